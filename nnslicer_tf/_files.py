@@ -1,0 +1,62 @@
+"""Files: the package's own data, and writes that never spoil a good file."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = ["atomic_path", "check_writable", "data_folder"]
+
+
+def data_folder() -> Path:
+    """Return the folder with weights, the papers' tables and measured results.
+
+    In a source tree it is `data/` beside the package, after installation the
+    package data of `nnslicer_tf.data`.
+    """
+    source_tree = Path(__file__).parents[1] / "data"
+    if source_tree.is_dir():
+        return source_tree
+    return Path(str(resources.files("nnslicer_tf.data")))
+
+
+def check_writable(path: str | os.PathLike) -> Path:
+    """Return `path` as a `Path`, after proof that a file can be written there.
+
+    Call it before long work starts. Missing parent folders are made.
+
+    Raises:
+        InvalidArgumentError: if `path` is a folder, or nothing can be written there.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise InvalidArgumentError(f"Cannot write to '{path}': it is a folder, give a file name.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        reason = error.strerror or error
+        raise InvalidArgumentError(f"Cannot write to '{path}': {reason}.") from error
+    return path
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
+    """Yield a temporary path that replaces `path` when the block succeeds.
+
+    On an exception the temporary file is removed and `path` is left as it was.
+    """
+    path = check_writable(path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,18 @@
+"""One form of progress bar for all long work."""
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from tqdm.auto import tqdm
+
+__all__ = ["track"]
+
+T = TypeVar("T")
+
+
+def track(
+    items: Iterable[T], what: str, total: int | None = None, progress: bool = True
+) -> Iterator[T]:
+    """Yield `items` behind a progress bar named `what`; none if `progress` is false."""
+    with tqdm(items, desc=what, total=total, disable=not progress, leave=False) as bar:
+        yield from bar

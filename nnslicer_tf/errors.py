@@ -1,0 +1,58 @@
+"""The errors that the library raises on purpose.
+
+All derive from `NNSlicerError`; each message says what was wrong, where, what was
+received and what to do about it.
+"""
+
+__all__ = [
+    "CorruptFileError",
+    "CriterionError",
+    "DatasetUnavailableError",
+    "InputShapeError",
+    "InvalidArgumentError",
+    "NNSlicerError",
+    "NonFiniteActivationError",
+    "ProfileMismatchError",
+    "UnsupportedLayerError",
+    "WorkerError",
+]
+
+
+class NNSlicerError(Exception):
+    """Base class of all errors raised by this library."""
+
+
+class InvalidArgumentError(NNSlicerError, ValueError):
+    """An argument has a value outside its documented range."""
+
+
+class UnsupportedLayerError(NNSlicerError):
+    """A layer of the model has no rule."""
+
+
+class ProfileMismatchError(NNSlicerError):
+    """A profile, checkpoint or slice was made from another model."""
+
+
+class InputShapeError(NNSlicerError, ValueError):
+    """Input data has a shape or dtype that the model does not take."""
+
+
+class NonFiniteActivationError(NNSlicerError):
+    """Data or an activation is NaN or infinite."""
+
+
+class CriterionError(NNSlicerError, ValueError):
+    """A slicing criterion names neurons that the model does not have."""
+
+
+class CorruptFileError(NNSlicerError):
+    """A file is truncated, damaged or of another kind."""
+
+
+class DatasetUnavailableError(NNSlicerError):
+    """A data set is neither prepared on this machine nor downloadable."""
+
+
+class WorkerError(NNSlicerError):
+    """A worker failed repeatedly on the same piece of work."""

@@ -1,0 +1,26 @@
+"""Shared fixtures: the material beside the project, where it is there."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with real models and data sets; tests that need it skip without it."""
+    if not SHARED.is_dir():
+        pytest.skip("the folder ../shared with real models and data sets is not here")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def shared_data(shared) -> Path:
+    """`shared`, with TFDS pointed at its prepared data sets."""
+    os.environ.setdefault("TFDS_DATA_DIR", str(shared / "tfds"))
+    return shared
