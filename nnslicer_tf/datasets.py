@@ -1,0 +1,376 @@
+"""Data sets by name: arrays or `tf.data`, split by TFDS syntax, normalised by name.
+
+`digits` (scikit-learn's 1,797 images of 8×8) needs nothing; `mnist`, `fashion_mnist`
+and `cifar10` come through TensorFlow Datasets, from the folder in `TFDS_DATA_DIR` where
+they are prepared, else by download. User data comes from `.npz` files.
+
+`load` holds a whole split in memory as float32 (CIFAR-10's training images: 600 MB);
+`stream` does not. `"standard"` reads all training images once a process (seconds).
+"""
+
+import os
+import re
+import socket
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nnslicer_tf.errors import CorruptFileError, DatasetUnavailableError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+__all__ = [
+    "NORMALISATIONS",
+    "Dataset",
+    "Normalisation",
+    "load",
+    "load_data",
+    "load_npz",
+    "load_spec",
+    "names",
+    "normalisation",
+    "stream",
+]
+
+NORMALISATIONS = ("none", "unit", "standard")
+
+_DIGITS_TRAIN = 1_437
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What is known of a data set without opening it."""
+
+    maximum: float  # the largest raw value
+    classes: int
+    host: str | None  # where TFDS downloads it from; None: embedded
+
+
+_SOURCES = {
+    "digits": _Source(16.0, 10, None),
+    "mnist": _Source(255.0, 10, "storage.googleapis.com"),
+    "fashion_mnist": _Source(255.0, 10, "fashion-mnist.s3-website.eu-central-1.amazonaws.com"),
+    "cifar10": _Source(255.0, 10, "www.cs.toronto.edu"),
+}
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """The map x ↦ (x - mean) / std from raw values to a model's input.
+
+    Attributes:
+        name: `"none"`, `"unit"` or `"standard"`.
+        mean: (channels,) float64, in raw values.
+        std: (channels,) float64, in raw values.
+        maximum: the largest raw value (255; 16 for digits).
+    """
+
+    name: str
+    mean: np.ndarray
+    std: np.ndarray
+    maximum: float
+
+    def apply(self, raw: np.ndarray) -> np.ndarray:
+        """Return raw images (N, height, width, channels) as float32 model input."""
+        return ((raw - self.mean) / self.std).astype(np.float32)
+
+    def invert(self, x: np.ndarray) -> np.ndarray:
+        """Return model input as raw values, float32."""
+        return (x * self.std + self.mean).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images and labels.
+
+    Attributes:
+        x: (N, height, width, channels) float32 (of any shape and dtype from a file).
+        y: (N,) int64 class indices.
+        name: the data set's name or the file's path.
+        split: the split in TFDS syntax; empty for a file.
+        normalise: the normalisation's name; `"none"` for a file.
+        classes: the number of classes.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    name: str
+    split: str
+    normalise: str
+    classes: int
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def to_tf(self, batch_size: int = 256) -> "tf.data.Dataset":
+        """Return the batches (x, y), in order, as a `tf.data.Dataset`."""
+        import tensorflow as tf
+
+        return tf.data.Dataset.from_tensor_slices((self.x, self.y)).batch(batch_size)
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the data sets that `load` knows."""
+    return tuple(_SOURCES)
+
+
+def load(name: str, split: str = "train", *, normalise: str = "unit") -> Dataset:
+    """Load a split of a named data set into memory.
+
+    Args:
+        name: one of `names()`.
+        split: TFDS syntax: `"test"`, `"train[:1000]"`, `"train[80%:]"`,
+            `"train[:10]+test[:10]"`. The digits are ordered by their index modulo 10, so
+            that every part has every writer's; the first 1,437 are the training split,
+            the other 360 the test split.
+        normalise: `"none"` (raw values as float32), `"unit"` (raw / 255, digits / 16:
+            within [0, 1]) or `"standard"` ((raw - mean) / std for each channel, over
+            the training images).
+
+    Returns:
+        A `Dataset` with x (N, height, width, channels) float32 and y (N,) int64.
+
+    Raises:
+        InvalidArgumentError: for an unknown name, split or normalisation.
+        DatasetUnavailableError: if the set is neither prepared nor downloadable.
+    """
+    scale = normalisation(name, normalise)
+    raw, y = _raw(name, split)
+    if not len(raw):
+        raise InvalidArgumentError(f"The split '{split}' of '{name}' is empty.")
+    return Dataset(scale.apply(raw), y, name, split, normalise, _SOURCES[name].classes)
+
+
+def stream(
+    name: str, split: str = "train", *, normalise: str = "unit", batch_size: int = 256
+) -> "tf.data.Dataset":
+    """Return batches (x float32, y int64) of a split, in order, read as they are used.
+
+    Arguments and errors are those of `load`.
+    """
+    import tensorflow as tf
+
+    if _source(name).host is None:
+        return load(name, split, normalise=normalise).to_tf(batch_size)
+    scale = normalisation(name, normalise)
+    mean = tf.constant(scale.mean, tf.float32)
+    std = tf.constant(scale.std, tf.float32)
+
+    def convert(image: Any, label: Any) -> tuple[Any, Any]:
+        return (tf.cast(image, tf.float32) - mean) / std, label
+
+    return _tfds(name, split).batch(batch_size).map(convert).prefetch(2)
+
+
+def load_spec(spec: str, *, normalise: str = "unit") -> Dataset:
+    """Load `"name:split"`, e.g. `"cifar10:test[:100]"`; `"name"` alone is its test split."""
+    name, _, split = spec.partition(":")
+    return load(name, split or "test", normalise=normalise)
+
+
+def load_data(spec: str | os.PathLike, *, normalise: str = "unit") -> Dataset:
+    """Load data named on a command line.
+
+    Args:
+        spec: the path of an `.npz` file (see `load_npz`), or `"name:split"` (see
+            `load_spec`).
+        normalise: for a named set only. A file's values are taken as they are.
+
+    Raises:
+        InvalidArgumentError, DatasetUnavailableError, CorruptFileError: as `load` and
+            `load_npz` do.
+    """
+    if str(spec).endswith(".npz"):
+        return load_npz(spec)
+    return load_spec(str(spec), normalise=normalise)
+
+
+def load_npz(path: str | os.PathLike) -> Dataset:
+    """Load a file that `np.savez(path, x=x, y=y)` wrote: x (N, …), y (N,) integers.
+
+    Raises:
+        InvalidArgumentError: if there is no such file.
+        CorruptFileError: if it is no `.npz` file, is damaged, needs pickle, or its arrays
+            are missing, not numbers, or do not fit together.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InvalidArgumentError(f"There is no file '{path}'.")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise CorruptFileError(f"'{path}' is no readable .npz file: {error}") from error
+    if missing := {"x", "y"} - arrays.keys():
+        raise CorruptFileError(
+            f"'{path}' has no array {' and '.join(sorted(missing))}, it has "
+            f"{sorted(arrays)}. Write it with np.savez(path, x=inputs, y=labels)."
+        )
+    x, y = arrays["x"], arrays["y"]
+    if x.ndim < 2 or not np.issubdtype(x.dtype, np.number):
+        raise CorruptFileError(f"'{path}': x must be (N, …) numbers, it is {x.dtype} {x.shape}.")
+    if y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.integer) or not len(y):
+        raise CorruptFileError(
+            f"'{path}': y must be {len(x)} ≥ 1 integers, one for each x; it is {y.dtype} {y.shape}."
+        )
+    if y.min() < 0:
+        raise CorruptFileError(f"'{path}': y must be class indices from 0; it has {y.min()}.")
+    return Dataset(x, y.astype(np.int64), str(path), "", "none", int(y.max()) + 1)
+
+
+def normalisation(name: str, kind: str) -> Normalisation:
+    """Return the map from the raw values of data set `name` to model input.
+
+    Raises:
+        InvalidArgumentError: for an unknown name or kind.
+        DatasetUnavailableError: if `"standard"` needs images that are not there.
+    """
+    source = _source(name)
+    if kind == "none":
+        return Normalisation(kind, np.zeros(1), np.ones(1), source.maximum)
+    if kind == "unit":
+        return Normalisation(kind, np.zeros(1), np.full(1, source.maximum), source.maximum)
+    if kind == "standard":
+        mean, std = _training_statistics(name)
+        return Normalisation(kind, np.array(mean), np.array(std), source.maximum)
+    raise InvalidArgumentError(
+        f"Unknown normalisation '{kind}': it is one of {', '.join(NORMALISATIONS)}."
+    )
+
+
+@cache
+def _training_statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return every channel's mean and standard deviation over the training images.
+
+    Sums are float64: float32 sums over 50,000 images lose a third of the mean.
+    """
+    count, total, squares = 0, np.zeros(1), np.zeros(1)
+    for raw in _raw_chunks(name):
+        values = raw.reshape(-1, raw.shape[-1]).astype(np.float64)
+        count += len(values)
+        total = total + values.sum(axis=0)
+        squares = squares + (values**2).sum(axis=0)
+    mean = total / count
+    std = np.sqrt(squares / count - mean**2)
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def _raw_chunks(name: str) -> Iterator[np.ndarray]:
+    """Yield all raw training images in pieces of bounded size."""
+    if _source(name).host is None:
+        yield _raw(name, "train")[0]
+        return
+    for images, _ in _tfds(name, "train").batch(5_000).as_numpy_iterator():
+        yield images
+
+
+def _source(name: str) -> _Source:
+    if name not in _SOURCES:
+        raise InvalidArgumentError(
+            f"Unknown data set '{name}': it is one of {', '.join(_SOURCES)}, or give the "
+            "path of an .npz file with arrays x and y."
+        )
+    return _SOURCES[name]
+
+
+def _raw(name: str, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return raw images (uint8, or float32 for digits) and int64 labels of a split."""
+    if _source(name).host is None:
+        return _digits(split)
+    batches = list(_tfds(name, split).batch(5_000).as_numpy_iterator())
+    if not batches:
+        return np.zeros((0, 1, 1, 1), np.uint8), np.zeros(0, np.int64)
+    images, labels = zip(*batches, strict=True)
+    return np.concatenate(images), np.concatenate(labels).astype(np.int64)
+
+
+# --- digits: embedded in scikit-learn --------------------------------------------------
+
+
+def _digits(split: str) -> tuple[np.ndarray, np.ndarray]:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    order = np.argsort(np.arange(len(labels)) % 10, kind="stable")
+    splits = {"train": order[:_DIGITS_TRAIN], "test": order[_DIGITS_TRAIN:]}
+    chosen = np.concatenate([_part(part, splits) for part in split.split("+")])
+    return images.reshape(-1, 8, 8, 1)[chosen].astype(np.float32), labels[chosen].astype(np.int64)
+
+
+_PART = re.compile(r"(?P<name>\w+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
+
+
+def _part(part: str, splits: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the indices that one term of a split, such as `train[10%:-5]`, stands for."""
+    match = _PART.fullmatch(part.strip())
+    if match is None or match["name"] not in splits:
+        raise InvalidArgumentError(
+            f"Unknown split '{part}': write for example 'test', 'train[:100]' or "
+            f"'train[80%:]'. There are {', '.join(splits)}."
+        )
+    whole = splits[match["name"]]
+
+    def place(text: str | None) -> int | None:
+        if text is None or not text.endswith("%"):
+            return None if text is None else int(text)
+        return round(int(text[:-1]) / 100 * len(whole))
+
+    return whole[place(match["start"]) : place(match["stop"])]
+
+
+# --- TensorFlow Datasets ---------------------------------------------------------------
+
+
+def _tfds(name: str, split: str) -> "tf.data.Dataset":
+    """Return the unbatched (image, label) pairs of a split, in the order of the files."""
+    builder = _prepared(name) or _download(name)
+    try:
+        return builder.as_dataset(split=split, as_supervised=True, shuffle_files=False)
+    except (ValueError, AssertionError) as error:
+        raise InvalidArgumentError(
+            f"Unknown split '{split}' of '{name}': write for example 'test', 'train[:100]' "
+            f"or 'train[80%:]'. There are {', '.join(builder.info.splits)}. ({error})"
+        ) from error
+
+
+def _data_dir() -> Path:
+    return Path(os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")).expanduser()
+
+
+def _prepared(name: str) -> Any | None:
+    """Return the TFDS builder of a set that lies prepared on this machine, or None.
+
+    Read from its folder, so that nothing is asked of the network.
+    """
+    import tensorflow_datasets as tfds
+
+    versions = sorted((_data_dir() / name).glob("*/dataset_info.json"))
+    if not versions:
+        return None
+    return tfds.builder_from_directory(versions[-1].parent)
+
+
+def _download(name: str) -> Any:
+    """Download and prepare a set; fail at once if its host cannot be reached."""
+    import tensorflow_datasets as tfds
+
+    host = _SOURCES[name].host
+    try:
+        # TFDS tries again for minutes; whether there is a way there at all shows at once.
+        socket.create_connection((host, 443), timeout=5).close()
+        builder = tfds.builder(name, data_dir=_data_dir())
+        builder.download_and_prepare()
+    except Exception as error:  # TFDS raises many kinds: network, checksum, disk
+        raise DatasetUnavailableError(
+            f"The data set '{name}' is not prepared in '{_data_dir()}' and cannot be "
+            f"downloaded from {host}: {error}. Set TFDS_DATA_DIR to the folder that has "
+            f"it as {name}/VERSION/, or run `tfds build {name}` where there is a network, "
+            "or give an .npz file with arrays x and y."
+        ) from error
+    return builder

@@ -1,0 +1,145 @@
+"""The papers' models: builders, weights that this project trained, and their training.
+
+Every model of the zoo takes images with values in [0, 1] and ends in logits: softmax is
+left to the caller, attacks and slices work on the logits anyway. All are functional
+models of plain Keras layers.
+
+Adding a model: write its builder in the file of its family (arguments `input_shape` and
+`classes`), and add a line to `MODELS`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+import keras
+
+from nnslicer_tf._files import data_folder
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.zoo.digits import digits_cnn
+from nnslicer_tf.zoo.mlp import mlp
+from nnslicer_tf.zoo.resnet import plainnet20, resnet10, resnet18, resnet20
+from nnslicer_tf.zoo.training import DEFAULT_RECIPE, RECIPES, Recipe, accuracy, save_weights, train
+
+__all__ = [
+    "DEFAULT_RECIPE",
+    "MODELS",
+    "RECIPES",
+    "Entry",
+    "Recipe",
+    "accuracy",
+    "build",
+    "digits_cnn",
+    "load",
+    "mlp",
+    "names",
+    "plainnet20",
+    "resnet10",
+    "resnet18",
+    "resnet20",
+    "save_weights",
+    "train",
+    "weights_path",
+]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model of the zoo.
+
+    Attributes:
+        builder: called with `input_shape` and `classes`.
+        dataset: the data set that the model is trained on by default.
+    """
+
+    builder: Callable[..., keras.Model]
+    dataset: str
+
+
+MODELS: dict[str, Entry] = {
+    "digits_cnn": Entry(digits_cnn, "digits"),
+    "mlp": Entry(mlp, "mnist"),
+    "resnet10": Entry(resnet10, "cifar10"),
+    "resnet18": Entry(resnet18, "cifar10"),
+    "resnet20": Entry(resnet20, "cifar10"),
+    "plainnet20": Entry(plainnet20, "cifar10"),
+}
+
+_SHAPES = {
+    "digits": (8, 8, 1),
+    "mnist": (28, 28, 1),
+    "fashion_mnist": (28, 28, 1),
+    "cifar10": (32, 32, 3),
+}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the models that `build` knows."""
+    return tuple(MODELS)
+
+
+def build(
+    name: str,
+    input_shape: tuple[int, int, int] | None = None,
+    classes: int = 10,
+) -> keras.Model:
+    """Build a model with fresh weights; call `keras.utils.set_random_seed` to fix them.
+
+    Args:
+        name: one of `names()`.
+        input_shape: (height, width, channels); by default that of the data set on
+            which the papers use the model.
+        classes: the number of logits.
+
+    Raises:
+        InvalidArgumentError: for an unknown name, or a shape that the model cannot take.
+    """
+    entry = _entry(name)
+    shape = input_shape or _SHAPES[entry.dataset]
+    try:
+        return entry.builder(input_shape=shape, classes=classes)
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"'{name}' cannot be built for inputs of shape {shape} and {classes} classes: {error}"
+        ) from error
+
+
+def load(name: str, dataset: str | None = None) -> keras.Model:
+    """Build a model with the weights that this project trained.
+
+    Args:
+        name: one of `names()`.
+        dataset: the data set that it was trained on; by default the model's own.
+
+    Raises:
+        InvalidArgumentError: for an unknown name, or where there are no weights.
+        CorruptFileError: if the weights do not fit the model.
+    """
+    dataset = dataset or _entry(name).dataset
+    path = weights_path(name, dataset)
+    if not path.is_file():
+        have = sorted(p.name.removesuffix(".weights.h5") for p in path.parent.glob("*.weights.h5"))
+        raise InvalidArgumentError(
+            f"There are no trained weights of '{name}' on '{dataset}'; there are {have} "
+            f"(MODEL-DATASET). Train them: python apps/train.py {name} --dataset {dataset}"
+        )
+    model = build(name, _SHAPES[dataset])
+    try:
+        model.load_weights(path)
+    except (OSError, ValueError, KeyError) as error:
+        raise CorruptFileError(f"'{path}' does not hold weights of '{name}': {error}") from error
+    return model
+
+
+def weights_path(name: str, dataset: str) -> Path:
+    """Return where the weights of a model trained on a data set are, or would be."""
+    return data_folder() / "weights" / f"{name}-{dataset}.weights.h5"
+
+
+def _entry(name: str) -> Entry:
+    if name not in MODELS:
+        near = get_close_matches(name, MODELS, n=3)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise InvalidArgumentError(f"Unknown model '{name}'.{hint} There are {', '.join(MODELS)}.")
+    return MODELS[name]

@@ -1,0 +1,86 @@
+"""Residual networks for 32×32 images, and a plain one of the same shape.
+
+All are stages of blocks of two 3×3 convolutions with batch normalisation (He et al.,
+"Deep residual learning for image recognition", CVPR 2016, sections 3.3 and 4.2); the
+first block of every later stage halves the resolution. Where a block changes the shape,
+its shortcut is a 1×1 convolution.
+"""
+
+import keras
+from keras import layers
+
+__all__ = ["plainnet20", "resnet10", "resnet18", "resnet20"]
+
+Shape = tuple[int, int, int]
+
+
+def resnet10(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Model:
+    """Build ResNet10, one block a stage, widths 16 to 128: 310,266 parameters, logits.
+
+    The NNSlicer paper (Table 3) gives 300 K parameters and no widths; these come nearest.
+    """
+    return _build("resnet10", input_shape, classes, blocks=1, widths=(16, 32, 64, 128))
+
+
+def resnet18(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Model:
+    """Build ResNet18, two blocks a stage, widths 64 to 512: about 11 M parameters, logits."""
+    return _build("resnet18", input_shape, classes, blocks=2, widths=(64, 128, 256, 512))
+
+
+def resnet20(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Model:
+    """Build ResNet-20 for CIFAR-10, three blocks a stage, widths 16 to 64: logits."""
+    return _build("resnet20", input_shape, classes, blocks=3, widths=(16, 32, 64))
+
+
+def plainnet20(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Model:
+    """Build PlainNet-20: ResNet-20 without its shortcuts, logits."""
+    return _build("plainnet20", input_shape, classes, blocks=3, widths=(16, 32, 64), residual=False)
+
+
+def _build(
+    name: str,
+    input_shape: Shape,
+    classes: int,
+    *,
+    blocks: int,
+    widths: tuple[int, ...],
+    residual: bool = True,
+) -> keras.Model:
+    inputs = keras.Input(input_shape)
+    x = _conv_norm(inputs, widths[0], 3, 1, "stem")
+    x = layers.ReLU(name="stem_relu")(x)
+    for stage, width in enumerate(widths, start=1):
+        for block in range(1, blocks + 1):
+            stride = 2 if stage > 1 and block == 1 else 1
+            x = _block(x, width, stride, f"stage{stage}_block{block}", residual)
+    x = layers.GlobalAveragePooling2D(name="average")(x)
+    logits = layers.Dense(classes, name="logits")(x)
+    return keras.Model(inputs, logits, name=name)
+
+
+def _block(
+    x: keras.KerasTensor, width: int, stride: int, name: str, residual: bool
+) -> keras.KerasTensor:
+    y = _conv_norm(x, width, 3, stride, f"{name}_1")
+    y = layers.ReLU(name=f"{name}_1_relu")(y)
+    y = _conv_norm(y, width, 3, 1, f"{name}_2")
+    if residual:
+        if x.shape[-1] != width or stride != 1:
+            x = _conv_norm(x, width, 1, stride, f"{name}_shortcut")
+        y = layers.Add(name=f"{name}_add")([x, y])
+    return layers.ReLU(name=f"{name}_relu")(y)
+
+
+def _conv_norm(
+    x: keras.KerasTensor, width: int, kernel: int, stride: int, name: str
+) -> keras.KerasTensor:
+    x = layers.Conv2D(
+        width,
+        kernel,
+        strides=stride,
+        padding="same",
+        use_bias=False,
+        kernel_initializer="he_normal",
+        name=f"{name}_conv",
+    )(x)
+    return layers.BatchNormalization(momentum=0.9, epsilon=1e-5, name=f"{name}_norm")(x)
