@@ -1,0 +1,108 @@
+"""Data from users: checked, then cut into float32 batches."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteActivationError
+
+__all__ = ["batches", "check_array", "check_batch_size", "count_samples"]
+
+
+def check_batch_size(batch_size: int) -> int:
+    """Return `batch_size`.
+
+    Raises:
+        InvalidArgumentError: if it is not a positive int.
+    """
+    if not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
+        raise InvalidArgumentError(f"batch_size must be a positive int. Received: {batch_size!r}")
+    return int(batch_size)
+
+
+def check_array(x: Any, shape: Sequence[int], first: int = 0) -> np.ndarray:
+    """Return `x` as a finite float32 array `(batch, *shape)`.
+
+    Args:
+        x: Array or tensor of numbers.
+        shape: The model's input shape, without the batch axis.
+        first: Index of the first sample, for messages.
+
+    Raises:
+        InputShapeError: if `x` has another shape, or is not made of numbers.
+        NonFiniteActivationError: if `x` has NaN or infinite values.
+    """
+    array = x if isinstance(x, np.ndarray) else np.asarray(x)
+    if array.dtype.kind not in "fiub":
+        raise InputShapeError(f"Data must be real numbers. Received an array of {array.dtype}.")
+    if array.ndim != len(shape) + 1 or array.shape[1:] != tuple(shape):
+        expected = ", ".join(["samples", *map(str, shape)])
+        raise InputShapeError(
+            f"The model takes data of shape ({expected}). Received shape {array.shape}."
+        )
+    array = np.ascontiguousarray(array, dtype=np.float32)
+    finite = np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    if not finite.all():
+        sample = first + int(np.argmin(finite))
+        raise NonFiniteActivationError(
+            f"Sample {sample} of the data has NaN or infinite values. Remove or repair it."
+        )
+    return array
+
+
+def batches(data: Any, shape: Sequence[int], batch_size: int) -> Iterator[np.ndarray]:
+    """Yield float32 batches `(≤ batch_size, *shape)` of `data`, in order.
+
+    Args:
+        data: An array or tensor of samples, or a `tf.data.Dataset` or other iterable of
+            samples or batches, each alone or first in a tuple `(x, …)`.
+        shape: The model's input shape, without the batch axis.
+        batch_size: Largest number of samples in a batch.
+
+    Raises:
+        InvalidArgumentError: if `data` is empty.
+        InputShapeError: if samples have another shape, or are not made of numbers.
+        NonFiniteActivationError: if a sample has NaN or infinite values.
+    """
+    check_batch_size(batch_size)
+    first = 0
+    for chunk in _chunks(data, len(shape), batch_size):
+        batch = check_array(chunk, shape, first)
+        first += len(batch)
+        if len(batch):
+            yield batch
+    if first == 0:
+        raise InvalidArgumentError("The data set is empty: no samples were given.")
+
+
+def count_samples(data: Any) -> int | None:
+    """Return the number of samples of `data`, None if it is not known beforehand."""
+    if isinstance(data, np.ndarray) or hasattr(data, "shape"):
+        return len(data)
+    return None
+
+
+def _chunks(data: Any, rank: int, batch_size: int) -> Iterator[np.ndarray]:
+    """Cut arrays, and join or cut the elements of an iterable, to batches."""
+    if hasattr(data, "shape") or not isinstance(data, Iterable):
+        array = np.asarray(data)
+        if array.ndim == 0:
+            raise InputShapeError(f"Data must be an array or a data set. Received: {data!r}")
+        for start in range(0, len(array), batch_size):
+            yield array[start : start + batch_size]
+        return
+    pending: list[np.ndarray] = []
+    held = 0
+    for element in data:
+        x = np.asarray(element[0] if isinstance(element, (tuple, list)) else element)
+        pending.append(x[None] if x.ndim == rank else x)
+        held += len(pending[-1])
+        if held >= batch_size:
+            joined = np.concatenate(pending)
+            whole = held - held % batch_size
+            for start in range(0, whole, batch_size):
+                yield joined[start : start + batch_size]
+            pending, held = [joined[whole:]], held - whole
+    if held:
+        yield np.concatenate(pending)

@@ -1,0 +1,162 @@
+"""The instrumented graph: operations, and layer wrappers that compute them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import keras
+
+from nnslicer_tf.instrument._trace import Call, Trace
+from nnslicer_tf.instrument.layers import layer_steps
+from nnslicer_tf.instrument.layers.registry import LayerCall
+from nnslicer_tf.instrument.operations import Operation, Step
+
+__all__ = ["CaptureModel", "Graph", "InstrumentedOperation", "build_graph"]
+
+
+class InstrumentedOperation(keras.layers.Wrapper):
+    """One operation of a layer as a Keras layer that shares the layer's weights.
+
+    Args:
+        layer: The layer that owns the weights.
+        compute: The operation's function, from its input tensors to its output tensor.
+    """
+
+    def __init__(self, layer: keras.layers.Layer, compute: Callable[..., Any]) -> None:
+        super().__init__(layer, dtype=layer.dtype_policy)
+        self._compute = compute
+        self.built = True
+
+    def call(self, *inputs: Any) -> Any:
+        """Return the operation's value."""
+        return self._compute(*inputs)
+
+
+class Graph:
+    """The operations of a model with their wrapped layers.
+
+    Attributes:
+        operations: Operation by name, in topological order, the input first.
+        wrappers: Wrapped layer by name, for all operations but the input.
+        input: Name of the input operation.
+        outputs: Names of the operations that give the model's outputs.
+    """
+
+    def __init__(self, source: Operation, outputs: Sequence[str] = ()) -> None:
+        self.operations = {source.name: source}
+        self.wrappers: dict[str, InstrumentedOperation] = {}
+        self.input = source.name
+        self.outputs = tuple(outputs)
+
+    def add(self, operation: Operation, layer: keras.layers.Layer) -> None:
+        """Append an operation whose inputs are in the graph."""
+        self.operations[operation.name] = operation
+        self.wrappers[operation.name] = InstrumentedOperation(layer, operation.compute)
+
+    def run(
+        self, x: Any, wanted: Iterable[str], change: Callable[[str, Any], Any] | None = None
+    ) -> dict[str, Any]:
+        """Compute the values of the operations `wanted`, and of what they need.
+
+        Args:
+            x: The model's input, `(batch, …)`.
+            wanted: Names of operations.
+            change: If given, called with each operation's name and value; what it
+                returns is used in place of the value from there on.
+        """
+        change = change or (lambda name, value: value)
+        values = {self.input: change(self.input, x)}
+        for name in self.needed(wanted):
+            inputs = (values[source] for source in self.operations[name].inputs)
+            values[name] = change(name, self.wrappers[name](*inputs))
+        return values
+
+    def needed(self, wanted: Iterable[str]) -> list[str]:
+        """Return, in order, the operations that the operations `wanted` depend on."""
+        needed = set(wanted)
+        names = []
+        for name in reversed(self.wrappers):
+            if name in needed:
+                needed.update(self.operations[name].inputs)
+                names.append(name)
+        return names[::-1]
+
+
+class CaptureModel(keras.Model):
+    """A Keras model whose outputs are the values of chosen operations.
+
+    Args:
+        graph: The instrumented graph.
+        names: Names of the operations to output.
+    """
+
+    def __init__(self, graph: Graph, names: Sequence[str]) -> None:
+        super().__init__()
+        self._graph = graph
+        self._names = tuple(names)
+        # Listed for Keras, which finds weights through attributes.
+        self._needed = [graph.wrappers[name] for name in graph.needed(names)]
+        self.built = True
+
+    def call(self, x: Any) -> list[Any]:
+        """Return one tensor for each of the chosen operations."""
+        values = self._graph.run(x, self._names)
+        return [values[name] for name in self._names]
+
+
+def build_graph(trace: Trace) -> Graph:
+    """Return the instrumented graph of a traced model.
+
+    Raises:
+        UnsupportedLayerError: if a layer has no rule.
+    """
+    graph = Graph(_input_operation(trace))
+    names = {trace.input: graph.input}
+    for call in trace.calls:
+        inputs = tuple(names[tensor] for tensor in call.inputs)
+        names[call.output] = _add_call(graph, call, inputs)
+    graph.outputs = tuple(names[tensor] for tensor in trace.outputs)
+    return graph
+
+
+def _add_call(graph: Graph, call: Call, inputs: tuple[str, ...]) -> str:
+    """Add the operations of one call; return the name of its result."""
+    view = LayerCall(call.path, call.input_shapes, call.output_shape, call.constants)
+    steps = layer_steps(call.layer, view)
+    base = f"{call.path}#{call.reuse}" if call.reuse else call.path
+    is_layer = isinstance(call.layer, keras.layers.Layer)
+    layer = call.layer if is_layer else keras.layers.Identity()
+    previous = inputs
+    for step in steps:
+        sources = previous if step.sources is None else _named_sources(step, inputs, base)
+        operation = Operation(
+            name=base + step.suffix,
+            kind=step.kind,
+            layer=call.path,
+            inputs=sources,
+            input_shapes=tuple(graph.operations[source].shape for source in sources),
+            shape=step.shape or call.output_shape,
+            params=step.params,
+            compute=step.compute,
+            keras_layer=call.layer,
+        )
+        graph.add(operation, layer)
+        previous = (operation.name,)
+    return previous[0]
+
+
+def _named_sources(step: Step, inputs: Sequence[str], base: str) -> tuple[str, ...]:
+    return tuple(inputs[s] if isinstance(s, int) else base + s for s in step.sources)
+
+
+def _input_operation(trace: Trace) -> Operation:
+    return Operation(
+        name=trace.input_name,
+        kind="input",
+        layer=trace.input_name,
+        inputs=(),
+        input_shapes=(),
+        shape=trace.input_shape,
+        params=None,
+        compute=lambda x: x,
+        keras_layer=None,
+    )

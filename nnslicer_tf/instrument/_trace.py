@@ -1,0 +1,242 @@
+"""From a Keras model to the calls of its layers, in topological order.
+
+Built on public Keras alone: `keras.models.clone_model` with a `call_function` visits
+every call of a functional model; it does not reach into nested models, so each nested
+model is visited in turn and the symbolic tensors at its border are joined by name. The
+visited layers are never called, so the user's model gains no nodes.
+"""
+
+import inspect
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
+
+__all__ = ["Call", "Trace", "as_functional", "trace"]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a layer or `keras.ops` operation.
+
+    Attributes:
+        layer: The layer or operation.
+        path: Its name, with the names of nested models before it.
+        reuse: How often the layer was called before.
+        inputs: Ids of the input tensors.
+        input_shapes: Their shapes, without the batch axis.
+        constants: Positional arguments that are not tensors, by position.
+        output: Id of the output tensor.
+        output_shape: Its shape, without the batch axis.
+    """
+
+    layer: Any
+    path: str
+    reuse: int
+    inputs: tuple[int, ...]
+    input_shapes: tuple[tuple[int, ...], ...]
+    constants: dict[int, Any]
+    output: int
+    output_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """The calls of a model; `input` and `outputs` are tensor ids."""
+
+    input: int
+    input_name: str
+    input_shape: tuple[int, ...]
+    calls: tuple[Call, ...]
+    outputs: tuple[int, ...]
+
+
+def as_functional(model: keras.Model, input_shape: tuple[int, ...] | None) -> keras.Model:
+    """Return a functional or sequential model over the same layers.
+
+    A subclassed model is traced by running its `call` on a symbolic input.
+
+    Raises:
+        InputShapeError: if the shape of a subclassed model's input is not known.
+    """
+    functional = type(keras.Model(*_identity_graph()))
+    if isinstance(model, keras.Sequential):
+        if not model.built:
+            if input_shape is None:
+                raise _unknown_shape(model)
+            model.build((None, *input_shape))
+        return model
+    if isinstance(model, functional):
+        return model
+    shape = input_shape or _built_shape(model)
+    if shape is None:
+        raise _unknown_shape(model)
+    inputs = keras.Input(shape)
+    outputs = model.call(inputs, **_inference_arguments(model))
+    return keras.Model(inputs, outputs, name=model.name)
+
+
+def trace(model: keras.Model, input_shape: tuple[int, ...] | None = None) -> Trace:
+    """Return the calls of `model` in topological order.
+
+    Args:
+        model: A functional or sequential model (see `as_functional`).
+        input_shape: Replaces the model's own input shape (without batch axis), for
+            models whose spatial extent is not fixed.
+
+    Raises:
+        InputShapeError: if the model has more than one input, or axes of unknown extent.
+        UnsupportedLayerError: if a layer takes or returns something that cannot be traced.
+    """
+    if len(model.inputs) != 1:
+        raise InputShapeError(
+            f"Model '{model.name}' has {len(model.inputs)} inputs; only models with one input "
+            "tensor can be instrumented. Join the inputs in a wrapping model."
+        )
+    shape = tuple(input_shape or model.inputs[0].shape[1:])
+    if any(extent is None for extent in shape):
+        raise InputShapeError(
+            f"Model '{model.name}' has an input of shape {shape}, whose extent is not fixed. "
+            "Give it: InstrumentedModel(model, input_shape=(height, width, channels))."
+        )
+    visitor = _Visitor()
+    source = keras.Input(shape, dtype=model.inputs[0].dtype)
+    outputs = visitor.run(model, source, prefix="")
+    return Trace(
+        input=id(source),
+        input_name=model.inputs[0].name,
+        input_shape=shape,
+        calls=tuple(visitor.calls),
+        outputs=tuple(visitor.ids(outputs)),
+    )
+
+
+class _Visitor:
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self._reuse: Counter[int] = Counter()
+        self._path: dict[int, str] = {}
+        self._same_as: dict[int, int] = {}
+        # Ids stay unique only as long as the tensors live.
+        self._alive: list[Any] = []
+
+    def run(self, model: keras.Model, source: Any, prefix: str) -> list[Any]:
+        """Visit every call of `model` applied to the symbolic tensor `source`."""
+        self._alive.append(source)
+        if isinstance(model, keras.Sequential):
+            for layer in model.layers:
+                source = self.visit(layer, prefix, (source,))
+            return [source]
+        # A plain Model over the same graph: without the user's compile() and class.
+        plain = keras.Model(model.inputs, model.outputs)
+        entry = keras.Input(source.shape[1:], dtype=source.dtype)
+        self._same_as[id(entry)] = self._resolve(id(source))
+        clone = keras.models.clone_model(
+            plain,
+            input_tensors=[entry],
+            clone_function=lambda layer: layer,
+            call_function=lambda layer, *args, **kwargs: self.visit(layer, prefix, args, kwargs),
+        )
+        self._alive.append(clone)
+        return clone.outputs
+
+    def visit(self, layer: Any, prefix: str, args: tuple, kwargs: dict | None = None) -> Any:
+        """Record one call and return symbolic outputs for it."""
+        if isinstance(layer, keras.layers.InputLayer):
+            return args[0]
+        path = prefix + layer.name
+        tensors = _tensors(args)
+        if len(tensors) < len(_tensors((*args, *(kwargs or {}).values()))):
+            raise UnsupportedLayerError(
+                f"Layer '{path}' ({type(layer).__name__}) takes a tensor as keyword argument; "
+                "pass it by position."
+            )
+        specs = layer.compute_output_spec(*args, **(kwargs or {}))
+        outputs = _Placeholder(specs)(*tensors)
+        flat = _tensors((outputs,))
+        self._alive.append(outputs)
+        if isinstance(layer, keras.Model):
+            inner = self.run(as_functional(layer, tensors[0].shape[1:]), tensors[0], f"{path}/")
+            for outside, inside in zip(flat, inner, strict=True):
+                self._same_as[id(outside)] = id(inside)
+            return outputs
+        if len(flat) != 1:
+            raise UnsupportedLayerError(
+                f"Layer '{path}' ({type(layer).__name__}) returns {len(flat)} tensors; "
+                "only layers with one output can be instrumented."
+            )
+        self._record(layer, path, args, tensors, flat[0])
+        return outputs
+
+    def ids(self, tensors: Iterable[Any]) -> list[int]:
+        """Return the id of the tensor that each of `tensors` stands for."""
+        return [self._resolve(id(tensor)) for tensor in tensors]
+
+    def _record(self, layer: Any, path: str, args: tuple, tensors: list, output: Any) -> None:
+        # A shared layer keeps the path of its first call.
+        first_path = self._path.setdefault(id(layer), path)
+        constants = {
+            position: value for position, value in enumerate(args) if not _tensors((value,))
+        }
+        call = Call(
+            layer=layer,
+            path=first_path,
+            reuse=self._reuse[id(layer)],
+            inputs=tuple(self._resolve(id(tensor)) for tensor in tensors),
+            input_shapes=tuple(tuple(tensor.shape[1:]) for tensor in tensors),
+            constants=constants,
+            output=id(output),
+            output_shape=tuple(output.shape[1:]),
+        )
+        self._reuse[id(layer)] += 1
+        self.calls.append(call)
+
+    def _resolve(self, tensor_id: int) -> int:
+        while tensor_id in self._same_as:
+            tensor_id = self._same_as[tensor_id]
+        return tensor_id
+
+
+class _Placeholder(keras.Operation):
+    """Stands for a visited call in the clone's graph: the same shapes, no computation."""
+
+    def __init__(self, specs: Any) -> None:
+        super().__init__()
+        self._specs = specs
+
+    def compute_output_spec(self, *tensors: Any) -> Any:
+        return keras.tree.map_structure(
+            lambda spec: keras.KerasTensor(spec.shape, dtype=spec.dtype), self._specs
+        )
+
+
+def _tensors(structure: Any) -> list[Any]:
+    return [x for x in keras.tree.flatten(structure) if isinstance(x, keras.KerasTensor)]
+
+
+def _identity_graph() -> tuple[Any, Any]:
+    tensor = keras.Input((1,))
+    return tensor, tensor
+
+
+def _built_shape(model: keras.Model) -> tuple[int, ...] | None:
+    """Return the input shape that a subclassed model was built with, if it has one."""
+    shape = model.get_build_config() or {}
+    shape = shape.get("input_shape")
+    return tuple(shape[1:]) if isinstance(shape, (list, tuple)) else None
+
+
+def _inference_arguments(model: keras.Model) -> dict[str, Any]:
+    takes_training = "training" in inspect.signature(model.call).parameters
+    return {"training": False} if takes_training else {}
+
+
+def _unknown_shape(model: keras.Model) -> InputShapeError:
+    return InputShapeError(
+        f"The input shape of model '{model.name}' ({type(model).__name__}) is not known. Call "
+        "the model on data first, or give it: InstrumentedModel(model, input_shape=(…))."
+    )

@@ -1,0 +1,67 @@
+"""A fingerprint of a model: equal for equal architecture and weights."""
+
+import hashlib
+import json
+from typing import Any
+
+import keras
+import numpy as np
+
+__all__ = ["model_fingerprint"]
+
+# What may differ between two builds of the same model.
+_INCIDENTAL = ("name", "trainable", "build_config", "compile_config", "registered_name")
+
+
+def model_fingerprint(model: keras.Model) -> str:
+    """Return the SHA-256 of a model's architecture and weights, 64 hexadecimal digits.
+
+    The names that Keras counts up do not enter: a model that is built twice, or saved
+    and loaded, keeps its fingerprint.
+
+    Args:
+        model: A built Keras model. Of a subclassed model that has no config, the
+            classes of its layers stand for the architecture.
+    """
+    digest = hashlib.sha256()
+    digest.update(json.dumps(_architecture(model), sort_keys=True, default=_class_name).encode())
+    for weight in model.weights:
+        value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
+        digest.update(f"{value.shape}{value.dtype}".encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()
+
+
+def _architecture(layer: keras.layers.Layer) -> Any:
+    try:
+        config = layer.get_config()
+    except NotImplementedError:
+        config = {}
+    if not isinstance(layer, keras.Model):
+        return [type(layer).__name__, _without_names(config, {})]
+    # Layers are known by their position, so that wiring does not depend on names.
+    positions = {inner.name: position for position, inner in enumerate(layer.layers)}
+    wiring = [
+        _without_names(inner.get("inbound_nodes", []), positions)
+        for inner in config.get("layers", [])
+        if isinstance(inner, dict)
+    ]
+    return [type(layer).__name__, [_architecture(inner) for inner in layer.layers], wiring]
+
+
+def _without_names(value: Any, positions: dict[str, int]) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: _without_names(item, positions)
+            for key, item in value.items()
+            if key not in _INCIDENTAL
+        }
+    if isinstance(value, (list, tuple)):
+        return [_without_names(item, positions) for item in value]
+    if isinstance(value, str):
+        return positions.get(value, value)
+    return value
+
+
+def _class_name(value: Any) -> str:
+    return type(value).__name__

@@ -1,0 +1,97 @@
+"""Gradients of any operation with respect to any other, on each Keras backend."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from nnslicer_tf.instrument._graph import Graph
+
+__all__ = ["GradientFunction"]
+
+
+class GradientFunction:
+    """Compute d(sum of a target over the batch) / d(values of operations).
+
+    Args:
+        graph: The instrumented graph.
+        target: From {operation: tensor (batch, …)} to a tensor `(batch,)`.
+        needs: Names of the operations that `target` reads.
+        wrt: Names of the operations to differentiate by.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        target: Callable[..., Any],
+        needs: Sequence[str],
+        wrt: Sequence[str],
+    ) -> None:
+        self._graph = graph
+        self._target = target
+        self._needs = tuple(needs)
+        self._wrt = tuple(wrt)
+        self._compute = getattr(self, f"_{keras.backend.backend()}")()
+
+    def __call__(self, x: np.ndarray, *extra: np.ndarray) -> list[np.ndarray]:
+        """Return one gradient `(batch, …)` float32 for each operation of `wrt`.
+
+        Args:
+            x: The model's input, `(batch, …)` float32.
+            *extra: Further arrays, given to the target after the values.
+        """
+        return [keras.ops.convert_to_numpy(g) for g in self._compute(x, *extra)]
+
+    def _tensorflow(self) -> Callable:
+        import tensorflow as tf
+
+        @tf.function(reduce_retracing=True)
+        def compute(x: Any, *extra: Any) -> list[Any]:
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(x)
+                values = self._graph.run(x, (*self._needs, *self._wrt))
+                total = tf.reduce_sum(self._target(values, *extra))
+            sources = [values[name] for name in self._wrt]
+            return tape.gradient(total, sources, unconnected_gradients="zero")
+
+        return lambda x, *extra: compute(tf.convert_to_tensor(x), *map(tf.convert_to_tensor, extra))
+
+    def _jax(self) -> Callable:
+        import jax
+
+        # JAX differentiates by arguments only: a zero is added to every wanted value,
+        # and the gradient is taken by these zeros.
+        def total(zeros: dict[str, Any], x: Any, *extra: Any) -> Any:
+            def change(name: str, value: Any) -> Any:
+                return value + zeros[name] if name in zeros else value
+
+            values = self._graph.run(x, (*self._needs, *self._wrt), change)
+            return self._target(values, *extra).sum()
+
+        gradient = jax.jit(jax.grad(total))
+
+        def compute(x: Any, *extra: Any) -> list[Any]:
+            zeros = {
+                name: np.zeros((len(x), *self._graph.operations[name].shape), np.float32)
+                for name in self._wrt
+            }
+            gradients = gradient(zeros, x, *extra)
+            return [gradients[name] for name in self._wrt]
+
+        return compute
+
+    def _torch(self) -> Callable:
+        import torch
+
+        def compute(x: Any, *extra: Any) -> list[Any]:
+            with torch.enable_grad():
+                source = keras.ops.convert_to_tensor(x).detach().requires_grad_()
+                values = self._graph.run(source, (*self._needs, *self._wrt))
+                total = self._target(values, *map(keras.ops.convert_to_tensor, extra)).sum()
+                sources = [values[name] for name in self._wrt]
+                return list(
+                    torch.autograd.grad(total, sources, allow_unused=True, materialize_grads=True)
+                )
+
+        return compute

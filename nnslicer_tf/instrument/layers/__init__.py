@@ -1,0 +1,17 @@
+"""What each Keras layer computes: the only place that knows Keras layer classes."""
+
+from nnslicer_tf.instrument.layers import (
+    activations,
+    merges,
+    normalisation,
+    pooling,
+    routing,
+    weighted_sums,
+)
+from nnslicer_tf.instrument.layers.registry import layer_steps, register_layer
+
+__all__ = ["layer_steps", "register_layer"]
+
+for _family in (weighted_sums, pooling, activations, normalisation, merges, routing):
+    for _layer_class, _operations in _family.LAYERS.items():
+        register_layer(_layer_class, _operations)

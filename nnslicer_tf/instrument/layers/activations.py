@@ -1,0 +1,149 @@
+"""Activation layers and functions, alone or fused into a weighted sum."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import keras
+from keras import activations, layers
+
+from nnslicer_tf.instrument.layers.registry import LayerCall
+from nnslicer_tf.instrument.operations import Elementwise, Step
+
+__all__ = ["LAYERS", "activation_step", "with_activation"]
+
+# Inputs at which the piecewise-linear functions change their slope.
+_KNOTS = {
+    "linear": (),
+    "relu": (0.0,),
+    "relu6": (0.0, 6.0),
+    "leaky_relu": (0.0,),
+    "hard_sigmoid": (-3.0, 3.0),
+    "hard_tanh": (-1.0, 1.0),
+    "soft_shrink": (-0.5, 0.5),
+}
+_RECTIFIERS = ("relu", "relu6")
+
+
+def activation_step(function: Callable, compute: Callable | None = None, suffix: str = "") -> Step:
+    """Return the step of an activation function.
+
+    Args:
+        function: A function of `keras.activations`, or a user's own.
+        compute: What to run, where it is not `function` itself.
+        suffix: The step's suffix.
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    known = getattr(activations, name, None) is function
+    params = Elementwise(name, _KNOTS.get(name) if known else None)
+    kind = "rectify" if known and name in _RECTIFIERS else "elementwise"
+    return Step(kind, compute or function, params, suffix)
+
+
+def with_activation(step: Step, activation: Callable | None) -> tuple[Step, ...]:
+    """Return `step` followed by a fused activation, if it is one."""
+    if activation is None or activation is activations.linear:
+        return (step,)
+    pre = Step(step.kind, step.compute, step.params, ":pre", step.sources)
+    if isinstance(activation, layers.Layer):
+        call = LayerCall("", (), ())
+        operations_fn = LAYERS.get(type(activation), _unknown_activation)
+        return (pre, *operations_fn(activation, call))
+    return (pre, activation_step(activation))
+
+
+def _unknown_activation(layer: layers.Layer, call: LayerCall) -> tuple[Step, ...]:
+    return (Step("elementwise", layer, Elementwise(type(layer).__name__)),)
+
+
+def _activation(layer: layers.Activation, call: LayerCall) -> tuple[Step, ...]:
+    if layer.activation is activations.linear:
+        return (Step("routing", lambda x: x),)
+    return (activation_step(layer.activation),)
+
+
+def _relu(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Rectify only where the function is max(x, 0), or that clipped from above."""
+    slope, top, threshold = layer.negative_slope, layer.max_value, layer.threshold
+    compute = partial(activations.relu, negative_slope=slope, max_value=top, threshold=threshold)
+    if threshold != 0:
+        return (Step("elementwise", compute, Elementwise("relu")),)
+    knots = (0.0,) if top is None else (0.0, float(top))
+    kind = "elementwise" if slope else "rectify"
+    return (Step(kind, compute, Elementwise("relu", knots)),)
+
+
+def _leaky_relu(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    compute = partial(activations.leaky_relu, negative_slope=layer.negative_slope)
+    return (Step("elementwise", compute, Elementwise("leaky_relu", (0.0,))),)
+
+
+def _prelu(layer: layers.PReLU, call: LayerCall) -> tuple[Step, ...]:
+    def compute(x: Any) -> Any:
+        alpha = keras.ops.cast(layer.alpha, x.dtype)
+        return keras.ops.maximum(x, 0) + alpha * keras.ops.minimum(x, 0)
+
+    return (Step("elementwise", compute, Elementwise("prelu", (0.0,))),)
+
+
+def _elu(layer: layers.ELU, call: LayerCall) -> tuple[Step, ...]:
+    return (Step("elementwise", partial(activations.elu, alpha=layer.alpha), Elementwise("elu")),)
+
+
+def _softmax(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    compute = partial(activations.softmax, axis=layer.axis)
+    return (Step("elementwise", compute, Elementwise("softmax")),)
+
+
+def _operation(name: str) -> Callable[[Any, LayerCall], tuple[Step, ...]]:
+    """Return the operations function of a `keras.ops` activation without arguments."""
+
+    def operations_fn(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+        return (activation_step(getattr(activations, name), compute=operation.call),)
+
+    return operations_fn
+
+
+def _clip(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+    knots = (float(operation.x_min), float(operation.x_max))
+    return (Step("elementwise", operation.call, Elementwise("clip", knots)),)
+
+
+def _other_operation(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+    name = type(operation).__name__.lower()
+    return (Step("elementwise", operation.call, Elementwise(name)),)
+
+
+def _relu_operation(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+    """`keras.ops.relu`, or `keras.activations.relu` with its arguments."""
+    if hasattr(operation, "max_value"):
+        return _relu(operation, call)
+    return _operation("relu")(operation, call)
+
+
+LAYERS: dict[type | str, Callable[[Any, LayerCall], tuple[Step, ...]]] = {
+    layers.Activation: _activation,
+    layers.ReLU: _relu,
+    layers.LeakyReLU: _leaky_relu,
+    layers.PReLU: _prelu,
+    layers.ELU: _elu,
+    layers.Softmax: _softmax,
+    # keras.ops and keras.activations called in a functional model
+    "ReLU": _relu_operation,
+    "Relu": _relu_operation,
+    "Relu6": _operation("relu6"),
+    "HardSigmoid": _operation("hard_sigmoid"),
+    "HardTanh": _operation("hard_tanh"),
+    "LeakyRelu": lambda op, call: _leaky_relu(op, call),
+    "Sigmoid": _operation("sigmoid"),
+    "Softmax": _softmax,
+    "Tanh": _operation("tanh"),
+    "Clip": _clip,
+    **dict.fromkeys(
+        (
+            *("Celu", "Elu", "Exp", "Gelu", "HardSilu", "HardSwish", "LogSigmoid", "LogSoftmax"),
+            *("Log", "Mish", "Selu", "Silu", "Softplus", "Softsign", "Sqrt", "Square", "Absolute"),
+        ),
+        _other_operation,
+    ),
+}

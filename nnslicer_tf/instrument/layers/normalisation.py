@@ -1,0 +1,113 @@
+"""Layers that scale and shift each value: normalisations and rescalings."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from keras import layers, ops
+
+from nnslicer_tf.instrument.layers.registry import LayerCall
+from nnslicer_tf.instrument.operations import Affine, Step
+
+__all__ = ["LAYERS", "affine_step"]
+
+
+def affine_step(read: Callable[[], tuple[np.ndarray, np.ndarray]], compute: Callable) -> Step:
+    """Return a scale step with the effect x · factor + offset, `read` giving both."""
+    return Step("scale", compute, Affine(read))
+
+
+def _batch_normalization(layer: layers.BatchNormalization, call: LayerCall) -> tuple[Step, ...]:
+    rank = len(call.output_shape) + 1
+    axis = layer.axis % rank
+    spread = tuple(-1 if a == axis else 1 for a in range(1, rank))
+
+    def compute(x: Any) -> Any:
+        def cast(weight: Any) -> Any:
+            return None if weight is None else ops.cast(weight, x.dtype)
+
+        return ops.batch_normalization(
+            x,
+            cast(layer.moving_mean),
+            cast(layer.moving_variance),
+            axis=axis,
+            offset=cast(layer.beta),
+            scale=cast(layer.gamma),
+            epsilon=layer.epsilon,
+        )
+
+    def read() -> tuple[np.ndarray, np.ndarray]:
+        def array(weight: Any, default: float) -> np.ndarray:
+            if weight is None:
+                return np.full(layer.moving_mean.shape, default)
+            return ops.convert_to_numpy(weight).astype(np.float64)
+
+        deviation = np.sqrt(array(layer.moving_variance, 1) + layer.epsilon)
+        factor = array(layer.gamma, 1) / deviation
+        offset = array(layer.beta, 0) - array(layer.moving_mean, 0) * factor
+        return factor.reshape(spread), offset.reshape(spread)
+
+    return (affine_step(read, compute),)
+
+
+def _rescaling(layer: layers.Rescaling, call: LayerCall) -> tuple[Step, ...]:
+    def read() -> tuple[np.ndarray, np.ndarray]:
+        return np.asarray(layer.scale, np.float64), np.asarray(layer.offset, np.float64)
+
+    def compute(x: Any) -> Any:
+        return x * ops.cast(layer.scale, x.dtype) + ops.cast(layer.offset, x.dtype)
+
+    return (affine_step(read, compute),)
+
+
+def _normalization(layer: layers.Normalization, call: LayerCall) -> tuple[Step, ...]:
+    def read() -> tuple[np.ndarray, np.ndarray]:
+        zero = np.zeros((1, *call.output_shape), np.float32)
+        offset, at_one = (
+            ops.convert_to_numpy(layer.call(ops.convert_to_tensor(v)))[0].astype(np.float64)
+            for v in (zero, zero + 1)
+        )
+        return at_one - offset, offset
+
+    return (affine_step(read, layer.call),)
+
+
+def _layer_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Multiply each channel by a weight (ConvNeXt)."""
+
+    def read() -> tuple[np.ndarray, np.ndarray]:
+        gamma = ops.convert_to_numpy(layer.gamma).astype(np.float64)
+        return gamma, np.zeros_like(gamma)
+
+    return (affine_step(read, lambda x: x * ops.cast(layer.gamma, x.dtype)),)
+
+
+def _statistics(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Normalise by statistics of the sample itself; a scale, but not an affine map."""
+    return (Step("scale", layer.call),)
+
+
+def _residual_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Add the second input, scaled by a constant, to the first (InceptionResNetV2)."""
+    factor = float(layer.scale)
+
+    def read() -> tuple[np.ndarray, np.ndarray]:
+        return np.asarray(factor), np.asarray(0.0)
+
+    return (
+        Step("scale", lambda x: x * factor, Affine(read), suffix=":scaled", sources=(1,)),
+        Step("add", lambda x, y: x + y, sources=(0, ":scaled")),
+    )
+
+
+LAYERS: dict[type | str, Callable[[Any, LayerCall], tuple[Step, ...]]] = {
+    layers.BatchNormalization: _batch_normalization,
+    layers.Rescaling: _rescaling,
+    layers.Normalization: _normalization,
+    layers.LayerNormalization: _statistics,
+    layers.GroupNormalization: _statistics,
+    layers.UnitNormalization: _statistics,
+    "RMSNormalization": _statistics,
+    "LayerScale": _layer_scale,
+    "CustomScaleLayer": _residual_scale,
+}

@@ -1,0 +1,85 @@
+"""The registry from layer classes to their operations."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.instrument.operations import Step
+
+__all__ = ["LayerCall", "OperationsFunction", "layer_steps", "register_layer"]
+
+
+class LayerCall:
+    """One call of a layer, as its operations function sees it.
+
+    Attributes:
+        path: Name of the layer, with the names of nested models before it.
+        input_shapes: Shapes of the input tensors, without the batch axis.
+        output_shape: Shape of the output tensor, without the batch axis.
+        constants: The positional arguments of a `keras.ops` call by position, tensors
+            left out; empty for layers.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        input_shapes: Sequence[tuple[int, ...]],
+        output_shape: tuple[int, ...],
+        constants: dict[int, Any] | None = None,
+    ) -> None:
+        self.path = path
+        self.input_shapes = tuple(input_shapes)
+        self.output_shape = output_shape
+        self.constants = constants or {}
+
+
+OperationsFunction = Callable[[Any, LayerCall], Sequence[Step]]
+
+_BY_CLASS: dict[type, OperationsFunction] = {}
+# Classes that Keras does not export (those of keras.ops and some of keras.applications).
+_BY_KERAS_NAME: dict[str, OperationsFunction] = {}
+
+
+def register_layer(layer_class: type | str, operations_fn: OperationsFunction) -> None:
+    """Say which operations a layer class consists of.
+
+    The last registration for a class holds. Subclasses are not covered: a subclass may
+    compute something else and is registered on its own.
+
+    Args:
+        layer_class: A `keras.layers.Layer` subclass, or the name of a class inside Keras
+            that Keras does not export.
+        operations_fn: Called as `operations_fn(layer, call)` with a `LayerCall`; returns
+            the layer's `Step`s in the order of computation.
+
+    Raises:
+        InvalidArgumentError: if `layer_class` is neither a class nor a name.
+    """
+    if isinstance(layer_class, str):
+        _BY_KERAS_NAME[layer_class] = operations_fn
+    elif isinstance(layer_class, type):
+        _BY_CLASS[layer_class] = operations_fn
+    else:
+        raise InvalidArgumentError(
+            f"register_layer needs a layer class. Received: {layer_class!r} "
+            f"of type {type(layer_class).__name__}"
+        )
+
+
+def layer_steps(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Return the steps of one call of a layer.
+
+    Raises:
+        UnsupportedLayerError: if no operations are registered for the layer's class.
+    """
+    layer_class = type(layer)
+    operations_fn = _BY_CLASS.get(layer_class)
+    if operations_fn is None and layer_class.__module__.startswith("keras."):
+        operations_fn = _BY_KERAS_NAME.get(layer_class.__name__)
+    if operations_fn is None:
+        name = layer_class.__name__
+        raise UnsupportedLayerError(
+            f"Layer '{call.path}' ({name}) has no rule: it is not known which operations it "
+            f"consists of. Register them with nnslicer_tf.register_layer({name}, operations_fn)."
+        )
+    return tuple(operations_fn(layer, call))

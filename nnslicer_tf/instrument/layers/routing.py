@@ -1,0 +1,94 @@
+"""Layers that only move values: pure index maps.
+
+Their maps are not written down but probed: the layer is run on the indices of its
+inputs (`nnslicer_tf.instrument.routing_map`), so a user's own routing layer needs no
+more than `register_layer(MyLayer, lambda layer, call: [Step("routing", layer.call)])`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from keras import layers, ops
+
+from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf.instrument.layers.registry import LayerCall
+from nnslicer_tf.instrument.operations import Step
+
+__all__ = ["LAYERS"]
+
+OperationsFunction = Callable[[Any, LayerCall], tuple[Step, ...]]
+
+
+def _move(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    return (Step("routing", layer.call),)
+
+
+def _identity(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Dropout, noise, augmentation and the like: nothing at inference."""
+    return (Step("routing", lambda x: x),)
+
+
+def _concatenate(layer: layers.Concatenate, call: LayerCall) -> tuple[Step, ...]:
+    return (Step("routing", lambda *tensors: ops.concatenate(tensors, axis=layer.axis)),)
+
+
+def _concatenate_operation(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+    return (Step("routing", lambda *tensors: operation.call(list(tensors))),)
+
+
+def _index(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+    """`x[…]` with constant indices that leave the batch axis alone."""
+    key = call.constants[1]
+    batch = key[0] if isinstance(key, tuple) else key
+    if batch is not Ellipsis and batch != slice(None):
+        raise UnsupportedLayerError(
+            f"Operation '{call.path}' indexes the batch axis with {batch!r}, so that its output "
+            "mixes samples; analyses treat each sample alone."
+        )
+    return (Step("routing", lambda x: operation.call(x, key)),)
+
+
+def _up_sampling(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    interpolation = getattr(layer, "interpolation", "nearest")
+    if interpolation != "nearest":
+        raise UnsupportedLayerError(
+            f"Layer '{call.path}' ({type(layer).__name__}) interpolates "
+            f"(interpolation='{interpolation}'); only 'nearest' has a rule."
+        )
+    return _move(layer, call)
+
+
+LAYERS: dict[type | str, OperationsFunction] = {
+    **dict.fromkeys(
+        (
+            *(layers.Flatten, layers.Reshape, layers.Permute, layers.RepeatVector),
+            *(layers.ZeroPadding1D, layers.ZeroPadding2D, layers.ZeroPadding3D),
+            *(layers.Cropping1D, layers.Cropping2D, layers.Cropping3D),
+        ),
+        _move,
+    ),
+    **dict.fromkeys((layers.UpSampling1D, layers.UpSampling2D, layers.UpSampling3D), _up_sampling),
+    **dict.fromkeys(
+        (
+            *(layers.Identity, layers.Dropout, layers.AlphaDropout, layers.ActivityRegularization),
+            *(layers.SpatialDropout1D, layers.SpatialDropout2D, layers.SpatialDropout3D),
+            *(layers.GaussianDropout, layers.GaussianNoise),
+            *(layers.RandomBrightness, layers.RandomContrast, layers.RandomFlip),
+            *(layers.RandomRotation, layers.RandomTranslation, layers.RandomZoom),
+            "StochasticDepth",
+        ),
+        _identity,
+    ),
+    layers.Concatenate: _concatenate,
+    "Concatenate": _concatenate_operation,
+    "Stack": _concatenate_operation,
+    "GetItem": _index,
+    # Called without their constant arguments, which are attributes of the operation.
+    **dict.fromkeys(
+        (
+            *("Reshape", "Transpose", "Squeeze", "ExpandDims", "Flip", "Repeat", "Moveaxis"),
+            *("Swapaxes", "Ravel"),
+        ),
+        _move,
+    ),
+}

@@ -1,0 +1,196 @@
+"""Dense layers and convolutions of every kind."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from keras import layers, ops
+
+from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf.instrument import windows
+from nnslicer_tf.instrument.layers.activations import with_activation
+from nnslicer_tf.instrument.layers.registry import LayerCall
+from nnslicer_tf.instrument.operations import Step, Synapses
+
+__all__ = ["LAYERS", "require_channels_last"]
+
+
+def require_channels_last(layer: Any, call: LayerCall) -> None:
+    """Refuse a layer that keeps its channels on the first axis.
+
+    Raises:
+        UnsupportedLayerError: if the layer's data format is channels_first.
+    """
+    if getattr(layer, "data_format", "channels_last") != "channels_last":
+        raise UnsupportedLayerError(
+            f"Layer '{call.path}' ({type(layer).__name__}) has data_format='channels_first'. "
+            "Only channels_last is supported: rebuild the model in that format."
+        )
+
+
+def _dense(layer: layers.Dense, call: LayerCall) -> tuple[Step, ...]:
+    positions = int(np.prod(call.input_shapes[0][:-1]))
+
+    def compute(x: Any) -> Any:
+        return _add_bias(ops.matmul(x, ops.cast(layer.kernel, x.dtype)), layer)
+
+    synapses = _synapses(layer, call.path, lambda: windows.pointwise(positions))
+    return with_activation(Step("weighted_sum", compute, synapses), layer.activation)
+
+
+def _convolution(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    require_channels_last(layer, call)
+
+    def compute(x: Any) -> Any:
+        kernel = ops.cast(layer.kernel, x.dtype)
+        padding = layer.padding
+        if padding == "causal":
+            reach = (layer.kernel_size[0] - 1) * layer.dilation_rate[0]
+            x, padding = ops.pad(x, [[0, 0], [reach, 0], [0, 0]]), "valid"
+        outputs = ops.conv(
+            x, kernel, list(layer.strides), padding, dilation_rate=layer.dilation_rate
+        )
+        return _add_bias(outputs, layer)
+
+    synapses = _synapses(layer, call.path, _sliding_taps(layer, call), groups=layer.groups)
+    return with_activation(Step("weighted_sum", compute, synapses), layer.activation)
+
+
+def _depthwise(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    require_channels_last(layer, call)
+
+    def compute(x: Any) -> Any:
+        return _add_bias(_depthwise_sum(layer, layer.kernel, x), layer)
+
+    channels = call.input_shapes[0][-1]
+    synapses = _synapses(layer, call.path, _sliding_taps(layer, call), groups=channels)
+    return with_activation(Step("weighted_sum", compute, synapses), layer.activation)
+
+
+def _separable(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    """Two weighted sums with a kernel each."""
+    require_channels_last(layer, call)
+    channels = call.input_shapes[0][-1]
+    positions = int(np.prod(call.output_shape[:-1]))
+    depthwise = Synapses(
+        name=f"{call.path}/depthwise",
+        shape=tuple(layer.depthwise_kernel.shape),
+        groups=channels,
+        swapped=False,
+        read_kernel=lambda: ops.convert_to_numpy(layer.depthwise_kernel),
+        read_bias=lambda: None,
+        build_taps=_sliding_taps(layer, call),
+    )
+    pointwise = Synapses(
+        name=f"{call.path}/pointwise",
+        shape=tuple(layer.pointwise_kernel.shape),
+        groups=1,
+        swapped=False,
+        read_kernel=lambda: ops.convert_to_numpy(layer.pointwise_kernel),
+        read_bias=lambda: _read_bias(layer),
+        build_taps=lambda: windows.pointwise(positions),
+    )
+
+    def mix_channels(x: Any) -> Any:
+        kernel = ops.cast(layer.pointwise_kernel, x.dtype)
+        return _add_bias(ops.conv(x, kernel, padding="valid"), layer)
+
+    return (
+        Step(
+            "weighted_sum",
+            lambda x: _depthwise_sum(layer, layer.depthwise_kernel, x),
+            depthwise,
+            ":depthwise",
+            shape=(*call.output_shape[:-1], depthwise.outputs),
+        ),
+        *with_activation(Step("weighted_sum", mix_channels, pointwise), layer.activation),
+    )
+
+
+def _transposed(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    require_channels_last(layer, call)
+    if any(rate != 1 for rate in np.ravel(layer.dilation_rate)):
+        raise UnsupportedLayerError(
+            f"Layer '{call.path}' ({type(layer).__name__}) is transposed and dilated "
+            f"(dilation_rate={layer.dilation_rate}); only dilation_rate=1 is supported."
+        )
+
+    def compute(x: Any) -> Any:
+        outputs = ops.conv_transpose(
+            x,
+            ops.cast(layer.kernel, x.dtype),
+            list(layer.strides),
+            padding=layer.padding,
+            output_padding=layer.output_padding,
+        )
+        return _add_bias(outputs, layer)
+
+    def taps() -> np.ndarray:
+        return windows.transposed(
+            call.input_shapes[0][:-1],
+            layer.kernel_size,
+            layer.strides,
+            layer.padding,
+            call.output_shape[:-1],
+        )
+
+    synapses = _synapses(layer, call.path, taps, swapped=True)
+    return with_activation(Step("weighted_sum", compute, synapses), layer.activation)
+
+
+def _synapses(
+    layer: Any,
+    name: str,
+    build_taps: Callable[[], np.ndarray],
+    groups: int = 1,
+    swapped: bool = False,
+) -> Synapses:
+    return Synapses(
+        name=name,
+        shape=tuple(layer.kernel.shape),
+        groups=groups,
+        swapped=swapped,
+        read_kernel=lambda: ops.convert_to_numpy(layer.kernel),
+        read_bias=lambda: _read_bias(layer),
+        build_taps=build_taps,
+    )
+
+
+def _sliding_taps(layer: Any, call: LayerCall) -> Callable[[], np.ndarray]:
+    space = call.input_shapes[0][:-1]
+    return lambda: windows.sliding(
+        space, layer.kernel_size, layer.strides, layer.padding, layer.dilation_rate
+    )
+
+
+def _depthwise_sum(layer: Any, kernel: Any, x: Any) -> Any:
+    padding = layer.padding
+    if padding == "causal":
+        reach = (layer.kernel_size[0] - 1) * layer.dilation_rate[0]
+        x, padding = ops.pad(x, [[0, 0], [reach, 0], [0, 0]]), "valid"
+    return ops.depthwise_conv(
+        x,
+        ops.cast(kernel, x.dtype),
+        list(layer.strides),
+        padding,
+        dilation_rate=layer.dilation_rate,
+    )
+
+
+def _add_bias(x: Any, layer: Any) -> Any:
+    return x if layer.bias is None else x + ops.cast(layer.bias, x.dtype)
+
+
+def _read_bias(layer: Any) -> np.ndarray | None:
+    return None if layer.bias is None else ops.convert_to_numpy(layer.bias)
+
+
+LAYERS: dict[type | str, Callable[[Any, LayerCall], tuple[Step, ...]]] = {
+    layers.Dense: _dense,
+    **dict.fromkeys((layers.Conv1D, layers.Conv2D, layers.Conv3D), _convolution),
+    **dict.fromkeys((layers.DepthwiseConv1D, layers.DepthwiseConv2D), _depthwise),
+    **dict.fromkeys((layers.SeparableConv1D, layers.SeparableConv2D), _separable),
+    **dict.fromkeys(
+        (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose), _transposed
+    ),
+}

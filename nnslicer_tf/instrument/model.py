@@ -1,0 +1,314 @@
+"""`InstrumentedModel`: one view of a Keras model for all analyses.
+
+Wrapping costs one forward pass of two samples. Capturing costs a forward pass, and the
+memory of the asked activations for one batch (streaming) or for all samples at once.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from io import StringIO
+from typing import Any
+
+import keras
+import numpy as np
+
+from nnslicer_tf._progress import track
+from nnslicer_tf.errors import (
+    InvalidArgumentError,
+    NonFiniteActivationError,
+    UnsupportedLayerError,
+)
+from nnslicer_tf.instrument._data import batches, count_samples
+from nnslicer_tf.instrument._graph import CaptureModel, build_graph
+from nnslicer_tf.instrument._trace import as_functional, trace
+from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from nnslicer_tf.instrument.gradients import GradientFunction
+from nnslicer_tf.instrument.operations import Elementwise, Operation
+
+__all__ = ["Activations", "InstrumentedModel"]
+
+_FINAL_ACTIVATIONS = ("softmax", "sigmoid", "log_softmax", "logsoftmax")
+
+
+class Activations(Mapping[str, np.ndarray]):
+    """Captured values: operation name → array `(samples, *operation shape)` float32."""
+
+    def __init__(self, values: Mapping[str, np.ndarray]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name}: {value.shape}" for name, value in self.items())
+        return f"Activations({shapes})"
+
+
+class InstrumentedModel:
+    """A Keras model seen as a graph of operations whose values can be captured.
+
+    Weights are shared with `model`, which itself is not changed. The wrapped model's
+    output is compared with the original's on random samples when it is made.
+
+    Args:
+        model: A functional, sequential, nested or subclassed Keras model with one input.
+        input_shape: Shape of one sample, where the model leaves it open.
+
+    Attributes:
+        model: The original model.
+        operations: Tuple of `Operation`, in topological order, the input first.
+
+    Raises:
+        UnsupportedLayerError: if a layer has no rule, or the wrapped model's output is
+            not the original's.
+        InputShapeError: if the shape of the input is not known.
+    """
+
+    def __init__(self, model: keras.Model, input_shape: tuple[int, ...] | None = None) -> None:
+        if not isinstance(model, keras.Model):
+            raise InvalidArgumentError(
+                f"InstrumentedModel needs a Keras model. Received: {type(model).__name__}"
+            )
+        self.model = model
+        functional = as_functional(model, input_shape)
+        self._graph = build_graph(trace(functional, input_shape))
+        self.operations: tuple[Operation, ...] = tuple(self._graph.operations.values())
+        self._captures: dict[tuple[str, ...], CaptureModel] = {}
+        self._gradients: dict[tuple, GradientFunction] = {}
+        self._compare_with_original()
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.operations[0].shape
+
+    @property
+    def input_operation(self) -> str:
+        """Name of the input."""
+        return self._graph.input
+
+    @property
+    def output_operations(self) -> tuple[str, ...]:
+        """Names of the operations that give the model's outputs."""
+        return self._graph.outputs
+
+    @property
+    def logit_operation(self) -> str:
+        """Name of the operation before a final softmax or sigmoid, else of the output."""
+        operation = self[self._graph.outputs[0]]
+        is_activation = isinstance(operation.params, Elementwise)
+        if is_activation and operation.params.function in _FINAL_ACTIVATIONS:
+            return operation.inputs[0]
+        return operation.name
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the model's architecture and current weights."""
+        return model_fingerprint(self.model)
+
+    def __getitem__(self, name: str) -> Operation:
+        """Return the operation called `name`.
+
+        Raises:
+            InvalidArgumentError: if there is none; the message lists near matches.
+        """
+        if name not in self._graph.operations:
+            near = difflib.get_close_matches(str(name), self._graph.operations, n=3, cutoff=0.4)
+            hint = f" Did you mean {', '.join(map(repr, near))}?" if near else ""
+            raise InvalidArgumentError(f"The model has no operation {name!r}.{hint}")
+        return self._graph.operations[name]
+
+    def capture(
+        self, x: Any, batch_size: int = 256, of: Iterable[str] | None = None
+    ) -> Activations:
+        """Return the values of operations for all samples of `x`.
+
+        Args:
+            x: Samples `(samples, *input_shape)`, an array or a `tf.data.Dataset`.
+            batch_size: Samples in one forward pass.
+            of: Names of operations; all by default.
+
+        Raises:
+            InputShapeError, NonFiniteActivationError, InvalidArgumentError: see
+                `capture_batches`.
+        """
+        parts = [dict(part) for part in self.capture_batches(x, batch_size, of)]
+        return Activations({name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
+
+    def capture_batches(
+        self,
+        data: Any,
+        batch_size: int = 256,
+        of: Iterable[str] | None = None,
+        progress: bool = False,
+    ) -> Iterator[Activations]:
+        """Yield the values of operations batch by batch; memory does not grow.
+
+        Args:
+            data: Samples `(samples, *input_shape)`, an array or a `tf.data.Dataset`.
+            batch_size: Samples in one forward pass.
+            of: Names of operations; all by default.
+            progress: Show a progress bar.
+
+        Raises:
+            InvalidArgumentError: if `data` is empty or an operation does not exist.
+            InputShapeError: if samples have another shape, or are not made of numbers.
+            NonFiniteActivationError: if data or activations are NaN or infinite.
+        """
+        names = self._names(of)
+        capture = self._capture_model(names)
+        total = count_samples(data)
+        steps = None if total is None else -(-total // batch_size)
+        stream = batches(data, self.input_shape, batch_size)
+        first = 0
+        for batch in track(stream, "Capturing", total=steps, progress=progress):
+            outputs = capture.predict_on_batch(batch)
+            values = dict(zip(names, map(np.asarray, outputs), strict=True))
+            self._check_finite(values, first)
+            first += len(batch)
+            yield Activations(values)
+
+    def predict(self, x: Any, batch_size: int = 256) -> np.ndarray:
+        """Return the model's (first) output `(samples, …)` float32."""
+        output = self._graph.outputs[0]
+        return self.capture(x, batch_size, of=[output])[output]
+
+    def logits(self, x: Any, batch_size: int = 256) -> np.ndarray:
+        """Return the output before a final softmax or sigmoid, `(samples, …)` float32."""
+        name = self.logit_operation
+        return self.capture(x, batch_size, of=[name])[name]
+
+    def gradients(
+        self,
+        x: Any,
+        of: Callable[..., Any] | Sequence[int] | int,
+        wrt: Iterable[str] | None = None,
+        needs: Iterable[str] | None = None,
+        batch_size: int = 256,
+    ) -> Activations:
+        """Return the gradients of a target for every sample.
+
+        Args:
+            x: Samples `(samples, *input_shape)`.
+            of: The target: a logit's index, one index per sample, or a function from
+                {operation: tensor (batch, …)} to a tensor `(batch,)`, written with
+                `keras.ops`. Keep one function object and use it again: each is compiled.
+            wrt: Names of the operations to differentiate by; the input by default.
+            needs: Names of the operations that a function `of` reads; the logits by default.
+            batch_size: Samples in one pass.
+
+        Returns:
+            Operation name → gradients `(samples, *operation shape)` float32.
+
+        Raises:
+            InvalidArgumentError: if an operation does not exist, or an index is out of range.
+            InputShapeError, NonFiniteActivationError: as in `capture_batches`.
+        """
+        names = self._names([self.input_operation] if wrt is None else wrt)
+        needed = self._names([self.logit_operation] if needs is None else needs)
+        stream = list(batches(x, self.input_shape, batch_size))
+        total = sum(map(len, stream))
+        if callable(of):
+            compute = self._gradient_function(of, needed, names)
+            parts = [compute(batch) for batch in stream]
+        else:
+            index = self._logit_indices(of, total)
+            compute = self._gradient_function(self._chosen_logit, needed, names)
+            starts = np.cumsum([0, *map(len, stream)])
+            parts = [
+                compute(batch, index[start : start + len(batch)])
+                for batch, start in zip(stream, starts, strict=False)
+            ]
+        return Activations(
+            {name: np.concatenate([p[i] for p in parts]) for i, name in enumerate(names)}
+        )
+
+    def summary(self) -> str:
+        """Return a table of the operations: name, kind, layer, shape, synapses."""
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for title in ("operation", "kind", "layer", "shape", "synapses"):
+            table.add_column(title, justify="right" if title == "synapses" else "left")
+        for operation in self.operations:
+            kind = type(operation.keras_layer).__name__ if operation.keras_layer else "Input"
+            shape = "×".join(map(str, operation.shape))
+            synapses = f"{operation.synapses:,}" if operation.synapses else ""
+            table.add_row(operation.name, operation.kind, kind, shape, synapses)
+        text = StringIO()
+        Console(file=text, width=120).print(table)
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+    def __repr__(self) -> str:
+        synapses = sum({o.layer: o.synapses for o in self.operations}.values())
+        return (
+            f"InstrumentedModel({self.model.name!r}, {len(self.operations)} operations, "
+            f"{synapses:,} synapses)"
+        )
+
+    def _names(self, names: Iterable[str] | None) -> tuple[str, ...]:
+        if names is None:
+            return tuple(self._graph.operations)
+        if isinstance(names, str):
+            names = [names]
+        return tuple(self[name].name for name in names)
+
+    def _capture_model(self, names: tuple[str, ...]) -> CaptureModel:
+        if names not in self._captures:
+            self._captures[names] = CaptureModel(self._graph, names)
+        return self._captures[names]
+
+    def _gradient_function(
+        self, target: Callable, needs: tuple[str, ...], wrt: tuple[str, ...]
+    ) -> GradientFunction:
+        key = (target, needs, wrt)
+        if key not in self._gradients:
+            self._gradients[key] = GradientFunction(self._graph, target, needs, wrt)
+        return self._gradients[key]
+
+    def _chosen_logit(self, values: Mapping[str, Any], index: Any) -> Any:
+        logits = values[self.logit_operation]
+        return keras.ops.take_along_axis(logits, index[:, None], axis=1)[:, 0]
+
+    def _logit_indices(self, of: Sequence[int] | int, samples: int) -> np.ndarray:
+        shape = self[self.logit_operation].shape
+        index = np.asarray(of)
+        valid = index.dtype.kind in "iu" and index.shape in ((), (samples,)) and len(shape) == 1
+        if not valid or index.min() < 0 or index.max() >= shape[0]:
+            raise InvalidArgumentError(
+                f"`of` must be a function, or one index or {samples} of them into logits of "
+                f"shape {shape}. Received: {of!r}"
+            )
+        return np.broadcast_to(index, (samples,)).astype(np.int32)
+
+    def _check_finite(self, values: Mapping[str, np.ndarray], first: int) -> None:
+        for name, value in values.items():
+            if not np.isfinite(value).all():
+                bad = ~np.isfinite(value).reshape(len(value), -1).all(axis=1)
+                raise NonFiniteActivationError(
+                    f"Operation '{name}' gives NaN or infinite values for sample "
+                    f"{first + int(np.argmax(bad))}. Check the weights and the preprocessing."
+                )
+
+    def _compare_with_original(self) -> None:
+        """Refuse a wrapped model whose output differs from the original's."""
+        x = np.random.default_rng(0).uniform(size=(2, *self.input_shape)).astype(np.float32)
+        expected = keras.tree.flatten(self.model(x, training=False))
+        values = self._graph.run(keras.ops.convert_to_tensor(x), self._graph.outputs)
+        for name, original in zip(self._graph.outputs, expected, strict=True):
+            ours, theirs = map(keras.ops.convert_to_numpy, (values[name], original))
+            scale = max(float(np.abs(theirs).max()), 1e-6)
+            if not np.allclose(ours, theirs, rtol=1e-3, atol=1e-4 * scale, equal_nan=True):
+                raise UnsupportedLayerError(
+                    f"The instrumented model's output '{name}' differs from the original's by "
+                    f"{float(np.abs(ours - theirs).max()):.3g}: the registered operations of "
+                    "a layer do not compute what the layer computes."
+                )

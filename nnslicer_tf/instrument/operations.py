@@ -1,0 +1,210 @@
+"""Operations: what a Keras layer computes, in the vocabulary of the analyses.
+
+A layer is described by one or more `Step`s (what to compute, and of which kind);
+wrapping a model turns every step of every call of a layer into an `Operation`, a node
+of the model's data-flow graph. This module knows no Keras layer class.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "KINDS",
+    "Affine",
+    "Elementwise",
+    "Operation",
+    "Pooling",
+    "Step",
+    "Synapses",
+]
+
+KINDS = (
+    "input",
+    "weighted_sum",
+    "average",
+    "maximum",
+    "rectify",
+    "elementwise",
+    "scale",
+    "add",
+    "subtract",
+    "multiply",
+    "maximum_merge",
+    "minimum_merge",
+    "routing",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Synapses:
+    """The kernel of a weighted sum, and which input each weight multiplies.
+
+    Every weighted sum (dense, convolution of any rank, depthwise, grouped, transposed)
+    is seen as a table of *taps*: at output position p, tap t multiplies the input
+    position `taps[p, t]`, or nothing (-1, padding).
+
+    Attributes:
+        name: Name of the kernel: its layer's name, with `/depthwise` or `/pointwise`
+            for the two kernels of a separable convolution.
+        shape: Shape of the kernel in Keras.
+        groups: Number of channel groups (a depthwise convolution has one per channel).
+        swapped: Whether the last two axes of the kernel are (outputs, inputs), as in
+            a transposed convolution.
+        read_kernel: Returns the kernel as an array of `shape`.
+        read_bias: Returns the bias `(outputs,)`, or None.
+        build_taps: Returns the taps `(output positions, taps)` int32.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    groups: int
+    swapped: bool
+    read_kernel: Callable[[], np.ndarray]
+    read_bias: Callable[[], np.ndarray | None]
+    build_taps: Callable[[], np.ndarray]
+
+    @cached_property
+    def taps(self) -> np.ndarray:
+        """Input position of each tap, `(output positions, taps)` int32, -1 for padding."""
+        return self.build_taps()
+
+    def matrix(self) -> np.ndarray:
+        """Return the current weights as `(taps, inputs per group, outputs)` float32."""
+        return self.from_kernel(np.asarray(self.read_kernel(), dtype=np.float32))
+
+    def from_kernel(self, kernel: np.ndarray) -> np.ndarray:
+        """Reshape an array of the kernel's shape to `(taps, inputs per group, outputs)`."""
+        if self.swapped:
+            outputs, inputs = self.shape[-2:]
+            return kernel.reshape(-1, outputs, inputs).transpose(0, 2, 1)
+        outputs = self.outputs
+        return kernel.reshape(self._tap_count, -1, outputs)
+
+    def to_kernel(self, matrix: np.ndarray) -> np.ndarray:
+        """Reshape `(…, taps, inputs per group, outputs)` to the kernel's shape."""
+        lead = matrix.shape[:-3]
+        if self.swapped:
+            matrix = np.swapaxes(matrix, -1, -2)
+        return np.ascontiguousarray(matrix).reshape(*lead, *self.shape)
+
+    @property
+    def outputs(self) -> int:
+        """Number of output channels."""
+        if self.swapped:
+            return self.shape[-2]
+        depth_multiplied = self.groups > 1 and self.shape[-2] == self.groups
+        return self.shape[-2] * self.shape[-1] if depth_multiplied else self.shape[-1]
+
+    @property
+    def _tap_count(self) -> int:
+        return int(np.prod(self.shape[:-2]))
+
+
+@dataclass(frozen=True, eq=False)
+class Pooling:
+    """The windows of a pooling; `taps` as in `Synapses`, applied to every channel."""
+
+    build_taps: Callable[[], np.ndarray]
+
+    @cached_property
+    def taps(self) -> np.ndarray:
+        """Input position of each tap, `(output positions, taps)` int32, -1 for padding."""
+        return self.build_taps()
+
+
+@dataclass(frozen=True, eq=False)
+class Elementwise:
+    """An activation function.
+
+    Attributes:
+        function: Its name in Keras, such as "relu" or "softmax".
+        knots: The inputs at which a continuous piecewise-linear function changes its
+            slope; None for a function that is not piecewise linear.
+    """
+
+    function: str
+    knots: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """A scale whose effect is x · factor + offset.
+
+    Attributes:
+        read: Returns (factor, offset) float64, broadcastable to the operation's shape.
+    """
+
+    read: Callable[[], tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One operation of a layer.
+
+    Attributes:
+        kind: One of `KINDS`, or a kind that was registered with a rule of its own.
+        compute: From the step's input tensors to its output tensor, written with
+            `keras.ops`; it keeps the dtype of its inputs, so that an analysis can run
+            it in float64.
+        params: `Synapses`, `Pooling`, `Elementwise` or `Affine`, or None.
+        suffix: Appended to the layer's name; empty for the layer's last step.
+        sources: What the step takes: an int is an input of the layer, a str the suffix
+            of an earlier step. By default the first step takes all inputs of the
+            layer, every other step the result of the one before.
+        shape: Shape of the output without the batch axis, where it is not the shape of
+            the layer's output.
+    """
+
+    kind: str
+    compute: Callable[..., Any]
+    params: Any = None
+    suffix: str = ""
+    sources: Sequence[int | str] | None = None
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """A node of the data-flow graph of a model.
+
+    Attributes:
+        name: Unique name: the layer's name for a layer's final output, `:pre` appended
+            for the value before a fused activation, `outer/` prepended inside a nested
+            model, `#k` appended for the k-th reuse of a shared layer.
+        kind: One of `KINDS`, or a registered kind.
+        layer: Name of the layer, without `:pre` and `#k`.
+        inputs: Names of the operations whose outputs it takes.
+        input_shapes: Their shapes without the batch axis.
+        shape: Shape of its output without the batch axis.
+        params: `Synapses`, `Pooling`, `Elementwise` or `Affine`, or None.
+        compute: From input tensors (batch, …) to the output tensor (batch, …), in the
+            dtype of the inputs.
+        keras_layer: The Keras layer or operation that it belongs to.
+    """
+
+    name: str
+    kind: str
+    layer: str
+    inputs: tuple[str, ...]
+    input_shapes: tuple[tuple[int, ...], ...]
+    shape: tuple[int, ...]
+    params: Any
+    compute: Callable[..., Any]
+    keras_layer: Any
+
+    @property
+    def size(self) -> int:
+        """Number of neurons at `"activation"` granularity."""
+        return int(np.prod(self.shape))
+
+    @property
+    def synapses(self) -> int:
+        """Number of synapses (weights of the kernel), 0 without a kernel."""
+        return int(np.prod(self.params.shape)) if isinstance(self.params, Synapses) else 0
+
+    def __repr__(self) -> str:
+        return f"Operation({self.name!r}, {self.kind}, shape={self.shape}, inputs={self.inputs})"

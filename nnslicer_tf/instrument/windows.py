@@ -1,0 +1,110 @@
+"""Which input position each tap of a window reads, for every output position.
+
+Positions are row-major indices over the spatial axes, taps row-major over the kernel.
+A table costs 4 bytes times output positions times taps; it is built on first use.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+__all__ = ["adaptive", "pointwise", "sliding", "transposed", "whole"]
+
+_PADDING = -1
+
+
+def sliding(
+    space: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    padding: str,
+    dilation: Sequence[int],
+) -> np.ndarray:
+    """Return the taps of a convolution or pooling window.
+
+    Args:
+        space: Input extent per spatial axis.
+        kernel: Window extent per spatial axis.
+        strides: Stride per spatial axis.
+        padding: "valid", "same" or "causal".
+        dilation: Distance of neighbouring taps per spatial axis.
+
+    Returns:
+        `(output positions, taps)` int32, -1 where a tap falls into padding.
+    """
+    axes = []
+    for extent, size, stride, step in zip(space, kernel, strides, dilation, strict=True):
+        reach = (size - 1) * step + 1
+        outputs, before = _output_extent(extent, reach, stride, padding)
+        start = np.arange(outputs) * stride - before
+        axes.append(_clip(start[:, None] + np.arange(size) * step, extent))
+    return _combine(axes, space)
+
+
+def transposed(
+    space: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    padding: str,
+    output_space: Sequence[int],
+) -> np.ndarray:
+    """Return the taps of a transposed convolution, the gradient of `sliding`.
+
+    Returns:
+        `(output positions, taps)` int32, -1 where a tap meets no input.
+    """
+    axes = []
+    for extent, size, stride, outputs in zip(space, kernel, strides, output_space, strict=True):
+        overlap = max((extent - 1) * stride + size - outputs, 0)
+        before = overlap // 2 if padding == "same" else 0
+        distance = np.arange(outputs)[:, None] + before - np.arange(size)
+        table = np.where(distance % stride == 0, distance // stride, _PADDING)
+        axes.append(_clip(table, extent))
+    return _combine(axes, space)
+
+
+def whole(space: Sequence[int]) -> np.ndarray:
+    """Return the taps of one window over all positions (global pooling)."""
+    return np.arange(int(np.prod(space)), dtype=np.int32)[None, :]
+
+
+def pointwise(positions: int) -> np.ndarray:
+    """Return the taps of a one-position window at every position (dense, 1×1)."""
+    return np.arange(positions, dtype=np.int32)[:, None]
+
+
+def adaptive(space: Sequence[int], output_space: Sequence[int]) -> np.ndarray:
+    """Return the taps of adaptive pooling: windows from ⌊i·n/m⌋ to ⌈(i+1)·n/m⌉."""
+    axes = []
+    for extent, outputs in zip(space, output_space, strict=True):
+        i = np.arange(outputs)
+        first, last = i * extent // outputs, -(-(i + 1) * extent // outputs)
+        table = first[:, None] + np.arange((last - first).max())
+        axes.append(np.where(table < last[:, None], table, _PADDING))
+    return _combine(axes, space)
+
+
+def _output_extent(extent: int, reach: int, stride: int, padding: str) -> tuple[int, int]:
+    """Return the number of windows along an axis and the padding before it."""
+    if padding == "valid":
+        return (extent - reach) // stride + 1, 0
+    if padding == "causal":
+        return (extent - 1) // stride + 1, reach - 1
+    outputs = -(-extent // stride)
+    total = max((outputs - 1) * stride + reach - extent, 0)
+    return outputs, total // 2
+
+
+def _clip(table: np.ndarray, extent: int) -> np.ndarray:
+    return np.where((table >= 0) & (table < extent), table, _PADDING)
+
+
+def _combine(axes: Sequence[np.ndarray], space: Sequence[int]) -> np.ndarray:
+    """Merge one table per axis into one over row-major positions and taps."""
+    combined = np.zeros((1, 1), dtype=np.int64)
+    for table, extent in zip(axes, space, strict=True):
+        index = combined[:, None, :, None] * extent + table[None, :, None, :]
+        padded = (combined[:, None, :, None] < 0) | (table[None, :, None, :] < 0)
+        outputs, taps = index.shape[0] * index.shape[1], index.shape[2] * index.shape[3]
+        combined = np.where(padded, _PADDING, index).reshape(outputs, taps)
+    return combined.astype(np.int32)
