@@ -48,7 +48,7 @@ def _convolution(layer: Any, call: LayerCall) -> tuple[Step, ...]:
             reach = (layer.kernel_size[0] - 1) * layer.dilation_rate[0]
             x, padding = ops.pad(x, [[0, 0], [reach, 0], [0, 0]]), "valid"
         outputs = ops.conv(
-            x, kernel, list(layer.strides), padding, dilation_rate=layer.dilation_rate
+            x, kernel, tuple(layer.strides), padding, dilation_rate=layer.dilation_rate
         )
         return _add_bias(outputs, layer)
 
@@ -119,7 +119,7 @@ def _transposed(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         outputs = ops.conv_transpose(
             x,
             ops.cast(layer.kernel, x.dtype),
-            list(layer.strides),
+            tuple(layer.strides),
             padding=layer.padding,
             output_padding=layer.output_padding,
         )
@@ -171,7 +171,7 @@ def _depthwise_sum(layer: Any, kernel: Any, x: Any) -> Any:
     return ops.depthwise_conv(
         x,
         ops.cast(kernel, x.dtype),
-        list(layer.strides),
+        tuple(layer.strides),
         padding,
         dilation_rate=layer.dilation_rate,
     )
