@@ -17,10 +17,21 @@ import keras
 
 from nnslicer_tf._files import data_folder
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.zoo.alexnet import alexnet
+from nnslicer_tf.zoo.applications import mobilenet_v3_large, mobilenet_v3_small, resnet101, vgg19
 from nnslicer_tf.zoo.digits import digits_cnn
+from nnslicer_tf.zoo.lenet import lenet, lenet1, lenet4, lenet5
 from nnslicer_tf.zoo.mlp import mlp
 from nnslicer_tf.zoo.resnet import plainnet20, resnet10, resnet18, resnet20
-from nnslicer_tf.zoo.training import DEFAULT_RECIPE, RECIPES, Recipe, accuracy, save_weights, train
+from nnslicer_tf.zoo.training import (
+    DEFAULT_RECIPE,
+    RECIPES,
+    Recipe,
+    accuracy,
+    save_weights,
+    train,
+)
+from nnslicer_tf.zoo.vgg import vgg16
 
 __all__ = [
     "DEFAULT_RECIPE",
@@ -29,17 +40,27 @@ __all__ = [
     "Entry",
     "Recipe",
     "accuracy",
+    "alexnet",
     "build",
     "digits_cnn",
+    "lenet",
+    "lenet1",
+    "lenet4",
+    "lenet5",
     "load",
     "mlp",
+    "mobilenet_v3_large",
+    "mobilenet_v3_small",
     "names",
     "plainnet20",
     "resnet10",
     "resnet18",
     "resnet20",
+    "resnet101",
     "save_weights",
     "train",
+    "vgg16",
+    "vgg19",
     "weights_path",
 ]
 
@@ -50,7 +71,7 @@ class Entry:
 
     Attributes:
         builder: called with `input_shape` and `classes`.
-        dataset: the data set that the model is trained on by default.
+        dataset: the data set that the papers use it on.
     """
 
     builder: Callable[..., keras.Model]
@@ -60,17 +81,28 @@ class Entry:
 MODELS: dict[str, Entry] = {
     "digits_cnn": Entry(digits_cnn, "digits"),
     "mlp": Entry(mlp, "mnist"),
+    "lenet": Entry(lenet, "mnist"),
+    "lenet1": Entry(lenet1, "mnist"),
+    "lenet4": Entry(lenet4, "mnist"),
+    "lenet5": Entry(lenet5, "mnist"),
     "resnet10": Entry(resnet10, "cifar10"),
     "resnet18": Entry(resnet18, "cifar10"),
     "resnet20": Entry(resnet20, "cifar10"),
     "plainnet20": Entry(plainnet20, "cifar10"),
+    "alexnet": Entry(alexnet, "cifar10"),
+    "vgg16": Entry(vgg16, "cifar10"),
+    "resnet101": Entry(resnet101, "cifar10"),
+    "vgg19": Entry(vgg19, "imagenet"),
+    "mobilenet_v3_small": Entry(mobilenet_v3_small, "cifar10"),
+    "mobilenet_v3_large": Entry(mobilenet_v3_large, "cifar10"),
 }
 
 _SHAPES = {
-    "digits": (8, 8, 1),
-    "mnist": (28, 28, 1),
-    "fashion_mnist": (28, 28, 1),
-    "cifar10": (32, 32, 3),
+    "digits": ((8, 8, 1), 10),
+    "mnist": ((28, 28, 1), 10),
+    "fashion_mnist": ((28, 28, 1), 10),
+    "cifar10": ((32, 32, 3), 10),
+    "imagenet": ((224, 224, 3), 1000),
 }
 
 
@@ -82,21 +114,22 @@ def names() -> tuple[str, ...]:
 def build(
     name: str,
     input_shape: tuple[int, int, int] | None = None,
-    classes: int = 10,
+    classes: int | None = None,
 ) -> keras.Model:
     """Build a model with fresh weights; call `keras.utils.set_random_seed` to fix them.
 
     Args:
         name: one of `names()`.
-        input_shape: (height, width, channels); by default that of the data set on
-            which the papers use the model.
-        classes: the number of logits.
+        input_shape: (height, width, channels) of an image, with values in [0, 1]; by
+            default that of the data set on which the papers use the model.
+        classes: the number of logits; by default that data set's.
 
     Raises:
         InvalidArgumentError: for an unknown name, or a shape that the model cannot take.
     """
     entry = _entry(name)
-    shape = input_shape or _SHAPES[entry.dataset]
+    usual_shape, usual_classes = _SHAPES[entry.dataset]
+    shape, classes = input_shape or usual_shape, classes or usual_classes
     try:
         return entry.builder(input_shape=shape, classes=classes)
     except ValueError as error:
@@ -124,7 +157,7 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
             f"There are no trained weights of '{name}' on '{dataset}'; there are {have} "
             f"(MODEL-DATASET). Train them: python apps/train.py {name} --dataset {dataset}"
         )
-    model = build(name, _SHAPES[dataset])
+    model = build(name, *_SHAPES[dataset])
     try:
         model.load_weights(path)
     except (OSError, ValueError, KeyError) as error:
