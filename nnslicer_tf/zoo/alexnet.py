@@ -12,7 +12,7 @@ def alexnet(input_shape: tuple[int, int, int] = (32, 32, 3), classes: int = 10) 
     As in the semantic slicing paper's AlexNet (section 5.2), the hidden dense layer holds
     87.97 % of the parameters.
     """
-    inputs = keras.Input(input_shape)
+    inputs = keras.Input(input_shape, name="input")
     x = _conv(inputs, 64, 5, "conv1")
     x = layers.MaxPooling2D(name="pool1")(x)
     x = _conv(x, 192, 3, "conv2")

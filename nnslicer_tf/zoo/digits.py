@@ -8,7 +8,7 @@ __all__ = ["digits_cnn"]
 
 def digits_cnn(input_shape: tuple[int, int, int] = (8, 8, 1), classes: int = 10) -> keras.Model:
     """Build two 3×3 convolutions (16, 32), a maximum pooling and a dense layer: logits."""
-    inputs = keras.Input(input_shape)
+    inputs = keras.Input(input_shape, name="input")
     x = layers.Conv2D(16, 3, padding="same", name="conv1")(inputs)
     x = layers.ReLU(name="relu1")(x)
     x = layers.MaxPooling2D(name="pool1")(x)

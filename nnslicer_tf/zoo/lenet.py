@@ -44,7 +44,7 @@ def _build(
     paddings: tuple[str, ...],
     hidden: tuple[int, ...],
 ) -> keras.Model:
-    x = inputs = keras.Input(input_shape)
+    x = inputs = keras.Input(input_shape, name="input")
     for i, (width, padding) in enumerate(zip(filters, paddings, strict=True), start=1):
         x = layers.Conv2D(width, 5, padding=padding, name=f"conv{i}")(x)
         x = layers.ReLU(name=f"conv{i}_relu")(x)

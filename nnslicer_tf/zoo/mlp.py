@@ -8,7 +8,7 @@ __all__ = ["mlp"]
 
 def mlp(input_shape: tuple[int, int, int] = (28, 28, 1), classes: int = 10) -> keras.Model:
     """Build two hidden layers of 512 and 256 neurons: logits (NeuSemSlice, section 5.1)."""
-    inputs = keras.Input(input_shape)
+    inputs = keras.Input(input_shape, name="input")
     x = layers.Flatten(name="flatten")(inputs)
     x = layers.Dense(512, name="dense1")(x)
     x = layers.ReLU(name="relu1")(x)

@@ -46,7 +46,7 @@ def _build(
     widths: tuple[int, ...],
     residual: bool = True,
 ) -> keras.Model:
-    inputs = keras.Input(input_shape)
+    inputs = keras.Input(input_shape, name="input")
     x = _conv_norm(inputs, widths[0], 3, 1, "stem")
     x = layers.ReLU(name="stem_relu")(x)
     for stage, width in enumerate(widths, start=1):

@@ -14,7 +14,7 @@ def vgg16(input_shape: tuple[int, int, int] = (32, 32, 3), classes: int = 10) ->
     About 15 M parameters. The original has no normalisation and dense layers of 4,096,
     for 224×224 images.
     """
-    x = inputs = keras.Input(input_shape)
+    x = inputs = keras.Input(input_shape, name="input")
     for block, (width, convolutions) in enumerate(_BLOCKS, start=1):
         for i in range(1, convolutions + 1):
             x = _conv_norm(x, width, f"block{block}_{i}")
