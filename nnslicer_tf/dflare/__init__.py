@@ -1,0 +1,57 @@
+"""DFlare: inputs on which a compressed model deviates from its original.
+
+`find_deviation` and `find_deviations` search; `DFlare` and `DiffChaser` say how, a
+`Domain` says in what kind of input. `compressors` makes pairs of models, `Repair` mends
+deviations, `verify` replays them. A mutation operator of your own is a `MutationOperator`
+in a `Domain`'s pool.
+"""
+
+from nnslicer_tf.dflare.audio import AUDIO_OPERATORS, AudioDomain
+from nnslicer_tf.dflare.classifiers import Classifier, as_classifier
+from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, Outcome
+from nnslicer_tf.dflare.diffchaser import DiffChaser, k_uncertainty
+from nnslicer_tf.dflare.domain import Answers, Domain, Mutation, MutationOperator, replay
+from nnslicer_tf.dflare.find import find_deviation, find_deviations
+from nnslicer_tf.dflare.fitness import AnyChangeFitness, DistanceFitness, Fitness, NoveltyFitness
+from nnslicer_tf.dflare.images import IMAGE_OPERATORS, ImageDomain
+from nnslicer_tf.dflare.search import DFlare, Found, Search
+from nnslicer_tf.dflare.selection import (
+    MetropolisHastings,
+    OperatorSelection,
+    RankOnly,
+    Uniform,
+)
+from nnslicer_tf.dflare.verify import verify
+
+__all__ = [
+    "AUDIO_OPERATORS",
+    "IMAGE_OPERATORS",
+    "Answers",
+    "AnyChangeFitness",
+    "AudioDomain",
+    "Classifier",
+    "DFlare",
+    "Deviation",
+    "DeviationSet",
+    "DiffChaser",
+    "DistanceFitness",
+    "Domain",
+    "Fitness",
+    "Found",
+    "ImageDomain",
+    "MetropolisHastings",
+    "Mutation",
+    "MutationOperator",
+    "NoveltyFitness",
+    "OperatorSelection",
+    "Outcome",
+    "RankOnly",
+    "Search",
+    "Uniform",
+    "as_classifier",
+    "find_deviation",
+    "find_deviations",
+    "k_uncertainty",
+    "replay",
+    "verify",
+]

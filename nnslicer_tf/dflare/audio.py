@@ -1,0 +1,146 @@
+"""One-dimensional audio: the operators of the DFlare paper's section 6.1.
+
+Signals are `(samples,) float32` in −1 … 1 and keep their length: what a stretch adds is
+cut off, what it lacks is silence. Stretching in time and shifting in pitch use a phase
+vocoder (short-time Fourier transform with 75 % overlap), so that one does not change the
+other.
+
+Cost: about 1 ms for a second of 16 kHz audio.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.signal import istft, resample, stft
+
+from nnslicer_tf.dflare.domain import Domain, MutationOperator, Parameters
+from nnslicer_tf.errors import InputShapeError
+
+__all__ = ["AUDIO_OPERATORS", "AudioDomain", "Gain", "PitchShift", "TimeShift", "TimeStretch"]
+
+WINDOW = 256
+"""Samples in a window of the phase vocoder; shorter signals use one as long as they are."""
+
+
+class TimeStretch(MutationOperator):
+    """Play slower or faster at the same pitch: rates 0.8 … 1.25."""
+
+    name = "time_stretch"
+
+    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
+        """Draw the rate, evenly on a log scale."""
+        return {"rate": float(np.exp(rng.uniform(np.log(0.8), np.log(1.25))))}
+
+    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """Return the stretched signal."""
+        return _valid(_stretch(x, parameters["rate"]), len(x))
+
+
+class PitchShift(MutationOperator):
+    """Shift the pitch by up to 4 semitones at the same speed."""
+
+    name = "pitch_shift"
+
+    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
+        """Draw the shift in semitones."""
+        return {"semitones": float(rng.uniform(-4, 4))}
+
+    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """Return the shifted signal: stretched, then resampled to its old length."""
+        factor = 2 ** (parameters["semitones"] / 12)
+        stretched = _stretch(x, 1 / factor)
+        return _valid(resample(stretched, max(1, round(len(stretched) / factor))), len(x))
+
+
+class TimeShift(MutationOperator):
+    """Shift by up to a quarter of the signal; silence moves in."""
+
+    name = "time_shift"
+
+    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
+        """Draw the shift in samples, never 0."""
+        shift = int(rng.integers(1, max(2, len(x) // 4)))
+        return {"samples": shift if rng.random() < 0.5 else -shift}
+
+    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """Return the shifted signal."""
+        shift = parameters["samples"]
+        shifted = np.zeros_like(x)
+        if shift > 0:
+            shifted[shift:] = x[:-shift]
+        else:
+            shifted[:shift] = x[-shift:]
+        return shifted
+
+
+class Gain(MutationOperator):
+    """Change the volume by up to 12 decibels; what exceeds −1 … 1 is clipped."""
+
+    name = "gain"
+
+    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
+        """Draw the gain."""
+        return {"decibels": float(rng.uniform(-12, 12))}
+
+    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """Return the amplified signal."""
+        return _valid(x * 10 ** (parameters["decibels"] / 20), len(x))
+
+
+AUDIO_OPERATORS: tuple[MutationOperator, ...] = (TimeStretch(), PitchShift(), TimeShift(), Gain())
+
+
+class AudioDomain(Domain):
+    """Signals `(samples,) float32` in −1 … 1.
+
+    Args:
+        operators: the pool of mutation operators.
+    """
+
+    def __init__(self, operators: Sequence[MutationOperator] = AUDIO_OPERATORS) -> None:
+        super().__init__(operators)
+
+    def check_seeds(self, seeds: np.ndarray) -> None:
+        """Raise `InputShapeError` unless `seeds` is `(batch, samples) float32` in −1 … 1."""
+        if seeds.ndim != 2 or seeds.shape[1] < 8:
+            raise InputShapeError(
+                "Seed signals must have the shape (batch, samples) with at least 8 samples. "
+                f"Received: {seeds.shape}"
+            )
+        if seeds.dtype != np.float32 or not np.abs(seeds).max() <= 1:
+            raise InputShapeError(
+                "Seed signals must be finite float32 in -1 … 1. Received: "
+                f"{seeds.dtype} with {seeds.min()} … {seeds.max()}"
+            )
+
+
+def _valid(signal: np.ndarray, length: int) -> np.ndarray:
+    """Return `signal` cut or filled to `length` and clipped to −1 … 1."""
+    fixed = np.zeros(length, np.float32)
+    kept = min(length, len(signal))
+    fixed[:kept] = np.clip(signal[:kept], -1, 1)
+    return fixed
+
+
+def _stretch(x: np.ndarray, rate: float) -> np.ndarray:
+    """Return `x` played `rate` times as fast, by a phase vocoder."""
+    window = min(WINDOW, len(x))
+    hop = max(1, window // 4)
+    spectrum = stft(x, nperseg=window, noverlap=window - hop)[2]
+    times = np.arange(0, spectrum.shape[1] - 1, rate)
+    before = times.astype(int)
+    share = times - before
+    magnitude = np.abs(spectrum)
+    magnitude = (1 - share) * magnitude[:, before] + share * magnitude[:, before + 1]
+    phase = _accumulated_phase(np.angle(spectrum), before, hop, window)
+    stretched = istft(magnitude * np.exp(1j * phase), nperseg=window, noverlap=window - hop)[1]
+    return stretched[: round(len(x) / rate)]
+
+
+def _accumulated_phase(phase: np.ndarray, before: np.ndarray, hop: int, window: int) -> np.ndarray:
+    """Return the phases of the new frames, each advanced by the true frequency of its bin."""
+    expected = 2 * np.pi * hop * np.arange(len(phase))[:, None] / window
+    advance = np.diff(phase, axis=1) - expected
+    advance -= 2 * np.pi * np.round(advance / (2 * np.pi))
+    steps = (advance + expected)[:, before[:-1]]
+    return np.concatenate([phase[:, :1], phase[:, :1] + np.cumsum(steps, axis=1)], axis=1)

@@ -1,0 +1,230 @@
+"""Models under test, seen as black boxes: a batch of inputs goes in, probabilities come out.
+
+`as_classifier` takes what people have: a Keras model, an `InstrumentedModel`, a TFLite
+file or its bytes, an object with `predict`, or a function.
+
+A floating-point result can depend on the size of the batch in its last bits, and a search
+that compares nearly equal numbers then takes another path. Keras models are therefore
+always called with one fixed, padded batch size, and TFLite models with one input at a
+time: the answer for an input is the same whatever is asked beside it. (With the two
+models of the tests the bits are equal at every position of a batch; a function that is
+passed in has to see to this itself.)
+
+Cost: a Keras call pays for a whole batch even when one input is asked. TFLite's kernels
+are not faster on batches (its quantised ones are slower), so several interpreters, one a
+thread, share the work.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
+
+__all__ = [
+    "Classifier",
+    "FunctionClassifier",
+    "KerasClassifier",
+    "TFLiteClassifier",
+    "as_classifier",
+]
+
+ModelLike = object  # anything that `as_classifier` takes
+
+
+class Classifier(ABC):
+    """A black box that gives class probabilities.
+
+    Attributes:
+        resolution: the step between two output values (0 for floating point); quantised
+            outputs sum to one only up to half a step a class.
+    """
+
+    resolution: float = 0.0
+
+    @abstractmethod
+    def probabilities(self, inputs: np.ndarray) -> np.ndarray:
+        """Return the probabilities `(batch, classes) float32` for `(batch, ...)` inputs."""
+
+
+class KerasClassifier(Classifier):
+    """A Keras model, called with one fixed batch size.
+
+    Args:
+        model: a Keras model with one input and one output.
+        batch_size: inputs a call; the last batch is padded with copies of its first input.
+    """
+
+    def __init__(self, model: keras.Model, batch_size: int = 32) -> None:
+        if batch_size < 1:
+            raise InvalidArgumentError(f"batch_size must be at least 1. Received: {batch_size}")
+        self.model = model
+        self.batch_size = batch_size
+
+    def probabilities(self, inputs: np.ndarray) -> np.ndarray:
+        """Return the model's outputs."""
+        starts = range(0, len(inputs), self.batch_size)
+        return np.concatenate([self._batch(inputs[s : s + self.batch_size]) for s in starts])
+
+    def _batch(self, inputs: np.ndarray) -> np.ndarray:
+        missing = self.batch_size - len(inputs)
+        if missing:
+            padding = np.repeat(inputs[:1], missing, axis=0)
+            inputs, kept = np.concatenate([inputs, padding]), len(inputs)
+            return np.asarray(self.model.predict_on_batch(inputs))[:kept]
+        return np.asarray(self.model.predict_on_batch(inputs))
+
+
+class TFLiteClassifier(Classifier):
+    """A TFLite model, run by LiteRT's interpreter, one input at a time.
+
+    Float inputs are quantised and integer outputs dequantised as the file says.
+
+    Args:
+        model: a path or the file's content.
+        workers: interpreters that run in parallel threads; None: one a core, at most 4.
+
+    Raises:
+        CorruptFileError: if it is no TFLite model or a damaged one.
+        InvalidArgumentError: if it has not exactly one input and one output.
+    """
+
+    def __init__(self, model: str | os.PathLike | bytes, workers: int | None = None) -> None:
+        name = "the given bytes" if isinstance(model, bytes) else f"'{os.fspath(model)}'"
+        content = model if isinstance(model, bytes) else _read(Path(model))
+        workers = min(os.cpu_count() or 1, 4) if workers is None else workers
+        self._interpreters = [_interpreter(content, name) for _ in range(workers)]
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="tflite")
+        first = self._interpreters[0]
+        inputs, outputs = first.get_input_details(), first.get_output_details()
+        if len(inputs) != 1 or len(outputs) != 1:
+            raise InvalidArgumentError(
+                f"The TFLite model in {name} must have one input and one output. "
+                f"Received: {len(inputs)} inputs and {len(outputs)} outputs."
+            )
+        self._input, self._output = inputs[0], outputs[0]
+        if np.issubdtype(self._output["dtype"], np.integer):
+            self.resolution = float(self._output["quantization"][0])
+
+    def probabilities(self, inputs: np.ndarray) -> np.ndarray:
+        """Return the model's outputs, dequantised."""
+        expected = tuple(self._input["shape"][1:].tolist())
+        if inputs.shape[1:] != expected:
+            raise InputShapeError(
+                f"The TFLite model takes inputs of shape {expected}. Received: {inputs.shape[1:]}"
+            )
+        inputs = _quantise(inputs, self._input)
+        if len(inputs) == 1 or len(self._interpreters) == 1:
+            outputs = self._run(self._interpreters[0], inputs)
+        else:
+            parts = np.array_split(inputs, len(self._interpreters))
+            outputs = np.concatenate(list(self._threads.map(self._run, self._interpreters, parts)))
+        return _dequantise(outputs, self._output)
+
+    def _run(self, interpreter: object, inputs: np.ndarray) -> np.ndarray:
+        source, target = self._input["index"], self._output["index"]
+        outputs = np.empty((len(inputs), *self._output["shape"][1:]), self._output["dtype"])
+        for row in range(len(inputs)):
+            interpreter.set_tensor(source, inputs[row : row + 1])
+            interpreter.invoke()
+            outputs[row] = interpreter.get_tensor(target)[0]
+        return outputs
+
+
+class FunctionClassifier(Classifier):
+    """Any function from a batch of inputs to probabilities."""
+
+    def __init__(self, function: Callable[[np.ndarray], np.ndarray]) -> None:
+        self.function = function
+
+    def probabilities(self, inputs: np.ndarray) -> np.ndarray:
+        """Return what the function gives.
+
+        Raises:
+            InvalidArgumentError: if that is not one row for each input.
+        """
+        outputs = np.asarray(self.function(inputs))
+        if outputs.ndim != 2 or len(outputs) != len(inputs):
+            raise InvalidArgumentError(
+                f"A model must give (batch, classes), here {len(inputs)} rows. "
+                f"Received an array of shape {outputs.shape}."
+            )
+        return outputs
+
+
+def as_classifier(model: ModelLike, batch_size: int = 32) -> Classifier:
+    """Return `model` as a `Classifier`.
+
+    Args:
+        model: a `Classifier`, a Keras model, an object whose `model` is one (such as an
+            `InstrumentedModel`), the path or bytes of a TFLite model, an object with
+            `predict`, or a function `(batch, ...) -> (batch, classes)`.
+        batch_size: the fixed batch size for a Keras model.
+
+    Raises:
+        InvalidArgumentError: if `model` is none of these.
+        CorruptFileError: if a TFLite model is damaged.
+    """
+    if isinstance(model, Classifier):
+        return model
+    inner = getattr(model, "model", model)
+    if isinstance(inner, keras.Model):
+        return KerasClassifier(inner, batch_size)
+    if isinstance(model, (str, os.PathLike, bytes, bytearray)):
+        return TFLiteClassifier(bytes(model) if isinstance(model, bytearray) else model)
+    if hasattr(model, "predict"):
+        return FunctionClassifier(model.predict)
+    if callable(model):
+        return FunctionClassifier(model)
+    raise InvalidArgumentError(
+        "A model must be a Keras model, an InstrumentedModel, a .tflite path or bytes, or a "
+        f"function from a batch to probabilities. Received: {type(model).__name__}"
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidArgumentError(f"Cannot read '{path}': {error.strerror or error}.") from error
+
+
+def _interpreter(content: bytes, name: str) -> object:
+    from ai_edge_litert.interpreter import Interpreter
+
+    if content[4:8] != b"TFL3":
+        raise CorruptFileError(
+            f"{name} is not a TFLite model: the identifier 'TFL3' is missing at byte 4. "
+            f"Received {len(content)} bytes that begin with {content[:8]!r}."
+        )
+    try:
+        interpreter = Interpreter(model_content=content, num_threads=1)
+        interpreter.allocate_tensors()
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).strip().rstrip(".")
+        raise CorruptFileError(
+            f"The TFLite model in {name} ({len(content)} bytes) is damaged: {reason}. "
+            "Convert or copy it again."
+        ) from error
+    return interpreter
+
+
+def _quantise(values: np.ndarray, tensor: dict) -> np.ndarray:
+    if not np.issubdtype(tensor["dtype"], np.integer):
+        return np.ascontiguousarray(values, tensor["dtype"])
+    scale, zero = tensor["quantization"]
+    limits = np.iinfo(tensor["dtype"])
+    steps = np.round(values / scale) + zero if scale else np.round(values)
+    return np.clip(steps, limits.min, limits.max).astype(tensor["dtype"])
+
+
+def _dequantise(values: np.ndarray, tensor: dict) -> np.ndarray:
+    scale, zero = tensor["quantization"]
+    if not np.issubdtype(tensor["dtype"], np.integer):
+        return values
+    return ((values.astype(np.float32) - zero) * scale).astype(np.float32)

@@ -1,0 +1,202 @@
+"""What searches found: one `Deviation`, and a `DeviationSet` for many seeds, kept in one file.
+
+Files are compressed `.npz` without pickle; traces are JSON inside.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nnslicer_tf._files import atomic_path
+from nnslicer_tf.dflare.domain import Mutation
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+
+__all__ = ["Deviation", "DeviationSet", "Outcome", "Status", "pack", "unpack"]
+
+Status = str
+"""`found`, `already_deviates` (the seed itself), `query_budget` or `timeout`."""
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """An input on which the compressed model says something else than the original.
+
+    Attributes:
+        image: the triggering input, of the seed's shape and dtype.
+        queries: how often both models were asked, the seed included.
+        seconds: the search's share of the time that all searches beside it took.
+        labels: the original's and the compressed model's label.
+        trace: the mutations from the seed to `image`, see `replay`; None if the search
+            does not make its inputs by a chain of mutations (`DiffChaser`).
+    """
+
+    image: np.ndarray
+    queries: int
+    seconds: float
+    labels: tuple[int, int]
+    trace: tuple[Mutation, ...] | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the search of one seed ended.
+
+    Attributes:
+        status: one of `found`, `already_deviates`, `query_budget`, `timeout`.
+        queries: how often both models were asked.
+        seconds: the search's share of the time.
+        deviation: what was found, or None.
+    """
+
+    status: Status
+    queries: int
+    seconds: float
+    deviation: Deviation | None = None
+
+
+class DeviationSet:
+    """The outcomes for a batch of seeds, in the seeds' order.
+
+    Args:
+        outcomes: one for each seed.
+    """
+
+    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+        self.outcomes = tuple(outcomes)
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    def __getitem__(self, seed: int) -> Outcome:
+        return self.outcomes[seed]
+
+    def __iter__(self) -> Iterator[Outcome]:
+        return iter(self.outcomes)
+
+    @property
+    def status(self) -> np.ndarray:
+        """How each search ended, `(seeds,)` of str."""
+        return np.array([outcome.status for outcome in self.outcomes])
+
+    @property
+    def queries(self) -> np.ndarray:
+        """Queries of each search, `(seeds,) int64`."""
+        return np.array([outcome.queries for outcome in self.outcomes], np.int64)
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """Time of each search, `(seeds,) float64`."""
+        return np.array([outcome.seconds for outcome in self.outcomes], np.float64)
+
+    @property
+    def found(self) -> np.ndarray:
+        """Which searches found a deviation, `(seeds,) bool`."""
+        return self.status == "found"
+
+    @property
+    def images(self) -> np.ndarray:
+        """The triggering inputs of the searches that found one, `(found, ...)`."""
+        images = [o.deviation.image for o in self.outcomes if o.status == "found"]
+        return np.stack(images) if images else np.empty((0,))
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The two models' labels on `images`, `(found, 2) int64`."""
+        labels = [o.deviation.labels for o in self.outcomes if o.status == "found"]
+        return np.array(labels, np.int64).reshape(-1, 2)
+
+    @property
+    def success_rate(self) -> float:
+        """Found, as a share of the seeds on which the models agreed; NaN without any."""
+        valid = self.status != "already_deviates"
+        return float(self.found[valid].mean()) if valid.any() else float("nan")
+
+    def summary(self) -> dict[str, float]:
+        """Return the paper's figures: success rate, time and queries of what was found.
+
+        Times and queries are over the successful searches, as in the paper's section 5.2;
+        `distinct` counts different triggering inputs.
+        """
+        found = self.found
+        queries, seconds = self.queries[found], self.seconds[found]
+        return {
+            "seeds": int((self.status != "already_deviates").sum()),
+            "success_rate": self.success_rate,
+            "mean_seconds": _or_nan(np.mean, seconds),
+            "mean_queries": _or_nan(np.mean, queries),
+            "median_queries": _or_nan(np.median, queries),
+            "max_queries": _or_nan(np.max, queries),
+            "distinct": len({image.tobytes() for image in self.images}),
+        }
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write all outcomes to one `.npz` file, atomically."""
+        with atomic_path(path) as temporary, open(temporary, "wb") as file:
+            np.savez_compressed(file, **pack(self.outcomes))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "DeviationSet":
+        """Read a file written by `save`.
+
+        Raises:
+            InvalidArgumentError: if there is no such file.
+            CorruptFileError: if it is damaged or of another kind.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise InvalidArgumentError(f"There is no file '{path}'.")
+        try:
+            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+                return cls(unpack(dict(file)))
+        except Exception as error:
+            raise CorruptFileError(
+                f"'{path}' is not a readable set of deviations ({error}). Search again."
+            ) from error
+
+
+def _or_nan(statistic: object, values: np.ndarray) -> float:
+    return float(statistic(values)) if len(values) else float("nan")
+
+
+def pack(outcomes: Sequence[Outcome]) -> dict[str, np.ndarray]:
+    """Return outcomes as arrays that `unpack` reads, for a `.npz` file."""
+    deviations = [outcome.deviation for outcome in outcomes if outcome.deviation]
+    traces = [_plain(deviation.trace) for deviation in deviations]
+    return {
+        "status": np.array([outcome.status for outcome in outcomes], "U16"),
+        "queries": np.array([outcome.queries for outcome in outcomes], np.int64),
+        "seconds": np.array([outcome.seconds for outcome in outcomes], np.float64),
+        "has_deviation": np.array([outcome.deviation is not None for outcome in outcomes], bool),
+        "images": np.stack([d.image for d in deviations]) if deviations else np.empty((0,)),
+        "labels": np.array([d.labels for d in deviations], np.int64).reshape(-1, 2),
+        "traces": np.array(json.dumps(traces)),
+    }
+
+
+def unpack(arrays: dict[str, np.ndarray]) -> list[Outcome]:
+    """Return the outcomes that `pack` made into arrays."""
+    deviations = zip(
+        arrays["images"],
+        arrays["labels"].tolist(),
+        json.loads(str(arrays["traces"])),
+        strict=True,
+    )
+    outcomes = []
+    for row, has_deviation in enumerate(arrays["has_deviation"]):
+        status = str(arrays["status"][row])
+        queries, seconds = int(arrays["queries"][row]), float(arrays["seconds"][row])
+        deviation = None
+        if has_deviation:
+            image, labels, steps = next(deviations)
+            trace = None if steps is None else tuple(Mutation(**step) for step in steps)
+            deviation = Deviation(image, queries, seconds, tuple(labels), trace)
+        outcomes.append(Outcome(status, queries, seconds, deviation))
+    return outcomes
+
+
+def _plain(trace: tuple[Mutation, ...] | None) -> list[dict] | None:
+    return None if trace is None else [asdict(mutation) for mutation in trace]

@@ -1,0 +1,201 @@
+"""What a search must know about its inputs and outputs, and nothing else.
+
+A `Domain` brings the mutation operators for one kind of input and says when the outputs of
+two models deviate. Images and one-dimensional audio are there; another kind of input is
+one subclass with its operators and `check_seeds`, and, when the outputs are not class
+probabilities, `judge`.
+
+A mutation is drawn first and applied second: the drawn parameters (the seed of its noise
+included) are all that `apply` uses, so that a deviation can be replayed from its trace.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = ["Answers", "Domain", "Mutation", "MutationOperator", "replay"]
+
+Parameters = dict[str, int | float]
+
+LABEL_MARGIN = 1e-5
+"""A top-1 label counts only if its probability leads by this much: far above what the batch
+size changes in a float32 probability (1e-6), far below anything that matters. A tie, common
+with 8-bit outputs, is no label."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One applied operator: its name, and all that repeats it exactly.
+
+    Attributes:
+        operator: the operator's name.
+        parameters: its parameters.
+        share: how far the input went from its old value (0) to the mutated one (1).
+    """
+
+    operator: str
+    parameters: Parameters
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the two models said about a batch, and what follows from it.
+
+    Attributes:
+        original: outputs of the original model, `(batch, classes) float32`.
+        compressed: outputs of the compressed model, the same shape.
+        labels: what is compared: top-1 labels `(batch, 2) int64`, original then compressed.
+        deviates: `(batch,) bool`.
+        distance: difference of the top-1 probabilities, `(batch,) float64`.
+    """
+
+    original: np.ndarray
+    compressed: np.ndarray
+    labels: np.ndarray
+    deviates: np.ndarray
+    distance: np.ndarray
+
+    def part(self, start: int, stop: int) -> "Answers":
+        """Return the answers for the inputs `start … stop - 1`."""
+        rows = slice(start, stop)
+        return Answers(
+            self.original[rows],
+            self.compressed[rows],
+            self.labels[rows],
+            self.deviates[rows],
+            self.distance[rows],
+        )
+
+
+class MutationOperator(ABC):
+    """One way to change an input a little.
+
+    Attributes:
+        name: the operator's name in traces and tables.
+    """
+
+    name: str
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
+        """Draw the parameters of one mutation of `x`."""
+
+    @abstractmethod
+    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """Return a mutated copy of `x`, of the same shape and dtype and in its valid range."""
+
+
+class Domain(ABC):
+    """The mutation operators of one kind of input, and the comparison of outputs.
+
+    Args:
+        operators: the pool; names must differ.
+
+    Raises:
+        InvalidArgumentError: if the pool is empty or has two operators of one name.
+    """
+
+    def __init__(self, operators: Sequence[MutationOperator]) -> None:
+        self.operators = {operator.name: operator for operator in operators}
+        if not operators or len(self.operators) != len(operators):
+            names = [operator.name for operator in operators]
+            raise InvalidArgumentError(f"Operators need different names. Received: {names}")
+
+    @abstractmethod
+    def check_seeds(self, seeds: np.ndarray) -> None:
+        """Raise `InputShapeError` if `seeds` is not a batch of valid inputs."""
+
+    def mutate(
+        self, x: np.ndarray, operator: str, rng: np.random.Generator
+    ) -> tuple[np.ndarray, Mutation]:
+        """Return a mutant of `x` by the named operator, and the mutation for the trace."""
+        chosen = self.operators[operator]
+        parameters = chosen.draw(rng, x)
+        return chosen.apply(x, parameters), Mutation(operator, parameters)
+
+    def blend(self, x: np.ndarray, mutant: np.ndarray, share: float) -> np.ndarray:
+        """Return the input at `share` of the way from `x` (0) to `mutant` (1).
+
+        Integers are rounded. Override it where inputs do not form a convex set.
+        """
+        if share == 1:
+            return mutant
+        blended = x + share * (mutant.astype(np.float64) - x)
+        return (np.rint(blended) if x.dtype.kind in "iu" else blended).astype(x.dtype)
+
+    def check_outputs(self, outputs: np.ndarray, resolution: float, whose: str) -> None:
+        """Raise `InvalidArgumentError` if `outputs` are not probabilities of two classes or more.
+
+        Args:
+            outputs: one model's outputs for a batch.
+            resolution: the step between two output values, 0 for floating point.
+            whose: the model's role, for the message.
+        """
+        if outputs.ndim != 2 or outputs.shape[1] < 2:
+            raise InvalidArgumentError(
+                f"The {whose} model must give (batch, classes) with at least two classes. "
+                f"Received outputs of shape {outputs.shape}."
+            )
+        if not np.isfinite(outputs).all():
+            raise InvalidArgumentError(f"The {whose} model gives NaN or infinite outputs.")
+        sums = outputs.sum(axis=1, dtype=np.float64)
+        tolerance = 1e-3 + resolution * outputs.shape[1] / 2
+        if outputs.min() < -1e-6 or np.abs(sums - 1).max() > tolerance:
+            raise InvalidArgumentError(
+                f"The {whose} model gives values that are no probabilities: smallest "
+                f"{outputs.min():.4g}, sums {sums.min():.4g} … {sums.max():.4g} (expected 1). "
+                "If they are logits, add a softmax layer."
+            )
+
+    def judge(self, original: np.ndarray, compressed: np.ndarray) -> Answers:
+        """Compare top-1 labels and probabilities (paper, sections 3.1 and 3.3.2).
+
+        Args:
+            original: `(batch, classes)` probabilities.
+            compressed: the same shape.
+        """
+        first, second = (_top_two(outputs) for outputs in (original, compressed))
+        labels = np.stack([first[0], second[0]], axis=1)
+        clear = (first[2] > LABEL_MARGIN) & (second[2] > LABEL_MARGIN)
+        return Answers(
+            original,
+            compressed,
+            labels,
+            deviates=(labels[:, 0] != labels[:, 1]) & clear,
+            distance=np.abs(first[1] - second[1]),
+        )
+
+
+def _top_two(outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return each row's top-1 label, its probability, and its lead over the second."""
+    label = outputs.argmax(axis=1)
+    second, first = np.partition(outputs, -2, axis=1)[:, -2:].astype(np.float64).T
+    return label, first, first - second
+
+
+def replay(seed: np.ndarray, trace: Iterable[Mutation], domain: Domain) -> np.ndarray:
+    """Repeat a trace on the seed that it began with.
+
+    Args:
+        seed: the seed input.
+        trace: the mutations, in order.
+        domain: the domain that the search used.
+
+    Raises:
+        InvalidArgumentError: if the trace names an operator that `domain` lacks.
+    """
+    x = seed
+    for mutation in trace:
+        if mutation.operator not in domain.operators:
+            known = ", ".join(domain.operators)
+            raise InvalidArgumentError(
+                f"The trace uses the operator '{mutation.operator}'. Known here: {known}"
+            )
+        mutant = domain.operators[mutation.operator].apply(x, mutation.parameters)
+        x = domain.blend(x, mutant, mutation.share)
+    return x

@@ -1,0 +1,278 @@
+"""`find_deviation` and `find_deviations`: run searches, many at once, within their budgets.
+
+Searches advance in rounds. A round collects what every running search asks, puts it to
+both models in one batch, and hands the answers back. A finished search makes room for the
+next seed, so memory and batch size stay bounded however many seeds there are.
+
+A seed's result depends on the seed, the models, the options and `rng`, and on nothing else:
+its random stream comes from `rng` and the seed's own content, and the models' answers do
+not depend on their batch (see `classifiers`). It is the same in any order, in any company
+and after a resumption, unless a timeout, which is measured in seconds, cuts it off.
+"""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from nnslicer_tf._random import as_generator
+from nnslicer_tf.dflare._checkpoint import Checkpoint, digest
+from nnslicer_tf.dflare.classifiers import ModelLike
+from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, Outcome
+from nnslicer_tf.dflare.domain import Domain
+from nnslicer_tf.dflare.images import ImageDomain
+from nnslicer_tf.dflare.pair import ModelPair, Preprocess
+from nnslicer_tf.dflare.search import DFlare, Search, SearchSteps
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+
+__all__ = ["find_deviation", "find_deviations"]
+
+
+def find_deviation(
+    original: ModelLike,
+    compressed: ModelLike,
+    seed_image: np.ndarray,
+    preprocess: Preprocess | None = None,
+    timeout: float = 180.0,
+    rng: int | np.random.Generator = 0,
+    *,
+    max_queries: int | None = None,
+    search: Search | None = None,
+    domain: Domain | None = None,
+    batch_size: int = 1,
+) -> Deviation | None:
+    """Search from one seed for an input on which the two models disagree.
+
+    Arguments are those of `find_deviations`, for one seed. The result is that of
+    `find_deviations` with the same `rng` and `batch_size`; the default of 1 is fastest for
+    one seed.
+
+    Args:
+        original: the original model.
+        compressed: the compressed model.
+        seed_image: one input, for images `(height, width, channels) uint8`.
+        preprocess: maps a batch of images to model inputs.
+        timeout: seconds after which the search gives up.
+        rng: seed or generator of everything random.
+        max_queries: queries after which the search gives up; None: no limit.
+        search: how to search; None: `DFlare()`.
+        domain: the kind of input; None: `ImageDomain()`.
+        batch_size: fixed batch size for Keras models.
+
+    Returns:
+        The deviation, or None if the budget ran out.
+
+    Raises:
+        InvalidArgumentError: if the models already disagree on the seed; and whatever
+            `find_deviations` raises.
+    """
+    seeds = np.asarray(seed_image)[None]
+    outcome = find_deviations(
+        original,
+        compressed,
+        seeds,
+        preprocess,
+        timeout,
+        rng,
+        max_queries=max_queries,
+        search=search,
+        domain=domain,
+        batch_size=batch_size,
+        progress=False,
+    )[0]
+    if outcome.status == "already_deviates":
+        raise InvalidArgumentError(
+            f"The models already disagree on the seed (labels {outcome.deviation.labels}): it is "
+            "a triggering input itself. Choose a seed on which they agree."
+        )
+    return outcome.deviation
+
+
+def find_deviations(
+    original: ModelLike,
+    compressed: ModelLike,
+    seeds: np.ndarray,
+    preprocess: Preprocess | None = None,
+    timeout: float = 180.0,
+    rng: int | np.random.Generator = 0,
+    *,
+    max_queries: int | None = None,
+    search: Search | None = None,
+    domain: Domain | None = None,
+    batch_size: int = 32,
+    together: int = 500,
+    checkpoint: str | os.PathLike | None = None,
+    progress: bool = True,
+) -> DeviationSet:
+    """Search from many seeds at once (paper, Algorithm 1, one search a seed).
+
+    Args:
+        original: the original model; anything that `as_classifier` takes.
+        compressed: the compressed model, likewise.
+        seeds: `(seeds, ...)`; images are `(seeds, height, width, channels) uint8`.
+        preprocess: maps `(batch, height, width, channels) uint8` to the models' inputs;
+            None: the values as float32.
+        timeout: seconds after which a search gives up; a search's time is its share of
+            the time of all that run beside it.
+        rng: seed or generator of everything random.
+        max_queries: queries after which a search gives up; None: no limit.
+        search: how to search; None: `DFlare()`.
+        domain: the kind of input; None: `ImageDomain()`.
+        batch_size: fixed batch size for Keras models.
+        together: how many searches run at once.
+        checkpoint: a file that keeps the finished searches; an interrupted call goes on
+            from it when it is repeated.
+        progress: whether to show a progress bar.
+
+    Returns:
+        One outcome a seed; a seed on which the models already disagree is reported as
+        `already_deviates` and not searched.
+
+    Raises:
+        InputShapeError: if the seeds are not valid inputs of the domain.
+        InvalidArgumentError: if the models differ in their outputs' size or give no
+            probabilities, or an argument is out of range.
+        CorruptFileError: if a TFLite model or the checkpoint is damaged.
+        ProfileMismatchError: if the checkpoint is of other seeds, models or options.
+    """
+    search = DFlare() if search is None else search
+    domain = ImageDomain() if domain is None else domain
+    seeds = np.asarray(seeds)
+    _check(seeds, domain, timeout, max_queries, together)
+    pair = ModelPair(original, compressed, domain, preprocess, batch_size)
+    budget = _Budget(timeout, max_queries)
+    streams = _streams(seeds, as_generator(rng))
+    kept = Checkpoint(checkpoint, digest(pair, seeds, streams, (search, budget, batch_size)))
+
+    def start(index: int) -> SearchSteps:
+        return search.run(seeds[index], domain, streams[index])
+
+    waiting = [index for index in range(len(seeds)) if index not in kept.outcomes]
+    with tqdm(total=len(seeds), desc="searches", disable=not progress, leave=False) as bar:
+        bar.update(len(kept.outcomes))
+        try:
+            for index, outcome in _run(start, waiting, pair, budget, together):
+                kept.add(index, outcome)
+                bar.update()
+        finally:
+            kept.write()
+    return DeviationSet([kept.outcomes[index] for index in range(len(seeds))])
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """When a search gives up."""
+
+    timeout: float
+    max_queries: int | None
+
+    def spent(self, queries: int, seconds: float) -> str | None:
+        """Return the status of a search whose budget is spent, or None."""
+        if self.max_queries is not None and queries >= self.max_queries:
+            return "query_budget"
+        return "timeout" if seconds >= self.timeout else None
+
+
+@dataclass
+class _Running:
+    """A search under way."""
+
+    steps: SearchSteps
+    asked: np.ndarray
+    queries: int = 0
+    seconds: float = 0.0
+
+
+def _run(
+    start: Callable[[int], SearchSteps],
+    waiting: list[int],
+    pair: ModelPair,
+    budget: _Budget,
+    together: int,
+) -> Iterator[tuple[int, Outcome]]:
+    """Run the searches, `together` at a time; yield each outcome when it is known."""
+    queue = iter(waiting)
+    running: dict[int, _Running] = {}
+    while True:
+        clock = time.perf_counter()
+        for index in queue:
+            steps = start(index)
+            running[index] = _Running(steps, next(steps))
+            if len(running) >= together:
+                break
+        if not running:
+            return
+        finished = _round(running, pair, budget)
+        _share_time(running, time.perf_counter() - clock)
+        for index, (status, found) in finished.items():
+            yield index, _outcome(running.pop(index), status, found)
+
+
+def _round(
+    running: dict[int, _Running], pair: ModelPair, budget: _Budget
+) -> dict[int, tuple[str, object]]:
+    """Answer every running search once; return those that ended, with how and what."""
+    answers = pair.ask(np.concatenate([search.asked for search in running.values()]))
+    finished, row = {}, 0
+    for index, search in running.items():
+        count = len(search.asked)
+        search.queries += count
+        try:
+            search.asked = search.steps.send(answers.part(row, row + count))
+        except StopIteration as end:
+            status = "already_deviates" if end.value.trace == () else "found"
+            finished[index] = (status, end.value)
+        else:
+            spent = budget.spent(search.queries, search.seconds)
+            if spent:
+                search.steps.close()
+                finished[index] = (spent, None)
+        row += count
+    return finished
+
+
+def _share_time(running: dict[int, _Running], seconds: float) -> None:
+    """Divide a round's time among its searches."""
+    for search in running.values():
+        search.seconds += seconds / len(running)
+
+
+def _outcome(search: _Running, status: str, found: object) -> Outcome:
+    if found is None:
+        return Outcome(status, search.queries, search.seconds)
+    deviation = Deviation(found.x, search.queries, search.seconds, found.labels, found.trace)
+    return Outcome(status, search.queries, search.seconds, deviation)
+
+
+def _check(
+    seeds: np.ndarray, domain: Domain, timeout: float, max_queries: int | None, together: int
+) -> None:
+    if len(seeds) == 0:
+        raise InputShapeError("There are no seeds: pass at least one.")
+    domain.check_seeds(seeds)
+    if not timeout > 0:
+        raise InvalidArgumentError(f"timeout must be above 0 seconds. Received: {timeout}")
+    if max_queries is not None and max_queries < 1:
+        raise InvalidArgumentError(f"max_queries must be at least 1. Received: {max_queries}")
+    if together < 1:
+        raise InvalidArgumentError(f"together must be at least 1. Received: {together}")
+
+
+def _streams(seeds: np.ndarray, rng: np.random.Generator) -> list[np.random.Generator]:
+    """Give every seed a random stream of its own, from its content.
+
+    Equal seeds get different streams by their order, so that they end differently.
+    """
+    common = int(rng.integers(2**63))
+    seen: dict[bytes, int] = {}
+    streams = []
+    for seed in seeds:
+        digest = hashlib.blake2b(seed.tobytes(), digest_size=16).digest()
+        seen[digest] = seen.get(digest, -1) + 1
+        entropy = [common, int.from_bytes(digest, "little"), seen[digest]]
+        streams.append(np.random.default_rng(entropy))
+    return streams

@@ -1,0 +1,68 @@
+"""The two models under test, asked together."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from nnslicer_tf.dflare.classifiers import ModelLike, as_classifier
+from nnslicer_tf.dflare.domain import Answers, Domain
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = ["ModelPair", "Preprocess"]
+
+CHUNK = 1024
+"""Inputs that are preprocessed and asked at once, so that memory stays bounded."""
+
+Preprocess = Callable[[np.ndarray], np.ndarray]
+
+
+class ModelPair:
+    """An original model and its compressed one.
+
+    Args:
+        original: anything that `as_classifier` takes.
+        compressed: likewise.
+        domain: how outputs are checked and compared.
+        preprocess: maps a batch of raw inputs to model inputs; None: to float32.
+        batch_size: fixed batch size for Keras models.
+    """
+
+    def __init__(
+        self,
+        original: ModelLike,
+        compressed: ModelLike,
+        domain: Domain,
+        preprocess: Preprocess | None = None,
+        batch_size: int = 32,
+    ) -> None:
+        self.original = as_classifier(original, batch_size)
+        self.compressed = as_classifier(compressed, batch_size)
+        self.domain = domain
+        self.preprocess = _to_float if preprocess is None else preprocess
+
+    def ask(self, batch: np.ndarray) -> Answers:
+        """Query both models about raw inputs `(batch, ...)`.
+
+        Raises:
+            InvalidArgumentError: if the outputs differ in size, or the domain refuses them.
+        """
+        parts = [self._outputs(batch[s : s + CHUNK]) for s in range(0, len(batch), CHUNK)]
+        original, compressed = (np.concatenate(outputs) for outputs in zip(*parts, strict=True))
+        self.domain.check_outputs(original, self.original.resolution, "original")
+        self.domain.check_outputs(compressed, self.compressed.resolution, "compressed")
+        return self.domain.judge(original, compressed)
+
+    def _outputs(self, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        inputs = np.asarray(self.preprocess(batch))
+        original = self.original.probabilities(inputs)
+        compressed = self.compressed.probabilities(inputs)
+        if original.shape != compressed.shape:
+            raise InvalidArgumentError(
+                "The two models must give outputs of the same shape. Received: original "
+                f"{original.shape}, compressed {compressed.shape}"
+            )
+        return original, compressed
+
+
+def _to_float(batch: np.ndarray) -> np.ndarray:
+    return batch.astype(np.float32)

@@ -1,0 +1,177 @@
+"""Algorithm 1: the search for one deviation, as a coroutine.
+
+A search is written as if it were alone: it yields a batch of inputs and is sent the two
+models' `Answers` for them; it returns when it has found a deviation, and goes on for ever
+otherwise. Whoever runs it counts queries and time. So one driver can advance many searches
+in step and ask the models about all their inputs at once.
+
+Two things go beyond the paper; each has an option that turns it off.
+
+*Patience.* The search stands still where no mutant reaches the fitness of the best input:
+the difference D has a local maximum there. After `patience` refused mutants in a row it
+goes back to its seed and takes another way; what it observed and what it learned about the
+operators stays.
+
+*Bisection.* The two models have nearly the same decision boundary, and deviate between
+one's and the other's. When a mutation carries the input across it (both models change
+their label, to the same one), the search applies less of that mutation: it halves the way
+until the models disagree, or `bisections` halvings are spent, or two neighbours differ by
+rounding only. What is then nearest to the boundary is judged by the fitness as any mutant.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from nnslicer_tf.dflare.domain import Answers, Domain, Mutation
+from nnslicer_tf.dflare.fitness import Fitness, NoveltyFitness
+from nnslicer_tf.dflare.selection import MetropolisHastings, OperatorSelection
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = ["DFlare", "Found", "Search", "SearchSteps"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A triggering input, as a search returns it.
+
+    Attributes:
+        x: the triggering input.
+        labels: the labels of the original and the compressed model.
+        trace: the mutations that lead from the seed to it; None if there is no such chain.
+    """
+
+    x: np.ndarray
+    labels: tuple[int, int]
+    trace: tuple[Mutation, ...] | None
+
+
+SearchSteps = Generator[np.ndarray, Answers, Found]
+
+
+class Search(ABC):
+    """A way to search; holds options only, so that one object serves many seeds."""
+
+    @abstractmethod
+    def run(self, seed: np.ndarray, domain: Domain, rng: np.random.Generator) -> SearchSteps:
+        """Search from a seed on which the models agree.
+
+        Args:
+            seed: one input.
+            domain: its mutation operators.
+            rng: the only source of randomness.
+
+        Yields:
+            Batches of inputs `(k, ...)`. `Answers` for them must be sent in.
+
+        Returns:
+            The triggering input.
+        """
+
+
+@dataclass(frozen=True)
+class DFlare(Search):
+    """The search of the paper (section 3), with patience and bisection.
+
+    `DFlare(patience=None, bisections=0)` is Algorithm 1 and nothing else.
+
+    Args:
+        fitness: which mutants are accepted.
+        selection: which operator comes next.
+        patience: mutants in a row that may be refused before the search goes back to its
+            seed; None: it never does.
+        bisections: halvings after a mutation that crossed the decision boundary; 0: none.
+
+    Raises:
+        InvalidArgumentError: if `patience` is below 1 or `bisections` below 0.
+    """
+
+    fitness: Fitness = field(default_factory=NoveltyFitness)
+    selection: OperatorSelection = field(default_factory=MetropolisHastings)
+    patience: int | None = 50
+    bisections: int = 10
+
+    def __post_init__(self) -> None:
+        if (self.patience is not None and self.patience < 1) or self.bisections < 0:
+            raise InvalidArgumentError(
+                "patience must be at least 1, or None, and bisections at least 0. "
+                f"Received: {self.patience}, {self.bisections}"
+            )
+
+    def run(self, seed: np.ndarray, domain: Domain, rng: np.random.Generator) -> SearchSteps:
+        """Mutate the best input until the models disagree."""
+        fitness = self.fitness.start()
+        selection = self.selection.start(tuple(domain.operators))
+        start = yield from _ask(seed, (), fitness)
+        best, refused = start, 0
+        while not best.deviates:
+            operator = selection.next(rng)
+            x, mutation = domain.mutate(best.x, operator, rng)
+            mutant = yield from _ask(x, (*best.trace, mutation), fitness)
+            if _crossed(best, mutant):
+                mutant = yield from self._bisect(best, mutant, domain, fitness)
+            accepted = fitness.accepts(mutant.distance, best.distance, mutant.new)
+            selection.update(operator, accepted)
+            if mutant.deviates or accepted:
+                best, refused = mutant, 0
+            else:
+                refused += 1
+            if refused == self.patience:
+                best, refused = start, 0
+        return Found(best.x, best.labels, best.trace)
+
+    def _bisect(
+        self, best: "_Candidate", mutant: "_Candidate", domain: Domain, fitness: Fitness
+    ) -> Generator[np.ndarray, Answers, "_Candidate"]:
+        """Halve the way from `best` to `mutant`; return what deviates or is nearest to it."""
+        *earlier, mutation = mutant.trace
+        near, far, low, high = best, mutant, 0.0, 1.0
+        for _ in range(self.bisections):
+            share = (low + high) / 2
+            x = domain.blend(best.x, mutant.x, share)
+            if np.array_equal(x, near.x) or np.array_equal(x, far.x):
+                break
+            trace = (*earlier, replace(mutation, share=share))
+            middle = yield from _ask(x, trace, fitness)
+            if middle.deviates:
+                return middle
+            if middle.labels == best.labels:
+                near, low = middle, share
+            else:
+                far, high = middle, share
+        ends = [end for end in (near, far) if end is not best]
+        return max(ends, key=lambda end: end.distance)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """An input, how it came about, and what the models and the fitness said about it."""
+
+    x: np.ndarray
+    trace: tuple[Mutation, ...]
+    labels: tuple[int, int]
+    deviates: bool
+    distance: float
+    new: bool
+
+
+def _ask(
+    x: np.ndarray, trace: tuple[Mutation, ...], fitness: Fitness
+) -> Generator[np.ndarray, Answers, _Candidate]:
+    """Query the models about one input and tell the fitness what they said."""
+    answers = yield x[None]
+    state = np.concatenate([answers.original[0], answers.compressed[0]])
+    return _Candidate(
+        x=x,
+        trace=trace,
+        labels=(int(answers.labels[0, 0]), int(answers.labels[0, 1])),
+        deviates=bool(answers.deviates[0]),
+        distance=float(answers.distance[0]),
+        new=fitness.observe(state),
+    )
+
+
+def _crossed(best: _Candidate, mutant: _Candidate) -> bool:
+    return not mutant.deviates and mutant.labels != best.labels

@@ -1,0 +1,61 @@
+"""Replay of triggering inputs, one at a time, on models that the search did not touch."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from nnslicer_tf.dflare.classifiers import ModelLike
+from nnslicer_tf.dflare.deviations import DeviationSet
+from nnslicer_tf.dflare.domain import Domain, replay
+from nnslicer_tf.dflare.images import ImageDomain
+from nnslicer_tf.dflare.pair import ModelPair, Preprocess
+
+__all__ = ["verify"]
+
+
+def verify(
+    load_original: Callable[[], ModelLike],
+    load_compressed: Callable[[], ModelLike],
+    seeds: np.ndarray,
+    found: DeviationSet,
+    preprocess: Preprocess | None = None,
+    *,
+    domain: Domain | None = None,
+) -> np.ndarray:
+    """Check every deviation on freshly loaded models.
+
+    A deviation holds if its trace leads from its seed to its image, value by value, and the
+    models, asked about this image alone, give the two recorded labels.
+
+    Args:
+        load_original: loads the original model.
+        load_compressed: loads the compressed one.
+        seeds: the seeds of the search, `(seeds, ...)`.
+        found: what was found.
+        preprocess: as in the search.
+        domain: as in the search; None: `ImageDomain()`.
+
+    Returns:
+        Which of the found deviations hold, `(found,) bool`, in the order of `found.images`.
+
+    Raises:
+        InvalidArgumentError: if a trace names an operator that the domain lacks.
+    """
+    domain = ImageDomain() if domain is None else domain
+    pair = ModelPair(load_original(), load_compressed(), domain, preprocess, batch_size=1)
+    holds = []
+    for seed, outcome in zip(seeds, found, strict=True):
+        if outcome.status != "found":
+            continue
+        deviation = outcome.deviation
+        answers = pair.ask(deviation.image[None])
+        same_labels = tuple(answers.labels[0].tolist()) == deviation.labels
+        holds.append(
+            bool(answers.deviates[0])
+            and same_labels
+            and (
+                deviation.trace is None
+                or np.array_equal(replay(seed, deviation.trace, domain), deviation.image)
+            )
+        )
+    return np.array(holds, bool)

@@ -1,0 +1,266 @@
+import dataclasses
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from nnslicer_tf.dflare import (
+    AnyChangeFitness,
+    DeviationSet,
+    DFlare,
+    DiffChaser,
+    DistanceFitness,
+    ImageDomain,
+    RankOnly,
+    Uniform,
+    find_deviation,
+    find_deviations,
+    replay,
+    verify,
+)
+from nnslicer_tf.errors import (
+    CorruptFileError,
+    InputShapeError,
+    InvalidArgumentError,
+    ProfileMismatchError,
+)
+
+SEARCHES = {
+    "default": DFlare(),
+    "paper": DFlare(patience=None, bisections=0),
+    "DFlare_D": DFlare(DistanceFitness(), patience=None, bisections=0),
+    "DFlare_R": DFlare(selection=Uniform(), patience=None, bisections=0),
+    "program": DFlare(AnyChangeFitness(), RankOnly(), patience=None, bisections=0),
+    "DiffChaser": DiffChaser(population=40),
+}
+
+
+def same(first, second):
+    """Equal in everything but time."""
+    return (
+        first.status == second.status
+        and first.queries == second.queries
+        and np.array_equal(first.deviation.image, second.deviation.image)
+        and first.deviation.trace == second.deviation.trace
+    )
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+def test_found_images_lie_between_the_thresholds(pair, seeds, search):
+    found = find_deviations(*pair, seeds, search=search, max_queries=20_000, progress=False)
+    assert found.success_rate == 1
+    means = found.images.reshape(len(seeds), -1).mean(axis=1)
+    assert ((means > 128) & (means < 131)).all()
+    np.testing.assert_array_equal(found.labels, [[1, 0]] * len(seeds))
+    assert verify(lambda: pair[0], lambda: pair[1], seeds, found).all()
+
+
+def test_queries_are_counted(pair, seeds):
+    asked = []
+
+    def original(x):
+        asked.append(len(x))
+        return pair[0](x)
+
+    found = find_deviations(original, pair[1], seeds, progress=False)
+    probes = asked[0]  # what recognises the models in a checkpoint
+    assert found.queries.sum() == sum(asked) - probes
+
+
+def test_a_seed_does_not_depend_on_its_company(seeds):
+    keras.utils.set_random_seed(1)
+    original = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Rescaling(1 / 255),
+            keras.layers.Conv2D(4, 3, activation="relu"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(5, activation="softmax", kernel_initializer="random_normal"),
+        ]
+    )
+    compressed = keras.models.clone_model(original)
+    compressed.set_weights([np.round(weight, 2) for weight in original.get_weights()])
+    options = {"rng": 3, "progress": False, "batch_size": 4, "max_queries": 400}
+    together = find_deviations(original, compressed, seeds, **options)
+    backwards = find_deviations(original, compressed, seeds[::-1], together=5, **options)
+    assert together.success_rate > 0.5
+    for first, second in zip(together, list(backwards)[::-1], strict=True):
+        assert first.queries == second.queries
+        assert first.status != "found" or same(first, second)
+    index = int(np.flatnonzero(together.found)[0])
+    alone = find_deviation(original, compressed, seeds[index], rng=3, batch_size=4)
+    assert alone.queries == together[index].queries
+    np.testing.assert_array_equal(alone.image, together[index].deviation.image)
+
+
+def test_rng_decides(pair, seeds):
+    first, again, other = (
+        find_deviations(*pair, seeds, rng=rng, progress=False) for rng in (0, 0, 1)
+    )
+    assert all(same(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(same(a, b) for a, b in zip(first, other, strict=True))
+    twins = find_deviations(*pair, np.stack([seeds[0]] * 2), progress=False)
+    assert not np.array_equal(twins.images[0], twins.images[1])
+
+
+def test_budgets_end_hopeless_searches(seeds, pair):
+    options = {"progress": False, "search": DFlare()}
+    limited = find_deviations(pair[0], pair[0], seeds, max_queries=30, **options)
+    assert set(limited.status) == {"query_budget"} and set(limited.queries) == {30}
+    assert limited.success_rate == 0
+    assert np.isnan(limited.summary()["mean_queries"])
+    timed = find_deviations(pair[0], pair[0], seeds, timeout=1e-3, **options)
+    assert set(timed.status) == {"timeout"}
+    assert find_deviation(pair[0], pair[0], seeds[0], max_queries=5) is None
+
+
+def test_seeds_that_deviate_are_reported(pair, seeds):
+    seeds[4] = 130
+    found = find_deviations(*pair, seeds, progress=False)
+    assert found[4].status == "already_deviates" and found[4].queries == 1
+    assert (found.status == "found").sum() == 11 and found.success_rate == 1
+    assert len(found.images) == len(found.labels) == 11
+    with pytest.raises(InvalidArgumentError, match=r"already disagree on the seed \(labels \(1, 0"):
+        find_deviation(*pair, seeds[4])
+
+
+class Interrupted(Exception):
+    """Stands for a process that is killed."""
+
+
+def test_resumes_where_it_was(pair, seeds, tmp_path):
+    path = tmp_path / "searches.npz"
+    whole = find_deviations(*pair, seeds, together=3, progress=False)
+    calls = [0]
+
+    def failing(x):
+        calls[0] += 1
+        if calls[0] > 30:
+            raise Interrupted
+        return pair[0](x)
+
+    options = {"together": 3, "progress": False, "checkpoint": path}
+    with pytest.raises(Interrupted):
+        find_deviations(failing, pair[1], seeds, **options)
+    asked = []
+
+    def counting(x):
+        asked.append(len(x))
+        return pair[0](x)
+
+    resumed = find_deviations(counting, pair[1], seeds, **options)
+    assert all(same(a, b) for a, b in zip(whole, resumed, strict=True))
+    assert sum(asked) < whole.queries.sum()
+    with pytest.raises(ProfileMismatchError, match="other models, seeds, options or rng"):
+        find_deviations(*pair, seeds, rng=1, **options)
+    with pytest.raises(ProfileMismatchError):
+        find_deviations(pair[0], pair[0], seeds, **options)
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(CorruptFileError, match="damaged"):
+        find_deviations(*pair, seeds, **options)
+
+
+@pytest.mark.parametrize("search", [DFlare(), DiffChaser(population=40)])
+def test_save_and_load(pair, seeds, tmp_path, search):
+    seeds[4] = 130
+    found = find_deviations(*pair, seeds, search=search, max_queries=2000, progress=False)
+    found.save(tmp_path / "found.npz")
+    loaded = DeviationSet.load(tmp_path / "found.npz")
+    assert len(loaded) == 12
+    assert all(same(a, b) for a, b in zip(found, loaded, strict=True))
+    np.testing.assert_array_equal(found.seconds, loaded.seconds)
+    assert loaded.summary() == found.summary()
+    (tmp_path / "other.npz").write_text(json.dumps({}))
+    with pytest.raises(CorruptFileError, match="not a readable set"):
+        DeviationSet.load(tmp_path / "other.npz")
+    with pytest.raises(InvalidArgumentError, match="no file"):
+        DeviationSet.load(tmp_path / "nowhere.npz")
+
+
+def test_verify_notices_what_is_wrong(pair, seeds):
+    found = find_deviations(*pair, seeds, progress=False)
+    first = found[0].deviation
+    other_image = dataclasses.replace(first, image=seeds[0])
+    other_trace = dataclasses.replace(first, trace=first.trace[:-1])
+    other_labels = dataclasses.replace(first, labels=(0, 1))
+    spoiled = [
+        dataclasses.replace(found[0], deviation=deviation)
+        for deviation in (first, other_image, other_trace, other_labels)
+    ]
+    held = verify(lambda: pair[0], lambda: pair[1], seeds[[0] * 4], DeviationSet(spoiled))
+    np.testing.assert_array_equal(held, [True, False, False, False])
+
+
+def three_classes(x):
+    return np.full((len(x), 3), 1 / 3)
+
+
+def logits(x):
+    return np.tile([[3.0, -1.0]], (len(x), 1))
+
+
+def broken(x):
+    return np.full((len(x), 2), np.nan)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [(three_classes, "same shape"), (logits, "softmax"), (broken, "NaN"), (len, "batch, classes")],
+)
+def test_bad_models(pair, seeds, model, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        find_deviations(pair[0], model, seeds, progress=False)
+
+
+@pytest.mark.parametrize(
+    "options", [{"timeout": 0}, {"max_queries": 0}, {"together": 0}, {"rng": "x"}]
+)
+def test_bad_arguments(pair, seeds, options):
+    with pytest.raises(InvalidArgumentError, match=next(iter(options))):
+        find_deviations(*pair, seeds, **options)
+
+
+def test_bad_seeds(pair):
+    with pytest.raises(InputShapeError, match="no seeds"):
+        find_deviations(*pair, np.empty((0, 8, 8, 1), np.uint8))
+    with pytest.raises(InputShapeError, match="uint8"):
+        find_deviation(*pair, np.zeros((8, 8, 1)))
+
+
+REAL = {
+    "lenet1": ("lenet1.h5", "lenet1-quan.lite", "mnist"),
+    "resnet20": ("resnet.h5", "resnet-quan.lite", "cifar10"),
+}
+CIFAR_MEAN = np.array([125.30691805, 122.95039414, 113.86538318])
+CIFAR_STD = np.array([62.99321928, 62.08870764, 66.70489964])
+PREPROCESS = {
+    "mnist": lambda x: (x / np.float32(255)).astype(np.float32),
+    "cifar10": lambda x: ((x - CIFAR_MEAN) / CIFAR_STD).astype(np.float32),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_pairs(shared_data, name):
+    import tensorflow_datasets as tfds
+
+    model, lite, dataset = REAL[name]
+    folder = shared_data / "models" / "diffchaser"
+    data = tfds.load(dataset, split="test", try_gcs=False)
+    seeds = np.stack([row["image"] for row in tfds.as_numpy(data.take(16))])
+
+    def load():
+        return keras.models.load_model(folder / model, compile=False)
+
+    preprocess = PREPROCESS[dataset]
+    options = {"max_queries": 2000, "progress": False}
+    found = find_deviations(load(), folder / lite, seeds, preprocess, **options)
+    assert found.success_rate == 1
+    assert found.summary()["distinct"] == found.found.sum()
+    assert verify(load, lambda: folder / lite, seeds, found, preprocess).all()
+    domain = ImageDomain()
+    for seed, outcome in zip(seeds, found, strict=True):
+        if outcome.status == "found":
+            np.testing.assert_array_equal(
+                replay(seed, outcome.deviation.trace, domain), outcome.deviation.image
+            )
