@@ -10,7 +10,7 @@ from nnslicer_tf.instrument.layers import layer_steps
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import Operation, Step
 
-__all__ = ["CaptureModel", "Graph", "InstrumentedOperation", "build_graph"]
+__all__ = ["CaptureModel", "Graph", "InstrumentedOperation", "build_graph", "compiled"]
 
 
 class InstrumentedOperation(keras.layers.Wrapper):
@@ -101,6 +101,26 @@ class CaptureModel(keras.Model):
         """Return one tensor for each of the chosen operations."""
         values = self._graph.run(x, self._names)
         return [values[name] for name in self._names]
+
+
+def compiled(capture: CaptureModel, shape: Sequence[int]) -> Callable[[Any], Sequence[Any]]:
+    """Return the forward pass of a capture model, from NumPy to NumPy arrays.
+
+    On TensorFlow it is compiled once for batches of any size.
+
+    Args:
+        capture: The model.
+        shape: Shape of one sample.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return capture.predict_on_batch
+    import tensorflow as tf
+
+    @tf.function(input_signature=[tf.TensorSpec((None, *shape), tf.float32)])
+    def forward(x: Any) -> list[Any]:
+        return capture(x, training=False)
+
+    return lambda x: [value.numpy() for value in forward(x)]
 
 
 def build_graph(trace: Trace) -> Graph:

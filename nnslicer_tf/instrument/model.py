@@ -6,24 +6,24 @@ memory of the asked activations for one batch (streaming) or for all samples at 
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from io import StringIO
 from typing import Any
 
 import keras
 import numpy as np
 
 from nnslicer_tf._progress import track
+from nnslicer_tf._tables import text_table
 from nnslicer_tf.errors import (
     InvalidArgumentError,
     NonFiniteActivationError,
     UnsupportedLayerError,
 )
 from nnslicer_tf.instrument._data import batches, count_samples
-from nnslicer_tf.instrument._graph import CaptureModel, build_graph
+from nnslicer_tf.instrument._graph import CaptureModel, build_graph, compiled
 from nnslicer_tf.instrument._trace import as_functional, trace
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 from nnslicer_tf.instrument.gradients import GradientFunction
-from nnslicer_tf.instrument.operations import Elementwise, Operation
+from nnslicer_tf.instrument.operations import Elementwise, Operation, Synapses
 
 __all__ = ["Activations", "InstrumentedModel"]
 
@@ -79,7 +79,7 @@ class InstrumentedModel:
         functional = as_functional(model, input_shape)
         self._graph = build_graph(trace(functional, input_shape))
         self.operations: tuple[Operation, ...] = tuple(self._graph.operations.values())
-        self._captures: dict[tuple[str, ...], CaptureModel] = {}
+        self._captures: dict[tuple[str, ...], Callable] = {}
         self._gradients: dict[tuple, GradientFunction] = {}
         self._compare_with_original()
 
@@ -106,6 +106,15 @@ class InstrumentedModel:
         if is_activation and operation.params.function in _FINAL_ACTIVATIONS:
             return operation.inputs[0]
         return operation.name
+
+    @property
+    def kernels(self) -> dict[str, Synapses]:
+        """Name → kernel with its synapses, in topological order; shared ones once."""
+        kernels: dict[str, Synapses] = {}
+        for operation in self.operations:
+            if isinstance(operation.params, Synapses):
+                kernels.setdefault(operation.params.name, operation.params)
+        return kernels
 
     @property
     def fingerprint(self) -> str:
@@ -162,14 +171,13 @@ class InstrumentedModel:
             NonFiniteActivationError: if data or activations are NaN or infinite.
         """
         names = self._names(of)
-        capture = self._capture_model(names)
+        capture = self._capture_function(names)
         total = count_samples(data)
         steps = None if total is None else -(-total // batch_size)
         stream = batches(data, self.input_shape, batch_size)
         first = 0
         for batch in track(stream, "Capturing", total=steps, progress=progress):
-            outputs = capture.predict_on_batch(batch)
-            values = dict(zip(names, map(np.asarray, outputs), strict=True))
+            values = dict(zip(names, _forward(capture, batch), strict=True))
             self._check_finite(values, first)
             first += len(batch)
             yield Activations(values)
@@ -231,24 +239,21 @@ class InstrumentedModel:
 
     def summary(self) -> str:
         """Return a table of the operations: name, kind, layer, shape, synapses."""
-        from rich import box
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for title in ("operation", "kind", "layer", "shape", "synapses"):
-            table.add_column(title, justify="right" if title == "synapses" else "left")
-        for operation in self.operations:
-            kind = type(operation.keras_layer).__name__ if operation.keras_layer else "Input"
-            shape = "×".join(map(str, operation.shape))
-            synapses = f"{operation.synapses:,}" if operation.synapses else ""
-            table.add_row(operation.name, operation.kind, kind, shape, synapses)
-        text = StringIO()
-        Console(file=text, width=120).print(table)
-        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+        titles = ("operation", "kind", "layer", "shape", "synapses")
+        rows = [
+            (
+                operation.name,
+                operation.kind,
+                type(operation.keras_layer).__name__ if operation.keras_layer else "Input",
+                "×".join(map(str, operation.shape)),
+                f"{operation.synapses:,}" if operation.synapses else "",
+            )
+            for operation in self.operations
+        ]
+        return text_table(titles, rows)
 
     def __repr__(self) -> str:
-        synapses = sum({o.layer: o.synapses for o in self.operations}.values())
+        synapses = sum(kernel.size for kernel in self.kernels.values())
         return (
             f"InstrumentedModel({self.model.name!r}, {len(self.operations)} operations, "
             f"{synapses:,} synapses)"
@@ -261,9 +266,10 @@ class InstrumentedModel:
             names = [names]
         return tuple(self[name].name for name in names)
 
-    def _capture_model(self, names: tuple[str, ...]) -> CaptureModel:
+    def _capture_function(self, names: tuple[str, ...]) -> Callable:
         if names not in self._captures:
-            self._captures[names] = CaptureModel(self._graph, names)
+            model = CaptureModel(self._graph, names)
+            self._captures[names] = compiled(model, self.input_shape)
         return self._captures[names]
 
     def _gradient_function(
@@ -301,7 +307,7 @@ class InstrumentedModel:
     def _compare_with_original(self) -> None:
         """Refuse a wrapped model whose output differs from the original's."""
         x = np.random.default_rng(0).uniform(size=(2, *self.input_shape)).astype(np.float32)
-        expected = keras.tree.flatten(self.model(x, training=False))
+        expected = keras.tree.flatten(self.model(_as_input(self.model, x), training=False))
         values = self._graph.run(keras.ops.convert_to_tensor(x), self._graph.outputs)
         for name, original in zip(self._graph.outputs, expected, strict=True):
             ours, theirs = map(keras.ops.convert_to_numpy, (values[name], original))
@@ -312,3 +318,23 @@ class InstrumentedModel:
                     f"{float(np.abs(ours - theirs).max()):.3g}: the registered operations of "
                     "a layer do not compute what the layer computes."
                 )
+
+
+def _forward(capture: Callable, batch: np.ndarray) -> list[np.ndarray]:
+    """Run a forward pass whose values do not depend on the size of the batch.
+
+    A sample alone would go through matrix-vector instead of matrix-matrix products,
+    which round differently, so it is given company.
+    """
+    if len(batch) > 1:
+        return [np.asarray(value) for value in capture(batch)]
+    return [np.asarray(value)[:1] for value in capture(np.repeat(batch, 2, axis=0))]
+
+
+def _as_input(model: keras.Model, x: np.ndarray) -> Any:
+    """Put `x` into the structure in which a functional model takes its only input."""
+    try:
+        structure = model.input
+    except AttributeError:
+        return x
+    return keras.tree.map_structure(lambda _: x, structure)

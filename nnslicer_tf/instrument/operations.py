@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import keras
 import numpy as np
+
+from nnslicer_tf._layout import KernelLayout
 
 __all__ = [
     "KINDS",
     "Affine",
     "Elementwise",
+    "KernelLayout",
     "Operation",
     "Pooling",
     "Step",
@@ -40,7 +44,7 @@ KINDS = (
 
 
 @dataclass(frozen=True, eq=False)
-class Synapses:
+class Synapses(KernelLayout):
     """The kernel of a weighted sum, and which input each weight multiplies.
 
     Every weighted sum (dense, convolution of any rank, depthwise, grouped, transposed)
@@ -48,23 +52,13 @@ class Synapses:
     position `taps[p, t]`, or nothing (-1, padding).
 
     Attributes:
-        name: Name of the kernel: its layer's name, with `/depthwise` or `/pointwise`
-            for the two kernels of a separable convolution.
-        shape: Shape of the kernel in Keras.
-        groups: Number of channel groups (a depthwise convolution has one per channel).
-        swapped: Whether the last two axes of the kernel are (outputs, inputs), as in
-            a transposed convolution.
-        read_kernel: Returns the kernel as an array of `shape`.
-        read_bias: Returns the bias `(outputs,)`, or None.
+        variable: Returns the layer's kernel, a Keras variable.
+        bias: Returns the layer's bias `(outputs,)`, a Keras variable, or None.
         build_taps: Returns the taps `(output positions, taps)` int32.
     """
 
-    name: str
-    shape: tuple[int, ...]
-    groups: int
-    swapped: bool
-    read_kernel: Callable[[], np.ndarray]
-    read_bias: Callable[[], np.ndarray | None]
+    variable: Callable[[], Any]
+    bias: Callable[[], Any]
     build_taps: Callable[[], np.ndarray]
 
     @cached_property
@@ -72,36 +66,23 @@ class Synapses:
         """Input position of each tap, `(output positions, taps)` int32, -1 for padding."""
         return self.build_taps()
 
+    @property
+    def layout(self) -> KernelLayout:
+        """The layout alone, which can be pickled."""
+        return KernelLayout(self.name, self.shape, self.groups, self.swapped)
+
+    def kernel(self) -> np.ndarray:
+        """Return the current kernel as a float32 array of `shape`."""
+        return keras.ops.convert_to_numpy(self.variable()).astype(np.float32)
+
     def matrix(self) -> np.ndarray:
         """Return the current weights as `(taps, inputs per group, outputs)` float32."""
-        return self.from_kernel(np.asarray(self.read_kernel(), dtype=np.float32))
+        return self.from_kernel(self.kernel())
 
-    def from_kernel(self, kernel: np.ndarray) -> np.ndarray:
-        """Reshape an array of the kernel's shape to `(taps, inputs per group, outputs)`."""
-        if self.swapped:
-            outputs, inputs = self.shape[-2:]
-            return kernel.reshape(-1, outputs, inputs).transpose(0, 2, 1)
-        outputs = self.outputs
-        return kernel.reshape(self._tap_count, -1, outputs)
-
-    def to_kernel(self, matrix: np.ndarray) -> np.ndarray:
-        """Reshape `(…, taps, inputs per group, outputs)` to the kernel's shape."""
-        lead = matrix.shape[:-3]
-        if self.swapped:
-            matrix = np.swapaxes(matrix, -1, -2)
-        return np.ascontiguousarray(matrix).reshape(*lead, *self.shape)
-
-    @property
-    def outputs(self) -> int:
-        """Number of output channels."""
-        if self.swapped:
-            return self.shape[-2]
-        depth_multiplied = self.groups > 1 and self.shape[-2] == self.groups
-        return self.shape[-2] * self.shape[-1] if depth_multiplied else self.shape[-1]
-
-    @property
-    def _tap_count(self) -> int:
-        return int(np.prod(self.shape[:-2]))
+    def read_bias(self) -> np.ndarray | None:
+        """Return the current bias `(outputs,)`, None if there is none."""
+        bias = self.bias()
+        return None if bias is None else keras.ops.convert_to_numpy(bias)
 
 
 @dataclass(frozen=True, eq=False)

@@ -77,8 +77,8 @@ def _separable(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         shape=tuple(layer.depthwise_kernel.shape),
         groups=channels,
         swapped=False,
-        read_kernel=lambda: ops.convert_to_numpy(layer.depthwise_kernel),
-        read_bias=lambda: None,
+        variable=lambda: layer.depthwise_kernel,
+        bias=lambda: None,
         build_taps=_sliding_taps(layer, call),
     )
     pointwise = Synapses(
@@ -86,8 +86,8 @@ def _separable(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         shape=tuple(layer.pointwise_kernel.shape),
         groups=1,
         swapped=False,
-        read_kernel=lambda: ops.convert_to_numpy(layer.pointwise_kernel),
-        read_bias=lambda: _read_bias(layer),
+        variable=lambda: layer.pointwise_kernel,
+        bias=lambda: layer.bias,
         build_taps=lambda: windows.pointwise(positions),
     )
 
@@ -101,7 +101,7 @@ def _separable(layer: Any, call: LayerCall) -> tuple[Step, ...]:
             lambda x: _depthwise_sum(layer, layer.depthwise_kernel, x),
             depthwise,
             ":depthwise",
-            shape=(*call.output_shape[:-1], depthwise.outputs),
+            shape=(*call.output_shape[:-1], channels * layer.depth_multiplier),
         ),
         *with_activation(Step("weighted_sum", mix_channels, pointwise), layer.activation),
     )
@@ -150,8 +150,8 @@ def _synapses(
         shape=tuple(layer.kernel.shape),
         groups=groups,
         swapped=swapped,
-        read_kernel=lambda: ops.convert_to_numpy(layer.kernel),
-        read_bias=lambda: _read_bias(layer),
+        variable=lambda: layer.kernel,
+        bias=lambda: layer.bias,
         build_taps=build_taps,
     )
 
@@ -179,10 +179,6 @@ def _depthwise_sum(layer: Any, kernel: Any, x: Any) -> Any:
 
 def _add_bias(x: Any, layer: Any) -> Any:
     return x if layer.bias is None else x + ops.cast(layer.bias, x.dtype)
-
-
-def _read_bias(layer: Any) -> np.ndarray | None:
-    return None if layer.bias is None else ops.convert_to_numpy(layer.bias)
 
 
 LAYERS: dict[type | str, Callable[[Any, LayerCall], tuple[Step, ...]]] = {

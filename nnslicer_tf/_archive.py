@@ -1,0 +1,65 @@
+"""Results in files: NumPy archives with a JSON header, without pickle."""
+
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf._files import atomic_path
+from nnslicer_tf.errors import CorruptFileError
+
+__all__ = ["read_archive", "write_archive"]
+
+
+def write_archive(
+    path: str | os.PathLike, kind: str, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Write a compressed .npz file, replacing an older one only when all is written.
+
+    Args:
+        path: The file.
+        kind: Name and version of the format, which `read_archive` checks.
+        header: Whatever JSON can hold.
+        arrays: The arrays by name.
+
+    Raises:
+        InvalidArgumentError: if nothing can be written there.
+    """
+    text = json.dumps({"format": kind, **header})
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, header=np.array(text), **arrays)
+
+
+def read_archive(path: str | os.PathLike, kind: str, what: str) -> tuple[dict, dict]:
+    """Return the header and the arrays of an .npz file written by this package.
+
+    Args:
+        path: The file.
+        kind: The header's expected `format`.
+        what: What the file should be, for messages.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        CorruptFileError: if the file is damaged, or of another format.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"There is no {what} file '{path}'.")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            header = json.loads(str(archive["header"]))
+            arrays = {name: archive[name] for name in archive.files if name != "header"}
+    except (OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        raise CorruptFileError(
+            f"'{path}' is not a {what}: it is truncated, damaged or of another kind ({error})."
+        ) from error
+    if header.get("format") != kind:
+        raise CorruptFileError(
+            f"'{path}' is not a {what}: its format is {header.get('format')!r}, expected {kind!r}."
+        )
+    return header, arrays

@@ -1,0 +1,121 @@
+"""What a worker does with one batch: walk it, and reduce the result for the way home."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from nnslicer_tf.slicing.program import Program
+from nnslicer_tf.slicing.walker import Contributions, walk
+
+__all__ = ["Rows", "RowsJob", "SumJob", "Totals"]
+
+# Dense contributions of the synapses of the samples that are walked together.
+_ROW_BYTES = 64 << 20
+
+
+@dataclass(eq=False)
+class Totals:
+    """Contributions summed over samples: name → int64 array."""
+
+    neurons: dict[str, np.ndarray]
+    synapses: dict[str, np.ndarray]
+    samples: int
+
+    def add(self, other: "Totals") -> None:
+        """Add the contributions of other samples."""
+        for mine, theirs in ((self.neurons, other.neurons), (self.synapses, other.synapses)):
+            for name, values in theirs.items():
+                mine[name] = mine[name] + values if name in mine else values
+        self.samples += other.samples
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Contributions of each sample: one sparse row a sample, int32."""
+
+    synapses: sp.csr_array
+    neurons: sp.csr_array | None
+    predicted: np.ndarray
+
+
+@dataclass(frozen=True)
+class SumJob:
+    """Sum the contributions of a batch."""
+
+    program: Program
+
+    def __call__(self, captured: Mapping[str, np.ndarray]) -> Totals:
+        """Return the `Totals` of a batch of captured activations."""
+        return total(walk(self.program, captured, each=False), batch_length(captured))
+
+
+@dataclass(frozen=True)
+class RowsJob:
+    """Keep the contributions of every sample of a batch.
+
+    Attributes:
+        program: The backward program.
+        kernels: Names of the kernels to keep, in order.
+        operations: Names of the operations whose neurons to keep, in order.
+    """
+
+    program: Program
+    kernels: Sequence[str]
+    operations: Sequence[str]
+
+    def __call__(self, captured: Mapping[str, np.ndarray]) -> Rows:
+        """Return the `Rows` of a batch of captured activations."""
+        synapses = sum(self.program.kernels[name].size for name in self.kernels)
+        step = max(1, _ROW_BYTES // (4 * max(synapses, 1)))
+        rows, neuron_rows = [], []
+        for start in range(0, batch_length(captured), step):
+            part = {name: values[start : start + step] for name, values in captured.items()}
+            result = walk(self.program, part, each=True)
+            rows.append(self.synapse_rows(result, batch_length(part)))
+            neuron_rows.append(self.neuron_rows(result, batch_length(part)))
+        predicted = captured[self.program.logits]
+        return Rows(
+            sp.vstack(rows, format="csr"),
+            sp.vstack(neuron_rows, format="csr") if self.operations else None,
+            predicted.reshape(len(predicted), -1).argmax(axis=1),
+        )
+
+    def synapse_rows(self, result: Contributions, samples: int) -> sp.csr_array:
+        """Return the kept synapses as sparse rows."""
+        shapes = {name: self.program.kernels[name].shape for name in self.kernels}
+        return _sparse(result.synapses, shapes, samples)
+
+    def neuron_rows(self, result: Contributions, samples: int) -> sp.csr_array:
+        """Return the kept neurons as sparse rows."""
+        shapes = {name: self.program.nodes[name].shape for name in self.operations}
+        return _sparse(result.neurons, shapes, samples)
+
+
+def batch_length(captured: Mapping[str, np.ndarray]) -> int:
+    """Return the number of samples of a batch."""
+    return len(next(iter(captured.values())))
+
+
+def total(result: Contributions, samples: int) -> Totals:
+    """Sum the contributions of a batch over its samples."""
+    return Totals(
+        {name: values.sum(axis=0, dtype=np.int64) for name, values in result.neurons.items()},
+        {name: values.sum(axis=0, dtype=np.int64) for name, values in result.synapses.items()},
+        samples,
+    )
+
+
+def _sparse(
+    arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], samples: int
+) -> sp.csr_array:
+    """Lay arrays end to end as sparse int32 rows; those that are missing are zero."""
+    blocks = []
+    for name, shape in shapes.items():
+        size = int(np.prod(shape))
+        if name in arrays:
+            blocks.append(sp.csr_array(arrays[name].reshape(samples, size).astype(np.int32)))
+        else:
+            blocks.append(sp.csr_array((samples, size), dtype=np.int32))
+    return sp.hstack(blocks, format="csr") if blocks else sp.csr_array((samples, 0), np.int32)

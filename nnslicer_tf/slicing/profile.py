@@ -1,0 +1,101 @@
+"""The profiling phase: how every neuron behaves on average (NNSlicer, section 4.2).
+
+One pass over the data. Memory: one float64 mean per neuron, and one batch of
+activations, whatever the size of the data set.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf.errors import ProfileMismatchError
+from nnslicer_tf.instrument import InstrumentedModel
+
+__all__ = ["Profile"]
+
+_FORMAT = "nnslicer_tf profile 1"
+
+
+class Profile:
+    """Mean activation of every neuron over a data set.
+
+    Attributes:
+        means: Operation name → float64 array of the operation's shape.
+        samples: Number of samples that were averaged.
+        fingerprint: Fingerprint of the model that was profiled.
+    """
+
+    def __init__(self, means: Mapping[str, np.ndarray], samples: int, fingerprint: str) -> None:
+        self.means = dict(means)
+        self.samples = samples
+        self.fingerprint = fingerprint
+
+    @classmethod
+    def from_data(
+        cls, im: InstrumentedModel, data: Any, batch_size: int = 256, progress: bool = True
+    ) -> "Profile":
+        """Profile a model.
+
+        Args:
+            im: The model.
+            data: Samples `(samples, *input_shape)`, an array or a `tf.data.Dataset`; the
+                paper takes the whole training set.
+            batch_size: Samples in one forward pass.
+            progress: Show a progress bar.
+
+        Raises:
+            InvalidArgumentError, InputShapeError, NonFiniteActivationError: as in
+                `InstrumentedModel.capture_batches`.
+        """
+        sums = {operation.name: np.zeros(operation.shape) for operation in im.operations}
+        samples = 0
+        for activations in im.capture_batches(data, batch_size, progress=progress):
+            for name, values in activations.items():
+                sums[name] += values.sum(axis=0, dtype=np.float64)
+            samples += len(activations[im.input_operation])
+        means = {name: total / samples for name, total in sums.items()}
+        return cls(means, samples, im.fingerprint)
+
+    def check_model(self, im: InstrumentedModel) -> None:
+        """Refuse another model than the profiled one.
+
+        Raises:
+            ProfileMismatchError: if architecture or weights differ.
+        """
+        if self.fingerprint != im.fingerprint:
+            raise ProfileMismatchError(
+                f"The profile is of another model (fingerprint {self.fingerprint[:12]}…) than "
+                f"'{im.model.name}' ({im.fingerprint[:12]}…): architecture or weights differ. "
+                "Profile this model with Profile.from_data."
+            )
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the profile to an .npz file, replacing it only when all is written."""
+        header = {
+            "samples": self.samples,
+            "fingerprint": self.fingerprint,
+            "operations": list(self.means),
+        }
+        arrays = {f"mean{i}": mean for i, mean in enumerate(self.means.values())}
+        write_archive(path, _FORMAT, header, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "Profile":
+        """Read a profile.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            CorruptFileError: if the file is damaged, or not a profile.
+        """
+        header, arrays = read_archive(path, _FORMAT, "profile")
+        means = {name: arrays[f"mean{i}"] for i, name in enumerate(header["operations"])}
+        return cls(means, header["samples"], header["fingerprint"])
+
+    def __repr__(self) -> str:
+        return (
+            f"Profile({len(self.means)} operations, {self.samples:,} samples, "
+            f"model {self.fingerprint[:12]}…)"
+        )

@@ -1,0 +1,222 @@
+"""`Slice`: the result of slicing, with its algebra (NNSlicer, section 3.2)."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.copies import copy_model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Slice"]
+
+_FORMAT = "nnslicer_tf slice 1"
+
+
+class Slice:
+    """The cumulative contributions of neurons and synapses to a criterion.
+
+    Members of the slice are those with CONTRIB ≠ 0.
+
+    Attributes:
+        neurons: Operation name → int64 array of the operation's shape (at "channel"
+            granularity: one value for each channel).
+        synapses: Kernel name → int64 array of the kernel's shape, in topological order.
+        info: What the slice was made of: theta, granularity, fingerprint, samples,
+            outputs; only described, not used.
+    """
+
+    def __init__(
+        self,
+        neurons: Mapping[str, np.ndarray],
+        synapses: Mapping[str, np.ndarray],
+        info: Mapping[str, Any],
+    ) -> None:
+        self.neurons = dict(neurons)
+        self.synapses = dict(synapses)
+        self.info = dict(info)
+
+    def neuron_mask(self) -> dict[str, np.ndarray]:
+        """Return, for each operation, which neurons are in the slice (bool)."""
+        return {name: values != 0 for name, values in self.neurons.items()}
+
+    def synapse_mask(self) -> dict[str, np.ndarray]:
+        """Return, for each kernel, which synapses are in the slice (bool)."""
+        return {name: values != 0 for name, values in self.synapses.items()}
+
+    def to_vector(self, kernels: Iterable[str] | None = None) -> np.ndarray:
+        """Return the contributions of the synapses as one int64 vector.
+
+        Args:
+            kernels: Names of kernels; all by default, in topological order, each kernel
+                in C order.
+
+        Raises:
+            InvalidArgumentError: if a kernel does not exist.
+        """
+        names = list(self.synapses) if kernels is None else list(kernels)
+        missing = [name for name in names if name not in self.synapses]
+        if missing:
+            raise InvalidArgumentError(
+                f"The slice has no kernel {missing[0]!r}. It has: {', '.join(self.synapses)}."
+            )
+        return np.concatenate([self.synapses[name].ravel() for name in names])
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table: members of the slice and sizes, for each operation and kernel."""
+        import pandas as pd
+
+        rows = [
+            (what, name, int(np.count_nonzero(values)), values.size)
+            for what, members in (("neurons", self.neurons), ("synapses", self.synapses))
+            for name, values in members.items()
+        ]
+        frame = pd.DataFrame(rows, columns=["what", "name", "kept", "total"])
+        frame["fraction"] = frame["kept"] / frame["total"]
+        return frame
+
+    def summary(self) -> str:
+        """Return a table of the slice: neurons and synapses kept, per operation."""
+        from nnslicer_tf._tables import text_table
+
+        kernels = {self._operation_of(kernel): kernel for kernel in self.synapses}
+        rows = [
+            (name, *_counts(values), *_counts(self.synapses.get(kernels.get(name))))
+            for name, values in self.neurons.items()
+        ]
+        rows.append(("total", *_totals(self.neurons), *_totals(self.synapses)))
+        titles = ("operation", "neurons kept", "of", "", "synapses kept", "of", "")
+        return text_table(titles, rows)
+
+    def apply(self, model: keras.Model) -> keras.Model:
+        """Return a copy of the model whose synapses outside the slice are zero.
+
+        Biases and normalisations stay as they are.
+
+        Args:
+            model: The sliced model, or one with the same kernels.
+
+        Raises:
+            ProfileMismatchError: if the model's kernels are not those of the slice.
+        """
+        copy = copy_model(model)
+        kernels = InstrumentedModel(copy).kernels
+        shapes = {name: kernel.shape for name, kernel in kernels.items()}
+        if shapes != {name: values.shape for name, values in self.synapses.items()}:
+            raise ProfileMismatchError(
+                f"The slice is of another model than '{model.name}': its kernels are "
+                f"{ {name: values.shape for name, values in self.synapses.items()} }, "
+                f"the model's are {shapes}."
+            )
+        for name, mask in self.synapse_mask().items():
+            kernels[name].variable().assign(kernels[name].kernel() * mask)
+        return copy
+
+    def __and__(self, other: "Slice") -> "Slice":
+        """Members of both slices, with this slice's contributions."""
+        return self._combine(other, lambda a, b: np.where(b != 0, a, 0))
+
+    def __or__(self, other: "Slice") -> "Slice":
+        """Members of either slice, with this slice's contributions where it has any."""
+        return self._combine(other, lambda a, b: np.where(a != 0, a, b))
+
+    def __sub__(self, other: "Slice") -> "Slice":
+        """Members of this slice that are not in the other."""
+        return self._combine(other, lambda a, b: np.where(b != 0, 0, a))
+
+    def __add__(self, other: "Slice") -> "Slice":
+        """Sum of the contributions: the slice of both sample sets together."""
+        total = self._combine(other, np.add)
+        total.info["samples"] = self.info.get("samples", 0) + other.info.get("samples", 0)
+        return total
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all contributions are equal."""
+        return (
+            isinstance(other, Slice)
+            and _equal(self.neurons, other.neurons)
+            and _equal(self.synapses, other.synapses)
+        )
+
+    __hash__ = None
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the slice to an .npz file, replacing it only when all is written."""
+        header = {
+            "neurons": list(self.neurons),
+            "synapses": list(self.synapses),
+            "info": self.info,
+        }
+        arrays = {f"neurons{i}": v for i, v in enumerate(self.neurons.values())}
+        arrays |= {f"synapses{i}": v for i, v in enumerate(self.synapses.values())}
+        write_archive(path, _FORMAT, header, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "Slice":
+        """Read a slice.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            CorruptFileError: if the file is damaged, or not a slice.
+        """
+        header, arrays = read_archive(path, _FORMAT, "slice")
+        return cls(
+            {name: arrays[f"neurons{i}"] for i, name in enumerate(header["neurons"])},
+            {name: arrays[f"synapses{i}"] for i, name in enumerate(header["synapses"])},
+            header["info"],
+        )
+
+    def __repr__(self) -> str:
+        neurons, all_neurons, _ = _totals(self.neurons)
+        synapses, all_synapses, part = _totals(self.synapses)
+        return (
+            f"Slice({neurons} of {all_neurons} neurons, {synapses} of {all_synapses} synapses "
+            f"({part}), θ={self.info.get('theta')}, {self.info.get('granularity')}, "
+            f"{self.info.get('samples')} samples)"
+        )
+
+    def _repr_html_(self) -> str:
+        return self.to_frame().to_html(index=False, float_format="{:.1%}".format)
+
+    def _operation_of(self, kernel: str) -> str:
+        """Return the name of the operation that a kernel belongs to, for the summary."""
+        layer, _, part = kernel.rpartition("/")
+        names = (f"{kernel}:pre", kernel, f"{layer}:{part}", f"{layer}:pre", layer)
+        return next((name for name in names if name in self.neurons), kernel)
+
+    def _combine(self, other: "Slice", function: Callable) -> "Slice":
+        if not isinstance(other, Slice):
+            return NotImplemented
+        for mine, theirs in ((self.neurons, other.neurons), (self.synapses, other.synapses)):
+            if {n: v.shape for n, v in mine.items()} != {n: v.shape for n, v in theirs.items()}:
+                raise ProfileMismatchError(
+                    "The slices are of different models or granularities: their neurons and "
+                    "synapses have different names or shapes."
+                )
+        return Slice(
+            {name: function(v, other.neurons[name]) for name, v in self.neurons.items()},
+            {name: function(v, other.synapses[name]) for name, v in self.synapses.items()},
+            self.info,
+        )
+
+
+def _equal(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def _counts(values: np.ndarray | None) -> tuple[str, str, str]:
+    if values is None:
+        return "", "", ""
+    kept = int(np.count_nonzero(values))
+    return f"{kept:,}", f"{values.size:,}", f"{kept / max(values.size, 1):.1%}"
+
+
+def _totals(arrays: Mapping[str, np.ndarray]) -> tuple[str, str, str]:
+    return _counts(np.concatenate([v.ravel() for v in arrays.values()] or [np.zeros(0)]))

@@ -1,0 +1,272 @@
+"""`Slicer`: forward and backward analysis of samples (NNSlicer, section 4).
+
+Time is spent in the backward walk; memory holds one batch of activations for this
+process and two for each worker, whatever the number of samples.
+"""
+
+import hashlib
+import math
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel, batches, check_array, count_samples
+from nnslicer_tf.slicing.builder import GRANULARITIES, build_program, check_rules, neuron_shape
+from nnslicer_tf.slicing.collectors import RowCollector, SumCollector, digest, open_checkpoint
+from nnslicer_tf.slicing.criterion import PREDICTED, Criterion
+from nnslicer_tf.slicing.engine import make_engine
+from nnslicer_tf.slicing.jobs import RowsJob, SumJob
+from nnslicer_tf.slicing.profile import Profile
+from nnslicer_tf.slicing.program import Program
+from nnslicer_tf.slicing.slice import Slice
+from nnslicer_tf.slicing.slice_set import SliceSet
+
+__all__ = ["Slicer"]
+
+# Activations of the samples that are captured, and sent to a worker, together.
+_BATCH_BYTES = 96 << 20
+_LARGEST_BATCH = 256
+
+
+class Slicer:
+    """Slices samples of a model.
+
+    Args:
+        im: The model.
+        profile: Its profile.
+        theta: Threshold θ ≥ 0 of the exclusion; larger values give smaller slices.
+        granularity: "activation" (every element of an operation's output is a neuron) or
+            "channel" (a filter is one neuron, the paper's Equation 1; far cheaper).
+        workers: 0: this process. N: that many Ray actors. None: this process for short
+            work, one actor a core for long work.
+        ray_address: Address of a running Ray cluster to use.
+        progress: Show a progress bar.
+
+    Raises:
+        InvalidArgumentError: if an argument is out of range.
+        ProfileMismatchError: if the profile is of another model.
+        UnsupportedLayerError: if an operation has no rule.
+    """
+
+    def __init__(
+        self,
+        im: InstrumentedModel,
+        profile: Profile,
+        theta: float = 0.3,
+        granularity: str = "activation",
+        workers: int | None = None,
+        ray_address: str | None = None,
+        progress: bool = True,
+    ) -> None:
+        _check_theta(theta)
+        if granularity not in GRANULARITIES:
+            raise InvalidArgumentError(
+                f"granularity must be one of {', '.join(GRANULARITIES)}. Received: {granularity!r}"
+            )
+        if workers is not None and (not isinstance(workers, int) or workers < 0):
+            raise InvalidArgumentError(
+                f"workers must be None or a number of processes, 0 or more. Received: {workers!r}"
+            )
+        profile.check_model(im)
+        check_rules(im, granularity)
+        self.im = im
+        self.profile = profile
+        self.theta = float(theta)
+        self.granularity = granularity
+        self.workers = workers
+        self.ray_address = ray_address
+        self.progress = progress
+
+    @property
+    def neuron_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Operation name → shape of its neurons at this slicer's granularity."""
+        return {o.name: neuron_shape(o.shape, self.granularity) for o in self.im.operations}
+
+    def slice(
+        self, x: Any, outputs: Any = PREDICTED, checkpoint: str | os.PathLike | None = None
+    ) -> Slice:
+        """Return the slice for all samples together.
+
+        Args:
+            x: Samples I, `(samples, *input_shape)`, an array or a `tf.data.Dataset`.
+            outputs: The neurons O: indices of outputs, "predicted", {operation: indices},
+                or a `Criterion`.
+            checkpoint: Folder in which to save partial sums, and from which to resume.
+
+        Raises:
+            CriterionError: if the criterion does not fit the model.
+            InputShapeError, NonFiniteActivationError, InvalidArgumentError: for bad data.
+            ProfileMismatchError: if the checkpoint is of another run.
+            CorruptFileError: if the checkpoint is damaged.
+            WorkerError: if a batch fails three times on a worker.
+        """
+        program = self._program(outputs)
+        x = self._checked(x)
+        folder = self._checkpoint(checkpoint, program, "sum")
+        collector = SumCollector(folder)
+        self._run(program, SumJob(program), x, collector)
+        totals = collector.totals
+        shapes = self.neuron_shapes
+        neurons = {
+            name: totals.neurons.get(name, np.zeros(shape, np.int64))
+            for name, shape in shapes.items()
+        }
+        synapses = {
+            name: totals.synapses.get(name, np.zeros(kernel.shape, np.int64))
+            for name, kernel in program.kernels.items()
+        }
+        return Slice(neurons, synapses, {**self._info(outputs), "samples": totals.samples})
+
+    def slice_each(
+        self,
+        x: Any,
+        outputs: Any = PREDICTED,
+        kernels: Iterable[str] | None = None,
+        operations: Iterable[str] | None = None,
+        folder: str | os.PathLike | None = None,
+    ) -> SliceSet:
+        """Return one slice for each sample.
+
+        Args:
+            x: Samples, as for `slice`.
+            outputs: The neurons O, as for `slice`.
+            kernels: Names of the kernels whose synapses are kept; all by default.
+            operations: Names of the operations whose neurons are kept; all by default.
+                Large models have many neurons: `operations=()` keeps none.
+            folder: Folder in which the rows are written as they come, and held
+                afterwards; a run that was interrupted resumes there.
+
+        Raises:
+            As `slice`; InvalidArgumentError also for unknown kernels or operations.
+        """
+        program = self._program(outputs)
+        kernel_names = _chosen(kernels, program.kernels, "kernel")
+        operation_names = _chosen(operations, program.nodes, "operation")
+        x = self._checked(x)
+        job = RowsJob(program, kernel_names, operation_names)
+        collector = RowCollector(self._checkpoint(folder, program, [kernel_names, operation_names]))
+        self._run(program, job, x, collector)
+        rows = collector.result()
+        shapes = self.neuron_shapes
+        return SliceSet(
+            rows.synapses,
+            rows.neurons,
+            {name: program.kernels[name].shape for name in kernel_names},
+            {name: shapes[name] for name in operation_names},
+            rows.predicted,
+            self._info(outputs),
+        )
+
+    def _program(self, outputs: Any) -> Program:
+        criterion = outputs if isinstance(outputs, Criterion) else Criterion(outputs)
+        resolved = criterion.resolve(self.im, self.neuron_shapes)
+        return build_program(self.im, self.profile, resolved, self.theta, self.granularity)
+
+    def _checked(self, x: Any) -> Any:
+        """Refuse a bad array before the work starts; data sets are checked as they come."""
+        is_array = isinstance(x, np.ndarray)
+        x = check_array(x, self.im.input_shape) if is_array else x
+        if is_array and len(x) == 0:
+            raise InvalidArgumentError("The data set is empty: no samples were given.")
+        return x
+
+    def _run(
+        self, program: Program, job: Any, x: Any, collector: SumCollector | RowCollector
+    ) -> None:
+        """Send the batches that are not done through an engine, into the collector."""
+        size = self._batch_size(program)
+        digests: dict[int, str] = {}
+        total = count_samples(x)
+        samples: dict[int, int] = {}
+        with tqdm(
+            total=total, desc="Slicing", unit="sample", disable=not self.progress, leave=False
+        ) as bar:
+
+            def pending() -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+                for index, batch in enumerate(batches(x, self.im.input_shape, size)):
+                    digests[index] = digest(batch)
+                    samples[index] = len(batch)
+                    if collector.is_done(index, digests[index]):
+                        bar.update(len(batch))
+                        continue
+                    activations = self.im.capture(batch, size, of=program.captured)
+                    yield index, dict(activations)
+
+            engine = make_engine(self.workers, self.ray_address)
+            for index, result in engine.map(job, pending()):
+                collector.add(index, digests[index], result)
+                bar.update(samples[index])
+        collector.save()
+
+    def _batch_size(self, program: Program) -> int:
+        values = sum(self.im[name].size for name in program.captured)
+        return int(np.clip(_BATCH_BYTES // (4 * values), 1, _LARGEST_BATCH))
+
+    def _checkpoint(
+        self, folder: str | os.PathLike | None, program: Program, kept: Any
+    ) -> Path | None:
+        if folder is None:
+            return None
+        identity = {
+            "model": self.im.fingerprint,
+            "profile": _profile_digest(self.profile),
+            "theta": self.theta,
+            "granularity": self.granularity,
+            "criterion": _describe_start(program),
+            "kept": kept,
+            "batch size": self._batch_size(program),
+        }
+        return open_checkpoint(folder, identity)
+
+    def _info(self, outputs: Any) -> dict[str, Any]:
+        described = outputs.outputs if isinstance(outputs, Criterion) else outputs
+        return {
+            "theta": self.theta,
+            "granularity": self.granularity,
+            "fingerprint": self.im.fingerprint,
+            "outputs": described if isinstance(described, str) else repr(described),
+        }
+
+
+def _check_theta(theta: float) -> None:
+    try:
+        valid = math.isfinite(theta) and theta >= 0
+    except TypeError:
+        valid = False
+    if not valid:
+        raise InvalidArgumentError(f"theta must be a finite number ≥ 0. Received: {theta!r}")
+
+
+def _chosen(names: Iterable[str] | None, known: dict[str, Any], what: str) -> list[str]:
+    """Return the names to keep, in topological order."""
+    if names is None:
+        return list(known)
+    wanted = set(names)
+    unknown = sorted(wanted - set(known))
+    if unknown:
+        raise InvalidArgumentError(
+            f"The model has no {what} {unknown[0]!r}. It has: {', '.join(known)}."
+        )
+    return [name for name in known if name in wanted]
+
+
+def _profile_digest(profile: Profile) -> str:
+    total = hashlib.blake2b(digest_size=16)
+    for name, mean in profile.means.items():
+        total.update(name.encode())
+        total.update(np.ascontiguousarray(mean))
+    return total.hexdigest()
+
+
+def _describe_start(program: Program) -> dict[str, Any]:
+    neurons = {name: indices.tolist() for name, indices in program.start.neurons.items()}
+    return {
+        "predicted": program.start.predicted,
+        "neurons": neurons,
+        "expanded": list(program.expanded),
+    }
