@@ -4,7 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["KernelLayout"]
+__all__ = ["DEPTHWISE", "INPUTS_OUTPUTS", "OUTPUTS_INPUTS", "KernelLayout"]
+
+
+# How the last two axes of a kernel are to be read.
+INPUTS_OUTPUTS = "inputs, outputs"
+OUTPUTS_INPUTS = "outputs, inputs"
+DEPTHWISE = "channels, multiplier"
 
 
 @dataclass(frozen=True)
@@ -16,14 +22,14 @@ class KernelLayout:
             for the two kernels of a separable convolution.
         shape: Shape of the kernel in Keras.
         groups: Number of channel groups (a depthwise convolution has one per channel).
-        swapped: Whether the last two axes of the kernel are (outputs, inputs), as in
-            a transposed convolution.
+        axes: What the last two axes are: "inputs, outputs"; "outputs, inputs" for a
+            transposed convolution; "channels, multiplier" for a depthwise one.
     """
 
     name: str
     shape: tuple[int, ...]
     groups: int
-    swapped: bool
+    axes: str
 
     @property
     def size(self) -> int:
@@ -32,21 +38,16 @@ class KernelLayout:
 
     def from_kernel(self, kernel: np.ndarray) -> np.ndarray:
         """Reshape an array of the kernel's shape to `(taps, inputs per group, outputs)`."""
-        taps = int(np.prod(self.shape[:-2]))
-        if self.swapped:
-            return kernel.reshape(taps, *self.shape[-2:]).transpose(0, 2, 1)
-        # A depthwise kernel's axes (channel, multiplier) are together its outputs.
-        return kernel.reshape(taps, -1, self._outputs)
+        matrices = kernel.reshape(-1, *self.shape[-2:])
+        if self.axes == OUTPUTS_INPUTS:
+            return matrices.transpose(0, 2, 1)
+        if self.axes == DEPTHWISE:
+            return matrices.reshape(len(matrices), 1, -1)
+        return matrices
 
     def to_kernel(self, matrix: np.ndarray) -> np.ndarray:
         """Reshape `(…, taps, inputs per group, outputs)` to the kernel's shape."""
         lead = matrix.shape[:-3]
-        if self.swapped:
+        if self.axes == OUTPUTS_INPUTS:
             matrix = np.swapaxes(matrix, -1, -2)
         return np.ascontiguousarray(matrix).reshape(*lead, *self.shape)
-
-    @property
-    def _outputs(self) -> int:
-        inputs, outputs = self.shape[-2:]
-        depthwise = self.groups > 1 and inputs == self.groups
-        return inputs * outputs if depthwise else outputs

@@ -69,7 +69,7 @@ class Synapses(KernelLayout):
     @property
     def layout(self) -> KernelLayout:
         """The layout alone, which can be pickled."""
-        return KernelLayout(self.name, self.shape, self.groups, self.swapped)
+        return KernelLayout(self.name, self.shape, self.groups, self.axes)
 
     def kernel(self) -> np.ndarray:
         """Return the current kernel as a float32 array of `shape`."""

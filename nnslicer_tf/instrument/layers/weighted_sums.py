@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from keras import layers, ops
 
+from nnslicer_tf._layout import DEPTHWISE, INPUTS_OUTPUTS, OUTPUTS_INPUTS
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import with_activation
@@ -63,7 +64,7 @@ def _depthwise(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         return _add_bias(_depthwise_sum(layer, layer.kernel, x), layer)
 
     channels = call.input_shapes[0][-1]
-    synapses = _synapses(layer, call.path, _sliding_taps(layer, call), groups=channels)
+    synapses = _synapses(layer, call.path, _sliding_taps(layer, call), channels, DEPTHWISE)
     return with_activation(Step("weighted_sum", compute, synapses), layer.activation)
 
 
@@ -76,7 +77,7 @@ def _separable(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         name=f"{call.path}/depthwise",
         shape=tuple(layer.depthwise_kernel.shape),
         groups=channels,
-        swapped=False,
+        axes=DEPTHWISE,
         variable=lambda: layer.depthwise_kernel,
         bias=lambda: None,
         build_taps=_sliding_taps(layer, call),
@@ -85,7 +86,7 @@ def _separable(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         name=f"{call.path}/pointwise",
         shape=tuple(layer.pointwise_kernel.shape),
         groups=1,
-        swapped=False,
+        axes=INPUTS_OUTPUTS,
         variable=lambda: layer.pointwise_kernel,
         bias=lambda: layer.bias,
         build_taps=lambda: windows.pointwise(positions),
@@ -134,7 +135,7 @@ def _transposed(layer: Any, call: LayerCall) -> tuple[Step, ...]:
             call.output_shape[:-1],
         )
 
-    synapses = _synapses(layer, call.path, taps, swapped=True)
+    synapses = _synapses(layer, call.path, taps, axes=OUTPUTS_INPUTS)
     return with_activation(Step("weighted_sum", compute, synapses), layer.activation)
 
 
@@ -143,13 +144,13 @@ def _synapses(
     name: str,
     build_taps: Callable[[], np.ndarray],
     groups: int = 1,
-    swapped: bool = False,
+    axes: str = INPUTS_OUTPUTS,
 ) -> Synapses:
     return Synapses(
         name=name,
         shape=tuple(layer.kernel.shape),
         groups=groups,
-        swapped=swapped,
+        axes=axes,
         variable=lambda: layer.kernel,
         bias=lambda: layer.bias,
         build_taps=build_taps,

@@ -1,0 +1,67 @@
+"""Every rule, both granularities and several thresholds, against the brute-force oracle."""
+
+import math
+
+import numpy as np
+import pytest
+
+import nnslicer_tf as nns
+from support.models import MODELS, data, random_model, set_dyadic_weights
+from support.slicing_oracle import ChannelOracle, Oracle
+
+THETAS = (0.0, 0.125, 0.5, 2.0)
+
+
+def check_equal(result, contrib, synapses):
+    """Compare a `Slice` with the oracle's dictionaries, entry by entry."""
+    assert set(result.neurons) == set(contrib)
+    for name, by_index in contrib.items():
+        expected = np.zeros_like(result.neurons[name])
+        for i, value in by_index.items():
+            expected[i] = value
+        np.testing.assert_array_equal(result.neurons[name], expected, err_msg=name)
+    for name, values in result.synapses.items():
+        expected = np.zeros_like(values)
+        for i, value in synapses[name].items():
+            expected[i] = value
+        np.testing.assert_array_equal(values, expected, err_msg=name)
+
+
+def check_model(model, rng, granularity, thetas):
+    set_dyadic_weights(model, rng)
+    im = nns.InstrumentedModel(model)
+    profile_data, x = data(rng, model, 4), data(rng, model, 2)
+    profile = nns.Profile.from_data(im, profile_data, progress=False)
+    oracle = (Oracle if granularity == "activation" else ChannelOracle)(im, profile_data)
+
+    activations = im.capture(x)
+    for sample in range(len(x)):
+        for name, by_index in oracle.forward(x[sample]).items():
+            for i, value in by_index.items():
+                assert math.isnan(value) or activations[name][(sample, *i)] == value, (name, i)
+
+    logits = im.logit_operation
+    for theta in thetas:
+        slicer = nns.Slicer(im, profile, theta, granularity, workers=0, progress=False)
+        for sample in range(len(x)):
+            result = slicer.slice(x[sample : sample + 1], outputs=[0, 2])
+            check_equal(result, *oracle.slice(x[sample], {logits: [(0,), (2,)]}, theta))
+
+
+@pytest.mark.parametrize("granularity", ["activation", "channel"])
+@pytest.mark.parametrize("name", MODELS)
+def test_table(name, granularity):
+    seed = sorted(MODELS).index(name)
+    check_model(MODELS[name](), np.random.default_rng(seed), granularity, THETAS)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_models(seed):
+    rng = np.random.default_rng(1000 + seed)
+    check_model(random_model(rng), rng, "activation", (0.0, 0.25, 1.0))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_models_by_channel(seed):
+    rng = np.random.default_rng(2000 + seed)
+    check_model(random_model(rng), rng, "channel", (0.0, 0.25))
