@@ -8,9 +8,9 @@ in step and ask the models about all their inputs at once.
 Two things go beyond the paper; each has an option that turns it off.
 
 *Patience.* The search stands still where no mutant reaches the fitness of the best input:
-the difference D has a local maximum there. After `patience` refused mutants in a row it
-goes back to its seed and takes another way; what it observed and what it learned about the
-operators stays.
+the difference D has a local maximum there, at the seed itself when the compressed model's
+probabilities are coarse. The last of `patience` refused mutants in a row is accepted,
+whatever its fitness, and the search goes on from there.
 
 *Bisection.* The two models have nearly the same decision boundary, and deviate between
 one's and the other's. When a mutation carries the input across it (both models change
@@ -80,8 +80,8 @@ class DFlare(Search):
     Args:
         fitness: which mutants are accepted.
         selection: which operator comes next.
-        patience: mutants in a row that may be refused before the search goes back to its
-            seed; None: it never does.
+        patience: after so many refused mutants in a row the last one is accepted; None:
+            never.
         bisections: halvings after a mutation that crossed the decision boundary; 0: none.
 
     Raises:
@@ -90,7 +90,7 @@ class DFlare(Search):
 
     fitness: Fitness = field(default_factory=NoveltyFitness)
     selection: OperatorSelection = field(default_factory=MetropolisHastings)
-    patience: int | None = 50
+    patience: int | None = 5
     bisections: int = 10
 
     def __post_init__(self) -> None:
@@ -104,8 +104,7 @@ class DFlare(Search):
         """Mutate the best input until the models disagree."""
         fitness = self.fitness.start()
         selection = self.selection.start(tuple(domain.operators))
-        start = yield from _ask(seed, (), fitness)
-        best, refused = start, 0
+        best, refused = (yield from _ask(seed, (), fitness)), 0
         while not best.deviates:
             operator = selection.next(rng)
             x, mutation = domain.mutate(best.x, operator, rng)
@@ -114,12 +113,9 @@ class DFlare(Search):
                 mutant = yield from self._bisect(best, mutant, domain, fitness)
             accepted = fitness.accepts(mutant.distance, best.distance, mutant.new)
             selection.update(operator, accepted)
-            if mutant.deviates or accepted:
+            refused = 0 if accepted else refused + 1
+            if mutant.deviates or accepted or refused == self.patience:
                 best, refused = mutant, 0
-            else:
-                refused += 1
-            if refused == self.patience:
-                best, refused = start, 0
         return Found(best.x, best.labels, best.trace)
 
     def _bisect(

@@ -46,14 +46,14 @@ def test_only_accepted_mutants_stay_in_the_trace():
     np.testing.assert_array_equal(replay(SEED, found.trace, ImageDomain()), last)
 
 
-def test_patience_goes_back_to_the_seed():
+def test_patience_accepts_the_last_of_many_refused_mutants():
     steps = begin(DFlare(patience=3, bisections=0))
-    steps.send(answer((0, 0, 0.2)))
-    for _ in range(2):
-        steps.send(answer((0, 0, 0.9)))
-    for _ in range(3):
-        steps.send(answer((0, 0, 0.1)))
-    assert len(finish(steps, answer((0, 1, 0.0))).trace) == 1
+    mutants = [steps.send(answer((0, 0, distance))) for distance in (0.9, 0.1, 0.2)]
+    steps.send(answer((0, 0, 0.1)))  # the third refusal
+    steps.send(answer((0, 0, 0.0)))  # the first one after it
+    found = finish(steps, answer((0, 1, 0.0)))
+    assert len(found.trace) == 2
+    np.testing.assert_array_equal(replay(SEED, found.trace[:1], ImageDomain()), mutants[2][0])
 
 
 def test_without_patience_the_search_stays():

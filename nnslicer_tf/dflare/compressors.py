@@ -1,0 +1,201 @@
+"""Compressed versions of a Keras model, to make pairs with (paper, sections 2.2 and 5.4).
+
+Two kinds of 8-bit quantisation (TFLite files, as bytes), magnitude pruning, knowledge
+distillation, and the mutation of a share of the weights. The given model is never changed.
+Pruned models are not trained further, so that what is measured is the pruning's doing.
+
+Quantisation needs TensorFlow's converter; the rest works on every Keras backend.
+"""
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+from nnslicer_tf._random import as_generator
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = [
+    "distill",
+    "mutate_weights",
+    "prune_magnitude",
+    "quantize_dynamic",
+    "quantize_integer",
+    "with_softmax",
+]
+
+
+def with_softmax(model: keras.Model) -> keras.Model:
+    """Return a model that gives probabilities where `model` gives logits; weights are shared."""
+    outputs = keras.layers.Softmax(name="probabilities")(model.outputs[0])
+    return keras.Model(model.inputs, outputs, name=f"{model.name}_probabilities")
+
+
+def quantize_dynamic(model: keras.Model) -> bytes:
+    """Return a TFLite model with 8-bit weights; activations are quantised as it runs.
+
+    TFLite leaves kernels of fewer than 1,024 values in floating point.
+    """
+    converter = _converter(model)
+    return converter.convert()
+
+
+def quantize_integer(model: keras.Model, samples: np.ndarray) -> bytes:
+    """Return a TFLite model that computes with 8-bit integers from input to output.
+
+    Args:
+        model: a Keras model.
+        samples: `(samples, ...)` preprocessed inputs that show the range of every
+            activation; some hundred are enough.
+
+    Raises:
+        InvalidArgumentError: if there are no samples.
+    """
+    import tensorflow as tf
+
+    if not len(samples):
+        raise InvalidArgumentError("Integer quantisation needs at least one sample input.")
+    converter = _converter(model)
+    converter.representative_dataset = lambda: (
+        [sample[None].astype(np.float32)] for sample in samples
+    )
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+    converter.inference_input_type = tf.int8
+    converter.inference_output_type = tf.int8
+    return converter.convert()
+
+
+def prune_magnitude(model: keras.Model, ratio: float) -> keras.Model:
+    """Return a copy whose smallest weights are zero, the same share in every kernel.
+
+    Args:
+        model: a Keras model.
+        ratio: the share of weights that become zero, 0 … 1 (1 excluded); biases and other
+            vectors stay.
+
+    Raises:
+        InvalidArgumentError: if the ratio is out of range.
+    """
+    if not 0 <= ratio < 1:
+        raise InvalidArgumentError(f"ratio must be in 0 … 1, 1 excluded. Received: {ratio}")
+
+    def prune(weights: np.ndarray) -> np.ndarray:
+        count = int(ratio * weights.size)
+        smallest = np.argsort(np.abs(weights), axis=None, kind="stable")[:count]
+        pruned = weights.copy()
+        pruned.reshape(-1)[smallest] = 0
+        return pruned
+
+    return _changed(model, prune)
+
+
+def mutate_weights(
+    model: keras.Model, share: float, rng: int | np.random.Generator = 0
+) -> keras.Model:
+    """Return a copy in which a share of the weights is 10 % larger or smaller (section 5.4.1).
+
+    Args:
+        model: a Keras model.
+        share: the share of the weights of all kernels together, 0 … 1.
+        rng: chooses the weights and the direction of each.
+
+    Raises:
+        InvalidArgumentError: if the share is out of range.
+    """
+    if not 0 <= share <= 1:
+        raise InvalidArgumentError(f"share must be in 0 … 1. Received: {share}")
+    generator = as_generator(rng)
+    total = sum(weight.size for weight in model.get_weights() if weight.ndim > 1)
+    factors = np.ones(total, np.float32)
+    chosen = generator.choice(total, round(share * total), replace=False)
+    factors[chosen] = generator.choice(np.array([0.9, 1.1], np.float32), len(chosen))
+    position = 0
+
+    def mutate(weights: np.ndarray) -> np.ndarray:
+        nonlocal position
+        part = factors[position : position + weights.size]
+        position += weights.size
+        return weights * part.reshape(weights.shape)
+
+    return _changed(model, mutate)
+
+
+def distill(
+    teacher: keras.Model,
+    student: keras.Model,
+    x: np.ndarray,
+    *,
+    temperature: float = 4.0,
+    epochs: int = 10,
+    batch_size: int = 128,
+    learning_rate: float = 1e-3,
+    rng: int | np.random.Generator = 0,
+    progress: bool = True,
+) -> keras.Model:
+    """Train a copy of `student` to give the teacher's softened probabilities.
+
+    Args:
+        teacher: gives probabilities.
+        student: gives probabilities of the same classes, usually from a smaller network.
+        x: training inputs `(samples, ...)`.
+        temperature: softening of both models' probabilities, p^(1/T) normalised.
+        epochs: passes over `x`.
+        batch_size: samples a step.
+        learning_rate: of Adam.
+        rng: order of the samples. Weights start as they are in `student`.
+        progress: whether to show a progress bar.
+
+    Returns:
+        The trained student.
+
+    Raises:
+        InvalidArgumentError: if the outputs differ in size, or the temperature is not above 0.
+    """
+    if teacher.output_shape[1:] != student.output_shape[1:] or not temperature > 0:
+        raise InvalidArgumentError(
+            "Teacher and student need outputs of one size, and temperature must be above 0. "
+            f"Received: {teacher.output_shape}, {student.output_shape}, {temperature}"
+        )
+    learner = _copy(student)
+    soft = keras.layers.Lambda(lambda p: _soften(p, temperature))(learner.outputs[0])
+    trained = keras.Model(learner.inputs, soft)
+    trained.compile(keras.optimizers.Adam(learning_rate), "kl_divergence")
+    teaching = teacher.predict(x, batch_size=batch_size, verbose=0)
+    targets = keras.ops.convert_to_numpy(_soften(teaching, temperature))
+    generator = as_generator(rng)
+    for _ in range(epochs):
+        order = generator.permutation(len(x))
+        trained.fit(
+            x[order],
+            targets[order],
+            batch_size=batch_size,
+            shuffle=False,
+            verbose="auto" if progress else 0,
+        )
+    return learner
+
+
+def _soften(probabilities: np.ndarray, temperature: float) -> np.ndarray:
+    logits = keras.ops.log(keras.ops.maximum(probabilities, 1e-12))
+    return keras.ops.softmax(logits / temperature)
+
+
+def _converter(model: keras.Model) -> object:
+    import tensorflow as tf
+
+    converter = tf.lite.TFLiteConverter.from_keras_model(model)
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    return converter
+
+
+def _copy(model: keras.Model) -> keras.Model:
+    copy = keras.models.clone_model(model)
+    copy.set_weights(model.get_weights())
+    return copy
+
+
+def _changed(model: keras.Model, change: Callable[[np.ndarray], np.ndarray]) -> keras.Model:
+    """Return a copy whose kernels (weights of two dimensions or more) went through `change`."""
+    copy = _copy(model)
+    copy.set_weights([change(w) if w.ndim > 1 else w for w in model.get_weights()])
+    return copy

@@ -1,0 +1,238 @@
+"""DRepair: mend a compressed model's labels from its probabilities (paper, section 5.5).
+
+A perceptron with a single hidden layer learns, from seeds and the triggering inputs found
+for them, which label the original model gives where the compressed one gives a certain
+probability vector. The compressed model itself stays a black box.
+
+Cost: seconds for 1,000 inputs; the perceptron asks for microseconds an input.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.model_selection import KFold
+from sklearn.neural_network import MLPClassifier
+
+from nnslicer_tf.dflare.classifiers import Classifier, ModelLike, as_classifier
+from nnslicer_tf.dflare.deviations import DeviationSet
+from nnslicer_tf.dflare.pair import ModelPair
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+
+__all__ = ["Repair", "RepairScore", "RepairedClassifier", "cross_validate", "repair_data"]
+
+
+class Repair(ClassifierMixin, BaseEstimator):
+    """A perceptron from the compressed model's probabilities to the original's label.
+
+    A scikit-learn classifier: `fit`, `predict`, `predict_proba`, `get_params`.
+
+    Args:
+        hidden: units of the hidden layer.
+        max_iter: passes over the training data.
+        random_state: seed of the initial weights and of the order of the samples.
+    """
+
+    def __init__(self, hidden: int = 64, max_iter: int = 500, random_state: int = 0) -> None:
+        self.hidden = hidden
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+    def fit(self, probabilities: np.ndarray, labels: np.ndarray) -> "Repair":
+        """Learn from the compressed model's probabilities and the original's labels.
+
+        Args:
+            probabilities: `(inputs, classes)`.
+            labels: `(inputs,)` integers, the labels of the original model.
+
+        Raises:
+            InputShapeError: if there is not one label for each row of probabilities.
+            InvalidArgumentError: if a label is not a class.
+        """
+        probabilities, labels = np.asarray(probabilities), np.asarray(labels)
+        if probabilities.ndim != 2 or labels.shape != probabilities.shape[:1]:
+            raise InputShapeError(
+                "fit needs (inputs, classes) probabilities and (inputs,) labels. Received: "
+                f"{probabilities.shape} and {labels.shape}"
+            )
+        classes = probabilities.shape[1]
+        if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= classes:
+            raise InvalidArgumentError(f"Labels must be integers in 0 … {classes - 1}.")
+        network = MLPClassifier(
+            (self.hidden,),
+            solver="lbfgs",
+            max_iter=self.max_iter,
+            max_fun=10**9,
+            tol=0.0,
+            random_state=self.random_state,
+        )
+        self.network_ = _fit_quietly(network, probabilities, labels)
+        self.classes_ = self.network_.classes_
+        self.n_features_in_ = classes
+        return self
+
+    def predict(self, probabilities: np.ndarray) -> np.ndarray:
+        """Return the repaired labels, `(inputs,) int64`."""
+        return self.network_.predict(probabilities)
+
+    def predict_proba(self, probabilities: np.ndarray) -> np.ndarray:
+        """Return probabilities of `classes_`, `(inputs, known classes)`."""
+        return self.network_.predict_proba(probabilities)
+
+
+class RepairedClassifier(Classifier):
+    """A compressed model with its `Repair` behind it; gives probabilities of all classes.
+
+    Args:
+        compressed: the compressed model; anything that `as_classifier` takes.
+        repair: a fitted `Repair`.
+    """
+
+    def __init__(self, compressed: ModelLike, repair: Repair) -> None:
+        self.compressed = as_classifier(compressed)
+        self.repair = repair
+
+    def probabilities(self, inputs: np.ndarray) -> np.ndarray:
+        """Return the repaired probabilities; a label that the repair never saw gets 0."""
+        known = self.repair.predict_proba(self.compressed.probabilities(inputs))
+        repaired = np.zeros((len(inputs), self.repair.n_features_in_), np.float32)
+        repaired[:, self.repair.classes_] = known
+        return repaired
+
+
+@dataclass(frozen=True)
+class RepairData:
+    """Probabilities and labels for pairs of a seed and the triggering input found from it.
+
+    Attributes:
+        seeds: the compressed model's probabilities on the seeds, `(pairs, classes)`.
+        seed_labels: the original's labels on them, `(pairs,)`.
+        triggers: the compressed model's probabilities on the triggering inputs.
+        trigger_labels: the original's labels on them.
+    """
+
+    seeds: np.ndarray
+    seed_labels: np.ndarray
+    triggers: np.ndarray
+    trigger_labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class RepairScore:
+    """What a repair did to one test set (section 5.5.2).
+
+    Attributes:
+        triggers: deviations before the repair.
+        repair_count: triggering inputs that no longer deviate.
+        inducing_count: seeds that deviate only now.
+    """
+
+    triggers: int
+    seeds: int
+    repair_count: int
+    inducing_count: int
+
+    @property
+    def repair_ratio(self) -> float:
+        """Share of the triggering inputs that is repaired."""
+        return self.repair_count / self.triggers
+
+    @property
+    def inducing_ratio(self) -> float:
+        """Share of the seeds that is broken."""
+        return self.inducing_count / self.seeds
+
+    @property
+    def improvement_count(self) -> int:
+        """Deviations before minus deviations after."""
+        return self.repair_count - self.inducing_count
+
+    @property
+    def improvement_ratio(self) -> float:
+        """The improvement as a share of the deviations before."""
+        return self.improvement_count / self.triggers
+
+
+def repair_data(pair: ModelPair, seeds: np.ndarray, found: DeviationSet) -> RepairData:
+    """Ask the models about the seeds of successful searches and about what was found.
+
+    Args:
+        pair: the models of the search.
+        seeds: its seeds, `(seeds, ...)`.
+        found: its outcomes.
+
+    Raises:
+        InvalidArgumentError: if nothing was found.
+    """
+    if not found.found.any():
+        raise InvalidArgumentError("A repair needs triggering inputs, and none was found.")
+    before, after = pair.ask(seeds[found.found]), pair.ask(found.images)
+    return RepairData(before.compressed, before.labels[:, 0], after.compressed, after.labels[:, 0])
+
+
+def cross_validate(
+    data: RepairData, folds: int = 5, rng: int = 0, repair: Repair | None = None
+) -> pd.DataFrame:
+    """Score repairs on held-out pairs: every fold is the test set once.
+
+    A seed and its triggering input are always in the same fold.
+
+    Args:
+        data: pairs of seeds and triggering inputs.
+        folds: how many.
+        rng: seed of the folds and of the perceptrons.
+        repair: an unfitted `Repair` with other options; None: the default.
+
+    Returns:
+        One row a fold: `repair_count`, `repair_ratio`, `inducing_count`,
+        `inducing_ratio`, `improvement_count`, `improvement_ratio`.
+
+    Raises:
+        InvalidArgumentError: if there are fewer pairs than folds.
+    """
+    if not 2 <= folds <= len(data.seeds):
+        raise InvalidArgumentError(
+            f"folds must be in 2 … {len(data.seeds)}, the number of pairs. Received: {folds}"
+        )
+    options = {} if repair is None else repair.get_params()
+    rows = []
+    for train, test in _folds(len(data.seeds), folds, rng):
+        fitted = Repair(**{**options, "random_state": rng}).fit(
+            np.concatenate([data.seeds[train], data.triggers[train]]),
+            np.concatenate([data.seed_labels[train], data.trigger_labels[train]]),
+        )
+        rows.append(_row(score(fitted, data, test)))
+    return pd.DataFrame(rows)
+
+
+def score(repair: Repair, data: RepairData, test: np.ndarray) -> RepairScore:
+    """Score a fitted repair on the pairs with indices `test`."""
+    repaired = repair.predict(data.triggers[test]) == data.trigger_labels[test]
+    broken = repair.predict(data.seeds[test]) != data.seed_labels[test]
+    return RepairScore(len(test), len(test), int(repaired.sum()), int(broken.sum()))
+
+
+def _folds(count: int, folds: int, rng: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    return KFold(folds, shuffle=True, random_state=rng).split(np.arange(count))
+
+
+def _row(score: RepairScore) -> dict[str, float]:
+    names = ("repair", "inducing", "improvement")
+    return {
+        f"{name}_{kind}": getattr(score, f"{name}_{kind}")
+        for name in names
+        for kind in ("count", "ratio")
+    }
+
+
+def _fit_quietly(network: MLPClassifier, x: np.ndarray, y: np.ndarray) -> MLPClassifier:
+    """Fit; that the optimiser stops at `max_iter` is wanted, it stops the overfitting."""
+    import warnings
+
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return network.fit(x, y)
