@@ -203,7 +203,7 @@ def load_npz(path: str | os.PathLike) -> Dataset:
     if not path.is_file():
         raise InvalidArgumentError(f"There is no file '{path}'.")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise CorruptFileError(f"'{path}' is no readable .npz file: {error}") from error
@@ -340,7 +340,7 @@ def _tfds(name: str, split: str) -> "tf.data.Dataset":
 
 
 def _data_dir() -> Path:
-    return Path(os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")).expanduser()
+    return Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
 
 
 def _prepared(name: str) -> Any | None:

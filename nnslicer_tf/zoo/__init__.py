@@ -8,6 +8,7 @@ Adding a model: write its builder in the file of its family (arguments `input_sh
 `classes`), and add a line to `MODELS`.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -159,8 +160,10 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
         )
     model = build(name, *_SHAPES[dataset])
     try:
-        model.load_weights(path)
-    except (OSError, ValueError, KeyError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # Keras skips some misfits so
+            model.load_weights(path)
+    except (OSError, ValueError, KeyError, UserWarning) as error:
         raise CorruptFileError(f"'{path}' does not hold weights of '{name}': {error}") from error
     return model
 

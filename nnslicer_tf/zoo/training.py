@@ -1,7 +1,7 @@
 """Train a classifier of the zoo: cosine learning rate, augmentation, exact resume.
 
-What an epoch draws (order, flips, crops) depends on the seed and the epoch's number
-alone, and a checkpoint holds weights, optimiser and dropout states: a run that was
+What an epoch draws (order, flips, crops, dropout) depends on the seed and the epoch's
+number alone, and a checkpoint holds the weights and the optimiser's state: a run that was
 interrupted and resumed gives the same weights as one that was not, on the same machine.
 
 Memory: the training images as one float32 array. Time: see the logs in
@@ -109,10 +109,12 @@ def train(
     history = checkpoint.restore(model)
     for epoch in range(len(history), recipe.epochs):
         batches = _batches(data, recipe, rng, epoch)
-        model.reset_metrics()
-        for x, y in track(batches, f"epoch {epoch + 1}/{recipe.epochs}", steps, progress):
-            loss = model.train_on_batch(x, y)  # the mean since the last reset
-        row = {"epoch": epoch + 1, "loss": float(loss)}
+        _reseed_dropout(model, rng, epoch)
+        losses = [
+            model.train_on_batch(x, y)
+            for x, y in track(batches, f"epoch {epoch + 1}/{recipe.epochs}", steps, progress)
+        ]
+        row = {"epoch": epoch + 1, "mean_loss": float(np.mean(losses))}
         if validation is not None:
             row["validation_accuracy"] = accuracy(model, validation)
         history.append(row)
@@ -162,6 +164,13 @@ def _optimizer(recipe: Recipe, steps: int) -> keras.optimizers.Optimizer:
         )
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
     return optimizer
+
+
+def _reseed_dropout(model: keras.Model, rng: int, epoch: int) -> None:
+    """Set the random states of dropout layers; Keras does not restore them from a file."""
+    states = [v for v in model.variables if v.path.endswith("seed_generator_state")]
+    for i, state in enumerate(states):
+        state.assign(np.random.SeedSequence([rng, epoch, i]).generate_state(2))
 
 
 def _batches(

@@ -1,0 +1,1 @@
+"""Detect adversarial inputs from slices, and the attacks that make such inputs."""

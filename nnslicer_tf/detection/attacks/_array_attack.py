@@ -1,0 +1,99 @@
+"""The base class of this package's own attacks: Foolbox outside, NumPy inside."""
+
+from abc import abstractmethod
+from typing import Any
+
+import eagerpy as ep
+import numpy as np
+from foolbox.attacks.base import MinimizationAttack, get_criterion, raise_if_kwargs
+from foolbox.criteria import Misclassification
+from foolbox.models import Model
+
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = ["ArrayAttack", "Query"]
+
+_BATCH = 512
+
+
+class Query:
+    """What an attack may ask of the attacked model.
+
+    Attributes:
+        low: the smallest value of an input.
+        high: the largest.
+    """
+
+    def __init__(self, model: Model, like: ep.Tensor):
+        self._model = model
+        self._like = like
+        self.low, self.high = model.bounds
+
+    def logits(self, x: np.ndarray) -> np.ndarray:
+        """Return the logits (N, classes) of any number of images."""
+        parts = [
+            self._model(self._tensor(x[i : i + _BATCH])).numpy() for i in range(0, len(x), _BATCH)
+        ]
+        return np.concatenate(parts)
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Return the predicted classes (N,)."""
+        return self.logits(x).argmax(axis=1)
+
+    def gradient(self, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Return the gradients by x of each image's sum of weights × logits.
+
+        Args:
+            x: (N, height, width, channels) float32.
+            weights: (N, classes).
+        """
+        factors = self._tensor(weights)
+
+        def weighted(inputs: ep.Tensor) -> ep.Tensor:
+            return (self._model(inputs) * factors).sum()
+
+        _, gradient = ep.value_and_grad(weighted, self._tensor(x))
+        return gradient.numpy()
+
+    def _tensor(self, array: np.ndarray) -> ep.Tensor:
+        return ep.from_numpy(self._like, np.ascontiguousarray(array, np.float32))
+
+
+class ArrayAttack(MinimizationAttack):
+    """An untargeted attack on images that is written in NumPy."""
+
+    @abstractmethod
+    def perturb(self, query: Query, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the attacked images.
+
+        Args:
+            query: access to the model.
+            x: (N, height, width, channels) float32, within [query.low, query.high].
+            labels: (N,) the classes that are to be lost.
+        """
+
+    def run(
+        self,
+        model: Model,
+        inputs: Any,
+        criterion: Any,
+        *,
+        early_stop: float | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run the attack (Foolbox calls this)."""
+        raise_if_kwargs(kwargs)
+        criterion = get_criterion(criterion)
+        if not isinstance(criterion, Misclassification):
+            raise InvalidArgumentError(
+                f"{type(self).__name__} is untargeted: it takes labels or a Misclassification. "
+                f"Received: {criterion!r}"
+            )
+        x, restore_type = ep.astensor_(inputs)
+        if x.ndim != 4:
+            raise InvalidArgumentError(
+                f"{type(self).__name__} attacks images (N, height, width, channels). "
+                f"Received: shape {x.shape}"
+            )
+        attacked = self.perturb(Query(model, x), x.numpy().copy(), criterion.labels.numpy())
+        return restore_type(ep.from_numpy(x, attacked.astype(np.float32)))

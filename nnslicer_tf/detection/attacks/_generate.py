@@ -1,0 +1,282 @@
+"""Make adversarial examples for a Keras model: batch by batch, cached, resumable.
+
+Needs the TensorFlow backend of Keras. Cost: that of the attack, shown by a progress bar;
+memory: one batch and the results.
+"""
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._files import atomic_path
+from nnslicer_tf._progress import track
+from nnslicer_tf.datasets import Normalisation
+from nnslicer_tf.detection.attacks._logits import logits_model
+from nnslicer_tf.detection.attacks._table import AttackSpec, find_attack
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+from nnslicer_tf.instrument.fingerprint import model_fingerprint
+
+__all__ = ["AdversarialExamples", "generate"]
+
+_FORMAT = "nnslicer_tf adversarial batch 1"
+
+
+@dataclass(frozen=True)
+class AdversarialExamples:
+    """What an attack made of some inputs.
+
+    Attributes:
+        attack: the attack with its parameters.
+        x: (N, height, width, channels) float32 in [0, 1], the attacked inputs; where the
+            attack failed, its last attempt or the input itself.
+        success: (N,) bool: the model was right on the input and is wrong on `x`.
+        predicted: (N,) int64, the model's classes on `x`.
+    """
+
+    attack: AttackSpec
+    x: np.ndarray
+    success: np.ndarray
+    predicted: np.ndarray
+
+
+def generate(
+    model: keras.Model,
+    attack: str | AttackSpec,
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    normalise: Normalisation | None = None,
+    rng: int = 0,
+    cache: str | os.PathLike | None = None,
+    batch_size: int = 64,
+    progress: bool = True,
+) -> AdversarialExamples:
+    """Attack inputs that the model classifies correctly; leave the others alone.
+
+    Args:
+        model: a Keras model that ends in logits or a softmax (N, classes).
+        attack: a name of `ATTACKS`, or an `AttackSpec`.
+        x: (N, height, width, channels), values in [0, 1].
+        y: (N,) integer classes.
+        normalise: the normalisation that `model` was trained with, where it takes other
+            values than [0, 1] (`datasets.normalisation("cifar10", "standard")`); attacks
+            work in [0, 1], the normalisation becomes part of the attacked model.
+        rng: the seed; every batch's random numbers depend on it and on the batch alone.
+        cache: a folder; finished batches are kept there by attack, parameters, model,
+            data and seed, and are not made again.
+        batch_size: inputs that are attacked together.
+        progress: show a progress bar.
+
+    Raises:
+        InvalidArgumentError: for an unknown attack, data outside [0, 1], outputs that
+            are probabilities but not by a final softmax, or labels that do not fit.
+        InputShapeError: if x does not have the model's input shape.
+        CorruptFileError: if a cached batch is damaged.
+    """
+    spec = find_attack(attack) if isinstance(attack, str) else attack
+    x, y = _checked(model, x, y)
+    network = _Network(logits_model(model), normalise)
+    network.refuse_probabilities(x[:batch_size], y)
+    folder = None
+    if cache is not None:
+        folder = _cache_folder(Path(cache), model, spec, x, y, normalise, rng, batch_size)
+    starts = range(0, len(x), batch_size)
+    parts = []
+    for number, start in enumerate(track(starts, spec.name, len(starts), progress)):
+        batch = slice(start, start + batch_size)
+        path = folder / f"batch{number:05d}.npz" if folder else None
+        if path is not None and path.exists():
+            _, arrays = read_archive(path, _FORMAT, "batch of adversarial examples")
+            parts.append(arrays["x"])
+            continue
+        parts.append(_attack(network, spec, x[batch], y[batch], _seed(rng, spec.name, number)))
+        if path is not None:
+            write_archive(path, _FORMAT, {}, {"x": parts[-1]})
+    attacked = np.concatenate(parts)
+    predicted = network.predict(attacked, batch_size)
+    success = (network.predict(x, batch_size) == y) & (predicted != y)
+    return AdversarialExamples(spec, attacked, success, predicted)
+
+
+def _checked(model: keras.Model, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    x = np.asarray(x, np.float32)
+    shape = tuple(model.input_shape[1:])
+    if x.ndim != len(shape) + 1 or any(
+        b is not None and a != b for a, b in zip(x.shape[1:], shape, strict=True)
+    ):
+        raise InputShapeError(
+            f"The model '{model.name}' takes inputs of shape (N, {', '.join(map(str, shape))}). "
+            f"Received: x of shape {x.shape}"
+        )
+    if not len(x):
+        raise InvalidArgumentError("There is nothing to attack: x is empty.")
+    low, high = float(x.min()), float(x.max())
+    if not (low >= 0 and high <= 1):
+        raise InvalidArgumentError(
+            f"Attacks need values in [0, 1]; x has values from {low:g} to {high:g}. Load it "
+            'with normalise="unit", and give the model\'s own normalisation as `normalise`.'
+        )
+    y = np.asarray(y)
+    if y.shape != (len(x),) or not np.issubdtype(y.dtype, np.integer):
+        raise InvalidArgumentError(
+            f"y must be one integer class for each of the {len(x)} inputs. "
+            f"Received: {y.dtype} of shape {y.shape}"
+        )
+    # eagerpy 0.30 mixes dtypes by a function that NumPy 2 no longer has: int64 throughout.
+    return x, y.astype(np.int64)
+
+
+class _Network:
+    """The attacked model as Foolbox models, with its normalisation in front."""
+
+    def __init__(self, model: keras.Model, normalise: Normalisation | None):
+        import tensorflow as tf
+
+        self._tf = tf
+        # Values in [0, 1] are raw values / maximum.
+        mean = 0.0 if normalise is None else normalise.mean / normalise.maximum
+        std = 1.0 if normalise is None else normalise.std / normalise.maximum
+        mean, std = tf.constant(mean, tf.float32), tf.constant(std, tf.float32)
+
+        @tf.function(reduce_retracing=True)
+        def logits(inputs: Any) -> Any:
+            return model((inputs - mean) / std, training=False)
+
+        self._logits = logits
+
+    def foolbox(self, framework: str) -> Any:
+        """Return a Foolbox model on `"tensorflow"` or `"numpy"` arrays."""
+        import foolbox
+
+        if framework == "numpy":
+            return foolbox.NumPyModel(self.logits, bounds=(0, 1), data_format="channels_last")
+        device = "/GPU:0" if self._tf.config.list_physical_devices("GPU") else "/CPU:0"
+        return foolbox.TensorFlowModel(self._logits, bounds=(0, 1), device=device)
+
+    def tensor(self, array: np.ndarray, framework: str) -> Any:
+        return array if framework == "numpy" else self._tf.constant(array)
+
+    def logits(self, x: np.ndarray) -> np.ndarray:
+        return self._logits(self._tf.constant(x, self._tf.float32)).numpy()
+
+    def predict(self, x: np.ndarray, batch_size: int) -> np.ndarray:
+        parts = [
+            self.logits(x[i : i + batch_size]).argmax(axis=1) for i in range(0, len(x), batch_size)
+        ]
+        return np.concatenate(parts)
+
+    def refuse_probabilities(self, x: np.ndarray, y: np.ndarray) -> None:
+        outputs = self.logits(x)
+        if outputs.ndim != 2 or outputs.shape[1] < 2:
+            raise InvalidArgumentError(
+                f"Attacks need a classifier with logits (N, classes). It gave {outputs.shape}."
+            )
+        if y.min() < 0 or y.max() >= outputs.shape[1]:
+            raise InvalidArgumentError(
+                f"y has classes from {y.min()} to {y.max()}, the model has {outputs.shape[1]} "
+                "classes from 0."
+            )
+        if (outputs >= 0).all() and np.allclose(outputs.sum(axis=1), 1, atol=1e-4):
+            raise InvalidArgumentError(
+                "The model outputs probabilities, and its last layer is not one whose softmax "
+                "can be taken off. Give a model that ends in logits."
+            )
+
+
+def _attack(
+    network: _Network, spec: AttackSpec, x: np.ndarray, y: np.ndarray, seed: int
+) -> np.ndarray:
+    """Return one attacked batch; images that cannot be attacked come back as they were."""
+    attacked = x.copy()
+    index = np.flatnonzero(network.predict(x, len(x)) == y)
+    with _foolbox_randomness(seed), warnings.catch_warnings():
+        # Foolbox averages over queues that are still empty, and warns of what `success` says.
+        warnings.filterwarnings("ignore", "Mean of empty slice", RuntimeWarning)
+        warnings.filterwarnings("ignore", ".*failed to draw", UserWarning)
+        points = {}
+        if spec.start is not None and len(index):
+            start, success = _run(network, spec.start, x[index], y[index], seed, {})
+            index, start = index[success], start[success]
+            points = {"starting_points": network.tensor(start, spec.framework)}
+        if len(index):
+            attacked[index], _ = _run(network, spec, x[index], y[index], seed, points)
+    return np.clip(attacked, 0, 1)
+
+
+def _run(
+    network: _Network,
+    spec: AttackSpec,
+    x: np.ndarray,
+    y: np.ndarray,
+    seed: int,
+    points: dict[str, Any],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Run one Foolbox attack; return the clipped results and where they succeeded."""
+    _, clipped, success = spec(rng=seed)(
+        network.foolbox(spec.framework),
+        network.tensor(x, spec.framework),
+        network.tensor(y, spec.framework),
+        epsilons=spec.epsilon,
+        **points,
+    )
+    return np.array(clipped, np.float32), np.array(success, bool)
+
+
+@contextmanager
+def _foolbox_randomness(seed: int) -> Iterator[None]:
+    """Seed the global generators, from which Foolbox draws, and restore NumPy's after.
+
+    TensorFlow's global seed cannot be read, so it stays set.
+    """
+    import tensorflow as tf
+
+    state = np.random.get_state()  # noqa: NPY002
+    np.random.seed(seed)  # noqa: NPY002
+    tf.random.set_seed(seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
+
+
+def _seed(rng: int, attack: str, batch: int) -> int:
+    text = f"{rng} {attack} {batch}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+
+def _cache_folder(
+    cache: Path,
+    model: keras.Model,
+    spec: AttackSpec,
+    x: np.ndarray,
+    y: np.ndarray,
+    normalise: Normalisation | None,
+    rng: int,
+    batch_size: int,
+) -> Path:
+    """Return the folder of this run's batches; it holds what the run is made of."""
+    run = {
+        "attack": asdict(spec),
+        "model": model_fingerprint(model),
+        "data": hashlib.sha256(x.tobytes() + y.tobytes()).hexdigest(),
+        "mean": None if normalise is None else normalise.mean.tolist(),
+        "std": None if normalise is None else normalise.std.tolist(),
+        "rng": rng,
+        "batch_size": batch_size,
+    }
+    text = json.dumps(run, indent=1, sort_keys=True)
+    key = hashlib.sha256(text.encode()).hexdigest()[:16]
+    folder = cache / f"{spec.name}-{key}"
+    with atomic_path(folder / "run.json") as path:
+        path.write_text(text)
+    return folder

@@ -1,0 +1,205 @@
+"""The attacks with their parameters and budgets: the one place where they stand."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from importlib import import_module
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import foolbox
+
+__all__ = ["ATTACKS", "MNIST_ATTACKS", "AttackSpec", "find_attack"]
+
+
+@dataclass(frozen=True)
+class AttackSpec:
+    """An attack, its parameters and its budget; calling it makes the Foolbox attack.
+
+    Attributes:
+        name: the name in the paper's Table 4.
+        family: `"gradient"`, `"score"` or `"decision"`, as the paper groups them.
+        factory: `"module:class"` of the Foolbox attack.
+        parameters: keyword arguments of the class.
+        norm: the norm in which the attack is bounded or minimises.
+        epsilon: the bound on the change in that norm, for values in [0, 1]; None if the
+            attack looks for the smallest change it finds.
+        framework: `"tensorflow"` where gradients or TensorFlow's image operations are
+            needed, else `"numpy"`.
+        start: the attack that finds the adversarial points from which a decision-based
+            attack comes closer; what it cannot mislead is not attacked.
+    """
+
+    name: str
+    family: str
+    factory: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    norm: str = ""
+    epsilon: float | None = None
+    framework: str = "tensorflow"
+    start: "AttackSpec | None" = None
+
+    def __call__(self, rng: int | np.random.Generator = 0) -> "foolbox.Attack":
+        """Return the Foolbox attack; `rng` goes to a class that has such an argument.
+
+        Foolbox's own attacks draw from the global generators of NumPy and TensorFlow.
+        """
+        module, _, name = self.factory.partition(":")
+        factory = getattr(import_module(module), name)
+        if "rng" in signature(factory).parameters:
+            return factory(**self.parameters, rng=rng)
+        return factory(**self.parameters)
+
+
+_FOOLBOX = "foolbox.attacks"
+_HERE = "nnslicer_tf.detection.attacks"
+
+
+def _bounded(name: str, factory: str, epsilon: float, **parameters: Any) -> AttackSpec:
+    return AttackSpec(name, "gradient", f"{_FOOLBOX}:{factory}", parameters, "linf", epsilon)
+
+
+def _fgsm(name: str, epsilon: float) -> AttackSpec:
+    return _bounded(name, "LinfFastGradientAttack", epsilon)
+
+
+def _rpgd(name: str, epsilon: float) -> AttackSpec:
+    return _bounded(
+        name, "LinfProjectedGradientDescentAttack", epsilon, steps=40, random_start=True
+    )
+
+
+_NOISE = AttackSpec(
+    "LinearSearchBlendedUniformNoise",
+    "decision",
+    f"{_FOOLBOX}:LinearSearchBlendedUniformNoiseAttack",
+    {"directions": 200, "steps": 50},
+    "l2",
+    framework="numpy",
+)
+_SALT_AND_PEPPER = AttackSpec(
+    "SaltAndPepperNoise",
+    "decision",
+    f"{_FOOLBOX}:SaltAndPepperNoiseAttack",
+    {"steps": 100, "across_channels": True},
+    "l0",
+    framework="numpy",
+)
+
+_SPECS = (
+    _fgsm("FGSM_2", 2 / 256),
+    _fgsm("FGSM_4", 4 / 256),
+    _fgsm("FGSM_8", 8 / 256),
+    AttackSpec(
+        "DeepFoolLinf",
+        "gradient",
+        f"{_FOOLBOX}:LinfDeepFoolAttack",
+        {"steps": 50, "candidates": 10, "overshoot": 0.02},
+        "linf",
+    ),
+    AttackSpec(
+        "DeepFoolL2",
+        "gradient",
+        f"{_FOOLBOX}:L2DeepFoolAttack",
+        {"steps": 50, "candidates": 10, "overshoot": 0.02},
+        "l2",
+    ),
+    AttackSpec("JSMA", "gradient", f"{_HERE}.jsma:JSMAAttack", {"share": 0.145}, "l0"),
+    _rpgd("RPGD_2", 2 / 256),
+    _rpgd("RPGD_4", 4 / 256),
+    _rpgd("RPGD_8", 8 / 256),
+    AttackSpec(
+        "CWL2",
+        "gradient",
+        f"{_FOOLBOX}:L2CarliniWagnerAttack",
+        {"binary_search_steps": 5, "steps": 100, "stepsize": 0.01, "initial_const": 0.1},
+        "l2",
+    ),
+    AttackSpec(
+        "ADef",
+        "score",
+        f"{_HERE}.adef:ADefAttack",
+        {"steps": 50, "candidates": 10, "smoothness": 1.0, "max_shift": 3.0},
+        "linf",
+    ),
+    AttackSpec(
+        "SinglePixel",
+        "score",
+        f"{_HERE}.single_pixel:SinglePixelAttack",
+        {"max_pixels": 256},
+        "l0",
+        framework="numpy",
+    ),
+    AttackSpec(
+        "LocalSearch",
+        "decision",
+        f"{_HERE}.local_search:LocalSearchAttack",
+        {"rounds": 30, "candidates": 64, "pixels_a_round": 5},
+        "l0",
+        framework="numpy",
+    ),
+    AttackSpec(
+        "Boundary",
+        "decision",
+        f"{_FOOLBOX}:BoundaryAttack",
+        {"steps": 1000},
+        "l2",
+        framework="numpy",
+        start=_NOISE,
+    ),
+    AttackSpec(
+        "Spatial",
+        "decision",
+        f"{_FOOLBOX}:SpatialAttack",
+        {"max_translation": 3, "max_rotation": 30, "num_translations": 5, "num_rotations": 5},
+    ),
+    AttackSpec(
+        "Pointwise",
+        "decision",
+        f"{_FOOLBOX}:PointwiseAttack",
+        {"l2_binary_search": False},
+        "l0",
+        # On TensorFlow tensors, eagerpy refuses the indices that this attack gives it.
+        framework="numpy",
+        start=_SALT_AND_PEPPER,
+    ),
+    AttackSpec(
+        "GaussianBlur",
+        "decision",
+        f"{_FOOLBOX}:GaussianBlurAttack",
+        {"steps": 100, "max_sigma": 8.0, "channel_axis": -1},
+        "l2",
+        framework="numpy",
+    ),
+)
+
+ATTACKS: dict[str, AttackSpec] = {spec.name: spec for spec in _SPECS}
+"""The paper's attacks for CIFAR-10, in the order of its Table 4."""
+
+_MNIST_EPSILONS = {"2": 0.1, "4": 0.2, "8": 0.3}
+
+MNIST_ATTACKS: dict[str, AttackSpec] = {
+    name: replace(spec, epsilon=_MNIST_EPSILONS[name[-1]]) if spec.epsilon else spec
+    for name, spec in ATTACKS.items()
+}
+"""The same with FGSM and RPGD bounded by 0.1, 0.2, 0.3: on black and white digits a
+change of 8/256 misleads nobody."""
+
+
+def find_attack(name: str, table: Mapping[str, AttackSpec] = ATTACKS) -> AttackSpec:
+    """Return the attack of that name.
+
+    Raises:
+        InvalidArgumentError: for an unknown name; it names those that are near.
+    """
+    if name in table:
+        return table[name]
+    by_lower = {known.lower(): known for known in table}
+    near = [by_lower[match] for match in get_close_matches(name.lower(), by_lower, n=3)]
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    raise InvalidArgumentError(f"Unknown attack '{name}'.{hint} There are {', '.join(table)}.")

@@ -1,0 +1,122 @@
+"""ADef: adversarial deformations.
+
+Alaifari, Alberti, Gauksson, "ADef: an iterative algorithm to construct adversarial
+deformations", ICLR 2019, algorithm 1. An image is deformed by a smooth vector field τ,
+x(s) ↦ x(s + τ(s)); to first order, the logit difference f to another class changes by
+⟨α, τ⟩ with α the product of f's gradient and the image's derivative. The smoothed field
+of least norm that brings f to zero is applied, again and again.
+
+Cost: one gradient for each candidate class and step, for all images that are not yet
+misclassified.
+"""
+
+import numpy as np
+from foolbox.distances import linf
+from scipy.ndimage import gaussian_filter
+
+from nnslicer_tf.detection.attacks._array_attack import ArrayAttack, Query
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = ["ADefAttack"]
+
+
+class ADefAttack(ArrayAttack):
+    """ADef.
+
+    Args:
+        steps: the largest number of deformations.
+        candidates: how many classes, the label's included, are considered.
+        smoothness: the standard deviation, in pixels, of the Gaussian that smooths the
+            field; 0 for none.
+        max_shift: the farthest, in pixels, that the deformations together may move any
+            pixel; an image that needs more is given up.
+        overshoot: the field is multiplied by 1 + overshoot, to pass the boundary.
+    """
+
+    distance = linf
+
+    def __init__(
+        self,
+        steps: int = 50,
+        candidates: int = 10,
+        smoothness: float = 1.0,
+        max_shift: float = 3.0,
+        overshoot: float = 0.1,
+    ):
+        if steps < 1 or candidates < 2 or smoothness < 0 or max_shift <= 0:
+            raise InvalidArgumentError(
+                "ADef needs steps ≥ 1, candidates ≥ 2, smoothness ≥ 0 and max_shift > 0. "
+                f"Received: {steps}, {candidates}, {smoothness}, {max_shift}"
+            )
+        self.steps = steps
+        self.candidates = candidates
+        self.smoothness = smoothness
+        self.max_shift = max_shift
+        self.overshoot = overshoot
+
+    def perturb(self, query: Query, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the attacked images; see the base class."""
+        logits = query.logits(x)
+        active = np.flatnonzero(logits.argmax(axis=1) == labels)
+        logits[np.arange(len(x)), labels] = -np.inf
+        others = np.argsort(-logits, axis=1)[:, : min(self.candidates, logits.shape[1]) - 1]
+        shift = np.zeros((*x.shape[:3], 2))
+        for _ in range(self.steps):
+            if not len(active):
+                break
+            field = self._field(query, x[active], labels[active], others[active])
+            shift[active] += field
+            kept = np.linalg.norm(shift[active], axis=-1).max(axis=(1, 2)) <= self.max_shift
+            active, field = active[kept], field[kept]
+            x[active] = np.clip(deform(x[active], field), query.low, query.high)
+            if len(active):
+                active = active[query.predict(x[active]) == labels[active]]
+        return x
+
+    def _field(
+        self, query: Query, x: np.ndarray, labels: np.ndarray, others: np.ndarray
+    ) -> np.ndarray:
+        """Return the smallest field (N, height, width, 2) towards any candidate class."""
+        logits = query.logits(x)
+        rows = np.arange(len(x))
+        slopes = np.stack(np.gradient(x, axis=(1, 2)), axis=-1)
+        best = np.zeros((*x.shape[:3], 2))
+        smallest = np.full(len(x), np.inf)
+        for other in others.T:
+            weights = np.zeros_like(logits)
+            weights[rows, other] = 1
+            weights[rows, labels] = -1
+            difference = logits[rows, other] - logits[rows, labels]
+            alpha = np.einsum("nhwc,nhwcd->nhwd", query.gradient(x, weights), slopes)
+            smooth = self._smooth(alpha)
+            scale = -difference / ((smooth**2).sum(axis=(1, 2, 3)) + 1e-12)
+            field = (1 + self.overshoot) * scale[:, None, None, None] * self._smooth(smooth)
+            size = np.linalg.norm(field, axis=-1).max(axis=(1, 2))
+            better = size < smallest
+            best[better], smallest[better] = field[better], size[better]
+        return best
+
+    def _smooth(self, field: np.ndarray) -> np.ndarray:
+        # Zero outside the image makes the filter its own adjoint, as the derivation needs.
+        sigma = (0, self.smoothness, self.smoothness, 0)
+        return gaussian_filter(field, sigma, mode="constant")
+
+
+def deform(x: np.ndarray, field: np.ndarray) -> np.ndarray:
+    """Return the images s ↦ x(s + field(s)), bilinear, edges continued.
+
+    Args:
+        x: (N, height, width, channels).
+        field: (N, height, width, 2) shifts in rows and columns.
+    """
+    count, height, width, _ = x.shape
+    rows = np.clip(np.arange(height)[:, None] + field[..., 0], 0, height - 1)
+    columns = np.clip(np.arange(width) + field[..., 1], 0, width - 1)
+    top = np.minimum(rows.astype(int), max(height - 2, 0))
+    left = np.minimum(columns.astype(int), max(width - 2, 0))
+    down, right = (rows - top)[..., None], (columns - left)[..., None]
+    below, beside = np.minimum(top + 1, height - 1), np.minimum(left + 1, width - 1)
+    n = np.arange(count)[:, None, None]
+    upper = x[n, top, left] * (1 - right) + x[n, top, beside] * right
+    lower = x[n, below, left] * (1 - right) + x[n, below, beside] * right
+    return upper * (1 - down) + lower * down

@@ -1,0 +1,98 @@
+"""The Jacobian-based saliency map attack.
+
+Papernot, McDaniel, Jha, Fredrikson, Celik, Swami, "The limitations of deep learning in
+adversarial settings", EuroS&P 2016, algorithms 2 and 3. In every step the pair of values
+that most helps the target class, and hurts the others, is set to its largest value.
+
+Cost: two gradients a step for all images that are not yet misclassified, and at most
+share × values / 2 steps. The best pair is sought among the best values by three orders,
+not among all pairs.
+"""
+
+import numpy as np
+from foolbox.distances import l0
+
+from nnslicer_tf.detection.attacks._array_attack import ArrayAttack, Query
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = ["JSMAAttack"]
+
+_CANDIDATES = 32  # by each of three orders
+
+
+class JSMAAttack(ArrayAttack):
+    """JSMA, towards the class that the model holds second most likely.
+
+    Args:
+        share: the largest share of an image's values that may change, in (0, 1].
+    """
+
+    distance = l0
+
+    def __init__(self, share: float = 0.145):
+        if not 0 < share <= 1:
+            raise InvalidArgumentError(f"share must be in (0, 1]. Received: {share}")
+        self.share = share
+
+    def perturb(self, query: Query, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the attacked images; see the base class."""
+        flat = x.reshape(len(x), -1)  # a view: writing to it writes to x
+        logits = query.logits(x)
+        classes = logits.shape[1]
+        predicted = logits.argmax(axis=1)
+        logits[np.arange(len(x)), labels] = -np.inf
+        target = np.eye(classes)[logits.argmax(axis=1)]
+        free = flat < query.high
+        active = np.flatnonzero(predicted == labels)
+        for _ in range(int(self.share * flat.shape[1] / 2)):
+            if not len(active):
+                break
+            towards = query.gradient(x[active], target[active])
+            away = query.gradient(x[active], 1 - target[active])
+            pairs, found = _best_pairs(
+                towards.reshape(len(active), -1), away.reshape(len(active), -1), free[active]
+            )
+            active, pairs = active[found], pairs[found]
+            flat[active[:, None], pairs] = query.high
+            free[active[:, None], pairs] = False
+            if len(active):
+                active = active[query.predict(x[active]) == labels[active]]
+        return x
+
+
+def _best_pairs(
+    towards: np.ndarray, away: np.ndarray, free: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return each image's pair of values with the largest saliency, and where there is one.
+
+    The saliency of (p, q) is -(t_p + t_q)(a_p + a_q) where the first factor is positive
+    and the second negative.
+
+    Args:
+        towards: (N, values) the target logit's gradient t.
+        away: (N, values) the gradient a of the sum of all other logits.
+        free: (N, values) bool, the values that may still change.
+
+    Returns:
+        Indices (N, 2), and (N,) bool.
+    """
+    up = np.where(free, towards, -np.inf)
+    down = np.where(free, -away, -np.inf)
+    both = up / (np.abs(towards).max(1, keepdims=True) + 1e-12) + down / (
+        np.abs(away).max(1, keepdims=True) + 1e-12
+    )
+    count = min(_CANDIDATES, towards.shape[1] - 1)
+    index = np.concatenate(
+        [np.argpartition(-order, count, axis=1)[:, :count] for order in (up, down, both)], axis=1
+    )
+    up = np.take_along_axis(up, index, 1)
+    down = np.take_along_axis(down, index, 1)
+    gain = up[:, :, None] + up[:, None, :]
+    loss = down[:, :, None] + down[:, None, :]
+    allowed = (gain > 0) & (loss > 0) & (index[:, :, None] != index[:, None, :])
+    saliency = np.where(allowed, np.where(allowed, gain, 0) * np.where(allowed, loss, 0), -np.inf)
+    best = saliency.reshape(len(index), -1).argmax(axis=1)
+    first, second = np.divmod(best, index.shape[1])
+    rows = np.arange(len(index))
+    pairs = np.stack([index[rows, first], index[rows, second]], axis=1)
+    return pairs, allowed.any(axis=(1, 2))

@@ -1,0 +1,116 @@
+"""The greedy local-search attack.
+
+Narodytska and Kasiviswanathan, "Simple black-box adversarial attacks on deep neural
+networks", CVPR Workshops 2017, algorithm 1 (LocSearchAdv). In every round each candidate
+pixel is perturbed strongly, alone, and the label's probability is read; the pixels that
+lower it most are changed for good, cyclically within the bounds; the next candidates are
+the pixels around them. Here a pixel is changed once only: changed again and again, it
+comes back to where it was.
+
+Cost: `candidates` images a round, for every image not yet misclassified.
+"""
+
+import numpy as np
+from foolbox.distances import l0
+from scipy.special import log_softmax
+
+from nnslicer_tf._random import as_generator
+from nnslicer_tf.detection.attacks._array_attack import ArrayAttack, Query
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = ["LocalSearchAttack"]
+
+
+class LocalSearchAttack(ArrayAttack):
+    """LocSearchAdv, with the paper's names in brackets.
+
+    Args:
+        rounds: the largest number of rounds (R).
+        candidates: the pixels that are tried in a round, at most.
+        pixels_a_round: the pixels that are changed in a round (t).
+        strength: the factor of the trial perturbation (p).
+        factor: the factor of the lasting one, between 1 and 2 (r).
+        radius: the half width of the square of new candidates around a pixel (d).
+        rng: which candidates are drawn.
+    """
+
+    distance = l0
+
+    def __init__(
+        self,
+        rounds: int = 30,
+        candidates: int = 64,
+        pixels_a_round: int = 5,
+        strength: float = 10.0,
+        factor: float = 1.5,
+        radius: int = 5,
+        rng: int | np.random.Generator = 0,
+    ):
+        if min(rounds, candidates, pixels_a_round, radius) < 1 or not 1 <= factor <= 2:
+            raise InvalidArgumentError(
+                "LocalSearch needs rounds, candidates, pixels_a_round and radius ≥ 1 and "
+                f"1 ≤ factor ≤ 2. Received: {rounds}, {candidates}, {pixels_a_round}, "
+                f"{radius}, {factor}"
+            )
+        self.rounds = rounds
+        self.candidates = candidates
+        self.pixels_a_round = pixels_a_round
+        self.strength = strength
+        self.factor = factor
+        self.radius = radius
+        self.rng = rng
+
+    def perturb(self, query: Query, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the attacked images; see the base class."""
+        generator = as_generator(self.rng)
+        _, height, width, _ = x.shape
+        untouched = np.ones((len(x), height, width), bool)
+        near = np.ones((len(x), height, width), bool)
+        active = np.flatnonzero(query.predict(x) == labels)
+        for _ in range(self.rounds):
+            if not len(active):
+                break
+            for i in active:
+                pool = np.flatnonzero(near[i] & untouched[i])
+                if not len(pool):
+                    pool = np.flatnonzero(untouched[i])
+                pixels = generator.choice(pool, min(self.candidates, len(pool)), replace=False)
+                scores = self._scores(query, x[i], labels[i], pixels)
+                chosen = pixels[np.argsort(scores)[: self.pixels_a_round]]
+                rows, columns = np.divmod(chosen, width)
+                x[i, rows, columns] = self._cyclic(query, x[i, rows, columns])
+                untouched[i, rows, columns] = False
+                near[i] = self._around(rows, columns, height, width)
+            active = active[query.predict(x[active]) == labels[active]]
+            active = active[untouched[active].any(axis=(1, 2))]
+        return x
+
+    def _scores(
+        self, query: Query, image: np.ndarray, label: int, pixels: np.ndarray
+    ) -> np.ndarray:
+        """Return the label's log probability (candidates,) with each pixel perturbed."""
+        rows, columns = np.divmod(pixels, image.shape[1])
+        middle, scale = (query.low + query.high) / 2, query.high - query.low
+        tried = np.repeat(image[None], len(pixels), axis=0)
+        sign = np.sign(image[rows, columns] - middle)
+        # Beyond the bounds, as in the paper: only a probe, never an output.
+        tried[np.arange(len(pixels)), rows, columns] = middle + self.strength * scale * sign
+        return log_softmax(query.logits(tried), axis=1)[:, label]
+
+    def _cyclic(self, query: Query, values: np.ndarray) -> np.ndarray:
+        """Return values, centred on the middle, times the factor, wrapped at the bounds."""
+        middle, scale = (query.low + query.high) / 2, query.high - query.low
+        stretched = self.factor * (values - middle)
+        wrapped = (stretched + scale / 2) % scale - scale / 2
+        inside = np.abs(stretched) <= scale / 2
+        return np.where(inside, stretched, wrapped) + middle
+
+    def _around(self, rows: np.ndarray, columns: np.ndarray, height: int, width: int) -> np.ndarray:
+        """Return a mask (height, width) of the squares around the given pixels."""
+        near = np.zeros((height, width), bool)
+        for row, column in zip(rows, columns, strict=True):
+            near[
+                max(row - self.radius, 0) : row + self.radius + 1,
+                max(column - self.radius, 0) : column + self.radius + 1,
+            ] = True
+        return near

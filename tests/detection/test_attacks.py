@@ -1,0 +1,294 @@
+"""The table of attacks, and adversarial examples for Keras models."""
+
+import csv
+import dataclasses
+import json
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf._files import data_folder
+from nnslicer_tf.detection import attacks
+from nnslicer_tf.detection.attacks import _generate, generate, logits_model
+from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
+
+COUNT = 10
+
+
+@pytest.fixture(scope="module")
+def model():
+    return zoo.load("digits_cnn")
+
+
+@pytest.fixture(scope="module")
+def data():
+    return datasets.load("digits", f"test[:{COUNT}]")
+
+
+def test_the_table_has_the_papers_attacks_in_its_order():
+    path = data_folder() / "paper" / "nnslicer" / "table4.csv"
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    rows = [row for row in csv.DictReader(lines) if row["method"] == "NNSlicer"]
+    assert [row["attack"] for row in rows[:-1]] == list(attacks.ATTACKS)
+    for row in rows[:-1]:
+        assert row["family"].lower() == f"{attacks.ATTACKS[row['attack']].family}-based"
+
+
+def test_the_papers_averages_follow_from_its_rows():
+    path = data_folder() / "paper" / "nnslicer" / "table4.csv"
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    rows = [row for row in csv.DictReader(lines) if row["method"] == "NNSlicer"]
+    for column in ("precision", "recall", "f1"):
+        mean = np.mean([float(row[column]) for row in rows[:-1]])
+        assert mean == pytest.approx(float(rows[-1][column]), abs=0.006)
+
+
+@pytest.mark.parametrize("name", attacks.ATTACKS)
+def test_every_attack_on_a_real_model(model, data, name):
+    spec = attacks.MNIST_ATTACKS[name]
+    if name == "CWL2":
+        spec = dataclasses.replace(spec, parameters={**spec.parameters, "steps": 30})
+    result = generate(model, spec, data.x, data.y, batch_size=8, progress=False)
+    assert result.x.shape == data.x.shape
+    assert (result.x.min() >= 0) and (result.x.max() <= 1)
+    before = model.predict(data.x, verbose=0).argmax(axis=1)
+    after = model.predict(result.x, verbose=0).argmax(axis=1)
+    assert np.array_equal(result.success, (before == data.y) & (after != data.y))
+    assert np.array_equal(result.predicted, after)
+    assert result.success.any() or name in ("FGSM_2", "RPGD_2", "SinglePixel")
+    if spec.epsilon is not None:
+        assert np.abs(result.x - data.x).max() <= spec.epsilon + 1e-6
+    wrong = before != data.y
+    assert np.array_equal(result.x[wrong], data.x[wrong])
+
+
+def test_fgsm_on_a_linear_model_in_closed_form():
+    # FGSM moves every value by ε; a linear model's margin falls by ε · ‖w₀ - w₁‖₁.
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(16, 2)).astype(np.float32)
+    inputs = keras.Input((4, 4, 1))
+    dense = layers.Dense(2)
+    linear = keras.Model(inputs, dense(layers.Flatten()(inputs)))
+    dense.set_weights([weights, -0.5 * weights.sum(axis=0)])
+    x = rng.uniform(0.3, 0.7, (80, 4, 4, 1)).astype(np.float32)
+    scores = (x.reshape(80, 16) - 0.5) @ (weights[:, 1] - weights[:, 0])
+    y = (scores > 0).astype(int)
+    spec = dataclasses.replace(attacks.ATTACKS["FGSM_8"], epsilon=0.05)
+    result = generate(linear, spec, x, y, progress=False)
+    expected = np.abs(scores) < 0.05 * np.abs(weights[:, 1] - weights[:, 0]).sum()
+    assert np.array_equal(result.success, expected)
+    assert 5 < expected.sum() < 75
+
+
+def test_a_standardised_model_is_attacked_in_its_own_scale(model, data):
+    # The same network behind another normalisation of its input: equal results.
+    scale = datasets.normalisation("digits", "standard")
+    inputs = keras.Input((8, 8, 1))
+    shifted = layers.Rescaling(
+        (scale.std / scale.maximum).item(), (scale.mean / scale.maximum).item()
+    )(inputs)
+    standard = keras.Model(inputs, model(shifted))
+    spec = attacks.MNIST_ATTACKS["FGSM_4"]
+    one = generate(model, spec, data.x, data.y, progress=False)
+    two = generate(standard, spec, data.x, data.y, normalise=scale, progress=False)
+    np.testing.assert_allclose(one.x, two.x, atol=1e-5)
+    assert np.array_equal(one.success, two.success)
+
+
+def test_models_with_a_softmax_are_attacked_on_their_logits(model, data):
+    inputs = keras.Input((8, 8, 1))
+    probabilities = keras.Model(inputs, layers.Softmax()(model(inputs)))
+    spec = attacks.MNIST_ATTACKS["RPGD_4"]
+    one = generate(model, spec, data.x, data.y, progress=False)
+    two = generate(probabilities, spec, data.x, data.y, progress=False)
+    np.testing.assert_allclose(one.x, two.x, atol=1e-5)
+
+
+# --- cache and random numbers ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["RPGD_4", "Boundary", "Pointwise", "LocalSearch"])
+def test_batches_are_made_once_and_resumed(model, data, tmp_path, monkeypatch, name):
+    spec = attacks.MNIST_ATTACKS[name]
+    if name == "Boundary":
+        spec = dataclasses.replace(spec, parameters={"steps": 50})
+
+    def run(**options):
+        return generate(model, spec, data.x, data.y, batch_size=4, progress=False, **options)
+
+    whole = run()
+    attack, calls = _generate._attack, []
+
+    def interrupted(*args):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return attack(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_generate, "_attack", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(cache=tmp_path)
+    assert np.array_equal(run(cache=tmp_path).x, whole.x)
+    with monkeypatch.context() as patch:
+        patch.setattr(_generate, "_attack", None)  # not called: all is cached
+        assert np.array_equal(run(cache=tmp_path).x, whole.x)
+
+
+def test_the_cache_tells_runs_apart(model, data, tmp_path):
+    other = zoo.load("digits_cnn")
+    other.layers[-1].bias.assign_add(np.arange(10) * 0.01)
+    spec = attacks.MNIST_ATTACKS["RPGD_2"]
+    stronger = dataclasses.replace(spec, epsilon=0.15)
+    shorter = dataclasses.replace(spec, parameters={**spec.parameters, "steps": 5})
+
+    def run(network=model, attack=spec, x=data.x, rng=0):
+        generate(network, attack, x, data.y, rng=rng, cache=tmp_path, progress=False)
+        return len(list(tmp_path.iterdir()))
+
+    assert run() == run() == 1
+    assert run(rng=1) == 2
+    assert run(attack=stronger) == 3
+    assert run(attack=shorter) == 4
+    assert run(network=other) == 5
+    assert run(x=data.x * 0.5) == 6
+    records = [json.loads(p.read_text()) for p in tmp_path.glob("*/run.json")]
+    assert {record["attack"]["epsilon"] for record in records} == {0.1, 0.15}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # NumPy's file
+def test_a_damaged_batch_is_named(model, data, tmp_path):
+    generate(model, "FGSM_8", data.x, data.y, cache=tmp_path, progress=False)
+    (path,) = tmp_path.glob("*/batch*.npz")
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CorruptFileError, match=str(path)):
+        generate(model, "FGSM_8", data.x, data.y, cache=tmp_path, progress=False)
+
+
+def test_seeds_decide_and_numpys_global_state_is_kept(model, data):
+    spec = attacks.MNIST_ATTACKS["Pointwise"]
+    np.random.seed(5)  # noqa: NPY002
+    expected = np.random.random()  # noqa: NPY002
+    np.random.seed(5)  # noqa: NPY002
+    one = generate(model, spec, data.x, data.y, rng=1, progress=False)
+    assert np.random.random() == expected  # noqa: NPY002
+    again = generate(model, spec, data.x, data.y, rng=1, progress=False)
+    other = generate(model, spec, data.x, data.y, rng=2, progress=False)
+    assert np.array_equal(one.x, again.x)
+    assert not np.array_equal(one.x, other.x)
+
+
+def test_what_the_start_attack_cannot_mislead_is_left_alone(data):
+    # The model says 3, whatever it sees.
+    inputs = keras.Input((8, 8, 1))
+    dense = layers.Dense(10, kernel_initializer="zeros")
+    stubborn = keras.Model(inputs, dense(layers.Flatten()(inputs)))
+    dense.bias.assign(5 * np.eye(10)[3])
+    y = np.full(COUNT, 3)
+    for name in ("Boundary", "Pointwise"):
+        result = generate(stubborn, name, data.x, y, progress=False)
+        assert not result.success.any()
+        assert np.array_equal(result.x, data.x)
+
+
+# --- bad input -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("FGSM_3", "Did you mean FGSM_8 or FGSM_4 or FGSM_2"),
+        ("deepfooll2", "Did you mean DeepFoolL2"),
+        ("zebra", "Unknown attack 'zebra'. There are FGSM_2"),
+    ],
+)
+def test_unknown_attacks_are_answered_by_near_names(model, data, name, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        generate(model, name, data.x, data.y)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"x": lambda d: d.x * 16}, InvalidArgumentError, "values from 0 to 16"),
+        ({"x": lambda d: d.x - 0.5}, InvalidArgumentError, "values from -0.5"),
+        ({"x": lambda d: d.x * np.nan}, InvalidArgumentError, "values from nan"),
+        ({"x": lambda d: d.x[:, :4]}, InputShapeError, r"\(N, 8, 8, 1\)"),
+        ({"x": lambda d: d.x[0]}, InputShapeError, r"\(N, 8, 8, 1\)"),
+        ({"x": lambda d: d.x[:0]}, InvalidArgumentError, "empty"),
+        ({"y": lambda d: d.y[:3]}, InvalidArgumentError, "one integer class"),
+        ({"y": lambda d: d.y / 2}, InvalidArgumentError, "one integer class"),
+        ({"y": lambda d: d.y + 7}, InvalidArgumentError, "10 classes from 0"),
+    ],
+)
+def test_wrong_data_is_refused(model, data, change, error, message):
+    arguments = {"x": data.x, "y": data.y} | {k: f(data) for k, f in change.items()}
+    with pytest.raises(error, match=message):
+        generate(model, "FGSM_8", **arguments)
+
+
+def test_probabilities_that_no_softmax_made_are_refused(data):
+    inputs = keras.Input((8, 8, 1))
+    x = keras.ops.exp(layers.Dense(10)(layers.Flatten()(inputs)))
+    model = keras.Model(inputs, x / keras.ops.sum(x, axis=1, keepdims=True))
+    with pytest.raises(InvalidArgumentError, match="outputs probabilities"):
+        generate(model, "FGSM_8", data.x, data.y)
+
+
+# --- logits ----------------------------------------------------------------------------
+
+
+def _dense_softmax():
+    return keras.Sequential([keras.Input((6,)), layers.Dense(4, activation="softmax")])
+
+
+def _softmax_layer():
+    return keras.Sequential([keras.Input((6,)), layers.Dense(4), layers.Softmax()])
+
+
+def _activation_layer():
+    return keras.Sequential([keras.Input((6,)), layers.Dense(4), layers.Activation("softmax")])
+
+
+def _softmax_operation():
+    inputs = keras.Input((6,))
+    return keras.Model(inputs, keras.ops.softmax(layers.Dense(4)(inputs)))
+
+
+def _nested():
+    inputs = keras.Input((6,))
+    return keras.Model(inputs, _dense_softmax()(layers.Dense(6, activation="relu")(inputs)))
+
+
+@pytest.mark.parametrize(
+    "build", [_dense_softmax, _softmax_layer, _activation_layer, _softmax_operation, _nested]
+)
+def test_logits_are_what_the_softmax_was_taken_of(build):
+    model = build()
+    x = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
+    probabilities = model.predict(x, verbose=0)
+    logits = logits_model(model).predict(x, verbose=0)
+    assert not np.allclose(logits.sum(axis=1), 1)
+    np.testing.assert_allclose(keras.ops.softmax(logits), probabilities, atol=1e-6)
+    assert np.array_equal(model.predict(x, verbose=0), probabilities)
+
+
+def test_a_model_with_logits_is_taken_as_it_is(model):
+    assert logits_model(model) is model
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "log_softmax"])
+def test_other_final_activations_are_refused(activation):
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(4, activation=activation)])
+    with pytest.raises(InvalidArgumentError, match="ends in"):
+        logits_model(model)
+
+
+def test_models_with_two_outputs_are_refused():
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, [layers.Dense(4)(inputs), layers.Dense(4)(inputs)])
+    with pytest.raises(InvalidArgumentError, match="has 2"):
+        logits_model(model)

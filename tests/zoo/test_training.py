@@ -1,0 +1,152 @@
+"""Training: it learns, resumes exactly, and augments as it says."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.zoo import training
+
+# Keras saves TensorFlow variables by a call that NumPy 2 deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+RECIPE = zoo.Recipe("sgd", 0.1, epochs=3, batch_size=16, weight_decay=1e-3, augment="flip_crop")
+
+
+@pytest.fixture
+def data():
+    return datasets.load("digits", "train[:60]")
+
+
+def _model():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((8, 8, 1))
+    x = layers.Conv2D(4, 3, use_bias=False)(inputs)
+    x = layers.ReLU()(layers.BatchNormalization()(x))
+    x = layers.Dropout(0.5)(layers.Flatten()(x))
+    return keras.Model(inputs, layers.Dense(10)(x), name="tiny")
+
+
+def _train(data, folder, **changes):
+    model = _model()
+    recipe = dataclasses.replace(RECIPE, **changes)
+    history = zoo.train(model, data, recipe, rng=1, folder=folder, validation=data, progress=False)
+    return model, history
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_an_interrupted_run_resumes_exactly(data, tmp_path, monkeypatch, optimizer):
+    whole, history = _train(data, tmp_path / "whole", optimizer=optimizer)
+
+    save = training._Checkpoint.save
+
+    def stop_after_two(self, model, rows):
+        save(self, model, rows)
+        if len(rows) == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training._Checkpoint, "save", stop_after_two)
+        with pytest.raises(KeyboardInterrupt):
+            _train(data, tmp_path / "parts", optimizer=optimizer)
+    resumed, resumed_history = _train(data, tmp_path / "parts", optimizer=optimizer)
+
+    assert [row["epoch"] for row in resumed_history] == [1, 2, 3]
+    assert resumed_history[2]["mean_loss"] == pytest.approx(history[2]["mean_loss"], rel=1e-5)
+    for a, b in zip(whole.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_a_finished_run_is_not_trained_again(data, tmp_path):
+    first, _ = _train(data, tmp_path)
+    second, history = _train(data, tmp_path)
+    assert len(history) == 3
+    for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_the_checkpoint_of_another_run_is_refused(data, tmp_path):
+    _train(data, tmp_path)
+    with pytest.raises(InvalidArgumentError, match="checkpoint of another run"):
+        _train(data, tmp_path, learning_rate=0.05)
+
+
+@pytest.mark.parametrize("name", ["history.json", "epoch0003.weights.h5"])
+def test_a_damaged_checkpoint_is_refused(data, tmp_path, name):
+    _train(data, tmp_path)
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:200])
+    with pytest.raises(CorruptFileError, match=name):
+        _train(data, tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"optimizer": "lbfgs"}, {"augment": "mixup"}])
+def test_wrong_recipes_are_refused(data, tmp_path, change):
+    with pytest.raises(InvalidArgumentError, match=next(iter(change.values()))):
+        _train(data, tmp_path, **change)
+
+
+def test_training_learns_the_digits(tmp_path):
+    keras.utils.set_random_seed(0)
+    model = zoo.build("digits_cnn")
+    recipe = dataclasses.replace(zoo.RECIPES["digits_cnn"], epochs=6)
+    train = datasets.load("digits", "train")
+    zoo.train(model, train, recipe, rng=0, folder=tmp_path, progress=False)
+    assert zoo.accuracy(model, datasets.load("digits", "test")) >= 0.95
+
+
+def test_accuracy_is_the_share_of_hits():
+    inputs = keras.Input((1, 1, 3))
+    model = keras.Model(inputs, layers.Flatten()(inputs))
+    x = np.eye(3, dtype=np.float32)[[0, 1, 2, 2]].reshape(4, 1, 1, 3)
+    data = datasets.Dataset(x, np.array([0, 1, 0, 2]), "", "", "none", 3)
+    assert zoo.accuracy(model, data, batch_size=3) == 0.75
+
+
+def test_the_learning_rate_rises_for_one_epoch_and_falls_to_zero():
+    schedule = training._optimizer(RECIPE, steps=10)._learning_rate
+    rates = [float(schedule(step)) for step in range(31)]
+    assert rates[0] == 0
+    assert rates[10] == pytest.approx(0.1)
+    assert max(rates) == pytest.approx(0.1)
+    assert rates[20] == pytest.approx(0.05)
+    assert rates[30] == pytest.approx(0, abs=1e-8)
+
+
+def test_shifts_move_images_and_fill_with_zeros():
+    x = np.random.default_rng(0).random((40, 5, 6, 2)).astype(np.float32)
+    shifted = training._augment(x, "shift", np.random.default_rng(1))
+    moves = set()
+    for before, after in zip(x, shifted, strict=True):
+        found = [
+            (dy, dx)
+            for dy in range(-2, 3)
+            for dx in range(-2, 3)
+            if np.array_equal(_moved(before, dy, dx), after)
+        ]
+        assert len(found) == 1
+        moves.update(found)
+    assert len(moves) > 10
+
+
+def test_flips_mirror_about_half_of_the_images(monkeypatch):
+    monkeypatch.setattr(training, "_shift", lambda x, most, generator: x)
+    x = np.random.default_rng(0).random((200, 4, 4, 1))
+    flipped = training._augment(x, "flip_crop", np.random.default_rng(1))
+    mirrored = [np.array_equal(a[:, ::-1], b) for a, b in zip(x, flipped, strict=True)]
+    same = [np.array_equal(a, b) for a, b in zip(x, flipped, strict=True)]
+    assert all(m != s for m, s in zip(mirrored, same, strict=True))
+    assert 70 <= sum(mirrored) <= 130
+
+
+def _moved(image, dy, dx):
+    moved = np.zeros_like(image)
+    height, width, _ = image.shape
+    for row in range(height):
+        for column in range(width):
+            if 0 <= row - dy < height and 0 <= column - dx < width:
+                moved[row, column] = image[row - dy, column - dx]
+    return moved

@@ -1,0 +1,104 @@
+"""The zoo's models: sizes, outputs, and the accuracy of committed weights."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+
+# Trainable parameters, counted by hand or as published. The papers give 42,784 for LeNet,
+# 300 K for ResNet10 and 11 M for ResNet18.
+PARAMETERS = {
+    "digits_cnn": 16 * 10 + 32 * (9 * 16 + 1) + 10 * 129,
+    "mlp": 785 * 512 + 513 * 256 + 257 * 10,
+    "lenet": 42_784,
+    "lenet1": 4 * 26 + 12 * 101 + 10 * 589,
+    "lenet4": 6 * 26 + 16 * 151 + 84 * 785 + 850,
+    "lenet5": 61_706,
+    "resnet10": (300_000, 320_000),
+    "resnet18": 11_173_962,
+    "resnet20": (265_000, 275_000),
+    "plainnet20": (265_000, 275_000),
+    "alexnet": 19_076_938,
+    "vgg16": (15_000_000, 15_500_000),
+    "resnet101": (42_000_000, 43_000_000),
+    "mobilenet_v3_small": (1_500_000, 1_600_000),
+    "mobilenet_v3_large": (4_000_000, 4_300_000),
+}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_and_outputs(name):
+    model = zoo.build(name)
+    count = sum(int(np.prod(w.shape)) for w in model.trainable_weights)
+    expected = PARAMETERS[name]
+    low, high = expected if isinstance(expected, tuple) else (expected, expected)
+    assert low <= count <= high
+    assert model.output_shape == (None, 10)
+    assert getattr(model.layers[-1], "activation", keras.activations.linear).__name__ == "linear"
+
+
+def test_every_model_is_in_the_table():
+    # VGG-19 for ImageNet is left out above: it takes 600 MB.
+    assert set(zoo.names()) == {*PARAMETERS, "vgg19"}
+
+
+def test_alexnets_dense_layer_holds_the_papers_share():
+    model = zoo.build("alexnet")
+    share = model.get_layer("dense1").count_params() / model.count_params()
+    assert round(100 * share, 2) == 87.97
+
+
+def test_a_model_built_twice_has_the_same_names():
+    first, second = zoo.build("resnet20"), zoo.build("resnet20")
+    assert [x.name for x in first.layers] == [x.name for x in second.layers]
+
+
+def test_other_shapes_and_classes():
+    model = zoo.build("lenet5", (32, 32, 3), 7)
+    assert model(np.zeros((2, 32, 32, 3))).shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: zoo.build("resnet_10"), "Did you mean resnet10"),
+        (lambda: zoo.build("alexnet", (4, 4, 3)), r"'alexnet' cannot be built .*\(4, 4, 3\)"),
+        (lambda: zoo.load("alexnet"), r"no trained weights of 'alexnet' on 'cifar10'.*train\.py"),
+        (lambda: zoo.load("mlp", "svhn"), "no trained weights of 'mlp' on 'svhn'"),
+    ],
+)
+def test_wrong_arguments_are_named(call, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        call()
+
+
+def test_damaged_weights_are_refused(tmp_path, monkeypatch):
+    path = tmp_path / "mlp-mnist.weights.h5"
+    path.write_bytes(zoo.weights_path("mlp", "mnist").read_bytes()[:5000])
+    monkeypatch.setattr(zoo, "weights_path", lambda *_: path)
+    with pytest.raises(CorruptFileError, match=re.escape(str(path))):
+        zoo.load("mlp")
+
+
+def test_weights_of_another_model_are_refused(monkeypatch):
+    path = zoo.weights_path("lenet5", "mnist")
+    monkeypatch.setattr(zoo, "weights_path", lambda *_: path)
+    with pytest.raises(CorruptFileError, match="does not hold weights of 'mlp'"):
+        zoo.load("mlp")
+
+
+def test_the_digits_model_reads_digits():
+    model = zoo.load("digits_cnn", dataset="digits")
+    data = datasets.load("digits", "test")
+    assert zoo.accuracy(model, data) >= 0.97
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "lenet5"])
+def test_the_mnist_models_read_mnist(shared_data, name):
+    data = datasets.load("mnist", "test")
+    predicted = zoo.load(name).predict(data.x, batch_size=1000, verbose=0).argmax(axis=1)
+    assert np.mean(predicted == data.y) >= 0.985
