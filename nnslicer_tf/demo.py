@@ -1,0 +1,87 @@
+"""The main job on data that everybody has: what `nnslicer demo` does.
+
+scikit-learn's handwritten digits, and a small convolutional network whose weights are
+part of the package: profile, slice one image and one class, keep only the slice.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.report import plot_slices
+from nnslicer_tf.slicing import Profile, Slice, Slicer
+
+__all__ = ["DemoResult", "run_demo"]
+
+IMAGE = 13
+THETA = 0.3
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo found.
+
+    Attributes:
+        label: The model's class for the sliced image.
+        image_slice: Slice of the image, for that class.
+        class_slice: Slice of all training images of the class.
+        whole: Accuracy of the whole model on the test images: of the class, of all.
+        sliced: The same of the model with the class's slice alone.
+        image_label: The class that the model gives the image with its slice alone.
+        all_slice: Slice of all training images, each for its own predicted class.
+        all_accuracy: Accuracy on all test images of the model with that slice alone.
+    """
+
+    label: int
+    image_slice: Slice
+    class_slice: Slice
+    whole: tuple[float, float]
+    sliced: tuple[float, float]
+    image_label: int
+    all_slice: Slice
+    all_accuracy: float
+
+
+def run_demo(folder: Path, progress: bool = True) -> DemoResult:
+    """Slice the digits model; write `profile.npz`, the slices and `slices.png` to a folder."""
+    train, test = datasets.load("digits", "train"), datasets.load("digits", "test")
+    model = zoo.load("digits_cnn")
+    im = InstrumentedModel(model)
+    profile = Profile.from_data(im, train.x, progress=progress)
+    slicer = Slicer(im, profile, theta=THETA, workers=0, progress=progress)
+
+    image = test.x[IMAGE : IMAGE + 1]
+    label = int(im.logits(image).argmax())
+    image_slice = slicer.slice(image, outputs=[label])
+    of_class = train.x[train.y == label]
+    class_slice = slicer.slice(of_class, outputs=[label])
+    all_slice = slicer.slice(train.x, outputs="predicted")
+
+    profile.save(folder / "profile.npz")
+    image_slice.save(folder / "image.npz")
+    class_slice.save(folder / "class.npz")
+    images = {f"one image of a {label}": image[0], f"all images of a {label}": of_class.mean(0)}
+    slices = dict(zip(images, (image_slice, class_slice), strict=True))
+    rectified = [o.name for o in im.operations if o.kind == "rectify"]
+    plot_slices(slices, rectified, images).savefig(folder / "slices.png", dpi=110)
+
+    sliced_model = class_slice.apply(model)
+    image_model = image_slice.apply(model)
+    return DemoResult(
+        label=label,
+        image_slice=image_slice,
+        class_slice=class_slice,
+        whole=_accuracies(model, test, label),
+        sliced=_accuracies(sliced_model, test, label),
+        image_label=int(image_model.predict(image, verbose=0).argmax()),
+        all_slice=all_slice,
+        all_accuracy=_accuracies(all_slice.apply(model), test, label)[1],
+    )
+
+
+def _accuracies(model: keras.Model, test: datasets.Dataset, label: int) -> tuple[float, float]:
+    correct = model.predict(test.x, verbose=0).argmax(axis=1) == test.y
+    return float(correct[test.y == label].mean()), float(correct.mean())

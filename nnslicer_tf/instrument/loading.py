@@ -1,0 +1,37 @@
+"""Models from files, with errors that a person can act on."""
+
+import os
+import zipfile
+from pathlib import Path
+
+import keras
+
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, UnsupportedLayerError
+
+__all__ = ["load_model"]
+
+
+def load_model(path: str | os.PathLike) -> keras.Model:
+    """Load a Keras model from a .keras or .h5 file, without compiling it.
+
+    Raises:
+        InvalidArgumentError: if there is no such file, or its name ends otherwise.
+        CorruptFileError: if the file is truncated, damaged or holds no model.
+        UnsupportedLayerError: if the model has a class that Keras does not know.
+    """
+    path = Path(path)
+    if path.suffix not in (".keras", ".h5", ".hdf5"):
+        raise InvalidArgumentError(f"A model is a .keras or .h5 file. Received: '{path}'")
+    if not path.is_file():
+        raise InvalidArgumentError(f"There is no model file '{path}'.")
+    try:
+        return keras.models.load_model(path, compile=False)
+    except TypeError as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise UnsupportedLayerError(
+            f"'{path}' has a layer that Keras cannot rebuild: {first_line} Register the class "
+            "with @keras.saving.register_keras_serializable() and load it from Python."
+        ) from error
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CorruptFileError(f"'{path}' is not a readable Keras model: {first_line}") from error
