@@ -8,12 +8,21 @@ in a `Domain`'s pool.
 
 from nnslicer_tf.dflare.audio import AUDIO_OPERATORS, AudioDomain
 from nnslicer_tf.dflare.classifiers import Classifier, as_classifier
+from nnslicer_tf.dflare.compressors import (
+    distill,
+    mutate_weights,
+    prune_magnitude,
+    quantize_dynamic,
+    quantize_integer,
+    with_softmax,
+)
 from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, Outcome
 from nnslicer_tf.dflare.diffchaser import DiffChaser, k_uncertainty
 from nnslicer_tf.dflare.domain import Answers, Domain, Mutation, MutationOperator, replay
 from nnslicer_tf.dflare.find import find_deviation, find_deviations
 from nnslicer_tf.dflare.fitness import AnyChangeFitness, DistanceFitness, Fitness, NoveltyFitness
 from nnslicer_tf.dflare.images import IMAGE_OPERATORS, ImageDomain
+from nnslicer_tf.dflare.repair import Repair, RepairedClassifier, cross_validate, repair_data
 from nnslicer_tf.dflare.search import DFlare, Found, Search
 from nnslicer_tf.dflare.selection import (
     MetropolisHastings,
@@ -46,12 +55,22 @@ __all__ = [
     "OperatorSelection",
     "Outcome",
     "RankOnly",
+    "Repair",
+    "RepairedClassifier",
     "Search",
     "Uniform",
     "as_classifier",
+    "cross_validate",
+    "distill",
     "find_deviation",
     "find_deviations",
     "k_uncertainty",
+    "mutate_weights",
+    "prune_magnitude",
+    "quantize_dynamic",
+    "quantize_integer",
+    "repair_data",
     "replay",
     "verify",
+    "with_softmax",
 ]

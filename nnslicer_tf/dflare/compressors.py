@@ -7,11 +7,15 @@ Pruned models are not trained further, so that what is measured is the pruning's
 Quantisation needs TensorFlow's converter; the rest works on every Keras backend.
 """
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 
 import keras
 import numpy as np
 
+from nnslicer_tf._progress import track
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -36,8 +40,7 @@ def quantize_dynamic(model: keras.Model) -> bytes:
 
     TFLite leaves kernels of fewer than 1,024 values in floating point.
     """
-    converter = _converter(model)
-    return converter.convert()
+    return _convert(_converter(model))
 
 
 def quantize_integer(model: keras.Model, samples: np.ndarray) -> bytes:
@@ -62,7 +65,7 @@ def quantize_integer(model: keras.Model, samples: np.ndarray) -> bytes:
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
     converter.inference_input_type = tf.int8
     converter.inference_output_type = tf.int8
-    return converter.convert()
+    return _convert(converter)
 
 
 def prune_magnitude(model: keras.Model, ratio: float) -> keras.Model:
@@ -162,17 +165,19 @@ def distill(
     trained.compile(keras.optimizers.Adam(learning_rate), "kl_divergence")
     teaching = teacher.predict(x, batch_size=batch_size, verbose=0)
     targets = keras.ops.convert_to_numpy(_soften(teaching, temperature))
-    generator = as_generator(rng)
-    for _ in range(epochs):
-        order = generator.permutation(len(x))
-        trained.fit(
-            x[order],
-            targets[order],
-            batch_size=batch_size,
-            shuffle=False,
-            verbose="auto" if progress else 0,
-        )
+    for rows in _batches(len(x), epochs, batch_size, as_generator(rng), progress):
+        trained.train_on_batch(x[rows], targets[rows])
     return learner
+
+
+def _batches(
+    count: int, epochs: int, batch_size: int, rng: np.random.Generator, progress: bool
+) -> Iterator[np.ndarray]:
+    """Yield the indices of every batch of every epoch, each epoch in another order."""
+    for _ in track(range(epochs), "epochs", progress=progress):
+        order = rng.permutation(count)
+        for start in range(0, count, batch_size):
+            yield order[start : start + batch_size]
 
 
 def _soften(probabilities: np.ndarray, temperature: float) -> np.ndarray:
@@ -186,6 +191,13 @@ def _converter(model: keras.Model) -> object:
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     return converter
+
+
+def _convert(converter: object) -> bytes:
+    """Convert without the converter's chatter: it prints, and warns of what it ignores."""
+    with redirect_stdout(StringIO()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Statistics for quantized inputs")
+        return converter.convert()
 
 
 def _copy(model: keras.Model) -> keras.Model:

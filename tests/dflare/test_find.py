@@ -247,7 +247,7 @@ def test_real_pairs(shared_data, name):
     model, lite, dataset = REAL[name]
     folder = shared_data / "models" / "diffchaser"
     data = tfds.load(dataset, split="test", try_gcs=False)
-    seeds = np.stack([row["image"] for row in tfds.as_numpy(data.take(16))])
+    seeds = np.stack([row["image"] for row in tfds.as_numpy(data.take(8))])
 
     def load():
         return keras.models.load_model(folder / model, compile=False)

@@ -1,0 +1,138 @@
+import keras
+import numpy as np
+import pytest
+
+from nnslicer_tf.dflare import as_classifier
+from nnslicer_tf.dflare.compressors import (
+    distill,
+    mutate_weights,
+    prune_magnitude,
+    quantize_dynamic,
+    quantize_integer,
+    with_softmax,
+)
+from nnslicer_tf.errors import InvalidArgumentError
+
+
+@pytest.fixture(scope="module")
+def model():
+    keras.utils.set_random_seed(5)
+    logits = keras.Sequential(
+        [
+            keras.Input((6, 6, 1)),
+            keras.layers.Conv2D(8, 3, activation="relu"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(16, activation="relu", bias_initializer="ones"),
+            keras.layers.Dense(3),
+        ]
+    )
+    return with_softmax(logits)
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    return np.random.default_rng(0).random((64, 6, 6, 1), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def unchanged(model):
+    """No compressor changes the model that it is given."""
+    before = model.get_weights()
+    yield
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def kernels(model):
+    return [weight for weight in model.get_weights() if weight.ndim > 1]
+
+
+def vectors(model):
+    return [weight for weight in model.get_weights() if weight.ndim == 1]
+
+
+def test_with_softmax(model, inputs):
+    logits = keras.Model(model.inputs, model.layers[-2].output).predict(inputs, verbose=0)
+    exponentials = np.exp(logits.astype(np.float64))
+    expected = exponentials / exponentials.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(model.predict(inputs, verbose=0), expected, atol=1e-6)
+
+
+def test_quantised_models_are_close_and_small(model, inputs):
+    exact = model.predict(inputs, verbose=0)
+    dynamic, integer = quantize_dynamic(model), quantize_integer(model, inputs)
+    weights = sum(weight.size for weight in kernels(model))
+    for content in (dynamic, integer):
+        classifier = as_classifier(content)
+        assert 0 < np.abs(classifier.probabilities(inputs) - exact).max() < 0.05
+        assert len(content) < 4 * weights + 8000
+    assert as_classifier(dynamic).resolution == 0
+    # an integer model's probabilities are multiples of 1/256
+    classifier = as_classifier(integer)
+    assert classifier.resolution == 1 / 256
+    steps = classifier.probabilities(inputs) * 256
+    np.testing.assert_array_equal(steps, np.rint(steps))
+
+
+def test_quantize_integer_needs_samples(model, inputs):
+    with pytest.raises(InvalidArgumentError, match="sample"):
+        quantize_integer(model, inputs[:0])
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 0.9])
+def test_pruning_zeroes_the_smallest_weights(model, ratio):
+    pruned = prune_magnitude(model, ratio)
+    for old, new in zip(kernels(model), kernels(pruned), strict=True):
+        zero = new == 0
+        assert zero.sum() == int(ratio * old.size)
+        np.testing.assert_array_equal(new[~zero], old[~zero])
+        assert not zero.any() or np.abs(old[zero]).max() <= np.abs(old[~zero]).min()
+    for old, new in zip(vectors(model), vectors(pruned), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_mutation_changes_a_share_by_a_tenth(model, share):
+    mutated = mutate_weights(model, share, rng=1)
+    old, new = (np.concatenate([w.ravel() for w in kernels(m)]) for m in (model, mutated))
+    changed = old != new
+    assert changed.sum() == round(share * old.size)
+    factors = new[changed] / old[changed]
+    np.testing.assert_allclose(np.abs(factors - 1), 0.1, rtol=1e-5)
+    if share:
+        assert 0.4 < (factors > 1).mean() < 0.6
+    again = mutate_weights(model, share, rng=1)
+    for first, second in zip(kernels(mutated), kernels(again), strict=True):
+        np.testing.assert_array_equal(first, second)
+    for first, second in zip(vectors(model), vectors(mutated), strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_distillation_teaches_the_student(model, inputs):
+    keras.utils.set_random_seed(1)
+    student = with_softmax(
+        keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten(), keras.layers.Dense(3)])
+    )
+    before = student.get_weights()
+    options = {"epochs": 60, "batch_size": 16, "learning_rate": 0.01, "progress": False}
+    taught = distill(model, student, inputs, **options)
+    teaching = model.predict(inputs, verbose=0)
+    errors = [np.abs(m.predict(inputs, verbose=0) - teaching).mean() for m in (student, taught)]
+    assert errors[1] < 0.3 * errors[0]
+    for old, new in zip(before, student.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    again = distill(model, student, inputs, **options)
+    np.testing.assert_array_equal(taught.get_weights()[0], again.get_weights()[0])
+
+
+def test_bad_options(model, inputs):
+    for ratio in (-0.1, 1.0):
+        with pytest.raises(InvalidArgumentError, match="ratio"):
+            prune_magnitude(model, ratio)
+    with pytest.raises(InvalidArgumentError, match="share"):
+        mutate_weights(model, 1.1)
+    other = keras.Sequential([keras.Input((6, 6, 1)), keras.layers.Flatten()])
+    with pytest.raises(InvalidArgumentError, match="one size"):
+        distill(model, other, inputs)
+    with pytest.raises(InvalidArgumentError, match="temperature"):
+        distill(model, model, inputs, temperature=0)
