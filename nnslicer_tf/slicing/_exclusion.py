@@ -5,46 +5,46 @@ prefix whose sum is below the threshold in magnitude. Seen from the other end: t
 values away from the whole sum, the largest first, until what is left is below the
 threshold; those taken away are kept. Only their set matters, not their order, so
 
-1. values are collected in bands of falling magnitude, the first holding some tenth of
-   them, which is where the search nearly always ends;
+1. values are collected in bands of falling magnitude, the first holding some seventh of
+   them, which is where the search mostly ends;
 2. a band is split into buckets of magnitude; the sums of a bucket's positive and of its
    negative values bound what is left while it is taken away, so that most buckets are
    taken whole;
 3. only a bucket in which the sum can fall below the threshold is sorted and scanned.
 
-Cost per value: one multiplication pass, one collecting pass, and a few nanoseconds for
-the tenth that is collected. Nothing is allocated.
+Nothing is allocated, and buffers are passed whole, with offsets: a view of an array costs
+some 20 ns in compiled code too, which counts when a sum has 27 values. benchmarks/README.md says what else was tried.
 """
 
 import numpy as np
 from numba import njit
 
-__all__ = ["ALL_KEPT", "NONE_KEPT", "excluded_up_to", "workspace"]
+__all__ = ["excluded", "workspace"]
 
-# Bounds that no magnitude reaches, or that every magnitude exceeds.
-NONE_KEPT = np.float32(np.inf)
-ALL_KEPT = np.float32(-1)
-
-_BUCKETS = 64
-_SMALL = 16
+_MOST_BUCKETS = 256
+_SMALL = 24
 # Collecting starts at this multiple of the mean magnitude, and halves it band by band.
 _FIRST_BAND = np.float32(2)
 _BANDS = 4
 
 
 def workspace(size: int) -> tuple[np.ndarray, ...]:
-    """Return the buffers that `excluded_up_to` needs for sums of up to `size` values."""
+    """Return the buffers that `excluded` needs for sums of up to `size` values.
+
+    In order: members of a band (index, then magnitude), all members in the order in
+    which they are taken, and for each bucket its end and its negative and positive sum.
+    """
     return (
-        np.empty(size, np.int32),
-        np.empty(size, np.int32),
-        np.empty(_BUCKETS + 1, np.int32),
-        np.empty(_BUCKETS, np.float64),
-        np.empty(_BUCKETS, np.float64),
+        np.empty(size + 1, np.int32),
+        np.empty(size + 1, np.float32),
+        np.empty(size + 1, np.int32),
+        np.empty(_MOST_BUCKETS + 1, np.int32),
+        np.empty((_MOST_BUCKETS, 2), np.float64),
     )
 
 
 @njit(cache=True, nogil=True)
-def excluded_up_to(v, total, mean_magnitude, threshold, space):
+def excluded(v, total, mean_magnitude, threshold, space):
     """Find the exclusion point of one sum.
 
     Args:
@@ -55,116 +55,122 @@ def excluded_up_to(v, total, mean_magnitude, threshold, space):
         space: The buffers of `workspace`.
 
     Returns:
-        (bound, position, collected): value i is kept if |v_i| > bound, or |v_i| = bound
-        and i >= position. The first `collected` entries of `space[0]` hold the indices
-        of all values that can be kept; -1 if nothing was collected and all are kept.
+        (whole, begin, end): the values kept are those with indices `order[:whole]` and
+        `order[begin:end]`, where `order` is `space[2]`; all if `whole` is negative.
     """
-    members = space[0]
     n = v.size
     left = total
-    start = 0
-    upper = NONE_KEPT
+    whole = 0
+    upper = np.float32(np.inf)
     lower = _FIRST_BAND * mean_magnitude
     for band in range(_BANDS):
         if band == _BANDS - 1:
             lower = np.float32(0)
-        end = start
-        for i in range(n):
-            magnitude = abs(v[i])
-            members[end] = i
-            end += (magnitude >= lower) & (magnitude < upper)
-            if end == n:
-                break
-        left, bound, position = _scan_band(v, start, end, left, threshold, space)
-        if bound >= 0:
-            return bound, position, end
-        start = end
+        count = _collect(v, lower, upper, space[0], space[1])
+        left, crossing = _take_band(v, count, lower, whole, left, threshold, space)
+        if crossing >= 0:
+            return whole, crossing, whole + count
+        whole += count
+        if whole == n:
+            break
         upper = lower
         lower *= np.float32(0.5)
-        if end == n:
-            break
-    return ALL_KEPT, 0, -1
+    return -1, 0, 0
 
 
 @njit(cache=True, nogil=True)
-def _scan_band(v, start, end, left, threshold, space):
-    """Take away a band's values, the largest first; return (left, bound, position).
+def _collect(v, lower, upper, members, magnitudes):
+    """Gather the values of a band, without branches."""
+    count = 0
+    for i in range(v.size):
+        magnitude = abs(v[i])
+        members[count] = i
+        magnitudes[count] = magnitude
+        count += np.int64(magnitude >= lower) & np.int64(magnitude < upper)
+    return count
 
-    The bound is negative if the band is used up before `left` falls below the threshold.
+
+@njit(cache=True, nogil=True)
+def _take_band(v, count, lower, whole, left, threshold, space):
+    """Take away a band's values, the largest first, writing their order after `whole`.
+
+    Returns:
+        (what is left, where in the order the taking stops, or -1 if the band is used up).
     """
-    members, ordered, first, positive, negative = space
-    count = end - start
+    members, magnitudes, order, ends, sums = space
     if count <= _SMALL:
-        ordered[:count] = members[start:end]
-        return _scan_sorted(v, ordered, 0, count, left, threshold)
+        for k in range(count):
+            order[whole + k] = members[k]
+        return _scan(v, order, whole, whole + count, left, threshold)
 
-    low = np.float32(np.inf)
-    high = np.float32(0)
-    for k in range(start, end):
-        magnitude = abs(v[members[k]])
-        low = min(low, magnitude)
-        high = max(high, magnitude)
-    scale = np.float32(_BUCKETS - 1) / (high - low) if high > low else np.float32(0)
-    if not np.isfinite(scale):
-        scale = np.float32(0)
+    buckets = _bucket_count(count)
+    highest = np.float32(0)
+    for k in range(count):
+        highest = max(highest, magnitudes[k])
+    # A scale too large for float32 means that all magnitudes are nearly equal.
+    spread = highest - lower
+    scale = np.float32(0)
+    if spread > highest * np.float32(1e-6):
+        scale = np.float32(buckets - 1) / spread
 
-    first[:] = 0
-    positive[:] = 0
-    negative[:] = 0
-    for k in range(start, end):
+    ends[0] = whole
+    for bucket in range(buckets):
+        ends[bucket + 1] = 0
+        sums[bucket, 0] = 0
+        sums[bucket, 1] = 0
+    for k in range(count):
+        bucket = np.int64((magnitudes[k] - lower) * scale)
         value = v[members[k]]
-        bucket = np.int32((abs(value) - low) * scale)
-        first[bucket + 1] += 1
-        if value > 0:
-            positive[bucket] += value
-        else:
-            negative[bucket] += value
-    for bucket in range(_BUCKETS):
-        first[bucket + 1] += first[bucket]
+        ends[bucket + 1] += 1
+        sums[bucket, np.int64(value > 0)] += np.float64(value)
+    for bucket in range(buckets):
+        ends[bucket + 1] += ends[bucket]
+    # A stable counting sort; afterwards ends[b] is the end of bucket b.
+    for k in range(count):
+        bucket = np.int64((magnitudes[k] - lower) * scale)
+        order[ends[bucket]] = members[k]
+        ends[bucket] += 1
 
-    # A stable counting sort of the members by bucket, in the order of their index.
-    for k in range(start, end):
-        i = members[k]
-        bucket = np.int32((abs(v[i]) - low) * scale)
-        ordered[first[bucket]] = i
-        first[bucket] += 1
-    # first[b] is now the end of bucket b, so the end of the one below is its start.
-    for bucket in range(_BUCKETS - 1, -1, -1):
-        begin = first[bucket - 1] if bucket else 0
-        if begin == first[bucket]:
+    for bucket in range(buckets - 1, -1, -1):
+        begin = ends[bucket - 1] if bucket else whole
+        if begin == ends[bucket]:
             continue
-        lowest = left - positive[bucket]
-        highest = left - negative[bucket]
-        if lowest >= threshold or highest <= -threshold:
-            left -= positive[bucket] + negative[bucket]
+        negative, positive = sums[bucket, 0], sums[bucket, 1]
+        if left - positive >= threshold or left - negative <= -threshold:
+            left -= positive + negative
             continue
-        left, bound, position = _scan_sorted(v, ordered, begin, first[bucket], left, threshold)
-        if bound >= 0:
-            return left, bound, position
-    return left, ALL_KEPT, 0
+        left, crossing = _scan(v, order, begin, ends[bucket], left, threshold)
+        if crossing >= 0:
+            return left, crossing
+    return left, -1
 
 
 @njit(cache=True, nogil=True)
-def _scan_sorted(v, ordered, begin, end, left, threshold):
+def _bucket_count(count):
+    """Return a power of two, about a quarter of `count`."""
+    buckets = 16
+    while buckets * 4 < count and buckets < _MOST_BUCKETS:
+        buckets *= 2
+    return buckets
+
+
+@njit(cache=True, nogil=True)
+def _scan(v, order, begin, end, left, threshold):
     """Sort members by magnitude, then position, and take them away one at a time."""
     if end - begin > 4 * _SMALL:
-        part = np.empty(end - begin, np.float32)
-        for k in range(end - begin):
-            part[k] = abs(v[ordered[begin + k]])
-        order = np.argsort(part, kind="mergesort")
-        ordered[begin:end] = ordered[begin:end][order]
+        part = np.abs(v[order[begin:end]])
+        order[begin:end] = order[begin:end][np.argsort(part, kind="mergesort")]
     else:
         for k in range(begin + 1, end):
-            i = ordered[k]
+            i = order[k]
             magnitude = abs(v[i])
             place = k
-            while place > begin and abs(v[ordered[place - 1]]) > magnitude:
-                ordered[place] = ordered[place - 1]
+            while place > begin and abs(v[order[place - 1]]) > magnitude:
+                order[place] = order[place - 1]
                 place -= 1
-            ordered[place] = i
+            order[place] = i
     for k in range(end - 1, begin - 1, -1):
-        i = ordered[k]
-        left -= np.float64(v[i])
+        left -= np.float64(v[order[k]])
         if abs(left) < threshold:
-            return left, abs(v[i]), i
-    return left, ALL_KEPT, 0
+            return left, k
+    return left, -1

@@ -7,7 +7,7 @@ sign(CONTRIB · Δy) of the output neurons as int8; where it is 0 a neuron costs
 import numpy as np
 from numba import njit
 
-from nnslicer_tf.slicing._exclusion import excluded_up_to, workspace
+from nnslicer_tf.slicing._exclusion import excluded, workspace
 
 __all__ = ["average", "maximum", "merge", "tap_means", "weighted_sum"]
 
@@ -56,62 +56,73 @@ def weighted_sum(
 @njit(cache=True, nogil=True)
 def _weighted_sum(signs, y, dx, weights, taps, theta, inputs, synapses, buffers, space):
     windows, received, v = buffers
-    groups, outputs, _ = weights.shape
+    groups, outputs, width = weights.shape
     block = windows.shape[0]
     for sample in range(dx.shape[0]):
-        kept = synapses[min(sample, synapses.shape[0] - 1)]
+        row = min(sample, synapses.shape[0] - 1)
         for group in range(groups):
             first_output = group * outputs
             for start in range(0, taps.shape[0], block):
                 stop = min(start + block, taps.shape[0])
-                if not _any_active(signs[sample], start, stop, first_output, outputs):
+                if not _any_active(signs, sample, start, stop, first_output, outputs):
                     continue
-                _gather(dx[sample], taps, group, start, stop, windows)
+                _gather(dx, sample, taps, group, start, stop, windows)
                 received[: stop - start] = 0
                 for o in range(outputs):
                     for p in range(start, stop):
-                        sign = signs[sample, p, first_output + o]
-                        if sign != 0:
-                            threshold = theta * abs(np.float64(y[sample, p, first_output + o]))
-                            _expand_sum(
-                                weights[group, o],
-                                windows[p - start],
-                                threshold,
-                                sign,
-                                v,
-                                received[p - start],
-                                kept[group, o],
-                                space,
-                            )
-                _scatter(received, taps, group, start, stop, inputs[sample])
+                        sign = np.int32(signs[sample, p, first_output + o])
+                        if sign == 0:
+                            continue
+                        total, mean_magnitude = _form(weights, group, o, windows, p - start, v)
+                        threshold = theta * abs(np.float64(y[sample, p, first_output + o]))
+                        whole, begin, end = _kept(v, total, mean_magnitude, threshold, space)
+                        if whole < 0:
+                            for i in range(width):
+                                g = sign * _sign(v[i])
+                                received[p - start, i] += g
+                                synapses[row, group, o, i] += g
+                            continue
+                        order = space[2]
+                        for k in range(whole):
+                            i = order[k]
+                            g = sign * _sign(v[i])
+                            received[p - start, i] += g
+                            synapses[row, group, o, i] += g
+                        for k in range(begin, end):
+                            i = order[k]
+                            g = sign * _sign(v[i])
+                            received[p - start, i] += g
+                            synapses[row, group, o, i] += g
+                _scatter(received, taps, group, start, stop, inputs, sample)
 
 
 @njit(cache=True, nogil=True)
-def _any_active(signs, start, stop, first_output, outputs):
+def _any_active(signs, sample, start, stop, first_output, outputs):
     for p in range(start, stop):
         for o in range(first_output, first_output + outputs):
-            if signs[p, o] != 0:
+            if signs[sample, p, o] != 0:
                 return True
     return False
 
 
 @njit(cache=True, nogil=True)
-def _gather(dx, taps, group, start, stop, windows):
+def _gather(dx, sample, taps, group, start, stop, windows):
     """Copy the inputs that each output position reads, padding as zeros."""
     inputs = windows.shape[1] // taps.shape[1]
     first = group * inputs
     for p in range(start, stop):
         for t in range(taps.shape[1]):
-            window = windows[p - start, t * inputs : (t + 1) * inputs]
             source = taps[p, t]
             if source < 0:
-                window[:] = 0
+                for c in range(inputs):
+                    windows[p - start, t * inputs + c] = 0
             else:
-                window[:] = dx[source, first : first + inputs]
+                for c in range(inputs):
+                    windows[p - start, t * inputs + c] = dx[sample, source, first + c]
 
 
 @njit(cache=True, nogil=True)
-def _scatter(received, taps, group, start, stop, contributions):
+def _scatter(received, taps, group, start, stop, contributions, sample):
     """Add what the windows received to the input neurons."""
     inputs = received.shape[1] // taps.shape[1]
     first = group * inputs
@@ -120,16 +131,16 @@ def _scatter(received, taps, group, start, stop, contributions):
             source = taps[p, t]
             if source >= 0:
                 for c in range(inputs):
-                    contributions[source, first + c] += received[p - start, t * inputs + c]
+                    contributions[sample, source, first + c] += received[p - start, t * inputs + c]
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
-def _form(weights, x, v):
+def _form(weights, group, o, windows, p, v):
     """Write the local values w·Δx; return their sum and the mean of their magnitudes."""
     total = 0.0
     magnitudes = np.float32(0)
-    for i in range(v.size):
-        value = weights[i] * x[i]
+    for i in range(weights.shape[2]):
+        value = weights[group, o, i] * windows[p, i]
         v[i] = value
         total += np.float64(value)
         magnitudes += abs(value)
@@ -137,34 +148,18 @@ def _form(weights, x, v):
 
 
 @njit(cache=True, nogil=True)
-def _expand_sum(weights, x, threshold, sign, v, received, kept, space):
-    """Give each kept input and synapse of one neuron its sign."""
-    total, mean_magnitude = _form(weights, x, v)
+def _kept(v, total, mean_magnitude, threshold, space):
+    """Return which values are kept, as `excluded` does."""
     if threshold <= 0:
-        _keep_all(v, sign, received, kept)
-        return
+        return -1, 0, 0
     if abs(total) < threshold:
-        return
-    bound, position, collected = excluded_up_to(v, total, mean_magnitude, threshold, space)
-    if collected < 0:
-        _keep_all(v, sign, received, kept)
-        return
-    members = space[0]
-    for k in range(collected):
-        i = members[k]
-        magnitude = abs(v[i])
-        if magnitude > bound or (magnitude == bound and i >= position):
-            g = sign if v[i] > 0 else -sign
-            received[i] += g
-            kept[i] += g
+        return 0, 0, 0
+    return excluded(v, total, mean_magnitude, threshold, space)
 
 
-@njit(cache=True, nogil=True)
-def _keep_all(v, sign, received, kept):
-    for i in range(v.size):
-        g = sign * (np.int32(v[i] > 0) - np.int32(v[i] < 0))
-        received[i] += g
-        kept[i] += g
+@njit(cache=True, nogil=True, inline="always")
+def _sign(value):
+    return np.int32(value > 0) - np.int32(value < 0)
 
 
 def average(
@@ -181,38 +176,38 @@ def average(
 
 @njit(cache=True, nogil=True)
 def _average(signs, y, dx, taps, theta, inputs, space):
-    v = np.empty(taps.shape[1], np.float32)
     sources = np.empty(taps.shape[1], np.int32)
-    received = np.empty(taps.shape[1], np.int32)
-    ignored = np.empty(taps.shape[1], np.int32)
-    ones = np.ones(taps.shape[1], np.float32)
-    for sample in range(dx.shape[0]):
-        for p in range(taps.shape[0]):
-            count = 0
-            for t in range(taps.shape[1]):
-                if taps[p, t] >= 0:
-                    sources[count] = taps[p, t]
-                    count += 1
+    for p in range(taps.shape[0]):
+        count = 0
+        for t in range(taps.shape[1]):
+            if taps[p, t] >= 0:
+                sources[count] = taps[p, t]
+                count += 1
+        v = np.empty(count, np.float32)
+        for sample in range(dx.shape[0]):
             for c in range(dx.shape[2]):
-                sign = signs[sample, p, c]
+                sign = np.int32(signs[sample, p, c])
                 if sign == 0:
                     continue
+                total = 0.0
+                magnitudes = np.float32(0)
                 for k in range(count):
                     v[k] = dx[sample, sources[k], c]
-                received[:count] = 0
+                    total += np.float64(v[k])
+                    magnitudes += abs(v[k])
                 threshold = theta * abs(np.float64(y[sample, p, c])) * count
-                _expand_sum(
-                    ones[:count],
-                    v[:count],
-                    threshold,
-                    sign,
-                    v[:count],
-                    received[:count],
-                    ignored[:count],
-                    space,
+                whole, begin, end = _kept(
+                    v, total, magnitudes / np.float32(count), threshold, space
                 )
-                for k in range(count):
-                    inputs[sample, sources[k], c] += received[k]
+                if whole < 0:
+                    for k in range(count):
+                        inputs[sample, sources[k], c] += sign * _sign(v[k])
+                    continue
+                order = space[2]
+                for k in range(whole):
+                    inputs[sample, sources[order[k]], c] += sign * _sign(v[order[k]])
+                for k in range(begin, end):
+                    inputs[sample, sources[order[k]], c] += sign * _sign(v[order[k]])
 
 
 def maximum(
@@ -236,7 +231,7 @@ def _maximum(signs, y, x, dx, taps, inputs):
                     sign = signs[sample, p, c]
                     if sign != 0 and x[sample, source, c] == y[sample, p, c]:
                         d = dx[sample, source, c]
-                        inputs[sample, source, c] += sign * (np.int32(d > 0) - np.int32(d < 0))
+                        inputs[sample, source, c] += sign * _sign(d)
 
 
 def merge(signs: np.ndarray, y: np.ndarray, values: np.ndarray, theta: float) -> np.ndarray:
@@ -278,7 +273,7 @@ def _merge(signs, y, values, theta, received):
                 excluded = k + 1
         for k in range(excluded, tensors):
             v = values[order[k], n]
-            received[order[k], n] = signs[n] * (np.int32(v > 0) - np.int32(v < 0))
+            received[order[k], n] = signs[n] * _sign(v)
 
 
 def tap_means(x: np.ndarray, taps: np.ndarray) -> np.ndarray:
