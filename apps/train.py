@@ -19,6 +19,7 @@ from typing import Annotated
 
 import keras
 import numpy
+import pandas
 import tensorflow
 import typer
 
@@ -32,14 +33,14 @@ def main(
     epochs: Annotated[int | None, typer.Option(help="Default: the recipe's.", min=1)] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     threads: Annotated[int, typer.Option(help="Default: all cores.", min=0)] = 0,
-    quick: Annotated[bool, typer.Option(help="Two epochs, 2,000 images; a trial.")] = False,
+    quick: Annotated[bool, typer.Option(help="A trial: two epochs, few images.")] = False,
     checkpoints: Annotated[Path, typer.Option(help="Folder of resumable runs.")] = Path("runs"),
     weights: Annotated[Path | None, typer.Option(help="Default: the zoo's own file.")] = None,
     results: Annotated[Path | None, typer.Option(help="Folder of the log.")] = None,
 ) -> None:
     """Train MODEL and write its weights and a log."""
     tensorflow.config.threading.set_intra_op_parallelism_threads(threads)
-    dataset = dataset or zoo.MODELS[model].dataset
+    dataset = dataset or zoo.entry(model).dataset
     run = f"{model}-{dataset}" + ("-quick" if quick else "")
     recipe = zoo.RECIPES.get(model, zoo.DEFAULT_RECIPE)
     recipe = dataclasses.replace(recipe, epochs=2 if quick else epochs or recipe.epochs)
@@ -47,9 +48,11 @@ def main(
     quick_path = folder / "quick.weights.h5"
     weights = weights or (quick_path if quick else zoo.weights_path(model, dataset))
     results = results or (folder if quick else data_folder() / "results" / "training")
-    check_writable(weights)
+    log = results / f"{run}.json"
+    for path in (weights, log):
+        check_writable(path)
 
-    train = datasets.load(dataset, "train[:2000]" if quick else "train[:90%]")
+    train = datasets.load(dataset, "train[:5%]" if quick else "train[:90%]")
     held_out = datasets.load(dataset, "train[90%:]")
     keras.utils.set_random_seed(seed)
     network = zoo.build(model, train.x.shape[1:], train.classes)
@@ -83,10 +86,46 @@ def main(
     uncompiled = zoo.build(model, train.x.shape[1:], train.classes)  # no optimiser state
     uncompiled.set_weights(network.get_weights())
     zoo.save_weights(uncompiled, weights)
-    with atomic_path(results / f"{run}.json") as path:
+    with atomic_path(log) as path:
         path.write_text(json.dumps(report, indent=1) + "\n")
+    write_summary(results)
     print(f"held out {report['held_out_accuracy']:.4f}, test {report['test_accuracy']:.4f}")
-    print(f"weights: {weights}\nlog: {results / f'{run}.json'}")
+    print(f"weights: {weights}\nlog: {log}")
+
+
+def write_summary(results: Path) -> None:
+    """Write a table of all logs in the folder, as CSV and Markdown."""
+    reports = [json.loads(path.read_text()) for path in sorted(results.glob("*-*.json"))]
+    rows = [
+        {
+            "model": report["model"],
+            "dataset": report["dataset"],
+            "parameters": report["parameters"],
+            "epochs": report["recipe"]["epochs"],
+            "train_images": report["train_images"],
+            "held_out_images": report["held_out_images"],
+            "held_out_accuracy": round(report["held_out_accuracy"], 4),
+            "test_images": report["test_images"],
+            "test_accuracy": round(report["test_accuracy"], 4),
+            "seed": report["seed"],
+            "date": report["date"],
+            "command": report["command"],
+        }
+        for report in reports
+    ]
+    table = pandas.DataFrame(rows)
+    versions = ", ".join(f"{name} {version}" for name, version in reports[-1]["versions"].items())
+    header = "| " + " | ".join(table.columns) + " |\n" + "|---" * len(table.columns) + "|\n"
+    lines = ["| " + " | ".join(map(str, row)) + " |\n" for row in table.to_numpy()]
+    text = (
+        "# Trained models of the zoo\n\nWritten by apps/train.py. Held-out images are the last "
+        "tenth of the training split; nothing was chosen by the test images. The logs beside "
+        f"hold every epoch. Versions: {versions}.\n\n{header}{''.join(lines)}"
+    )
+    with atomic_path(results / "models.csv") as path:
+        table.to_csv(path, index=False)
+    with atomic_path(results / "models.md") as path:
+        path.write_text(text)
 
 
 if __name__ == "__main__":

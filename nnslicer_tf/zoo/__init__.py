@@ -44,6 +44,7 @@ __all__ = [
     "alexnet",
     "build",
     "digits_cnn",
+    "entry",
     "lenet",
     "lenet1",
     "lenet4",
@@ -128,11 +129,11 @@ def build(
     Raises:
         InvalidArgumentError: for an unknown name, or a shape that the model cannot take.
     """
-    entry = _entry(name)
-    usual_shape, usual_classes = _SHAPES[entry.dataset]
+    model = entry(name)
+    usual_shape, usual_classes = _SHAPES[model.dataset]
     shape, classes = input_shape or usual_shape, classes or usual_classes
     try:
-        return entry.builder(input_shape=shape, classes=classes)
+        return model.builder(input_shape=shape, classes=classes)
     except ValueError as error:
         raise InvalidArgumentError(
             f"'{name}' cannot be built for inputs of shape {shape} and {classes} classes: {error}"
@@ -150,7 +151,7 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
         InvalidArgumentError: for an unknown name, or where there are no weights.
         CorruptFileError: if the weights do not fit the model.
     """
-    dataset = dataset or _entry(name).dataset
+    dataset = dataset or entry(name).dataset
     path = weights_path(name, dataset)
     if not path.is_file():
         have = sorted(p.name.removesuffix(".weights.h5") for p in path.parent.glob("*.weights.h5"))
@@ -173,7 +174,12 @@ def weights_path(name: str, dataset: str) -> Path:
     return data_folder() / "weights" / f"{name}-{dataset}.weights.h5"
 
 
-def _entry(name: str) -> Entry:
+def entry(name: str) -> Entry:
+    """Return what the zoo knows of a model.
+
+    Raises:
+        InvalidArgumentError: for an unknown name; it names those that are near.
+    """
     if name not in MODELS:
         near = get_close_matches(name, MODELS, n=3)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""

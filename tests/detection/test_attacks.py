@@ -49,7 +49,7 @@ def test_the_papers_averages_follow_from_its_rows():
 @pytest.mark.parametrize("name", attacks.ATTACKS)
 def test_every_attack_on_a_real_model(model, data, name):
     spec = attacks.MNIST_ATTACKS[name]
-    if name == "CWL2":
+    if name in ("CWL2", "Boundary"):
         spec = dataclasses.replace(spec, parameters={**spec.parameters, "steps": 30})
     result = generate(model, spec, data.x, data.y, batch_size=8, progress=False)
     assert result.x.shape == data.x.shape
