@@ -1,6 +1,6 @@
 """Find inputs on which compressed models deviate: the DFlare paper's experiments.
 
-    python apps/find_deviations.py search --models <folder> lenet1 resnet20
+    python apps/find_deviations.py search lenet1 resnet20 --models <folder>
     python apps/find_deviations.py ablation | dissemination | repair
 
 Every command takes names of pairs (see `nnslicer_tf.dflare.pairs`), searches with several
@@ -9,6 +9,7 @@ on freshly loaded models, and writes tables beside the paper's. An interrupted c
 on from its working folder when it is given again.
 """
 
+import dataclasses
 import datetime
 import os
 import platform
@@ -19,53 +20,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
+import matplotlib
 import numpy as np
 import pandas as pd
 import typer
 
 from nnslicer_tf._files import atomic_path, data_folder
-from nnslicer_tf.dflare import (
-    AnyChangeFitness,
-    DeviationSet,
-    DFlare,
-    DiffChaser,
-    DistanceFitness,
-    ImageDomain,
-    RankOnly,
-    Search,
-    Uniform,
-    find_deviations,
-    verify,
-)
+from nnslicer_tf.dflare import DeviationSet, ImageDomain, find_deviations
 from nnslicer_tf.dflare.classifiers import ModelLike
+from nnslicer_tf.dflare.experiments import (
+    METHODS,
+    figures,
+    means_beside_the_paper,
+    paper_repair,
+)
 from nnslicer_tf.dflare.pair import ModelPair
-from nnslicer_tf.dflare.pairs import NamedPair, load_pair, seed_images
+from nnslicer_tf.dflare.pairs import PUBLISHED, NamedPair, load_pair, seed_images
 from nnslicer_tf.dflare.repair import Repair, RepairedClassifier, cross_validate, repair_data
 
-PAPER = {"patience": None, "bisections": 0}
-
-METHODS: dict[str, Search] = {
-    "DFlare": DFlare(),
-    "Algorithm 1": DFlare(**PAPER),
-    "with patience": DFlare(bisections=0),
-    "with bisection": DFlare(patience=None),
-    "DFlare_D": DFlare(DistanceFitness(), **PAPER),
-    "DFlare_R": DFlare(selection=Uniform(), **PAPER),
-    "as programmed": DFlare(AnyChangeFitness(), RankOnly(), **PAPER),
-    "DiffChaser": DiffChaser(),
-}
-"""`DFlare` is this library's default; `Algorithm 1` the paper to the letter, which the rows
-below it change in one thing; `as programmed` what the authors' program does."""
-
-REFERENCES = {
-    "lenet1": {"paper_seconds": 0.513, "paper_queries": 83.97, "paper_diffchaser_queries": 5812.47},
-    "resnet20": {
-        "paper_seconds": 0.509,
-        "paper_queries": 30.43,
-        "paper_diffchaser_queries": 2323.58,
-    },
-}
-"""Table 4 of the paper, for the published pairs."""
+matplotlib.use("Agg")
 
 app = typer.Typer(add_completion=False, help=__doc__)
 
@@ -80,8 +53,6 @@ Work = Annotated[Path, typer.Option(help="Folder of resumable searches and made 
 Results = Annotated[Path | None, typer.Option(help="Folder of the tables.")]
 Quick = Annotated[bool, typer.Option(help="20 seeds, 1 repeat; a trial.")]
 
-PUBLISHED = ["lenet1", "resnet20"]
-
 
 @app.command()
 def search(
@@ -90,7 +61,7 @@ def search(
     seeds: Seeds = 500,
     repeats: Repeats = 5,
     max_queries: Budget = 20_000,
-    diffchaser_seeds: Annotated[int, typer.Option(help="DiffChaser's share.", min=0)] = 50,
+    diffchaser_seeds: Annotated[int, typer.Option(help="Seeds for DiffChaser.", min=0)] = 50,
     name: Annotated[str, typer.Option(help="The tables' name.")] = "search",
     work: Work = Path("runs/dflare"),
     results: Results = None,
@@ -98,13 +69,16 @@ def search(
 ) -> None:
     """Search with DFlare and, from fewer seeds, DiffChaser (Table 4)."""
     run = _Run(models, seeds, repeats, max_queries, work, results, quick)
-    rows = []
+    rows, queries = [], {}
     for pair_name in pairs or PUBLISHED:
         for method in ("DFlare", "Algorithm 1"):
             rows += run.measure(pair_name, method)
+            queries[f"{pair_name}, {method}"] = run.queries
         if diffchaser_seeds:
             rows += run.measure(pair_name, "DiffChaser", diffchaser_seeds, repeats=1)
-    run.write(name, rows)
+            queries[f"{pair_name}, DiffChaser"] = run.queries
+    run.write_means(name, rows)
+    run.plot_queries(name, queries)
 
 
 @app.command()
@@ -113,7 +87,8 @@ def ablation(
     models: Models = Path("."),
     seeds: Seeds = 500,
     repeats: Repeats = 5,
-    max_queries: Budget = 5_000,
+    max_queries: Budget = 20_000,
+    name: Annotated[str, typer.Option(help="The tables' name.")] = "ablation",
     work: Work = Path("runs/dflare"),
     results: Results = None,
     quick: Quick = False,
@@ -121,20 +96,18 @@ def ablation(
     """Change one thing at a time in the search (Table 6)."""
     run = _Run(models, seeds, repeats, max_queries, work, results, quick)
     methods = [method for method in METHODS if method != "DiffChaser"]
-    run.write(
-        "ablation",
-        [
-            row
-            for name in pairs or PUBLISHED
-            for method in methods
-            for row in run.measure(name, method)
-        ],
-    )
+    rows = [
+        row
+        for pair_name in pairs or PUBLISHED
+        for method in methods
+        for row in run.measure(pair_name, method)
+    ]
+    run.write_means(name, rows)
 
 
 @app.command()
 def dissemination(
-    models_of_the_zoo: Annotated[list[str] | None, typer.Argument(help="Zoo models.")] = None,
+    zoo_models: Annotated[list[str] | None, typer.Argument(help="Models of the zoo.")] = None,
     seeds: Seeds = 500,
     repeats: Repeats = 5,
     max_queries: Budget = 20_000,
@@ -144,23 +117,26 @@ def dissemination(
 ) -> None:
     """Search pairs in which 10 … 50 % of the weights are mutated (section 5.4.1)."""
     run = _Run(Path("."), seeds, repeats, max_queries, work, results, quick)
-    rows, correlations = [], []
-    for model in models_of_the_zoo or ["lenet5"]:
-        for percent in (10, 20, 30, 40, 50):
-            rows += run.measure(f"{model}-mutated{percent}", "DFlare", mutated=percent)
-        table = pd.DataFrame([row for row in rows if row["pair"].startswith(f"{model}-")])
-        means = table.groupby("mutated")[["mean_seconds", "mean_queries"]].mean()
-        correlations.append(
-            {
-                "model": model,
-                "correlation_seconds": np.corrcoef(means.index, means.mean_seconds)[0, 1],
-                "correlation_queries": np.corrcoef(means.index, means.mean_queries)[0, 1],
-                "paper_correlation_seconds_lenet5": -0.989,
-                "paper_correlation_queries_lenet5": -0.972,
-            }
-        )
-    run.write("dissemination", rows)
-    run.write_table("dissemination_correlation", pd.DataFrame(correlations))
+    zoo_models = zoo_models or ["lenet5"]
+    rows = [
+        {**row, "model": model, "mutated_percent": percent}
+        for model in zoo_models
+        for percent in (10, 20, 30, 40, 50)
+        for row in run.measure(f"{model}-mutated{percent}", "DFlare")
+    ]
+    run.write("dissemination_runs", pd.DataFrame(rows))
+    figures = ["success_rate", "mean_seconds", "mean_queries", "median_queries", "verified"]
+    means = pd.DataFrame(rows).groupby(["model", "mutated_percent"], sort=False)[figures].mean()
+    run.write("dissemination", means.reset_index())
+    correlations = means.reset_index(level=1).groupby("model", sort=False).corr()
+    correlations = correlations["mutated_percent"].unstack()[figures[1:4]].reset_index()
+    published = pd.read_csv(
+        data_folder() / "paper/dflare/section54_dissemination.csv", comment="#"
+    ).iloc[0]
+    correlations["paper_model"] = published["model"]
+    correlations["paper_seconds"] = published["correlation_seconds"]
+    correlations["paper_queries"] = published["correlation_queries"]
+    run.write("dissemination_correlation", correlations)
 
 
 @app.command()
@@ -187,38 +163,24 @@ def repair(
                 images, found = run.search(pair, method, repeat, run.seeds)
                 data = repair_data(asked, images, found)
                 folds = cross_validate(data, rng=repeat).mean()
-                scores.append({"pair": name, "method": method, "rng": repeat, **folds})
-                fitted = Repair(random_state=repeat).fit(
-                    np.concatenate([data.seeds, data.triggers]),
-                    np.concatenate([data.seed_labels, data.trigger_labels]),
-                )
-                searches += [
-                    run.row(pair, f"{method}, without repair", repeat, images, found),
-                    _search_repaired(run, pair, method, repeat, fitted),
-                ]
-    table = pd.DataFrame(scores)
-    run.write_table("repair", table.groupby(["pair", "method"], sort=False).mean().reset_index())
-    run.write("repair_search", searches)
+                scores.append({"pair": name, "method": method, **folds, **paper_repair(name)})
+                mended = _mended(pair, method, repeat, Repair(random_state=repeat).fit(*data.all()))
+                for searched, label in ((pair, "without repair"), (mended, "with repair")):
+                    row = run.row(searched, method, repeat, run.seeds)
+                    searches.append({**row, "pair": name, "method": f"{method}, {label}"})
+    table = pd.DataFrame(scores).groupby(["pair", "method"], sort=False).mean().reset_index()
+    run.write("repair", table)
+    run.write_means("repair_search", searches)
 
 
-def _search_repaired(
-    run: "_Run", pair: NamedPair, method: str, repeat: int, fitted: Repair
-) -> dict:
-    """Search a repaired model from the seeds on which it agrees with the original."""
+def _mended(pair: NamedPair, method: str, repeat: int, fitted: Repair) -> NamedPair:
+    """Return the pair with a repaired compressed model."""
 
     def load_repaired() -> ModelLike:
         return RepairedClassifier(pair.load_compressed(), fitted)
 
-    mended = NamedPair(
-        f"{pair.name}-repaired-{method.replace(' ', '_')}-{repeat}",
-        pair.dataset,
-        pair.load_original,
-        load_repaired,
-        pair.preprocess,
-    )
-    images, found = run.search(mended, method, repeat, run.seeds)
-    row = run.row(mended, f"{method}, with repair", repeat, images, found)
-    return {**row, "pair": pair.name}
+    name = f"{pair.name}-repaired-{method}-{repeat}"
+    return dataclasses.replace(pair, name=name, load_compressed=load_repaired)
 
 
 class _Run:
@@ -241,35 +203,36 @@ class _Run:
         self.work = work / "quick" if quick else work
         kept = data_folder() / "results" / "dflare"
         self.results = results or (self.work / "results" if quick else kept)
+        self.results.mkdir(parents=True, exist_ok=True)
+        self.queries = np.array([])  # of the last `measure`
         self._images: dict[str, np.ndarray] = {}
 
     def pair(self, name: str) -> NamedPair:
         return load_pair(name, self.models, self.work / "pairs")
 
     def measure(
-        self,
-        name: str,
-        method: str,
-        seeds: int | None = None,
-        repeats: int | None = None,
-        **columns: object,
+        self, name: str, method: str, seeds: int | None = None, repeats: int | None = None
     ) -> list[dict]:
         """Search a pair with every random seed; return one row for each."""
-        pair = self.pair(name)
-        rows = []
+        pair, seeds = self.pair(name), min(seeds or self.seeds, self.seeds)
+        rows, queries = [], []
         for repeat in range(repeats or self.repeats):
-            images, found = self.search(pair, method, repeat, min(seeds or self.seeds, self.seeds))
-            rows.append({**self.row(pair, method, repeat, images, found), **columns})
+            rows.append(self.row(pair, method, repeat, seeds))
             print(rows[-1], flush=True)
+            found = self.search(pair, method, repeat, seeds)[1]
+            queries.append(found.queries[found.found])
+        self.queries = np.concatenate(queries)
         return rows
 
     def search(
         self, pair: NamedPair, method: str, repeat: int, seeds: int
     ) -> tuple[np.ndarray, DeviationSet]:
+        """Search, or read what was found when this was done before."""
         if pair.name not in self._images:
             self._images[pair.name] = seed_images(pair, self.seeds, 0)
         images = self._images[pair.name][:seeds]
-        file = f"{pair.name}-{method.replace(' ', '_')}-{repeat}-{len(images)}-{self.max_queries}"
+        file = f"{pair.name}-{method}-{repeat}-{len(images)}-{self.max_queries}.npz"
+        chosen = METHODS[method]
         found = find_deviations(
             pair.load_original(),
             pair.load_compressed(),
@@ -277,52 +240,62 @@ class _Run:
             pair.preprocess,
             rng=repeat,
             max_queries=self.max_queries,
-            search=METHODS[method],
-            together=4 if method == "DiffChaser" else 500,
-            checkpoint=self.work / "searches" / f"{file}.npz",
+            search=chosen.search,
+            domain=chosen.domain,
+            together=chosen.together,
+            checkpoint=self.work / "searches" / file.replace(" ", "_"),
         )
         return images, found
 
-    def row(
-        self, pair: NamedPair, method: str, repeat: int, images: np.ndarray, found: DeviationSet
-    ) -> dict:
-        held = verify(pair.load_original, pair.load_compressed, images, found, pair.preprocess)
-        return {
-            "pair": pair.name,
-            "method": method,
-            "rng": repeat,
-            **found.summary(),
-            "queries_90th_percentile": float(np.percentile(found.queries[found.found], 90)),
-            "verified": int(held.sum()),
-        }
+    def row(self, pair: NamedPair, method: str, repeat: int, seeds: int) -> dict:
+        images, found = self.search(pair, method, repeat, seeds)
+        said = figures(pair, images, found, METHODS[method].domain)
+        return {"pair": pair.name, "method": method, "rng": repeat, **said}
 
-    def write(self, name: str, rows: list[dict]) -> None:
+    def write_means(self, name: str, rows: list[dict]) -> None:
         """Write every run, and the means over the random seeds beside the paper's figures."""
         runs = pd.DataFrame(rows)
-        self.write_table(f"{name}_runs", runs)
-        means = runs.drop(columns="rng").groupby(["pair", "method"], sort=False).mean()
-        means = means.reset_index()
-        references = [REFERENCES.get(pair, {}) for pair in means["pair"]]
-        self.write_table(name, pd.concat([means, pd.DataFrame(references)], axis=1))
+        self.write(f"{name}_runs", runs)
+        self.write(name, means_beside_the_paper(runs))
 
-    def write_table(self, name: str, table: pd.DataFrame) -> None:
+    def write(self, name: str, table: pd.DataFrame) -> None:
         """Write a table as CSV and Markdown, headed by how it was made."""
+        packages = ("tensorflow", "keras", "ai-edge-litert", "opencv-python-headless", "numpy")
+        versions = ", ".join(f"{package} {version(package)}" for package in packages)
         head = [
             f"command: python {shlex.join(['apps/find_deviations.py', *sys.argv[1:]])}",
             f"seed images: {self.seeds}, random seeds: 0 ... {self.repeats - 1}, "
             f"at most {self.max_queries} queries a search",
-            f"machine: {os.cpu_count()} cores, load {os.getloadavg()[1]:.1f}; "
-            f"Python {platform.python_version()}, "
-            + ", ".join(f"{p} {version(p)}" for p in ("tensorflow", "keras", "ai-edge-litert")),
+            f"machine: {os.cpu_count()} cores, at the end with a load of {os.getloadavg()[2]:.1f}",
+            f"versions: Python {platform.python_version()}, {versions}",
             f"date: {datetime.date.today().isoformat()}",
         ]
-        self.results.mkdir(parents=True, exist_ok=True)
         with atomic_path(self.results / f"{name}.csv") as path:
             text = table.to_csv(index=False, float_format="%.6g")
             path.write_text("".join(f"# {line}\n" for line in head) + text)
         with atomic_path(self.results / f"{name}.md") as path:
             path.write_text("\n".join(["  \n".join(head), "", *_markdown(table)]) + "\n")
         print(table.to_string(), f"\nwritten: {self.results / name}.csv, .md")
+
+    def plot_queries(self, name: str, queries: dict[str, np.ndarray]) -> None:
+        """Draw histograms of the queries, one a pair and method (Figure 4)."""
+        from matplotlib import pyplot
+
+        columns = 3
+        rows = -(-len(queries) // columns)
+        figure, axes = pyplot.subplots(rows, columns, figsize=(4 * columns, 2.6 * rows))
+        for axis, (label, values) in zip(axes.flat, queries.items(), strict=False):
+            axis.hist(values, bins=np.geomspace(1, max(values.max(), 2), 40))
+            axis.set(xscale="log", xlabel="queries", ylabel="searches")
+            axis.set_title(
+                f"{label}\nmean {values.mean():.1f}, median {np.median(values):.0f}", fontsize=9
+            )
+        for axis in axes.flat[len(queries) :]:
+            axis.set_axis_off()
+        figure.tight_layout()
+        with atomic_path(self.results / f"{name}_queries.png") as path:
+            figure.savefig(path, dpi=100)
+        pyplot.close(figure)
 
 
 def _markdown(table: pd.DataFrame) -> Iterable[str]:

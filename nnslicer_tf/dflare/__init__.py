@@ -21,7 +21,7 @@ from nnslicer_tf.dflare.diffchaser import DiffChaser, k_uncertainty
 from nnslicer_tf.dflare.domain import Answers, Domain, Mutation, MutationOperator, replay
 from nnslicer_tf.dflare.find import find_deviation, find_deviations
 from nnslicer_tf.dflare.fitness import AnyChangeFitness, DistanceFitness, Fitness, NoveltyFitness
-from nnslicer_tf.dflare.images import IMAGE_OPERATORS, ImageDomain
+from nnslicer_tf.dflare.images import IMAGE_OPERATORS, PROGRAM_OPERATORS, ImageDomain
 from nnslicer_tf.dflare.repair import Repair, RepairedClassifier, cross_validate, repair_data
 from nnslicer_tf.dflare.search import DFlare, Found, Search
 from nnslicer_tf.dflare.selection import (
@@ -35,6 +35,7 @@ from nnslicer_tf.dflare.verify import verify
 __all__ = [
     "AUDIO_OPERATORS",
     "IMAGE_OPERATORS",
+    "PROGRAM_OPERATORS",
     "Answers",
     "AnyChangeFitness",
     "AudioDomain",

@@ -71,7 +71,8 @@ def digest(
     """Return a digest of models, seeds, random streams and options."""
     answers = pair.ask(seeds[:PROBES])
     known = hashlib.blake2b(digest_size=16)
-    known.update(f"{seeds.shape} {seeds.dtype} {options!r} {list(pair.domain.operators)}".encode())
+    operators = list(pair.domain.operators.values())
+    known.update(f"{seeds.shape} {seeds.dtype} {options!r} {operators!r}".encode())
     for array in (seeds, answers.original, answers.compressed):
         known.update(np.ascontiguousarray(array).tobytes())
     for stream in streams:

@@ -81,6 +81,10 @@ class MutationOperator(ABC):
 
     name: str
 
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in sorted(vars(self).items()))
+        return f"{type(self).__name__}({options})"
+
     @abstractmethod
     def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
         """Draw the parameters of one mutation of `x`."""

@@ -17,6 +17,7 @@ from nnslicer_tf.errors import InputShapeError
 
 __all__ = [
     "IMAGE_OPERATORS",
+    "PROGRAM_OPERATORS",
     "AverageBlur",
     "GaussianBlur",
     "GaussianNoise",
@@ -25,6 +26,8 @@ __all__ = [
     "MultiplicativeNoise",
     "RandomPixels",
     "SaltAndPepper",
+    "WrappingGaussianNoise",
+    "WrappingMultiplicativeNoise",
 ]
 
 
@@ -74,10 +77,14 @@ class GaussianNoise(_Noise):
     def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Return image + noise."""
         noise = _generator(parameters).standard_normal(x.shape, np.float32)
-        return _to_bytes(x + noise * np.float32(parameters["strength"]))
+        return self.to_bytes(x + noise * np.float32(parameters["strength"]))
+
+    def to_bytes(self, values: np.ndarray) -> np.ndarray:
+        """Return `values` rounded, and clipped to 0 … 255."""
+        return np.clip(np.rint(values), 0, 255).astype(np.uint8)
 
 
-class MultiplicativeNoise(_Noise):
+class MultiplicativeNoise(GaussianNoise):
     """Multiply by 1 + Gaussian noise; the strength is the noise's standard deviation."""
 
     name = "multiplicative_noise"
@@ -86,7 +93,19 @@ class MultiplicativeNoise(_Noise):
     def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Return image + image × noise."""
         noise = _generator(parameters).standard_normal(x.shape, np.float32)
-        return _to_bytes(x * (1 + noise * np.float32(parameters["strength"])))
+        return self.to_bytes(x * (1 + noise * np.float32(parameters["strength"])))
+
+
+class WrappingGaussianNoise(GaussianNoise):
+    """As the authors' program has it: values are cut off and wrap around at 256."""
+
+    def to_bytes(self, values: np.ndarray) -> np.ndarray:
+        """Return `values` modulo 256."""
+        return values.astype(np.int64).astype(np.uint8)
+
+
+class WrappingMultiplicativeNoise(WrappingGaussianNoise, MultiplicativeNoise):
+    """As the authors' program has it: values are cut off and wrap around at 256."""
 
 
 class SaltAndPepper(_Noise):
@@ -160,6 +179,19 @@ IMAGE_OPERATORS: tuple[MutationOperator, ...] = (
 """The operators of Table 3, and salt-and-pepper noise, which the authors' program has too."""
 
 
+PROGRAM_OPERATORS: tuple[MutationOperator, ...] = (
+    RandomPixels(),
+    WrappingGaussianNoise(1 / 3, 1 / 3),
+    WrappingMultiplicativeNoise(1.0, 1.0),
+    SaltAndPepper(),
+    AverageBlur(),
+    GaussianBlur(),
+    MedianBlur(),
+)
+"""For comparisons: noise as the authors' program makes it. Its additive noise has a standard
+deviation of a third of a grey level, and values wrap around before they are clipped."""
+
+
 class ImageDomain(Domain):
     """Images `(height, width, channels) uint8`.
 
@@ -187,10 +219,6 @@ class ImageDomain(Domain):
 
 def _generator(parameters: Parameters) -> np.random.Generator:
     return np.random.Generator(np.random.SFC64(parameters["seed"]))
-
-
-def _to_bytes(values: np.ndarray) -> np.ndarray:
-    return np.clip(np.rint(values), 0, 255).astype(np.uint8)
 
 
 def _per_channels(x: np.ndarray, blur: object) -> np.ndarray:

@@ -123,13 +123,28 @@ class RepairData:
     triggers: np.ndarray
     trigger_labels: np.ndarray
 
+    def all(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the probabilities and labels of seeds and triggering inputs together."""
+        labels = np.concatenate([self.seed_labels, self.trigger_labels])
+        return np.concatenate([self.seeds, self.triggers]), labels
+
+    def part(self, pairs: np.ndarray) -> "RepairData":
+        """Return the pairs with the given indices."""
+        return RepairData(
+            self.seeds[pairs],
+            self.seed_labels[pairs],
+            self.triggers[pairs],
+            self.trigger_labels[pairs],
+        )
+
 
 @dataclass(frozen=True)
 class RepairScore:
     """What a repair did to one test set (section 5.5.2).
 
     Attributes:
-        triggers: deviations before the repair.
+        triggers: triggering inputs, all deviations before the repair.
+        seeds: inputs that did not deviate before.
         repair_count: triggering inputs that no longer deviate.
         inducing_count: seeds that deviate only now.
     """
@@ -204,19 +219,16 @@ def cross_validate(
     options = {} if repair is None else repair.get_params()
     rows = []
     for train, test in _folds(len(data.seeds), folds, rng):
-        fitted = Repair(**{**options, "random_state": rng}).fit(
-            np.concatenate([data.seeds[train], data.triggers[train]]),
-            np.concatenate([data.seed_labels[train], data.trigger_labels[train]]),
-        )
-        rows.append(_row(score(fitted, data, test)))
+        fitted = Repair(**{**options, "random_state": rng}).fit(*data.part(train).all())
+        rows.append(_row(score(fitted, data.part(test))))
     return pd.DataFrame(rows)
 
 
-def score(repair: Repair, data: RepairData, test: np.ndarray) -> RepairScore:
-    """Score a fitted repair on the pairs with indices `test`."""
-    repaired = repair.predict(data.triggers[test]) == data.trigger_labels[test]
-    broken = repair.predict(data.seeds[test]) != data.seed_labels[test]
-    return RepairScore(len(test), len(test), int(repaired.sum()), int(broken.sum()))
+def score(repair: Repair, data: RepairData) -> RepairScore:
+    """Score a fitted repair on pairs that it has not seen."""
+    repaired = repair.predict(data.triggers) == data.trigger_labels
+    broken = repair.predict(data.seeds) != data.seed_labels
+    return RepairScore(len(repaired), len(broken), int(repaired.sum()), int(broken.sum()))
 
 
 def _folds(count: int, folds: int, rng: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -11,6 +11,8 @@ from nnslicer_tf.dflare.images import (
     MultiplicativeNoise,
     RandomPixels,
     SaltAndPepper,
+    WrappingGaussianNoise,
+    WrappingMultiplicativeNoise,
 )
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
@@ -19,6 +21,16 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 def image(request):
     rng = np.random.default_rng(2)
     return rng.integers(0, 256, (16, 14, request.param), dtype=np.uint8)
+
+
+def test_the_programs_noise_wraps_around():
+    image = np.full((32, 32, 1), 200, np.uint8)
+    wild = WrappingMultiplicativeNoise().apply(image, {"strength": 1.0, "seed": 3})
+    noise = np.random.Generator(np.random.SFC64(3)).standard_normal(image.shape, np.float32)
+    np.testing.assert_array_equal(wild, np.trunc(image * (1 + noise)) % 256)
+    white = np.full((32, 32, 1), 255, np.uint8)
+    faint = WrappingGaussianNoise().apply(white, {"strength": 0.5, "seed": 3})
+    assert set(np.unique(faint)) >= {254, 255}
 
 
 @pytest.mark.parametrize("operator", IMAGE_OPERATORS, ids=lambda operator: operator.name)

@@ -50,7 +50,7 @@ def test_score_by_hand():
     data = RepairData(
         two_classes(seeds), np.array([0, 1, 1, 1]), two_classes(triggers), np.array([0, 0, 1, 0])
     )
-    got = score(Fixed(), data, np.arange(4))
+    got = score(Fixed(), data)
     assert got == RepairScore(triggers=4, seeds=4, repair_count=3, inducing_count=1)
     assert (got.repair_ratio, got.inducing_ratio) == (0.75, 0.25)
     assert (got.improvement_count, got.improvement_ratio) == (2, 0.5)
