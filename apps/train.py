@@ -119,7 +119,7 @@ def write_summary(results: Path) -> None:
     lines = ["| " + " | ".join(map(str, row)) + " |\n" for row in table.to_numpy()]
     text = (
         "# Trained models of the zoo\n\nWritten by apps/train.py. Held-out images are the last "
-        "tenth of the training split; nothing was chosen by the test images. The logs beside "
+        "tenth of the training split; no recipe was chosen by the test images. The logs beside "
         f"hold every epoch. Versions: {versions}.\n\n{header}{''.join(lines)}"
     )
     with atomic_path(results / "models.csv") as path:

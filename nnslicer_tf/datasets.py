@@ -127,8 +127,8 @@ def load(name: str, split: str = "train", *, normalise: str = "unit") -> Dataset
         name: one of `names()`.
         split: TFDS syntax: `"test"`, `"train[:1000]"`, `"train[80%:]"`,
             `"train[:10]+test[:10]"`. The digits are ordered by their index modulo 10, so
-            that every part has every writer's; the first 1,437 are the training split,
-            the other 360 the test split.
+            that every part has every writer's (digits of writers not seen in training are
+            harder); the first 1,437 are the training split, the other 360 the test split.
         normalise: `"none"` (raw values as float32), `"unit"` (raw / 255, digits / 16:
             within [0, 1]) or `"standard"` ((raw - mean) / std for each channel, over
             the training images).
