@@ -182,6 +182,18 @@ class InstrumentedModel:
             first += len(batch)
             yield Activations(values)
 
+    def compute(self, x: Any, of: Iterable[str]) -> dict[str, Any]:
+        """Return the values of operations as tensors of the backend, differentiable.
+
+        Args:
+            x: Tensor of samples `(batch, *input_shape)`.
+            of: Names of operations.
+
+        Raises:
+            InvalidArgumentError: if an operation does not exist.
+        """
+        return self._graph.run(x, self._names(of))
+
     def predict(self, x: Any, batch_size: int = 256) -> np.ndarray:
         """Return the model's (first) output `(samples, …)` float32."""
         output = self._graph.outputs[0]

@@ -54,11 +54,14 @@ class Synapses(KernelLayout):
     Attributes:
         variable: Returns the layer's kernel, a Keras variable.
         bias: Returns the layer's bias `(outputs,)`, a Keras variable, or None.
+        apply: From input tensor and kernel to the weighted sum without bias, linear in
+            both, in the dtype of the input.
         build_taps: Returns the taps `(output positions, taps)` int32.
     """
 
     variable: Callable[[], Any]
     bias: Callable[[], Any]
+    apply: Callable[[Any, Any], Any]
     build_taps: Callable[[], np.ndarray]
 
     @cached_property

@@ -13,7 +13,8 @@ threshold; those taken away are kept. Only their set matters, not their order, s
 3. only a bucket in which the sum can fall below the threshold is sorted and scanned.
 
 Nothing is allocated, and buffers are passed whole, with offsets: a view of an array costs
-some 20 ns in compiled code too, which counts when a sum has 27 values. benchmarks/README.md says what else was tried.
+some 20 ns in compiled code too, which counts when a sum has 27 values.
+benchmarks/README.md says what else was tried.
 """
 
 import numpy as np

@@ -162,13 +162,7 @@ class RowCollector(_Progress):
     def result(self) -> Rows:
         """Return the rows of all samples, in order; on disk if there is a folder."""
         if self._folder is None:
-            rows = [self._rows[index] for index in sorted(self._rows)]
-            neurons = [part.neurons for part in rows if part.neurons is not None]
-            return Rows(
-                sp.vstack([part.synapses for part in rows], format="csr"),
-                sp.vstack(neurons, format="csr") if neurons else None,
-                np.concatenate([part.predicted for part in rows]),
-            )
+            return Rows.join([self._rows[index] for index in sorted(self._rows)])
         return self._join_files(self._folder)
 
     def _join_files(self, folder: Path) -> Rows:

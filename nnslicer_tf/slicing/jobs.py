@@ -39,6 +39,16 @@ class Rows:
     neurons: sp.csr_array | None
     predicted: np.ndarray
 
+    @classmethod
+    def join(cls, parts: Sequence["Rows"]) -> "Rows":
+        """Return the rows of all parts, in order."""
+        neurons = [part.neurons for part in parts if part.neurons is not None]
+        return cls(
+            sp.vstack([part.synapses for part in parts], format="csr"),
+            sp.vstack(neurons, format="csr") if neurons else None,
+            np.concatenate([part.predicted for part in parts]),
+        )
+
 
 @dataclass(frozen=True)
 class SumJob:
@@ -69,28 +79,24 @@ class RowsJob:
         """Return the `Rows` of a batch of captured activations."""
         synapses = sum(self.program.kernels[name].size for name in self.kernels)
         step = max(1, _ROW_BYTES // (4 * max(synapses, 1)))
-        rows, neuron_rows = [], []
+        parts = []
         for start in range(0, batch_length(captured), step):
             part = {name: values[start : start + step] for name, values in captured.items()}
+            logits = part[self.program.logits]
+            predicted = logits.reshape(len(logits), -1).argmax(axis=1)
             result = walk(self.program, part, each=True)
-            rows.append(self.synapse_rows(result, batch_length(part)))
-            neuron_rows.append(self.neuron_rows(result, batch_length(part)))
-        predicted = captured[self.program.logits]
+            parts.append(self.rows(result, len(logits), predicted))
+        return Rows.join(parts)
+
+    def rows(self, result: Contributions, samples: int, predicted: np.ndarray) -> Rows:
+        """Return what is kept of the contributions of each sample, as sparse rows."""
+        kernels = {name: self.program.kernels[name].shape for name in self.kernels}
+        operations = {name: self.program.nodes[name].shape for name in self.operations}
         return Rows(
-            sp.vstack(rows, format="csr"),
-            sp.vstack(neuron_rows, format="csr") if self.operations else None,
-            predicted.reshape(len(predicted), -1).argmax(axis=1),
+            _sparse(result.synapses, kernels, samples),
+            _sparse(result.neurons, operations, samples) if operations else None,
+            predicted,
         )
-
-    def synapse_rows(self, result: Contributions, samples: int) -> sp.csr_array:
-        """Return the kept synapses as sparse rows."""
-        shapes = {name: self.program.kernels[name].shape for name in self.kernels}
-        return _sparse(result.synapses, shapes, samples)
-
-    def neuron_rows(self, result: Contributions, samples: int) -> sp.csr_array:
-        """Return the kept neurons as sparse rows."""
-        shapes = {name: self.program.nodes[name].shape for name in self.operations}
-        return _sparse(result.neurons, shapes, samples)
 
 
 def batch_length(captured: Mapping[str, np.ndarray]) -> int:

@@ -7,7 +7,8 @@ process and two for each worker, whatever the number of samples.
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from nnslicer_tf.instrument import InstrumentedModel, batches, check_array, coun
 from nnslicer_tf.slicing.builder import GRANULARITIES, build_program, check_rules, neuron_shape
 from nnslicer_tf.slicing.collectors import RowCollector, SumCollector, digest, open_checkpoint
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion
-from nnslicer_tf.slicing.engine import make_engine
+from nnslicer_tf.slicing.dense import DenseRows, DenseSum, is_dense
+from nnslicer_tf.slicing.engine import Engine, InProcessEngine, make_engine
 from nnslicer_tf.slicing.jobs import RowsJob, SumJob
 from nnslicer_tf.slicing.profile import Profile
 from nnslicer_tf.slicing.program import Program
@@ -31,6 +33,16 @@ __all__ = ["Slicer"]
 # Activations of the samples that are captured, and sent to a worker, together.
 _BATCH_BYTES = 96 << 20
 _LARGEST_BATCH = 256
+
+
+@dataclass(frozen=True)
+class _Executor:
+    """How batches are worked off: prepared here, then given to the job on an engine."""
+
+    batch_size: int
+    prepare: Callable[[np.ndarray], Any]
+    job: Callable[[Any], Any]
+    engine: Engine
 
 
 class Slicer:
@@ -107,9 +119,9 @@ class Slicer:
         """
         program = self._program(outputs)
         x = self._checked(x)
-        folder = self._checkpoint(checkpoint, program, "sum")
-        collector = SumCollector(folder)
-        self._run(program, SumJob(program), x, collector)
+        executor = self._executor(program, SumJob(program))
+        collector = SumCollector(self._checkpoint(checkpoint, program, "sum", executor))
+        self._run(executor, x, collector)
         totals = collector.totals
         shapes = self.neuron_shapes
         neurons = {
@@ -148,9 +160,10 @@ class Slicer:
         kernel_names = _chosen(kernels, program.kernels, "kernel")
         operation_names = _chosen(operations, program.nodes, "operation")
         x = self._checked(x)
-        job = RowsJob(program, kernel_names, operation_names)
-        collector = RowCollector(self._checkpoint(folder, program, [kernel_names, operation_names]))
-        self._run(program, job, x, collector)
+        executor = self._executor(program, RowsJob(program, kernel_names, operation_names))
+        kept = [kernel_names, operation_names]
+        collector = RowCollector(self._checkpoint(folder, program, kept, executor))
+        self._run(executor, x, collector)
         rows = collector.result()
         shapes = self.neuron_shapes
         return SliceSet(
@@ -175,30 +188,44 @@ class Slicer:
             raise InvalidArgumentError("The data set is empty: no samples were given.")
         return x
 
-    def _run(
-        self, program: Program, job: Any, x: Any, collector: SumCollector | RowCollector
-    ) -> None:
-        """Send the batches that are not done through an engine, into the collector."""
+    def _executor(self, program: Program, job: SumJob | RowsJob) -> "_Executor":
+        """Return how to run the job: densely on the backend, or by kernels on an engine."""
         size = self._batch_size(program)
+        if is_dense(self.im, program, size):
+            if isinstance(job, SumJob):
+                return _Executor(size, lambda x: x, DenseSum(self.im, program), InProcessEngine())
+            kept = sum(program.kernels[name].size for name in job.kernels)
+            size = int(np.clip(_BATCH_BYTES // (4 * max(kept, 1)), 1, size))
+            return _Executor(size, lambda x: x, DenseRows(self.im, program, job), InProcessEngine())
+
+        def capture(batch: np.ndarray) -> dict[str, np.ndarray]:
+            return dict(self.im.capture(batch, size, of=program.captured))
+
+        return _Executor(size, capture, job, make_engine(self.workers, self.ray_address))
+
+    def _run(self, executor: "_Executor", x: Any, collector: SumCollector | RowCollector) -> None:
+        """Send the batches that are not done through the executor, into the collector."""
         digests: dict[int, str] = {}
-        total = count_samples(x)
         samples: dict[int, int] = {}
         with tqdm(
-            total=total, desc="Slicing", unit="sample", disable=not self.progress, leave=False
+            total=count_samples(x),
+            desc="Slicing",
+            unit="sample",
+            disable=not self.progress,
+            leave=False,
         ) as bar:
 
-            def pending() -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-                for index, batch in enumerate(batches(x, self.im.input_shape, size)):
+            def pending() -> Iterator[tuple[int, Any]]:
+                stream = batches(x, self.im.input_shape, executor.batch_size)
+                for index, batch in enumerate(stream):
                     digests[index] = digest(batch)
                     samples[index] = len(batch)
                     if collector.is_done(index, digests[index]):
                         bar.update(len(batch))
-                        continue
-                    activations = self.im.capture(batch, size, of=program.captured)
-                    yield index, dict(activations)
+                    else:
+                        yield index, executor.prepare(batch)
 
-            engine = make_engine(self.workers, self.ray_address)
-            for index, result in engine.map(job, pending()):
+            for index, result in executor.engine.map(executor.job, pending()):
                 collector.add(index, digests[index], result)
                 bar.update(samples[index])
         collector.save()
@@ -208,7 +235,7 @@ class Slicer:
         return int(np.clip(_BATCH_BYTES // (4 * values), 1, _LARGEST_BATCH))
 
     def _checkpoint(
-        self, folder: str | os.PathLike | None, program: Program, kept: Any
+        self, folder: str | os.PathLike | None, program: Program, kept: Any, executor: "_Executor"
     ) -> Path | None:
         if folder is None:
             return None
@@ -219,7 +246,7 @@ class Slicer:
             "granularity": self.granularity,
             "criterion": _describe_start(program),
             "kept": kept,
-            "batch size": self._batch_size(program),
+            "batch size": executor.batch_size,
         }
         return open_checkpoint(folder, identity)
 

@@ -31,41 +31,33 @@ def require_channels_last(layer: Any, call: LayerCall) -> None:
 
 def _dense(layer: layers.Dense, call: LayerCall) -> tuple[Step, ...]:
     positions = int(np.prod(call.input_shapes[0][:-1]))
-
-    def compute(x: Any) -> Any:
-        return _add_bias(ops.matmul(x, ops.cast(layer.kernel, x.dtype)), layer)
-
-    synapses = _synapses(layer, call.path, lambda: windows.pointwise(positions))
-    return with_activation(Step("weighted_sum", compute, synapses), layer.activation)
+    synapses = _synapses(layer, call.path, ops.matmul, lambda: windows.pointwise(positions))
+    return with_activation(_sum_step(synapses), layer.activation)
 
 
 def _convolution(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     require_channels_last(layer, call)
 
-    def compute(x: Any) -> Any:
-        kernel = ops.cast(layer.kernel, x.dtype)
-        padding = layer.padding
-        if padding == "causal":
-            reach = (layer.kernel_size[0] - 1) * layer.dilation_rate[0]
-            x, padding = ops.pad(x, [[0, 0], [reach, 0], [0, 0]]), "valid"
-        outputs = ops.conv(
-            x, kernel, tuple(layer.strides), padding, dilation_rate=layer.dilation_rate
-        )
-        return _add_bias(outputs, layer)
+    def apply(x: Any, kernel: Any) -> Any:
+        x, padding = _padded(layer, x)
+        return ops.conv(x, kernel, tuple(layer.strides), padding, dilation_rate=layer.dilation_rate)
 
-    synapses = _synapses(layer, call.path, _sliding_taps(layer, call), groups=layer.groups)
-    return with_activation(Step("weighted_sum", compute, synapses), layer.activation)
+    taps = _sliding_taps(layer, call)
+    synapses = _synapses(layer, call.path, apply, taps, groups=layer.groups)
+    return with_activation(_sum_step(synapses), layer.activation)
 
 
 def _depthwise(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     require_channels_last(layer, call)
-
-    def compute(x: Any) -> Any:
-        return _add_bias(_depthwise_sum(layer, layer.kernel, x), layer)
-
-    channels = call.input_shapes[0][-1]
-    synapses = _synapses(layer, call.path, _sliding_taps(layer, call), channels, DEPTHWISE)
-    return with_activation(Step("weighted_sum", compute, synapses), layer.activation)
+    synapses = _synapses(
+        layer,
+        call.path,
+        _depthwise_sum(layer),
+        _sliding_taps(layer, call),
+        groups=call.input_shapes[0][-1],
+        axes=DEPTHWISE,
+    )
+    return with_activation(_sum_step(synapses), layer.activation)
 
 
 def _separable(layer: Any, call: LayerCall) -> tuple[Step, ...]:
@@ -80,6 +72,7 @@ def _separable(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         axes=DEPTHWISE,
         variable=lambda: layer.depthwise_kernel,
         bias=lambda: None,
+        apply=_depthwise_sum(layer),
         build_taps=_sliding_taps(layer, call),
     )
     pointwise = Synapses(
@@ -89,22 +82,13 @@ def _separable(layer: Any, call: LayerCall) -> tuple[Step, ...]:
         axes=INPUTS_OUTPUTS,
         variable=lambda: layer.pointwise_kernel,
         bias=lambda: layer.bias,
+        apply=lambda x, kernel: ops.conv(x, kernel, padding="valid"),
         build_taps=lambda: windows.pointwise(positions),
     )
-
-    def mix_channels(x: Any) -> Any:
-        kernel = ops.cast(layer.pointwise_kernel, x.dtype)
-        return _add_bias(ops.conv(x, kernel, padding="valid"), layer)
-
+    middle = (*call.output_shape[:-1], channels * layer.depth_multiplier)
     return (
-        Step(
-            "weighted_sum",
-            lambda x: _depthwise_sum(layer, layer.depthwise_kernel, x),
-            depthwise,
-            ":depthwise",
-            shape=(*call.output_shape[:-1], channels * layer.depth_multiplier),
-        ),
-        *with_activation(Step("weighted_sum", mix_channels, pointwise), layer.activation),
+        _sum_step(depthwise, ":depthwise", middle),
+        *with_activation(_sum_step(pointwise), layer.activation),
     )
 
 
@@ -116,15 +100,14 @@ def _transposed(layer: Any, call: LayerCall) -> tuple[Step, ...]:
             f"(dilation_rate={layer.dilation_rate}); only dilation_rate=1 is supported."
         )
 
-    def compute(x: Any) -> Any:
-        outputs = ops.conv_transpose(
+    def apply(x: Any, kernel: Any) -> Any:
+        return ops.conv_transpose(
             x,
-            ops.cast(layer.kernel, x.dtype),
+            kernel,
             tuple(layer.strides),
             padding=layer.padding,
             output_padding=layer.output_padding,
         )
-        return _add_bias(outputs, layer)
 
     def taps() -> np.ndarray:
         return windows.transposed(
@@ -135,13 +118,25 @@ def _transposed(layer: Any, call: LayerCall) -> tuple[Step, ...]:
             call.output_shape[:-1],
         )
 
-    synapses = _synapses(layer, call.path, taps, axes=OUTPUTS_INPUTS)
-    return with_activation(Step("weighted_sum", compute, synapses), layer.activation)
+    synapses = _synapses(layer, call.path, apply, taps, axes=OUTPUTS_INPUTS)
+    return with_activation(_sum_step(synapses), layer.activation)
+
+
+def _sum_step(synapses: Synapses, suffix: str = "", shape: tuple[int, ...] | None = None) -> Step:
+    """Return the step that applies the current kernel and bias, in the dtype of its input."""
+
+    def compute(x: Any) -> Any:
+        outputs = synapses.apply(x, ops.cast(synapses.variable(), x.dtype))
+        bias = synapses.bias()
+        return outputs if bias is None else outputs + ops.cast(bias, x.dtype)
+
+    return Step("weighted_sum", compute, synapses, suffix, shape=shape)
 
 
 def _synapses(
     layer: Any,
     name: str,
+    apply: Callable[[Any, Any], Any],
     build_taps: Callable[[], np.ndarray],
     groups: int = 1,
     axes: str = INPUTS_OUTPUTS,
@@ -153,6 +148,7 @@ def _synapses(
         axes=axes,
         variable=lambda: layer.kernel,
         bias=lambda: layer.bias,
+        apply=apply,
         build_taps=build_taps,
     )
 
@@ -164,22 +160,22 @@ def _sliding_taps(layer: Any, call: LayerCall) -> Callable[[], np.ndarray]:
     )
 
 
-def _depthwise_sum(layer: Any, kernel: Any, x: Any) -> Any:
-    padding = layer.padding
-    if padding == "causal":
-        reach = (layer.kernel_size[0] - 1) * layer.dilation_rate[0]
-        x, padding = ops.pad(x, [[0, 0], [reach, 0], [0, 0]]), "valid"
-    return ops.depthwise_conv(
-        x,
-        ops.cast(kernel, x.dtype),
-        tuple(layer.strides),
-        padding,
-        dilation_rate=layer.dilation_rate,
-    )
+def _depthwise_sum(layer: Any) -> Callable[[Any, Any], Any]:
+    def apply(x: Any, kernel: Any) -> Any:
+        x, padding = _padded(layer, x)
+        return ops.depthwise_conv(
+            x, kernel, tuple(layer.strides), padding, dilation_rate=layer.dilation_rate
+        )
+
+    return apply
 
 
-def _add_bias(x: Any, layer: Any) -> Any:
-    return x if layer.bias is None else x + ops.cast(layer.bias, x.dtype)
+def _padded(layer: Any, x: Any) -> tuple[Any, str]:
+    """Pad for a causal convolution; return the padding that is left to do."""
+    if layer.padding != "causal":
+        return x, layer.padding
+    reach = (layer.kernel_size[0] - 1) * layer.dilation_rate[0]
+    return ops.pad(x, [[0, 0], [reach, 0], [0, 0]]), "valid"
 
 
 LAYERS: dict[type | str, Callable[[Any, LayerCall], tuple[Step, ...]]] = {
