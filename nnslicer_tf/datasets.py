@@ -78,7 +78,10 @@ class Normalisation:
 
     def apply(self, raw: np.ndarray) -> np.ndarray:
         """Return raw images (N, height, width, channels) as float32 model input."""
-        return ((raw - self.mean) / self.std).astype(np.float32)
+        x = np.array(raw, np.float32)  # then in place: a float64 copy would double the memory
+        x -= self.mean.astype(np.float32)
+        x /= self.std.astype(np.float32)
+        return x
 
     def invert(self, x: np.ndarray) -> np.ndarray:
         """Return model input as raw values, float32."""

@@ -3,6 +3,8 @@
 import csv
 import dataclasses
 import json
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -216,8 +218,8 @@ def test_unknown_attacks_are_answered_by_near_names(model, data, name, message):
         ({"x": lambda d: d.x * 16}, InvalidArgumentError, "values from 0 to 16"),
         ({"x": lambda d: d.x - 0.5}, InvalidArgumentError, "values from -0.5"),
         ({"x": lambda d: d.x * np.nan}, InvalidArgumentError, "values from nan"),
-        ({"x": lambda d: d.x[:, :4]}, InputShapeError, r"\(N, 8, 8, 1\)"),
-        ({"x": lambda d: d.x[0]}, InputShapeError, r"\(N, 8, 8, 1\)"),
+        ({"x": lambda d: d.x[:, :4]}, InputShapeError, r"\(None, 8, 8, 1\)"),
+        ({"x": lambda d: d.x[0]}, InputShapeError, r"\(None, 8, 8, 1\)"),
         ({"x": lambda d: d.x[:0]}, InvalidArgumentError, "empty"),
         ({"y": lambda d: d.y[:3]}, InvalidArgumentError, "one integer class"),
         ({"y": lambda d: d.y / 2}, InvalidArgumentError, "one integer class"),
@@ -228,6 +230,29 @@ def test_wrong_data_is_refused(model, data, change, error, message):
     arguments = {"x": data.x, "y": data.y} | {k: f(data) for k, f in change.items()}
     with pytest.raises(error, match=message):
         generate(model, "FGSM_8", **arguments)
+
+
+def test_models_with_two_inputs_are_refused(data):
+    inputs = [keras.Input((8, 8, 1)), keras.Input((8, 8, 1))]
+    model = keras.Model(inputs, layers.Dense(10)(layers.Flatten()(layers.Add()(inputs))))
+    with pytest.raises(InvalidArgumentError, match="has 2"):
+        generate(model, "FGSM_8", data.x, data.y)
+
+
+def test_subclassed_models_are_attacked(model, data):
+    class Wrapped(keras.Model):
+        def call(self, x):
+            return model(x)
+
+    spec = attacks.MNIST_ATTACKS["FGSM_8"]
+    one = generate(model, spec, data.x, data.y, progress=False)
+    two = generate(Wrapped(), spec, data.x, data.y, progress=False)
+    np.testing.assert_allclose(one.x, two.x, atol=1e-6)
+
+
+def test_foolbox_is_imported_only_when_it_is_used():
+    code = "import sys, nnslicer_tf.detection.attacks; sys.exit('foolbox' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_probabilities_that_no_softmax_made_are_refused(data):

@@ -109,15 +109,26 @@ def generate(
 
 
 def _checked(model: keras.Model, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    x = np.asarray(x, np.float32)
-    shape = tuple(model.input_shape[1:])
-    if x.ndim != len(shape) + 1 or any(
-        b is not None and a != b for a, b in zip(x.shape[1:], shape, strict=True)
-    ):
-        raise InputShapeError(
-            f"The model '{model.name}' takes inputs of shape (N, {', '.join(map(str, shape))}). "
-            f"Received: x of shape {x.shape}"
+    if keras.backend.backend() != "tensorflow":
+        raise InvalidArgumentError(
+            f"Attacks need Keras on TensorFlow; it runs on {keras.backend.backend()}. Set "
+            "KERAS_BACKEND=tensorflow."
         )
+    x = np.asarray(x, np.float32)
+    inputs = getattr(model, "inputs", None) or []  # a subclassed model does not tell
+    if len(inputs) > 1:
+        raise InvalidArgumentError(
+            f"Attacks need a model with one input, '{model.name}' has {len(inputs)}."
+        )
+    for tensor in inputs:
+        fits = len(tensor.shape) == x.ndim and all(
+            want in (None, have) for want, have in zip(tensor.shape, x.shape, strict=True)
+        )
+        if not fits:
+            raise InputShapeError(
+                f"The model '{model.name}' takes inputs of shape {tensor.shape}. "
+                f"Received: x of shape {x.shape}"
+            )
     if not len(x):
         raise InvalidArgumentError("There is nothing to attack: x is empty.")
     low, high = float(x.min()), float(x.max())
