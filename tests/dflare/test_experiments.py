@@ -22,7 +22,7 @@ def test_papers_averages():
     assert len(search) == 21
     assert abs(search.dflare_queries.mean() - 24.99) < 0.1
     assert abs(search.diffchaser_queries.mean() - 3642.5) < 0.1
-    assert abs(search.diffchaser_seconds.mean() - 52.234) < 0.01
+    assert abs(search.diffchaser_seconds.mean() - 52.23) < 0.1
     repair = pd.read_csv(folder / "table7_repair.csv", comment="#")
     assert abs(repair.repair_count.mean() - 32.73) < 0.05
     assert abs(repair.inducing_count.mean() - 4.17) < 0.05
