@@ -35,10 +35,3 @@ def test_quick_training_writes_weights_and_a_log(tmp_path):
     model.load_weights(folder / "quick.weights.h5")
     test = datasets.load("digits", "test")
     assert zoo.accuracy(model, test) == pytest.approx(report["test_accuracy"], abs=0.005)
-
-
-def test_unknown_models_are_named(tmp_path):
-    failed = _run(tmp_path, "lenet_5")
-    assert failed.returncode != 0
-    assert "Did you mean lenet5" in failed.stderr
-    assert not list(tmp_path.iterdir())
