@@ -1,5 +1,8 @@
 """DFlare: inputs on which a compressed model deviates from its original.
 
+    found = find_deviations(model, "model.tflite", images, preprocess=lambda x: x / 255)
+    found.summary(); found.images; found[0].deviation.trace
+
 `find_deviation` and `find_deviations` search; `DFlare` and `DiffChaser` say how, a
 `Domain` says in what kind of input. `compressors` makes pairs of models, `Repair` mends
 deviations, `verify` replays them. A mutation operator of your own is a `MutationOperator`

@@ -7,15 +7,15 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 
-from nnslicer_tf._files import atomic_path
+from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf.dflare.domain import Mutation
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 __all__ = ["Deviation", "DeviationSet", "Outcome", "Status", "pack", "unpack"]
+
+FORMAT = "nnslicer_tf deviations 1"
 
 Status = str
 """`found`, `already_deviates` (the seed itself), `query_budget` or `timeout`."""
@@ -135,27 +135,18 @@ class DeviationSet:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write all outcomes to one `.npz` file, atomically."""
-        with atomic_path(path) as temporary, open(temporary, "wb") as file:
-            np.savez_compressed(file, **pack(self.outcomes))
+        write_archive(path, FORMAT, {}, pack(self.outcomes))
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "DeviationSet":
         """Read a file written by `save`.
 
         Raises:
-            InvalidArgumentError: if there is no such file.
+            FileNotFoundError: if there is no such file.
             CorruptFileError: if it is damaged or of another kind.
         """
-        path = Path(path)
-        if not path.is_file():
-            raise InvalidArgumentError(f"There is no file '{path}'.")
-        try:
-            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-                return cls(unpack(dict(file)))
-        except Exception as error:
-            raise CorruptFileError(
-                f"'{path}' is not a readable set of deviations ({error}). Search again."
-            ) from error
+        arrays = read_archive(path, FORMAT, "set of deviations")[1]
+        return cls(unpack(arrays))
 
 
 def _or_nan(statistic: object, values: np.ndarray) -> float:

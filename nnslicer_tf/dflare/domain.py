@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
 
 __all__ = ["Answers", "Domain", "Mutation", "MutationOperator", "replay"]
 
@@ -133,12 +133,16 @@ class Domain(ABC):
         return (np.rint(blended) if x.dtype.kind in "iu" else blended).astype(x.dtype)
 
     def check_outputs(self, outputs: np.ndarray, resolution: float, whose: str) -> None:
-        """Raise `InvalidArgumentError` if `outputs` are not probabilities of two classes or more.
+        """Refuse outputs that are not probabilities of two classes or more.
 
         Args:
             outputs: one model's outputs for a batch.
             resolution: the step between two output values, 0 for floating point.
             whose: the model's role, for the message.
+
+        Raises:
+            InvalidArgumentError: if they have another form, or are logits.
+            NonFiniteActivationError: if they are NaN or infinite.
         """
         if outputs.ndim != 2 or outputs.shape[1] < 2:
             raise InvalidArgumentError(
@@ -146,7 +150,11 @@ class Domain(ABC):
                 f"Received outputs of shape {outputs.shape}."
             )
         if not np.isfinite(outputs).all():
-            raise InvalidArgumentError(f"The {whose} model gives NaN or infinite outputs.")
+            row = int(np.flatnonzero(~np.isfinite(outputs).all(axis=1))[0])
+            raise NonFiniteActivationError(
+                f"The {whose} model gives NaN or infinite outputs (row {row} of the batch: "
+                f"{outputs[row]}). Check its weights and the preprocessing."
+            )
         sums = outputs.sum(axis=1, dtype=np.float64)
         tolerance = 1e-3 + resolution * outputs.shape[1] / 2
         if outputs.min() < -1e-6 or np.abs(sums - 1).max() > tolerance:

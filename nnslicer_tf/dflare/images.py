@@ -7,9 +7,8 @@ blurs begin at a size that changes something: one of size 1 would waste a query.
 Cost: 10–40 µs for a 28 × 28 or 32 × 32 image.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-import cv2
 import numpy as np
 
 from nnslicer_tf.dflare.domain import Domain, MutationOperator, Parameters
@@ -134,6 +133,8 @@ class AverageBlur(MutationOperator):
 
     def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Return the blurred image."""
+        import cv2
+
         size = parameters["size"]
         return cv2.blur(x, (size, size)).reshape(x.shape)
 
@@ -149,6 +150,8 @@ class GaussianBlur(MutationOperator):
 
     def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Return the blurred image."""
+        import cv2
+
         size, sigma = parameters["size"], parameters["sigma"]
         return cv2.GaussianBlur(x, (size, size), sigma).reshape(x.shape)
 
@@ -164,6 +167,8 @@ class MedianBlur(MutationOperator):
 
     def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Return the filtered image."""
+        import cv2
+
         return _per_channels(x, lambda part: cv2.medianBlur(part, parameters["size"]))
 
 
@@ -221,7 +226,7 @@ def _generator(parameters: Parameters) -> np.random.Generator:
     return np.random.Generator(np.random.SFC64(parameters["seed"]))
 
 
-def _per_channels(x: np.ndarray, blur: object) -> np.ndarray:
+def _per_channels(x: np.ndarray, blur: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Apply an OpenCV filter that takes 1, 3 or 4 channels."""
     if x.shape[2] in (1, 3, 4):
         return blur(x).reshape(x.shape)
