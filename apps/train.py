@@ -13,7 +13,6 @@ import json
 import platform
 import shlex
 import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -56,9 +55,7 @@ def main(
     held_out = datasets.load(dataset, "train[90%:]")
     keras.utils.set_random_seed(seed)
     network = zoo.build(model, train.x.shape[1:], train.classes)
-    start = time.monotonic()
     history = zoo.train(network, train, recipe, rng=seed, folder=folder, validation=held_out)
-    minutes = (time.monotonic() - start) / 60
 
     test = datasets.load(dataset, "test")
     report = {
@@ -72,7 +69,6 @@ def main(
         "test_accuracy": zoo.accuracy(network, test),
         "seed": seed,
         "recipe": dataclasses.asdict(recipe),
-        "minutes_of_the_last_session": round(minutes, 1),
         "command": "python " + shlex.join(sys.argv),
         "versions": {
             "python": platform.python_version(),

@@ -4,12 +4,13 @@ What an epoch draws (order, flips, crops, dropout) depends on the seed and the e
 number alone, and a checkpoint holds the weights and the optimiser's state: a run that was
 interrupted and resumed gives the same weights as one that was not, on the same machine.
 
-Memory: the training images as one float32 array. Time: see the logs in
-`data/results/training`.
+Memory: the training images as one float32 array. Time: on two CPU cores a minute for the
+LeNets on MNIST, an hour or more for 40 epochs of ResNet10 on CIFAR-10.
 """
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -92,7 +93,7 @@ def train(
         progress: show a progress bar for every epoch.
 
     Returns:
-        For every epoch: its number, mean training loss, and validation accuracy.
+        For every epoch: its number, mean training loss, seconds, and validation accuracy.
 
     Raises:
         InvalidArgumentError: for a wrong recipe, or if the folder has a checkpoint of
@@ -110,11 +111,16 @@ def train(
     for epoch in range(len(history), recipe.epochs):
         batches = _batches(data, recipe, rng, epoch)
         _reseed_dropout(model, rng, epoch)
+        start = time.monotonic()
         losses = [
             model.train_on_batch(x, y)
             for x, y in track(batches, f"epoch {epoch + 1}/{recipe.epochs}", steps, progress)
         ]
-        row = {"epoch": epoch + 1, "mean_loss": float(np.mean(losses))}
+        row = {
+            "epoch": epoch + 1,
+            "mean_loss": float(np.mean(losses)),
+            "seconds": round(time.monotonic() - start, 1),
+        }
         if validation is not None:
             row["validation_accuracy"] = accuracy(model, validation)
         history.append(row)

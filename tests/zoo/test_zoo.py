@@ -103,3 +103,9 @@ def test_the_mnist_models_read_mnist(shared_data, name):
     data = datasets.load("mnist", "test")
     predicted = zoo.load(name).predict(data.x, batch_size=1000, verbose=0).argmax(axis=1)
     assert np.mean(predicted == data.y) >= 0.985
+
+
+def test_resnet10_reads_cifar10(shared_data):
+    data = datasets.load("cifar10", "test[:1000]")
+    predicted = zoo.load("resnet10").predict(data.x, batch_size=500, verbose=0).argmax(axis=1)
+    assert np.mean(predicted == data.y) >= 0.87
