@@ -1,0 +1,461 @@
+"""Compiled loops over curves: where they bend, their common points, their values there.
+
+A curve has *rows*; those of segment s are `start[s]` to `start[s + 1]`, at ascending
+ratios. No loop holds Python's lock.
+"""
+
+import numpy as np
+from numba import njit
+
+__all__ = [
+    "bends",
+    "common_rows",
+    "cut",
+    "gather",
+    "grouped_sum",
+    "insertion",
+    "interpolate",
+    "knot_crossings",
+    "nonzero_channels",
+    "window_crossings",
+    "window_sums",
+]
+
+
+@njit(cache=True, nogil=True)
+def knot_crossings(values, start, ratio, knots, tolerance):
+    """Find where values pass a knot strictly between two rows.
+
+    Args:
+        values: `(rows, size)`.
+        start: `(segments + 1,)` the first row of each segment.
+        ratio: `(rows,)`.
+        knots: `(knots,)`.
+        tolerance: Smallest distance of two ratios.
+
+    Returns:
+        (row before, position between it and the next, in (0, 1)) of every crossing, in order.
+    """
+    rows, size = values.shape
+    counts = np.zeros(rows, np.int64)
+    for s in range(len(start) - 1):
+        for j in range(start[s], start[s + 1] - 1):
+            for knot in knots:
+                count = 0
+                for i in range(size):
+                    count += (values[j, i] < knot) != (values[j + 1, i] < knot)
+                counts[j] += count
+    left = np.empty(counts.sum(), np.int64)
+    alpha = np.empty(len(left))
+    found = 0
+    for j in range(rows):
+        if counts[j] == 0:
+            continue
+        first = found
+        for knot in knots:
+            for i in range(size):
+                before, after = values[j, i] - knot, values[j + 1, i] - knot
+                if (before < 0) != (after < 0):
+                    alpha[found] = before / (before - after)
+                    found += 1
+        found = _keep_distinct(left, alpha, j, first, found, ratio[j + 1] - ratio[j], tolerance)
+    return left[:found].copy(), alpha[:found].copy()
+
+
+@njit(cache=True, nogil=True)
+def _keep_distinct(left, alpha, j, first, last, width, tolerance):
+    """Sort the crossings after row j; drop those nearer than `tolerance` to another row.
+
+    Returns the new end of the crossings.
+    """
+    alpha[first:last].sort()
+    kept = first
+    previous = 0.0
+    for i in range(first, last):
+        place = alpha[i] * width
+        if place - previous > tolerance and width - place > tolerance:
+            alpha[kept] = alpha[i]
+            left[kept] = j
+            kept += 1
+            previous = place
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def window_crossings(values, start, ratio, channels, floor, tolerance):
+    """Find where a maximum over taps, and `floor`, passes to another tap.
+
+    Args:
+        values: `(rows, taps · channels)`; each channel has a maximum of its own.
+        start: `(segments + 1,)` the first row of each segment.
+        ratio: `(rows,)`.
+        channels: Number of channels.
+        floor: A constant that takes part in every maximum; -inf for none.
+        tolerance: Smallest distance of two ratios.
+
+    Returns:
+        (row before, position between it and the next, in (0, 1)) of every crossing, in order.
+    """
+    taps = values.shape[1] // channels
+    left = np.empty(64, np.int64)
+    alpha = np.empty(64)
+    best = np.empty((2, channels), np.int64)
+    found = 0
+    for s in range(len(start) - 1):
+        for j in range(start[s], start[s + 1]):
+            now, before = best[j % 2], best[(j + 1) % 2]
+            _argmax(values[j], channels, floor, now)
+            if j == start[s]:
+                continue
+            first = found
+            for c in range(channels):
+                if before[c] == now[c]:  # the same at both ends: by convexity, in between
+                    continue
+                if len(alpha) - found < taps + 1:
+                    left, alpha = _grown(left, taps), _grown(alpha, taps)
+                found = _follow(values[j - 1], values[j], channels, c, floor, alpha, found)
+            width = ratio[j] - ratio[j - 1]
+            found = _keep_distinct(left, alpha, j - 1, first, found, width, tolerance)
+    return left[:found].copy(), alpha[:found].copy()
+
+
+@njit(cache=True, nogil=True)
+def _grown(array, more):
+    bigger = np.empty(2 * len(array) + more + 1, array.dtype)
+    bigger[: len(array)] = array
+    return bigger
+
+
+@njit(cache=True, nogil=True)
+def _argmax(row, channels, floor, best):
+    """Write the index into `row` of every channel's maximum, -1 for the floor."""
+    for c in range(channels):
+        largest, where = floor, -1
+        for i in range(c, len(row), channels):
+            if row[i] > largest:
+                largest, where = row[i], i
+        best[c] = where
+
+
+@njit(cache=True, nogil=True)
+def _follow(begin, end, channels, c, floor, alpha, found):
+    """Follow a maximum from one row to the next, and write where it changes.
+
+    The maximum of affine functions is convex: its slope only grows, so that from the
+    present maximum the next is the value of larger slope that meets it first.
+    """
+    constant = floor > -np.inf
+    value, slope = floor, (0.0 if constant else -np.inf)
+    for i in range(c, len(begin), channels):
+        rise = end[i] - begin[i]
+        if begin[i] > value or (begin[i] == value and rise > slope):
+            value, slope = begin[i], rise
+    while True:
+        first, next_value, next_slope = 1.0, value, slope
+        if constant and slope < 0.0:
+            meets = (value - floor) / -slope
+            if meets < first:
+                first, next_value, next_slope = meets, floor, 0.0
+        for i in range(c, len(begin), channels):
+            rise = end[i] - begin[i]
+            if rise > slope:
+                meets = (value - begin[i]) / (rise - slope)
+                if meets < first or (meets == first and first < 1.0 and rise > next_slope):
+                    first, next_value, next_slope = meets, begin[i], rise
+        if first >= 1.0:
+            return found
+        if first > 0.0:
+            alpha[found] = first
+            found += 1
+        value, slope = next_value, next_slope
+
+
+@njit(cache=True, nogil=True)
+def insertion(start, ratio, left, alpha):
+    """Return the rows after an insertion: row before, weight of the next, start, ratio."""
+    total = len(ratio) + len(left)
+    source = np.empty(total, np.int64)
+    weight = np.zeros(total)
+    new_ratio = np.empty(total)
+    new_start = np.empty(len(start), np.int64)
+    at = taken = 0
+    for s in range(len(start) - 1):
+        new_start[s] = at
+        for j in range(start[s], start[s + 1]):
+            source[at], new_ratio[at] = j, ratio[j]
+            at += 1
+            while taken < len(left) and left[taken] == j:
+                source[at], weight[at] = j, alpha[taken]
+                new_ratio[at] = ratio[j] + alpha[taken] * (ratio[j + 1] - ratio[j])
+                at += 1
+                taken += 1
+    new_start[-1] = at
+    return source, weight, new_start, new_ratio
+
+
+@njit(cache=True, nogil=True)
+def interpolate(values, source, weight):
+    """Return the values `(1 - weight) · values[source] + weight · values[source + 1]`."""
+    out = np.empty((len(source), values.shape[1]))
+    for r in range(len(source)):
+        _blend(values, source[r], weight[r], out[r])
+    return out
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _blend(values, j, weight, out):
+    if weight == 0.0:
+        for i in range(values.shape[1]):
+            out[i] = values[j, i]
+    else:
+        for i in range(values.shape[1]):
+            out[i] = values[j, i] + weight * (values[j + 1, i] - values[j, i])
+
+
+@njit(cache=True, nogil=True)
+def common_rows(start, ratio, taps, lines, tolerance):
+    """Return start and ratio of rows wherever one of a window's positions has a row.
+
+    Args:
+        start: First rows of segments: position after position, each with `lines` of them.
+        ratio: `(rows,)`.
+        taps: `(windows, taps)` positions, -1 for none.
+        lines: Number of lines.
+        tolerance: Rows nearer than this are one.
+    """
+    windows = len(taps)
+    new_start = np.zeros(windows * lines + 1, np.int64)
+    heads = np.empty(taps.shape[1], np.int64)
+    total = 0
+    for w in range(windows):
+        for t in range(taps.shape[1]):
+            if taps[w, t] >= 0:
+                total += start[(taps[w, t] + 1) * lines] - start[taps[w, t] * lines]
+    new_ratio = np.empty(total + 2 * windows * lines)
+    at = 0
+    for w in range(windows):
+        for k in range(lines):
+            at = _merge(start, ratio, taps[w], lines, k, tolerance, heads, new_ratio, at)
+            new_start[w * lines + k + 1] = at
+    return new_start, new_ratio[:at].copy()
+
+
+@njit(cache=True, nogil=True)
+def _merge(start, ratio, taps, lines, k, tolerance, heads, out, at):
+    """Write the ratios of line k at a window's positions into `out`, each once."""
+    begin = ratio[start[k]]  # the same at every position, and so is the end
+    end = ratio[start[k + 1] - 1]
+    out[at] = last = begin
+    for t in range(len(taps)):
+        heads[t] = start[taps[t] * lines + k] + 1 if taps[t] >= 0 else -1
+    while True:
+        least = end
+        for t in range(len(taps)):
+            if heads[t] >= 0:
+                while ratio[heads[t]] <= last:
+                    heads[t] += 1
+                least = min(least, ratio[heads[t]])
+        if least >= end:
+            break
+        if least - out[at] > tolerance:
+            at += 1
+            out[at] = least
+        last = least
+    if out[at] > begin and end - out[at] <= tolerance:
+        at -= 1
+    out[at + 1] = end
+    return at + 2
+
+
+@njit(cache=True, nogil=True)
+def gather(start, ratio, values, taps, lines, new_start, new_ratio, first, out):
+    """Write the values of every window's positions at common rows, 0 where there is none.
+
+    Args:
+        start: The curve's segments.
+        ratio: The curve's ratios.
+        values: The curve's values.
+        taps: `(windows, taps)` its positions, -1 for none.
+        lines: Number of lines.
+        new_start: The common rows' segments.
+        new_ratio: The common rows' ratios.
+        first: The first of the common rows that is wanted.
+        out: `(wanted rows, taps · channels)`, written.
+    """
+    channels = values.shape[1]
+    stop = first + len(out)
+    s = np.searchsorted(new_start, first, side="right") - 1
+    while s < len(new_start) - 1 and new_start[s] < stop:
+        w, k = s // lines, s % lines
+        lowest, highest = max(new_start[s], first), min(new_start[s + 1], stop)
+        for t in range(taps.shape[1]):
+            at = t * channels
+            if taps[w, t] < 0:
+                out[lowest - first : highest - first, at : at + channels] = 0.0
+                continue
+            segment = taps[w, t] * lines + k
+            j, last = start[segment], start[segment + 1] - 1
+            if lowest > new_start[s]:
+                own = ratio[start[segment] : last]
+                j += max(np.searchsorted(own, new_ratio[lowest], side="right") - 1, 0)
+            for r in range(lowest, highest):
+                place = new_ratio[r]
+                while j < last and ratio[j + 1] <= place:
+                    j += 1
+                weight = 0.0
+                if j < last and place > ratio[j]:
+                    weight = (place - ratio[j]) / (ratio[j + 1] - ratio[j])
+                _blend(values, j, weight, out[r - first, at : at + channels])
+        s += 1
+
+
+@njit(cache=True, nogil=True)
+def nonzero_channels(start, values, lines):
+    """Return which channels are not zero in all rows of a position, `(positions, channels)`."""
+    positions, channels = (len(start) - 1) // lines, values.shape[1]
+    found = np.zeros((positions, channels), np.bool_)
+    for p in range(positions):
+        for j in range(start[p * lines], start[(p + 1) * lines]):
+            for c in range(channels):
+                found[p, c] |= values[j, c] != 0.0
+    return found
+
+
+@njit(cache=True, nogil=True)
+def window_sums(start, ratio, values, taps, lines, new_start, new_ratio, kernel, bias, piece):
+    """Return the weighted sums of windows at common rows, `(common rows, outputs)`.
+
+    Channels that are zero all along the lines (behind a ReLU most are) are left out of
+    the matrix products.
+
+    Args:
+        start: The curve's segments.
+        ratio: The curve's ratios.
+        values: The curve's values.
+        taps: `(windows, taps)` its positions, -1 for none.
+        lines: Number of lines.
+        new_start: The common rows' segments.
+        new_ratio: The common rows' ratios.
+        kernel: `(taps · channels, outputs)`.
+        bias: `(outputs,)`.
+        piece: How many rows to gather at a time.
+    """
+    windows, width = taps.shape
+    channels = values.shape[1]
+    nonzero = nonzero_channels(start, values, lines)
+    out = np.empty((len(new_ratio), len(bias)))
+    used = np.empty(len(kernel), np.int64)
+    first_of = np.empty(width + 1, np.int64)
+    matrix = np.empty_like(kernel)
+    space = np.empty(piece * len(kernel))
+    for w in range(windows):
+        count = 0
+        for t in range(width):
+            first_of[t] = count
+            if taps[w, t] >= 0:
+                for c in range(channels):
+                    if nonzero[taps[w, t], c]:
+                        used[count] = c
+                        matrix[count] = kernel[t * channels + c]
+                        count += 1
+        first_of[width] = count
+        for s in range(w * lines, (w + 1) * lines):
+            for first in range(new_start[s], new_start[s + 1], piece):
+                last = min(first + piece, new_start[s + 1])
+                gathered = space[: (last - first) * count].reshape(last - first, count)
+                for t in range(width):
+                    chosen = used[first_of[t] : first_of[t + 1]]
+                    if len(chosen):
+                        segment = taps[w, t] * lines + s % lines
+                        into = gathered[:, first_of[t] : first_of[t + 1]]
+                        places = new_ratio[first:last]
+                        begin, end = start[segment], start[segment + 1]
+                        _gather_channels(ratio, values, begin, end, chosen, places, into)
+                if count:
+                    np.dot(gathered, matrix[:count], out[first:last])
+                    out[first:last] += bias
+                else:
+                    out[first:last] = bias
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _gather_channels(ratio, values, begin, end, chosen, places, out):
+    """Write the chosen channels of the rows `begin` to `end` at ascending places."""
+    j = begin + max(np.searchsorted(ratio[begin : end - 1], places[0], side="right") - 1, 0)
+    for r in range(len(places)):
+        place = places[r]
+        while j < end - 1 and ratio[j + 1] <= place:
+            j += 1
+        if j < end - 1 and place > ratio[j]:
+            weight = (place - ratio[j]) / (ratio[j + 1] - ratio[j])
+            for i in range(len(chosen)):
+                c = chosen[i]
+                out[r, i] = values[j, c] + weight * (values[j + 1, c] - values[j, c])
+        else:
+            for i in range(len(chosen)):
+                out[r, i] = values[j, chosen[i]]
+
+
+@njit(cache=True, nogil=True)
+def cut(start, ratio, place):
+    """Return for every segment the row at or before `place`, and its place after it.
+
+    The place is a share of the distance to the next row, 0 if the row is at `place`.
+    """
+    rows = np.empty(len(start) - 1, np.int64)
+    weights = np.zeros(len(rows))
+    for s in range(len(rows)):
+        own = ratio[start[s] : start[s + 1]]
+        j = start[s] + np.searchsorted(own, place, side="right") - 1
+        rows[s] = j
+        if place > ratio[j]:
+            weights[s] = (place - ratio[j]) / (ratio[j + 1] - ratio[j])
+    return rows, weights
+
+
+@njit(cache=True, nogil=True)
+def grouped_sum(gathered, groups, kernel, bias):
+    """Return a grouped (or depthwise) weighted sum, `(rows, outputs)`.
+
+    Args:
+        gathered: `(rows, taps · channels)`.
+        groups: Number of groups of channels.
+        kernel: `(taps, inputs per group, outputs)`.
+        bias: `(outputs,)`.
+    """
+    taps, inputs, outputs = kernel.shape
+    per_group = outputs // groups
+    out = np.empty((len(gathered), outputs))
+    for j in range(len(gathered)):
+        out[j] = bias
+        for t in range(taps):
+            for o in range(outputs):
+                first = (t * groups + o // per_group) * inputs
+                for i in range(inputs):
+                    out[j, o] += gathered[j, first + i] * kernel[t, i, o]
+    return out
+
+
+@njit(cache=True, nogil=True)
+def bends(start, ratio, values, noise):
+    """Return which rows are the end of a segment, or a place where the values bend.
+
+    Nothing bends at a row that lies on the chord between the last row kept and the next
+    one, within `noise` times the segment's largest value.
+    """
+    size = values.shape[1]
+    kept = np.ones(len(ratio), np.bool_)
+    for s in range(len(start) - 1):
+        last = start[s]
+        limit = noise * np.abs(values[last : start[s + 1]]).max()
+        for j in range(last + 1, start[s + 1] - 1):
+            weight = (ratio[j] - ratio[last]) / (ratio[j + 1] - ratio[last])
+            farthest = 0.0
+            for i in range(size):
+                chord = values[last, i] + weight * (values[j + 1, i] - values[last, i])
+                farthest = max(farthest, abs(values[j, i] - chord))
+            kept[j] = farthest > limit
+            if kept[j]:
+                last = j
+    return kept

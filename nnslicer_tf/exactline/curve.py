@@ -1,0 +1,216 @@
+"""`Curve`: the values of an operation along lines, exactly.
+
+A curve is piecewise linear in the ratio along each line. It is kept by *positions* (the
+pixels of a feature map; one for a dense layer): every position has the points of the one
+shared list of ratios at which something that it depends on changes its affine piece, and
+values for all its channels there. An early layer of a convolutional network, where a
+position sees a small part of the image, so has few points at each position however many
+there are in all, and memory and time follow the points that matter.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnslicer_tf.exactline import _kernels
+
+__all__ = ["TOLERANCE", "CommonRows", "Curve", "regrouped"]
+
+TOLERANCE = 1e-12
+"""Ratios on [0, 1] no further apart than this are one."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Values along lines.
+
+    Attributes:
+        lines: Number of lines.
+        start: `(positions · lines + 1,)` int64: the rows of position p on line k are
+            `start[p · lines + k]` to `start[p · lines + k + 1]`.
+        ratio: `(rows,)` float64, ascending; every position has the same first and last
+            ratio on a line.
+        values: `(rows, channels)` float64.
+    """
+
+    lines: int
+    start: np.ndarray
+    ratio: np.ndarray
+    values: np.ndarray
+
+    @property
+    def positions(self) -> int:
+        """Number of positions."""
+        return (len(self.start) - 1) // self.lines
+
+    @property
+    def channels(self) -> int:
+        """Number of values at a position."""
+        return self.values.shape[1]
+
+    def rows_of(self, table: np.ndarray) -> np.ndarray:
+        """Return entries of a table `(positions, …)` for every row: `(rows, …)`."""
+        if len(table) == 1:
+            return table
+        return np.repeat(table, np.diff(self.start[:: self.lines]), axis=0)
+
+    def with_values(self, values: np.ndarray) -> "Curve":
+        """Return other values `(rows, channels)` at the same rows."""
+        return Curve(self.lines, self.start, self.ratio, values)
+
+    def insert(self, left: np.ndarray, alpha: np.ndarray) -> "Curve":
+        """Return the curve with rows inserted after rows `left`, at positions `alpha`.
+
+        Args:
+            left: `(new rows,)` int64, ascending.
+            alpha: `(new rows,)` in (0, 1), ascending after the same row.
+        """
+        if not len(left):
+            return self
+        source, weight, start, ratio = _kernels.insertion(self.start, self.ratio, left, alpha)
+        return Curve(self.lines, start, ratio, _kernels.interpolate(self.values, source, weight))
+
+    def split_lines(self) -> tuple["Curve", "Curve"]:
+        """Return the first half of the lines, and the second."""
+        middle = self.lines // 2
+        first = np.tile(np.arange(self.lines) < middle, self.positions)
+        return self._segments(first, middle), self._segments(~first, self.lines - middle)
+
+    def split_at(self, place: float) -> tuple["Curve", "Curve"]:
+        """Return the parts before and after a ratio, which gets a row in both."""
+        rows, weights = _kernels.cut(self.start, self.ratio, place)
+        at_cut = _kernels.interpolate(self.values, rows, weights)
+        before = self._assembled(self.start[:-1], np.where(weights > 0, rows + 1, rows))
+        after = self._assembled(rows + 1, self.start[1:])
+        return before._appended(place, at_cut), after._prepended(place, at_cut)
+
+    def _segments(self, chosen: np.ndarray, lines: int) -> "Curve":
+        lengths = np.diff(self.start)
+        rows = np.repeat(chosen, lengths)
+        start = np.concatenate([[0], np.cumsum(lengths[chosen])])
+        return Curve(lines, start, self.ratio[rows], self.values[rows])
+
+    def _assembled(self, begin: np.ndarray, end: np.ndarray) -> "Curve":
+        """Return the rows from `begin` to `end` of every segment."""
+        start = np.concatenate([[0], np.cumsum(end - begin)])
+        rows = np.repeat(begin - start[:-1], end - begin) + np.arange(start[-1])
+        return Curve(self.lines, start, self.ratio[rows], self.values[rows])
+
+    def _appended(self, place: float, values: np.ndarray) -> "Curve":
+        start = self.start + np.arange(len(self.start))
+        ratio = np.insert(self.ratio, self.start[1:], place)
+        return Curve(self.lines, start, ratio, np.insert(self.values, self.start[1:], values, 0))
+
+    def _prepended(self, place: float, values: np.ndarray) -> "Curve":
+        start = self.start + np.arange(len(self.start))
+        ratio = np.insert(self.ratio, self.start[:-1], place)
+        return Curve(self.lines, start, ratio, np.insert(self.values, self.start[:-1], values, 0))
+
+
+def regrouped(curve: Curve, shape: tuple[int, ...]) -> Curve:
+    """Return the curve of a tensor that was reshaped (flattened) to `shape`."""
+    positions, channels = int(np.prod(shape[:-1])), shape[-1]
+    if (curve.positions, curve.channels) == (positions, channels):
+        return curve
+    whole = CommonRows([curve], [np.arange(curve.positions)[None]]).gathered()[0]
+    if positions == 1:
+        return whole
+    rows = len(whole.ratio)
+    start = (whole.start[:-1] + rows * np.arange(positions)[:, None]).ravel()
+    values = whole.values.reshape(rows, positions, channels).swapaxes(0, 1)
+    return Curve(
+        curve.lines,
+        np.append(start, rows * positions),
+        np.tile(whole.ratio, positions),
+        np.ascontiguousarray(values).reshape(-1, channels),
+    )
+
+
+class CommonRows:
+    """The rows that windows over positions of several curves have in common.
+
+    Args:
+        curves: Curves on the same lines.
+        taps: For every curve `(windows, taps)` its positions, -1 for none.
+    """
+
+    def __init__(self, curves: Sequence[Curve], taps: Sequence[np.ndarray]) -> None:
+        self._curves = curves
+        self._taps = taps
+        self.lines = curves[0].lines
+        start, ratio, joined = _stacked(curves, taps)
+        self.start, self.ratio = _kernels.common_rows(start, ratio, joined, self.lines, TOLERANCE)
+
+    def __len__(self) -> int:
+        return len(self.ratio)
+
+    def gather(self, index: int, first: int, last: int) -> np.ndarray:
+        """Return one curve's values at the rows from `first` to `last`.
+
+        Returns:
+            `(rows, taps · channels)`; 0 where a window has no position.
+        """
+        curve, taps = self._curves[index], self._taps[index]
+        out = np.empty((last - first, taps.shape[1] * curve.channels))
+        _kernels.gather(
+            curve.start,
+            curve.ratio,
+            curve.values,
+            taps,
+            self.lines,
+            self.start,
+            self.ratio,
+            first,
+            out,
+        )
+        return out
+
+    def window_sums(self, kernel: np.ndarray, bias: np.ndarray, piece: int) -> np.ndarray:
+        """Return the weighted sums of the windows over the only curve, `(rows, outputs)`.
+
+        Args:
+            kernel: `(taps · channels, outputs)`.
+            bias: `(outputs,)`.
+            piece: How many rows to gather at a time.
+        """
+        curve, taps = self._curves[0], self._taps[0]
+        return _kernels.window_sums(
+            curve.start,
+            curve.ratio,
+            curve.values,
+            taps,
+            self.lines,
+            self.start,
+            self.ratio,
+            kernel,
+            bias,
+            piece,
+        )
+
+    def gathered(self) -> list[Curve]:
+        """Return every curve's values at all rows."""
+        return [
+            Curve(self.lines, self.start, self.ratio, self.gather(i, 0, len(self)))
+            for i in range(len(self._curves))
+        ]
+
+
+def _stacked(
+    curves: Sequence[Curve], taps: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Number the positions of several curves one after the other: start, ratio, taps."""
+    if len(curves) == 1:
+        return curves[0].start, curves[0].ratio, taps[0]
+    rows = np.cumsum([0, *(len(curve.ratio) for curve in curves)])
+    positions = np.cumsum([0, *(curve.positions for curve in curves)])
+    starts = [curve.start[:-1] + first for curve, first in zip(curves, rows, strict=False)]
+    joined = [
+        np.where(table >= 0, table + first, -1)
+        for table, first in zip(taps, positions, strict=False)
+    ]
+    return (
+        np.concatenate([*starts, rows[-1:]]),
+        np.concatenate([curve.ratio for curve in curves]),
+        np.hstack(joined),
+    )

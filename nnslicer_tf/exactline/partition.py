@@ -1,0 +1,149 @@
+"""`LinearPartition`: what a network does on a segment, exactly."""
+
+import os
+import zipfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from nnslicer_tf._files import atomic_path
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.exactline import _kernels
+from nnslicer_tf.exactline.curve import TOLERANCE, Curve
+
+__all__ = ["LinearPartition", "Regions"]
+
+_ARRAYS = ("q", "r", "ratios", "outputs")
+
+
+@dataclass(frozen=True)
+class Regions:
+    """The parts of a segment with one class each.
+
+    Attributes:
+        ratios: `(regions + 1,)` float64, 0 first, 1 last.
+        labels: `(regions,)` int64; neighbours differ.
+    """
+
+    ratios: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def label_at(self, ratio: float | np.ndarray) -> np.ndarray:
+        """Return the class at ratios in [0, 1]; on a boundary, of the region that begins."""
+        place = np.searchsorted(self.ratios, ratio, side="right") - 1
+        return self.labels[np.clip(place, 0, len(self.labels) - 1)]
+
+
+@dataclass(frozen=True)
+class LinearPartition:
+    """A segment cut so that the network is affine on every part.
+
+    Attributes:
+        q: The start, of the model's input shape, float64.
+        r: The end.
+        ratios: `(parts + 1,)` float64, ascending from 0 to 1, further apart than 1e-12.
+        outputs: `(parts + 1, *output shape)` float64, the logits there.
+    """
+
+    q: np.ndarray
+    r: np.ndarray
+    ratios: np.ndarray
+    outputs: np.ndarray
+
+    def __len__(self) -> int:
+        """Return the number of parts."""
+        return len(self.ratios) - 1
+
+    def __repr__(self) -> str:
+        return f"LinearPartition({len(self)} parts, input shape {self.q.shape})"
+
+    @cached_property
+    def points(self) -> np.ndarray:
+        """The ends of the parts in the input space, `(parts + 1, *input shape)` float64."""
+        return self.at(self.ratios)
+
+    @property
+    def length(self) -> float:
+        """Euclidean length of the segment."""
+        return float(np.linalg.norm(self.r - self.q))
+
+    @property
+    def midpoints(self) -> np.ndarray:
+        """Ratios of the middles of the parts, `(parts,)`."""
+        return (self.ratios[1:] + self.ratios[:-1]) / 2
+
+    def at(self, ratios: np.ndarray) -> np.ndarray:
+        """Return the points of the segment at `ratios` `(n,)`: `(n, *input shape)`."""
+        weight = np.asarray(ratios, np.float64).reshape(-1, *(1,) * self.q.ndim)
+        return (1 - weight) * self.q + weight * self.r
+
+    def evaluate(self, ratios: np.ndarray) -> np.ndarray:
+        """Return the network's logits at `ratios` `(n,)`, exactly: `(n, *output shape)`.
+
+        Raises:
+            InvalidArgumentError: if a ratio is not in [0, 1].
+        """
+        ratios = np.atleast_1d(np.asarray(ratios, np.float64))
+        if not ((ratios >= 0) & (ratios <= 1)).all():
+            raise InvalidArgumentError(f"Ratios are in [0, 1]. Received: {ratios}")
+        part = np.clip(np.searchsorted(self.ratios, ratios, side="right") - 1, 0, len(self) - 1)
+        start, stop = self.ratios[part], self.ratios[part + 1]
+        weight = ((ratios - start) / (stop - start)).reshape(-1, *(1,) * (self.outputs.ndim - 1))
+        return (1 - weight) * self.outputs[part] + weight * self.outputs[part + 1]
+
+    def classify(self, lowest: bool = False) -> Regions:
+        """Cut the segment into regions of one class each, at the exact boundaries.
+
+        Args:
+            lowest: The class is that of the lowest output, not of the highest. With a
+                single output the classes are 0 (negative) and 1 (positive).
+
+        Raises:
+            InvalidArgumentError: if the output is not a vector.
+        """
+        if self.outputs.ndim != 2:
+            raise InvalidArgumentError(
+                f"Only a vector of outputs has classes. Their shape: {self.outputs.shape[1:]}"
+            )
+        scores = -self.outputs if lowest else self.outputs
+        if scores.shape[1] == 1:
+            scores = np.hstack([np.zeros_like(scores), scores])
+        curve = Curve(1, np.array([0, len(scores)]), self.ratios, scores)
+        crossings = _kernels.window_crossings(
+            scores, curve.start, curve.ratio, 1, -np.inf, TOLERANCE
+        )
+        curve = curve.insert(*crossings)
+        scores, ratios = curve.values, curve.ratio
+        labels = np.argmax(scores[1:] + scores[:-1], axis=1)  # at the middle of each piece
+        begins = np.flatnonzero(np.diff(labels, prepend=-1))
+        return Regions(np.append(ratios[begins], 1.0), labels[begins])
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write an `.npz` file, whole or not at all.
+
+        Raises:
+            InvalidArgumentError: if nothing can be written there.
+        """
+        with atomic_path(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, **{name: getattr(self, name) for name in _ARRAYS})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "LinearPartition":
+        """Read what `save` wrote.
+
+        Raises:
+            InvalidArgumentError: if there is no such file.
+            CorruptFileError: if it is damaged or something else.
+        """
+        if not Path(path).is_file():
+            raise InvalidArgumentError(f"There is no file '{path}'.")
+        try:
+            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+                return cls(**{name: file[name] for name in _ARRAYS})
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise CorruptFileError(f"'{path}' is no saved LinearPartition: {error}") from error

@@ -1,0 +1,241 @@
+"""`LineWalker`: walk lines through a network, operation by operation.
+
+All operations see one shared, growing list of points. A walk costs, for every operation,
+its matrix product over the points so far and one look at every value for crossings.
+Memory is bounded whatever the number of points: points are walked in chunks of
+consecutive ones, and a chunk that has grown too large is cut in two, of which the first
+goes to the end before the second goes on (`_CHUNK` values a chunk; there are never more
+chunks waiting than operations times the logarithm of the growth).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
+from nnslicer_tf.exactline import _kernels
+from nnslicer_tf.exactline._program import build_program
+from nnslicer_tf.exactline.curve import Curve, regrouped
+from nnslicer_tf.exactline.partition import LinearPartition
+from nnslicer_tf.instrument import InstrumentedModel
+
+__all__ = ["LineWalker", "exact_line", "exact_lines", "exact_polyline"]
+
+_CHUNK = 1 << 18  # live float64 values in a chunk: 2 MB, what a cache holds
+_NOISE = 1e-13  # relative to a line's largest output: where outputs bend less, they do not
+
+
+def exact_line(im: InstrumentedModel, q: np.ndarray, r: np.ndarray) -> LinearPartition:
+    """Partition the segment from q to r so that the network is affine on every part.
+
+    For many calls on one model make a `LineWalker` once, or give all lines to
+    `exact_lines`.
+
+    Args:
+        im: The model. A final softmax or sigmoid is left off.
+        q: Start, of the model's input shape.
+        r: End, of the same shape.
+
+    Returns:
+        The partition, with all points where the network changes its affine piece, both
+        ends included (Sotoudeh and Thakur 2019, definition 1).
+
+    Raises:
+        UnsupportedLayerError: if an operation is not piecewise linear; it is named.
+        InputShapeError: if q or r has another shape than the model's input.
+        NonFiniteActivationError: if q, r or the network's outputs are NaN or infinite.
+    """
+    return LineWalker(im).line(q, r)
+
+
+def exact_lines(im: InstrumentedModel, q: np.ndarray, r: np.ndarray) -> list[LinearPartition]:
+    """Partition many segments in one walk: q and r `(lines, *input shape)`.
+
+    Raises:
+        UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
+    """
+    return LineWalker(im).lines(q, r)
+
+
+def exact_polyline(im: InstrumentedModel, vertices: np.ndarray) -> list[LinearPartition]:
+    """Partition the segments between consecutive vertices `(vertices, *input shape)`.
+
+    Raises:
+        UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`;
+            InputShapeError also if there are fewer than two vertices.
+    """
+    return LineWalker(im).polyline(vertices)
+
+
+class LineWalker:
+    """A model prepared for exact lines; later changes of its weights are not seen.
+
+    Args:
+        im: The model.
+        fuse: Treat ReLU and max pooling that follow each other as one operation, which
+            makes fewer points.
+        every_crossing: Keep the points where an operation changes its piece but the
+            network's output does not.
+
+    Raises:
+        UnsupportedLayerError: if an operation before the logits is not piecewise linear.
+    """
+
+    def __init__(
+        self, im: InstrumentedModel, *, fuse: bool = True, every_crossing: bool = False
+    ) -> None:
+        self.input_shape = im.input_shape
+        self.output_shape = im[im.logit_operation].shape
+        self._program = build_program(im, fuse)
+        self._every_crossing = every_crossing
+
+    def line(self, q: np.ndarray, r: np.ndarray) -> LinearPartition:
+        """Partition one segment; see `exact_line`."""
+        q, r = self._points(q, "q", 0), self._points(r, "r", 0)
+        return self._walk_lines(q[None], r[None])[0]
+
+    def lines(self, q: np.ndarray, r: np.ndarray) -> list[LinearPartition]:
+        """Partition many segments in one walk; see `exact_lines`."""
+        q, r = self._points(q, "q", 1), self._points(r, "r", 1)
+        if q.shape != r.shape:
+            raise InputShapeError(
+                f"q and r must be as many points. Received: q {q.shape}, r {r.shape}"
+            )
+        return self._walk_lines(q, r)
+
+    def polyline(self, vertices: np.ndarray) -> list[LinearPartition]:
+        """Partition the segments of a polyline; see `exact_polyline`."""
+        vertices = self._points(vertices, "vertices", 1)
+        if len(vertices) < 2:
+            raise InputShapeError(f"A polyline has two vertices or more, not {len(vertices)}.")
+        return self._walk_lines(vertices[:-1], vertices[1:])
+
+    def _points(self, x: np.ndarray, name: str, batch_axes: int) -> np.ndarray:
+        try:
+            x = np.asarray(x, np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputShapeError(f"{name} must be an array of numbers. Received: {x!r}") from error
+        if x.ndim != batch_axes + len(self.input_shape) or x.shape[batch_axes:] != self.input_shape:
+            lead = "(lines, …)" if batch_axes else "no batch axis"
+            raise InputShapeError(
+                f"{name} must have the model's input shape {self.input_shape} with {lead}. "
+                f"Received shape: {x.shape}"
+            )
+        if not np.isfinite(x).all():
+            where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
+            raise NonFiniteActivationError(f"{name} is NaN or infinite at index {where}.")
+        return x
+
+    def _walk_lines(self, q: np.ndarray, r: np.ndarray) -> list[LinearPartition]:
+        if not len(q):
+            return []
+        pieces: list[list[Curve]] = [[] for _ in q]
+        for first, outputs in self._walk(_ends(q, r)):
+            for line in range(outputs.lines):
+                pieces[first + line].append(_one_line(outputs, line))
+        return [self._partition(*ends, parts) for *ends, parts in zip(q, r, pieces, strict=True)]
+
+    def _walk(self, ends: Curve) -> Iterator[tuple[int, Curve]]:
+        """Yield (first line, outputs) of chunks, those of a line in order."""
+        waiting = [_Chunk(0, 0, {self._program.input: ends})]
+        while waiting:
+            chunk = waiting.pop()
+            while chunk.next_step < len(self._program.steps):
+                if chunk.size > _CHUNK and chunk.can_split:
+                    chunk, second = chunk.split()
+                    waiting.append(second)
+                else:
+                    self._advance(chunk)
+            yield chunk.first_line, chunk.curves[self._program.output]
+
+    def _advance(self, chunk: "_Chunk") -> None:
+        step = self._program.steps[chunk.next_step]
+        result = step.transformer(*(chunk.curves[name] for name in step.inputs))
+        for name in step.dead:
+            del chunk.curves[name]
+        chunk.curves[step.name] = result
+        chunk.next_step += 1
+
+    def _partition(self, q: np.ndarray, r: np.ndarray, parts: list[Curve]) -> LinearPartition:
+        """Join the chunks of a line, whose neighbours have a row in common."""
+        ratio = np.concatenate([parts[0].ratio[:1], *(part.ratio[1:] for part in parts)])
+        outputs = [regrouped(part, (part.positions * part.channels,)).values for part in parts]
+        values = np.concatenate([outputs[0][:1], *(part[1:] for part in outputs)])
+        if not np.isfinite(values).all():
+            raise NonFiniteActivationError(
+                "The network's output on the line is NaN or infinite. Check the weights."
+            )
+        if not self._every_crossing:
+            kept = _kernels.bends(np.array([0, len(ratio)]), ratio, values, _NOISE)
+            ratio, values = ratio[kept], values[kept]
+        return LinearPartition(q, r, ratio, values.reshape(-1, *self.output_shape))
+
+
+@dataclass
+class _Chunk:
+    """Consecutive points of some lines, and the curves that later steps need.
+
+    Attributes:
+        first_line: The first of its lines.
+        next_step: Index of the step that comes next.
+        curves: Curves of operations by name.
+    """
+
+    first_line: int
+    next_step: int
+    curves: dict[str, Curve]
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return sum(curve.values.size for curve in self.curves.values())
+
+    @property
+    def _longest(self) -> Curve:
+        return max(self.curves.values(), key=lambda curve: len(curve.ratio) / curve.positions)
+
+    @property
+    def can_split(self) -> bool:
+        """Whether it has several lines, or a point between the ends of its one."""
+        lines = self._longest.lines
+        return lines > 1 or len(self._longest.ratio) > 2 * self._longest.positions
+
+    def split(self) -> tuple["_Chunk", "_Chunk"]:
+        """Return two halves: of the lines, or of the one line at a point that it has."""
+        lines = self._longest.lines
+        if lines > 1:
+            halves = {name: curve.split_lines() for name, curve in self.curves.items()}
+        else:
+            place = _middle(self._longest)
+            halves = {name: curve.split_at(place) for name, curve in self.curves.items()}
+        first, second = ({name: pair[i] for name, pair in halves.items()} for i in (0, 1))
+        return (
+            _Chunk(self.first_line, self.next_step, first),
+            _Chunk(self.first_line + lines // 2, self.next_step, second),
+        )
+
+
+def _middle(curve: Curve) -> float:
+    """Return the median of the ratios inside a curve's one line."""
+    inside = (curve.ratio > curve.ratio[0]) & (curve.ratio < curve.ratio[-1])
+    ratios = np.sort(curve.ratio[inside])
+    return float(ratios[len(ratios) // 2])
+
+
+def _ends(q: np.ndarray, r: np.ndarray) -> Curve:
+    """Return the curve of lines `(lines, *input shape)` that have only their two ends."""
+    lines, channels = len(q), q.shape[-1]
+    ends = np.stack([q.reshape(lines, -1, channels), r.reshape(lines, -1, channels)], axis=1)
+    values = ends.transpose(2, 0, 1, 3).reshape(-1, channels)  # position, line, end
+    start = 2 * np.arange(len(values) // 2 + 1)
+    return Curve(lines, start, np.tile([0.0, 1.0], len(start) - 1), values)
+
+
+def _one_line(curve: Curve, line: int) -> Curve:
+    """Return one line of a curve with a single position."""
+    if curve.lines == 1:
+        return curve
+    curve = regrouped(curve, (curve.positions * curve.channels,))
+    first, last = curve.start[line], curve.start[line + 1]
+    return Curve(1, np.array([0, last - first]), curve.ratio[first:last], curve.values[first:last])
