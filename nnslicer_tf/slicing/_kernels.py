@@ -9,7 +9,7 @@ from numba import njit
 
 from nnslicer_tf.slicing._exclusion import excluded, workspace
 
-__all__ = ["average", "maximum", "merge", "tap_means", "weighted_sum"]
+__all__ = ["average", "copy_nonzero", "maximum", "merge", "tap_means", "weighted_sum"]
 
 # Windows gathered at a time, in values: they stay in the second-level cache.
 _BLOCK = 1 << 17
@@ -301,3 +301,31 @@ def _tap_sums(x, taps, sums):
                 if source >= 0:
                     for c in range(x.shape[2]):
                         sums[sample, t, c] += x[sample, source, c]
+
+
+@njit(cache=True, nogil=True)
+def copy_nonzero(
+    block: np.ndarray,
+    first_column: int,
+    places: np.ndarray,
+    data: np.ndarray,
+    indices: np.ndarray,
+) -> None:
+    """Append the non-zero values of each row, and their columns, to sparse rows.
+
+    Args:
+        block: `(rows, columns)`, whole numbers of any dtype.
+        first_column: Column of the sparse matrix where the block begins.
+        places: Where the next value of each row goes; moved on.
+        data: Values of the sparse matrix, int32.
+        indices: Columns of the sparse matrix, int32.
+    """
+    for row in range(block.shape[0]):
+        place = places[row]
+        for column in range(block.shape[1]):
+            value = np.int32(block[row, column])
+            if value != 0:
+                data[place] = value
+                indices[place] = first_column + column
+                place += 1
+        places[row] = place

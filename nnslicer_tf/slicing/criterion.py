@@ -28,6 +28,11 @@ class ResolvedCriterion:
     start: Start
     last: str | None
 
+    def key(self) -> tuple:
+        """Return what tells this criterion from others."""
+        neurons = tuple((name, i.tobytes()) for name, i in self.start.neurons.items())
+        return self.start.predicted, neurons, self.last
+
 
 @dataclass(frozen=True)
 class Criterion:

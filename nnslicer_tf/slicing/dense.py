@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from keras import ops
+from keras.config import backend
 
 from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.gradients import compiled_function, vector_jacobian_product
@@ -158,19 +159,17 @@ class DenseRows(_Dense):
     def __init__(self, im: InstrumentedModel, program: Program, job: RowsJob) -> None:
         super().__init__(im, program)
         self._job = job
+        self._weight_signs = {name: np.sign(im.kernels[name].matrix()) for name in job.kernels}
 
     def __call__(self, batch: np.ndarray) -> Rows:
         """Return the `Rows` of a batch of samples."""
         neurons, synapses, logits = self._walk(ops.convert_to_tensor(batch))
         kernels = self._program.kernels
         result = Contributions(
-            {name: np.asarray(ops.convert_to_numpy(v)) for name, v in neurons.items()},
-            {
-                name: kernels[name].to_kernel(np.asarray(ops.convert_to_numpy(v)))
-                for name, v in synapses.items()
-            },
+            {name: _host(value) for name, value in neurons.items()},
+            {name: kernels[name].to_kernel(_host(value)) for name, value in synapses.items()},
         )
-        predicted = ops.convert_to_numpy(logits).reshape(len(batch), -1).argmax(axis=1)
+        predicted = _host(logits).reshape(len(batch), -1).argmax(axis=1)
         return self._job.rows(result, len(batch), predicted)
 
     def _outputs(self, x: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
@@ -179,7 +178,8 @@ class DenseRows(_Dense):
         def add_synapses(operation: Operation, signs: Any, g: Any) -> None:
             kernel: Synapses = operation.params
             if kernel.name in self._job.kernels:
-                _accumulate(synapses, kernel.name, _sample_gradients(operation, signs, g))
+                gradients = _sample_gradients(operation, signs, g)
+                _accumulate(synapses, kernel.name, gradients * self._weight_signs[kernel.name])
 
         contributions, logits = self._neuron_contributions(x, add_synapses)
         kept = {name: c for name, c in contributions.items() if name in self._job.operations}
@@ -187,20 +187,23 @@ class DenseRows(_Dense):
 
 
 class _SplitMean:
-    """A float64 mean as its nearest float32 and the sign of what that leaves out.
+    """A float64 mean as two float32 bounds: Δ > 0 above the one, Δ < 0 below the other.
 
-    So the sign of Δ = value − mean is found without float64, which accelerators lack.
+    So the sign of Δ = value − mean is found exactly without float64, which accelerators
+    lack: no float32 value lies strictly between the mean and its nearest float32.
     """
 
     def __init__(self, mean: np.ndarray) -> None:
-        self._nearest = mean.astype(np.float32)
-        self._tie = np.sign(self._nearest.astype(np.float64) - mean).astype(np.float32)
+        nearest = mean.astype(np.float32)
+        exact = nearest.astype(np.float64)
+        below = np.nextafter(nearest, np.float32(-np.inf))
+        above = np.nextafter(nearest, np.float32(np.inf))
+        self._positive_above = np.where(exact > mean, below, nearest)
+        self._negative_below = np.where(exact < mean, above, nearest)
 
     def sign_of_delta(self, value: Any) -> Any:
-        above = ops.cast(value > self._nearest, "float32")
-        below = ops.cast(value < self._nearest, "float32")
-        equal = 1 - above - below
-        return above - below + equal * self._tie
+        positive = ops.cast(value > self._positive_above, "float32")
+        return positive - ops.cast(value < self._negative_below, "float32")
 
 
 def _transposed_sum(operation: Operation, like: Any, g: Any) -> Any:
@@ -210,7 +213,7 @@ def _transposed_sum(operation: Operation, like: Any, g: Any) -> Any:
 
 
 def _sample_gradients(operation: Operation, signs: Any, g: Any) -> Any:
-    """Return the synapses' contributions of each sample, `(batch, taps, inputs, outputs)`."""
+    """Return each sample's weight gradient of a sum, `(batch, taps, inputs, outputs)`."""
     kernel: Synapses = operation.params
     groups = kernel.groups
     windows = _windows(operation, signs, kernel.taps)
@@ -221,8 +224,7 @@ def _sample_gradients(operation: Operation, signs: Any, g: Any) -> Any:
     windows = ops.reshape(windows, (batch, positions, taps, groups, inputs))
     g = ops.reshape(g, (batch, positions, groups, outputs))
     gradient = ops.einsum("bptgi,bpgo->btigo", windows, g)
-    gradient = ops.reshape(gradient, (batch, taps, inputs, groups * outputs))
-    return gradient * np.sign(kernel.matrix())
+    return ops.reshape(gradient, (batch, taps, inputs, groups * outputs))
 
 
 def _windows(operation: Operation, x: Any, taps: np.ndarray) -> Any:
@@ -331,7 +333,9 @@ def _accumulate(totals: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _to_int(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {
-        name: np.asarray(ops.convert_to_numpy(value)).astype(np.int64)
-        for name, value in tensors.items()
-    }
+    return {name: _host(value).astype(np.int64) for name, value in tensors.items()}
+
+
+def _host(tensor: Any) -> np.ndarray:
+    """Return a tensor as an array, without a copy where the backend allows it."""
+    return ops.convert_to_numpy(tensor) if backend() == "torch" else np.asarray(tensor)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
+from nnslicer_tf.slicing._kernels import copy_nonzero
 from nnslicer_tf.slicing.program import Program
 from nnslicer_tf.slicing.walker import Contributions, walk
 
@@ -117,11 +118,15 @@ def _sparse(
     arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], samples: int
 ) -> sp.csr_array:
     """Lay arrays end to end as sparse int32 rows; those that are missing are zero."""
-    blocks = []
-    for name, shape in shapes.items():
-        size = int(np.prod(shape))
-        if name in arrays:
-            blocks.append(sp.csr_array(arrays[name].reshape(samples, size).astype(np.int32)))
-        else:
-            blocks.append(sp.csr_array((samples, size), dtype=np.int32))
-    return sp.hstack(blocks, format="csr") if blocks else sp.csr_array((samples, 0), np.int32)
+    sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
+    starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
+    blocks = {name: arrays[name].reshape(samples, -1) for name in sizes if name in arrays}
+    counts = np.zeros(samples, np.int64)
+    for block in blocks.values():
+        counts += np.count_nonzero(block, axis=1)
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    data, indices = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.int32)
+    places = indptr[:-1].copy()
+    for name, block in blocks.items():
+        copy_nonzero(block, starts[name], places, data, indices)
+    return sp.csr_array((data, indices, indptr), shape=(samples, sum(sizes.values())))

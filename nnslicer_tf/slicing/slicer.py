@@ -93,6 +93,9 @@ class Slicer:
         self.workers = workers
         self.ray_address = ray_address
         self.progress = progress
+        # Laying out a walk, and compiling it, costs more than slicing a few samples.
+        self._programs: dict[tuple, Program] = {}
+        self._dense: dict[tuple, DenseSum | DenseRows] = {}
 
     @property
     def neuron_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -178,7 +181,12 @@ class Slicer:
     def _program(self, outputs: Any) -> Program:
         criterion = outputs if isinstance(outputs, Criterion) else Criterion(outputs)
         resolved = criterion.resolve(self.im, self.neuron_shapes)
-        return build_program(self.im, self.profile, resolved, self.theta, self.granularity)
+        key = resolved.key()
+        if key not in self._programs:
+            self._programs[key] = build_program(
+                self.im, self.profile, resolved, self.theta, self.granularity
+            )
+        return self._programs[key]
 
     def _checked(self, x: Any) -> Any:
         """Refuse a bad array before the work starts; data sets are checked as they come."""
@@ -192,16 +200,26 @@ class Slicer:
         """Return how to run the job: densely on the backend, or by kernels on an engine."""
         size = self._batch_size(program)
         if is_dense(self.im, program, size):
-            if isinstance(job, SumJob):
-                return _Executor(size, lambda x: x, DenseSum(self.im, program), InProcessEngine())
-            kept = sum(program.kernels[name].size for name in job.kernels)
-            size = int(np.clip(_BATCH_BYTES // (4 * max(kept, 1)), 1, size))
-            return _Executor(size, lambda x: x, DenseRows(self.im, program, job), InProcessEngine())
+            if isinstance(job, RowsJob):
+                kept = sum(program.kernels[name].size for name in job.kernels)
+                size = int(np.clip(_BATCH_BYTES // (4 * max(kept, 1)), 1, size))
+            dense = self._dense_job(program, job)
+            return _Executor(size, lambda batch: batch, dense, InProcessEngine())
 
         def capture(batch: np.ndarray) -> dict[str, np.ndarray]:
             return dict(self.im.capture(batch, size, of=program.captured))
 
         return _Executor(size, capture, job, make_engine(self.workers, self.ray_address))
+
+    def _dense_job(self, program: Program, job: SumJob | RowsJob) -> DenseSum | DenseRows:
+        rows = isinstance(job, RowsJob)
+        kept = (tuple(job.kernels), tuple(job.operations)) if rows else None
+        key = (id(program), kept)
+        if key not in self._dense:
+            self._dense[key] = (
+                DenseRows(self.im, program, job) if rows else DenseSum(self.im, program)
+            )
+        return self._dense[key]
 
     def _run(self, executor: "_Executor", x: Any, collector: SumCollector | RowCollector) -> None:
         """Send the batches that are not done through the executor, into the collector."""
@@ -240,7 +258,7 @@ class Slicer:
         if folder is None:
             return None
         identity = {
-            "model": self.im.fingerprint,
+            "model": self.profile.fingerprint,
             "profile": _profile_digest(self.profile),
             "theta": self.theta,
             "granularity": self.granularity,
@@ -255,7 +273,7 @@ class Slicer:
         return {
             "theta": self.theta,
             "granularity": self.granularity,
-            "fingerprint": self.im.fingerprint,
+            "fingerprint": self.profile.fingerprint,
             "outputs": described if isinstance(described, str) else repr(described),
         }
 
