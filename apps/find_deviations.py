@@ -121,14 +121,17 @@ def dissemination(
     rows = [
         {**row, "model": model, "mutated_percent": percent}
         for model in zoo_models
+        for method in ("DFlare", "Algorithm 1")
         for percent in (10, 20, 30, 40, 50)
-        for row in run.measure(f"{model}-mutated{percent}", "DFlare")
+        for row in run.measure(f"{model}-mutated{percent}", method)
     ]
     run.write("dissemination_runs", pd.DataFrame(rows))
     figures = ["success_rate", "mean_seconds", "mean_queries", "median_queries", "verified"]
-    means = pd.DataFrame(rows).groupby(["model", "mutated_percent"], sort=False)[figures].mean()
+    keys = ["model", "method"]
+    groups = pd.DataFrame(rows).groupby([*keys, "mutated_percent"], sort=False)
+    means = groups[figures].mean()
     run.write("dissemination", means.reset_index())
-    correlations = means.reset_index(level=1).groupby("model", sort=False).corr()
+    correlations = means.reset_index(level=2).groupby(keys, sort=False).corr()
     correlations = correlations["mutated_percent"].unstack()[figures[1:4]].reset_index()
     published = pd.read_csv(
         data_folder() / "paper/dflare/section54_dissemination.csv", comment="#"
