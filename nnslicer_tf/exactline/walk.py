@@ -5,17 +5,19 @@ its matrix product over the points so far and one look at every value for crossi
 Memory is bounded whatever the number of points: points are walked in chunks of
 consecutive ones, and a chunk that has grown too large is cut in two, of which the first
 goes to the end before the second goes on (`_CHUNK` values a chunk; there are never more
-chunks waiting than operations times the logarithm of the growth).
+chunks waiting than operations times the logarithm of the growth). Chunks are shared by
+threads, a core each.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
 from nnslicer_tf.exactline import _kernels
+from nnslicer_tf.exactline._points import check_points
 from nnslicer_tf.exactline._program import build_program
+from nnslicer_tf.exactline._workers import run_splitting
 from nnslicer_tf.exactline.curve import Curve, regrouped
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.instrument import InstrumentedModel
@@ -77,27 +79,35 @@ class LineWalker:
             makes fewer points.
         every_crossing: Keep the points where an operation changes its piece but the
             network's output does not.
+        workers: Threads that share long work; 0 for as many as there are cores. The
+            result does not depend on it.
 
     Raises:
         UnsupportedLayerError: if an operation before the logits is not piecewise linear.
     """
 
     def __init__(
-        self, im: InstrumentedModel, *, fuse: bool = True, every_crossing: bool = False
+        self,
+        im: InstrumentedModel,
+        *,
+        fuse: bool = True,
+        every_crossing: bool = False,
+        workers: int = 0,
     ) -> None:
         self.input_shape = im.input_shape
         self.output_shape = im[im.logit_operation].shape
         self._program = build_program(im, fuse)
         self._every_crossing = every_crossing
+        self._workers = workers
 
     def line(self, q: np.ndarray, r: np.ndarray) -> LinearPartition:
         """Partition one segment; see `exact_line`."""
-        q, r = self._points(q, "q", 0), self._points(r, "r", 0)
+        q, r = check_points(q, "q", self.input_shape), check_points(r, "r", self.input_shape)
         return self._walk_lines(q[None], r[None])[0]
 
     def lines(self, q: np.ndarray, r: np.ndarray) -> list[LinearPartition]:
         """Partition many segments in one walk; see `exact_lines`."""
-        q, r = self._points(q, "q", 1), self._points(r, "r", 1)
+        q, r = check_points(q, "q", self.input_shape, 1), check_points(r, "r", self.input_shape, 1)
         if q.shape != r.shape:
             raise InputShapeError(
                 f"q and r must be as many points. Received: q {q.shape}, r {r.shape}"
@@ -106,26 +116,10 @@ class LineWalker:
 
     def polyline(self, vertices: np.ndarray) -> list[LinearPartition]:
         """Partition the segments of a polyline; see `exact_polyline`."""
-        vertices = self._points(vertices, "vertices", 1)
+        vertices = check_points(vertices, "vertices", self.input_shape, 1)
         if len(vertices) < 2:
             raise InputShapeError(f"A polyline has two vertices or more, not {len(vertices)}.")
         return self._walk_lines(vertices[:-1], vertices[1:])
-
-    def _points(self, x: np.ndarray, name: str, batch_axes: int) -> np.ndarray:
-        try:
-            x = np.asarray(x, np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputShapeError(f"{name} must be an array of numbers. Received: {x!r}") from error
-        if x.ndim != batch_axes + len(self.input_shape) or x.shape[batch_axes:] != self.input_shape:
-            lead = "(lines, …)" if batch_axes else "no batch axis"
-            raise InputShapeError(
-                f"{name} must have the model's input shape {self.input_shape} with {lead}. "
-                f"Received shape: {x.shape}"
-            )
-        if not np.isfinite(x).all():
-            where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
-            raise NonFiniteActivationError(f"{name} is NaN or infinite at index {where}.")
-        return x
 
     def _walk_lines(self, q: np.ndarray, r: np.ndarray) -> list[LinearPartition]:
         if not len(q):
@@ -136,18 +130,24 @@ class LineWalker:
                 pieces[first + line].append(_one_line(outputs, line))
         return [self._partition(*ends, parts) for *ends, parts in zip(q, r, pieces, strict=True)]
 
-    def _walk(self, ends: Curve) -> Iterator[tuple[int, Curve]]:
-        """Yield (first line, outputs) of chunks, those of a line in order."""
-        waiting = [_Chunk(0, 0, {self._program.input: ends})]
-        while waiting:
-            chunk = waiting.pop()
+    def _walk(self, ends: Curve) -> list[tuple[int, Curve]]:
+        """Return (first line, outputs) of chunks, those of a line in order."""
+        finished: list[tuple[int, float, Curve]] = []
+
+        def finish(chunk: _Chunk, waiting: list[_Chunk]) -> None:
             while chunk.next_step < len(self._program.steps):
                 if chunk.size > _CHUNK and chunk.can_split:
                     chunk, second = chunk.split()
                     waiting.append(second)
                 else:
                     self._advance(chunk)
-            yield chunk.first_line, chunk.curves[self._program.output]
+            outputs = chunk.curves[self._program.output]
+            finished.append((chunk.first_line, outputs.ratio[0], outputs))
+
+        first = _Chunk(0, 0, {self._program.input: ends})
+        run_splitting(first, finish, self._workers)
+        finished.sort(key=lambda part: part[:2])
+        return [(line, outputs) for line, _, outputs in finished]
 
     def _advance(self, chunk: "_Chunk") -> None:
         step = self._program.steps[chunk.next_step]

@@ -354,9 +354,9 @@ def test_batches_and_chunks_change_nothing(name, monkeypatch):
     alone = [exact_line(im, *pair) for pair in zip(q, r, strict=True)]
     together = exact_lines(im, q, r)
     monkeypatch.setattr(walk, "_CHUNK", 200)
-    in_chunks = exact_lines(im, q, r)
-    for one, other, third in zip(alone, together, in_chunks, strict=True):
-        for partition in (other, third):
+    in_chunks = [LineWalker(im, workers=workers).lines(q, r) for workers in (1, 3)]
+    for one, *others in zip(alone, together, *in_chunks, strict=True):
+        for partition in others:
             np.testing.assert_allclose(one.ratios, partition.ratios, rtol=0, atol=1e-10)
             np.testing.assert_allclose(one.outputs, partition.outputs, rtol=0, atol=1e-10)
         assert len(one) > 3

@@ -1,0 +1,38 @@
+"""The check of points that callers give."""
+
+import numpy as np
+
+from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
+
+__all__ = ["check_points"]
+
+
+def check_points(
+    x: np.ndarray, name: str, shape: tuple[int, ...], batch_axes: int = 0
+) -> np.ndarray:
+    """Return points of the model's input space as float64.
+
+    Args:
+        x: One point of `shape`, or several behind a batch axis.
+        name: What the caller calls them.
+        shape: The model's input shape.
+        batch_axes: 1 for several.
+
+    Raises:
+        InputShapeError: if they have another shape, or are no numbers.
+        NonFiniteActivationError: if they are NaN or infinite.
+    """
+    try:
+        x = np.asarray(x, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputShapeError(f"{name} must be an array of numbers. Received: {x!r}") from error
+    if x.ndim != batch_axes + len(shape) or x.shape[batch_axes:] != tuple(shape):
+        lead = "a batch axis before it" if batch_axes else "no batch axis"
+        raise InputShapeError(
+            f"{name} must have the model's input shape {shape}, with {lead}. "
+            f"Received shape: {x.shape}"
+        )
+    if not np.isfinite(x).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
+        raise NonFiniteActivationError(f"{name} is NaN or infinite at index {where}.")
+    return x

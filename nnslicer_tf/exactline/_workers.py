@@ -1,0 +1,76 @@
+"""Work that splits while it is done, on several threads."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Condition
+from typing import TypeVar
+
+__all__ = ["run_splitting"]
+
+Work = TypeVar("Work")
+
+
+def run_splitting(first: Work, finish: Callable[[Work, list[Work]], None], workers: int) -> None:
+    """Do a piece of work and all that it splits into; return when all is done.
+
+    The first piece is begun on this thread; threads are started only if it splits. The
+    last piece that was split off is done first, so that few are waiting at a time.
+
+    Args:
+        first: The work.
+        finish: Does a piece to its end, and appends to the list what it splits off.
+        workers: Number of threads; 0 for as many as there are cores.
+
+    Raises:
+        Exception: what `finish` raised.
+    """
+    waiting: list[Work] = []
+    finish(first, waiting)
+    workers = workers or len(os.sched_getaffinity(0))
+    if not waiting:
+        return
+    if workers == 1:
+        while waiting:
+            finish(waiting.pop(), waiting)
+        return
+    _run_on_threads(waiting, finish, workers)
+
+
+def _run_on_threads(
+    waiting: list[Work], finish: Callable[[Work, list[Work]], None], workers: int
+) -> None:
+    from threadpoolctl import threadpool_limits
+
+    changed = Condition()
+    busy = 0
+    failed = False
+
+    def something_to_know() -> bool:
+        return bool(waiting) or not busy or failed
+
+    def work() -> None:
+        nonlocal busy, failed
+        while True:
+            with changed:
+                changed.wait_for(something_to_know)
+                if failed or not waiting:
+                    return
+                piece = waiting.pop()
+                busy += 1
+            split: list[Work] = []
+            try:
+                finish(piece, split)
+            except BaseException:
+                failed = True
+                raise
+            finally:
+                with changed:
+                    busy -= 1
+                    waiting.extend(split)
+                    changed.notify_all()
+
+    # The threads share the cores among them; a matrix product takes one.
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
+        for future in [pool.submit(work) for _ in range(workers)]:
+            future.result()

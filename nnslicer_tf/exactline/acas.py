@@ -1,0 +1,167 @@
+"""ACAS Xu: read `.nnet` networks as Keras models, and place aircraft.
+
+The format (K. Julian, Stanford 2016): comment lines that begin with `//`; the number of
+layers, inputs, outputs and the largest layer; the layers' sizes; a flag that is not used;
+the inputs' minima, maxima, means and ranges (the last two with one more entry, for the
+outputs); then for every layer its weights row by row, and its biases one a line.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import keras
+import numpy as np
+from keras import layers
+
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+
+__all__ = ["ADVISORIES", "NNet", "load_nnet", "to_keras"]
+
+ADVISORIES = ("clear of conflict", "weak left", "weak right", "strong left", "strong right")
+"""What the outputs of an ACAS Xu network stand for; the lowest is advised."""
+
+
+@dataclass(frozen=True)
+class NNet:
+    """The contents of an `.nnet` file: a network of dense layers with ReLU between them.
+
+    Attributes:
+        weights: for every layer `(outputs, inputs)` float64.
+        biases: for every layer `(outputs,)` float64.
+        minima: `(inputs,)`; inputs are clipped to these by `evaluate`.
+        maxima: `(inputs,)`.
+        means: `(inputs + 1,)`; the last is the outputs'.
+        ranges: `(inputs + 1,)`.
+    """
+
+    weights: tuple[np.ndarray, ...]
+    biases: tuple[np.ndarray, ...]
+    minima: np.ndarray
+    maxima: np.ndarray
+    means: np.ndarray
+    ranges: np.ndarray
+
+    def normalise(self, x: np.ndarray) -> np.ndarray:
+        """Return inputs `(…, inputs)` in physical units as the network takes them."""
+        clipped = np.clip(x, self.minima, self.maxima)
+        return (clipped - self.means[:-1]) / self.ranges[:-1]
+
+    def evaluate(self, x: np.ndarray) -> np.ndarray:
+        """Return the outputs `(…, outputs)` float64 for inputs in physical units."""
+        values = self.normalise(np.asarray(x, np.float64))
+        for weights, biases in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            values = np.maximum(values @ weights.T + biases, 0)
+        outputs = values @ self.weights[-1].T + self.biases[-1]
+        return outputs * self.ranges[-1] + self.means[-1]
+
+
+def load_nnet(path: str | os.PathLike) -> NNet:
+    """Read an `.nnet` file.
+
+    Raises:
+        InvalidArgumentError: if there is no such file.
+        CorruptFileError: if it is truncated, too long, or has something else than the
+            numbers that it announces; the message gives the line.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InvalidArgumentError(f"There is no file '{path}'.")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CorruptFileError(f"'{path}' is no text file: {error}") from error
+    lines = _Lines(path, text)
+    depth, inputs, outputs, _ = lines.whole_numbers(4, "layers, inputs, outputs, largest layer")
+    sizes = lines.whole_numbers(depth + 1, "the layers' sizes")
+    if (sizes[0], sizes[-1]) != (inputs, outputs):
+        raise lines.error(f"sizes from {inputs} inputs to {outputs} outputs", f"{sizes}")
+    next(lines)  # a flag that is not used
+    minima = lines.numbers(inputs, "the inputs' minima")
+    maxima = lines.numbers(inputs, "the inputs' maxima")
+    means = lines.numbers(inputs + 1, "the means")
+    ranges = lines.numbers(inputs + 1, "the ranges")
+    if not (ranges != 0).all():
+        raise lines.error("ranges other than zero", f"{ranges.tolist()}")
+    weights, biases = [], []
+    for before, after in pairwise(sizes):
+        weights.append(np.stack([lines.numbers(before, "a row of weights") for _ in range(after)]))
+        biases.append(np.concatenate([lines.numbers(1, "a bias") for _ in range(after)]))
+    lines.expect_end()
+    return NNet(tuple(weights), tuple(biases), minima, maxima, means, ranges)
+
+
+def to_keras(nnet: NNet, dtype: str = "float32") -> keras.Model:
+    """Return the network as a Keras model from physical units to outputs in their own units.
+
+    Its normalisation is part of the model; the clipping of inputs to their minima and
+    maxima is not, so that outside of these it differs from `NNet.evaluate`.
+
+    Args:
+        nnet: What `load_nnet` read.
+        dtype: Of the layers: with "float64" an exact line has all digits of the file.
+    """
+    ranges, means = nnet.ranges, nnet.means
+    x = inputs = keras.Input((len(nnet.minima),), dtype=dtype, name="input")
+    scale, offset = 1 / ranges[:-1], -means[:-1] / ranges[:-1]
+    x = layers.Rescaling(scale.tolist(), offset.tolist(), dtype=dtype, name="normalise")(x)
+    last = len(nnet.weights) - 1
+    for i, (weights, biases) in enumerate(zip(nnet.weights, nnet.biases, strict=True)):
+        activation = "relu" if i < last else None
+        dense = layers.Dense(len(biases), activation, dtype=dtype, name=f"dense{i + 1}")
+        x = dense(x)
+        dense.set_weights([weights.T, biases])
+    x = layers.Rescaling(float(ranges[-1]), float(means[-1]), dtype=dtype, name="outputs")(x)
+    return keras.Model(inputs, x, name="acas_xu")
+
+
+class _Lines(Iterator[list[str]]):
+    """The fields of a file's lines, comments left out; errors name the line."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path = path
+        self._lines = enumerate(text.splitlines(), start=1)
+        self._number = 0
+
+    def __next__(self) -> list[str]:
+        for number, line in self._lines:
+            self._number = number
+            if line.strip() and not line.lstrip().startswith("//"):
+                return [field.strip() for field in line.rstrip().rstrip(",").split(",")]
+        raise self.error("more lines", "the end of the file: it is truncated")
+
+    def numbers(self, count: int, what: str) -> np.ndarray:
+        """Return the next line's `count` numbers."""
+        fields = next(self)
+        if len(fields) != count:
+            raise self.error(f"{what}: {count} numbers", f"{len(fields)}")
+        try:
+            values = np.array([float(field) for field in fields])
+        except ValueError as error:
+            raise self.error(f"{what}: numbers", f"{fields}") from error
+        if not np.isfinite(values).all():
+            raise self.error(f"{what}: finite numbers", f"{fields}")
+        return values
+
+    def whole_numbers(self, count: int, what: str) -> list[int]:
+        """Return the next line's `count` positive whole numbers."""
+        values = self.numbers(count, what)
+        if (values < 1).any() or (values != np.rint(values)).any():
+            raise self.error(f"{what}: positive whole numbers", f"{values.tolist()}")
+        return [int(value) for value in values]
+
+    def expect_end(self) -> None:
+        """Refuse a file that goes on."""
+        for number, line in self._lines:
+            self._number = number
+            if line.strip():
+                raise self.error("the end of the file", f"'{line[:40]}'")
+
+    def error(self, expected: str, received: str) -> CorruptFileError:
+        """Return an error about the present line."""
+        return CorruptFileError(
+            f"'{self._path}' is no valid .nnet file: in line {self._number}, expected "
+            f"{expected}. Received: {received}."
+        )

@@ -1,0 +1,283 @@
+"""Integrated gradients, exactly, and their usual approximations.
+
+Integrated gradients attribute an output to the inputs by the mean gradient on the line
+from a baseline to the input (Sundararajan, Taly and Yan, ICML 2017). On every part of an
+exact line the gradient is constant, so that one gradient a part gives the integral
+(section 4, equations 6 and 7, and theorem 4 of Sotoudeh and Thakur 2019).
+
+Everything is float64. A gradient costs about two forward passes of one sample; they are
+taken in batches, and memory does not grow with their number.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.exactline._points import check_points
+from nnslicer_tf.exactline.partition import LinearPartition
+from nnslicer_tf.exactline.walk import LineWalker
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.gradients import GradientFunction
+
+__all__ = [
+    "RULES",
+    "Attributor",
+    "PathGradients",
+    "approximate",
+    "integrated_gradients",
+    "relative_error",
+]
+
+RULES = ("left", "right", "trapezoid")
+
+
+def integrated_gradients(
+    im: InstrumentedModel, x: np.ndarray, baseline: np.ndarray, target: int
+) -> np.ndarray:
+    """Return the exact integrated gradients of a logit, `input shape` float64.
+
+    For many calls on one model make an `Attributor` once.
+
+    Args:
+        im: A piecewise-linear model; a final softmax is left off.
+        x: The input, of the model's input shape.
+        baseline: Where the line begins, of the same shape.
+        target: Index of the logit.
+
+    Raises:
+        UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
+        InvalidArgumentError: if there is no such logit.
+    """
+    return Attributor(im).exact(x, baseline, target)
+
+
+def approximate(
+    im: InstrumentedModel,
+    x: np.ndarray,
+    baseline: np.ndarray,
+    target: int,
+    *,
+    samples: int,
+    rule: str = "left",
+) -> np.ndarray:
+    """Return integrated gradients approximated by a sum (equation 5).
+
+    Args:
+        im: The model; it need not be piecewise linear.
+        x: The input, of the model's input shape.
+        baseline: Where the line begins.
+        target: Index of the logit.
+        samples: Number m of steps: gradients are taken at k/m, for the left sum with k
+            from 0 to m - 1, the right sum from 1 to m, the trapezoid sum from 0 to m.
+        rule: One of `RULES`.
+
+    Raises:
+        InputShapeError, NonFiniteActivationError: for a bad x or baseline.
+        InvalidArgumentError: for an unknown rule, no samples, or no such logit.
+    """
+    return Attributor(im).approximate(x, baseline, target, samples=samples, rule=rule)
+
+
+class Attributor:
+    """A model prepared for integrated gradients; later changes of its weights are not seen.
+
+    Args:
+        im: The model.
+        batch_size: Gradients taken at once.
+    """
+
+    def __init__(self, im: InstrumentedModel, batch_size: int = 64) -> None:
+        self._walker: LineWalker | None = None
+        self._im = im
+        self._batch_size = batch_size
+        graph = _Float64Graph(im)
+        logits, source = im.logit_operation, im.input_operation
+
+        def chosen(values: dict[str, Any], target: Any) -> Any:
+            flat = keras.ops.reshape(values[logits], (-1, im[logits].size))
+            return keras.ops.sum(flat * keras.ops.one_hot(target, flat.shape[1], dtype="float64"))
+
+        self._gradients = GradientFunction(graph, chosen, [logits], [source])
+
+    @property
+    def walker(self) -> LineWalker:
+        """The walker that cuts the lines; made when it is first needed."""
+        if self._walker is None:
+            self._walker = LineWalker(self._im)
+        return self._walker
+
+    def exact(self, x: np.ndarray, baseline: np.ndarray, target: int) -> np.ndarray:
+        """Return the exact integrated gradients; see `integrated_gradients`."""
+        self._check_target(target)
+        partition = self.walker.line(baseline, x)
+        widths = np.diff(partition.ratios)
+        mean = self._weighted(partition, partition.midpoints, widths, target)
+        return (partition.r - partition.q) * mean
+
+    def approximate(
+        self, x: np.ndarray, baseline: np.ndarray, target: int, *, samples: int, rule: str = "left"
+    ) -> np.ndarray:
+        """Return the approximation by a sum; see `nnslicer_tf.exactline.approximate`."""
+        self._check_target(target)
+        ratios, weights = _sum_rule(samples, rule)
+        line = _straight_line(baseline, x, self._im.input_shape)
+        return (line.r - line.q) * self._weighted(line, ratios, weights, target)
+
+    def along(self, partition: LinearPartition, target: int) -> "PathGradients":
+        """Return the gradients on all parts of a line, kept in memory.
+
+        Raises:
+            InvalidArgumentError: if there is no such logit.
+        """
+        self._check_target(target)
+        gradients = np.concatenate(list(self.at(partition, partition.midpoints, target)))
+        return PathGradients(partition, target, gradients)
+
+    def at(
+        self, partition: LinearPartition, ratios: np.ndarray, target: int
+    ) -> Iterator[np.ndarray]:
+        """Yield the gradients at points of a line in batches `(batch, *input shape)`."""
+        for first in range(0, len(ratios), self._batch_size):
+            points = partition.at(ratios[first : first + self._batch_size])
+            index = np.full(len(points), target, np.int32)
+            yield self._gradients(points, index)[0]
+
+    def _weighted(
+        self, line: LinearPartition, ratios: np.ndarray, weights: np.ndarray, target: int
+    ) -> np.ndarray:
+        total = np.zeros(line.q.shape)
+        first = 0
+        for gradients in self.at(line, ratios, target):
+            total += np.tensordot(weights[first : first + len(gradients)], gradients, axes=1)
+            first += len(gradients)
+        return total
+
+    def _check_target(self, target: int) -> None:
+        size = self._im[self._im.logit_operation].size
+        if not isinstance(target, (int, np.integer)) or not 0 <= target < size:
+            raise InvalidArgumentError(
+                f"target must be the index of one of {size} logits. Received: {target!r}"
+            )
+
+
+@dataclass(frozen=True)
+class PathGradients:
+    """The gradients of one logit on the parts of a line.
+
+    Attributes:
+        partition: The line, from the baseline to the input.
+        target: Index of the logit.
+        gradients: `(parts, *input shape)` float64.
+    """
+
+    partition: LinearPartition
+    target: int
+    gradients: np.ndarray
+
+    def exact(self) -> np.ndarray:
+        """Return the exact integrated gradients, `input shape`."""
+        return self._weighted(np.diff(self.partition.ratios))
+
+    def approximate(self, samples: int, rule: str = "left") -> np.ndarray:
+        """Return the approximation by a sum, without taking a gradient again.
+
+        Raises:
+            InvalidArgumentError: for an unknown rule, or no samples.
+        """
+        ratios, weights = _sum_rule(samples, rule)
+        part = np.searchsorted(self.partition.ratios, ratios, side="right") - 1
+        part = np.minimum(part, len(self.partition) - 1)
+        return self._weighted(np.bincount(part, weights, minlength=len(self.partition)))
+
+    def samples_for_completeness(self, within: float = 0.05, most: int = 1_000) -> int | None:
+        """Return m̃: the least number of left samples that adds up to the output's change.
+
+        Args:
+            within: How near the sum must come, relative to the change.
+            most: Where to give up, and return None.
+        """
+        outputs = self.partition.outputs.reshape(len(self.partition) + 1, -1)[:, self.target]
+        change = outputs[-1] - outputs[0]
+        for samples in range(1, most + 1):
+            if abs(self.approximate(samples).sum() - change) <= within * abs(change):
+                return samples
+        return None
+
+    def samples_within(
+        self, rule: str, error: float = 0.05, consecutive: int = 6, most: int = 1_000
+    ) -> int | None:
+        """Return the least m so that m and the counts after it stay within an error.
+
+        Args:
+            rule: One of `RULES`.
+            error: Largest relative error; see `relative_error`.
+            consecutive: How many counts, m included, must stay within it.
+            most: Where to give up, and return None.
+        """
+        exact = self.exact()
+        good = 0
+        for samples in range(1, most + consecutive):
+            near = relative_error(self.approximate(samples, rule), exact) <= error
+            good = good + 1 if near else 0
+            if good == consecutive:
+                return samples - consecutive + 1
+        return None
+
+    def _weighted(self, weights: np.ndarray) -> np.ndarray:
+        mean = np.tensordot(weights, self.gradients, axes=1)
+        return (self.partition.r - self.partition.q) * mean
+
+
+def relative_error(approximation: np.ndarray, exact: np.ndarray) -> float:
+    """Return Σ|approximation - exact| / Σ|exact|."""
+    return float(np.abs(approximation - exact).sum() / np.abs(exact).sum())
+
+
+def _straight_line(q: np.ndarray, r: np.ndarray, shape: tuple[int, ...]) -> LinearPartition:
+    """Return a line that is not cut, for its points only."""
+    q, r = (check_points(end, name, shape) for end, name in ((q, "baseline"), (r, "x")))
+    return LinearPartition(q, r, np.array([0.0, 1.0]), np.zeros((2, 0)))
+
+
+def _sum_rule(samples: int, rule: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ratios at which a rule takes gradients, and their weights."""
+    if rule not in RULES:
+        raise InvalidArgumentError(f"rule must be one of {', '.join(RULES)}. Received: {rule!r}")
+    if not isinstance(samples, (int, np.integer)) or samples < 1:
+        raise InvalidArgumentError(f"samples must be a positive int. Received: {samples!r}")
+    ratios = np.arange(samples + 1) / samples
+    weights = np.full(samples + 1, 1 / samples)
+    if rule == "left":
+        return ratios[:-1], weights[:-1]
+    if rule == "right":
+        return ratios[1:], weights[1:]
+    weights[[0, -1]] /= 2
+    return ratios, weights
+
+
+class _Float64Graph:
+    """A model's operations run in the dtype of the input, as `GradientFunction` takes them."""
+
+    def __init__(self, im: InstrumentedModel) -> None:
+        self.operations = {operation.name: operation for operation in im.operations}
+        self._source = im.input_operation
+
+    def run(
+        self, x: Any, wanted: Iterable[str], change: Callable[[str, Any], Any] | None = None
+    ) -> dict[str, Any]:
+        """Compute the operations `wanted`, and what they need."""
+        change = change or (lambda name, value: value)
+        values = {self._source: change(self._source, x)}
+        needed = set(wanted)
+        for operation in reversed(self.operations.values()):
+            if operation.name in needed:
+                needed.update(operation.inputs)
+        for name, operation in self.operations.items():
+            if name in needed and name != self._source:
+                inputs = (values[source] for source in operation.inputs)
+                values[name] = change(name, operation.compute(*inputs))
+        return values

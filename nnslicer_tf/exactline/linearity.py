@@ -1,0 +1,121 @@
+"""How linear a network is between images and their neighbours (section 5 of the paper).
+
+The Linear Explanation of adversarial examples (Goodfellow et al., 2015) has an image and
+its FGSM neighbour on one affine piece. Here the pieces between them are counted, beside
+those towards a random neighbour, and the gradients on them compared with the first.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import pandas as pd
+
+from nnslicer_tf._progress import track
+from nnslicer_tf._random import as_generator
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.exactline.gradients import Attributor
+from nnslicer_tf.exactline.partition import LinearPartition
+from nnslicer_tf.instrument import InstrumentedModel
+
+__all__ = ["density", "fgsm", "gradient_error", "linearity", "random_neighbours"]
+
+
+def density(partition: LinearPartition) -> float:
+    """Return the number of parts per unit of Euclidean length."""
+    return len(partition) / partition.length
+
+
+def fgsm(
+    im: InstrumentedModel, x: np.ndarray, labels: np.ndarray, epsilon: float, batch_size: int = 256
+) -> np.ndarray:
+    """Return x + epsilon · sign(gradient of the cross-entropy), clipped to [0, 1].
+
+    Args:
+        im: A classifier of images with values in [0, 1]; its logits are used.
+        x: `(images, *input shape)`.
+        labels: `(images,)` integers.
+        epsilon: Change of every pixel.
+        batch_size: Images in one pass.
+    """
+    out = np.array(x, np.float64)
+    for label in np.unique(labels):
+        chosen = np.flatnonzero(labels == label)
+        gradient = im.gradients(x[chosen], _loss(im, int(label)), batch_size=batch_size)
+        out[chosen] += epsilon * np.sign(gradient[im.input_operation])
+    return np.clip(out, 0, 1)
+
+
+def random_neighbours(x: np.ndarray, epsilon: float, rng: int | np.random.Generator) -> np.ndarray:
+    """Return x with every pixel changed by ± epsilon at random, clipped to [0, 1]."""
+    signs = as_generator(rng).choice([-1.0, 1.0], size=np.shape(x))
+    return np.clip(np.asarray(x, np.float64) + epsilon * signs, 0, 1)
+
+
+def gradient_error(attributor: Attributor, partition: LinearPartition, target: int) -> float:
+    """Return the mean over the line of ‖g - g₀‖₁ / ‖g₀‖₁.
+
+    g is the gradient of the target's logit, g₀ that at the start of the line; parts are
+    weighted by their size.
+    """
+    gradients = attributor.along(partition, target).gradients.reshape(len(partition), -1)
+    changes = np.abs(gradients - gradients[0]).sum(axis=1) / np.abs(gradients[0]).sum()
+    return float(np.diff(partition.ratios) @ changes)
+
+
+def linearity(
+    im: InstrumentedModel,
+    x: np.ndarray,
+    labels: np.ndarray,
+    epsilon: float,
+    *,
+    rng: int | np.random.Generator,
+    progress: bool = True,
+) -> pd.DataFrame:
+    """Measure the lines from images to their FGSM and random neighbours.
+
+    Args:
+        im: A piecewise-linear classifier of images with values in [0, 1].
+        x: `(images, *input shape)`.
+        labels: `(images,)` integers.
+        epsilon: Change of every pixel.
+        rng: For the random neighbours.
+        progress: Show a progress bar.
+
+    Returns:
+        A row an image: label, the predicted classes before and after FGSM, and for both
+        directions the number of parts, their density and the gradient's error.
+
+    Raises:
+        InvalidArgumentError: if there is not one label for every image.
+        UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
+    """
+    if len(x) != len(labels) or not len(x):
+        raise InvalidArgumentError(
+            f"One label is needed for each of {len(x)} images. Received: {len(labels)}"
+        )
+    attributor = Attributor(im)
+    ends = {"fgsm": fgsm(im, x, labels, epsilon), "random": random_neighbours(x, epsilon, rng)}
+    predicted = im.logits(x).argmax(axis=1)
+    adversarial = im.logits(ends["fgsm"]).argmax(axis=1)
+    rows = []
+    for i in track(range(len(x)), "Lines", len(x), progress):
+        row = {"label": labels[i], "predicted": predicted[i], "fgsm_predicted": adversarial[i]}
+        for direction, end in ends.items():
+            partition = attributor.walker.line(x[i], end[i])
+            row[f"{direction}_parts"] = len(partition)
+            row[f"{direction}_density"] = density(partition)
+            error = gradient_error(attributor, partition, int(labels[i]))
+            row[f"{direction}_gradient_error"] = error
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _loss(im: InstrumentedModel, label: int) -> Callable[[Mapping[str, Any]], Any]:
+    """Return the cross-entropy of a label, from operations' values."""
+
+    def loss(values: Mapping[str, Any]) -> Any:
+        return -keras.ops.log_softmax(values[im.logit_operation])[:, label]
+
+    return loss

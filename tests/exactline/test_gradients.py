@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+
+import nnslicer_tf as nns
+from nnslicer_tf.exactline import Attributor, approximate, integrated_gradients, relative_error
+
+from .lines import float64_model, run
+from .test_walk import MODELS, ends, without_softmax
+
+
+def relu_model(name="relu then pool"):
+    model = float64_model(MODELS[name])
+    (x,), (baseline,) = ends(model)
+    return without_softmax(model), nns.InstrumentedModel(model), x, baseline
+
+
+@pytest.mark.parametrize(
+    "name", ["dense", "relu then pool", "residual", "inception", "leaky", "own operation"]
+)
+@pytest.mark.parametrize("target", [0, 2])
+def test_completeness(name, target):
+    model, im, x, baseline = relu_model(name)
+    attributions = integrated_gradients(im, x, baseline, target)
+    change = run(model, np.stack([x, baseline]))[:, target]
+    assert abs(attributions.sum() - (change[0] - change[1])) < 1e-9
+    assert attributions.shape == x.shape and attributions.dtype == np.float64
+
+
+def test_float32_model_is_complete():
+    """Weights are float32, all arithmetic is float64."""
+    model = MODELS["relu then pool"]()
+    (x,), (baseline,) = ends(model)
+    exact = float64_model(MODELS["relu then pool"])
+    exact.set_weights(model.get_weights())
+    attributions = integrated_gradients(nns.InstrumentedModel(model), x, baseline, 1)
+    change = run(exact, np.stack([x, baseline]))[:, 1]
+    assert abs(attributions.sum() - (change[0] - change[1])) < 1e-9
+
+
+def test_closed_form():
+    """ReLU(a) - 2 ReLU(b) on the line to (3, 1) from (-1, -1)."""
+    model = float64_model(MODELS["dense"])
+    first, second, last = model.layers
+    for layer in (first, second, last):
+        layer.set_weights([np.zeros_like(w) for w in layer.get_weights()])
+    kernel = np.zeros((4, 12))
+    kernel[0, 0] = kernel[1, 1] = 1
+    first.kernel.assign(kernel)
+    second.kernel.assign(np.eye(12))
+    out = np.zeros((12, 3))
+    out[:2, 0] = 1, -2
+    last.kernel.assign(out)
+    attributions = integrated_gradients(
+        nns.InstrumentedModel(model), [3, 1, 5, 5], [-1, -1, 0, 0], 0
+    )
+    np.testing.assert_allclose(attributions, [3, -2, 0, 0], atol=1e-12)
+
+
+def test_equals_many_samples():
+    _, im, x, baseline = relu_model()
+    exact = integrated_gradients(im, x, baseline, 0)
+    for rule in ("left", "right", "trapezoid"):
+        sampled = approximate(im, x, baseline, 0, samples=4_000, rule=rule)
+        assert relative_error(sampled, exact) < 5e-3
+
+
+def test_sums_are_what_they_are_called():
+    """On a function that is affine but for one kink all sums are known."""
+    model = float64_model(MODELS["dense"])
+    for layer in model.layers:
+        layer.set_weights([np.zeros_like(w) for w in layer.get_weights()])
+    one = np.zeros((4, 12))
+    one[0, 0] = 1
+    model.layers[0].kernel.assign(one)
+    model.layers[1].kernel.assign(np.eye(12))
+    model.layers[2].kernel.assign(np.eye(12)[:, :3])
+    im = nns.InstrumentedModel(model)
+    x, baseline = np.array([0.7, 0, 0, 0]), np.array([-0.3, 0, 0, 0])  # kink at 0.3
+    expected = {"left": 2 / 4, "right": 3 / 4, "trapezoid": 2.5 / 4}
+    path = Attributor(im).along(Attributor(im).walker.line(baseline, x), 0)
+    for rule, value in expected.items():
+        sums = approximate(im, x, baseline, 0, samples=4, rule=rule)
+        np.testing.assert_allclose(sums, [value, 0, 0, 0], atol=1e-12)
+        np.testing.assert_allclose(path.approximate(4, rule), sums, atol=1e-12)
+    np.testing.assert_allclose(path.exact(), [0.7, 0, 0, 0], atol=1e-12)
+    # m left samples give 1 - ⌈0.3 m⌉ / m: 10 is the first within 5 % of 0.7.
+    assert path.samples_for_completeness() == 3
+    errors = [abs(1 - np.ceil(0.3 * m - 1e-9) / m - 0.7) / 0.7 <= 0.05 for m in range(1, 200)]
+    first = next(m for m in range(1, 190) if all(errors[m - 1 : m + 5]))
+    assert path.samples_within("left") == first
+    assert path.samples_within("left", error=1e-9, most=50) is None
+
+
+@pytest.mark.parametrize("rule", ["left", "right", "trapezoid"])
+def test_gradients_of_parts_give_the_sums(rule):
+    _, im, x, baseline = relu_model()
+    attributor = Attributor(im, batch_size=7)
+    path = attributor.along(attributor.walker.line(baseline, x), 1)
+    np.testing.assert_allclose(path.exact(), attributor.exact(x, baseline, 1), atol=1e-12)
+    np.testing.assert_allclose(
+        path.approximate(13, rule),
+        attributor.approximate(x, baseline, 1, samples=13, rule=rule),
+        atol=1e-12,
+    )
+
+
+def test_bad_arguments_are_refused():
+    _, im, x, baseline = relu_model()
+    with pytest.raises(nns.InvalidArgumentError, match=r"one of 3 logits\. Received: 3"):
+        integrated_gradients(im, x, baseline, 3)
+    with pytest.raises(nns.InvalidArgumentError, match="left, right, trapezoid"):
+        approximate(im, x, baseline, 0, samples=5, rule="middle")
+    with pytest.raises(nns.InvalidArgumentError, match="positive int"):
+        approximate(im, x, baseline, 0, samples=0)
+    with pytest.raises(nns.InputShapeError, match="baseline"):
+        approximate(im, x, baseline[0], 0, samples=5)
+    with pytest.raises(nns.NonFiniteActivationError, match="x is NaN"):
+        approximate(im, x * np.nan, baseline, 0, samples=5)

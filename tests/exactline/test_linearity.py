@@ -1,0 +1,126 @@
+import keras
+import numpy as np
+import pytest
+
+import nnslicer_tf as nns
+from nnslicer_tf.datasets import load
+from nnslicer_tf.exactline import (
+    Attributor,
+    LinearPartition,
+    density,
+    fgsm,
+    gradient_error,
+    training,
+)
+from nnslicer_tf.exactline.linearity import linearity, random_neighbours
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    keras.utils.set_random_seed(0)
+    return keras.Sequential(
+        [
+            keras.Input((4, 4, 1)),
+            keras.layers.Conv2D(5, 2, activation="relu"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(3, activation="softmax"),
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def images():
+    return np.random.default_rng(0).uniform(0.2, 0.8, (6, 4, 4, 1)).astype(np.float32)
+
+
+LABELS = np.array([0, 1, 2, 0, 1, 2])
+
+
+def test_fgsm_is_the_sign_of_a_numerical_gradient(classifier, images):
+    changed = fgsm(nns.InstrumentedModel(classifier), images, LABELS, 0.1)
+    assert np.allclose(np.abs(changed - images), 0.1, atol=1e-6)
+    for image, label, neighbour in zip(images, LABELS, changed, strict=True):
+        steps = 1e-2 * np.eye(16).reshape(16, 4, 4, 1)
+        up, down = (classifier.predict(image + s * steps, verbose=0)[:, label] for s in (1, -1))
+        slope = -(np.log(up) - np.log(down)).reshape(4, 4, 1)
+        clear = np.abs(slope) > 1e-4
+        assert clear.sum() > 8
+        np.testing.assert_array_equal(np.sign(neighbour - image)[clear], np.sign(slope)[clear])
+
+
+def test_neighbours_stay_in_the_box(classifier, images):
+    for neighbours in (
+        fgsm(nns.InstrumentedModel(classifier), images, LABELS, 0.5),
+        random_neighbours(images, 0.5, rng=0),
+    ):
+        assert neighbours.min() >= 0 and neighbours.max() <= 1
+        assert np.abs(neighbours - images).max() <= 0.5 + 1e-6
+        assert (neighbours != images).mean() > 0.9
+
+
+def test_density():
+    line = LinearPartition(
+        np.zeros((2, 1)), np.full((2, 1), 3.0), np.array([0, 0.1, 1]), np.zeros((3, 1))
+    )
+    assert density(line) == pytest.approx(2 / np.sqrt(18))
+
+
+def test_gradient_error_is_the_mean_change(classifier, images):
+    attributor = Attributor(nns.InstrumentedModel(classifier))
+    line = attributor.walker.line(images[0] - 1, images[0] + 1)
+    t = (np.arange(2_000) + 0.5) / 2_000
+    gradients = np.concatenate(list(attributor.at(line, t, 1))).reshape(2_000, -1)
+    changes = np.abs(gradients - gradients[0]).sum(axis=1) / np.abs(gradients[0]).sum()
+    assert gradient_error(attributor, line, 1) == pytest.approx(changes.mean(), rel=0.02)
+    assert changes.mean() > 0.1
+
+
+def test_rows_are_the_lines(classifier, images):
+    im = nns.InstrumentedModel(classifier)
+    table = linearity(im, images, LABELS, 0.2, rng=3, progress=False)
+    walker = Attributor(im).walker
+    for i, end in enumerate(random_neighbours(images, 0.2, rng=3)):
+        partition = walker.line(images[i], end)
+        assert table.random_parts[i] == len(partition)
+        assert table.random_density[i] == pytest.approx(density(partition))
+    assert (table.predicted == classifier.predict(images, verbose=0).argmax(axis=1)).all()
+    with pytest.raises(nns.InvalidArgumentError, match="each of 6 images"):
+        linearity(im, images, LABELS[:5], 0.2, rng=0)
+
+
+@pytest.mark.parametrize("method", training.METHODS)
+def test_training_lowers_the_loss_the_same_way_each_time(method):
+    digits = load("digits", "train[:256]")
+    digits = type(digits)(
+        np.pad(digits.x, ((0, 0), (3, 3), (3, 3), (0, 0))),
+        *(getattr(digits, name) for name in ("y", "name", "split", "normalise", "classes")),
+    )
+    recipe = training.RobustRecipe(method, 0.02, 4, batch_size=32, learning_rate=3e-3, steps=2)
+    histories = []
+    for _ in range(2):
+        keras.utils.set_random_seed(0)
+        model = training.convsmall((14, 14, 1))
+        histories.append(training.train_robustly(model, digits, recipe, rng=0, progress=False))
+    assert histories[0] == pytest.approx(histories[1], rel=1e-3)
+    assert histories[0][-1] < 0.98 * histories[0][0]
+
+
+def test_box_bounds_hold():
+    """The label's logit less any other's is nowhere in the box below the bound's."""
+    keras.utils.set_random_seed(0)
+    model = training.convsmall((14, 14, 1), classes=2)
+    rng = np.random.default_rng(0)
+    x, epsilon = rng.uniform(0.2, 0.8, (1, 14, 14, 1)).astype(np.float32), 0.05
+    inside = np.clip(x + rng.choice([-epsilon, epsilon], (2_000, 14, 14, 1)), 0, 1)
+    y = np.zeros(1, np.int64)
+    loss = float(training._box_loss(model, x, y, 0 * x, epsilon, 0))
+    clean = float(training._normal_loss(model, x, y, 0 * x, epsilon, 0))
+    logits = np.asarray(model(inside.astype(np.float32)))
+    worst = np.log1p(np.exp(logits[:, 1] - logits[:, 0])).max()
+    assert 2 * loss - clean >= worst > clean
+
+
+def test_unknown_method_is_refused():
+    recipe = training.RobustRecipe("magic", 0.1, 1)
+    with pytest.raises(nns.InvalidArgumentError, match="normal, pgd, box"):
+        training.train_robustly(None, None, recipe, rng=0)

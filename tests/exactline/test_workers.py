@@ -1,0 +1,34 @@
+import threading
+
+import pytest
+
+from nnslicer_tf.exactline._workers import run_splitting
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_every_piece_is_done_once(workers):
+    done, threads = [], set()
+
+    def finish(piece, waiting):
+        start, stop = piece
+        while stop - start > 3:
+            middle = (start + stop) // 2
+            waiting.append((middle, stop))
+            stop = middle
+        threads.add(threading.get_ident())
+        done.extend(range(start, stop))
+
+    run_splitting((0, 1_000), finish, workers)
+    assert sorted(done) == list(range(1_000))
+    assert len(threads) <= workers + 1
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_error_ends_the_work(workers):
+    def finish(piece, waiting):
+        if piece == 20:
+            raise RuntimeError("piece 20")
+        waiting.append(piece + 1)
+
+    with pytest.raises(RuntimeError, match="piece 20"):
+        run_splitting(0, finish, workers)
