@@ -34,7 +34,16 @@ _MODULES = {
         "register_rule",
     ),
 }
-_SUBPACKAGES = ("datasets", "dflare", "exactline", "detection", "zoo")
+_SUBPACKAGES = (
+    "datasets",
+    "detection",
+    "dflare",
+    "exactline",
+    "instrument",
+    "report",
+    "slicing",
+    "zoo",
+)
 
 __all__ = [name for names in _MODULES.values() for name in names]
 

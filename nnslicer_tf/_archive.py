@@ -15,6 +15,12 @@ from nnslicer_tf.errors import CorruptFileError
 
 __all__ = ["read_archive", "write_archive"]
 
+# AttributeError: a file that is no archive at all loads as an array.
+_DAMAGE = (
+    *(OSError, ValueError, KeyError, EOFError, AttributeError),
+    *(zlib.error, zipfile.BadZipFile),
+)
+
 
 def write_archive(
     path: str | os.PathLike, kind: str, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
@@ -51,10 +57,11 @@ def read_archive(path: str | os.PathLike, kind: str, what: str) -> tuple[dict, d
     if not path.exists():
         raise FileNotFoundError(f"There is no {what} file '{path}'.")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here: NumPy leaves its own file open when the archive is damaged.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             header = json.loads(str(archive["header"]))
             arrays = {name: archive[name] for name in archive.files if name != "header"}
-    except (OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         raise CorruptFileError(
             f"'{path}' is not a {what}: it is truncated, damaged or of another kind ({error})."
         ) from error

@@ -57,6 +57,14 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
+        temporary.chmod(_usual_mode())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _usual_mode() -> int:
+    """Return the permissions of a new file; temporary files are private."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

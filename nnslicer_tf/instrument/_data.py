@@ -42,7 +42,7 @@ def check_array(x: Any, shape: Sequence[int], first: int = 0) -> np.ndarray:
             f"The model takes data of shape ({expected}). Received shape {array.shape}."
         )
     array = np.ascontiguousarray(array, dtype=np.float32)
-    finite = np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    finite = np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
     if not finite.all():
         sample = first + int(np.argmin(finite))
         raise NonFiniteActivationError(

@@ -31,26 +31,31 @@ def routing_map(operation: Operation) -> np.ndarray:
     # From 1, so that the zeros that padding inserts are told from the first input.
     indices = np.arange(1, sum(sizes) + 1)
     digits = [_send(operation, digit, sizes) for digit in np.divmod(indices, _BASE)]
-    source = digits[0] * _BASE + digits[1] - 1
-    moved = source.ravel()[source.ravel() != INSERTED]
-    if len(moved) and (moved.min() < 0 or moved.max() >= len(indices)):
+    source = (digits[0] * _BASE + digits[1] - 1).astype(np.int64)
+    _check(operation, source, sizes)
+    return source
+
+
+def _check(operation: Operation, source: np.ndarray, sizes: list[int]) -> None:
+    """Send random values, which sums, means and the like cannot pass off as moved ones."""
+    count = sum(sizes)
+    moves_only = source.min(initial=0) >= INSERTED and source.max(initial=0) < count
+    if moves_only:
+        values = np.random.default_rng(0).uniform(1, 2, count).astype(np.float32)
+        expected = np.where(source == INSERTED, 0, values[source])
+        moves_only = np.array_equal(_send(operation, values, sizes), expected)
+    if not moves_only:
         raise UnsupportedLayerError(
             f"Operation '{operation.name}' is registered as routing, but does more than move "
             "values. Register it as another kind."
         )
-    return source
 
 
-def _send(operation: Operation, digit: np.ndarray, sizes: list[int]) -> np.ndarray:
-    parts = np.split(digit.astype(np.float32), np.cumsum(sizes)[:-1])
+def _send(operation: Operation, values: np.ndarray, sizes: list[int]) -> np.ndarray:
+    """Run the operation on values that are laid end to end; return its output in float64."""
+    parts = np.split(values.astype(np.float32), np.cumsum(sizes)[:-1])
     tensors = [
         keras.ops.convert_to_tensor(part.reshape(1, *shape))
         for part, shape in zip(parts, operation.input_shapes, strict=True)
     ]
-    sent = keras.ops.convert_to_numpy(operation.compute(*tensors))[0]
-    if not np.array_equal(sent, np.round(sent)):
-        raise UnsupportedLayerError(
-            f"Operation '{operation.name}' is registered as routing, but changes values. "
-            "Register it as another kind."
-        )
-    return sent.astype(np.int64)
+    return keras.ops.convert_to_numpy(operation.compute(*tensors))[0].astype(np.float64)

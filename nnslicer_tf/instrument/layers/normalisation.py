@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from keras import layers, ops
+from keras.config import epsilon
 
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import Affine, Step
@@ -61,15 +62,20 @@ def _rescaling(layer: layers.Rescaling, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _normalization(layer: layers.Normalization, call: LayerCall) -> tuple[Step, ...]:
+    # Not layer.call, which works in the layer's own precision.
+    def compute(x: Any) -> Any:
+        mean, variance = (ops.cast(value, x.dtype) for value in (layer.mean, layer.variance))
+        deviation = ops.maximum(ops.sqrt(variance), epsilon())
+        return mean + x * deviation if layer.invert else (x - mean) / deviation
+
     def read() -> tuple[np.ndarray, np.ndarray]:
-        zero = np.zeros((1, *call.output_shape), np.float32)
+        zero = np.zeros((1, *call.output_shape))
         offset, at_one = (
-            ops.convert_to_numpy(layer.call(ops.convert_to_tensor(v)))[0].astype(np.float64)
-            for v in (zero, zero + 1)
+            ops.convert_to_numpy(compute(ops.convert_to_tensor(v)))[0] for v in (zero, zero + 1)
         )
         return at_one - offset, offset
 
-    return (affine_step(read, layer.call),)
+    return (affine_step(read, compute),)
 
 
 def _layer_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
@@ -83,7 +89,10 @@ def _layer_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _statistics(layer: Any, call: LayerCall) -> tuple[Step, ...]:
-    """Normalise by statistics of the sample itself; a scale, but not an affine map."""
+    """Normalise by statistics of the sample itself: a scale, but not an affine map.
+
+    It works in the layer's own precision, whatever that of its input.
+    """
     return (Step("scale", layer.call),)
 
 

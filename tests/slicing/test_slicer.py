@@ -1,0 +1,244 @@
+"""The slicer's promises beyond single samples: sums, sets, criteria, files, errors."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import nnslicer_tf as nns
+from nnslicer_tf.slicing import slicer as slicer_module
+from nnslicer_tf.slicing.dense import is_dense
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.3])
+@pytest.mark.parametrize("granularity", ["activation", "channel"])
+def test_many_samples_are_the_sum_of_single_ones(im, profile, x, theta, granularity):
+    slicer = nns.Slicer(im, profile, theta, granularity, workers=0, progress=False)
+    whole = slicer.slice(x)
+    total = slicer.slice(x[:1])
+    for i in range(1, len(x)):
+        total = total + slicer.slice(x[i : i + 1])
+    assert whole == total
+    assert whole.info["samples"] == total.info["samples"] == len(x)
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.3])
+def test_slice_each_holds_the_slice_of_each_sample(im, profile, x, theta):
+    slicer = nns.Slicer(im, profile, theta, workers=0, progress=False)
+    each = slicer.slice_each(x[:7])
+    assert len(each) == 7
+    for i in range(7):
+        assert each[i] == slicer.slice(x[i : i + 1])
+        np.testing.assert_array_equal(each.matrix[[i]].toarray()[0], each[i].to_vector())
+    assert each.sum() == slicer.slice(x[:7])
+    np.testing.assert_array_equal(each.predicted, im.logits(x[:7]).argmax(axis=1))
+
+
+def test_at_theta_zero_the_dense_executor_equals_the_kernels(im, profile, x, monkeypatch):
+    slicer = nns.Slicer(im, profile, 0.0, workers=0, progress=False)
+    assert is_dense(im, slicer._program("predicted"), 40)
+    dense, dense_each = slicer.slice(x), slicer.slice_each(x)
+    monkeypatch.setattr(slicer_module, "is_dense", lambda *_: False)
+    by_kernels, kernels_each = slicer.slice(x), slicer.slice_each(x)
+    assert dense == by_kernels
+    assert (dense_each.matrix != kernels_each.matrix).nnz == 0
+    assert (dense_each.neuron_matrix != kernels_each.neuron_matrix).nnz == 0
+
+
+def test_results_do_not_depend_on_batch_size_or_order(slicer, x, monkeypatch):
+    whole = slicer.slice(x)
+    assert slicer.slice(x[::-1]) == whole
+    for size in (1, 7):
+        monkeypatch.setattr(slicer_module, "_LARGEST_BATCH", size)
+        assert slicer.slice(x) == whole
+
+
+def test_data_sets_are_taken_batched_or_not(slicer, x):
+    whole = slicer.slice(x)
+    samples = tf.data.Dataset.from_tensor_slices(x)
+    assert slicer.slice(samples) == whole
+    assert slicer.slice(samples.batch(3)) == whole
+    labelled = tf.data.Dataset.from_tensor_slices((x, np.zeros(len(x)))).batch(16)
+    assert slicer.slice(labelled) == whole
+
+
+def test_larger_theta_keeps_a_subset_of_a_local_slice(im, profile, x):
+    """With the CONTRIB of an operation given, θ only takes away."""
+    local = nns.Criterion({"inner": "all"}, until="inner")
+    previous = None
+    for theta in (0.0, 0.1, 0.5, 2.0):
+        slicer = nns.Slicer(im, profile, theta, workers=0, progress=False)
+        vectors = slicer.slice_each(x[:5], local, operations=["first"])
+        kept = abs(vectors.neuron_matrix).sum(axis=1)
+        if previous is not None:
+            # Only "inner" has synapses in a local slice, and fewer with each step.
+            assert (abs(vectors.matrix).sum(axis=1) <= previous).all()
+        previous = abs(vectors.matrix).sum(axis=1)
+        other = np.delete(np.arange(vectors.matrix.shape[1]), vectors.columns(["inner"]))
+        assert vectors.matrix[:, other].nnz == 0
+        assert kept.shape == (5,)
+
+
+def test_local_values_sum_to_the_change_of_the_output(im, profile, x):
+    """Σ w_i·Δx_i = Δy for every weighted sum, whatever its geometry."""
+    values = im.capture(x)
+    for operation in im.operations:
+        if operation.kind != "weighted_sum":
+            continue
+        source = operation.inputs[0]
+        dx = (values[source] - profile.means[source]).astype(np.float32)
+        kernel = operation.params
+        linear = np.asarray(kernel.apply(tf.constant(dx), tf.constant(kernel.kernel())))
+        dy = values[operation.name] - profile.means[operation.name]
+        np.testing.assert_allclose(linear, dy, atol=2e-5)
+
+
+def test_criterion_on_predicted_equals_each_samples_own_class(slicer, im, x):
+    labels = im.logits(x[:6]).argmax(axis=1)
+    by_hand = sum(
+        (slicer.slice(x[i : i + 1], outputs=[int(c)]) for i, c in enumerate(labels[1:], 1)),
+        start=slicer.slice(x[:1], outputs=[int(labels[0])]),
+    )
+    assert slicer.slice(x[:6], outputs="predicted") == by_hand
+
+
+def test_inner_criterion_starts_where_it_says(slicer, x):
+    one = slicer.slice(x[:3], outputs={"join": [5, 6]})
+    assert one.neurons["join"].ravel().nonzero()[0].tolist() == [5, 6]
+    assert one.neurons["join"].sum() == 6
+    assert not one.neurons["pool"].any()
+    assert one.neurons["inner"].any()
+
+
+def test_algebra(slicer, x):
+    a, b = slicer.slice(x[:1]), slicer.slice(x[1:2])
+    in_a, in_b = a.to_vector() != 0, b.to_vector() != 0
+    assert (in_a != in_b).any()
+    np.testing.assert_array_equal((a & b).to_vector() != 0, in_a & in_b)
+    np.testing.assert_array_equal((a | b).to_vector() != 0, in_a | in_b)
+    np.testing.assert_array_equal((a - b).to_vector() != 0, in_a & ~in_b)
+    np.testing.assert_array_equal((a & b).to_vector()[in_a & in_b], a.to_vector()[in_a & in_b])
+
+
+def test_apply_zeroes_what_is_outside_the_slice(slicer, im, x):
+    one = slicer.slice(x)
+    sliced = one.apply(im.model)
+    for name, mask in one.synapse_mask().items():
+        layer, original = sliced.get_layer(name), im.model.get_layer(name)
+        expected = np.asarray(original.kernel) * mask
+        np.testing.assert_array_equal(np.asarray(layer.kernel), expected)
+        np.testing.assert_array_equal(np.asarray(layer.bias), np.asarray(original.bias))
+    assert nns.InstrumentedModel(im.model).fingerprint == slicer.profile.fingerprint
+
+
+def test_files_keep_everything(slicer, profile, x, tmp_path):
+    one, each = slicer.slice(x[:3]), slicer.slice_each(x[:3])
+    one.save(tmp_path / "s.npz")
+    each.save(tmp_path / "e.npz")
+    profile.save(tmp_path / "p.npz")
+    loaded = nns.Slice.load(tmp_path / "s.npz")
+    assert loaded == one
+    assert loaded.info == one.info
+    loaded_each = nns.SliceSet.load(tmp_path / "e.npz")
+    assert all(loaded_each[i] == each[i] for i in range(3))
+    means = nns.Profile.load(tmp_path / "p.npz").means
+    assert all(np.array_equal(means[name], mean) for name, mean in profile.means.items())
+
+
+@pytest.mark.parametrize("kind", [nns.Slice, nns.SliceSet, nns.Profile])
+def test_damaged_files_are_refused(slicer, profile, x, tmp_path, kind):
+    path = tmp_path / "result.npz"
+    result = {
+        nns.Slice: lambda: slicer.slice(x[:1]),
+        nns.SliceSet: lambda: slicer.slice_each(x[:1]),
+        nns.Profile: lambda: profile,
+    }[kind]()
+    result.save(path)
+    whole = path.read_bytes()
+    for broken in (whole[: len(whole) // 2], b"", b"nonsense"):
+        path.write_bytes(broken)
+        with pytest.raises(nns.CorruptFileError, match=r"result\.npz"):
+            kind.load(path)
+    np.savez(path, x=np.zeros(3))
+    with pytest.raises(nns.CorruptFileError, match=r"result\.npz"):
+        kind.load(path)
+
+
+def test_rows_on_disk_equal_rows_in_memory(slicer, x, tmp_path, monkeypatch):
+    monkeypatch.setattr(slicer_module, "_LARGEST_BATCH", 6)
+    memory, disk = slicer.slice_each(x), slicer.slice_each(x, folder=tmp_path / "rows")
+    assert isinstance(disk.matrix.data, np.memmap)
+    assert (memory.matrix != disk.matrix).nnz == 0
+    assert (memory.neuron_matrix != disk.neuron_matrix).nnz == 0
+    np.testing.assert_array_equal(memory.predicted, disk.predicted)
+    assert disk[17] == memory[17]
+
+
+def test_some_kernels_and_no_neurons(slicer, x):
+    everything = slicer.slice_each(x[:4])
+    some = slicer.slice_each(x[:4], kernels=["dense", "inner"], operations=())
+    assert list(some.kernels) == ["inner", "dense"]
+    assert some.neuron_matrix is None
+    expected = everything.matrix[:, everything.columns(["inner", "dense"])]
+    assert (some.matrix != expected).nnz == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"theta": -0.1}, nns.InvalidArgumentError, "theta"),
+        ({"theta": float("nan")}, nns.InvalidArgumentError, "theta"),
+        ({"theta": "much"}, nns.InvalidArgumentError, "theta"),
+        ({"granularity": "layer"}, nns.InvalidArgumentError, "activation, channel"),
+        ({"workers": -1}, nns.InvalidArgumentError, "workers"),
+    ],
+)
+def test_bad_arguments(im, profile, arguments, error, words):
+    with pytest.raises(error, match=words):
+        nns.Slicer(im, profile, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "words"),
+    [
+        ([4], "0 to 3"),
+        ([-1], "0 to 3"),
+        ([], "no neuron"),
+        ([0.5], "integer"),
+        ("best", "all"),
+        ({"nowhere": [1]}, "no operation 'nowhere'"),
+        ({"poll": "all"}, "Did you mean 'pool'"),
+        ({"pool": [96]}, "96 neurons"),
+        ({}, "empty"),
+    ],
+)
+def test_bad_criteria(slicer, x, outputs, words):
+    with pytest.raises(nns.CriterionError, match=words):
+        slicer.slice(x[:1], outputs)
+
+
+def test_bad_data(slicer, x):
+    with pytest.raises(nns.InputShapeError, match=r"8, 8, 2"):
+        slicer.slice(x[:, :4])
+    with pytest.raises(nns.InputShapeError, match="real numbers"):
+        slicer.slice(x.astype(str))
+    with pytest.raises(nns.InvalidArgumentError, match="empty"):
+        slicer.slice(x[:0])
+    bad = x.copy()
+    bad[23, 0, 0, 0] = np.nan
+    with pytest.raises(nns.NonFiniteActivationError, match="Sample 23"):
+        slicer.slice(bad)
+
+
+def test_profile_of_another_model(im, profile):
+    other = nns.InstrumentedModel(nns.instrument.copy_model(im.model))
+    assert other.fingerprint == im.fingerprint
+    kernel = other.model.get_layer("inner").kernel
+    kernel.assign(np.asarray(kernel) * 1.001)
+    with pytest.raises(nns.ProfileMismatchError, match="another model"):
+        nns.Slicer(other, profile)
+
+
+def test_slices_of_different_models_do_not_mix(im, profile, slicer, x):
+    by_channel = nns.Slicer(im, profile, 0.3, "channel", workers=0, progress=False)
+    with pytest.raises(nns.ProfileMismatchError):
+        slicer.slice(x[:1]) & by_channel.slice(x[:1])
