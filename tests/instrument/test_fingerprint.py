@@ -1,0 +1,96 @@
+"""Fingerprints: equal for the same model, different for any other."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import nnslicer_tf as nns
+
+
+def build(activation="relu", strides=1, swapped=False, epsilon=1e-3):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((6, 6, 2))
+    a = layers.Conv2D(3, 3, strides=strides, activation=activation)(inputs)
+    b = layers.BatchNormalization(epsilon=epsilon)(a)
+    x = layers.Subtract()([b, a] if swapped else [a, b])
+    inner = keras.Sequential([layers.Flatten(), layers.Dense(4)])
+    return keras.Model(inputs, inner(x))
+
+
+def fingerprint(model):
+    return nns.InstrumentedModel(model).fingerprint
+
+
+@pytest.mark.parametrize("suffix", ["keras", "h5"])
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+def test_saving_and_loading_keeps_it(tmp_path, suffix):
+    model = build()
+    path = tmp_path / f"model.{suffix}"
+    model.save(path)
+    assert fingerprint(keras.models.load_model(path, compile=False)) == fingerprint(model)
+
+
+def test_the_names_that_keras_counts_up_do_not_matter():
+    assert fingerprint(build()) == fingerprint(build())
+
+
+def test_compiling_and_freezing_do_not_matter():
+    model = build()
+    before = fingerprint(model)
+    model.compile(optimizer="sgd", loss="mse")
+    model.trainable = False
+    assert fingerprint(model) == before
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"activation": "tanh"},
+        {"strides": 2},
+        {"swapped": True},
+        {"epsilon": 1e-5},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_another_architecture_has_another(other):
+    assert fingerprint(build(**other)) != fingerprint(build())
+
+
+@pytest.mark.parametrize("index", range(8))
+def test_one_changed_weight_changes_it(index):
+    model = build()
+    before = fingerprint(model)
+    assert len(model.weights) == 8
+    value = np.array(model.weights[index])
+    value.flat[0] = np.nextafter(value.flat[0], np.float32(9))
+    model.weights[index].assign(value)
+    assert fingerprint(model) != before
+
+
+def test_it_follows_the_weights_of_an_instrumented_model():
+    model = build()
+    im = nns.InstrumentedModel(model)
+    before = im.fingerprint
+    model.weights[0].assign(model.weights[0] * 2)
+    assert im.fingerprint != before
+    model.weights[0].assign(model.weights[0] / 2)
+    assert im.fingerprint == before
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(2)
+
+    def call(self, x):
+        return self.dense(x)
+
+
+def test_a_subclassed_model_has_one():
+    model = Subclassed()
+    model(np.zeros((1, 3), "float32"))
+    before = fingerprint(model)
+    assert len(before) == 64
+    model.dense.kernel.assign(model.dense.kernel + 1)
+    assert fingerprint(model) != before
