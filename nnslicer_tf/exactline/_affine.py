@@ -84,7 +84,9 @@ class Scale:
     def __call__(self, x: Curve) -> Curve:
         """Return the scaled values."""
         x = regrouped(x, self._shape)
-        return x.with_values(x.values * x.rows_of(self._factor) + x.rows_of(self._offset))
+        values = x.values * x.rows_of(self._factor)
+        values += x.rows_of(self._offset)
+        return x.with_values(values)
 
 
 class AverageWindow:
@@ -113,18 +115,17 @@ class Addition:
     """The sum of tensors, or the first less the second."""
 
     def __init__(self, operation: Operation) -> None:
-        self._signs = (1, -1) if operation.kind == "subtract" else (1,) * len(operation.inputs)
+        self._combine = np.subtract if operation.kind == "subtract" else np.add
         self._shapes = operation.input_shapes
         self._taps = broadcast_taps(operation)
-        self._channels = operation.shape[-1]
 
     def __call__(self, *inputs: Curve) -> Curve:
         """Return the sum; tensors of other shapes are broadcast."""
         inputs = [regrouped(x, shape) for x, shape in zip(inputs, self._shapes, strict=True)]
         rows = CommonRows(inputs, self._taps)
-        total = np.zeros((len(rows), self._channels))
-        for sign, curve in zip(self._signs, rows.gathered(), strict=True):
-            total += sign * curve.values
+        total = rows.gather(0, 0, len(rows))
+        for i in range(1, len(inputs)):
+            total = self._combine(total, rows.gather(i, 0, len(rows)))
         return Curve(rows.lines, rows.start, rows.ratio, total)
 
 

@@ -3,12 +3,29 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import cache
 from threading import Condition
 from typing import TypeVar
 
-__all__ = ["run_splitting"]
+from threadpoolctl import ThreadpoolController
+
+__all__ = ["one_thread_a_product", "run_splitting"]
 
 Work = TypeVar("Work")
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController().select(user_api="blas")
+
+
+def one_thread_a_product() -> AbstractContextManager:
+    """Have matrix products run on the calling thread alone, until the context ends.
+
+    The products of a walk are small, so that sharing one costs more than it gains.
+    """
+    return _blas().limit(limits=1)
 
 
 def run_splitting(first: Work, finish: Callable[[Work, list[Work]], None], workers: int) -> None:
@@ -40,8 +57,6 @@ def run_splitting(first: Work, finish: Callable[[Work, list[Work]], None], worke
 def _run_on_threads(
     waiting: list[Work], finish: Callable[[Work, list[Work]], None], workers: int
 ) -> None:
-    from threadpoolctl import threadpool_limits
-
     changed = Condition()
     busy = 0
     failed = False
@@ -70,7 +85,6 @@ def _run_on_threads(
                     waiting.extend(split)
                     changed.notify_all()
 
-    # The threads share the cores among them; a matrix product takes one.
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         for future in [pool.submit(work) for _ in range(workers)]:
             future.result()

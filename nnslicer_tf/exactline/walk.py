@@ -17,7 +17,7 @@ from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
 from nnslicer_tf.exactline import _kernels
 from nnslicer_tf.exactline._points import check_points
 from nnslicer_tf.exactline._program import build_program
-from nnslicer_tf.exactline._workers import run_splitting
+from nnslicer_tf.exactline._workers import one_thread_a_product, run_splitting
 from nnslicer_tf.exactline.curve import Curve, regrouped
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.instrument import InstrumentedModel
@@ -145,7 +145,8 @@ class LineWalker:
             finished.append((chunk.first_line, outputs.ratio[0], outputs))
 
         first = _Chunk(0, 0, {self._program.input: ends})
-        run_splitting(first, finish, self._workers)
+        with one_thread_a_product():
+            run_splitting(first, finish, self._workers)
         finished.sort(key=lambda part: part[:2])
         return [(line, outputs) for line, _, outputs in finished]
 
