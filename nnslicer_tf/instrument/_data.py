@@ -78,9 +78,7 @@ def batches(data: Any, shape: Sequence[int], batch_size: int) -> Iterator[np.nda
 
 def count_samples(data: Any) -> int | None:
     """Return the number of samples of `data`, None if it is not known beforehand."""
-    if isinstance(data, np.ndarray) or hasattr(data, "shape"):
-        return len(data)
-    return None
+    return len(data) if getattr(data, "shape", ()) else None
 
 
 def _chunks(data: Any, rank: int, batch_size: int) -> Iterator[np.ndarray]:

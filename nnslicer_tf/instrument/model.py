@@ -18,7 +18,7 @@ from nnslicer_tf.errors import (
     NonFiniteActivationError,
     UnsupportedLayerError,
 )
-from nnslicer_tf.instrument._data import batches, count_samples
+from nnslicer_tf.instrument._data import batches, check_batch_size, count_samples
 from nnslicer_tf.instrument._graph import CaptureModel, build_graph, compiled
 from nnslicer_tf.instrument._trace import as_functional, trace
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
@@ -171,6 +171,7 @@ class InstrumentedModel:
             NonFiniteActivationError: if data or activations are NaN or infinite.
         """
         names = self._names(of)
+        batch_size = check_batch_size(batch_size)
         capture = self._capture_function(names)
         total = count_samples(data)
         steps = None if total is None else -(-total // batch_size)
@@ -323,7 +324,8 @@ class InstrumentedModel:
         values = self._graph.run(keras.ops.convert_to_tensor(x), self._graph.outputs)
         for name, original in zip(self._graph.outputs, expected, strict=True):
             ours, theirs = map(keras.ops.convert_to_numpy, (values[name], original))
-            scale = max(float(np.abs(theirs).max()), 1e-6)
+            # Weights that are not finite show here too; capturing names the operation.
+            scale = np.abs(theirs[np.isfinite(theirs)]).max(initial=1e-6)
             if not np.allclose(ours, theirs, rtol=1e-3, atol=1e-4 * scale, equal_nan=True):
                 raise UnsupportedLayerError(
                     f"The instrumented model's output '{name}' differs from the original's by "
