@@ -1,0 +1,269 @@
+"""Speed of slicing, each model in one run beside its forward pass and a naive reference.
+
+    python benchmarks/bench_slicing.py --output data/results/benchmarks/slicing
+
+Times are CPU-bound and single-process but for the forward pass, which uses all cores.
+ResNet18's weights are random (seed 0): the project has no trained ones. ResNet-20 is
+read from the folder in DIFFCHASER_MODELS and left out if there is none.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import naive
+import numpy as np
+import typer
+
+import nnslicer_tf as nns
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf._files import atomic_path, check_writable
+from nnslicer_tf._tables import text_table
+from nnslicer_tf.instrument.loading import load_model
+from nnslicer_tf.slicing import _kernels, walker
+
+THETA = 0.3
+PAPER_MS = {"lenet": 300.0, "resnet10": 3000.0, "resnet18": 40400.0}
+TARGET_MS = {"lenet": 1.5, "resnet10": 30.0, "resnet20": 60.0, "resnet18": 500.0}
+SAMPLES = {"lenet": 128, "resnet10": 32, "resnet20": 24, "resnet18": 6}
+PROFILE_SAMPLES = 256
+
+
+def load(name: str) -> tuple[keras.Model, np.ndarray]:
+    """Return a model and data to slice."""
+    if name == "lenet":
+        return zoo.load(name), datasets.load("mnist", f"train[:{PROFILE_SAMPLES}]").x
+    normalise = "standard" if name == "resnet20" else "unit"
+    x = datasets.load("cifar10", f"train[:{PROFILE_SAMPLES}]", normalise=normalise).x
+    if name == "resnet20":
+        return load_model(Path(os.environ["DIFFCHASER_MODELS"]) / "resnet.h5"), x
+    if name == "resnet10":
+        return zoo.load(name), x
+    keras.utils.set_random_seed(0)
+    return zoo.build(name), x
+
+
+def best(function: Callable[[], object], repeats: int = 3) -> float:
+    """Return the shortest time of a call, in seconds, after one call that is not counted."""
+    function()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def count_values(program, captured) -> int:
+    """Return how many local values one walk forms."""
+    counted = 0
+
+    def counting(signs, y, dx, weights, *rest):
+        nonlocal counted
+        counted += int(np.count_nonzero(signs)) * weights.shape[2]
+        return _kernels.weighted_sum(signs, y, dx, weights, *rest)
+
+    with_rule(counting, lambda: walker.walk(program, captured, each=False))
+    return counted
+
+
+def with_rule(weighted_sum: Callable, function: Callable[[], object]) -> object:
+    """Run `function` with another implementation of the weighted-sum rule."""
+
+    class Kernels:
+        tap_means = staticmethod(_kernels.tap_means)
+
+    Kernels.weighted_sum = staticmethod(weighted_sum)
+    original, walker._kernels = walker._kernels, Kernels
+    try:
+        return function()
+    finally:
+        walker._kernels = original
+
+
+def measure(name: str) -> dict[str, float]:
+    """Return the figures of one model; times in ms for each sample."""
+    model, x = load(name)
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(im, x, batch_size=32, progress=False)
+    batch = x[: SAMPLES[name]]
+    n = len(batch)
+    slicer = nns.Slicer(im, profile, THETA, workers=0, progress=False)
+    program = slicer._program("predicted")
+    captured = dict(im.capture(batch, of=program.captured))
+    one = {key: value[:1] for key, value in captured.items()}
+
+    def backward(data, each=False):
+        return best(lambda: walker.walk(program, data, each)) * 1e3
+
+    figures = {
+        "samples": n,
+        "forward ms": best(lambda: im.logits(batch)) * 1e3 / n,
+        "backward ms": backward(captured) / n,
+        "backward each ms": backward(captured, each=True) / n,
+        "single backward ms": backward(one),
+        "slice ms": best(lambda: slicer.slice(batch), 2) * 1e3 / n,
+    }
+    figures["local values"] = count_values(program, captured) / n
+    figures["ns per value"] = figures["backward ms"] * 1e6 / figures["local values"]
+    figures["values per second"] = 1e9 / figures["ns per value"]
+
+    start = time.perf_counter()
+    reference = with_rule(naive.weighted_sum, lambda: walker.walk(program, one, each=False))
+    figures["naive ms"] = (time.perf_counter() - start) * 1e3
+    ours = walker.walk(program, one, each=False)
+    if any(not np.array_equal(ours.synapses[k], reference.synapses[k]) for k in ours.synapses):
+        raise SystemExit(f"{name}: the kernels and the naive reference disagree.")
+    figures["naive / ours"] = figures["naive ms"] / figures["single backward ms"]
+
+    channel = nns.Slicer(im, profile, THETA, "channel", workers=0, progress=False)
+    channel_program = channel._program("predicted")
+    figures["channel ms"] = (
+        best(lambda: walker.walk(channel_program, captured, each=False)) * 1e3 / n
+    )
+    figures["activation / channel"] = figures["backward ms"] / figures["channel ms"]
+
+    dense = nns.Slicer(im, profile, 0.0, workers=0, progress=False)
+    figures["θ=0 slice ms"] = best(lambda: dense.slice(batch), 2) * 1e3 / n
+    figures["θ=0 slice / forward"] = figures["θ=0 slice ms"] / figures["forward ms"]
+    figures["θ=0 each ms"] = best(lambda: dense.slice_each(batch, operations=()), 2) * 1e3 / n
+    figures["θ=0 each / forward"] = figures["θ=0 each ms"] / figures["forward ms"]
+    return figures
+
+
+FIRST_CALL = """
+import time
+import numpy as np
+from nnslicer_tf.slicing import _kernels as k
+start = time.perf_counter()
+k.weighted_sum(np.ones((1, 1, 1), np.int8), np.ones((1, 1, 1), np.float32),
+               np.ones((1, 1, 1), np.float32), np.ones((1, 1, 1), np.float32),
+               np.zeros((1, 1), np.int32), 0.3, False)
+print(time.perf_counter() - start)
+"""
+
+
+def first_call() -> dict[str, float]:
+    """Return what the first call of the main kernel costs, in seconds, per process."""
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+
+        def seconds() -> float:
+            command = [sys.executable, "-c", FIRST_CALL]
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=True
+            )
+            return float(done.stdout)
+
+        return {"first call on a machine s": seconds(), "first call of a process s": seconds()}
+
+
+MEMORY = """
+import resource, sys
+import numpy as np
+sys.path.insert(0, {folder!r})
+from bench_slicing import load
+import nnslicer_tf as nns
+model, x = load("resnet20")
+im = nns.InstrumentedModel(model)
+profile = nns.Profile.from_data(im, x, batch_size=32, progress=False)
+slicer = nns.Slicer(im, profile, 0.3, workers=0, progress=False)
+def stream():
+    for i in range({samples}):
+        yield x[i % len(x)]
+slicer.slice(stream())
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def peak_memory(samples: int) -> float:
+    """Return the peak memory in MB of a process that slices that many samples."""
+    code = MEMORY.format(folder=str(Path(__file__).parent), samples=samples)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout.splitlines()[-1])
+
+
+def worker_scaling(samples: tuple[int, int] = (64, 448)) -> dict[str, float]:
+    """Return ms for each further sample with one and with two Ray workers (ResNet10)."""
+    model, x = load("resnet10")
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(im, x, batch_size=32, progress=False)
+    few, many = (np.resize(x, (n, *x.shape[1:])) for n in samples)
+    figures = {}
+    for workers in (1, 2):
+        slicer = nns.Slicer(im, profile, THETA, workers=workers, progress=False)
+        times = []
+        for data in (few, many):
+            start = time.perf_counter()
+            slicer.slice(data)
+            times.append(time.perf_counter() - start)
+        figures[f"{workers} worker ms"] = (times[1] - times[0]) * 1e3 / (samples[1] - samples[0])
+    figures["two workers / one"] = figures["1 worker ms"] / figures["2 worker ms"]
+    return figures
+
+
+def report(results: dict[str, dict[str, float]], other: dict[str, float]) -> str:
+    """Return the tables as Markdown."""
+    titles = ("", *results)
+    keys = list(next(iter(results.values())))
+    rows = [(key, *(f"{figures[key]:,.4g}" for figures in results.values())) for key in keys]
+    rows.append(("paper, Table 3 ms", *(f"{PAPER_MS.get(n, float('nan')):,.0f}" for n in results)))
+    rows.append(("target ms", *(f"{TARGET_MS[n]:g}" for n in results)))
+    lines = [
+        "# Speed of slicing",
+        "",
+        f"`python benchmarks/bench_slicing.py {' '.join(sys.argv[1:])}`, {date.today()}, "
+        f"{os.cpu_count()} cores, Python {platform.python_version()}, Keras {keras.__version__} "
+        f"on {keras.backend.backend()}, θ = {THETA}, seed 0, load average "
+        f"{os.getloadavg()[0]:.1f} at the end. Times are for each sample.",
+        "",
+        "```",
+        text_table(titles, rows),
+        "",
+        text_table(("", "figure"), [(key, f"{value:,.4g}") for key, value in other.items()]),
+        "```",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(
+    models: Annotated[str, typer.Option(help="Names, separated by commas.")] = (
+        "lenet,resnet10,resnet20,resnet18"
+    ),
+    memory: Annotated[bool, typer.Option(help="Compare peak memory (minutes).")] = False,
+    workers: Annotated[bool, typer.Option(help="Compare one and two Ray workers.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Path without ending: .json, .md.")] = None,
+) -> None:
+    """Measure, print a table, write JSON and Markdown."""
+    if output is not None:
+        check_writable(output.with_suffix(".json"))
+    names = [n for n in models.split(",") if n != "resnet20" or "DIFFCHASER_MODELS" in os.environ]
+    results = {name: measure(name) for name in names}
+    other = first_call()
+    if workers:
+        other |= worker_scaling()
+    if memory:
+        other["peak MB, 500 samples"] = peak_memory(500)
+        other["peak MB, 5,000 samples"] = peak_memory(5000)
+    text = report(results, other)
+    print(text)
+    if output is not None:
+        with atomic_path(output.with_suffix(".json")) as temporary:
+            temporary.write_text(json.dumps({"models": results, "other": other}, indent=1))
+        with atomic_path(output.with_suffix(".md")) as temporary:
+            temporary.write_text(text)
+
+
+if __name__ == "__main__":
+    typer.run(main)
