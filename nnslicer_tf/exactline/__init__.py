@@ -9,7 +9,13 @@ from nnslicer_tf.exactline.gradients import (
     integrated_gradients,
     relative_error,
 )
-from nnslicer_tf.exactline.linearity import density, fgsm, gradient_error, linearity
+from nnslicer_tf.exactline.linearity import (
+    density,
+    fgsm,
+    gradient_error,
+    linearity,
+    random_neighbours,
+)
 from nnslicer_tf.exactline.partition import LinearPartition, Regions
 from nnslicer_tf.exactline.transformers import Transformer, register_transformer
 from nnslicer_tf.exactline.walk import LineWalker, exact_line, exact_lines, exact_polyline
@@ -32,6 +38,7 @@ __all__ = [
     "gradient_error",
     "integrated_gradients",
     "linearity",
+    "random_neighbours",
     "register_transformer",
     "relative_error",
 ]
