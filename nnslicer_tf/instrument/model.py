@@ -160,7 +160,8 @@ class InstrumentedModel:
         """Yield the values of operations batch by batch; memory does not grow.
 
         Args:
-            data: Samples `(samples, *input_shape)`, an array or a `tf.data.Dataset`.
+            data: Samples `(samples, *input_shape)`, an array or a `tf.data.Dataset`. An
+                array is checked to its end before the first forward pass.
             batch_size: Samples in one forward pass.
             of: Names of operations; all by default.
             progress: Show a progress bar.
@@ -175,6 +176,9 @@ class InstrumentedModel:
         capture = self._capture_function(names)
         total = count_samples(data)
         steps = None if total is None else -(-total // batch_size)
+        if isinstance(data, np.ndarray):
+            for _ in batches(data, self.input_shape, batch_size):
+                pass
         stream = batches(data, self.input_shape, batch_size)
         first = 0
         for batch in track(stream, "Capturing", total=steps, progress=progress):

@@ -412,6 +412,13 @@ def test_the_sample_that_is_not_finite_is_named(im, bad):
         im.capture(x, batch_size=8)
 
 
+def test_arrays_are_checked_before_the_first_batch(im):
+    x = samples(im.input_shape, n=30)
+    x[29] = np.nan
+    with pytest.raises(nns.NonFiniteActivationError, match="Sample 29 "):
+        next(im.capture_batches(x, batch_size=8))
+
+
 @pytest.mark.parametrize("size", [0, -1, 2.5])
 def test_bad_batch_sizes_are_refused(im, size):
     with pytest.raises(nns.InvalidArgumentError, match="batch_size"):
