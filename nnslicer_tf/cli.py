@@ -194,7 +194,12 @@ def _import_quietly() -> None:
     with tempfile.TemporaryFile() as hidden:
         os.dup2(hidden.fileno(), 2)
         try:
-            import keras  # noqa: F401
+            import keras
+
+            if keras.backend.backend() == "tensorflow":
+                import tensorflow as tf
+
+                tf.config.list_physical_devices()  # where it looks for a GPU, and says so
         except BaseException:
             hidden.seek(0)
             os.write(standard_error, hidden.read())
@@ -219,7 +224,7 @@ def _model(path: Path) -> Any:
 def _data(spec: str, normalise: str) -> Any:
     from nnslicer_tf import datasets
 
-    return datasets.load_data(spec, normalise=normalise).x
+    return datasets.load_data(spec, normalise=normalise, labels=False).x
 
 
 def _outputs(text: str) -> str | list[int]:

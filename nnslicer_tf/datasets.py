@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -94,11 +95,11 @@ class Dataset:
 
     Attributes:
         x: (N, height, width, channels) float32 (of any shape and dtype from a file).
-        y: (N,) int64 class indices.
+        y: (N,) int64 class indices; (0,) of a file that was read without labels.
         name: the data set's name or the file's path.
         split: the split in TFDS syntax; empty for a file.
         normalise: the normalisation's name; `"none"` for a file.
-        classes: the number of classes.
+        classes: the number of classes; 0 without labels.
     """
 
     x: np.ndarray
@@ -177,25 +178,30 @@ def load_spec(spec: str, *, normalise: str = "unit") -> Dataset:
     return load(name, split or "test", normalise=normalise)
 
 
-def load_data(spec: str | os.PathLike, *, normalise: str = "unit") -> Dataset:
+def load_data(spec: str | os.PathLike, *, normalise: str = "unit", labels: bool = True) -> Dataset:
     """Load data named on a command line.
 
     Args:
         spec: the path of an `.npz` file (see `load_npz`), or `"name:split"` (see
             `load_spec`).
         normalise: for a named set only. A file's values are taken as they are.
+        labels: whether a file must have labels (see `load_npz`).
 
     Raises:
         InvalidArgumentError, DatasetUnavailableError, CorruptFileError: as `load` and
             `load_npz` do.
     """
     if str(spec).endswith(".npz"):
-        return load_npz(spec)
+        return load_npz(spec, labels=labels)
     return load_spec(str(spec), normalise=normalise)
 
 
-def load_npz(path: str | os.PathLike) -> Dataset:
+def load_npz(path: str | os.PathLike, *, labels: bool = True) -> Dataset:
     """Load a file that `np.savez(path, x=x, y=y)` wrote: x (N, …), y (N,) integers.
+
+    Args:
+        path: the file.
+        labels: whether it must have labels. If not, they are not read: y is (0,).
 
     Raises:
         InvalidArgumentError: if there is no such file.
@@ -208,16 +214,19 @@ def load_npz(path: str | os.PathLike) -> Dataset:
     try:
         with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, AttributeError, zlib.error, zipfile.BadZipFile) as error:
         raise CorruptFileError(f"'{path}' is no readable .npz file: {error}") from error
-    if missing := {"x", "y"} - arrays.keys():
+    if missing := ({"x", "y"} if labels else {"x"}) - arrays.keys():
         raise CorruptFileError(
             f"'{path}' has no array {' and '.join(sorted(missing))}, it has "
             f"{sorted(arrays)}. Write it with np.savez(path, x=inputs, y=labels)."
         )
-    x, y = arrays["x"], arrays["y"]
+    x = arrays["x"]
     if x.ndim < 2 or not np.issubdtype(x.dtype, np.number):
         raise CorruptFileError(f"'{path}': x must be (N, …) numbers, it is {x.dtype} {x.shape}.")
+    if not labels:
+        return Dataset(x, np.zeros(0, np.int64), str(path), "", "none", 0)
+    y = arrays["y"]
     if y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.integer) or not len(y):
         raise CorruptFileError(
             f"'{path}': y must be {len(x)} ≥ 1 integers, one for each x; it is {y.dtype} {y.shape}."

@@ -1,0 +1,370 @@
+"""The command line: the way from a model to a picture, and what happens to bad input."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import nnslicer_tf as nns
+from nnslicer_tf import cli, datasets, zoo
+
+DATA = "digits:train[:100]"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder with a model, another one, their profiles' data and one profile."""
+    folder = tmp_path_factory.mktemp("files")
+    zoo.load("digits_cnn").save(folder / "model.keras")
+    keras.utils.set_random_seed(0)
+    zoo.build("digits_cnn").save(folder / "other.keras")
+    digits = datasets.load("digits", "test[:20]")
+    np.savez(folder / "data.npz", x=digits.x)
+    np.savez(folder / "labelled.npz", x=digits.x, y=digits.y)
+    im = nns.InstrumentedModel(zoo.load("digits_cnn"))
+    nns.Profile.from_data(im, digits.x, progress=False).save(folder / "profile.npz")
+    return folder
+
+
+@pytest.fixture
+def nnslicer(monkeypatch, capsys):
+    """Run the command line in this process; return exit code, output and errors."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["nnslicer", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        output = capsys.readouterr()
+        return stop.value.code or 0, output.out, output.err
+
+    return run
+
+
+def shown_lines(errors):
+    """What stays on the terminal after progress bars have been wiped out."""
+    shown = [line.rsplit("\r", 1)[-1] for line in errors.split("\n")]
+    return [line for line in shown if line.strip()]
+
+
+# --- the good path ---------------------------------------------------------------------
+
+
+def test_from_a_model_to_a_picture(nnslicer, files, tmp_path):
+    model = ("--model", files / "model.keras")
+    profile, one, each = (tmp_path / name for name in ("p.npz", "one.npz", "each.npz"))
+    code, out, _ = nnslicer("profile", *model, "--data", DATA, "--output", profile)
+    assert code == 0
+    assert "100 samples" in out and str(profile) in out
+
+    im = nns.InstrumentedModel(zoo.load("digits_cnn"))
+    x = datasets.load("digits", "train[:100]").x
+    expected = nns.Profile.from_data(im, x, progress=False)
+    saved = nns.Profile.load(profile)
+    for name, mean in expected.means.items():
+        assert np.array_equal(saved.means[name], mean)
+
+    options = ("--profile", profile, "--data", "digits:test[:5]", "--theta", 0.25)
+    code, out, _ = nnslicer("slice", *model, *options, "--outputs", "3,7", "--output", one)
+    assert (code, str(one) in out) == (0, True)
+    slicer = nns.Slicer(im, expected, theta=0.25, workers=0, progress=False)
+    x = datasets.load("digits", "test[:5]").x
+    assert nns.Slice.load(one) == slicer.slice(x, outputs=[3, 7])
+
+    code, out, _ = nnslicer("slice", *model, *options, "--each", "--workers", 0, "--output", each)
+    assert code == 0
+    rows, wanted = nns.SliceSet.load(each), slicer.slice_each(x)
+    assert len(rows) == 5
+    assert all(a == b for a, b in zip(rows, wanted))
+
+    picture = tmp_path / "one.png"
+    code, out, _ = nnslicer("show", one, "--plot", picture)
+    assert code == 0
+    kept = np.count_nonzero(nns.Slice.load(one).synapses["conv2"])
+    assert re.search(rf"^\s*conv2 .* {kept:,} +4,608 ", out, re.MULTILINE)
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert "5 slices" in nnslicer("show", each)[1]
+    assert "100 samples" in nnslicer("show", profile)[1]
+
+
+@pytest.mark.parametrize("name", ["data.npz", "labelled.npz"])
+def test_files_with_and_without_labels(nnslicer, files, tmp_path, name):
+    output = tmp_path / "profile.npz"
+    arguments = ("--model", files / "model.keras", "--data", files / name, "--output", output)
+    assert nnslicer("profile", *arguments)[0] == 0
+    saved, expected = nns.Profile.load(output), nns.Profile.load(files / "profile.npz")
+    assert np.array_equal(saved.means["logits"], expected.means["logits"])
+
+
+def test_channel_granularity(nnslicer, files, tmp_path):
+    output = tmp_path / "slice.npz"
+    arguments = ("--model", files / "model.keras", "--profile", files / "profile.npz")
+    options = ("--data", files / "data.npz", "--granularity", "channel", "--output", output)
+    assert nnslicer("slice", *arguments, *options)[0] == 0
+    assert nns.Slice.load(output).neurons["conv1"].shape == (16,)
+
+
+def test_a_checkpoint_is_resumed(nnslicer, files, tmp_path):
+    folder = tmp_path / "parts"
+    arguments = ("--model", files / "model.keras", "--profile", files / "profile.npz")
+    arguments += ("--data", files / "data.npz", "--checkpoint", folder)
+    outputs = [tmp_path / "first.npz", tmp_path / "second.npz"]
+    for output in outputs:
+        assert nnslicer("slice", *arguments, "--output", output)[0] == 0
+        assert any(folder.iterdir())
+    assert nns.Slice.load(outputs[0]) == nns.Slice.load(outputs[1])
+
+
+# --- the demo --------------------------------------------------------------------------
+
+
+def masked_accuracy(file, chosen):
+    """Accuracy on digits with the synapses outside a saved slice set to zero, by hand."""
+    with np.load(file) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    model = zoo.load("digits_cnn")
+    kernels = [layer for layer in model.layers if layer.weights]
+    for position, layer in enumerate(kernels):
+        kernel, bias = layer.get_weights()
+        layer.set_weights([kernel * (arrays[f"synapses{position}"] != 0), bias])
+    test = datasets.load("digits", "test")
+    correct = np.asarray(model(test.x)).argmax(axis=1) == test.y
+    return correct[chosen(test.y)].mean()
+
+
+def test_demo(nnslicer, tmp_path):
+    folder = tmp_path / "results" / "demo"
+    code, out, _ = nnslicer("demo", "--output", folder)
+    assert code == 0
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"profile.npz", "image.npz", "class.npz", "slices.png"}
+    label = int(re.search(r"slice of the (\d)s", out)[1])
+    found = re.search(r"slice of the \ds +([\d.]+)% of the synapses +([\d.]+)%", out)
+    vector = nns.Slice.load(folder / "class.npz").to_vector()
+    assert found[1] == f"{100 * np.mean(vector != 0):.1f}"
+    accuracy = masked_accuracy(folder / "class.npz", lambda y: y == label)
+    assert found[2] == f"{100 * accuracy:.1f}"
+    assert accuracy > 0.9
+    assert "is taken for a " + str(label) in out
+    assert (folder / "slices.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+# --- bad input -------------------------------------------------------------------------
+
+
+def truncated(path, target):
+    target.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    return target
+
+
+def saved(folder, name, **arrays):
+    np.savez(folder / name, **arrays)
+    return folder / name
+
+
+def image(n=3, **change):
+    return np.ones((n, 8, 8, 1), **change)
+
+
+def with_value(value):
+    x = image(n=6)
+    x[4, 2, 2, 0] = value
+    return x
+
+
+def lstm(folder):
+    model = keras.Sequential([keras.Input((8, 8)), layers.LSTM(2, name="memory")])
+    model.save(folder / "lstm.keras")
+    return folder / "lstm.keras"
+
+
+def overflowing(folder):
+    model = zoo.build("digits_cnn")
+    kernel, bias = model.get_layer("conv2").get_weights()
+    model.get_layer("conv2").set_weights([kernel, np.full_like(bias, np.nan)])
+    model.save(folder / "nan.keras")
+    return folder / "nan.keras"
+
+
+PROFILE_INPUTS = {
+    "missing model": (lambda f, t: {"model": t / "no.keras"}, "There is no model file"),
+    "model of another kind": (lambda f, t: {"model": f / "data.npz"}, "a .keras or .h5 file"),
+    "truncated .keras": (
+        lambda f, t: {"model": truncated(f / "model.keras", t / "cut.keras")},
+        "not a readable Keras model",
+    ),
+    "truncated .h5": (
+        lambda f, t: {"model": truncated(f / "model.keras", t / "cut.h5")},
+        "not a readable Keras model",
+    ),
+    "empty model file": (
+        lambda f, t: {"model": (t / "e.keras", (t / "e.keras").touch())[0]},
+        "not a readable Keras model",
+    ),
+    "unsupported layer": (lambda f, t: {"model": lstm(t)}, r"Layer 'memory' \(LSTM\) has no rule"),
+    "missing data": (lambda f, t: {"data": t / "no.npz"}, "There is no file"),
+    "truncated data": (
+        lambda f, t: {"data": truncated(f / "data.npz", t / "cut.npz")},
+        "no readable .npz",
+    ),
+    "unknown data set": (lambda f, t: {"data": "digit:train"}, "Unknown data set 'digit'"),
+    "unknown split": (lambda f, t: {"data": "digits:valid"}, "Unknown split 'valid'"),
+    "unknown normalisation": (
+        lambda f, t: {"data": "digits", "normalise": "mean"},
+        "Unknown normalisation 'mean'",
+    ),
+    "empty data set": (lambda f, t: {"data": "digits:train[:0]"}, "is empty"),
+    "empty file": (lambda f, t: {"data": saved(t, "d.npz", x=image(0))}, "data set is empty"),
+    "no array x": (lambda f, t: {"data": saved(t, "d.npz", inputs=image())}, "no array x"),
+    "wrong shape": (
+        lambda f, t: {"data": saved(t, "d.npz", x=np.ones((3, 8, 8)))},
+        r"\(samples, 8, 8, 1\). Received shape \(3, 8, 8\)",
+    ),
+    "wrong dtype": (lambda f, t: {"data": saved(t, "d.npz", x=image(dtype=complex))}, "complex128"),
+    "text": (lambda f, t: {"data": saved(t, "d.npz", x=image(dtype=str))}, "numbers"),
+    "NaN": (lambda f, t: {"data": saved(t, "d.npz", x=with_value(np.nan))}, "Sample 4 .* NaN"),
+    "infinity": (lambda f, t: {"data": saved(t, "d.npz", x=with_value(np.inf))}, "Sample 4 "),
+    "activations": (lambda f, t: {"model": overflowing(t)}, "Operation 'conv2' gives NaN"),
+    "batch size": (lambda f, t: {"batch-size": 0}, "batch_size must be"),
+    "output folder": (lambda f, t: {"output": t}, "it is a folder"),
+}
+
+SLICE_INPUTS = {
+    "missing profile": (lambda f, t: {"profile": t / "no.npz"}, "There is no profile file"),
+    "truncated profile": (
+        lambda f, t: {"profile": truncated(f / "profile.npz", t / "cut.npz")},
+        "is not a profile",
+    ),
+    "not a profile": (lambda f, t: {"profile": f / "data.npz"}, "is not a profile"),
+    "profile of another model": (lambda f, t: {"model": f / "other.keras"}, "of another model"),
+    "negative theta": (lambda f, t: {"theta": -0.1}, "theta must be .* ≥ 0. Received: -0.1"),
+    "theta NaN": (lambda f, t: {"theta": "nan"}, "theta must be"),
+    "granularity": (lambda f, t: {"granularity": "layer"}, "granularity must be one of"),
+    "workers": (lambda f, t: {"workers": -1}, "workers must be"),
+    "output 10 of 10": (lambda f, t: {"outputs": "3,10"}, "10"),
+    "output -1": (lambda f, t: {"outputs": "-1"}, "-1"),
+    "outputs in words": (lambda f, t: {"outputs": "three"}, "--outputs is 'predicted' or indices"),
+    "NaN": (lambda f, t: {"data": saved(t, "d.npz", x=with_value(np.nan))}, "Sample 4 .* NaN"),
+    "wrong shape": (lambda f, t: {"data": saved(t, "d.npz", x=np.ones((3, 4)))}, "Received shape"),
+    "empty file": (lambda f, t: {"data": saved(t, "d.npz", x=image(0))}, "data set is empty"),
+}
+
+CASES = [
+    *(
+        pytest.param("profile", *case, id=f"profile-{name}")
+        for name, case in PROFILE_INPUTS.items()
+    ),
+    *(pytest.param("slice", *case, id=f"slice-{name}") for name, case in SLICE_INPUTS.items()),
+]
+
+
+@pytest.mark.parametrize(("command", "change", "message"), CASES)
+def test_bad_input_gets_one_line_and_loses_nothing(
+    nnslicer, files, tmp_path, command, change, message
+):
+    output = tmp_path / "output.npz"
+    output.write_bytes(b"a good file")
+    options = {"model": files / "model.keras", "data": files / "data.npz", "output": output}
+    if command == "slice":
+        options["profile"] = files / "profile.npz"
+    options.update(change(files, tmp_path))
+    before = sorted(tmp_path.iterdir())
+    arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+    code, out, errors = nnslicer(command, *arguments)
+    lines = shown_lines(errors)
+    assert code == 2
+    assert len(lines) == 1, errors
+    assert lines[0].startswith("nnslicer: ")
+    assert re.search(message, lines[0]), lines[0]
+    assert out == ""
+    assert output.read_bytes() == b"a good file"
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("command", ["profile", "slice", "demo", "show"])
+def test_an_unwritable_output_is_refused_before_anything_is_read(nnslicer, tmp_path, command):
+    (tmp_path / "file").touch()
+    target = tmp_path / "file" / "output.npz"
+    missing = tmp_path / "missing"
+    arguments = {
+        "profile": ("--model", missing, "--data", missing, "--output", target),
+        "slice": ("--model", missing, "--data", missing, "--profile", missing, "--output", target),
+        "demo": ("--output", target),
+        "show": (missing, "--plot", target),
+    }[command]
+    code, _, errors = nnslicer(command, *arguments)
+    assert code == 2
+    assert len(shown_lines(errors)) == 1
+    assert errors.startswith(f"nnslicer: Cannot write to '{target}")
+
+
+def test_a_data_set_that_is_nowhere(nnslicer, files, tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError("no route to host")
+
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    output = tmp_path / "profile.npz"
+    arguments = ("--model", files / "model.keras", "--data", "mnist:test", "--output", output)
+    code, _, errors = nnslicer("profile", *arguments)
+    assert code == 2
+    assert "'mnist' is not prepared" in errors and "TFDS_DATA_DIR" in errors
+    assert len(shown_lines(errors)) == 1
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda f, t: t / "no.npz", "There is no"),
+        (lambda f, t: f / "data.npz", "neither a slice, nor a set of slices, nor a profile"),
+        (lambda f, t: truncated(f / "profile.npz", t / "cut.npz"), "neither a slice"),
+    ],
+    ids=["missing", "of another kind", "truncated"],
+)
+def test_files_that_cannot_be_shown(nnslicer, files, tmp_path, make, message):
+    code, out, errors = nnslicer("show", make(files, tmp_path))
+    assert (code, out) == (2, "")
+    assert message in errors
+    assert len(shown_lines(errors)) == 1
+
+
+def test_a_profile_is_not_drawn(nnslicer, files, tmp_path):
+    code, _, errors = nnslicer("show", files / "profile.npz", "--plot", tmp_path / "p.png")
+    assert code == 2
+    assert "only slices can be drawn" in errors
+    assert not (tmp_path / "p.png").exists()
+
+
+# --- as a process ----------------------------------------------------------------------
+
+
+def process(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "nnslicer_tf.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "COLUMNS": "100"},
+    )
+
+
+def test_a_failing_process_says_one_line_and_no_more(files, tmp_path):
+    options = ("--model", files / "model.keras", "--data", tmp_path / "no.npz")
+    done = process("profile", *options, "--output", tmp_path / "out.npz")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("nnslicer: There is no file")
+
+
+def test_help_names_the_commands_and_options():
+    done = process("--help")
+    assert done.returncode == 0
+    for command in ("demo", "profile", "slice", "show"):
+        assert re.search(rf"\b{command}\b", done.stdout)
