@@ -1,0 +1,119 @@
+"""Writing files: a failed write never spoils a good file; archives say what they are."""
+
+import json
+
+import numpy as np
+import pytest
+
+from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._files import atomic_path, check_writable, data_folder
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+
+
+def test_a_file_appears_when_it_is_whole(tmp_path):
+    target = tmp_path / "new" / "file.txt"
+    with atomic_path(target) as temporary:
+        temporary.write_text("half")
+        assert not target.exists()
+        temporary.write_text("whole")
+        assert temporary.suffix == ".txt"
+    assert target.read_text() == "whole"
+    assert list(target.parent.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_failed_write_leaves_the_good_file(tmp_path, error):
+    target = tmp_path / "file.txt"
+    target.write_text("good")
+    with pytest.raises(error), atomic_path(target) as temporary:
+        temporary.write_text("half")
+        raise error
+    assert target.read_text() == "good"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_places_where_nothing_can_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidArgumentError, match="it is a folder"):
+        check_writable(tmp_path)
+    with pytest.raises(InvalidArgumentError, match="Cannot write to"):
+        check_writable(tmp_path / "file" / "below")
+    with pytest.raises(InvalidArgumentError), atomic_path(tmp_path):
+        pytest.fail("entered")
+
+
+def test_a_check_leaves_nothing_behind(tmp_path):
+    path = check_writable(str(tmp_path / "a" / "b.npz"))
+    assert path == tmp_path / "a" / "b.npz"
+    assert list(path.parent.iterdir()) == []
+
+
+def test_archives_come_back(tmp_path):
+    path = tmp_path / "a.npz"
+    arrays = {"x": np.arange(6).reshape(2, 3), "empty": np.zeros((0, 2), np.float32)}
+    write_archive(path, "test 1", {"names": ["ä", "b"]}, arrays)
+    header, back = read_archive(path, "test 1", "test file")
+    assert header["names"] == ["ä", "b"]
+    assert set(back) == set(arrays)
+    for name, value in arrays.items():
+        assert np.array_equal(back[name], value)
+        assert back[name].dtype == value.dtype
+
+
+def test_archives_of_another_format_are_refused(tmp_path):
+    path = tmp_path / "a.npz"
+    write_archive(path, "test 1", {}, {})
+    with pytest.raises(CorruptFileError, match="'test 1', expected 'test 2'"):
+        read_archive(path, "test 2", "test file")
+    with pytest.raises(FileNotFoundError, match=r"no profile file '.*b\.npz'"):
+        read_archive(tmp_path / "b.npz", "test 1", "profile")
+
+
+@pytest.mark.parametrize("keep", [0, 1, 100, 0.5, 0.95])
+def test_every_truncation_is_noticed(tmp_path, keep):
+    path = tmp_path / "a.npz"
+    values = np.random.default_rng(0).normal(size=4_000)
+    write_archive(path, "test 1", {}, {"x": values})
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep * len(content)) if isinstance(keep, float) else keep])
+    with pytest.raises(CorruptFileError, match=r"a\.npz' is not a test file"):
+        read_archive(path, "test 1", "test file")
+
+
+@pytest.mark.parametrize("place", [0.2, 0.5, 0.8])
+def test_flipped_bytes_are_noticed(tmp_path, place):
+    path = tmp_path / "a.npz"
+    write_archive(path, "test 1", {}, {"x": np.random.default_rng(0).normal(size=4_000)})
+    content = bytearray(path.read_bytes())
+    start = int(place * len(content))
+    content[start : start + 8] = bytes(255 - b for b in content[start : start + 8])
+    path.write_bytes(content)
+    with pytest.raises(CorruptFileError, match="is not a test file"):
+        read_archive(path, "test 1", "test file")
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"header": np.array("not JSON")},
+        {"x": np.zeros(3)},
+        {"header": np.array({"format": "test 1"}, dtype=object)},  # would need pickle
+    ],
+    ids=["not JSON", "no header", "pickled"],
+)
+def test_other_npz_files_are_refused(tmp_path, arrays):
+    path = tmp_path / "a.npz"
+    np.savez(path, **arrays)
+    with pytest.raises(CorruptFileError, match="is not a test file"):
+        read_archive(path, "test 1", "test file")
+
+
+def test_archives_open_without_pickle(tmp_path):
+    path = tmp_path / "a.npz"
+    write_archive(path, "test 1", {"k": 1}, {"x": np.ones(2)})
+    with np.load(path, allow_pickle=False) as archive:
+        assert json.loads(str(archive["header"])) == {"format": "test 1", "k": 1}
+
+
+def test_the_data_folder_has_the_weights():
+    assert (data_folder() / "weights" / "digits_cnn-digits.weights.h5").is_file()

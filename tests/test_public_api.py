@@ -1,0 +1,117 @@
+"""What the package promises by name: it resolves, is documented and annotated."""
+
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import nnslicer_tf as nns
+from nnslicer_tf import errors
+
+
+def public_modules():
+    """The package and all its modules that have an `__all__`, private ones left out."""
+    found = [nns]
+    for info in pkgutil.walk_packages(nns.__path__, "nnslicer_tf."):
+        if any(part.startswith("_") for part in info.name.split(".")):
+            continue
+        found.append(importlib.import_module(info.name))
+    return found
+
+
+MODULES = public_modules()
+NAMES = [(module, name) for module in MODULES for name in getattr(module, "__all__", ())]
+IDS = [f"{module.__name__}.{name}" for module, name in NAMES]
+
+
+def defined_here(value):
+    return getattr(value, "__module__", "").startswith("nnslicer_tf")
+
+
+def functions_of(value):
+    """A public function, or the public functions that a class defines itself."""
+    if inspect.isfunction(value):
+        return [value]
+    if not inspect.isclass(value):
+        return []
+    members = []
+    for name, member in vars(value).items():
+        member = getattr(member, "__func__", member)
+        member = getattr(member, "fget", member)
+        member = getattr(member, "func", member)
+        own = inspect.isfunction(member) and member.__module__ == value.__module__
+        # Code that dataclasses write has no file.
+        written = own and member.__code__.co_filename != "<string>"
+        if written and (name == "__init__" or not name.startswith("_")):
+            members.append(member)
+    return members
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_module(module):
+    assert module.__doc__ and module.__doc__.strip()
+    assert len(set(module.__all__)) == len(module.__all__)
+
+
+@pytest.mark.parametrize(("module", "name"), NAMES, ids=IDS)
+def test_name(module, name):
+    value = getattr(module, name)
+    if not (inspect.isclass(value) or inspect.isfunction(value)) or not defined_here(value):
+        return
+    assert value.__doc__ and value.__doc__.strip(), f"{name} has no docstring"
+    for function in functions_of(value):
+        where = f"{function.__module__}.{function.__qualname__}"
+        if function.__name__ != "__init__":
+            assert function.__doc__ or inherits_documentation(value, function), where
+        parameters = list(inspect.signature(function).parameters.values())
+        for position, parameter in enumerate(parameters):
+            bound = position == 0 and parameter.name in ("self", "cls")
+            assert bound or parameter.annotation is not parameter.empty, (where, parameter.name)
+        if function.__name__ != "__init__":
+            returns = inspect.signature(function).return_annotation
+            assert returns is not inspect.Signature.empty, where
+
+
+def inherits_documentation(value, function):
+    """Whether a class documents the method that this one overrides."""
+    return inspect.isclass(value) and any(
+        getattr(getattr(base, function.__name__, None), "__doc__", None) for base in value.__mro__
+    )
+
+
+def test_everything_is_reachable_from_the_package():
+    assert set(nns.__all__) <= set(dir(nns))
+    for name in dir(nns):
+        getattr(nns, name)
+    with pytest.raises(AttributeError, match="no attribute 'slicer'"):
+        _ = nns.slicer
+
+
+def test_every_subpackage_is_an_attribute():
+    for info in pkgutil.iter_modules(nns.__path__):
+        if not info.name.startswith("_") and info.name not in ("cli", "demo", "errors"):
+            assert getattr(nns, info.name).__name__ == f"nnslicer_tf.{info.name}"
+
+
+def test_the_contract_is_there():
+    """The names of the documented entry points."""
+    promised = (
+        *("InstrumentedModel", "Activations", "Operation", "Step", "register_layer"),
+        *("Profile", "Slicer", "Slice", "SliceSet", "Criterion", "Rule", "register_rule"),
+    )
+    assert set(promised) | set(errors.__all__) <= set(nns.__all__)
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_errors_have_one_base(name):
+    assert issubclass(getattr(nns, name), nns.NNSlicerError)
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    heavy = ("tensorflow", "keras", "ray", "foolbox", "matplotlib", "tensorflow_datasets", "cv2")
+    code = f"import sys, nnslicer_tf; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
