@@ -1,5 +1,19 @@
-"""Detect adversarial inputs from slices, and the attacks that make such inputs."""
+"""Detect adversarial inputs from slices, and the attacks that make such inputs.
 
-from nnslicer_tf.detection import attacks
+Adding a detector: subclass `Detector` (see its docstring); everything that fits, evaluates
+and saves detectors then takes it.
+"""
 
-__all__ = ["attacks"]
+from nnslicer_tf._lazy import lazy_exports
+
+_MODULES = {
+    "nnslicer_tf.detection._detector": ("Detector",),
+    "nnslicer_tf.detection.evaluation": ("evaluate",),
+    "nnslicer_tf.detection.slice_detector": ("PRESETS", "SliceDetector"),
+}
+_SUBPACKAGES = ("attacks", "evaluation")
+
+__all__ = [name for names in _MODULES.values() for name in names]
+
+# Lazy: the attacks need neither scikit-learn nor the slicer.
+__getattr__, __dir__ = lazy_exports(__name__, _MODULES, _SUBPACKAGES)

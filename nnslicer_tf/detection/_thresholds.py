@@ -1,0 +1,79 @@
+"""From scores of normal inputs to thresholds and p-values, without assuming a distribution.
+
+Scores are "the higher, the more suspicious" throughout. Cost: a sort.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = ["check_rate", "fuse", "p_values", "threshold_at", "two_sided"]
+
+
+def check_rate(rate: float) -> float:
+    """Return a false-positive rate.
+
+    Raises:
+        InvalidArgumentError: if it is not between 0 and 1.
+    """
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1:
+        raise InvalidArgumentError(
+            f"false_positive_rate must be a number between 0 and 1, such as 0.05. "
+            f"Received: {rate!r}"
+        )
+    return float(rate)
+
+
+def threshold_at(normal_scores: np.ndarray, rate: float) -> float:
+    """Return the threshold that a new normal input exceeds with probability ≤ `rate`.
+
+    It is the ⌈(n + 1)(1 - rate)⌉-th smallest of the n scores: with exchangeable inputs the
+    bound holds for every n, in the mean over the normal inputs that were drawn.
+
+    Args:
+        normal_scores: (n,) scores of normal inputs that nothing was learned from.
+        rate: the false-positive rate.
+
+    Raises:
+        InvalidArgumentError: if n is too small for that rate (n < 1/rate - 1).
+    """
+    rate = check_rate(rate)
+    scores = np.sort(np.asarray(normal_scores, np.float64))
+    # Rounded first: (n + 1)(1 - rate) may be a whole number that floats miss by an ulp.
+    rank = int(np.ceil(round((len(scores) + 1) * (1 - rate), 9)))
+    if rank > len(scores):
+        raise InvalidArgumentError(
+            f"A false-positive rate of {rate:g} needs at least {int(np.ceil(1 / rate)) - 1} "
+            f"held-out normal inputs. There are {len(scores)}: fit on more inputs, hold out a "
+            "larger part, or ask for a higher rate."
+        )
+    return float(scores[rank - 1])
+
+
+def p_values(scores: np.ndarray, normal_scores: np.ndarray) -> np.ndarray:
+    """Return the share of normal inputs that are at least as suspicious, (N,) float64.
+
+    p = (1 + #{normal ≥ score}) / (1 + n), never 0.
+    """
+    normal = np.sort(np.asarray(normal_scores, np.float64))
+    higher = len(normal) - np.searchsorted(normal, scores, side="left")
+    return (1 + higher) / (1 + len(normal))
+
+
+def two_sided(scores: np.ndarray, normal_scores: np.ndarray) -> np.ndarray:
+    """Return p-values that are small for unusually low scores as well, (N,) float64."""
+    high = p_values(scores, normal_scores)
+    low = p_values(-np.asarray(scores), -np.asarray(normal_scores))
+    return np.minimum(1.0, 2 * np.minimum(high, low))
+
+
+def fuse(groups: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
+    """Return Σ over groups of the mean over a group of -log p, (N,) float64.
+
+    With one p-value a group it is half of Fisher's statistic. Members of a group tell
+    nearly the same and share one vote.
+    """
+    votes = [np.mean([-np.log(p) for p in group], axis=0) for group in groups]
+    return np.sum(votes, axis=0)

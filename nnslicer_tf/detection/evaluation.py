@@ -1,0 +1,75 @@
+"""Measure detectors as NNSlicer's Table 4 does, and by what no threshold enters.
+
+For each attack the examples that mislead the model and the normal inputs that they were
+made from are shown to the detector, so normal and adversarial inputs are equally many and
+flagging everything has an F1 of 2/3.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from nnslicer_tf.detection._detector import Detector
+from nnslicer_tf.detection._thresholds import threshold_at
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = ["average", "evaluate"]
+
+FIGURES = ("precision", "recall", "f1", "auroc", "recall_at_5", "false_positives")
+
+
+def evaluate(
+    detector: Detector, attacks: Mapping[str, tuple[np.ndarray, np.ndarray]]
+) -> pd.DataFrame:
+    """Return one row for each attack.
+
+    Args:
+        detector: a fitted detector.
+        attacks: name → (originals, adversarial inputs), both (N, *input_shape) with
+            N ≥ 1: the successful examples alone.
+
+    Returns:
+        Columns `attack`, `examples` (N), `precision` (0 if nothing is flagged), `recall`,
+        `f1`, `auroc`, `recall_at_5` (recall at the threshold of 5 % false positives among
+        the detector's held-out normal inputs) and `false_positives` (the measured rate
+        among the originals).
+
+    Raises:
+        InvalidArgumentError: if an attack has no examples, or not as many as originals.
+        NotFittedError: if the detector is not fitted.
+    """
+    for name, (originals, adversarial) in attacks.items():
+        if not len(originals) or len(originals) != len(adversarial):
+            raise InvalidArgumentError(
+                f"'{name}' has {len(adversarial)} adversarial inputs and {len(originals)} "
+                "originals: give the successful examples, at least one, with theirs."
+            )
+    rows = []
+    for name, (originals, adversarial) in attacks.items():
+        scores = detector.score_samples(np.concatenate([originals, adversarial]))
+        figures = _figures(detector, scores[: len(originals)], scores[len(originals) :])
+        rows.append({"attack": name, "examples": len(adversarial), **figures})
+    return pd.DataFrame(rows)
+
+
+def average(table: pd.DataFrame) -> pd.Series:
+    """Return the mean of every figure over the attacks, each attack counting once."""
+    return table[list(FIGURES)].mean()
+
+
+def _figures(detector: Detector, normal: np.ndarray, adversarial: np.ndarray) -> dict[str, float]:
+    from sklearn.metrics import roc_auc_score
+
+    flagged = adversarial > detector.threshold_
+    alarms = normal > detector.threshold_
+    found, false = int(flagged.sum()), int(alarms.sum())
+    labels = np.repeat([0, 1], [len(normal), len(adversarial)])
+    return {
+        "precision": found / (found + false) if found + false else 0.0,
+        "recall": found / len(adversarial),
+        "f1": 2 * found / (found + false + len(adversarial)),
+        "auroc": float(roc_auc_score(labels, np.concatenate([normal, adversarial]))),
+        "recall_at_5": float(np.mean(adversarial > threshold_at(detector.normal_scores_, 0.05))),
+        "false_positives": float(alarms.mean()),
+    }
