@@ -63,13 +63,20 @@ class Profile:
         """Refuse another model than the profiled one.
 
         Raises:
-            ProfileMismatchError: if architecture or weights differ.
+            ProfileMismatchError: if architecture, weights or names of operations differ.
         """
         if self.fingerprint != im.fingerprint:
             raise ProfileMismatchError(
                 f"The profile is of another model (fingerprint {self.fingerprint[:12]}…) than "
                 f"'{im.model.name}' ({im.fingerprint[:12]}…): architecture or weights differ. "
                 "Profile this model with Profile.from_data."
+            )
+        missing = [o.name for o in im.operations if o.name not in self.means]
+        if missing:
+            raise ProfileMismatchError(
+                f"The profile is of an equal model whose operations have other names: it has no "
+                f"{missing[0]!r}. Give the layers names of your own, or load the model from the "
+                "file that was profiled."
             )
 
     def save(self, path: str | os.PathLike) -> None:

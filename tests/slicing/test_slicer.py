@@ -1,5 +1,6 @@
 """The slicer's promises beyond single samples: sums, sets, criteria, files, errors."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -87,7 +88,7 @@ def test_local_values_sum_to_the_change_of_the_output(im, profile, x):
         source = operation.inputs[0]
         dx = (values[source] - profile.means[source]).astype(np.float32)
         kernel = operation.params
-        linear = np.asarray(kernel.apply(tf.constant(dx), tf.constant(kernel.kernel())))
+        linear = np.asarray(kernel.apply(*map(keras.ops.convert_to_tensor, (dx, kernel.kernel()))))
         dy = values[operation.name] - profile.means[operation.name]
         np.testing.assert_allclose(linear, dy, atol=2e-5)
 
@@ -236,6 +237,18 @@ def test_profile_of_another_model(im, profile):
     kernel.assign(np.asarray(kernel) * 1.001)
     with pytest.raises(nns.ProfileMismatchError, match="another model"):
         nns.Slicer(other, profile)
+
+
+def test_profile_of_an_equal_model_with_other_names():
+    def build():
+        keras.utils.set_random_seed(0)
+        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+
+    first, second = nns.InstrumentedModel(build()), nns.InstrumentedModel(build())
+    assert first.fingerprint == second.fingerprint
+    profile = nns.Profile.from_data(first, np.eye(3), progress=False)
+    with pytest.raises(nns.ProfileMismatchError, match="other names"):
+        nns.Slicer(second, profile)
 
 
 def test_slices_of_different_models_do_not_mix(im, profile, slicer, x):
