@@ -56,6 +56,7 @@ class Detector(BaseEstimator):
                 inputs (of a class), or the model's outputs are probabilities.
             InputShapeError, NonFiniteActivationError: for bad data.
         """
+        self._check_parameters()
         rate = check_rate(self.false_positive_rate)
         x = check_array(X, self.im.input_shape)
         x = x if y is None else x[_labels(y, len(x)) == 0]
@@ -153,6 +154,9 @@ class Detector(BaseEstimator):
     def __sklearn_clone__(self) -> Self:
         """Return an unfitted detector that shares the model, which cannot be copied."""
         return type(self)(**self.get_params(deep=False))
+
+    def _check_parameters(self) -> None:
+        """Refuse parameters of the subclass that are out of range, before any work."""
 
     @abstractmethod
     def _learn(self, x: np.ndarray, rng: np.random.Generator) -> None:

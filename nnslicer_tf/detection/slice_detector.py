@@ -88,15 +88,6 @@ class SliceDetector(Detector):
         """Disagreement is 0 or 1; the other presets have no threshold of their own."""
         return 0.5 if self.preset == "paper" else None
 
-    def fit(self, X: np.ndarray, y: np.ndarray | None = None) -> "SliceDetector":
-        """Learn what is normal; see `Detector.fit`.
-
-        Raises:
-            InvalidArgumentError: also for an unknown preset or kernel.
-        """
-        self._check_parameters()
-        return super().fit(X, y)
-
     def _learn(self, x: np.ndarray, rng: np.random.Generator) -> None:
         self._judge = self._new_judge()
         self._judge.learn(x, rng)

@@ -1,0 +1,77 @@
+"""Compiled loops of the effective path. All arrays are (positions, channels), C-ordered."""
+
+import numpy as np
+from numba import njit
+
+__all__ = ["maximum", "weighted_sum"]
+
+
+@njit(cache=True)
+def weighted_sum(
+    path: np.ndarray,
+    goals: np.ndarray,
+    inputs: np.ndarray,
+    matrix: np.ndarray,
+    taps: np.ndarray,
+    groups: int,
+    reached: np.ndarray,
+    used: np.ndarray,
+) -> None:
+    """Take each path neuron's smallest set of positive contributions that reaches its goal.
+
+    Args:
+        path: which outputs are on the path, bool.
+        goals: what their contributors must reach.
+        inputs: the inputs' values.
+        matrix: (taps, inputs per group, outputs) weights.
+        taps: (output positions, taps) input positions, -1 for padding.
+        groups: the number of channel groups.
+        reached: set where an input is on the path, bool.
+        used: set where a synapse is on the path, bool, the shape of `matrix`.
+    """
+    tap_count, per_group, outputs = matrix.shape
+    found = np.empty(tap_count * per_group)
+    where = np.empty(tap_count * per_group, np.int64)
+    for p in range(path.shape[0]):
+        for o in range(outputs):
+            if not path[p, o]:
+                continue
+            first = (o // (outputs // groups)) * per_group
+            count = 0
+            for t in range(tap_count):
+                if taps[p, t] < 0:
+                    continue
+                for c in range(per_group):
+                    value = np.float64(inputs[taps[p, t], first + c]) * matrix[t, c, o]
+                    if value > 0:
+                        found[count] = -value
+                        where[count] = t * per_group + c
+                        count += 1
+            order = np.argsort(found[:count], kind="mergesort")
+            total = 0.0
+            for i in order:
+                if total >= goals[p, o]:
+                    break
+                total -= found[i]
+                t, c = divmod(where[i], per_group)
+                used[t, c, o] = True
+                reached[taps[p, t], first + c] = True
+
+
+@njit(cache=True)
+def maximum(
+    path: np.ndarray,
+    outputs: np.ndarray,
+    inputs: np.ndarray,
+    taps: np.ndarray,
+    reached: np.ndarray,
+) -> None:
+    """Take every input that equals the maximum on the path."""
+    for p in range(path.shape[0]):
+        for t in range(taps.shape[1]):
+            position = taps[p, t]
+            if position < 0:
+                continue
+            for c in range(path.shape[1]):
+                if path[p, c] and inputs[position, c] == outputs[p, c]:
+                    reached[position, c] = True
