@@ -56,7 +56,7 @@ def weighted_sum(
 @njit(cache=True, nogil=True)
 def _weighted_sum(signs, y, dx, weights, taps, theta, inputs, synapses, buffers, space):
     windows, received, v = buffers
-    groups, outputs, width = weights.shape
+    groups, outputs, _ = weights.shape
     block = windows.shape[0]
     for sample in range(dx.shape[0]):
         row = min(sample, synapses.shape[0] - 1)
@@ -76,23 +76,12 @@ def _weighted_sum(signs, y, dx, weights, taps, theta, inputs, synapses, buffers,
                         total, mean_magnitude = _form(weights, group, o, windows, p - start, v)
                         threshold = theta * abs(np.float64(y[sample, p, first_output + o]))
                         whole, begin, end = _kept(v, total, mean_magnitude, threshold, space)
+                        place = (p - start, row, group, o)
                         if whole < 0:
-                            for i in range(width):
-                                g = sign * _sign(v[i])
-                                received[p - start, i] += g
-                                synapses[row, group, o, i] += g
-                            continue
-                        order = space[2]
-                        for k in range(whole):
-                            i = order[k]
-                            g = sign * _sign(v[i])
-                            received[p - start, i] += g
-                            synapses[row, group, o, i] += g
-                        for k in range(begin, end):
-                            i = order[k]
-                            g = sign * _sign(v[i])
-                            received[p - start, i] += g
-                            synapses[row, group, o, i] += g
+                            _give_all(v, sign, received, synapses, place)
+                        else:
+                            _give(space[2], 0, whole, v, sign, received, synapses, place)
+                            _give(space[2], begin, end, v, sign, received, synapses, place)
                 _scatter(received, taps, group, start, stop, inputs, sample)
 
 
@@ -155,6 +144,26 @@ def _kept(v, total, mean_magnitude, threshold, space):
     if abs(total) < threshold:
         return 0, 0, 0
     return excluded(v, total, mean_magnitude, threshold, space)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _give(order, begin, end, v, sign, received, synapses, place):
+    """Add signs to the inputs and synapses at `order[begin:end]`."""
+    window, row, group, o = place
+    for k in range(begin, end):
+        i = order[k]
+        g = sign * _sign(v[i])
+        received[window, i] += g
+        synapses[row, group, o, i] += g
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _give_all(v, sign, received, synapses, place):
+    window, row, group, o = place
+    for i in range(v.size):
+        g = sign * _sign(v[i])
+        received[window, i] += g
+        synapses[row, group, o, i] += g
 
 
 @njit(cache=True, nogil=True, inline="always")
