@@ -55,10 +55,10 @@ def demo(
 
     result = run_demo(folder)
     label = result.label
-    print(f"The slice of all training images of a {label}, for output {label}:\n")
+    print(f"The slice of all training images of a {label}, for output {label}:")
     print(result.class_slice.summary())
     print(
-        f"""
+        f"""\
 Synapses outside a slice set to zero, on the test images:
   slice of the {label}s   {_kept(result.class_slice)} of the synapses   \
 {result.sliced[0]:.1%} of the {label}s right (whole model {result.whole[0]:.1%})
