@@ -32,8 +32,8 @@ def evaluate(
     Returns:
         Columns `attack`, `examples` (N), `precision` (0 if nothing is flagged), `recall`,
         `f1`, `auroc`, `recall_at_5` (recall at the threshold of 5 % false positives among
-        the detector's held-out normal inputs; 0 where a yes-or-no rule flags more of them) and `false_positives` (the measured rate
-        among the originals).
+        the detector's held-out normal inputs; 0 where a yes-or-no rule flags more of them)
+        and `false_positives` (the measured rate among the originals).
 
     Raises:
         InvalidArgumentError: if an attack has no examples, or not as many as originals.

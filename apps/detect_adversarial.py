@@ -1,0 +1,220 @@
+"""Detect adversarial inputs: the NNSlicer paper's Table 4, with measured figures beside it.
+
+    python apps/detect_adversarial.py --quick
+    python apps/detect_adversarial.py --model lenet5 --dataset mnist
+    python apps/detect_adversarial.py --model resnet10 --dataset cifar10 --methods fused
+
+Every detector learns from the same normal training inputs. Each attack works on test
+images, the same for all; its successful examples and their originals are the test.
+Adversarial examples are kept in the working folder: an interrupted run goes on from there.
+"""
+
+import datetime
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import keras
+import matplotlib
+import numpy as np
+import pandas as pd
+import typer
+
+import nnslicer_tf as nns
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf._files import atomic_path, data_folder
+from nnslicer_tf.baselines import EffectivePath, FeatureMap, FlagEverything, LogitMargin
+from nnslicer_tf.detection import Detector, SliceDetector, evaluate
+from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, find_attack, generate
+from nnslicer_tf.detection.evaluation import FIGURES, average
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument.loading import load_model
+
+matplotlib.use("Agg")
+
+_QUICK_ATTACKS = (
+    *("FGSM_2", "FGSM_4", "FGSM_8", "DeepFoolLinf", "DeepFoolL2"),
+    *("RPGD_2", "RPGD_4", "RPGD_8", "Spatial", "GaussianBlur"),
+)
+# Method → how a detector is made of a slicer, θ and the arguments that all detectors take.
+_METHODS: dict[str, Callable[..., Detector]] = {
+    "paper": lambda slicer, theta, **common: SliceDetector(slicer, "paper", theta=theta, **common),
+    "margin": lambda slicer, theta, **common: SliceDetector(
+        slicer, "margin", theta=theta, **common
+    ),
+    "fused": lambda slicer, theta, **common: SliceDetector(slicer, "fused", theta=theta, **common),
+    "FeatureMap": lambda slicer, theta, **common: FeatureMap(slicer.im, **common),
+    "FeatureMap margin": lambda slicer, theta, **common: FeatureMap(slicer.im, "margin", **common),
+    "EffectivePath": lambda slicer, theta, **common: EffectivePath(slicer.im, **common),
+    "EffectivePath margin": lambda slicer, theta, **common: EffectivePath(
+        slicer.im, "margin", **common
+    ),
+    "logit margin": lambda slicer, theta, **common: LogitMargin(slicer.im, **common),
+    "flag everything": lambda slicer, theta, **common: FlagEverything(slicer.im, **common),
+}
+# The method whose role in the paper each of ours has.
+_PAPER = {"FeatureMap": "FeatureMap", "EffectivePath": "EffectivePath"}
+
+
+def main(
+    model: Annotated[str, typer.Option(help="Name in the zoo, or a .keras or .h5 file.")] = (
+        "lenet5"
+    ),
+    dataset: Annotated[str, typer.Option(help="digits, mnist, fashion_mnist, cifar10.")] = "mnist",
+    normalise: Annotated[str, typer.Option(help="unit or standard: the model's input.")] = "unit",
+    train: Annotated[int, typer.Option(help="Normal training inputs.", min=200)] = 10_000,
+    images: Annotated[int, typer.Option(help="Test images to attack.", min=1)] = 500,
+    skip: Annotated[int, typer.Option(help="Test images to leave out before these.", min=0)] = 0,
+    attacks: Annotated[str, typer.Option(help="Names with commas; default: all 17.")] = "",
+    methods: Annotated[str, typer.Option(help="Names with commas.")] = ",".join(_METHODS),
+    theta: Annotated[float, typer.Option(help="Threshold of the slices.", min=0)] = 0.0,
+    false_positive_rate: Annotated[float, typer.Option(help="Of margin and fused.")] = 0.05,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    work: Annotated[Path, typer.Option(help="Folder of the examples.")] = Path("runs/detection"),
+    results: Annotated[Path | None, typer.Option(help="Folder of the tables.")] = None,
+    quick: Annotated[bool, typer.Option(help="4,000 inputs, 100 images, 10 attacks.")] = False,
+) -> None:
+    """Measure detectors on attacks, and write the tables."""
+    if quick:
+        train, images, attacks = 4_000, 100, attacks or ",".join(_QUICK_ATTACKS)
+    table = ATTACKS if dataset == "cifar10" else MNIST_ATTACKS
+    specs = [find_attack(name, table) for name in _names(attacks) or table]
+    chosen = {name: _method(name) for name in _names(methods)}
+    results = results or data_folder() / "results" / "detection"
+    results.mkdir(parents=True, exist_ok=True)
+    slug = f"{Path(model).stem}-{dataset}" + ("-quick" if quick else "")
+
+    network = _network(model, dataset)
+    scale = datasets.normalisation(dataset, normalise)
+    normal = datasets.load(dataset, f"train[:{train}]", normalise=normalise).x
+    targets = datasets.load(dataset, f"test[{skip}:{skip + images}]")
+    pairs = {}
+    for spec in specs:
+        made = generate(
+            network,
+            spec,
+            targets.x,
+            targets.y,
+            normalise=None if normalise == "unit" else scale,
+            rng=seed,
+            cache=work / "examples",
+        )
+        print(f"{spec.name}: {made.success.sum()} of {len(targets)} mislead the model", flush=True)
+        if made.success.any():
+            pairs[spec.name] = tuple(
+                scale.apply(x[made.success] * scale.maximum) for x in (targets.x, made.x)
+            )
+
+    im = nns.InstrumentedModel(network)
+    slicer = nns.Slicer(im, nns.Profile.from_data(im, normal))
+    parts = []
+    for name, make in chosen.items():
+        detector = make(slicer, theta, false_positive_rate=false_positive_rate, rng=seed)
+        rows = evaluate(detector.fit(normal), pairs)
+        print(f"{name}: {average(rows).round(3).to_dict()}", flush=True)
+        parts.append(rows.assign(method=name))
+    rows = pd.concat(parts, ignore_index=True)
+    used = {
+        "model and data": f"{model} on {dataset}",
+        "normal inputs": f"{len(normal)} of train, a quarter of them held out for the threshold",
+        "attacked images": f"test[{skip}:{skip + images}]",
+        "theta of the slices": str(theta),
+        "false-positive rate asked": str(false_positive_rate),
+        "seed": str(seed),
+    }
+    _write(results, slug, _with_averages(rows), used)
+    _plot(results / f"{slug}.png", rows)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _method(name: str) -> Callable[..., Detector]:
+    if name not in _METHODS:
+        raise InvalidArgumentError(f"Unknown method '{name}'. There are: {', '.join(_METHODS)}.")
+    return _METHODS[name]
+
+
+def _network(model: str, dataset: str) -> keras.Model:
+    return load_model(model) if Path(model).suffix else zoo.load(model, dataset)
+
+
+def _with_averages(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each method and attack, and averages, the paper's figures beside."""
+    parts = []
+    for method, of_method in rows.groupby("method", sort=False):
+        mean = {"attack": "Average", "examples": of_method["examples"].sum(), "method": method}
+        parts += [of_method, pd.DataFrame([{**mean, **average(of_method)}])]
+    table = pd.concat(parts, ignore_index=True)
+    paper = pd.read_csv(data_folder() / "paper/nnslicer/table4.csv", comment="#")
+    figures = ["precision", "recall", "f1"]
+    published = paper.set_index(["attack", "method"])[figures]
+    roles = [_PAPER.get(name.removesuffix(" margin"), "NNSlicer") for name in table["method"]]
+    for i, row in table.iterrows():
+        if row["method"] in ("logit margin", "flag everything"):
+            continue
+        for figure in figures:
+            table.loc[i, f"paper_{figure}"] = published.loc[(row["attack"], roles[i]), figure]
+    return table[["method", "attack", "examples", *FIGURES, *(f"paper_{f}" for f in figures)]]
+
+
+def _write(folder: Path, name: str, table: pd.DataFrame, used: dict[str, str]) -> None:
+    packages = ("tensorflow", "keras", "scikit-learn", "foolbox", "numpy")
+    versions = ", ".join(f"{package} {version(package)}" for package in packages)
+    head = [
+        f"command: python {shlex.join(['apps/detect_adversarial.py', *sys.argv[1:]])}",
+        *(f"{key}: {value}" for key, value in used.items()),
+        f"machine: {os.cpu_count()} cores",
+        f"versions: Python {platform.python_version()}, {versions}",
+        f"date: {datetime.date.today().isoformat()}",
+        "paper_*: Zhang et al., ESEC/FSE 2020, Table 4, ResNet10 on CIFAR-10",
+    ]
+    with atomic_path(folder / f"{name}.csv") as path:
+        text = table.to_csv(index=False, float_format="%.4g")
+        path.write_text("".join(f"# {line}\n" for line in head) + text)
+    averages = table[table["attack"] == "Average"].drop(columns="attack")
+    lines = ["  \n".join(head), "", "Averages over the attacks:", "", *_markdown(averages)]
+    lines += ["", "Every attack:", "", *_markdown(table[table["attack"] != "Average"])]
+    with atomic_path(folder / f"{name}.md") as path:
+        path.write_text("\n".join(lines) + "\n")
+    print(averages.to_string(index=False), f"\nwritten: {folder / name}.csv, .md, .png")
+
+
+def _markdown(table: pd.DataFrame) -> Iterable[str]:
+    yield "| " + " | ".join(table.columns) + " |"
+    yield "|" + "---|" * len(table.columns)
+    for row in table.itertuples(index=False):
+        cells = (f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row)
+        yield "| " + " | ".join("" if cell == "nan" else cell for cell in cells) + " |"
+
+
+def _plot(path: Path, rows: pd.DataFrame) -> None:
+    """Draw precision against recall: a point for each attack, a colour for each method."""
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(7, 5))
+    markers = "osD^vP*X<>"
+    for i, (method, of_method) in enumerate(rows.groupby("method", sort=False)):
+        axis.scatter(
+            of_method["recall"], of_method["precision"], 28, label=method, marker=markers[i % 10]
+        )
+    for f1 in (0.667, 0.91):
+        recall = np.linspace(f1 / (2 - f1), 1, 50)
+        axis.plot(recall, f1 * recall / (2 * recall - f1), color="grey", linewidth=0.8)
+        axis.annotate(f"F1 {f1}", (recall[0], 1.01), fontsize=7, ha="center")
+    axis.set(xlabel="recall", ylabel="precision", xlim=(-0.03, 1.03), ylim=(-0.03, 1.06))
+    axis.legend(fontsize=7, loc="lower left")
+    figure.tight_layout()
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=110)
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    typer.run(main)
