@@ -40,7 +40,7 @@ class SliceDetector(Detector):
     """Flags inputs whose slice does not fit the model's prediction.
 
     Args:
-        slicer: slices of the watched model; its own θ is not used.
+        slicer: slices of the watched model; where its own θ is another, one like it is made.
         preset: `"paper"`, `"margin"` or `"fused"`, see this module.
         theta: threshold θ of the slices.
         kernels: names of the kernels whose synapses are taken, for `"fused"` of its
@@ -104,16 +104,12 @@ class SliceDetector(Detector):
         self._judge.restore(state)
 
     def _new_judge(self) -> Any:
-        given = self.slicer
-        slicer = Slicer(
-            given.im,
-            given.profile,
-            self.theta,
-            given.granularity,
-            given.workers,
-            given.ray_address,
-            given.progress,
-        )
+        slicer = self.slicer
+        if slicer.theta != self.theta:
+            slicer = Slicer(
+                *(slicer.im, slicer.profile, self.theta, slicer.granularity),
+                *(slicer.workers, slicer.ray_address, slicer.progress),
+            )
         return _presets.JUDGES[self.preset](slicer, self.kernels, self.max_synapses, self.alpha)
 
     def _identity(self) -> str:

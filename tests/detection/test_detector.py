@@ -1,0 +1,307 @@
+"""Detectors on a real model: thresholds, p-values, presets, scikit-learn's contract, errors."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.tree import DecisionTreeClassifier
+
+import nnslicer_tf as nns
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf.baselines import EffectivePath, FeatureMap, FlagEverything, LogitMargin
+from nnslicer_tf.detection import PRESETS, SliceDetector, evaluate
+from nnslicer_tf.detection._scores import ClassDistance, RidgeMargin, TreeDisagreement
+from nnslicer_tf.detection._thresholds import fuse, p_values, threshold_at, two_sided
+from nnslicer_tf.detection.attacks import MNIST_ATTACKS, generate
+from nnslicer_tf.detection.evaluation import average
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, ProfileMismatchError
+
+
+@pytest.fixture(scope="module")
+def normal():
+    return datasets.load("digits", "train").x
+
+
+@pytest.fixture(scope="module")
+def slicer(normal):
+    im = nns.InstrumentedModel(zoo.load("digits_cnn"))
+    profile = nns.Profile.from_data(im, normal, progress=False)
+    return nns.Slicer(im, profile, theta=0.0, progress=False)
+
+
+@pytest.fixture(scope="module")
+def fgsm(slicer):
+    """Test images that FGSM turned, and what it made of them."""
+    data = datasets.load("digits", "test")
+    spec = MNIST_ATTACKS["FGSM_4"]
+    made = generate(slicer.im.model, spec, data.x, data.y, progress=False)
+    return data.x[made.success], made.x[made.success]
+
+
+@pytest.fixture(scope="module")
+def fitted(slicer, normal):
+    """A fitted detector for each preset, made when it is first asked for."""
+    made = {}
+
+    def get(preset: str) -> SliceDetector:
+        if preset not in made:
+            made[preset] = SliceDetector(slicer, preset, max_synapses=1024).fit(normal)
+        return made[preset]
+
+    return get
+
+
+# --- thresholds and p-values -----------------------------------------------------------
+
+
+def test_the_threshold_is_the_conformal_quantile():
+    scores = np.random.default_rng(0).permutation(np.arange(1.0, 100))  # 1 … 99
+    assert threshold_at(scores, 0.05) == 95  # ⌈100 · 0.95⌉-th
+    assert threshold_at(scores, 0.10) == 90
+    assert threshold_at(scores, 0.01) == 99
+    with pytest.raises(InvalidArgumentError, match=r"at least 199 .* There are 99"):
+        threshold_at(scores, 0.005)
+
+
+def test_new_normal_scores_exceed_the_threshold_at_the_asked_rate():
+    rng = np.random.default_rng(1)
+    rates = [np.mean(rng.normal(size=400) > threshold_at(rng.normal(size=59), 0.1))
+             for _ in range(400)]  # fmt: skip
+    assert np.mean(rates) == pytest.approx(0.1, abs=0.01)
+
+
+def test_p_values_in_closed_form():
+    normal = np.array([3.0, 1.0, 2.0, 2.0])
+    assert p_values(np.array([0.0, 2.0, 2.5, 9.0]), normal).tolist() == [1, 0.8, 0.4, 0.2]
+    assert two_sided(np.array([0.0, 2.0, 9.0]), normal).tolist() == [0.4, 1, 0.4]
+
+
+def test_fusion_is_half_of_fishers_statistic():
+    from scipy.stats import combine_pvalues
+
+    p, q = np.array([0.5, 0.01]), np.array([0.1, 0.2])
+    expected = [combine_pvalues(pair, method="fisher").statistic / 2 for pair in zip(p, q)]
+    np.testing.assert_allclose(fuse([[p], [q]]), expected)
+    np.testing.assert_allclose(fuse([[p, p, p], [q]]), expected)  # one vote a group
+
+
+# --- scores ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clusters():
+    rng = np.random.default_rng(2)
+    label = rng.integers(3, size=240)
+    centres = rng.normal(size=(3, 8)) * 2
+    return (centres[label] + rng.normal(size=(240, 8))).astype(np.float32), label
+
+
+def test_the_tree_in_arrays_says_what_scikit_learns_says(clusters):
+    x, label = clusters
+    ours = TreeDisagreement().fit(x[:120], label[:120], 3)
+    theirs = DecisionTreeClassifier(random_state=0).fit(x[:120], label[:120])
+    assert np.array_equal(ours.classify(x), theirs.predict(x))
+    assert np.array_equal(ours(x, label), theirs.predict(x) != label)
+
+
+def test_the_ridge_margin_against_the_normal_equations(clusters):
+    x, label = clusters
+    score = RidgeMargin(alpha=10.0).fit(x, label, 3)
+    centred, targets = x - x.mean(axis=0), 2.0 * np.eye(3)[label] - 1
+    weights = np.linalg.solve(
+        centred.T @ centred + 10 * np.eye(8), centred.T @ (targets - targets.mean(axis=0))
+    )
+    z = centred @ weights + targets.mean(axis=0)
+    expected = [max(np.delete(row, p)) - row[p] for row, p in zip(z, label, strict=True)]
+    np.testing.assert_allclose(score(x, label), expected, atol=1e-3)
+
+
+def test_the_class_distance_against_its_formula(clusters):
+    from sklearn.covariance import LedoitWolf
+
+    x, label = clusters
+    means = np.stack([x[label == c].mean(axis=0) for c in range(3)])
+    precision = LedoitWolf(assume_centered=True).fit(x - means[label]).precision_
+    expected = [d @ precision @ d for d in x - means[label]]
+    score = ClassDistance().fit(x, label, 3)
+    np.testing.assert_allclose(score(x, label), expected, rtol=1e-3)
+
+
+# --- the detector on a real model ------------------------------------------------------
+
+
+def test_presets_on_fgsm(fitted, fgsm):
+    _, adversarial = fgsm
+    assert len(adversarial) > 200
+    tables = {p: evaluate(fitted(p), {"FGSM_4": fgsm}).iloc[0] for p in PRESETS}
+    for preset in ("margin", "fused"):
+        assert tables[preset]["auroc"] > 0.93
+        assert tables[preset]["f1"] > 0.85
+        assert tables[preset]["false_positives"] < 0.1
+    # The tree copies the prediction from the last layer: it flags little, though more
+    # of the adversarial inputs than of their originals.
+    assert tables["paper"]["auroc"] > 0.5
+
+
+def test_the_papers_rule_is_disagreement_of_tree_and_model(fitted, slicer, fgsm):
+    _, adversarial = fgsm
+    detector = fitted("paper")
+    slices = slicer.slice_each(adversarial, "predicted", operations=())
+    columns = detector._state()["columns"]
+    said = detector._judge._score.classify(slices.matrix[:, columns].toarray())
+    assert np.array_equal(detector.predict(adversarial), said != slices.predicted)
+
+
+def test_the_threshold_holds_back_what_was_asked(fitted):
+    for preset in ("margin", "fused"):
+        detector = fitted(preset)
+        above = np.mean(detector.normal_scores_ > detector.threshold_)
+        assert 0.03 < above <= 0.05
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_saved_detector_decides_alike(fitted, slicer, fgsm, tmp_path, preset):
+    fitted(preset).save(tmp_path / "detector.npz")
+    loaded = SliceDetector.load(tmp_path / "detector.npz", slicer)
+    assert loaded.get_params() == fitted(preset).get_params()
+    x = np.concatenate(fgsm)[::5]
+    assert np.array_equal(loaded.decision_function(x), fitted(preset).decision_function(x))
+
+
+def test_a_saved_detector_goes_with_its_model_and_profile(fitted, slicer, normal, tmp_path):
+    path = tmp_path / "detector.npz"
+    fitted("margin").save(path)
+    other = nns.Profile.from_data(slicer.im, normal[:50], progress=False)
+    with pytest.raises(ProfileMismatchError, match="another profile"):
+        SliceDetector.load(path, nns.Slicer(slicer.im, other, progress=False))
+    with pytest.raises(InvalidArgumentError, match=r"SliceDetector\.load"):
+        FeatureMap.load(path, slicer.im)
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(CorruptFileError):
+        SliceDetector.load(path, slicer)
+
+
+@pytest.mark.parametrize(
+    ("make", "at_least"),
+    [
+        (lambda im: FeatureMap(im, "paper"), 0.6),
+        (lambda im: FeatureMap(im, "margin"), 0.8),
+        (lambda im: EffectivePath(im, "paper", progress=False), 0.5),
+        (lambda im: EffectivePath(im, "margin", progress=False), 0.7),
+        (LogitMargin, 0.7),
+    ],
+)
+def test_baselines_on_fgsm(slicer, normal, fgsm, tmp_path, make, at_least):
+    detector = make(slicer.im).fit(normal)
+    row = evaluate(detector, {"FGSM_4": fgsm}).iloc[0]
+    assert row["auroc"] > at_least
+    detector.save(tmp_path / "baseline.npz")
+    loaded = type(detector).load(tmp_path / "baseline.npz", slicer.im)
+    assert np.array_equal(loaded.predict(fgsm[1]), detector.predict(fgsm[1]))
+
+
+def test_flagging_everything_has_an_f1_of_two_thirds(slicer, normal, fgsm):
+    row = evaluate(FlagEverything(slicer.im).fit(normal), {"FGSM_4": fgsm}).iloc[0]
+    assert (row["precision"], row["recall"], row["auroc"]) == (0.5, 1.0, 0.5)
+    assert row["f1"] == pytest.approx(2 / 3)
+
+
+def test_figures_of_the_evaluation_by_counting(fitted, fgsm):
+    from sklearn.metrics import precision_recall_fscore_support
+
+    detector = fitted("margin")
+    table = evaluate(detector, {"a": fgsm, "b": (fgsm[0][:40], fgsm[1][:40])})
+    x, y = np.concatenate(fgsm), np.repeat([0, 1], len(fgsm[0]))
+    expected = precision_recall_fscore_support(y, detector.predict(x), average="binary")[:3]
+    np.testing.assert_allclose(table.loc[0, ["precision", "recall", "f1"]].astype(float), expected)
+    assert detector.score(x, y) == pytest.approx(table.loc[0, "auroc"])
+    assert average(table)["f1"] == pytest.approx(table["f1"].mean())
+
+
+# --- scikit-learn ----------------------------------------------------------------------
+
+
+def test_a_clone_shares_the_slicer_and_is_not_fitted(fitted, slicer, normal):
+    copy = clone(fitted("margin"))
+    assert copy.slicer is slicer
+    with pytest.raises(NotFittedError, match="call fit with normal inputs"):
+        copy.predict(normal[:3])
+
+
+def test_a_search_over_parameters_in_a_pipeline_learns_from_normal_inputs(slicer, normal, fgsm):
+    x = np.concatenate([normal[:700], fgsm[1][:100]])
+    y = np.repeat([0, 1], [700, 100])
+    shuffled = np.random.default_rng(0).permutation(len(x))
+    pipeline = make_pipeline(FunctionTransformer(), SliceDetector(slicer, max_synapses=512))
+    grid = {"slicedetector__alpha": [1e3, 1e9]}
+    search = GridSearchCV(pipeline, grid, cv=2).fit(x[shuffled], y[shuffled])
+    assert search.best_score_ > 0.9
+    alone = clone(search.best_estimator_).fit(x[shuffled][y[shuffled] == 0])
+    assert np.array_equal(alone.predict(x), search.predict(x))
+
+
+# --- errors ----------------------------------------------------------------------------
+
+
+def test_bad_parameters(slicer, normal):
+    for parameters, message in (
+        ({"preset": "margn"}, "Unknown preset 'margn'. Did you mean 'margin'"),
+        ({"kernels": ("conv3",)}, "no kernel 'conv3'. Did you mean"),
+        ({"false_positive_rate": 1.5}, "false_positive_rate must be"),
+        ({"held_out": 0}, "held_out is the share"),
+        ({"max_synapses": 0}, "max_synapses must be"),
+        ({"alpha": -1.0}, "alpha must be above 0"),
+        ({"theta": -1.0}, "theta must be"),
+        ({"rng": "seed"}, "rng must be"),
+        ({"false_positive_rate": 0.001}, "at least 999 held-out"),
+    ):
+        detector = SliceDetector(slicer, **parameters)
+        with pytest.raises(InvalidArgumentError, match=message):
+            detector.fit(normal)
+
+
+def test_too_few_of_a_class(slicer, normal):
+    no_seven = normal[slicer.im.logits(normal).argmax(axis=1) != 7]
+    with pytest.raises(InvalidArgumentError, match="predicts class 7 for 0 of the"):
+        SliceDetector(slicer).fit(no_seven)
+
+
+def test_bad_labels(fitted, slicer, normal):
+    with pytest.raises(InvalidArgumentError, match=r"0 \(normal\) or 1"):
+        SliceDetector(slicer).fit(normal, np.full(len(normal), 7))
+    with pytest.raises(InvalidArgumentError, match="score needs normal"):
+        fitted("margin").score(normal[:5], np.zeros(5))
+
+
+def _ending(model: keras.Model, layer: layers.Layer) -> nns.Slicer:
+    im = nns.InstrumentedModel(keras.Model(model.inputs, layer(model.outputs[0])))
+    x = datasets.load("digits", "train[:200]").x
+    return nns.Slicer(im, nns.Profile.from_data(im, x, progress=False), progress=False)
+
+
+def test_a_softmax_at_the_end_changes_nothing(fitted, slicer, normal):
+    with_softmax = _ending(slicer.im.model, layers.Softmax())
+    im = with_softmax.im
+    profile = nns.Profile.from_data(im, normal, progress=False)
+    other = nns.Slicer(im, profile, theta=0.3, progress=False)
+    detector = SliceDetector(other, max_synapses=1024).fit(normal)
+    np.testing.assert_allclose(
+        detector.decision_function(normal[:50]), fitted("margin").decision_function(normal[:50])
+    )
+
+
+def test_probabilities_whose_softmax_cannot_be_found_are_refused(slicer, normal):
+    # Squared and normalised logits: positive, with sum 1, by layers of other kinds.
+    inputs = keras.Input((8, 8, 1))
+    exponent = layers.Activation("exponential")(slicer.im.model(inputs))
+    total = layers.Dense(1, use_bias=False, kernel_initializer="ones", name="total")(exponent)
+    inverse = keras.ops.exp(-keras.ops.log(total))
+    odd = keras.Model(inputs, layers.Multiply()([exponent, inverse]))
+    detector = FeatureMap(nns.InstrumentedModel(odd))
+    with pytest.raises(InvalidArgumentError, match="outputs probabilities"):
+        detector.fit(normal)
