@@ -50,7 +50,7 @@ def fitted(slicer, normal):
 
     def get(preset: str) -> SliceDetector:
         if preset not in made:
-            made[preset] = SliceDetector(slicer, preset, max_synapses=1024).fit(normal)
+            made[preset] = SliceDetector(slicer, preset, max_synapses=512).fit(normal)
         return made[preset]
 
     return get
@@ -289,7 +289,7 @@ def test_a_softmax_at_the_end_changes_nothing(fitted, slicer, normal):
     im = with_softmax.im
     profile = nns.Profile.from_data(im, normal, progress=False)
     other = nns.Slicer(im, profile, theta=0.3, progress=False)
-    detector = SliceDetector(other, max_synapses=1024).fit(normal)
+    detector = SliceDetector(other, max_synapses=512).fit(normal)
     np.testing.assert_allclose(
         detector.decision_function(normal[:50]), fitted("margin").decision_function(normal[:50])
     )
