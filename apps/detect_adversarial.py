@@ -173,7 +173,7 @@ def _write(folder: Path, name: str, table: pd.DataFrame, used: dict[str, str]) -
         f"machine: {os.cpu_count()} cores",
         f"versions: Python {platform.python_version()}, {versions}",
         f"date: {datetime.date.today().isoformat()}",
-        "paper_*: Zhang et al., ESEC/FSE 2020, Table 4, ResNet10 on CIFAR-10; averages of 17 attacks",
+        "paper_*: Zhang et al., ESEC/FSE 2020, Table 4 (ResNet10, CIFAR-10), means of 17 attacks",
     ]
     with atomic_path(folder / f"{name}.csv") as path:
         text = table.to_csv(index=False, float_format="%.4g")
