@@ -35,14 +35,8 @@ _MODULES = {
     ),
 }
 _SUBPACKAGES = (
-    "datasets",
-    "detection",
-    "dflare",
-    "exactline",
-    "instrument",
-    "report",
-    "slicing",
-    "zoo",
+    *("baselines", "datasets", "detection", "dflare", "exactline"),
+    *("instrument", "report", "slicing", "zoo"),
 )
 
 __all__ = [name for names in _MODULES.values() for name in names]
