@@ -79,9 +79,8 @@ def analyse_acas(
         rows += [_acas_row(path.stem, name, nnet, walker, *ends) for name, ends in lines.items()]
     head = {"speed_ft_s": speed, "reach_ft": reach, **_provenance(None)}
     _write_table(pd.DataFrame(rows), folder / "acas", "ACAS Xu: advisories along lines", head)
-    nnet = acas.load_nnet(paths[0])
-    walker = LineWalker(nns.InstrumentedModel(acas.to_keras(nnet, "float64")))
-    _draw_acas(nnet, walker, lines, 12 if quick else 60, reach, speed, folder / "acas.png")
+    grid = _acas_grid(12 if quick else 60, reach, speed)
+    _draw_acas(paths[0], lines, grid, folder / "acas.png")
 
 
 def _acas_lines(reach: float, speed: float) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -111,14 +110,14 @@ def _advisories(nnet: acas.NNet, line: LinearPartition, ratios: np.ndarray) -> n
 
 
 def _draw_acas(
-    nnet: acas.NNet,
-    walker: LineWalker,
+    network: Path,
     lines: dict[str, tuple[np.ndarray, np.ndarray]],
-    count: int,
-    reach: float,
-    speed: float,
+    grid: tuple[np.ndarray, np.ndarray],
     path: Path,
 ) -> None:
+    """Draw single lines and a grid of them, exactly on the left, by samples on the right."""
+    nnet = acas.load_nnet(network)
+    walker = LineWalker(nns.InstrumentedModel(acas.to_keras(nnet, "float64")))
     plt = _pyplot()
     figure, axes = plt.subplots(3, 2, figsize=(9, 12), layout="constrained")
     for row, (name, ends) in zip(axes, lines.items(), strict=False):
@@ -131,20 +130,20 @@ def _draw_acas(
         row[1].set_title(f"intruder {name}: 25 samples")
         if name == "ahead":
             for axis in row:
-                axis.set_xlim(-reach / 2, reach / 2)
-    for partition in walker.lines(*_acas_grid(count, reach, speed)):
+                axis.set_xlim(-ends[1][0] / 2, ends[1][0] / 2)
+    for partition in walker.lines(*grid):
         plots.plot_regions(axes[2, 0], partition, partition.classify(lowest=True), width=0.9)
         ratios = np.linspace(0, 1, 13)
         labels = _advisories(nnet, partition, ratios)
         plots.plot_samples(axes[2, 1], partition.at(ratios), labels, size=3)
-    axes[2, 0].set_title(f"{2 * count} exact lines")
-    axes[2, 1].set_title(f"{2 * count} lines of 13 samples")
+    axes[2, 0].set_title(f"{len(grid[0])} exact lines")
+    axes[2, 1].set_title(f"{len(grid[0])} lines of 13 samples")
     for axis in axes.flat:
         axis.plot(0, 0, marker="^", color="black", markersize=6)
         axis.tick_params(labelsize=7)
         axis.locator_params(nbins=5)
     plots.legend(figure, acas.ADVISORIES)
-    figure.supxlabel("ft to the right of the ownship", fontsize=9)
+    figure.supxlabel(f"ft to the right of the ownship ({network.stem})", fontsize=9)
     figure.supylabel("ft ahead of the ownship, which flies upwards", fontsize=9)
     _save(figure, path)
 
@@ -185,7 +184,9 @@ def attributions(
     with atomic_path(folder / "attributions_images.csv") as path:
         table.to_csv(path, index=False)
     title = "Integrated gradients: exact and by samples (tables 1 and 2)"
-    _write_table(_attribution_summary(table), folder / "attributions", title, head)
+    _write_table(
+        _attribution_summary(table), folder / "attributions", title, head, ("table1", "table2")
+    )
     _draw_attributions(table, folder / "attributions.png")
 
 
@@ -275,9 +276,9 @@ def analyse_linearity(
         table.to_csv(path, index=False)
     head = {"epsilon": EPSILON, "images": images, **_provenance(seed)}
     title = "Density of FGSM lines / density of random lines (table 3), and gradient error"
-    _write_table(_directions(table), folder / "linearity_directions", title, head)
+    _write_table(_directions(table), folder / "linearity_directions", title, head, ("table3",))
     title = "Density of the normal network / density of the other (table 4)"
-    _write_table(_trainings(table), folder / "linearity_trainings", title, head)
+    _write_table(_trainings(table), folder / "linearity_trainings", title, head, ("table4",))
     _draw_linearity(table, folder / "linearity.png")
     _draw_ticks(seed, folder / "linearity_ticks.png")
 
@@ -403,19 +404,34 @@ def _results_folder(results: Path | None, quick: bool) -> Path:
     return check_writable((results or default) / "trial").parent
 
 
-def _write_table(table: pd.DataFrame, path: Path, title: str, head: dict) -> None:
-    """Write a table as CSV and as Markdown, with what it was made by."""
+def _write_table(
+    table: pd.DataFrame, path: Path, title: str, head: dict, papers: tuple[str, ...] = ()
+) -> None:
+    """Write a table as CSV and Markdown, with what it was made by; there, the paper's too."""
     lines = [f"{key}: {value}" for key, value in head.items()]
     with atomic_path(path.with_suffix(".csv")) as temporary:
         comment = "".join(f"# {line}\n" for line in lines)
         temporary.write_text(comment + table.to_csv(index=False, float_format="%.4g"))
-    cells = [table.columns, ["---"] * len(table.columns)]
-    cells += [[_cell(value) for value in row] for row in table.itertuples(index=False)]
-    rows = "\n".join("| " + " | ".join(row) + " |" for row in cells)
+    rows = _markdown(table)
     with atomic_path(path.with_suffix(".md")) as temporary:
         items = "\n".join(f"- {line}" for line in lines)
-        temporary.write_text(f"# {title}\n\n{items}\n\n{rows}\n")
+        beside = "".join(f"\n{_paper_table(name)}\n" for name in papers)
+        temporary.write_text(f"# {title}\n\n{items}\n\n{rows}\n{beside}")
     print(f"{title}\n{rows}\n-> {path.with_suffix('.md')}")
+
+
+def _paper_table(name: str) -> str:
+    """Return a table of the paper as Markdown, its citation above."""
+    path = data_folder() / "paper" / "exactline" / f"{name}.csv"
+    citation = path.read_text().splitlines()[0].lstrip("# ")
+    table = pd.read_csv(path, comment="#", keep_default_na=False)
+    return f"{citation}:\n\n{_markdown(table)}"
+
+
+def _markdown(table: pd.DataFrame) -> str:
+    cells = [table.columns, ["---"] * len(table.columns)]
+    cells += [[_cell(value) for value in row] for row in table.itertuples(index=False)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in cells)
 
 
 def _cell(value: object) -> str:

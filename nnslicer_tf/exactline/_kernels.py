@@ -430,10 +430,12 @@ def grouped_sum(gathered, groups, kernel, bias):
     for j in range(len(gathered)):
         out[j] = bias
         for t in range(taps):
-            for o in range(outputs):
-                first = (t * groups + o // per_group) * inputs
+            for g in range(groups):
+                first, to = (t * groups + g) * inputs, g * per_group
                 for i in range(inputs):
-                    out[j, o] += gathered[j, first + i] * kernel[t, i, o]
+                    value = gathered[j, first + i]
+                    for m in range(to, to + per_group):
+                        out[j, m] += value * kernel[t, i, m]
     return out
 
 

@@ -94,7 +94,7 @@ class Attributor:
         self._walker: LineWalker | None = None
         self._im = im
         self._batch_size = batch_size
-        graph = _Float64Graph(im)
+        graph = Float64Graph(im)
         logits, source = im.logit_operation, im.input_operation
 
         def chosen(values: dict[str, Any], target: Any) -> Any:
@@ -259,7 +259,7 @@ def _sum_rule(samples: int, rule: str) -> tuple[np.ndarray, np.ndarray]:
     return ratios, weights
 
 
-class _Float64Graph:
+class Float64Graph:
     """A model's operations run in the dtype of the input, as `GradientFunction` takes them."""
 
     def __init__(self, im: InstrumentedModel) -> None:

@@ -95,11 +95,11 @@ def plot_boxes(axes: "Axes", values: Mapping[str, Sequence[float]], label: str) 
 
 
 def legend(figure: "Figure", names: Sequence[str]) -> None:
-    """Write under a figure what the classes' colours stand for."""
+    """Write above a figure what the classes' colours stand for."""
     from matplotlib.lines import Line2D
 
     handles = [
         Line2D([], [], color=colour, linewidth=4, label=name)
         for colour, name in zip(CLASS_COLOURS, names, strict=False)
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(names), frameon=False)
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(names), frameon=False)

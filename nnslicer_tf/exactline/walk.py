@@ -2,11 +2,12 @@
 
 All operations see one shared, growing list of points. A walk costs, for every operation,
 its matrix product over the points so far and one look at every value for crossings.
+
 Memory is bounded whatever the number of points: points are walked in chunks of
 consecutive ones, and a chunk that has grown too large is cut in two, of which the first
-goes to the end before the second goes on (`_CHUNK` values a chunk; there are never more
-chunks waiting than operations times the logarithm of the growth). Chunks are shared by
-threads, a core each.
+goes to the end before the second goes on. A chunk has `_CHUNK` values, or `_FEWEST`
+points if the network is so wide; no more chunks wait than operations times the logarithm
+of the growth. Chunks are shared by threads, a core each.
 """
 
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from nnslicer_tf.instrument import InstrumentedModel
 __all__ = ["LineWalker", "exact_line", "exact_lines", "exact_polyline"]
 
 _CHUNK = 1 << 18  # live float64 values in a chunk: 2 MB, what a cache holds
+_FEWEST = 8  # points that a chunk has at least: each cut adds one
 _NOISE = 1e-13  # relative to a line's largest output: where outputs bend less, they do not
 
 
@@ -136,7 +138,7 @@ class LineWalker:
 
         def finish(chunk: _Chunk, waiting: list[_Chunk]) -> None:
             while chunk.next_step < len(self._program.steps):
-                if chunk.size > _CHUNK and chunk.can_split:
+                if chunk.is_large:
                     chunk, second = chunk.split()
                     waiting.append(second)
                 else:
@@ -188,19 +190,17 @@ class _Chunk:
     curves: dict[str, Curve]
 
     @property
-    def size(self) -> int:
-        """Number of values."""
-        return sum(curve.values.size for curve in self.curves.values())
+    def is_large(self) -> bool:
+        """Whether it is to be cut, and can be: it has several lines, or points inside."""
+        width = sum(curve.positions * curve.channels for curve in self.curves.values())
+        size = sum(curve.values.size for curve in self.curves.values())
+        longest = self._longest
+        inside = longest.lines > 1 or len(longest.ratio) > 2 * longest.positions
+        return size > max(_CHUNK, _FEWEST * width) and inside
 
     @property
     def _longest(self) -> Curve:
         return max(self.curves.values(), key=lambda curve: len(curve.ratio) / curve.positions)
-
-    @property
-    def can_split(self) -> bool:
-        """Whether it has several lines, or a point between the ends of its one."""
-        lines = self._longest.lines
-        return lines > 1 or len(self._longest.ratio) > 2 * self._longest.positions
 
     def split(self) -> tuple["_Chunk", "_Chunk"]:
         """Return two halves: of the lines, or of the one line at a point that it has."""

@@ -13,6 +13,7 @@ from nnslicer_tf.exactline import (
     transformers,
     walk,
 )
+from nnslicer_tf.exactline.gradients import Float64Graph
 from nnslicer_tf.instrument import Elementwise, Step
 
 from .lines import check_partition, float64_model, kinks_by_subdivision, run
@@ -448,3 +449,23 @@ def test_bad_batches_are_refused():
     with pytest.raises(nns.InputShapeError, match="two vertices"):
         exact_polyline(im, np.zeros((1, 4)))
     assert exact_lines(im, np.zeros((0, 4)), np.zeros((0, 4))) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "step", "least"),
+    [("lenet1.h5", 1.0, 200), ("resnet.h5", 2e-3, 100)],
+)
+def test_real_network(shared, file, step, least):
+    """The points and middles of the parts have the values of Keras's own layers in float64."""
+    model = keras.models.load_model(shared / "models" / "diffchaser" / file, compile=False)
+    im = nns.InstrumentedModel(model)
+    rng = np.random.default_rng(0)
+    q = rng.uniform(0, 1, im.input_shape)
+    partition = exact_line(im, q, q + step * rng.normal(size=im.input_shape))
+    ratios = np.sort(np.concatenate([partition.ratios, partition.midpoints]))[::7]
+    x = keras.ops.convert_to_tensor(partition.at(ratios), dtype="float64")
+    expected = keras.ops.convert_to_numpy(
+        Float64Graph(im).run(x, [im.logit_operation])[im.logit_operation]
+    )
+    assert len(partition) > least and expected.dtype == np.float64
+    np.testing.assert_allclose(partition.evaluate(ratios), expected, rtol=0, atol=1e-10)
