@@ -4,7 +4,6 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 
 from nnslicer_tf.errors import InvalidArgumentError
@@ -15,13 +14,11 @@ __all__ = ["atomic_path", "check_writable", "data_folder"]
 def data_folder() -> Path:
     """Return the folder with weights, the papers' tables and measured results.
 
-    In a source tree it is `data/` beside the package, after installation the
-    package data of `nnslicer_tf.data`.
+    In a source tree it is `data/` beside the package, after installation the package
+    data of `nnslicer_tf.data`.
     """
-    source_tree = Path(__file__).parents[1] / "data"
-    if source_tree.is_dir():
-        return source_tree
-    return Path(str(resources.files("nnslicer_tf.data")))
+    installed = Path(__file__).parent / "data"
+    return installed if installed.is_dir() else Path(__file__).parents[1] / "data"
 
 
 def check_writable(path: str | os.PathLike) -> Path:
