@@ -131,7 +131,7 @@ class Addition:
 
 def float64(variable: keras.Variable) -> np.ndarray:
     """Return a copy of a variable as a float64 array."""
-    return keras.ops.convert_to_numpy(variable).astype(np.float64)
+    return variable.numpy().astype(np.float64)
 
 
 def broadcast_taps(operation: Operation) -> list[np.ndarray]:
