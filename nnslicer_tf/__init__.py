@@ -35,8 +35,8 @@ _MODULES = {
     ),
 }
 _SUBPACKAGES = (
-    *("baselines", "datasets", "detection", "dflare", "exactline"),
-    *("instrument", "report", "slicing", "zoo"),
+    *("baselines", "datasets", "deepxplore", "detection", "dflare", "exactline"),
+    *("instrument", "protection", "pruning", "report", "slicing", "zoo"),
 )
 
 __all__ = [name for names in _MODULES.values() for name in names]

@@ -1,0 +1,3 @@
+"""Protection: hide the synapses that target classes need most."""
+
+__all__: list[str] = []

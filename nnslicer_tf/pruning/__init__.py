@@ -1,0 +1,44 @@
+"""Pruning: scores of synapses, masks that hold, and the removal of what is dead.
+
+    found = scores(im, "nnslicer", x, y, classes=[3, 5])
+    pruned = prune(model, found, 0.6)  # a masked Keras model
+    small = compact(pruned)  # the same outputs from fewer neurons
+
+`RANKERS` says what can be ranked by; `remove_units` takes units away that you name.
+"""
+
+from nnslicer_tf.pruning.class_scores import ClassScores
+from nnslicer_tf.pruning.masks import apply_masks, masks, without_masks
+from nnslicer_tf.pruning.prune import global_ratios, keep_masks, prune
+from nnslicer_tf.pruning.rankers import (
+    RANKERS,
+    ChannelRanker,
+    ClassRanker,
+    EffectivePathRanker,
+    NNSlicerRanker,
+    RandomRanker,
+    Ranker,
+    WeightRanker,
+    scores,
+)
+from nnslicer_tf.pruning.weight_mask import WeightMask
+
+__all__ = [
+    "RANKERS",
+    "ChannelRanker",
+    "ClassRanker",
+    "ClassScores",
+    "EffectivePathRanker",
+    "NNSlicerRanker",
+    "RandomRanker",
+    "Ranker",
+    "WeightMask",
+    "WeightRanker",
+    "apply_masks",
+    "global_ratios",
+    "keep_masks",
+    "masks",
+    "prune",
+    "scores",
+    "without_masks",
+]

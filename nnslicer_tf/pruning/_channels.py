@@ -1,0 +1,197 @@
+"""Which channels of a model's operations hang together, and which are zero.
+
+A channel is an index into the last axis of an operation's output: a filter, a unit, or one
+of the values that a `Flatten` makes of a filter's positions.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from nnslicer_tf._layout import DEPTHWISE
+from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Operation, Synapses
+from nnslicer_tf.instrument.routing import INSERTED, routing_map
+
+__all__ = ["ChannelGraph", "Offset", "is_reader", "mixes_channels"]
+
+_MIXING = ("softmax", "log_softmax", "logsoftmax", "glu", "sparsemax", "sparse_plus")
+_CHANNELWISE = ("average", "maximum", "rectify", "elementwise", "scale")
+_MERGES = ("add", "subtract", "multiply", "maximum_merge", "minimum_merge")
+
+
+@dataclass(frozen=True, eq=False)
+class Offset:
+    """Something that makes a channel differ from zero: a bias, or a normalisation's shift.
+
+    Attributes:
+        layer: The layer that has it.
+        variable: `(channels,)`, a Keras variable.
+        slot: Name of the constraint in the layer's config; None if it is not trained.
+        channels: The channels that shall be zero, bool `(channels,)`.
+    """
+
+    layer: Any
+    variable: Any
+    slot: str | None
+    channels: np.ndarray
+
+
+def is_reader(operation: Operation) -> bool:
+    """Whether an operation sums over channels: a weighted sum that is not depthwise."""
+    return operation.kind == "weighted_sum" and operation.params.axes != DEPTHWISE
+
+
+def mixes_channels(operation: Operation) -> bool:
+    """Whether an output channel depends on other input channels, but for weighted sums."""
+    params = operation.params
+    if operation.kind == "elementwise":
+        return isinstance(params, Elementwise) and params.function in _MIXING
+    if operation.kind == "scale":
+        # A normalisation by statistics of the sample itself is no affine map.
+        return not isinstance(params, Affine)
+    known = (*_CHANNELWISE, *_MERGES, "weighted_sum", "routing", "input")
+    return operation.kind not in known
+
+
+class ChannelGraph:
+    """The channels of a model.
+
+    Args:
+        im: The model; weights are read when they are needed.
+    """
+
+    def __init__(self, im: InstrumentedModel) -> None:
+        self.im = im
+        self.sources = {o.name: _sources(o) for o in im.operations if o.kind == "routing"}
+        self._at_zero = {o.name: _is_zero_at_zero(o) for o in im.operations if _is_fixed(o)}
+
+    def gone(self, pruned: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return which channels are to be zero, if some weighted sums' are.
+
+        Args:
+            pruned: Name of a weighted sum → bool `(channels,)`.
+
+        Returns:
+            Operation name → bool `(channels,)`.
+        """
+        gone: dict[str, np.ndarray] = {}
+        for operation in self.im.operations:
+            states = [gone[name] for name in operation.inputs]
+            if is_reader(operation) or operation.kind == "input" or mixes_channels(operation):
+                state = np.zeros(operation.shape[-1], bool)
+            else:
+                state = self.hand_on(operation, states)
+            gone[operation.name] = state | pruned.get(operation.name, False)
+        return gone
+
+    def zeros(self) -> dict[str, np.ndarray]:
+        """Return which channels are zero for every input: operation name → bool `(channels,)`."""
+        zero: dict[str, np.ndarray] = {}
+        for operation in self.im.operations:
+            states = [zero[name] for name in operation.inputs]
+            zero[operation.name] = self._zero(operation, states)
+        return zero
+
+    def offsets(self, gone: Mapping[str, np.ndarray]) -> Iterator[Offset]:
+        """Yield the biases and shifts that must vanish for channels to be gone."""
+        seen: dict[int, Offset] = {}
+        for operation in self.im.operations:
+            for variable, slot in _shifts(operation):
+                channels = gone[operation.name]
+                if id(variable) in seen:  # a shared layer: gone only if it is at every call
+                    channels = channels & seen[id(variable)].channels
+                seen[id(variable)] = Offset(operation.keras_layer, variable, slot, channels)
+        yield from (offset for offset in seen.values() if offset.channels.any())
+
+    def hand_on(self, operation: Operation, states: list[np.ndarray]) -> np.ndarray:
+        """Return the state of an operation's channels from those of its inputs'.
+
+        A channel has the state if all channels that it is made of have it; a product, if
+        one of its factors has it.
+        """
+        if operation.kind == "routing":
+            state = np.ones(operation.shape[-1], bool)
+            channels, sources = self.sources[operation.name]
+            state[channels[~np.concatenate(states)[sources]]] = False
+            return state
+        if operation.kind == "weighted_sum":
+            return np.repeat(states[0], operation.shape[-1] // len(states[0]))
+        mapped = [np.broadcast_to(state, operation.shape[-1:]) for state in states]
+        join = np.logical_or if operation.kind == "multiply" else np.logical_and
+        return join.reduce(mapped)
+
+    def _zero(self, operation: Operation, states: list[np.ndarray]) -> np.ndarray:
+        if operation.kind == "input" or mixes_channels(operation):
+            return np.zeros(operation.shape[-1], bool)
+        if operation.kind == "weighted_sum":
+            return _zero_sums(operation.params, states[0])
+        state = self.hand_on(operation, states)
+        if operation.name in self._at_zero:
+            return state & self._at_zero[operation.name]
+        if isinstance(operation.params, Affine):
+            offset = np.broadcast_to(operation.params.read()[1], operation.shape)
+            return state & ~offset.reshape(-1, operation.shape[-1]).any(axis=0)
+        return state
+
+
+def _zero_sums(synapses: Synapses, zero: np.ndarray) -> np.ndarray:
+    """Return which outputs have no bias and no synapse to an input that is not zero."""
+    weights = synapses.matrix() != 0
+    groups = synapses.groups
+    live = ~zero.reshape(groups, 1, -1)
+    split = weights.reshape(*weights.shape[:2], groups, -1).any(axis=0)
+    fed = (split & live.transpose(2, 0, 1)).any(axis=0).ravel()
+    bias = synapses.read_bias()
+    return ~fed if bias is None else ~fed & (bias == 0)
+
+
+def _shifts(operation: Operation) -> list[tuple[Any, str | None]]:
+    """Return the variables of an operation that shift its channels, with their constraints."""
+    if operation.kind == "weighted_sum":
+        bias = operation.params.bias()
+        return [] if bias is None else [(bias, "bias_constraint")]
+    layer = operation.keras_layer
+    if not isinstance(layer, keras.layers.BatchNormalization) or not is_last_axis(layer, operation):
+        return []
+    shifts: list[tuple[Any, str | None]] = [(layer.moving_mean, None)]
+    return [*shifts, (layer.beta, "beta_constraint")] if layer.center else shifts
+
+
+def is_last_axis(layer: keras.layers.BatchNormalization, operation: Operation) -> bool:
+    """Whether a batch normalisation is over the last axis."""
+    return layer.axis in (-1, len(operation.shape))
+
+
+def _is_fixed(operation: Operation) -> bool:
+    """Whether an operation's value at zero does not depend on weights that may change."""
+    return operation.kind in ("rectify", "elementwise") and not mixes_channels(operation)
+
+
+def _is_zero_at_zero(operation: Operation) -> np.ndarray:
+    """Return for which channels an operation turns zero into zero."""
+    zeros = (keras.ops.zeros((1, *shape)) for shape in operation.input_shapes)
+    value = keras.ops.convert_to_numpy(operation.compute(*zeros))
+    return ~value.reshape(-1, operation.shape[-1]).any(axis=0)
+
+
+def _sources(operation: Operation) -> tuple[np.ndarray, np.ndarray]:
+    """Return which channels a routing operation joins: output channels, input channels.
+
+    Input channels count through all inputs.
+    """
+    sources = routing_map(operation).reshape(-1, operation.shape[-1])
+    sizes = [int(np.prod(shape)) for shape in operation.input_shapes]
+    first = np.concatenate([[0], np.cumsum([shape[-1] for shape in operation.input_shapes])])
+    channel_of = np.concatenate(
+        [
+            begin + np.arange(size) % shape[-1]
+            for begin, size, shape in zip(first, sizes, operation.input_shapes, strict=False)
+        ]
+    )
+    outputs = np.broadcast_to(np.arange(operation.shape[-1]), sources.shape)
+    moved = sources != INSERTED
+    pairs = np.unique(np.stack([outputs[moved], channel_of[sources[moved]]]), axis=1)
+    return pairs[0], pairs[1]

@@ -1,0 +1,118 @@
+"""Scores for each class, kept apart so that any set of target classes is a sum."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["ClassScores", "Scores", "check_classes"]
+
+Scores = dict[str, np.ndarray]
+
+_FORMAT = "nnslicer_tf class scores 1"
+
+
+class ClassScores(Mapping[int, Scores]):
+    """The scores of each class: class → kernel name → array of the kernel's shape.
+
+    Args:
+        by_class: The scores by class.
+    """
+
+    def __init__(self, by_class: Mapping[int, Scores]) -> None:
+        self._by_class = dict(by_class)
+
+    def __getitem__(self, target: int) -> Scores:
+        return self._by_class[target]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._by_class)
+
+    def __len__(self) -> int:
+        return len(self._by_class)
+
+    def total(self, classes: Iterable[int] | None = None) -> Scores:
+        """Return the scores of a set of target classes together: the sum.
+
+        Args:
+            classes: The target classes; all by default.
+
+        Raises:
+            InvalidArgumentError: if the set is empty, or has a class without scores.
+        """
+        wanted = list(self) if classes is None else sorted(set(classes))
+        if not wanted:
+            raise InvalidArgumentError("The set of target classes is empty: name at least one.")
+        for target in wanted:
+            if target not in self._by_class:
+                raise InvalidArgumentError(
+                    f"There are no scores for class {target!r}; there are some for "
+                    f"{', '.join(map(str, self))}."
+                )
+        kernels = self._by_class[wanted[0]]
+        return {name: sum(self._by_class[c][name] for c in wanted) for name in kernels}
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table: for each class and kernel, how many synapses have a score."""
+        import pandas as pd
+
+        rows = [
+            (target, name, int(np.count_nonzero(score)), score.size)
+            for target, scores in self.items()
+            for name, score in scores.items()
+        ]
+        return pd.DataFrame(rows, columns=["class", "kernel", "scored", "synapses"])
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the scores to an .npz file, replacing it only when all is written."""
+        kernels = list(next(iter(self.values()), {}))
+        header = {"classes": [int(target) for target in self], "kernels": kernels}
+        arrays = {f"{c}/{i}": self[c][name] for c in self for i, name in enumerate(kernels)}
+        write_archive(path, _FORMAT, header, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "ClassScores":
+        """Read scores.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            CorruptFileError: if the file is damaged, or holds something else.
+        """
+        header, arrays = read_archive(path, _FORMAT, "file of class scores")
+        kernels = list(enumerate(header["kernels"]))
+        return cls({c: {n: arrays[f"{c}/{i}"] for i, n in kernels} for c in header["classes"]})
+
+    def __repr__(self) -> str:
+        synapses = sum(score.size for score in next(iter(self.values()), {}).values())
+        return f"ClassScores({len(self)} classes, {synapses:,} synapses)"
+
+
+def check_classes(
+    im: InstrumentedModel, y: np.ndarray, classes: Iterable[int] | None = None
+) -> list[int]:
+    """Return the target classes in order; all of `y` by default.
+
+    Raises:
+        InvalidArgumentError: if there are none, or the model or the samples do not have one.
+    """
+    present = np.unique(y)
+    wanted = present.tolist() if classes is None else sorted(set(classes))
+    if not wanted:
+        raise InvalidArgumentError("The set of target classes is empty: name at least one.")
+    outputs = im[im.logit_operation].shape[-1]
+    for target in wanted:
+        if not isinstance(target, (int, np.integer)) or not 0 <= target < outputs:
+            raise InvalidArgumentError(
+                f"The model has no class {target!r}: its classes are 0 … {outputs - 1}."
+            )
+        if target not in present:
+            raise InvalidArgumentError(f"There are no samples of class {target}.")
+    return [int(target) for target in wanted]

@@ -1,0 +1,206 @@
+"""Masks of weights that hold: weights that are zero stay zero, also in training.
+
+A mask is a kernel constraint, `WeightMask`, which Keras applies after every step of an
+optimiser, saves with its layer and loads again. Weights can also be masked for good, with
+nothing that holds them: `without_masks`.
+
+Cost: a copy of the model; in a file, one bit for each weight.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.pruning._channels import ChannelGraph, Offset
+from nnslicer_tf.pruning._rebuild import rebuild
+from nnslicer_tf.pruning.weight_mask import WeightMask
+
+__all__ = [
+    "MaskPlan",
+    "apply_masks",
+    "check_masks",
+    "kernel_layers",
+    "masks",
+    "read_mask",
+    "without_masks",
+]
+
+_KERNELS = ("kernel_constraint", "depthwise_constraint", "pointwise_constraint")
+_SLOTS = (*_KERNELS, "bias_constraint", "beta_constraint")
+
+
+def masks(model: keras.Model) -> dict[str, np.ndarray]:
+    """Return the masks that hold in a model.
+
+    Args:
+        model: A model of `prune`, `apply_masks` or `compact`, or one loaded from its file.
+
+    Returns:
+        Kernel name → bool array of the kernel's shape, true where weights are kept; only
+        for kernels that have a mask.
+    """
+    owners = kernel_layers(InstrumentedModel(model))
+    found = {name: read_mask(layer, slot) for name, (layer, slot) in owners.items() if slot}
+    return {name: mask for name, mask in found.items() if mask is not None}
+
+
+def apply_masks(model: keras.Model, keep: Mapping[str, np.ndarray]) -> keras.Model:
+    """Return a copy whose kernels are masked; the masks hold in training and in files.
+
+    A neuron that keeps no synapse is pruned as a whole: its bias becomes zero for good, and
+    so does what a batch normalisation behind it would add.
+
+    Args:
+        model: Any model that `InstrumentedModel` takes; the copy of a subclassed one is
+            functional.
+        keep: Kernel name → bool array of the kernel's shape, false where weights become
+            zero. Kernels that are not named stay as they are; masks that the model has
+            already hold on.
+
+    Raises:
+        InvalidArgumentError: if there is no such kernel, or its shape is another.
+        UnsupportedLayerError: if a layer cannot be masked: it takes no constraint on its
+            kernel, or has another one.
+    """
+    im = InstrumentedModel(model)
+    return MaskPlan(im).apply(keep)
+
+
+def without_masks(model: keras.Model) -> keras.Model:
+    """Return a copy without its masks: equal weights, but training may change them all.
+
+    Its file loads where this package is not installed.
+
+    Args:
+        model: A masked model.
+    """
+    im = InstrumentedModel(model)
+    layers = {id(o.keras_layer): o.keras_layer for o in im.operations if o.keras_layer}
+    configs = {
+        key: {slot: None for slot in _SLOTS if read_mask(layer, slot) is not None}
+        for key, layer in layers.items()
+    }
+    return rebuild(im, {}, configs)
+
+
+class MaskPlan:
+    """How to mask one model, again and again.
+
+    Args:
+        im: The model.
+    """
+
+    def __init__(self, im: InstrumentedModel) -> None:
+        self.im = im
+        self._graph = ChannelGraph(im)
+        self._operations: dict[str, list[str]] = {}
+        for operation in im.operations:
+            if operation.kind == "weighted_sum":
+                self._operations.setdefault(operation.params.name, []).append(operation.name)
+
+    def apply(self, keep: Mapping[str, np.ndarray]) -> keras.Model:
+        """Return a masked copy; see `apply_masks`."""
+        keep = check_masks(self.im, keep)
+        owners = kernel_layers(self.im)
+        configs: dict[int, dict[str, Any]] = {}
+        for name, mask in keep.items():
+            layer, slot = owners[name]
+            _check_slot(layer, slot, name)
+            present = read_mask(layer, slot)
+            keep[name] = mask if present is None else mask & present
+            configs.setdefault(id(layer), {})[slot] = _serialized(keep[name])
+        for offset in self._offsets(keep):
+            if offset.slot:
+                present = read_mask(offset.layer, offset.slot)
+                kept = ~offset.channels if present is None else ~offset.channels & present
+                configs.setdefault(id(offset.layer), {})[offset.slot] = _serialized(kept)
+        return rebuild(self.im, self.values(keep), configs)
+
+    def values(self, keep: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
+        """Return what masking assigns: id of a variable of the model → its value, masked."""
+        kernels = self.im.kernels
+        values = {
+            id(kernels[name].variable()): np.where(mask, kernels[name].kernel(), 0)
+            for name, mask in keep.items()
+        }
+        for offset in self._offsets(keep):
+            value = keras.ops.convert_to_numpy(offset.variable)
+            values[id(offset.variable)] = np.where(offset.channels, 0, value)
+        return values
+
+    def _offsets(self, keep: Mapping[str, np.ndarray]) -> list[Offset]:
+        """Return the offsets of the neurons that keep no synapse."""
+        pruned = {}
+        for name, mask in keep.items():
+            dead = ~self.im.kernels[name].from_kernel(mask).any(axis=(0, 1))
+            pruned |= dict.fromkeys(self._operations[name], dead)
+        return list(self._graph.offsets(self._graph.gone(pruned)))
+
+
+def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[Any, str | None]]:
+    """Return kernel name → its layer, and the name of its constraint in the layer's config."""
+    owners: dict[str, tuple[Any, str | None]] = {}
+    for operation in im.operations:
+        if operation.kind == "weighted_sum":
+            name, layer = operation.params.name, operation.keras_layer
+            owners.setdefault(name, (layer, _slot(name, layer)))
+    return owners
+
+
+def read_mask(layer: Any, slot: str) -> np.ndarray | None:
+    """Return the mask in a constraint of a layer; None if it is none of ours."""
+    constraint = getattr(layer, slot, None)
+    return constraint.mask if isinstance(constraint, WeightMask) else None
+
+
+def check_masks(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return masks as bool arrays, after a look at their names and shapes.
+
+    Raises:
+        InvalidArgumentError: if there is no such kernel, or its shape is another.
+    """
+    kernels = im.kernels
+    for name, mask in keep.items():
+        if name not in kernels:
+            raise InvalidArgumentError(
+                f"The model has no kernel {name!r}. It has: {', '.join(kernels)}."
+            )
+        if np.shape(mask) != kernels[name].shape:
+            raise InvalidArgumentError(
+                f"An array for kernel '{name}' has shape {np.shape(mask)}, expected the "
+                f"kernel's, {kernels[name].shape}."
+            )
+    return {name: np.asarray(mask, bool) for name, mask in keep.items()}
+
+
+def _serialized(mask: np.ndarray) -> dict[str, Any]:
+    return keras.constraints.serialize(WeightMask(mask))
+
+
+def _slot(kernel: str, layer: Any) -> str | None:
+    config = layer.get_config()
+    part = kernel.rpartition("/")[2]
+    is_separable = part in ("depthwise", "pointwise") and "pointwise_constraint" in config
+    names = [f"{part}_constraint"] if is_separable else ["kernel_constraint"]
+    slots = (slot for slot in (*names, "depthwise_constraint") if slot in config)
+    return next(slots, None)
+
+
+def _check_slot(layer: Any, slot: str | None, kernel: str) -> None:
+    kind = type(layer).__name__
+    if slot is None:
+        raise UnsupportedLayerError(
+            f"Kernel '{kernel}' ({kind}) cannot be masked: the layer takes no kernel_constraint. "
+            "Leave the kernel out, or give the layer one."
+        )
+    present = getattr(layer, slot, None)
+    if present is not None and not isinstance(present, WeightMask):
+        raise UnsupportedLayerError(
+            f"Kernel '{kernel}' ({kind}) cannot be masked: it has another constraint, "
+            f"{type(present).__name__}, which the mask would replace. Leave the kernel out, or "
+            f"build the layer without {slot}."
+        )

@@ -1,0 +1,104 @@
+"""Pruning by scores (NNSlicer, section 6.2.1)."""
+
+from collections.abc import Mapping
+from numbers import Real
+
+import keras
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.pruning.masks import MaskPlan
+
+__all__ = ["global_ratios", "keep_masks", "prune"]
+
+Ratio = float | Mapping[str, float]
+
+
+def prune(model: keras.Model, scores: Mapping[str, np.ndarray], ratio: Ratio) -> keras.Model:
+    """Return a copy without the synapses of the smallest scores.
+
+    Of each layer's synapses S, the first ⌊ratio · |S|⌋ by ascending |score| become zero and
+    stay so in training (see `apply_masks`), ties by position; a neuron whose synapses are
+    all pruned is pruned with its bias and normalisation.
+
+    Args:
+        model: Any model that `InstrumentedModel` takes; the copy of a subclassed one is
+            functional.
+        scores: Kernel name → array of the kernel's shape, as of `scores`. Kernels that are
+            not named are not pruned.
+        ratio: Share of the synapses of every layer to prune, 0 ≤ ratio < 1; or a share for
+            each kernel by name, as of `global_ratios`.
+
+    Raises:
+        InvalidArgumentError: if a ratio is out of range, a kernel does not exist, or scores
+            have another shape or are NaN.
+        UnsupportedLayerError: if a layer cannot be masked.
+    """
+    keep = keep_masks(scores, ratio)
+    return MaskPlan(InstrumentedModel(model)).apply(keep)
+
+
+def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.ndarray]:
+    """Return which synapses pruning keeps: kernel name → bool array of its shape.
+
+    Arguments and errors are those of `prune`.
+    """
+    ratios = _ratios(scores, ratio)
+    return {name: _keep(name, np.asarray(s), ratios[name]) for name, s in scores.items()}
+
+
+def global_ratios(scores: Mapping[str, np.ndarray], ratio: float) -> dict[str, float]:
+    """Return each kernel's share of the synapses that are the smallest of the whole model.
+
+    Args:
+        scores: Kernel name → scores, comparable between kernels.
+        ratio: Share of all synapses together, 0 ≤ ratio < 1.
+
+    Returns:
+        Kernel name → its ratio, for `prune`; a kernel keeps at least one synapse.
+
+    Raises:
+        InvalidArgumentError: if the ratio is out of range.
+    """
+    _check_ratio(ratio)
+    sizes = [np.size(score) for score in scores.values()]
+    kernel_of = np.repeat(np.arange(len(sizes)), sizes)
+    magnitudes = np.concatenate([np.abs(score).ravel() for score in scores.values()])
+    pruned = np.argsort(magnitudes, kind="stable")[: int(ratio * len(magnitudes))]
+    counts = np.bincount(kernel_of[pruned], minlength=len(sizes))
+    return {
+        name: min(count, size - 1) / size
+        for name, count, size in zip(scores, counts, sizes, strict=True)
+    }
+
+
+def _keep(name: str, score: np.ndarray, ratio: float) -> np.ndarray:
+    if np.isnan(score).any():
+        raise InvalidArgumentError(f"The scores of kernel '{name}' are NaN in places.")
+    # 0.29 · 100 is a little less than 29.
+    count = int(ratio * score.size + 1e-9)
+    keep = np.ones(score.size, bool)
+    keep[np.argsort(np.abs(score), axis=None, kind="stable")[:count]] = False
+    return keep.reshape(score.shape)
+
+
+def _ratios(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, float]:
+    ratios = dict(ratio) if isinstance(ratio, Mapping) else dict.fromkeys(scores, ratio)
+    for value in ratios.values():
+        _check_ratio(value)
+    missing = [name for name in scores if name not in ratios]
+    if missing:
+        raise InvalidArgumentError(
+            f"There is no ratio for kernel {missing[0]!r}, which has scores. There are ratios "
+            f"for: {', '.join(ratios)}."
+        )
+    return ratios
+
+
+def _check_ratio(ratio: float) -> None:
+    is_number = isinstance(ratio, Real) and not isinstance(ratio, bool)
+    if not is_number or not 0 <= ratio < 1:
+        raise InvalidArgumentError(
+            f"ratio is the share of synapses to prune, 0 ≤ ratio < 1. Received: {ratio!r}"
+        )

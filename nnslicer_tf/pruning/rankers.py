@@ -1,0 +1,289 @@
+"""Rankers: how much each synapse matters (NNSlicer, section 6.2.2).
+
+A ranker gives every synapse a score; pruning removes those whose score is smallest in
+magnitude, protection hides those whose score is largest. `scores(im, "weight")` calls one
+by name.
+
+Adding a ranker: subclass `Ranker`, write `scores`, and add a line to `RANKERS`. One that
+ranks for target classes by samples subclasses `ClassRanker` and writes `class_scores`.
+
+Cost: nothing but for the rankers by samples. Those walk every sample once, whatever the
+number of sets of target classes: what a class contributes is kept, and sets are sums.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nnslicer_tf._random import as_generator
+from nnslicer_tf.baselines import effective_paths
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.pruning.class_scores import ClassScores, Scores, check_classes
+from nnslicer_tf.slicing import Profile, Slicer
+
+__all__ = [
+    "RANKERS",
+    "ChannelRanker",
+    "ClassRanker",
+    "EffectivePathRanker",
+    "NNSlicerRanker",
+    "RandomRanker",
+    "Ranker",
+    "WeightRanker",
+    "scores",
+]
+
+
+class Ranker(ABC):
+    """Scores the synapses of a model."""
+
+    @abstractmethod
+    def scores(
+        self,
+        im: InstrumentedModel,
+        x: np.ndarray | None = None,
+        y: np.ndarray | None = None,
+        classes: Iterable[int] | None = None,
+    ) -> Scores:
+        """Return kernel name → scores of the kernel's shape.
+
+        Args:
+            im: The model.
+            x: Samples `(samples, *input_shape)`, for rankers that need some.
+            y: Their classes, `(samples,)` integers.
+            classes: The target classes; all of `y` by default.
+
+        Raises:
+            InvalidArgumentError: for samples, labels or classes that do not fit.
+        """
+
+
+@dataclass(frozen=True)
+class WeightRanker(Ranker):
+    """Magnitude of the weight (Han et al., ICLR 2016)."""
+
+    def scores(
+        self,
+        im: InstrumentedModel,
+        x: np.ndarray | None = None,
+        y: np.ndarray | None = None,
+        classes: Iterable[int] | None = None,
+    ) -> Scores:
+        """Return |w|; samples and classes do not matter."""
+        return {name: np.abs(kernel.kernel()) for name, kernel in im.kernels.items()}
+
+
+@dataclass(frozen=True)
+class ChannelRanker(Ranker):
+    """Mean magnitude of the weights that lead to a neuron, the same for all of its synapses."""
+
+    def scores(
+        self,
+        im: InstrumentedModel,
+        x: np.ndarray | None = None,
+        y: np.ndarray | None = None,
+        classes: Iterable[int] | None = None,
+    ) -> Scores:
+        """Return the mean of |w| over each neuron's synapses."""
+        result = {}
+        for name, kernel in im.kernels.items():
+            weights = np.abs(kernel.matrix())
+            means = weights.mean(axis=(0, 1), keepdims=True)
+            result[name] = kernel.to_kernel(np.broadcast_to(means, weights.shape))
+        return result
+
+
+@dataclass(frozen=True)
+class RandomRanker(Ranker):
+    """Random scores, between 0 and 1.
+
+    Attributes:
+        rng: Draws them; an int gives the same scores each time.
+    """
+
+    rng: int | np.random.Generator = 0
+
+    def scores(
+        self,
+        im: InstrumentedModel,
+        x: np.ndarray | None = None,
+        y: np.ndarray | None = None,
+        classes: Iterable[int] | None = None,
+    ) -> Scores:
+        """Return random numbers."""
+        generator = as_generator(self.rng)
+        return {name: generator.random(kernel.shape) for name, kernel in im.kernels.items()}
+
+
+@dataclass(frozen=True)
+class ClassRanker(Ranker):
+    """A ranker by samples of the target classes.
+
+    Attributes:
+        correct_only: Use only the samples that the model classifies correctly.
+    """
+
+    correct_only: bool = field(default=True, kw_only=True)
+
+    @abstractmethod
+    def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
+        """Return the scores for one class, by samples of it."""
+
+    def by_class(
+        self,
+        im: InstrumentedModel,
+        x: np.ndarray,
+        y: np.ndarray,
+        classes: Iterable[int] | None = None,
+    ) -> ClassScores:
+        """Return the scores of each class, of which `ClassScores.total` sums any set.
+
+        Arguments and errors are those of `scores`.
+        """
+        wanted = check_classes(im, y, classes)
+        _check_samples(x, y)
+        right = np.ones(len(x), bool)
+        if self.correct_only:
+            right = np.argmax(im.logits(x), axis=-1) == y
+        found = {}
+        for target in wanted:
+            chosen = x[right & (np.asarray(y) == target)]
+            if not len(chosen):
+                raise InvalidArgumentError(
+                    f"There are no samples of class {target} that the model classifies "
+                    "correctly. Give more, or rank with correct_only=False."
+                )
+            found[target] = self.class_scores(im, chosen, target)
+        return ClassScores(found)
+
+    def scores(
+        self,
+        im: InstrumentedModel,
+        x: np.ndarray | None = None,
+        y: np.ndarray | None = None,
+        classes: Iterable[int] | None = None,
+    ) -> Scores:
+        """Return the sum of the target classes' scores; see `Ranker.scores`."""
+        if x is None or y is None:
+            raise InvalidArgumentError(
+                f"{type(self).__name__} ranks by samples: give x and y, the labelled samples."
+            )
+        return self.by_class(im, x, y, classes).total()
+
+
+@dataclass(frozen=True)
+class NNSlicerRanker(ClassRanker):
+    """Contributions of the synapses to the target classes: slices (section 6.2.1).
+
+    The slice of each class is that of its samples for its own output.
+
+    Attributes:
+        profile: The model's profile; by default that of the given samples. The paper takes
+            the whole training set.
+        theta: Threshold θ of the slices; 0 is far cheaper.
+        granularity: "activation" or "channel", as of `Slicer`.
+        progress: Show progress bars.
+    """
+
+    profile: Profile | None = None
+    theta: float = 0.3
+    granularity: str = "activation"
+    progress: bool = True
+
+    def by_class(
+        self,
+        im: InstrumentedModel,
+        x: np.ndarray,
+        y: np.ndarray,
+        classes: Iterable[int] | None = None,
+    ) -> ClassScores:
+        """Return the contributions for each class; see `ClassRanker.by_class`."""
+        check_classes(im, y, classes)
+        profile = self.profile or Profile.from_data(im, x, progress=self.progress)
+        slicer = Slicer(
+            im, profile, self.theta, self.granularity, workers=0, progress=self.progress
+        )
+        return _Slicing(slicer, correct_only=self.correct_only).by_class(im, x, y, classes)
+
+    def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
+        """Return the contributions for one class."""
+        return self.by_class(im, x, np.full(len(x), target)).total()
+
+
+@dataclass(frozen=True)
+class _Slicing(ClassRanker):
+    """Contributions by a slicer, which is laid out once for all classes."""
+
+    slicer: Slicer
+
+    def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
+        return self.slicer.slice(x, outputs=[target]).synapses
+
+
+@dataclass(frozen=True)
+class EffectivePathRanker(ClassRanker):
+    """How many effective paths a synapse is on (Qiu et al., CVPR 2019).
+
+    Attributes:
+        theta: Share of a neuron's value that its contributors must reach.
+        progress: Show progress bars.
+    """
+
+    theta: float = 0.5
+    progress: bool = True
+
+    def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
+        """Return the number of samples whose path takes each synapse."""
+        paths = effective_paths(im, x, self.theta, progress=self.progress)
+        counts = np.asarray(paths.sum(axis=0, dtype=np.int64)).ravel()
+        sizes = [kernel.size for kernel in im.kernels.values()]
+        parts = np.split(counts, np.cumsum(sizes)[:-1])
+        kernels = im.kernels.items()
+        return {n: part.reshape(k.shape) for (n, k), part in zip(kernels, parts, strict=True)}
+
+
+RANKERS: dict[str, type[Ranker]] = {
+    "nnslicer": NNSlicerRanker,
+    "effective_path": EffectivePathRanker,
+    "weight": WeightRanker,
+    "channel": ChannelRanker,
+    "random": RandomRanker,
+}
+"""The rankers by name."""
+
+
+def scores(
+    im: InstrumentedModel,
+    method: str | Ranker,
+    x: np.ndarray | None = None,
+    y: np.ndarray | None = None,
+    classes: Iterable[int] | None = None,
+) -> Scores:
+    """Return how much each synapse matters: kernel name → array of the kernel's shape.
+
+    Args:
+        im: The model.
+        method: A name in `RANKERS`, or a ranker with options of its own.
+        x: Samples `(samples, *input_shape)`; "nnslicer" and "effective_path" need them.
+        y: Their classes, `(samples,)` integers.
+        classes: The target classes; by default all of `y` ("NNSlicer all").
+
+    Raises:
+        InvalidArgumentError: for an unknown method, or samples, labels or classes that do
+            not fit.
+    """
+    if isinstance(method, Ranker):
+        return method.scores(im, x, y, classes)
+    if method not in RANKERS:
+        raise InvalidArgumentError(
+            f"Unknown method {method!r} of ranking. There are: {', '.join(RANKERS)}."
+        )
+    return RANKERS[method]().scores(im, x, y, classes)
+
+
+def _check_samples(x: np.ndarray, y: np.ndarray) -> None:
+    if len(x) != len(y):
+        raise InvalidArgumentError(f"x has {len(x)} samples, y has {len(y)} labels.")

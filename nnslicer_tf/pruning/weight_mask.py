@@ -1,0 +1,47 @@
+"""The constraint that keeps pruned weights at zero."""
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+__all__ = ["WeightMask"]
+
+
+@keras.saving.register_keras_serializable(package="nnslicer_tf")
+class WeightMask(keras.constraints.Constraint):
+    """Multiplies weights by a mask of zeros and ones, after every step of an optimiser.
+
+    It is saved with its layer: once `nnslicer_tf.pruning` is imported, Keras finds it when
+    it loads a model. `without_masks` makes models that load without this package.
+
+    Args:
+        mask: Array of the weights' shape, false (or 0) where weights are pruned.
+    """
+
+    def __init__(self, mask: np.ndarray | Sequence[Any]) -> None:
+        self.mask = np.array(mask, bool)
+        self.mask.setflags(write=False)
+
+    def __call__(self, w: Any) -> Any:
+        """Return the masked weights."""
+        w = keras.ops.convert_to_tensor(w)
+        return keras.ops.where(self.mask, w, keras.ops.zeros_like(w))
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the mask as text that JSON can hold, one bit for each weight."""
+        bits = base64.b64encode(np.packbits(self.mask)).decode()
+        return {"bits": bits, "shape": list(self.mask.shape)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "WeightMask":
+        """Return the constraint of a config."""
+        bits = np.frombuffer(base64.b64decode(config["bits"]), np.uint8)
+        count = int(np.prod(config["shape"]))
+        return cls(np.unpackbits(bits, count=count).reshape(config["shape"]))
+
+    def __repr__(self) -> str:
+        kept = np.count_nonzero(self.mask)
+        return f"WeightMask({kept:,} of {self.mask.size:,} weights kept)"
