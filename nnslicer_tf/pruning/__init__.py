@@ -21,6 +21,7 @@ from nnslicer_tf.pruning.rankers import (
     WeightRanker,
     scores,
 )
+from nnslicer_tf.pruning.removal import compact, mask_units, remove_units
 from nnslicer_tf.pruning.weight_mask import WeightMask
 
 __all__ = [
@@ -35,10 +36,13 @@ __all__ = [
     "WeightMask",
     "WeightRanker",
     "apply_masks",
+    "compact",
     "global_ratios",
     "keep_masks",
+    "mask_units",
     "masks",
     "prune",
+    "remove_units",
     "scores",
     "without_masks",
 ]

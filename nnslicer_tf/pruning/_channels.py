@@ -87,6 +87,21 @@ class ChannelGraph:
             gone[operation.name] = state | pruned.get(operation.name, False)
         return gone
 
+    def silent(self, gone: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return which of the channels that are to be zero are so once the offsets vanish.
+
+        Behind an activation that is not zero at zero (a sigmoid) they are not.
+        """
+        silent: dict[str, np.ndarray] = {}
+        for operation in self.im.operations:
+            states = [silent[name] for name in operation.inputs]
+            state = gone[operation.name]
+            if operation.kind != "weighted_sum" and state.any():
+                state = state & self.hand_on(operation, states)
+                state = state & self._at_zero.get(operation.name, True)
+            silent[operation.name] = state
+        return silent
+
     def zeros(self) -> dict[str, np.ndarray]:
         """Return which channels are zero for every input: operation name → bool `(channels,)`."""
         zero: dict[str, np.ndarray] = {}
@@ -166,8 +181,9 @@ def is_last_axis(layer: keras.layers.BatchNormalization, operation: Operation) -
 
 
 def _is_fixed(operation: Operation) -> bool:
-    """Whether an operation's value at zero does not depend on weights that may change."""
-    return operation.kind in ("rectify", "elementwise") and not mixes_channels(operation)
+    """Whether masking does not change what an operation makes of zero."""
+    has_value = operation.kind in ("rectify", "elementwise", "scale")
+    return has_value and not mixes_channels(operation) and not _shifts(operation)
 
 
 def _is_zero_at_zero(operation: Operation) -> np.ndarray:

@@ -24,7 +24,9 @@ def rebuild(
     """
     pairs: list[tuple[Any, Any]] = []
 
-    def clone(layer: keras.layers.Layer) -> keras.layers.Layer:
+    def clone(layer: Any) -> Any:
+        if not isinstance(layer, keras.layers.Layer):  # `x + y` has nothing to copy
+            return layer
         config = {**layer.get_config(), **configs.get(id(layer), {})}
         pairs.append((layer, type(layer).from_config(config)))
         return pairs[-1][1]
@@ -34,7 +36,6 @@ def rebuild(
     if not copy.built:
         copy.build((None, *im.input_shape))
     for layer, new in pairs:
-        new.trainable = layer.trainable
         for variable, target in zip(layer.variables, new.variables, strict=True):
             value = values.get(id(variable))
             target.assign(variable if value is None else value)

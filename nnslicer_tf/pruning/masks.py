@@ -15,22 +15,24 @@ import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.pruning._channels import ChannelGraph, Offset
+from nnslicer_tf.pruning._channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning._rebuild import rebuild
 from nnslicer_tf.pruning.weight_mask import WeightMask
 
 __all__ = [
+    "SLOTS",
     "MaskPlan",
     "apply_masks",
     "check_masks",
     "kernel_layers",
     "masks",
     "read_mask",
+    "serialized",
     "without_masks",
 ]
 
 _KERNELS = ("kernel_constraint", "depthwise_constraint", "pointwise_constraint")
-_SLOTS = (*_KERNELS, "bias_constraint", "beta_constraint")
+SLOTS = (*_KERNELS, "bias_constraint", "beta_constraint")
 
 
 def masks(model: keras.Model) -> dict[str, np.ndarray]:
@@ -52,7 +54,8 @@ def apply_masks(model: keras.Model, keep: Mapping[str, np.ndarray]) -> keras.Mod
     """Return a copy whose kernels are masked; the masks hold in training and in files.
 
     A neuron that keeps no synapse is pruned as a whole: its bias becomes zero for good, and
-    so does what a batch normalisation behind it would add.
+    so does what a batch normalisation behind it would add. Where an activation still makes
+    something else of it (a sigmoid), the synapses that read it are masked.
 
     Args:
         model: Any model that `InstrumentedModel` takes; the copy of a subclassed one is
@@ -81,7 +84,7 @@ def without_masks(model: keras.Model) -> keras.Model:
     im = InstrumentedModel(model)
     layers = {id(o.keras_layer): o.keras_layer for o in im.operations if o.keras_layer}
     configs = {
-        key: {slot: None for slot in _SLOTS if read_mask(layer, slot) is not None}
+        key: {slot: None for slot in SLOTS if read_mask(layer, slot) is not None}
         for key, layer in layers.items()
     }
     return rebuild(im, {}, configs)
@@ -104,7 +107,7 @@ class MaskPlan:
 
     def apply(self, keep: Mapping[str, np.ndarray]) -> keras.Model:
         """Return a masked copy; see `apply_masks`."""
-        keep = check_masks(self.im, keep)
+        keep = self._complete(check_masks(self.im, keep))
         owners = kernel_layers(self.im)
         configs: dict[int, dict[str, Any]] = {}
         for name, mask in keep.items():
@@ -112,33 +115,52 @@ class MaskPlan:
             _check_slot(layer, slot, name)
             present = read_mask(layer, slot)
             keep[name] = mask if present is None else mask & present
-            configs.setdefault(id(layer), {})[slot] = _serialized(keep[name])
-        for offset in self._offsets(keep):
+            configs.setdefault(id(layer), {})[slot] = serialized(keep[name])
+        for offset in self._graph.offsets(self._gone(keep)):
             if offset.slot:
                 present = read_mask(offset.layer, offset.slot)
                 kept = ~offset.channels if present is None else ~offset.channels & present
-                configs.setdefault(id(offset.layer), {})[offset.slot] = _serialized(kept)
-        return rebuild(self.im, self.values(keep), configs)
+                configs.setdefault(id(offset.layer), {})[offset.slot] = serialized(kept)
+        return rebuild(self.im, self._values(keep), configs)
 
     def values(self, keep: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
-        """Return what masking assigns: id of a variable of the model → its value, masked."""
+        """Return what masking assigns: id of a variable of the model → its value, masked.
+
+        For those who try many masks: to assign costs less than to build copies.
+        """
+        return self._values(self._complete(keep))
+
+    def _values(self, keep: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
         kernels = self.im.kernels
         values = {
             id(kernels[name].variable()): np.where(mask, kernels[name].kernel(), 0)
             for name, mask in keep.items()
         }
-        for offset in self._offsets(keep):
+        for offset in self._graph.offsets(self._gone(keep)):
             value = keras.ops.convert_to_numpy(offset.variable)
             values[id(offset.variable)] = np.where(offset.channels, 0, value)
         return values
 
-    def _offsets(self, keep: Mapping[str, np.ndarray]) -> list[Offset]:
-        """Return the offsets of the neurons that keep no synapse."""
+    def _complete(self, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the masks without synapses to neurons that keep none, but are not zero."""
+        keep, gone = dict(keep), self._gone(keep)
+        silent = self._graph.silent(gone)
+        for operation in filter(is_reader, self.im.operations):
+            source = operation.inputs[0]
+            speaks = gone[source] & ~silent[source]
+            if speaks.any() and operation.params.groups == 1:
+                kernel = operation.params
+                mask = kernel.from_kernel(keep.get(kernel.name, np.ones(kernel.shape, bool)))
+                keep[kernel.name] = kernel.to_kernel(mask & ~speaks[:, None])
+        return keep
+
+    def _gone(self, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the channels of the neurons that keep no synapse, as far as they reach."""
         pruned = {}
         for name, mask in keep.items():
             dead = ~self.im.kernels[name].from_kernel(mask).any(axis=(0, 1))
             pruned |= dict.fromkeys(self._operations[name], dead)
-        return list(self._graph.offsets(self._graph.gone(pruned)))
+        return self._graph.gone(pruned)
 
 
 def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[Any, str | None]]:
@@ -177,7 +199,8 @@ def check_masks(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> dict[s
     return {name: np.asarray(mask, bool) for name, mask in keep.items()}
 
 
-def _serialized(mask: np.ndarray) -> dict[str, Any]:
+def serialized(mask: np.ndarray) -> dict[str, Any]:
+    """Return the config of a mask."""
     return keras.constraints.serialize(WeightMask(mask))
 
 

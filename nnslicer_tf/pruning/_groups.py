@@ -1,0 +1,150 @@
+"""Channels that can only be removed together, and those that cannot be removed at all."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from keras import layers
+
+from nnslicer_tf._layout import DEPTHWISE
+from nnslicer_tf.instrument import Operation
+from nnslicer_tf.pruning._channels import ChannelGraph, is_last_axis, is_reader, mixes_channels
+
+__all__ = ["ChannelGroups", "channel_groups"]
+
+_SUMS = (
+    *(layers.Dense, layers.Conv1D, layers.Conv2D, layers.Conv3D),
+    *(layers.DepthwiseConv1D, layers.DepthwiseConv2D),
+    *(layers.SeparableConv1D, layers.SeparableConv2D),
+    *(layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose),
+)
+# Routing that adapts to another number of channels by itself.
+_ADAPTING = (
+    *(layers.Flatten, layers.Concatenate, layers.RepeatVector),
+    *(layers.ZeroPadding1D, layers.ZeroPadding2D, layers.ZeroPadding3D),
+    *(layers.Cropping1D, layers.Cropping2D, layers.Cropping3D),
+    *(layers.UpSampling1D, layers.UpSampling2D, layers.UpSampling3D),
+)
+
+
+@dataclass(frozen=True)
+class ChannelGroups:
+    """Groups of channels, one for each set that hangs together.
+
+    Attributes:
+        of: Operation name → the number of each channel's group, int `(channels,)`.
+        fixed: Which groups must stay, bool `(groups,)`.
+    """
+
+    of: dict[str, np.ndarray]
+    fixed: np.ndarray
+
+
+def channel_groups(graph: ChannelGraph) -> ChannelGroups:
+    """Return the groups of a model's channels."""
+    operations = graph.im.operations
+    ends = np.cumsum([operation.shape[-1] for operation in operations])
+    numbers = {
+        o.name: np.arange(end - o.shape[-1], end) for o, end in zip(operations, ends, strict=True)
+    }
+    union = _Union(int(ends[-1]))
+    fixed = np.zeros(int(ends[-1]), bool)
+    first_call: dict[str, Operation] = {}
+    for operation in operations:
+        inputs = [numbers[name] for name in operation.inputs]
+        _tie(operation, inputs, numbers[operation.name], graph, union)
+        fixed[list(_fixed(operation, inputs, numbers[operation.name], graph))] = True
+        first = first_call.setdefault(re.sub(r"#\d+", "", operation.name), operation)
+        if first is not operation:  # a shared layer has the same channels at every call
+            here, there = (*operation.inputs, operation.name), (*first.inputs, first.name)
+            for a, b in zip(here, there, strict=True):
+                if len(numbers[a]) == len(numbers[b]):
+                    union.join(numbers[a], numbers[b])
+    for name in graph.im.output_operations:
+        fixed[numbers[name]] = True
+    roots, members = np.unique(union.roots(), return_inverse=True)
+    stays = np.zeros(len(roots), bool)
+    np.logical_or.at(stays, members, fixed)
+    return ChannelGroups({name: members[n] for name, n in numbers.items()}, stays)
+
+
+def _tie(
+    operation: Operation,
+    inputs: list[np.ndarray],
+    outputs: np.ndarray,
+    graph: ChannelGraph,
+    union: "_Union",
+) -> None:
+    """Join the channels that an operation makes of each other."""
+    if is_reader(operation):
+        return
+    if operation.kind == "routing":
+        channels, sources = graph.sources[operation.name]
+        union.join(outputs[channels], np.concatenate(inputs)[sources])
+    elif operation.kind == "weighted_sum":
+        union.join(outputs, np.repeat(inputs[0], len(outputs) // len(inputs[0])))
+    else:
+        for numbers in inputs:
+            if len(numbers) == len(outputs):
+                union.join(outputs, numbers)
+
+
+def _fixed(
+    operation: Operation, inputs: list[np.ndarray], outputs: np.ndarray, graph: ChannelGraph
+) -> Iterable[int]:
+    """Return the channels that must stay because of an operation."""
+    if not inputs or not _adapts(operation, graph):
+        return np.concatenate([*inputs, outputs])
+    return np.concatenate([n for n in inputs if not _fits(operation, n, outputs)] or [outputs[:0]])
+
+
+def _fits(operation: Operation, inputs: np.ndarray, outputs: np.ndarray) -> bool:
+    """Whether no channel is broadcast to many."""
+    elementwise = operation.kind not in ("routing", "weighted_sum")
+    return not elementwise or len(inputs) == len(outputs)
+
+
+def _adapts(operation: Operation, graph: ChannelGraph) -> bool:
+    """Whether an operation can be rebuilt for fewer channels."""
+    layer = operation.keras_layer
+    if mixes_channels(operation):
+        return False
+    if operation.kind == "weighted_sum":
+        is_grouped = operation.params.axes != DEPTHWISE and operation.params.groups > 1
+        return type(layer) in _SUMS and not is_grouped
+    if operation.kind == "routing" and not isinstance(layer, _ADAPTING):
+        return keeps_channels(operation, graph) and (
+            isinstance(layer, layers.Reshape) or operation.shape == operation.input_shapes[0]
+        )
+    if isinstance(layer, layers.BatchNormalization):
+        return is_last_axis(layer, operation)
+    return not getattr(layer, "weights", []) or type(layer) in (*_SUMS, layers.PReLU)
+
+
+def keeps_channels(operation: Operation, graph: ChannelGraph) -> bool:
+    """Whether each output channel of a routing operation is made of the same input channel."""
+    channels, sources = graph.sources[operation.name]
+    return len(operation.inputs) == 1 and np.array_equal(channels, sources)
+
+
+class _Union:
+    """Disjoint sets of the numbers 0 … size - 1."""
+
+    def __init__(self, size: int) -> None:
+        self._parents = list(range(size))
+
+    def join(self, a: np.ndarray, b: np.ndarray) -> None:
+        """Join the sets of a[i] and b[i], for each i."""
+        for x, y in zip(a.tolist(), b.tolist(), strict=True):
+            self._parents[self._root(x)] = self._root(y)
+
+    def roots(self) -> np.ndarray:
+        """Return a number that is the same for all members of a set."""
+        return np.array([self._root(x) for x in range(len(self._parents))])
+
+    def _root(self, x: int) -> int:
+        while self._parents[x] != x:
+            self._parents[x] = self._parents[self._parents[x]]
+            x = self._parents[x]
+        return x

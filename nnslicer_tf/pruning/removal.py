@@ -1,0 +1,187 @@
+"""Physical removal of dead neurons: smaller kernels, the same outputs.
+
+A channel (a filter, a unit) is removed if no weighted sum reads anything but zero from it,
+or none that itself matters reads it at all. What was made of it goes with it: its weights
+in batch normalisations, depthwise kernels and PReLUs, its rows in the kernels that read it,
+through pooling, `Flatten`, padding, `Concatenate` and merges.
+
+Limits. Channels that meet in an addition are removed only if all of them can be; the
+others stay, zero as they are. Around reshapes that move channels, grouped convolutions,
+layer normalisation and layers of your own, channels stay, and every layer keeps at least
+one. A neuron that is constant but not zero is not dead.
+
+Cost: a copy of the model and a pass over its weights.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers
+
+from nnslicer_tf._layout import DEPTHWISE, OUTPUTS_INPUTS
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.pruning._channels import ChannelGraph, is_reader
+from nnslicer_tf.pruning._groups import ChannelGroups, channel_groups
+from nnslicer_tf.pruning._rebuild import rebuild
+from nnslicer_tf.pruning.masks import SLOTS, MaskPlan, read_mask, serialized
+
+__all__ = ["compact", "mask_units", "remove_units"]
+
+Cuts = list[tuple[int, np.ndarray]]  # axis, what to keep of it
+
+
+def remove_units(model: keras.Model, keep: Mapping[str, np.ndarray]) -> keras.Model:
+    """Return a smaller copy without some units or filters, and without all that hung on them.
+
+    Its outputs are those of `mask_units`: a removed unit counts as zero wherever it is read.
+
+    Args:
+        model: Any model that `InstrumentedModel` takes; the copy of a subclassed one is
+            functional.
+        keep: Name of a layer with a kernel → bool array `(units,)`, false for the units or
+            filters to remove (of a separable convolution: those of its pointwise part).
+            Other layers keep theirs, as far as they still matter.
+
+    Raises:
+        InvalidArgumentError: if there is no such layer, or it has another number of units.
+        UnsupportedLayerError: if a layer cannot be masked (see `apply_masks`).
+    """
+    return compact(mask_units(model, keep))
+
+
+def mask_units(model: keras.Model, keep: Mapping[str, np.ndarray]) -> keras.Model:
+    """Return a copy of the same shape, in which some units or filters are zero for good.
+
+    Arguments and errors are those of `remove_units`.
+    """
+    im = InstrumentedModel(model)
+    kernels = {}
+    for operation in im.operations:
+        if operation.kind == "weighted_sum" and not operation.name.endswith(":depthwise"):
+            kernels[operation.layer] = operation.params
+    masks = {}
+    for name, mask in keep.items():
+        if name not in kernels:
+            raise InvalidArgumentError(
+                f"The model has no layer {name!r} with a kernel. It has: {', '.join(kernels)}."
+            )
+        kernel = kernels[name]
+        matrix = np.ones(kernel.matrix().shape, bool)
+        if np.shape(mask) != matrix.shape[-1:]:
+            raise InvalidArgumentError(
+                f"The mask for layer '{name}' has shape {np.shape(mask)}; it has "
+                f"{matrix.shape[-1]} units."
+            )
+        masks[kernel.name] = kernel.to_kernel(matrix & np.asarray(mask, bool))
+    return MaskPlan(im).apply(masks)
+
+
+def compact(model: keras.Model) -> keras.Model:
+    """Return a copy without dead neurons, with equal outputs.
+
+    Masks of what remains hold on.
+
+    Args:
+        model: Any model that `InstrumentedModel` takes, as a rule one that was pruned; the
+            copy of a subclassed one is functional.
+    """
+    im = InstrumentedModel(model)
+    graph = ChannelGraph(im)
+    groups = channel_groups(graph)
+    stays = _living(graph, groups)
+    kept = {name: stays[numbers] for name, numbers in groups.of.items()}
+    values: dict[int, np.ndarray] = {}
+    configs: dict[int, dict[str, Any]] = {}
+    for operation in im.operations:
+        layer = operation.keras_layer
+        if isinstance(layer, layers.Layer):
+            cuts = _cuts(operation, kept)
+            values |= _cut_values(layer, cuts)
+            entries = {**_sizes(operation, kept), **_cut_masks(layer, cuts)}
+            configs.setdefault(id(layer), {}).update(entries)
+    return rebuild(im, values, configs)
+
+
+def _living(graph: ChannelGraph, groups: ChannelGroups) -> np.ndarray:
+    """Return which groups matter, going back from those that must stay."""
+    zeros = graph.zeros()
+    stays = groups.fixed.copy()
+    before = -1
+    while before != stays.sum():
+        before = stays.sum()
+        for operation in reversed(graph.im.operations):
+            numbers = groups.of[operation.name]
+            if not stays[numbers].any():
+                stays[numbers[0]] = True
+            if is_reader(operation) and operation.params.groups == 1:
+                source = operation.inputs[0]
+                weights = operation.params.matrix()[:, :, stays[numbers]]
+                reads = weights.any(axis=(0, 2)) & ~zeros[source]
+                stays[groups.of[source][reads]] = True
+    return stays
+
+
+def _cuts(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[int, Cuts]:
+    """Return how an operation's variables shrink: id of a variable → axes to cut."""
+    outputs = kept[operation.name]
+    if operation.kind != "weighted_sum":
+        variables = getattr(operation.keras_layer, "weights", [])
+        is_sum = any(
+            hasattr(operation.keras_layer, name) for name in ("kernel", "pointwise_kernel")
+        )
+        return {} if is_sum else {id(v): [(-1, outputs)] for v in variables if _fits(v, outputs)}
+    inputs, kernel = kept[operation.inputs[0]], operation.params
+    if kernel.axes == DEPTHWISE:
+        cuts = {id(kernel.variable()): [(-2, inputs)]}
+    elif kernel.groups > 1:
+        return {}
+    elif kernel.axes == OUTPUTS_INPUTS:
+        cuts = {id(kernel.variable()): [(-2, outputs), (-1, inputs)]}
+    else:
+        cuts = {id(kernel.variable()): [(-2, inputs), (-1, outputs)]}
+    bias = kernel.bias()
+    return cuts if bias is None else {**cuts, id(bias): [(-1, outputs)]}
+
+
+def _fits(variable: Any, channels: np.ndarray) -> bool:
+    return len(variable.shape) > 0 and variable.shape[-1] == len(channels)
+
+
+def _cut(array: np.ndarray, cuts: Cuts) -> np.ndarray:
+    for axis, keep in cuts:
+        array = np.compress(keep, array, axis=axis)
+    return array
+
+
+def _cut_values(layer: layers.Layer, cuts: Mapping[int, Cuts]) -> dict[int, np.ndarray]:
+    return {
+        id(v): _cut(keras.ops.convert_to_numpy(v), cuts[id(v)])
+        for v in layer.weights
+        if id(v) in cuts
+    }
+
+
+def _cut_masks(layer: layers.Layer, cuts: Mapping[int, Cuts]) -> dict[str, Any]:
+    """Return the layer's masks for what remains; none where nothing is masked any more."""
+    entries: dict[str, Any] = {}
+    for slot in SLOTS:
+        mask = read_mask(layer, slot)
+        owner = next((v for v in layer.weights if v.constraint is getattr(layer, slot, 0)), None)
+        if mask is not None and id(owner) in cuts:
+            left = _cut(mask, cuts[id(owner)])
+            entries[slot] = None if left.all() else serialized(left)
+    return entries
+
+
+def _sizes(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return what a layer's config says of its number of channels."""
+    layer = operation.keras_layer
+    count = int(kept[operation.name].sum())
+    if isinstance(layer, layers.Reshape) and count < operation.shape[-1]:
+        return {"target_shape": (*operation.shape[:-1], count)}
+    if not is_reader(operation):
+        return {}
+    return {"units": count} if isinstance(layer, layers.Dense) else {"filters": count}
