@@ -21,6 +21,7 @@ from nnslicer_tf.pruning.rankers import (
     WeightRanker,
     scores,
 )
+from nnslicer_tf.pruning.refine import ties_by_weight, times_weight
 from nnslicer_tf.pruning.removal import compact, mask_units, remove_units
 from nnslicer_tf.pruning.weight_mask import WeightMask
 
@@ -44,5 +45,7 @@ __all__ = [
     "prune",
     "remove_units",
     "scores",
+    "ties_by_weight",
+    "times_weight",
     "without_masks",
 ]
