@@ -1,0 +1,64 @@
+"""Result tables in files: CSV and Markdown, headed by how they were made."""
+
+import datetime
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nnslicer_tf._files import atomic_path
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["markdown_table", "provenance", "write_table"]
+
+
+def provenance(**used: object) -> dict[str, object]:
+    """Return how a result is made: the command, `used`, machine, versions and date."""
+    packages = ("tensorflow", "keras", "numpy")
+    versions = ", ".join(f"{package} {version(package)}" for package in packages)
+    return {
+        "command": f"python {shlex.join(sys.argv)}",
+        **used,
+        "machine": f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        "versions": f"Python {platform.python_version()}, {versions}",
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def write_table(
+    path: str | os.PathLike, title: str, table: "pd.DataFrame", head: Mapping[str, object]
+) -> None:
+    """Write `path` with the endings .csv and .md, each whole or not at all.
+
+    Args:
+        path: The files' path without an ending.
+        title: Heading of the Markdown.
+        table: The rows.
+        head: What stands above them, see `provenance`.
+    """
+    path, lines = Path(path), [f"{key}: {value}" for key, value in head.items()]
+    with atomic_path(path.with_suffix(".csv")) as temporary:
+        comment = "".join(f"# {line}\n" for line in lines)
+        temporary.write_text(comment + table.to_csv(index=False, float_format="%.5g"))
+    with atomic_path(path.with_suffix(".md")) as temporary:
+        items = "\n".join(f"- {line}" for line in lines)
+        temporary.write_text(f"# {title}\n\n{items}\n\n{markdown_table(table)}\n")
+
+
+def markdown_table(table: "pd.DataFrame") -> str:
+    """Return a table as Markdown, numbers with four significant digits."""
+    rows = [table.columns, ["---"] * len(table.columns)]
+    rows += [[_cell(value) for value in row] for row in table.itertuples(index=False)]
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return "" if value != value else f"{value:.4g}"
+    return str(value)
