@@ -1,0 +1,53 @@
+"""DeepXplore: inputs on which models disagree, and how much of a model inputs exercise.
+
+    found = generate([model1, model2, model3], images, constraint="light")
+    found.inputs, found.predictions, found.seed_index
+    cov = NeuronCoverage(im, threshold=0.25)
+    cov.update(images); cov.total()
+
+`generate` searches; a `Constraint` says how inputs may change. A criterion of your own is a
+`Coverage`. `retrain` trains on what was found.
+"""
+
+from nnslicer_tf.deepxplore.constraints import (
+    CONSTRAINTS,
+    Blackout,
+    Constraint,
+    Light,
+    Occlusion,
+    Projection,
+)
+from nnslicer_tf.deepxplore.coverage import Coverage, NeuronCoverage
+from nnslicer_tf.deepxplore.criteria import (
+    BoundaryCoverage,
+    KMultisectionCoverage,
+    NeuronRanges,
+    StrongActivationCoverage,
+    TopKCoverage,
+)
+from nnslicer_tf.deepxplore.differences import Differences
+from nnslicer_tf.deepxplore.generate import generate
+from nnslicer_tf.deepxplore.neurons import Neurons
+from nnslicer_tf.deepxplore.published import published_lenet
+from nnslicer_tf.deepxplore.retrain import retrain
+
+__all__ = [
+    "CONSTRAINTS",
+    "Blackout",
+    "BoundaryCoverage",
+    "Constraint",
+    "Coverage",
+    "Differences",
+    "KMultisectionCoverage",
+    "Light",
+    "NeuronCoverage",
+    "NeuronRanges",
+    "Neurons",
+    "Occlusion",
+    "Projection",
+    "StrongActivationCoverage",
+    "TopKCoverage",
+    "generate",
+    "published_lenet",
+    "retrain",
+]

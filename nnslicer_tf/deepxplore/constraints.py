@@ -1,0 +1,206 @@
+"""How an input may be changed: light, occlusion, blackout, or a projection of one's own.
+
+A constraint turns a gradient into a direction of change (Pei et al., SOSP 2017, section
+6.2), and puts what comes out back among the valid inputs. One of your own is a
+`Constraint` with these methods, or merely a function `(x, seeds) -> x` that puts changed
+inputs back: `generate(..., constraint=function)`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+
+__all__ = [
+    "CONSTRAINTS",
+    "Blackout",
+    "Constraint",
+    "Light",
+    "Occlusion",
+    "Projection",
+    "find_constraint",
+]
+
+
+class Constraint:
+    """Any change at all; the base of the other constraints.
+
+    Attributes:
+        step: Change in one iteration where `generate` is not told another, root mean
+            square over the values that may change, for inputs within 0 … 1.
+    """
+
+    step: ClassVar[float] = 0.05
+
+    def begin(self, shape: tuple[int, ...], count: int, rng: np.random.Generator) -> np.ndarray:
+        """Return what the constraint keeps for each of `count` new seeds, `(count, …)`.
+
+        Args:
+            shape: Shape of one input.
+            count: Number of seeds.
+            rng: For what is drawn.
+
+        Raises:
+            InputShapeError: if inputs of this shape cannot be changed this way.
+        """
+        return np.zeros((count, 0))
+
+    def direction(
+        self, gradient: np.ndarray, kept: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return the directions of change, `(batch, *shape)`, of any length.
+
+        Args:
+            gradient: The objective's gradient `(batch, *shape)` float32.
+            kept: What `begin` gave for these seeds.
+            rng: For what is drawn in every iteration.
+        """
+        return gradient
+
+    def project(self, x: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+        """Return changed inputs as valid ones; they are clipped to their bounds afterwards.
+
+        Args:
+            x: Changed inputs `(batch, *shape)` float32.
+            seeds: What they were changed from.
+        """
+        return x
+
+
+class Light(Constraint):
+    """Another light: all values of an input change by the same amount."""
+
+    def direction(
+        self, gradient: np.ndarray, kept: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return ones, with the sign of the mean gradient."""
+        axes = tuple(range(1, gradient.ndim))
+        return np.broadcast_to(np.sign(gradient.mean(axis=axes, keepdims=True)), gradient.shape)
+
+
+@dataclass(frozen=True)
+class Occlusion(Constraint):
+    """One small rectangle is covered: only its values change.
+
+    Its place is drawn for every seed and then stays.
+
+    Attributes:
+        size: Height and width of the rectangle, in pixels.
+    """
+
+    step: ClassVar[float] = 0.3
+    size: tuple[int, int] = (10, 10)
+
+    def begin(self, shape: tuple[int, ...], count: int, rng: np.random.Generator) -> np.ndarray:
+        """Return the top left corner of every seed's rectangle, `(count, 2)`."""
+        return _corners(shape, self.size, count, rng)
+
+    def direction(
+        self, gradient: np.ndarray, kept: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return the gradient inside the rectangles, zero elsewhere."""
+        return gradient * _rectangles(gradient.shape, kept, self.size)
+
+
+@dataclass(frozen=True)
+class Blackout(Constraint):
+    """Dirt on the lens: tiny patches, one drawn in every iteration, which only get darker.
+
+    Attributes:
+        size: Height and width of a patch, in pixels.
+    """
+
+    step: ClassVar[float] = 1.0  # a patch is black at once
+    size: tuple[int, int] = (6, 6)
+
+    def begin(self, shape: tuple[int, ...], count: int, rng: np.random.Generator) -> np.ndarray:
+        """Keep nothing."""
+        _corners(shape, self.size, 0, rng)
+        return super().begin(shape, count, rng)
+
+    def direction(
+        self, gradient: np.ndarray, kept: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return -1 in the patches whose mean gradient is negative, zero elsewhere."""
+        corners = _corners(gradient.shape[1:], self.size, len(gradient), rng)
+        patch = _rectangles(gradient.shape, corners, self.size)
+        darker = (gradient * patch).sum(axis=(1, 2, 3), keepdims=True) < 0
+        return np.broadcast_to(-(patch & darker).astype(np.float32), gradient.shape)
+
+
+@dataclass(frozen=True)
+class Projection(Constraint):
+    """Any change, put back among the valid inputs by a function.
+
+    Attributes:
+        function: From changed inputs and their seeds, both `(batch, *shape)`, to valid
+            inputs of the same shape.
+    """
+
+    function: Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+    def project(self, x: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+        """Return what the function gives.
+
+        Raises:
+            InputShapeError: if that has another shape.
+        """
+        projected = np.asarray(self.function(x, seeds), np.float32)
+        if projected.shape != x.shape:
+            raise InputShapeError(
+                f"The constraint's function must return inputs of shape {x.shape}. Received: "
+                f"{projected.shape}"
+            )
+        return projected
+
+
+CONSTRAINTS: dict[str, Constraint] = {
+    "light": Light(),
+    "occlusion": Occlusion(),
+    "blackout": Blackout(),
+}
+"""The constraints that have names."""
+
+
+def find_constraint(
+    constraint: str | Constraint | Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> Constraint:
+    """Return a constraint by its name, a function as a `Projection`, or what was given.
+
+    Raises:
+        InvalidArgumentError: if it is none of these.
+    """
+    if isinstance(constraint, Constraint):
+        return constraint
+    if isinstance(constraint, str) and constraint in CONSTRAINTS:
+        return CONSTRAINTS[constraint]
+    if callable(constraint):
+        return Projection(constraint)
+    raise InvalidArgumentError(
+        f"constraint must be one of {', '.join(CONSTRAINTS)}, a Constraint, or a function "
+        f"(x, seeds) -> x. Received: {constraint!r}"
+    )
+
+
+def _corners(
+    shape: tuple[int, ...], size: tuple[int, int], count: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Draw the top left corners `(count, 2)` of rectangles inside an image."""
+    if len(shape) != 3 or size[0] > shape[0] or size[1] > shape[1] or min(size) < 1:
+        raise InputShapeError(
+            f"Rectangles of {size[0]}×{size[1]} pixels need larger images (height, width, "
+            f"channels). Received inputs of shape {shape}."
+        )
+    return rng.integers(0, (shape[0] - size[0] + 1, shape[1] - size[1] + 1), (count, 2))
+
+
+def _rectangles(shape: tuple[int, ...], corners: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Return a mask `(batch, height, width, 1)`, true inside the rectangles."""
+    rows, columns = np.arange(shape[1]), np.arange(shape[2])
+    top, left = corners[:, :1], corners[:, 1:]
+    vertical = (rows >= top) & (rows < top + size[0])
+    horizontal = (columns >= left) & (columns < left + size[1])
+    return (vertical[:, :, None] & horizontal[:, None, :])[..., None]

@@ -1,0 +1,232 @@
+"""Neuron coverage, and what all coverage criteria have in common.
+
+    cov = NeuronCoverage(im, threshold=0.25)
+    cov.update(x_test); cov.total(); cov.covered["conv1"]
+
+Updating costs a forward pass and the memory of one batch of activations, however many
+inputs there are. A criterion of your own is a `Coverage` with one method, `_hits`.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._tables import text_table
+from nnslicer_tf.deepxplore.neurons import Neurons
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, ProfileMismatchError
+from nnslicer_tf.instrument import InstrumentedModel
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["Coverage", "NeuronCoverage"]
+
+_FORMAT = "nnslicer_tf coverage 1"
+
+
+class Coverage(ABC):
+    """What a set of inputs covers of a model: a mask for every operation.
+
+    Args:
+        neurons: The neurons that count.
+        per_neuron: How many items of each neuron can be covered.
+        options: The criterion's own settings, as JSON can hold them: criteria are merged
+            only if these are equal.
+
+    Attributes:
+        neurons: As given.
+        covered: Operation name → bool mask: `(*neurons,)`, or `(*neurons, per_neuron)` if
+            a neuron has several items.
+        samples: Number of inputs seen.
+    """
+
+    def __init__(
+        self, neurons: Neurons, per_neuron: int = 1, options: Mapping[str, Any] | None = None
+    ) -> None:
+        self.neurons = neurons
+        items = () if per_neuron == 1 else (per_neuron,)
+        self.covered = {n: np.zeros((*s, *items), bool) for n, s in neurons.shapes.items()}
+        self.samples = 0
+        self._options = {
+            "granularity": neurons.granularity,
+            "operations": list(neurons.names),
+            **(options or {}),
+        }
+
+    @property
+    def im(self) -> InstrumentedModel:
+        """The model."""
+        return self.neurons.im
+
+    @abstractmethod
+    def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Return what one batch covers, a mask of the shape of `covered[name]`.
+
+        Args:
+            name: Name of an operation.
+            values: Its values `(batch, *operation shape)` float32.
+        """
+
+    def update(self, x: Any, batch_size: int = 256, progress: bool = False) -> int:
+        """Add what inputs cover.
+
+        Args:
+            x: Samples `(samples, *input_shape)`, an array or a `tf.data.Dataset`.
+            batch_size: Samples in one forward pass.
+            progress: Show a progress bar.
+
+        Returns:
+            How many items were newly covered.
+
+        Raises:
+            InvalidArgumentError, InputShapeError, NonFiniteActivationError: as in
+                `InstrumentedModel.capture_batches`.
+        """
+        before = self._count()
+        for batch in self.im.capture_batches(x, batch_size, self.neurons.names, progress):
+            for name, values in batch.items():
+                self.covered[name] |= self._hits(name, values)
+            self.samples += len(values)
+        return self._count() - before
+
+    def total(self) -> float:
+        """Return the covered share of all items, 0 … 1."""
+        return self._count() / sum(mask.size for mask in self.covered.values())
+
+    def per_operation(self) -> dict[str, float]:
+        """Return operation name → covered share of its items."""
+        return {name: float(mask.mean()) for name, mask in self.covered.items()}
+
+    def merge(self, other: "Coverage") -> None:
+        """Add what another criterion of the same kind covered, of the same model.
+
+        Raises:
+            InvalidArgumentError: if the other is of another kind or has other settings.
+            ProfileMismatchError: if it is of another model.
+        """
+        if type(other) is not type(self) or other._options != self._options:
+            raise InvalidArgumentError(
+                f"Only coverage of the same kind and settings can be merged. Received: {other!r} "
+                f"for {self!r}"
+            )
+        if other.im is not self.im and other.im.fingerprint != self.im.fingerprint:
+            raise ProfileMismatchError("The two coverages are of models with other weights.")
+        for name, mask in other.covered.items():
+            self.covered[name] |= mask
+        self.samples += other.samples
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write what is covered to an `.npz` file, atomically."""
+        header = {
+            "kind": type(self).__name__,
+            "options": self._options,
+            "samples": self.samples,
+            "fingerprint": self.im.fingerprint,
+        }
+        masks = {f"covered{i}": mask for i, mask in enumerate(self.covered.values())}
+        write_archive(path, _FORMAT, header, masks)
+
+    def restore(self, path: str | os.PathLike) -> Self:
+        """Add what a file has of the same criterion on the same model; return self.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            CorruptFileError: if it is damaged or of another kind.
+            ProfileMismatchError: if it is of another model, criterion or settings.
+        """
+        header, masks = read_archive(path, _FORMAT, "coverage")
+        kept = (header.get("kind"), header.get("options"), header.get("fingerprint"))
+        if kept != (type(self).__name__, self._options, self.im.fingerprint):
+            raise ProfileMismatchError(
+                f"'{path}' is the coverage of another model, criterion or settings: "
+                f"{header.get('kind')} {header.get('options')}. Expected: {self!r}"
+            )
+        for i, (name, mask) in enumerate(self.covered.items()):
+            if masks.get(f"covered{i}", np.zeros(0)).shape != mask.shape:
+                raise CorruptFileError(f"'{path}' has no mask of '{name}' of shape {mask.shape}.")
+            self.covered[name] |= masks[f"covered{i}"]
+        self.samples += header["samples"]
+        return self
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a row an operation: operation, items, covered, share."""
+        import pandas as pd
+
+        rows = [
+            {"operation": n, "items": m.size, "covered": int(m.sum()), "share": float(m.mean())}
+            for n, m in self.covered.items()
+        ]
+        return pd.DataFrame(rows)
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw a bar for every operation: the covered share of its items."""
+        from matplotlib import pyplot
+
+        ax = ax or pyplot.gca()
+        shares = self.per_operation()
+        ax.barh(list(shares), list(shares.values()))
+        ax.invert_yaxis()
+        ax.set(xlim=(0, 1), xlabel=f"covered, of all {self.total():.1%}")
+        return ax
+
+    def summary(self) -> str:
+        """Return a table: operation, items, covered, share."""
+        rows = [
+            (name, f"{mask.size:,}", f"{int(mask.sum()):,}", f"{mask.mean():.1%}")
+            for name, mask in self.covered.items()
+        ]
+        size = sum(mask.size for mask in self.covered.values())
+        rows.append(("total", f"{size:,}", f"{self._count():,}", f"{self.total():.1%}"))
+        return text_table(("operation", "items", "covered", "share"), rows)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.im.model.name!r}, {self.total():.1%} of "
+            f"{sum(mask.size for mask in self.covered.values()):,} covered by "
+            f"{self.samples:,} inputs, {self.neurons.granularity})"
+        )
+
+    def _count(self) -> int:
+        return sum(int(mask.sum()) for mask in self.covered.values())
+
+
+class NeuronCoverage(Coverage):
+    """Neurons whose output was above a threshold (Pei et al., SOSP 2017, section 4.1).
+
+    For every input, the outputs of a layer are scaled to [0, 1] by the layer's least and
+    largest value first; where these are equal, nothing is covered.
+
+    Args:
+        im: The model.
+        threshold: A neuron is covered when its scaled output is above it, 0 … 1.
+        granularity: `"channel"` or `"activation"`, see `Neurons`.
+        of: Names of operations, see `Neurons`.
+
+    Raises:
+        InvalidArgumentError: for a threshold outside [0, 1), an unknown granularity or
+            operation.
+    """
+
+    def __init__(
+        self,
+        im: InstrumentedModel,
+        threshold: float = 0.0,
+        granularity: str = "channel",
+        of: Iterable[str] | None = None,
+    ) -> None:
+        if not 0 <= threshold < 1:
+            raise InvalidArgumentError(f"threshold must be in [0, 1). Received: {threshold!r}")
+        super().__init__(Neurons(im, granularity, of), options={"threshold": float(threshold)})
+        self.threshold = float(threshold)
+
+    def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
+        axes = tuple(range(1, values.ndim))
+        low = values.min(axis=axes, keepdims=True)
+        span = values.max(axis=axes, keepdims=True) - low
+        scaled = (values - low) / np.where(span > 0, span, np.inf)
+        return (self.neurons.reduce(scaled) > self.threshold).any(axis=0)

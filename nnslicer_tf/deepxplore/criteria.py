@@ -1,0 +1,236 @@
+"""Finer criteria of coverage (DeepGauge: Ma et al., ASE 2018), beside neuron coverage.
+
+Three of them compare a neuron's output with the range that it had on the training data:
+
+    ranges = NeuronRanges.from_data(im, x_train)
+    cov = KMultisectionCoverage(ranges, sections=100)
+    cov.update(x_test); cov.total()
+
+Memory of k-multisection coverage: `sections` bytes for every neuron.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf.deepxplore.coverage import Coverage
+from nnslicer_tf.deepxplore.neurons import Neurons
+from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
+from nnslicer_tf.instrument import InstrumentedModel
+
+__all__ = [
+    "BoundaryCoverage",
+    "KMultisectionCoverage",
+    "NeuronRanges",
+    "StrongActivationCoverage",
+    "TopKCoverage",
+]
+
+_FORMAT = "nnslicer_tf neuron ranges 1"
+
+
+class NeuronRanges:
+    """The least and the largest output of every neuron on a data set.
+
+    Attributes:
+        neurons: The neurons.
+        low: Operation name → `(*neurons,)` float64.
+        high: Operation name → `(*neurons,)` float64.
+    """
+
+    def __init__(
+        self, neurons: Neurons, low: dict[str, np.ndarray], high: dict[str, np.ndarray]
+    ) -> None:
+        self.neurons = neurons
+        self.low = low
+        self.high = high
+
+    @classmethod
+    def from_data(
+        cls,
+        im: InstrumentedModel,
+        x: Any,
+        granularity: str = "channel",
+        of: Iterable[str] | None = None,
+        batch_size: int = 256,
+        progress: bool = True,
+    ) -> "NeuronRanges":
+        """Measure the ranges on data, usually the training data.
+
+        Args:
+            im: The model.
+            x: Samples `(samples, *input_shape)`, an array or a `tf.data.Dataset`.
+            granularity: `"channel"` or `"activation"`, see `Neurons`.
+            of: Names of operations, see `Neurons`.
+            batch_size: Samples in one forward pass.
+            progress: Show a progress bar.
+
+        Raises:
+            InvalidArgumentError, InputShapeError, NonFiniteActivationError: as in
+                `InstrumentedModel.capture_batches`.
+        """
+        neurons = Neurons(im, granularity, of)
+        low = {name: np.full(shape, np.inf) for name, shape in neurons.shapes.items()}
+        high = {name: np.full(shape, -np.inf) for name, shape in neurons.shapes.items()}
+        for batch in im.capture_batches(x, batch_size, neurons.names, progress):
+            for name, values in batch.items():
+                outputs = neurons.reduce(values)
+                np.minimum(low[name], outputs.min(axis=0), out=low[name])
+                np.maximum(high[name], outputs.max(axis=0), out=high[name])
+        return cls(neurons, low, high)
+
+    @property
+    def digest(self) -> str:
+        """Hash of the ranges."""
+        digest = hashlib.sha256()
+        for name in self.neurons.names:
+            digest.update(self.low[name].tobytes() + self.high[name].tobytes())
+        return digest.hexdigest()
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the ranges to an `.npz` file, atomically."""
+        header = {
+            "granularity": self.neurons.granularity,
+            "operations": list(self.neurons.names),
+            "fingerprint": self.neurons.im.fingerprint,
+        }
+        arrays = {f"low{i}": low for i, low in enumerate(self.low.values())}
+        arrays |= {f"high{i}": high for i, high in enumerate(self.high.values())}
+        write_archive(path, _FORMAT, header, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike, im: InstrumentedModel) -> "NeuronRanges":
+        """Read the ranges of a model.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            CorruptFileError: if it is damaged or of another kind.
+            ProfileMismatchError: if it is of another model.
+        """
+        header, arrays = read_archive(path, _FORMAT, "set of neuron ranges")
+        if header["fingerprint"] != im.fingerprint:
+            raise ProfileMismatchError(
+                f"'{path}' has the ranges of another model than '{im.model.name}': architecture "
+                "or weights differ. Measure this model with NeuronRanges.from_data."
+            )
+        names = header["operations"]
+        low = {name: arrays[f"low{i}"] for i, name in enumerate(names)}
+        high = {name: arrays[f"high{i}"] for i, name in enumerate(names)}
+        return cls(Neurons(im, header["granularity"], names), low, high)
+
+    def __repr__(self) -> str:
+        name = self.neurons.im.model.name
+        return f"NeuronRanges({name!r}, {len(self.neurons):,} neurons, {self.neurons.granularity})"
+
+
+class _RangeCoverage(Coverage):
+    """A criterion that compares outputs with ranges."""
+
+    def __init__(self, ranges: NeuronRanges, per_neuron: int) -> None:
+        super().__init__(ranges.neurons, per_neuron, {"ranges": ranges.digest})
+        self.ranges = ranges
+
+
+class KMultisectionCoverage(_RangeCoverage):
+    """Each neuron's range is cut into k equal sections; those that were hit are covered.
+
+    The last section has both its ends. Of a neuron with an empty range only the first
+    section can be hit. Outputs beyond the range cover nothing.
+
+    Args:
+        ranges: Ranges on the training data.
+        sections: k.
+
+    Raises:
+        InvalidArgumentError: if there are less than two sections.
+    """
+
+    def __init__(self, ranges: NeuronRanges, sections: int = 1000) -> None:
+        if sections < 2:
+            raise InvalidArgumentError(f"sections must be at least 2. Received: {sections}")
+        super().__init__(ranges, sections)
+        self.sections = sections
+
+    def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
+        outputs = self.neurons.reduce(values).astype(np.float64)
+        low, high = self.ranges.low[name], self.ranges.high[name]
+        span = np.where(high > low, high - low, 1.0)
+        section = np.floor((outputs - low) / span * self.sections).astype(np.int64)
+        section = np.clip(section, 0, self.sections - 1).reshape(len(values), -1)
+        inside = ((outputs >= low) & (outputs <= high)).reshape(len(values), -1)
+        sample, neuron = np.nonzero(inside)
+        hits = np.zeros((section.shape[1], self.sections), bool)
+        hits[neuron, section[sample, neuron]] = True
+        return hits.reshape(self.covered[name].shape)
+
+
+class BoundaryCoverage(_RangeCoverage):
+    """Both corners of each neuron: outputs below and above its range (NBC).
+
+    `covered[name][..., 0]` is the corner below, `[..., 1]` that above.
+
+    Args:
+        ranges: Ranges on the training data.
+    """
+
+    def __init__(self, ranges: NeuronRanges) -> None:
+        super().__init__(ranges, 2)
+
+    def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
+        outputs = self.neurons.reduce(values)
+        below = (outputs < self.ranges.low[name]).any(axis=0)
+        above = (outputs > self.ranges.high[name]).any(axis=0)
+        return np.stack([below, above], axis=-1)
+
+
+class StrongActivationCoverage(_RangeCoverage):
+    """Neurons whose output was above their range (SNAC).
+
+    Args:
+        ranges: Ranges on the training data.
+    """
+
+    def __init__(self, ranges: NeuronRanges) -> None:
+        super().__init__(ranges, 1)
+
+    def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
+        return (self.neurons.reduce(values) > self.ranges.high[name]).any(axis=0)
+
+
+class TopKCoverage(Coverage):
+    """Neurons that were among the k largest of their layer for some input (TKNC).
+
+    Of equal outputs those at earlier positions count.
+
+    Args:
+        im: The model.
+        k: How many neurons of a layer count for each input.
+        granularity: `"channel"` or `"activation"`, see `Neurons`.
+        of: Names of operations, see `Neurons`.
+
+    Raises:
+        InvalidArgumentError: if k is less than one; for an unknown granularity or operation.
+    """
+
+    def __init__(
+        self,
+        im: InstrumentedModel,
+        k: int = 2,
+        granularity: str = "channel",
+        of: Iterable[str] | None = None,
+    ) -> None:
+        if k < 1:
+            raise InvalidArgumentError(f"k must be at least 1. Received: {k}")
+        super().__init__(Neurons(im, granularity, of), options={"k": k})
+        self.k = k
+
+    def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
+        outputs = self.neurons.reduce(values).reshape(len(values), -1)
+        largest = np.argsort(-outputs, axis=1, kind="stable")[:, : self.k]
+        hits = np.zeros(outputs.shape[1], bool)
+        hits[largest.ravel()] = True
+        return hits.reshape(self.covered[name].shape)

@@ -1,0 +1,141 @@
+"""`Differences`: inputs on which models disagree, as `generate` found them."""
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf.deepxplore.coverage import Coverage
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = ["Differences"]
+
+_FORMAT = "nnslicer_tf differences 1"
+
+
+class Differences:
+    """Difference-inducing inputs, one a row, in the order in which they were found.
+
+    Args:
+        inputs: `(found, *input shape)` float32.
+        seed_index: `(found,)` int64, which seed each was made from.
+        predictions: `(found, models)` int64, each model's class.
+        labels: `(found,)` int64, the class on which the models agreed for the seed, -1
+            where they did not.
+        iterations: `(found,)` int64, steps from the seed; 0 where the models disagree on
+            the seed itself.
+        tried: Number of seeds that were tried.
+        seconds: Time of the search.
+        coverage: What the found inputs cover of each model; empty after `load`.
+    """
+
+    def __init__(
+        self,
+        inputs: np.ndarray,
+        seed_index: np.ndarray,
+        predictions: np.ndarray,
+        labels: np.ndarray,
+        iterations: np.ndarray,
+        tried: int,
+        seconds: float,
+        coverage: Sequence[Coverage] = (),
+    ) -> None:
+        self.inputs = inputs
+        self.seed_index = seed_index
+        self.predictions = predictions
+        self.labels = labels
+        self.iterations = iterations
+        self.tried = tried
+        self.seconds = seconds
+        self.coverage = tuple(coverage)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def generated(self) -> np.ndarray:
+        """Which were made by changing a seed, `(found,) bool`; the others are seeds."""
+        return self.iterations > 0
+
+    @property
+    def success_rate(self) -> float:
+        """Generated, as a share of the seeds on which the models agreed; NaN without any."""
+        agreed = self.tried - int((~self.generated).sum())
+        return float(self.generated.sum() / agreed) if agreed else float("nan")
+
+    def majority(self) -> np.ndarray:
+        """Return the class that most models voted for, `(found,)` int64; -1 for a tie.
+
+        The paper labels inputs so for retraining, without anybody's help (section 7.3).
+        """
+        votes = np.zeros((len(self), self.predictions.max(initial=0) + 1), np.int64)
+        for column in self.predictions.T:
+            votes[np.arange(len(self)), column] += 1
+        most = votes.max(axis=1, keepdims=True)
+        tie = (votes == most).sum(axis=1) > 1
+        return np.where(tie, -1, votes.argmax(axis=1))
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write all but the coverage to an `.npz` file, atomically."""
+        arrays = {
+            "inputs": self.inputs,
+            "seed_index": self.seed_index,
+            "predictions": self.predictions,
+            "labels": self.labels,
+            "iterations": self.iterations,
+        }
+        write_archive(path, _FORMAT, {"tried": self.tried, "seconds": self.seconds}, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "Differences":
+        """Read a file written by `save`.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            CorruptFileError: if it is damaged or of another kind.
+        """
+        header, arrays = read_archive(path, _FORMAT, "set of differences")
+        return cls(**arrays, tried=header["tried"], seconds=header["seconds"])
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a row for each: seed, its label, iterations, every model's prediction."""
+        import pandas as pd
+
+        columns = {"seed": self.seed_index, "label": self.labels, "iterations": self.iterations}
+        columns |= {f"model {i}": column for i, column in enumerate(self.predictions.T)}
+        return pd.DataFrame(columns)
+
+    def plot(self, seeds: np.ndarray, most: int = 8) -> "Figure":
+        """Draw seeds, and under each what was made of it, titled with the predictions.
+
+        Args:
+            seeds: The seeds, `(seeds, height, width, channels)` within 0 … 1.
+            most: How many of the generated inputs to draw, the first ones.
+        """
+        from matplotlib import pyplot
+
+        chosen = np.flatnonzero(self.generated)[:most]
+        figure, axes = pyplot.subplots(
+            2, max(1, len(chosen)), figsize=(1.3 * max(1, len(chosen)), 3.2), squeeze=False
+        )
+        for column, row in zip(axes.T, chosen, strict=False):
+            for axis, image in zip(
+                column, (seeds[self.seed_index[row]], self.inputs[row]), strict=True
+            ):
+                axis.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=1)
+            column[1].set_title(", ".join(map(str, self.predictions[row])), fontsize=9)
+        for axis in axes.flat:
+            axis.set_axis_off()
+        return figure
+
+    def __repr__(self) -> str:
+        return (
+            f"Differences({len(self)} inputs of {self.predictions.shape[1]} models, "
+            f"{int(self.generated.sum())} generated from {self.tried} seeds in "
+            f"{self.seconds:.1f} s)"
+        )

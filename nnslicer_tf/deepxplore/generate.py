@@ -1,0 +1,310 @@
+"""`generate`: inputs on which models disagree, by joint gradient ascent.
+
+Pei et al., "DeepXplore: Automated Whitebox Testing of Deep Learning Systems" (SOSP 2017),
+Algorithm 1. From a seed on which all models agree, the input is changed so that one of
+them, drawn by chance, turns away from the common class while the others keep it, and that
+in every model a neuron which nothing has covered yet becomes active. Labels are not needed.
+
+Many seeds ascend together, so that a step is one pass forward and back through each model
+for all of them; a seed that is finished makes room for the next.
+
+Limits: classifiers with one input and one output. Memory: the activations of one batch.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import keras
+import numpy as np
+from tqdm.auto import tqdm
+
+from nnslicer_tf._random import as_generator
+from nnslicer_tf.deepxplore.constraints import Constraint, find_constraint
+from nnslicer_tf.deepxplore.coverage import Coverage, NeuronCoverage
+from nnslicer_tf.deepxplore.differences import Differences
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel, check_array
+from nnslicer_tf.instrument.gradients import compiled_function, vector_jacobian_product
+
+__all__ = ["generate"]
+
+
+def generate(
+    models: Sequence[keras.Model | InstrumentedModel],
+    seeds: np.ndarray,
+    constraint: str | Constraint | Callable[[np.ndarray, np.ndarray], np.ndarray] = "light",
+    *,
+    lambda1: float = 1.0,
+    lambda2: float = 0.1,
+    step: float | None = None,
+    max_iterations: int = 50,
+    coverage: Sequence[NeuronCoverage] | None = None,
+    desired_coverage: float | None = None,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    rng: int | np.random.Generator = 0,
+    batch_size: int = 64,
+    progress: bool = True,
+) -> Differences:
+    """Search, from each seed, for an input on which the models disagree.
+
+    Args:
+        models: Two or more classifiers of the same inputs and classes.
+        seeds: Inputs to start from, `(seeds, *input_shape)`, within `bounds`; no labels.
+        constraint: `"light"`, `"occlusion"`, `"blackout"`, a `Constraint`, or a function
+            `(x, seeds) -> x` that puts changed inputs back among the valid ones.
+        lambda1: Weight of turning one model away, against the others keeping their class.
+        lambda2: Weight of the uncovered neurons; 0 for differences alone.
+        step: Change in one iteration: root mean square over the values that the
+            constraint lets change. By default the constraint's own, for bounds 0 … 1.
+        max_iterations: Steps after which a seed is given up.
+        coverage: One for each model, which the found inputs are added to; by default new
+            ones with threshold 0.
+        desired_coverage: Start no more seeds once every model's coverage is at least this.
+        bounds: Least and largest value of a valid input.
+        rng: Seed or generator of everything drawn: models, neurons, rectangles.
+        batch_size: How many seeds ascend together.
+        progress: Show a progress bar.
+
+    Returns:
+        The inputs found. Seeds on which the models disagree already are among them, with
+        0 iterations.
+
+    Raises:
+        InvalidArgumentError: if there are less than two models, they differ in their
+            classes, or an argument is out of range.
+        InputShapeError: if the models take inputs of different shapes, or the seeds have
+            another or lie outside the bounds.
+        NonFiniteActivationError: if seeds or outputs are NaN or infinite.
+    """
+    constraint, rng = find_constraint(constraint), as_generator(rng)
+    ims = [m if isinstance(m, InstrumentedModel) else InstrumentedModel(m) for m in models]
+    _check_models(ims)
+    step = constraint.step if step is None else step
+    _check_range(step, max_iterations, batch_size, lambda1, lambda2)
+    seeds = _check_seeds(seeds, ims[0].input_shape, bounds)
+    coverage = [NeuronCoverage(im) for im in ims] if coverage is None else list(coverage)
+    _check_coverage(coverage, ims)
+    constraint.begin(seeds.shape[1:], 0, rng)  # refuses inputs that it cannot change
+
+    started = time.perf_counter()
+    labels = np.stack([im.predict(seeds, batch_size).argmax(axis=1) for im in ims], axis=1)
+    agree = (labels == labels[:, :1]).all(axis=1)
+    found = _Found(coverage, batch_size)
+    apart = np.flatnonzero(~agree)
+    none = np.full(len(apart), -1)
+    found.add(seeds[apart], apart, labels[apart], none, np.zeros_like(none))
+    ascents = [_Ascent(im, cov, lambda1, lambda2) for im, cov in zip(ims, coverage, strict=True)]
+
+    def start(index: np.ndarray) -> _Active:
+        return _Active(
+            seed=index,
+            x=seeds[index],
+            label=labels[index, 0],
+            iteration=np.zeros(len(index), int),
+            turned=rng.integers(len(ims), size=len(index)),
+            neuron=np.stack([a.draw_neurons(len(index), rng) for a in ascents], axis=1),
+            kept=constraint.begin(seeds.shape[1:], len(index), rng),
+        )
+
+    waiting = np.flatnonzero(agree)
+    tried = len(apart)
+    active = start(waiting[:0])
+    with tqdm(total=len(waiting), desc="Seeds", disable=not progress, leave=False) as bar:
+        while True:
+            if desired_coverage is not None and found.covers(desired_coverage):
+                waiting = waiting[:0]
+            room = batch_size - len(active)
+            new, waiting = waiting[:room], waiting[room:]
+            active, tried = active.join(start(new)), tried + len(new)
+            if not len(active):
+                break
+            gradient, predictions = _evaluate(ascents, active)
+            differ = (predictions != predictions[:, :1]).any(axis=1)
+            done = active[differ]
+            found.add(done.x, done.seed, predictions[differ], done.label, done.iteration)
+            going = ~differ & (active.iteration < max_iterations)
+            bar.update(int((~going).sum()))
+            active, gradient = active[going], gradient[going]
+            change = step * _unit(constraint.direction(gradient, active.kept, rng))
+            x = constraint.project(active.x + change, seeds[active.seed])
+            active.x = np.clip(x, *bounds, dtype=np.float32)
+            active.iteration = active.iteration + 1
+    return found.differences(tried, time.perf_counter() - started)
+
+
+@dataclass
+class _Active:
+    """The seeds that ascend, one a row of every array."""
+
+    seed: np.ndarray  # index of the seed
+    x: np.ndarray
+    label: np.ndarray  # the class on which the models agreed
+    iteration: np.ndarray
+    turned: np.ndarray  # which model is to leave the label
+    neuron: np.ndarray  # (rows, models), the neuron to activate
+    kept: np.ndarray  # the constraint's
+
+    def __len__(self) -> int:
+        return len(self.seed)
+
+    def __getitem__(self, rows: np.ndarray) -> "_Active":
+        return _Active(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def join(self, other: "_Active") -> "_Active":
+        """Return both, the other's rows last."""
+        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        return _Active(*(np.concatenate(pair) for pair in pairs))
+
+
+class _Ascent:
+    """One model's part of the joint objective, and its gradient."""
+
+    def __init__(
+        self, im: InstrumentedModel, coverage: Coverage, lambda1: float, lambda2: float
+    ) -> None:
+        self._im = im
+        self._coverage = coverage
+        self._weights = (1.0, -lambda1)
+        self._lambda2 = lambda2
+        self._compute = compiled_function(self._gradient_and_output)
+
+    def draw_neurons(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw neurons to activate, different ones while there are enough that are uncovered."""
+        masks = [mask.ravel() for mask in self._coverage.covered.values()]
+        candidates = np.flatnonzero(~np.concatenate(masks))
+        if not len(candidates):
+            candidates = np.arange(len(self._coverage.neurons))
+        return np.resize(rng.permutation(candidates), count)
+
+    def __call__(
+        self, x: np.ndarray, label: np.ndarray, turned: np.ndarray, neuron: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the objective's gradient at `x`, and the predicted classes there."""
+        weight = np.where(turned, self._weights[1], self._weights[0]).astype(np.float32)
+        indices = (label.astype(np.int32), neuron.astype(np.int32))
+        tensors = map(keras.ops.convert_to_tensor, (x, weight, *indices))
+        gradient, output = map(keras.ops.convert_to_numpy, self._compute(*tensors))
+        return gradient, output.argmax(axis=1)
+
+    def _gradient_and_output(self, x: Any, weight: Any, label: Any, neuron: Any) -> tuple[Any, Any]:
+        im, neurons = self._im, self._coverage.neurons
+
+        def objective(x: Any) -> Any:
+            values = im.compute(x, (im.logit_operation, *neurons.names))
+            logit = _pick(values[im.logit_operation], label)
+            return weight * logit + self._lambda2 * _pick(neurons.vector(values), neuron)
+
+        (gradient,) = vector_jacobian_product(objective, [x], keras.ops.ones_like(weight))
+        # The forward pass is the same: the compiler computes it once.
+        output = im.output_operations[0]
+        return gradient, im.compute(x, (output,))[output]
+
+
+class _Found:
+    """The inputs found so far, and what they cover."""
+
+    def __init__(self, coverage: Sequence[Coverage], batch_size: int) -> None:
+        self._coverage = coverage
+        self._batch_size = batch_size
+        self._rows: list[tuple[np.ndarray, ...]] = []
+
+    def add(self, x: np.ndarray, *columns: np.ndarray) -> None:
+        """Keep inputs with seed, predictions, label, iteration; add to the coverage."""
+        self._rows.append((x, *columns))
+        if len(x):
+            for coverage in self._coverage:
+                coverage.update(x, self._batch_size)
+
+    def covers(self, share: float) -> bool:
+        """Whether every model's coverage is at least `share`."""
+        return all(coverage.total() >= share for coverage in self._coverage)
+
+    def differences(self, tried: int, seconds: float) -> Differences:
+        """Return what was found."""
+        columns = map(np.concatenate, zip(*self._rows, strict=True))
+        return Differences(*columns, tried, seconds, self._coverage)
+
+
+def _evaluate(ascents: Sequence[_Ascent], active: _Active) -> tuple[np.ndarray, np.ndarray]:
+    """Return the joint gradient `(rows, …)` and the predictions `(rows, models)`."""
+    parts = [
+        ascent(active.x, active.label, active.turned == i, active.neuron[:, i])
+        for i, ascent in enumerate(ascents)
+    ]
+    gradients, predictions = zip(*parts, strict=True)
+    return np.sum(gradients, axis=0), np.stack(predictions, axis=1)
+
+
+def _pick(values: Any, index: Any) -> Any:
+    """Return the value at `index` of every row."""
+    return keras.ops.take_along_axis(values, index[:, None], axis=1)[:, 0]
+
+
+def _unit(direction: np.ndarray) -> np.ndarray:
+    """Return directions with a root mean square of 1 over the values that change."""
+    axes = tuple(range(1, direction.ndim))
+    changing = np.maximum((direction != 0).sum(axis=axes, keepdims=True), 1)
+    square = (direction.astype(np.float64) ** 2).sum(axis=axes, keepdims=True) / changing
+    return (direction / np.where(square > 0, np.sqrt(square), 1.0)).astype(np.float32)
+
+
+def _check_models(ims: Sequence[InstrumentedModel]) -> None:
+    if len(ims) < 2:
+        raise InvalidArgumentError(
+            f"Differences are between two or more models. Received: {len(ims)}"
+        )
+    shapes = {im.model.name: im.input_shape for im in ims}
+    if len({im.input_shape for im in ims}) > 1:
+        raise InputShapeError(f"All models must take inputs of the same shape. Received: {shapes}")
+    outputs = {im.model.name: im[im.output_operations[0]].shape for im in ims}
+    if (
+        len({im[im.output_operations[0]].shape for im in ims}) > 1
+        or len(next(iter(outputs.values()))) != 1
+    ):
+        raise InvalidArgumentError(
+            f"All models must classify into the same classes: one output of shape (classes,). "
+            f"Received: {outputs}"
+        )
+
+
+def _check_range(
+    step: float, max_iterations: int, batch_size: int, lambda1: float, lambda2: float
+) -> None:
+    least = {"step": (step, 0), "lambda1": (lambda1, 0), "lambda2": (lambda2, 0)}
+    least |= {"max_iterations": (max_iterations, 1), "batch_size": (batch_size, 1)}
+    for name, (value, minimum) in least.items():
+        if not value >= minimum:
+            raise InvalidArgumentError(f"{name} must be at least {minimum}. Received: {value!r}")
+
+
+def _check_seeds(
+    seeds: np.ndarray, shape: tuple[int, ...], bounds: tuple[float, float]
+) -> np.ndarray:
+    seeds = check_array(seeds, shape)
+    if not len(seeds):
+        raise InputShapeError("There are no seeds: pass at least one.")
+    low, high = bounds
+    outside = ((seeds < low) | (seeds > high)).reshape(len(seeds), -1).any(axis=1)
+    if outside.any():
+        raise InputShapeError(
+            f"Seed {int(outside.argmax())} has values outside bounds={bounds}: it ranges from "
+            f"{seeds[outside.argmax()].min():.4g} to {seeds[outside.argmax()].max():.4g}."
+        )
+    return seeds
+
+
+def _check_coverage(coverage: Sequence[Coverage], ims: Sequence[InstrumentedModel]) -> None:
+    if len(coverage) != len(ims):
+        raise InvalidArgumentError(
+            f"One coverage is needed for each of {len(ims)} models. Received: {len(coverage)}"
+        )
+    for position, (cov, im) in enumerate(zip(coverage, ims, strict=True)):
+        if not isinstance(cov, NeuronCoverage):
+            raise InvalidArgumentError(
+                f"coverage[{position}] must be a NeuronCoverage, whose uncovered neurons are "
+                f"pursued. Received: {cov!r}"
+            )
+        if cov.im is not im and cov.im.fingerprint != im.fingerprint:
+            raise InvalidArgumentError(f"coverage[{position}] is not of models[{position}].")

@@ -1,0 +1,240 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+import nnslicer_tf as nns
+from nnslicer_tf._files import data_folder
+from nnslicer_tf.deepxplore import (
+    BoundaryCoverage,
+    KMultisectionCoverage,
+    NeuronCoverage,
+    NeuronRanges,
+    Neurons,
+    StrongActivationCoverage,
+    TopKCoverage,
+    published_lenet,
+)
+from nnslicer_tf.errors import (
+    CorruptFileError,
+    InputShapeError,
+    InvalidArgumentError,
+    ProfileMismatchError,
+)
+from support.known_models import identity_model
+
+
+@pytest.fixture(scope="module")
+def im():
+    return nns.InstrumentedModel(identity_model(4))
+
+
+def rows(*values):
+    return np.array(values, np.float32)
+
+
+@pytest.mark.parametrize("row", range(3))
+def test_the_lenets_have_the_papers_neurons_and_parameters(row):
+    table = pd.read_csv(data_folder() / "paper/deepxplore/table1_models.csv", comment="#")
+    paper = table.iloc[row]
+    model = published_lenet(paper["model"].lower().replace("-", ""))
+    cov = NeuronCoverage(nns.InstrumentedModel(model))
+    assert len(cov.neurons) == paper["neurons"] == sum(mask.size for mask in cov.covered.values())
+    assert model.count_params() == paper["parameters"]
+
+
+def test_published_weights_classify(shared_data):
+    from nnslicer_tf import datasets, zoo
+
+    test = datasets.load("mnist", "test[:1000]")
+    for name in ("lenet1", "lenet4"):
+        model = published_lenet(name, shared_data / f"models/deepxplore/{name}_weights.h5")
+        assert zoo.accuracy(model, test) > 0.97
+
+
+def test_outputs_are_scaled_by_the_layer(im):
+    cov = NeuronCoverage(im, threshold=0.5)
+    assert cov.update(rows([0, 10, 5, 6])) == 2  # scaled to 0, 1, 0.5, 0.6
+    np.testing.assert_array_equal(cov.covered["same"], [False, True, False, True])
+    assert cov.update(rows([3, 2, 2, 2])) == 1  # 1, 0, 0, 0
+    assert cov.total() == 0.75 and cov.samples == 2
+    assert cov.update(rows([7, 7, 7, 7])) == 0  # nothing stands out
+
+
+@pytest.mark.parametrize("granularity", ["channel", "activation"])
+@pytest.mark.parametrize("threshold", [0.0, 0.25, 0.75])
+def test_neuron_coverage_by_hand(ims, digits, granularity, threshold):
+    """One sample and one neuron after the other, from what the network computes."""
+    x = digits.x[:7]
+    cov = NeuronCoverage(ims[0], threshold, granularity)
+    cov.update(x, batch_size=3)
+    values = ims[0].capture(x, of=cov.covered)
+    assert list(cov.covered) == ["conv1", "relu1", "pool1", "conv2", "relu2", "logits"]
+    for name, mask in cov.covered.items():
+        expected = np.zeros(mask.shape, bool)
+        for sample in values[name].astype(np.float64):
+            scaled = (sample - sample.min()) / (sample.max() - sample.min())
+            if granularity == "channel" and scaled.ndim == 3:
+                channels = range(scaled.shape[-1])
+                scaled = np.array([scaled[:, :, c].mean() for c in channels])
+            expected |= scaled > threshold
+        np.testing.assert_array_equal(mask, expected, name)
+        assert cov.per_operation()[name] == expected.mean()
+
+
+def test_merged_parts_are_the_whole(ims, digits, tmp_path):
+    whole, first, second = (NeuronCoverage(ims[0], 0.6) for _ in range(3))
+    whole.update(digits.x[:40])
+    first.update(digits.x[:15])
+    second.update(digits.x[15:40], batch_size=7)
+    assert first.total() < whole.total()
+    first.merge(second)
+    for name in whole.covered:
+        np.testing.assert_array_equal(whole.covered[name], first.covered[name])
+    assert first.samples == 40 and first.total() == whole.total()
+
+    first.save(tmp_path / "coverage.npz")
+    again = NeuronCoverage(ims[0], 0.6).restore(tmp_path / "coverage.npz")
+    assert again.total() == first.total() and again.samples == 40
+    assert repr(again) == repr(first)
+    assert again.to_frame()["covered"].sum() == round(again.total() * len(again.neurons))
+    assert f"{again.total():.1%}" in again.summary()
+
+
+def test_coverage_of_something_else_is_refused(ims, im, tmp_path):
+    cov = NeuronCoverage(ims[0], 0.6)
+    with pytest.raises(InvalidArgumentError, match="same kind and settings"):
+        cov.merge(NeuronCoverage(ims[0], 0.5))
+    with pytest.raises(InvalidArgumentError, match="same kind and settings"):
+        cov.merge(TopKCoverage(ims[0]))
+    other = identity_model(4)
+    other.set_weights([2 * np.eye(4), np.zeros(4)])
+    with pytest.raises(ProfileMismatchError, match="other weights"):
+        NeuronCoverage(im, of=["same"]).merge(
+            NeuronCoverage(nns.InstrumentedModel(other), of=["same"])
+        )
+    path = tmp_path / "coverage.npz"
+    cov.save(path)
+    with pytest.raises(ProfileMismatchError, match="another model, criterion or settings"):
+        NeuronCoverage(ims[0], 0.1).restore(path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CorruptFileError, match="not a coverage"):
+        cov.restore(path)
+
+
+def test_sections_of_a_range(im):
+    ranges = NeuronRanges.from_data(im, rows([0, 0, 0, 5], [10, 1, 4, 5]), progress=False)
+    np.testing.assert_array_equal(ranges.low["same"], [0, 0, 0, 5])
+    np.testing.assert_array_equal(ranges.high["same"], [10, 1, 4, 5])
+    cov = KMultisectionCoverage(ranges, sections=4)
+    cov.update(rows([2.5, -1, 0, 5], [10, 2, 0.5, 6], [2.4, 0.5, 3.9, 4]))
+    expected = np.array(
+        [
+            [1, 1, 0, 1],  # 2.4 | 2.5 | 10, the upper end
+            [0, 0, 1, 0],  # 0.5; -1 and 2 are outside
+            [1, 0, 0, 1],
+            [1, 0, 0, 0],  # an empty range has its first section alone
+        ]
+    )
+    np.testing.assert_array_equal(cov.covered["same"], expected)
+    assert cov.total() == 7 / 16
+
+
+def test_corners(im):
+    ranges = NeuronRanges.from_data(im, rows([0, 0, 0, 0], [1, 1, 1, 1]), progress=False)
+    x = rows([0, 1, 2, -1], [0.5, 0.5, 0.5, 3])
+    boundary, strong = BoundaryCoverage(ranges), StrongActivationCoverage(ranges)
+    boundary.update(x)
+    strong.update(x)
+    below, above = [0, 0, 0, 1], [0, 0, 1, 1]
+    np.testing.assert_array_equal(boundary.covered["same"], np.stack([below, above], axis=1))
+    np.testing.assert_array_equal(strong.covered["same"], above)
+    assert (boundary.total(), strong.total()) == (3 / 8, 1 / 2)
+
+
+@pytest.mark.parametrize("granularity", ["channel", "activation"])
+def test_training_data_stays_within_its_ranges(ims, digits, granularity, tmp_path):
+    x = digits.x[:60]
+    ranges = NeuronRanges.from_data(ims[0], x, granularity, batch_size=13, progress=False)
+    ranges.save(tmp_path / "ranges.npz")
+    ranges = NeuronRanges.load(tmp_path / "ranges.npz", ims[0])
+    boundary = BoundaryCoverage(ranges)
+    assert boundary.update(x, batch_size=60) == 0
+    assert boundary.update(10 * x) > 0
+    sections = KMultisectionCoverage(ranges, sections=5)
+    sections.update(x)
+    for name, mask in sections.covered.items():
+        assert mask[..., 0].all(), name  # the least output itself
+        varies = ranges.high[name] > ranges.low[name]
+        assert mask[..., -1][varies].all(), name
+    with pytest.raises(ProfileMismatchError, match="another model"):
+        NeuronRanges.load(tmp_path / "ranges.npz", ims[1])
+
+
+def test_the_k_largest(im):
+    cov = TopKCoverage(im, k=2)
+    cov.update(rows([5, 1, 3, 2]))
+    np.testing.assert_array_equal(cov.covered["same"], [True, False, True, False])
+    cov.update(rows([0, 0, 0, 0]))  # of equals the first
+    np.testing.assert_array_equal(cov.covered["same"], [True, True, True, False])
+
+
+def test_neurons_do_not_depend_on_where_they_are_averaged(ims, digits):
+    import keras
+
+    neurons = Neurons(ims[0])
+    values = dict(ims[0].capture(digits.x[:5], of=neurons.names))
+    tensors = {name: keras.ops.convert_to_tensor(v) for name, v in values.items()}
+    vector = keras.ops.convert_to_numpy(neurons.vector(tensors))
+    expected = np.concatenate([neurons.reduce(v).reshape(5, -1) for v in values.values()], axis=1)
+    assert vector.shape == (5, len(neurons))
+    np.testing.assert_allclose(vector, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda im: NeuronCoverage(im, threshold=1.0), r"threshold must be in \[0, 1\)"),
+        (lambda im: NeuronCoverage(im, granularity="filter"), "channel, activation"),
+        (lambda im: NeuronCoverage(im, of=["sane"]), "Did you mean 'same'"),
+        (lambda im: NeuronCoverage(im, of=[]), "No operation is left"),
+        (lambda im: TopKCoverage(im, k=0), "k must be at least 1"),
+        (
+            lambda im: KMultisectionCoverage(
+                NeuronRanges.from_data(im, rows([0, 0, 0, 0]), progress=False), 1
+            ),
+            "sections must be at least 2",
+        ),
+        (lambda im: published_lenet("lenet2"), "There are lenet1, lenet4, lenet5"),
+        (lambda im: published_lenet("lenet1", "nowhere.h5"), "There is no file 'nowhere.h5'"),
+    ],
+)
+def test_wrong_arguments(im, make, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        make(im)
+
+
+def test_wrong_inputs(im):
+    cov = NeuronCoverage(im)
+    with pytest.raises(InputShapeError, match=r"data of shape \(samples, 4\)"):
+        cov.update(np.zeros((3, 5)))
+    with pytest.raises(InvalidArgumentError, match="empty"):
+        cov.update(np.zeros((0, 4)))
+
+
+def test_weights_of_another_network_are_refused(tmp_path):
+    published_lenet("lenet4").save_weights(tmp_path / "other.weights.h5")
+    with pytest.raises(CorruptFileError, match="does not hold lenet1"):
+        published_lenet("lenet1", tmp_path / "other.weights.h5")
+
+
+def test_plot(im):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    cov = NeuronCoverage(im)
+    cov.update(rows([1, 0, 0, 0]))
+    axes = cov.plot()
+    assert [bar.get_width() for bar in axes.patches] == [0.25]
+    pyplot.close("all")

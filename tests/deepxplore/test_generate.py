@@ -1,0 +1,272 @@
+import keras
+import numpy as np
+import pytest
+
+import nnslicer_tf as nns
+from nnslicer_tf import zoo
+from nnslicer_tf.deepxplore import (
+    Blackout,
+    Constraint,
+    Differences,
+    NeuronCoverage,
+    Occlusion,
+    generate,
+    retrain,
+)
+from nnslicer_tf.deepxplore.generate import _Ascent
+from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
+from support.known_models import brightness_model, identity_model
+
+SMALL = {"light": "light", "occlusion": Occlusion((4, 4)), "blackout": Blackout((3, 3))}
+
+
+@pytest.fixture(scope="module", params=SMALL)
+def found(request, ims, digits):
+    """What each constraint finds from 60 digits, with the constraint's name."""
+    constraint = SMALL[request.param]
+    return request.param, generate(ims, digits.x[:60], constraint, batch_size=16, progress=False)
+
+
+@pytest.mark.parametrize("constraint", ["light", Constraint(), lambda x, seeds: x])
+def test_differences_lie_between_the_thresholds(constraint):
+    models = [brightness_model(0.5, "a"), brightness_model(0.6, "b"), brightness_model(0.65, "c")]
+    seeds = np.random.default_rng(0).uniform(0, 0.2, (10, 4, 4, 1)).astype(np.float32)
+    seeds[5:] += 0.8
+    found = generate(models, seeds, constraint, lambda1=3, lambda2=0, step=0.04, progress=False)
+    assert sorted(found.seed_index) == list(range(10)) and found.generated.all()
+    means = found.inputs.mean(axis=(1, 2, 3))
+    expected = np.stack([means > 0.5, means > 0.6, means > 0.65], axis=1)
+    np.testing.assert_array_equal(found.predictions, expected)
+    assert ((means > 0.5) & (means <= 0.65)).all() and found.success_rate == 1
+    majority = np.where(found.predictions.sum(axis=1) >= 2, 1, 0)
+    np.testing.assert_array_equal(found.majority(), majority)
+
+
+def test_the_models_disagree_indeed(found, models, digits):
+    _, found = found
+    assert found.generated.sum() > 5 and len(set(found.seed_index)) == len(found)
+    asked = [np.argmax(m.predict(found.inputs, verbose=0), axis=1) for m in models]
+    np.testing.assert_array_equal(found.predictions, np.stack(asked, axis=1))
+    assert (found.predictions[:, 0] != found.predictions[:, 1]).all()
+    assert found.inputs.min() >= 0 and found.inputs.max() <= 1
+    assert found.tried == 60 and (found.majority() == -1).all()
+
+
+def test_inputs_change_as_the_constraint_allows(found, digits):
+    name, found = found
+    seeds = digits.x[found.seed_index]
+    np.testing.assert_array_equal(found.inputs[~found.generated], seeds[~found.generated])
+    change = (found.inputs - seeds)[found.generated]
+    if name == "light":
+        inside = (found.inputs > 0) & (found.inputs < 1)
+        for values, free in zip(change, inside[found.generated], strict=True):
+            # Steps add up alike, but values that were clipped on the way are left behind.
+            assert np.unique(np.sign(values[free & (values != 0)])).size <= 1
+            assert np.ptp(values[free]) <= 0.05 * found.iterations.max() + 1e-6
+    elif name == "occlusion":
+        for values in change[..., 0]:
+            rows, columns = np.nonzero(values)
+            assert np.ptp(rows) < 4 and np.ptp(columns) < 4
+    else:
+        assert (change <= 0).all() and (change < 0).any(axis=(1, 2, 3)).all()
+        assert (found.inputs[found.generated][change < 0] == 0).all()  # black at once
+
+
+def test_seeds_on_which_models_disagree_are_reported(found, models, digits):
+    _, found = found
+    labels = [np.argmax(m.predict(digits.x[:60], verbose=0), axis=1) for m in models]
+    apart = np.flatnonzero(labels[0] != labels[1])
+    assert len(apart) > 0
+    np.testing.assert_array_equal(np.sort(found.seed_index[~found.generated]), apart)
+    agreed = np.where(labels[0] == labels[1], labels[0], -1)
+    np.testing.assert_array_equal(found.labels, agreed[found.seed_index])
+
+
+def test_coverage_is_that_of_the_found_inputs(found, ims):
+    _, found = found
+    for im, coverage in zip(ims, found.coverage, strict=True):
+        expected = NeuronCoverage(im)
+        expected.update(found.inputs)
+        for name, mask in expected.covered.items():
+            np.testing.assert_array_equal(coverage.covered[name], mask)
+
+
+def test_the_same_seed_finds_the_same(ims, digits):
+    runs = [generate(ims, digits.x[:20], "light", rng=rng, progress=False) for rng in (3, 3, 4)]
+    np.testing.assert_array_equal(runs[0].inputs, runs[1].inputs)
+    np.testing.assert_array_equal(runs[0].seed_index, runs[1].seed_index)
+    assert not np.array_equal(runs[0].inputs, runs[2].inputs)
+
+
+def test_the_gradient_is_that_of_the_joint_objective(digits):
+    """Against central differences of the objective, computed from captured values."""
+    keras.utils.set_random_seed(0)
+    conv = keras.layers.Conv2D(5, 3, activation="tanh", name="conv")
+    classes = keras.layers.Dense(10, name="logits")
+    im = nns.InstrumentedModel(
+        keras.Sequential([keras.Input((8, 8, 1)), conv, keras.layers.Flatten(), classes])
+    )
+    x, coverage = digits.x[:2], NeuronCoverage(im)
+    ascent = _Ascent(im, coverage, lambda1=2.0, lambda2=0.5)
+    label, turned, neuron = np.array([3, 8]), np.array([True, False]), np.array([3, 12])
+
+    def objective(x):
+        values = im.capture(x, of=coverage.neurons.names)
+        outputs = [coverage.neurons.reduce(v).reshape(len(x), -1) for v in values.values()]
+        outputs = np.concatenate(outputs, axis=1)
+        rows = np.arange(2)
+        return np.where(turned, -2, 1) * values["logits"][rows, label] + (
+            0.5 * outputs[rows, neuron]
+        )
+
+    gradient, predictions = ascent(x, label, turned, neuron)
+    np.testing.assert_array_equal(predictions, im.predict(x).argmax(axis=1))
+    for pixel in [(1, 3), (4, 4), (6, 2)]:
+        moved = np.zeros_like(x)
+        moved[:, pixel[0], pixel[1], 0] = 1e-2
+        numeric = (objective(x + moved) - objective(x - moved)) / 2e-2
+        np.testing.assert_allclose(gradient[:, pixel[0], pixel[1], 0], numeric, atol=1e-3)
+
+
+def test_uncovered_neurons_are_pursued(ims):
+    coverage = NeuronCoverage(ims[0])
+    ascent = _Ascent(ims[0], coverage, 1.0, 0.1)
+    for mask in coverage.covered.values():
+        mask[...] = True
+    left = list(coverage.covered).index("conv2")
+    coverage.covered["conv2"][[4, 7]] = False
+    first = sum(list(coverage.neurons.sizes.values())[:left])
+    drawn = ascent.draw_neurons(6, np.random.default_rng(0))
+    assert set(drawn) == {first + 4, first + 7}
+    coverage.covered["conv2"][...] = True
+    assert len(set(ascent.draw_neurons(50, np.random.default_rng(0)))) == 50
+
+
+def test_pursuing_neurons_covers_more():
+    """Unit k of the hidden layer lights up only where pixel k does; classes ask for pixel 0."""
+
+    def model(bias):
+        inputs = keras.Input((6,))
+        hidden = keras.layers.Dense(6, name="hidden")(inputs)
+        network = keras.Model(inputs, keras.layers.Dense(2, name="logits")(hidden))
+        read = np.zeros((6, 2))
+        read[0] = [-1, 1]
+        network.set_weights([np.eye(6), np.zeros(6), read, np.array([bias, -bias])])
+        return network
+
+    models = [model(0.5), model(0.7)]
+    seeds = np.zeros((12, 6), np.float32)
+    shares = []
+    for lambda2 in (0.0, 1.0):
+        ims = [nns.InstrumentedModel(m) for m in models]
+        coverage = [NeuronCoverage(im, 0.3, of=["hidden"]) for im in ims]
+        generate(
+            ims,
+            seeds,
+            Constraint(),
+            lambda1=2,
+            lambda2=lambda2,
+            coverage=coverage,
+            batch_size=3,
+            progress=False,
+        )
+        shares.append(coverage[0].total())
+    assert shares[0] == 1 / 6 and shares[1] == 1
+
+
+def test_search_ends_at_the_desired_coverage(ims, digits):
+    found = generate(
+        ims, digits.x[:60], "light", desired_coverage=0.5, batch_size=4, progress=False
+    )
+    assert all(coverage.total() >= 0.5 for coverage in found.coverage)
+    assert found.tried < 60
+
+
+def test_file_and_frame(found, digits, tmp_path):
+    _, found = found
+    found.save(tmp_path / "found.npz")
+    again = Differences.load(tmp_path / "found.npz")
+    for name in ("inputs", "seed_index", "predictions", "labels", "iterations"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
+    assert repr(again) == repr(found)
+    frame = found.to_frame()
+    assert list(frame) == ["seed", "label", "iterations", "model 0", "model 1"]
+    assert len(frame) == len(found)
+    (tmp_path / "found.npz").write_bytes(b"PK")
+    with pytest.raises(CorruptFileError):
+        Differences.load(tmp_path / "found.npz")
+
+
+def test_plot_shows_seed_and_difference(found, digits):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    _, found = found
+    figure = found.plot(digits.x, most=3)
+    first = np.flatnonzero(found.generated)[0]
+    top, bottom = figure.axes[0], figure.axes[3]
+    np.testing.assert_array_equal(
+        top.images[0].get_array(), digits.x[found.seed_index[first], :, :, 0]
+    )
+    np.testing.assert_array_equal(bottom.images[0].get_array(), found.inputs[first, :, :, 0])
+    pyplot.close("all")
+
+
+def test_retraining_mends_what_was_found(models, digits):
+    from nnslicer_tf import datasets
+
+    train = datasets.load("digits", "train")
+    found = generate(models, train.x[:300], Blackout((3, 3)), progress=False)
+    wrong = found.generated & (found.predictions[:, 0] != train.y[found.seed_index])
+    x, y = found.inputs[wrong], train.y[found.seed_index][wrong]
+    assert len(x) > 10
+    before = models[0].get_weights()
+    both = np.concatenate([train.x, x]), np.concatenate([train.y, y])
+    better = retrain(models[0], *both, epochs=10, learning_rate=1e-3)
+    assert np.mean(better.predict(x, verbose=0).argmax(axis=1) == y) > 0.4  # it was 0
+    assert zoo.accuracy(better, digits) > zoo.accuracy(models[0], digits) - 0.02
+    for weights, kept in zip(models[0].get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weights, kept)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"step": -1}, "step must be at least 0"),
+        ({"max_iterations": 0}, "max_iterations must be at least 1"),
+        ({"constraint": "rain"}, "light, occlusion, blackout"),
+        ({"rng": -1}, "rng must be"),
+        ({"coverage": []}, "One coverage is needed for each of 2"),
+    ],
+)
+def test_wrong_arguments(ims, digits, arguments, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        generate(ims, digits.x[:3], progress=False, **arguments)
+
+
+def test_wrong_models_and_seeds(ims, digits):
+    x = digits.x[:3]
+    with pytest.raises(InvalidArgumentError, match="two or more models"):
+        generate(ims[:1], x)
+    with pytest.raises(InputShapeError, match=r"same shape. Received: .*\(4, 4, 1\)"):
+        generate([ims[0], brightness_model(0.5, "small")], x)
+    with pytest.raises(InvalidArgumentError, match="the same classes"):
+        generate([ims[0], brightness_model(0.5, "two_classes", (8, 8, 1))], x)
+    with pytest.raises(InputShapeError, match="Seed 1 has values outside"):
+        generate(ims, x * np.array([1, 2, 1], np.float32).reshape(3, 1, 1, 1))
+    with pytest.raises(InputShapeError, match="no seeds"):
+        generate(ims, x[:0])
+    with pytest.raises(InputShapeError, match="need larger images"):
+        generate(ims, x, "occlusion")
+    with pytest.raises(InputShapeError, match="need larger images"):
+        generate([identity_model(5), identity_model(5)], np.zeros((2, 5)), "blackout")
+    with pytest.raises(InputShapeError, match="must return inputs of shape"):
+        generate(ims, x, lambda changed, seeds: changed[..., 0], progress=False)
+    with pytest.raises(InvalidArgumentError, match=r"coverage\[1\] is not of models\[1\]"):
+        generate(ims, x, coverage=[NeuronCoverage(ims[0]), NeuronCoverage(ims[0])])
+    with pytest.raises(InvalidArgumentError, match="leave out ties"):
+        retrain(ims[0].model, x, np.array([1, -1, 2]))
+    with pytest.raises(InvalidArgumentError, match="One class is needed"):
+        retrain(ims[0].model, x, np.array([1, 2]))
