@@ -12,9 +12,14 @@ threshold; those taken away are kept. Only their set matters, not their order, s
    taken whole;
 3. only a bucket in which the sum can fall below the threshold is sorted and scanned.
 
-Nothing is allocated, and buffers are passed whole, with offsets: a view of an array costs
-some 20 ns in compiled code too, which counts when a sum has 27 values.
-benchmarks/README.md says what else was tried.
+A short sum takes its largest value again and again instead, each in one vector pass.
+
+Nothing is allocated, and buffers are passed one by one and whole, with offsets: a view of
+an array or a tuple of arrays costs some 20 to 100 ns in compiled code too, which counts
+when a sum has 27 values. benchmarks/README.md says what else was tried.
+
+Numba's cache on disk looks at the file of the caller only: after a change here, touch
+`_kernels.py`, or the old code runs on.
 """
 
 import numpy as np
@@ -24,6 +29,11 @@ __all__ = ["excluded", "workspace"]
 
 _MOST_BUCKETS = 256
 _SMALL = 24
+# Sums up to this length are taken one largest value at a time.
+_SHORT = 64
+# Values are padded with zeros to whole vector registers: a remainder is slow.
+_PAD = 32
+_SIGN_BIT = np.int32(-(2**31))
 # Collecting starts at this multiple of the mean magnitude, and halves it band by band.
 _FIRST_BAND = np.float32(2)
 _BANDS = 4
@@ -32,10 +42,13 @@ _BANDS = 4
 def workspace(size: int) -> tuple[np.ndarray, ...]:
     """Return the buffers that `excluded` needs for sums of up to `size` values.
 
-    In order: members of a band (index, then magnitude), all members in the order in
-    which they are taken, and for each bucket its end and its negative and positive sum.
+    In order: the local values (float32, zeros at the end), the same memory as int32;
+    members of a band (index, then magnitude); all members in the order in which they are
+    taken; for each bucket its end and its negative and positive sum.
     """
+    v = np.zeros(-(-size // _PAD) * _PAD, np.float32)
     return (
+        *(v, v.view(np.int32)),
         np.empty(size + 1, np.int32),
         np.empty(size + 1, np.float32),
         np.empty(size + 1, np.int32),
@@ -45,21 +58,31 @@ def workspace(size: int) -> tuple[np.ndarray, ...]:
 
 
 @njit(cache=True, nogil=True)
-def excluded(v, total, mean_magnitude, threshold, space):
+def excluded(v, bits, n, total, mean_magnitude, threshold, members, magnitudes, order, ends, sums):
     """Find the exclusion point of one sum.
 
     Args:
-        v: Local values `(n,)` float32.
+        v: Local values, float32; the first `n` count, the others are 0.
+        bits: The same memory as int32.
+        n: Number of values.
         total: Their sum, float64, with |total| >= threshold > 0.
         mean_magnitude: Mean of |v|, float32; only the speed depends on it.
         threshold: θ·|y|, float64.
-        space: The buffers of `workspace`.
+        members: This and the following are the other buffers of `workspace`.
+        magnitudes: See there.
+        order: See there; holds the result.
+        ends: See there.
+        sums: See there.
 
     Returns:
         (whole, begin, end): the values kept are those with indices `order[:whole]` and
-        `order[begin:end]`, where `order` is `space[2]`; all if `whole` is negative.
+        `order[begin:end]`; all if `whole` is negative.
     """
-    n = v.size
+    if n <= _SHORT:
+        count, cut = _largest_taken(bits, v.size, total, threshold, magnitudes)
+        if _list_above(bits, n, cut, order) == count:
+            return count, 0, 0
+        # Equal magnitudes, which are taken by position: the way of the long sums.
     left = total
     whole = 0
     upper = np.float32(np.inf)
@@ -67,8 +90,10 @@ def excluded(v, total, mean_magnitude, threshold, space):
     for band in range(_BANDS):
         if band == _BANDS - 1:
             lower = np.float32(0)
-        count = _collect(v, lower, upper, space[0], space[1])
-        left, crossing = _take_band(v, count, lower, whole, left, threshold, space)
+        count = _collect(v, n, lower, upper, members, magnitudes)
+        left, crossing = _take_band(
+            v, count, lower, whole, left, threshold, members, magnitudes, order, ends, sums
+        )
         if crossing >= 0:
             return whole, crossing, whole + count
         whole += count
@@ -80,10 +105,61 @@ def excluded(v, total, mean_magnitude, threshold, space):
 
 
 @njit(cache=True, nogil=True)
-def _collect(v, lower, upper, members, magnitudes):
+def _largest_taken(bits, size, left, threshold, scratch):
+    """Take the largest value away until what is left is below the threshold.
+
+    Returns:
+        (number of values taken, the least magnitude of those taken, as bits).
+    """
+    as_bits = scratch.view(np.int32)
+    cut = np.int32(2**31 - 1)
+    taken = 0
+    while True:
+        positive, negative = _next_below(bits, size, cut)
+        cut = max(positive, negative)
+        if cut == 0:  # All but zeros, which receive nothing, are taken.
+            return taken, np.int32(1)
+        as_bits[0] = cut
+        value = np.float64(scratch[0])
+        left -= value if positive > negative else -value
+        taken += 1
+        if abs(left) < threshold:
+            return taken, cut
+
+
+@njit(cache=True, nogil=True)
+def _next_below(bits, size, cut):
+    """Return the largest positive and the largest negative magnitude below `cut`, as bits.
+
+    The bits of positive floats are ordered as the floats are, and maxima of whole numbers
+    are what the compiler makes vector code of.
+    """
+    zero = np.int32(0)
+    positive = zero
+    negative = zero
+    for i in range(size):
+        p = bits[i]
+        n = p ^ _SIGN_BIT
+        positive = max(positive, p if p < cut else zero)
+        negative = max(negative, n if n < cut else zero)
+    return positive, negative
+
+
+@njit(cache=True, nogil=True)
+def _list_above(bits, n, cut, order):
+    """List the values of at least a magnitude; return their number."""
+    count = 0
+    for i in range(n):
+        order[count] = i
+        count += np.int64((bits[i] & ~_SIGN_BIT) >= cut)
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _collect(v, n, lower, upper, members, magnitudes):
     """Gather the values of a band, without branches."""
     count = 0
-    for i in range(v.size):
+    for i in range(n):
         magnitude = abs(v[i])
         members[count] = i
         magnitudes[count] = magnitude
@@ -92,13 +168,12 @@ def _collect(v, lower, upper, members, magnitudes):
 
 
 @njit(cache=True, nogil=True)
-def _take_band(v, count, lower, whole, left, threshold, space):
+def _take_band(v, count, lower, whole, left, threshold, members, magnitudes, order, ends, sums):
     """Take away a band's values, the largest first, writing their order after `whole`.
 
     Returns:
         (what is left, where in the order the taking stops, or -1 if the band is used up).
     """
-    members, magnitudes, order, ends, sums = space
     if count <= _SMALL:
         for k in range(count):
             order[whole + k] = members[k]

@@ -43,20 +43,37 @@ def weighted_sum(
     synapses = np.zeros((len(dx) if each else 1, *weights.shape), np.int32)
     width = weights.shape[2]
     block = max(1, min(len(taps), _BLOCK // width))
-    buffers = (
-        np.empty((block, width), np.float32),
-        np.empty((block, width), np.int32),
-        np.empty(width, np.float32),
+    windows = np.empty((block, width), np.float32)
+    received = np.empty((block, width), np.int32)
+    _weighted_sum(
+        *(signs, y, dx, weights, taps, theta, inputs, synapses, windows, received),
+        *workspace(width),
     )
-    space = workspace(width)
-    _weighted_sum(signs, y, dx, weights, taps, theta, inputs, synapses, buffers, space)
     return inputs, synapses
 
 
+# Arrays come one by one, not in tuples, which cost some 100 ns a neuron.
 @njit(cache=True, nogil=True)
-def _weighted_sum(signs, y, dx, weights, taps, theta, inputs, synapses, buffers, space):
-    windows, received, v = buffers
-    groups, outputs, _ = weights.shape
+def _weighted_sum(
+    signs,
+    y,
+    dx,
+    weights,
+    taps,
+    theta,
+    inputs,
+    synapses,
+    windows,
+    received,
+    v,
+    bits,
+    members,
+    magnitudes,
+    order,
+    ends,
+    sums,
+):
+    groups, outputs, width = weights.shape
     block = windows.shape[0]
     for sample in range(dx.shape[0]):
         row = min(sample, synapses.shape[0] - 1)
@@ -75,13 +92,29 @@ def _weighted_sum(signs, y, dx, weights, taps, theta, inputs, synapses, buffers,
                             continue
                         total, mean_magnitude = _form(weights, group, o, windows, p - start, v)
                         threshold = theta * abs(np.float64(y[sample, p, first_output + o]))
-                        whole, begin, end = _kept(v, total, mean_magnitude, threshold, space)
+                        if 0 < threshold > abs(total):
+                            continue
+                        whole, begin, end = -1, 0, 0
+                        if threshold > 0:
+                            whole, begin, end = excluded(
+                                v,
+                                bits,
+                                width,
+                                total,
+                                mean_magnitude,
+                                threshold,
+                                members,
+                                magnitudes,
+                                order,
+                                ends,
+                                sums,
+                            )
                         place = (p - start, row, group, o)
                         if whole < 0:
-                            _give_all(v, sign, received, synapses, place)
+                            _give_all(v, width, sign, received, synapses, place)
                         else:
-                            _give(space[2], 0, whole, v, sign, received, synapses, place)
-                            _give(space[2], begin, end, v, sign, received, synapses, place)
+                            _give(order, 0, whole, v, sign, received, synapses, place)
+                            _give(order, begin, end, v, sign, received, synapses, place)
                 _scatter(received, taps, group, start, stop, inputs, sample)
 
 
@@ -133,17 +166,7 @@ def _form(weights, group, o, windows, p, v):
         v[i] = value
         total += np.float64(value)
         magnitudes += abs(value)
-    return total, magnitudes / np.float32(v.size)
-
-
-@njit(cache=True, nogil=True)
-def _kept(v, total, mean_magnitude, threshold, space):
-    """Return which values are kept, as `excluded` does."""
-    if threshold <= 0:
-        return -1, 0, 0
-    if abs(total) < threshold:
-        return 0, 0, 0
-    return excluded(v, total, mean_magnitude, threshold, space)
+    return total, magnitudes / np.float32(weights.shape[2])
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -158,9 +181,9 @@ def _give(order, begin, end, v, sign, received, synapses, place):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _give_all(v, sign, received, synapses, place):
+def _give_all(v, n, sign, received, synapses, place):
     window, row, group, o = place
-    for i in range(v.size):
+    for i in range(n):
         g = sign * _sign(v[i])
         received[window, i] += g
         synapses[row, group, o, i] += g
@@ -179,12 +202,12 @@ def average(
     The local values are Δx / k; k multiplies the threshold instead.
     """
     inputs = np.zeros(dx.shape, np.int32)
-    _average(signs, y, dx, taps, theta, inputs, workspace(taps.shape[1]))
+    _average(signs, y, dx, taps, theta, inputs, *workspace(taps.shape[1]))
     return inputs
 
 
 @njit(cache=True, nogil=True)
-def _average(signs, y, dx, taps, theta, inputs, space):
+def _average(signs, y, dx, taps, theta, inputs, v, bits, members, magnitudes, order, ends, sums):
     sources = np.empty(taps.shape[1], np.int32)
     for p in range(taps.shape[0]):
         count = 0
@@ -192,27 +215,40 @@ def _average(signs, y, dx, taps, theta, inputs, space):
             if taps[p, t] >= 0:
                 sources[count] = taps[p, t]
                 count += 1
-        v = np.empty(count, np.float32)
+        v[count:] = 0
         for sample in range(dx.shape[0]):
             for c in range(dx.shape[2]):
                 sign = np.int32(signs[sample, p, c])
                 if sign == 0:
                     continue
                 total = 0.0
-                magnitudes = np.float32(0)
+                magnitude = np.float32(0)
                 for k in range(count):
                     v[k] = dx[sample, sources[k], c]
                     total += np.float64(v[k])
-                    magnitudes += abs(v[k])
+                    magnitude += abs(v[k])
                 threshold = theta * abs(np.float64(y[sample, p, c])) * count
-                whole, begin, end = _kept(
-                    v, total, magnitudes / np.float32(count), threshold, space
-                )
+                if 0 < threshold > abs(total):
+                    continue
+                whole, begin, end = -1, 0, 0
+                if threshold > 0:
+                    whole, begin, end = excluded(
+                        v,
+                        bits,
+                        count,
+                        total,
+                        magnitude / np.float32(count),
+                        threshold,
+                        members,
+                        magnitudes,
+                        order,
+                        ends,
+                        sums,
+                    )
                 if whole < 0:
                     for k in range(count):
                         inputs[sample, sources[k], c] += sign * _sign(v[k])
                     continue
-                order = space[2]
                 for k in range(whole):
                     inputs[sample, sources[order[k]], c] += sign * _sign(v[order[k]])
                 for k in range(begin, end):
