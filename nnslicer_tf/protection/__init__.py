@@ -1,3 +1,12 @@
-"""Protection: hide the synapses that target classes need most."""
+"""Selective protection: hide the synapses that target classes need most (NNSlicer, 6.3).
 
-__all__: list[str] = []
+found = pruning.scores(im, "nnslicer", x, y, classes=[3, 5])
+hidden = select(found, 0.5)  # half of the synapses of every layer
+stolen = hide(model, hidden)  # what an attacker gets
+report = simulate_attacks(model, hidden, train, test, targets=[3, 5])
+"""
+
+from nnslicer_tf.protection.attack import Attacker, AttackReport, simulate_attacks
+from nnslicer_tf.protection.hide import hide, select
+
+__all__ = ["AttackReport", "Attacker", "hide", "select", "simulate_attacks"]

@@ -9,6 +9,8 @@
 
 from nnslicer_tf.pruning.class_scores import ClassScores
 from nnslicer_tf.pruning.masks import apply_masks, masks, without_masks
+from nnslicer_tf.pruning.normalisation import renormalise
+from nnslicer_tf.pruning.predictor import MaskedPredictor
 from nnslicer_tf.pruning.prune import global_ratios, keep_masks, prune
 from nnslicer_tf.pruning.rankers import (
     RANKERS,
@@ -23,6 +25,7 @@ from nnslicer_tf.pruning.rankers import (
 )
 from nnslicer_tf.pruning.refine import ties_by_weight, times_weight
 from nnslicer_tf.pruning.removal import compact, mask_units, remove_units
+from nnslicer_tf.pruning.training import fine_tune
 from nnslicer_tf.pruning.weight_mask import WeightMask
 
 __all__ = [
@@ -31,6 +34,7 @@ __all__ = [
     "ClassRanker",
     "ClassScores",
     "EffectivePathRanker",
+    "MaskedPredictor",
     "NNSlicerRanker",
     "RandomRanker",
     "Ranker",
@@ -38,12 +42,14 @@ __all__ = [
     "WeightRanker",
     "apply_masks",
     "compact",
+    "fine_tune",
     "global_ratios",
     "keep_masks",
     "mask_units",
     "masks",
     "prune",
     "remove_units",
+    "renormalise",
     "scores",
     "ties_by_weight",
     "times_weight",

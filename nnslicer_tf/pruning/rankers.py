@@ -36,6 +36,9 @@ __all__ = [
     "scores",
 ]
 
+# Samples whose slices are held at once.
+_SAMPLES = 64
+
 
 class Ranker(ABC):
     """Scores the synapses of a model."""
@@ -185,12 +188,15 @@ class NNSlicerRanker(ClassRanker):
             the whole training set.
         theta: Threshold θ of the slices; 0 is far cheaper.
         granularity: "activation" or "channel", as of `Slicer`.
+        per_sample: Add up the magnitudes of the contributions to each sample, so that those
+            of opposite signs do not cancel (ours, not the paper's).
         progress: Show progress bars.
     """
 
     profile: Profile | None = None
     theta: float = 0.3
     granularity: str = "activation"
+    per_sample: bool = False
     progress: bool = True
 
     def by_class(
@@ -206,7 +212,8 @@ class NNSlicerRanker(ClassRanker):
         slicer = Slicer(
             im, profile, self.theta, self.granularity, workers=0, progress=self.progress
         )
-        return _Slicing(slicer, correct_only=self.correct_only).by_class(im, x, y, classes)
+        slicing = _Slicing(slicer, self.per_sample, correct_only=self.correct_only)
+        return slicing.by_class(im, x, y, classes)
 
     def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
         """Return the contributions for one class."""
@@ -218,9 +225,17 @@ class _Slicing(ClassRanker):
     """Contributions by a slicer, which is laid out once for all classes."""
 
     slicer: Slicer
+    per_sample: bool
 
     def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
-        return self.slicer.slice(x, outputs=[target]).synapses
+        if not self.per_sample:
+            return self.slicer.slice(x, outputs=[target]).synapses
+        total = np.zeros(sum(kernel.size for kernel in im.kernels.values()), np.int64)
+        for start in range(0, len(x), _SAMPLES):
+            part = x[start : start + _SAMPLES]
+            slices = self.slicer.slice_each(part, outputs=[target], operations=())
+            total += abs(slices.matrix).sum(axis=0, dtype=np.int64)
+        return _split(im, total)
 
 
 @dataclass(frozen=True)
@@ -238,11 +253,7 @@ class EffectivePathRanker(ClassRanker):
     def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
         """Return the number of samples whose path takes each synapse."""
         paths = effective_paths(im, x, self.theta, progress=self.progress)
-        counts = np.asarray(paths.sum(axis=0, dtype=np.int64)).ravel()
-        sizes = [kernel.size for kernel in im.kernels.values()]
-        parts = np.split(counts, np.cumsum(sizes)[:-1])
-        kernels = im.kernels.items()
-        return {n: part.reshape(k.shape) for (n, k), part in zip(kernels, parts, strict=True)}
+        return _split(im, paths.sum(axis=0, dtype=np.int64))
 
 
 RANKERS: dict[str, type[Ranker]] = {
@@ -282,6 +293,14 @@ def scores(
             f"Unknown method {method!r} of ranking. There are: {', '.join(RANKERS)}."
         )
     return RANKERS[method]().scores(im, x, y, classes)
+
+
+def _split(im: InstrumentedModel, row: np.ndarray) -> Scores:
+    """Return one number for each synapse, laid end to end, by kernel."""
+    kernels = im.kernels
+    ends = np.cumsum([kernel.size for kernel in kernels.values()])
+    parts = np.split(row, ends[:-1])
+    return {n: part.reshape(k.shape) for (n, k), part in zip(kernels.items(), parts, strict=True)}
 
 
 def _check_samples(x: np.ndarray, y: np.ndarray) -> None:

@@ -12,6 +12,9 @@ from nnslicer_tf.instrument import InstrumentedModel
 
 __all__ = ["ties_by_weight", "times_weight"]
 
+# Synapses without any score still differ by weight.
+_FLOOR = 0.05
+
 
 def ties_by_weight(
     im: InstrumentedModel, scores: Mapping[str, np.ndarray]
@@ -25,15 +28,29 @@ def ties_by_weight(
     return {name: np.abs(s) + _share_of_largest(im, name) / 2 for name, s in scores.items()}
 
 
-def times_weight(im: InstrumentedModel, scores: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return |score| · |weight|.
+def times_weight(
+    im: InstrumentedModel, scores: Mapping[str, np.ndarray], power: float = 1.0
+) -> dict[str, np.ndarray]:
+    """Return |weight| · (|score| / its mean in the kernel + 0.05) ^ power.
+
+    What is small in weight goes first, sooner where the score is small too. These scores
+    can be compared between kernels, as `global_ratios` does.
 
     Args:
         im: The model.
         scores: Kernel name → scores of the kernel's shape.
+        power: How much the scores say beside the weights; 0: nothing.
     """
     kernels = im.kernels
-    return {name: np.abs(s) * np.abs(kernels[name].kernel()) for name, s in scores.items()}
+    return {
+        name: np.abs(kernels[name].kernel()) * (_over_mean(np.abs(s)) + _FLOOR) ** power
+        for name, s in scores.items()
+    }
+
+
+def _over_mean(magnitudes: np.ndarray) -> np.ndarray:
+    mean = magnitudes.mean()
+    return magnitudes / mean if mean else np.ones(magnitudes.shape)
 
 
 def _share_of_largest(im: InstrumentedModel, name: str) -> np.ndarray:

@@ -260,9 +260,24 @@ def test_refined_scores_keep_the_order_of_the_scores(digits):
     half = w.size // 2
     assert (finer.ravel()[order[half:]] >= 2).all() and (finer.ravel()[order[:half]] < 1).all()
     assert (np.diff(w.ravel()[order[:half]]) >= 0).all()
-    np.testing.assert_allclose(
-        pruning.times_weight(im, scores)["conv1"], np.abs(scores["conv1"]) * w
-    )
+    product = pruning.times_weight(im, scores, power=0.5)["conv1"]
+    expected = np.where(scores["conv1"] == 0, w * 0.05**0.5, w * (2 + 0.05) ** 0.5)
+    np.testing.assert_allclose(product, expected, rtol=1e-6)  # the mean magnitude is 1
+    nothing = pruning.times_weight(im, {"conv1": np.zeros(w.shape)})["conv1"]
+    assert (np.argsort(nothing, axis=None) == np.argsort(w, axis=None)).all()
+
+
+def test_magnitudes_of_samples_do_not_cancel(digits, profile):
+    im, train, _ = digits
+    x = train.x[train.y == 4][:70]
+    ranker = pruning.NNSlicerRanker(profile=profile, theta=0.0, per_sample=True, progress=False)
+    found = ranker.scores(im, x, np.full(70, 4), [4])
+    slicer = nns.Slicer(im, profile, theta=0.0, workers=0, progress=False)
+    right = im.logits(x).argmax(axis=1) == 4
+    expected = np.zeros(im.kernels["conv2"].shape, int)
+    for sample in x[right]:
+        expected += np.abs(slicer.slice(sample[None], outputs=[4]).synapses["conv2"])
+    np.testing.assert_array_equal(found["conv2"], expected)
 
 
 def test_a_model_may_be_a_sequential_without_input():

@@ -1,0 +1,188 @@
+"""The attacker, who recovers hidden weights by training (NNSlicer, section 6.3.2)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from nnslicer_tf._random import as_generator
+from nnslicer_tf.datasets import Dataset
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.protection.hide import hide
+from nnslicer_tf.pruning.class_scores import check_classes
+from nnslicer_tf.pruning.experiments import subset_figures
+from nnslicer_tf.pruning.training import fine_tune
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["AttackReport", "Attacker", "simulate_attacks"]
+
+
+@dataclass(frozen=True)
+class Attacker:
+    """Someone who knows a model but for its hidden weights, and trains it.
+
+    Attributes:
+        epochs: Passes over the samples.
+        learning_rate: Adam's.
+        batch_size: Samples in a step.
+        keep_known: Train the hidden weights alone; all that is known stays as it is.
+        progress: Show progress bars.
+    """
+
+    epochs: int = 5
+    learning_rate: float = 1e-3
+    batch_size: int = 128
+    keep_known: bool = False
+    progress: bool = True
+
+    def retrain(
+        self,
+        stolen: keras.Model,
+        hidden: Mapping[str, np.ndarray],
+        x: np.ndarray,
+        y: np.ndarray,
+        rng: int | np.random.Generator = 0,
+    ) -> keras.Model:
+        """Train a stolen model in place, and return it.
+
+        Args:
+            stolen: A model of `hide`.
+            hidden: Its hidden synapses.
+            x: The attacker's samples `(samples, *input_shape)`.
+            y: Their classes, `(samples,)` integers.
+            rng: Draws the order of the samples.
+
+        Raises:
+            InvalidArgumentError: if there are no samples, or not as many labels.
+        """
+        held = _hold_known(InstrumentedModel(stolen), hidden) if self.keep_known else []
+        try:
+            return fine_tune(
+                *(stolen, x, y, self.epochs),
+                learning_rate=self.learning_rate,
+                batch_size=self.batch_size,
+                rng=rng,
+                progress=self.progress,
+            )
+        finally:
+            for variable, constraint in held:
+                variable.constraint = constraint
+
+
+@dataclass(frozen=True)
+class AttackReport:
+    """What attackers with different budgets reach.
+
+    Attributes:
+        targets: The target classes.
+        budgets: The number of samples of each attack.
+        figures: For each attack, the accuracies of `pruning.experiments.subset_figures`:
+            on "targets", "others", "all", and "among_targets".
+    """
+
+    targets: tuple[int, ...]
+    budgets: tuple[int, ...]
+    figures: tuple[dict[str, float], ...]
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with one row for each budget."""
+        import pandas as pd
+
+        rows = [{"budget": b, **f} for b, f in zip(self.budgets, self.figures, strict=True)]
+        return pd.DataFrame(rows)
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw accuracy on the target classes and on all by budget."""
+        import matplotlib.pyplot as plt
+
+        ax = ax or plt.figure(layout="constrained").subplots()
+        for which in ("targets", "all"):
+            ax.plot(self.budgets, [f[which] for f in self.figures], marker="o", label=which)
+        ax.set_xscale("log")
+        ax.set_xlabel("samples of the attacker")
+        ax.set_ylabel("accuracy")
+        ax.legend()
+        return ax
+
+    def __repr__(self) -> str:
+        reached = ", ".join(
+            f"{b:,}: {f['targets']:.1%} of targets, {f['all']:.1%} of all"
+            for b, f in zip(self.budgets, self.figures, strict=True)
+        )
+        return f"AttackReport(targets {list(self.targets)}; {reached})"
+
+
+def simulate_attacks(
+    model: keras.Model,
+    hidden: Mapping[str, np.ndarray],
+    train: Dataset,
+    test: Dataset,
+    targets: Iterable[int],
+    budgets: Sequence[int] = (1_000, 5_000, 10_000),
+    attacker: Attacker | None = None,
+    rng: int | np.random.Generator = 0,
+) -> AttackReport:
+    """Return how much of a protected model attackers get back.
+
+    Each attack starts from the hidden weights drawn anew; a larger budget has the samples of
+    the smaller ones and more.
+
+    Args:
+        model: The model, with logits as output.
+        hidden: Kernel name → bool array, the hidden synapses, as of `select`.
+        train: The samples that attackers may have.
+        test: The samples to measure on.
+        targets: The classes that were to be protected.
+        budgets: How many samples each attacker has, at most as many as `train` has.
+        attacker: How to train; `Attacker()` by default.
+        rng: Draws hidden weights, samples and their order.
+
+    Raises:
+        InvalidArgumentError: for a budget or classes that do not exist, or wrong masks.
+    """
+    wanted = tuple(check_classes(InstrumentedModel(model), test.y, targets))
+    for budget in budgets:
+        if not 0 < budget <= len(train):
+            raise InvalidArgumentError(
+                f"A budget is a number of samples, 1 to {len(train)}. Received: {budget!r}"
+            )
+    seeds = as_generator(rng).integers(2**31, size=3)
+    order = np.random.default_rng(seeds[0]).permutation(len(train))
+    found = []
+    for budget in budgets:
+        chosen = order[:budget]
+        stolen = hide(model, hidden, rng=int(seeds[1]))
+        (attacker or Attacker()).retrain(
+            stolen, hidden, train.x[chosen], train.y[chosen], int(seeds[2])
+        )
+        logits = InstrumentedModel(stolen).logits(test.x)
+        found.append(subset_figures(logits, test.y, wanted))
+    return AttackReport(wanted, tuple(budgets), tuple(found))
+
+
+def _hold_known(im: InstrumentedModel, hidden: Mapping[str, np.ndarray]) -> list[tuple[Any, Any]]:
+    """Constrain all that is known to its value; return what the constraints were."""
+    masks = {id(im.kernels[name].variable()): mask for name, mask in hidden.items()}
+    held = []
+    for variable in im.model.trainable_variables:
+        mask = masks.get(id(variable), np.zeros(variable.shape, bool))
+        held.append((variable, variable.constraint))
+        variable.constraint = _Known(mask, keras.ops.convert_to_numpy(variable))
+    return held
+
+
+class _Known:
+    """A constraint that puts known weights back after each step."""
+
+    def __init__(self, hidden: np.ndarray, values: np.ndarray) -> None:
+        self._hidden = hidden
+        self._values = values
+
+    def __call__(self, w: Any) -> Any:
+        return keras.ops.where(self._hidden, keras.ops.convert_to_tensor(w), self._values)

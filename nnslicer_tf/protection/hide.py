@@ -1,0 +1,78 @@
+"""Which synapses to hide, and what is left of a model without them (NNSlicer, 6.3.1)."""
+
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import keras
+import numpy as np
+
+from nnslicer_tf._random import as_generator
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.copies import copy_model
+from nnslicer_tf.pruning import keep_masks
+from nnslicer_tf.pruning.masks import check_masks, kernel_layers
+
+__all__ = ["hide", "select"]
+
+
+def select(scores: Mapping[str, np.ndarray], share: float) -> dict[str, np.ndarray]:
+    """Return the synapses to hide: those of every kernel with the largest |score|.
+
+    Args:
+        scores: Kernel name → scores of the kernel's shape, as of `pruning.scores` for the
+            target classes.
+        share: The budget: the share of every kernel's synapses to hide, 0 < share ≤ 1.
+
+    Returns:
+        Kernel name → bool array of the kernel's shape, true where a synapse is hidden.
+
+    Raises:
+        InvalidArgumentError: if the share is out of range, or scores are NaN.
+    """
+    is_number = isinstance(share, Real) and not isinstance(share, bool)
+    if not is_number or not 0 < share <= 1:
+        raise InvalidArgumentError(
+            f"share is the share of synapses to hide, 0 < share ≤ 1. Received: {share!r}"
+        )
+    return keep_masks(scores, 1 - share)
+
+
+def hide(
+    model: keras.Model, hidden: Mapping[str, np.ndarray], rng: int | np.random.Generator = 0
+) -> keras.Model:
+    """Return what an attacker gets: a copy whose hidden weights are drawn anew.
+
+    They are drawn as the layer's initializer does; everything else is known. The copy is an
+    ordinary Keras model, to be saved and loaded as any other.
+
+    Args:
+        model: The model to protect.
+        hidden: Kernel name → bool array of the kernel's shape, as of `select`.
+        rng: Draws the weights.
+
+    Raises:
+        InvalidArgumentError: if there is no such kernel, or its shape is another.
+    """
+    generator = as_generator(rng)
+    hidden = check_masks(InstrumentedModel(model), hidden)
+    copy = copy_model(model)
+    im = InstrumentedModel(copy)
+    owners = kernel_layers(im)
+    for name, mask in hidden.items():
+        kernel = im.kernels[name]
+        initializer = _initializer(*owners[name], seed=int(generator.integers(2**31)))
+        fresh = keras.ops.convert_to_numpy(initializer(kernel.shape))
+        kernel.variable().assign(np.where(mask, fresh, kernel.kernel()))
+    return copy
+
+
+def _initializer(layer: Any, slot: str | None, seed: int) -> keras.Initializer:
+    """Return a kernel's own initializer with another seed; Glorot's if it draws nothing."""
+    name = (slot or "kernel_constraint").replace("constraint", "initializer")
+    initializer = getattr(layer, name, None)
+    config = initializer.get_config() if initializer is not None else {}
+    if "seed" not in config:
+        return keras.initializers.GlorotUniform(seed)
+    return type(initializer).from_config({**config, "seed": seed})

@@ -1,0 +1,120 @@
+"""What the experiments on target classes share: subsets, figures, and cells that are kept."""
+
+import os
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from nnslicer_tf._files import atomic_path
+from nnslicer_tf._random import as_generator
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+
+__all__ = ["Cells", "draw_subsets", "subset_figures"]
+
+
+def draw_subsets(
+    classes: int, size: int, count: int | None = None, rng: int | np.random.Generator = 0
+) -> list[tuple[int, ...]]:
+    """Return sets of target classes in lexical order: all of a size, or some at random.
+
+    Args:
+        classes: Number of classes of the model.
+        size: Classes in a set.
+        count: How many sets to draw; all by default.
+        rng: Draws them.
+
+    Raises:
+        InvalidArgumentError: if sets of this size do not exist.
+    """
+    if not 1 <= size <= classes:
+        raise InvalidArgumentError(f"There are no sets of {size} among {classes} classes.")
+    every = list(combinations(range(classes), size))
+    if count is None or count >= len(every):
+        return every
+    chosen = as_generator(rng).choice(len(every), count, replace=False)
+    return [every[i] for i in sorted(chosen)]
+
+
+def subset_figures(logits: np.ndarray, y: np.ndarray, targets: Iterable[int]) -> dict[str, float]:
+    """Return how well a model does on target classes, and on the others.
+
+    Args:
+        logits: `(samples, classes)`.
+        y: The classes, `(samples,)` integers.
+        targets: The target classes.
+
+    Returns:
+        "targets": accuracy on the samples of target classes; "others": on the other
+        samples (NaN if there are none); "all": on all; "among_targets": on the samples of
+        target classes, where only target classes may be predicted.
+    """
+    targets = sorted(targets)
+    chosen = np.isin(y, targets)
+    right = logits.argmax(axis=1) == y
+    among = np.take(targets, logits[:, targets].argmax(axis=1)) == y
+    return {
+        "targets": float(right[chosen].mean()),
+        "others": float(right[~chosen].mean()) if not chosen.all() else float("nan"),
+        "all": float(right.mean()),
+        "among_targets": float(among[chosen].mean()),
+    }
+
+
+class Cells:
+    """Rows of a table that are kept on disk as they are found, so that a run can resume.
+
+    Args:
+        path: The CSV file.
+        keys: Names of the columns that name a row.
+
+    Raises:
+        CorruptFileError: if the file is there, but is no such table.
+    """
+
+    def __init__(self, path: str | os.PathLike, keys: Iterable[str]) -> None:
+        self._path = Path(path)
+        self._keys = tuple(keys)
+        self._rows: list[dict[str, Any]] = []
+        if self._path.exists():
+            self._rows = self._read()
+        self._known = {self._key(row) for row in self._rows}
+
+    def __contains__(self, row: Mapping[str, Any]) -> bool:
+        """Whether there is a row of this name."""
+        return self._key(row) in self._known
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Keep rows, on disk too."""
+        rows = [dict(row) for row in rows]
+        self._rows += rows
+        self._known.update(map(self._key, rows))
+        with atomic_path(self._path) as temporary:
+            self.to_frame().to_csv(temporary, index=False)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the table."""
+        return pd.DataFrame(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"Cells({len(self)} rows in '{self._path}')"
+
+    def _read(self) -> list[dict[str, Any]]:
+        try:
+            table = pd.read_csv(self._path, dtype=dict.fromkeys(self._keys, str))
+            if not set(self._keys) <= set(table.columns):
+                raise ValueError(f"it has no columns {', '.join(self._keys)}")
+        except (ValueError, OSError) as error:
+            raise CorruptFileError(
+                f"'{self._path}' does not hold the cells of an unfinished run: {error}. Remove it."
+            ) from error
+        return table.to_dict("records")
+
+    def _key(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(str(row[name]) for name in self._keys)

@@ -1,0 +1,58 @@
+"""Predictions under many masks, without a model for each."""
+
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.pruning.masks import MaskPlan
+from nnslicer_tf.pruning.normalisation import with_batch_statistics
+
+__all__ = ["MaskedPredictor"]
+
+
+class MaskedPredictor:
+    """One copy of a model whose weights are masked in turn.
+
+    Cost of a prediction: assigning the weights, and a forward pass that is compiled once.
+
+    Args:
+        im: The model; it is not changed.
+    """
+
+    def __init__(self, im: InstrumentedModel) -> None:
+        self._plan = MaskPlan(im)
+        copy = with_batch_statistics(im)
+        self._copy = InstrumentedModel(copy)
+        pairs = zip(im.model.variables, copy.variables, strict=True)
+        self._variables = [(id(v), keras.ops.convert_to_numpy(v), twin) for v, twin in pairs]
+
+    def logits(
+        self,
+        keep: Mapping[str, np.ndarray],
+        x: np.ndarray,
+        renormalise_on: np.ndarray | None = None,
+        batch_size: int = 200,
+    ) -> np.ndarray:
+        """Return the logits of the model that `apply_masks` would give.
+
+        Args:
+            keep: Kernel name → bool array of the kernel's shape, as of `keep_masks`.
+            x: Samples `(samples, *input_shape)`.
+            renormalise_on: Samples on which batch normalisations are measured again first
+                (see `renormalise`).
+            batch_size: Samples in one forward pass.
+
+        Returns:
+            `(samples, classes)` float32.
+
+        Raises:
+            InvalidArgumentError: if the masks do not fit the model.
+        """
+        values = self._plan.values(keep)
+        for key, original, variable in self._variables:
+            variable.assign(values.get(key, original))
+        if renormalise_on is not None:
+            self._copy.model(renormalise_on, training=True)
+        return self._copy.logits(x, batch_size)
