@@ -161,7 +161,8 @@ def _with_averages(rows: pd.DataFrame) -> pd.DataFrame:
             continue
         for figure in figures:
             table.loc[i, f"paper_{figure}"] = published.loc[(row["attack"], roles[i]), figure]
-    return table[["method", "attack", "examples", *FIGURES, *(f"paper_{f}" for f in figures)]]
+    columns = ["method", "attack", "examples", *FIGURES, *(f"paper_{f}" for f in figures)]
+    return table.reindex(columns=columns)
 
 
 def _write(folder: Path, name: str, table: pd.DataFrame, used: dict[str, str]) -> None:
