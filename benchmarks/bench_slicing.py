@@ -120,12 +120,12 @@ def measure(name: str) -> dict[str, float]:
     figures["values per second"] = 1e9 / figures["ns per value"]
 
     start = time.perf_counter()
-    reference = with_rule(naive.weighted_sum, lambda: walker.walk(program, one, each=False))
-    figures["naive ms"] = (time.perf_counter() - start) * 1e3
-    ours = walker.walk(program, one, each=False)
+    reference = with_rule(naive.weighted_sum, lambda: walker.walk(program, captured, each=False))
+    figures["naive ms"] = (time.perf_counter() - start) * 1e3 / n
+    ours = walker.walk(program, captured, each=False)
     if any(not np.array_equal(ours.synapses[k], reference.synapses[k]) for k in ours.synapses):
         raise SystemExit(f"{name}: the kernels and the naive reference disagree.")
-    figures["naive / ours"] = figures["naive ms"] / figures["single backward ms"]
+    figures["naive / ours"] = figures["naive ms"] / figures["backward ms"]
 
     channel = nns.Slicer(im, profile, THETA, "channel", workers=0, progress=False)
     channel_program = channel._program("predicted")
@@ -248,7 +248,10 @@ def main(
     """Measure, print a table, write JSON and Markdown."""
     if output is not None:
         check_writable(output.with_suffix(".json"))
-    names = [n for n in models.split(",") if n != "resnet20" or "DIFFCHASER_MODELS" in os.environ]
+    published = "DIFFCHASER_MODELS" in os.environ
+    if memory and not published:
+        raise typer.BadParameter("--memory slices ResNet-20: set DIFFCHASER_MODELS to its folder.")
+    names = [n for n in models.split(",") if n != "resnet20" or published]
     results = {name: measure(name) for name in names}
     other = first_call()
     if workers:
