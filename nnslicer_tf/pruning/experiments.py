@@ -1,7 +1,7 @@
 """What the experiments on target classes share: subsets, figures, and cells that are kept."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ import pandas as pd
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.pruning.class_scores import ClassScores
 
-__all__ = ["Cells", "draw_subsets", "subset_figures"]
+__all__ = ["Cells", "draw_subsets", "kept_scores", "subset_figures", "write_table"]
 
 
 def draw_subsets(
@@ -118,3 +119,39 @@ class Cells:
 
     def _key(self, row: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(str(row[name]) for name in self._keys)
+
+
+def kept_scores(path: str | os.PathLike, make: Callable[[], ClassScores]) -> ClassScores:
+    """Return the class scores in a file; make and keep them if it is not there."""
+    path = Path(path)
+    if not path.exists():
+        make().save(path)
+    return ClassScores.load(path)
+
+
+def write_table(
+    table: pd.DataFrame, path: str | os.PathLike, title: str, head: Mapping[str, Any], text: str
+) -> None:
+    """Write a table as CSV and as Markdown, with what it was made by.
+
+    Args:
+        table: The table.
+        path: The files' path, without its ending.
+        title: The title.
+        head: What it was made by: command, seed, sizes, date, versions.
+        text: What is to be said below the table.
+    """
+    path = Path(path)
+    lines = [f"{key}: {value}" for key, value in head.items()]
+    with atomic_path(path.with_suffix(".csv")) as temporary:
+        comment = "".join(f"# {line}\n" for line in lines)
+        temporary.write_text(comment + table.to_csv(index=False, float_format="%.4g"))
+    cells = [table.columns, ["---"] * len(table.columns)]
+    cells += [
+        [f"{value:.3g}" if isinstance(value, float) else str(value) for value in row]
+        for row in table.itertuples(index=False)
+    ]
+    rows = "\n".join("| " + " | ".join(row) + " |" for row in cells)
+    items = "\n".join(f"- {line}" for line in lines)
+    with atomic_path(path.with_suffix(".md")) as temporary:
+        temporary.write_text(f"# {title}\n\n{items}\n\n{rows}\n\n{text}\n")
