@@ -35,7 +35,7 @@ _MODULES = {
     ),
 }
 _SUBPACKAGES = (
-    *("baselines", "datasets", "deepxplore", "detection", "dflare", "exactline"),
+    *("baselines", "datasets", "deepbase", "deepxplore", "detection", "dflare", "exactline"),
     *("instrument", "protection", "pruning", "report", "slicing", "zoo"),
 )
 

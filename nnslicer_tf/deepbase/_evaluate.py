@@ -1,0 +1,157 @@
+"""The hypotheses of one inspection: checked, and evaluated block by block."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf.deepbase.hypotheses import Behaviour
+from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
+
+__all__ = ["HypothesisSet", "fit_positions"]
+
+
+class HypothesisSet:
+    """Named functions and arrays that give behaviours.
+
+    Args:
+        hypotheses: Name → function of a batch, or array over all records.
+        binary: Whether all behaviours must be 0 or 1.
+
+    Raises:
+        InvalidArgumentError: if there are none, or one is neither function nor array.
+    """
+
+    def __init__(self, hypotheses: Mapping[str, Behaviour | np.ndarray], binary: bool) -> None:
+        if not isinstance(hypotheses, Mapping) or not hypotheses:
+            raise InvalidArgumentError(
+                "hypotheses must map names to functions or arrays. Received: "
+                f"{type(hypotheses).__name__}"
+            )
+        self._binary = binary
+        self._hypotheses = {
+            str(name): h if callable(h) else _as_array(str(name), h)
+            for name, h in hypotheses.items()
+        }
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names."""
+        return tuple(self._hypotheses)
+
+    def check_length(self, records: int) -> None:
+        """Refuse arrays that have not one behaviour for each record.
+
+        Raises:
+            InvalidArgumentError: it names hypothesis and lengths.
+        """
+        for name, h in self._hypotheses.items():
+            if not callable(h) and len(h) != records:
+                raise InvalidArgumentError(
+                    f"Hypothesis {name!r} has {len(h)} behaviours, and the data has {records} "
+                    "records: there must be one for each."
+                )
+
+    def check_varies(self, blocks: Iterable[np.ndarray]) -> None:
+        """Refuse hypotheses that are constant; read no more blocks than that needs.
+
+        Raises:
+            InvalidArgumentError: it names the constant hypotheses.
+        """
+        constant: dict[str, float] = {}
+        for name in self.names:
+            constant[name] = np.nan
+        first = 0
+        for x in blocks:
+            for name, values in self.evaluate(x, first, tuple(constant)).items():
+                if first == 0:
+                    constant[name] = values.flat[0]
+                if (values != constant[name]).any():
+                    del constant[name]
+            if not constant:
+                return
+            first += len(x)
+        listed = ", ".join(f"{name!r} (always {value:g})" for name, value in constant.items())
+        raise InvalidArgumentError(
+            f"These hypotheses are constant on the data, so that no affinity is defined: {listed}."
+        )
+
+    def evaluate(
+        self, x: np.ndarray, first: int, names: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return behaviours of a block, name → `(records,)` or `(records, *positions)`.
+
+        Args:
+            x: The records.
+            first: Index of the first.
+            names: Of which hypotheses; all by default.
+
+        Raises:
+            InvalidArgumentError: if a hypothesis has not one behaviour for each record, or
+                should be 0 or 1 and is not.
+            NonFiniteActivationError: if a behaviour is NaN or infinite.
+        """
+        return {
+            name: self._check(name, self._values(name, x, first), x, first)
+            for name in (self.names if names is None else names)
+        }
+
+    def _values(self, name: str, x: np.ndarray, first: int) -> np.ndarray:
+        h = self._hypotheses[name]
+        return _as_array(name, h(x)) if callable(h) else h[first : first + len(x)]
+
+    def _check(self, name: str, values: np.ndarray, x: np.ndarray, first: int) -> np.ndarray:
+        if len(values) != len(x):
+            raise InvalidArgumentError(
+                f"Hypothesis {name!r} gives {len(values)} behaviours for the {len(x)} records "
+                f"from number {first} on: there must be one for each."
+            )
+        finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+        if not finite.all():
+            raise NonFiniteActivationError(
+                f"Hypothesis {name!r} is NaN or infinite for record {first + finite.argmin()}."
+            )
+        if self._binary and not np.isin(values, (0, 1)).all():
+            raise InvalidArgumentError(
+                f"Hypothesis {name!r} has other values than 0 and 1, which difference_of_means "
+                "and logistic_probe need: compare it with a threshold, or inspect it apart."
+            )
+        return values
+
+
+def fit_positions(name: str, values: np.ndarray, positions: tuple[int, ...]) -> np.ndarray:
+    """Return behaviours at an operation's positions, `(records, number of positions)`.
+
+    Args:
+        name: The hypothesis, for messages.
+        values: `(records, *its positions)`, each axis a multiple of the operation's:
+            blocks are averaged.
+        positions: Shape of the operation's positions.
+
+    Raises:
+        InvalidArgumentError: if the positions do not fit.
+    """
+    own = values.shape[1:]
+    fits = len(own) == len(positions) and all(
+        p and q % p == 0 for q, p in zip(own, positions, strict=True)
+    )
+    if not fits:
+        raise InvalidArgumentError(
+            f"Hypothesis {name!r} has behaviours at positions of shape {own}, an inspected "
+            f"operation positions of shape {positions}; each axis must be a multiple. Choose "
+            "other units, or average the hypothesis: deepbase.per_record(function)."
+        )
+    split = [part for q, p in zip(own, positions, strict=True) for part in (p, q // p)]
+    blocks = values.reshape(len(values), *split)
+    averaged = blocks.mean(axis=tuple(range(2, blocks.ndim, 2)))
+    return averaged.reshape(len(values), -1)
+
+
+def _as_array(name: str, values: Any) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub" or array.ndim == 0:
+        raise InvalidArgumentError(
+            f"Hypothesis {name!r} must be a function, or an array of numbers, one for each "
+            f"record. Received: {array.dtype} of shape {array.shape}"
+        )
+    return array.astype(np.float64) if array.dtype.kind != "f" else array

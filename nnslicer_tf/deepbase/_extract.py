@@ -1,0 +1,119 @@
+"""Behaviours of units, from one forward pass for everything that is asked of a model.
+
+Means over positions are taken where the model runs, so that whole activations leave it only
+where behaviours per position are asked for.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from nnslicer_tf.deepbase.cache import BehaviourCache
+from nnslicer_tf.errors import NonFiniteActivationError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.gradients import compiled_function
+
+__all__ = ["Extractor", "Need"]
+
+
+@dataclass(frozen=True)
+class Need:
+    """An operation's behaviours: one a record, or one for every position.
+
+    Attributes:
+        operation: Its name.
+        by_position: Whether behaviours are wanted for every position.
+    """
+
+    operation: str
+    by_position: bool
+
+
+class Extractor:
+    """Computes behaviours of one model, block by block.
+
+    Args:
+        im: The model.
+        needs: All that will be asked for.
+        cache: Where behaviours are kept, or None.
+
+    Attributes:
+        passes: Number of forward passes so far.
+    """
+
+    def __init__(
+        self, im: InstrumentedModel, needs: Sequence[Need], cache: BehaviourCache | None
+    ) -> None:
+        self.passes = 0
+        self._im = im
+        self._cache = cache
+        self._fingerprint = im.fingerprint if cache is not None else ""
+        self._compile(needs)
+
+    def __call__(self, x: np.ndarray, needs: Sequence[Need], first: int) -> dict[Need, np.ndarray]:
+        """Return behaviours `(records, positions, channels)` float32 of a block.
+
+        Args:
+            x: The records `(records, *input_shape)` float32.
+            needs: What is wanted, of what the extractor was made for.
+            first: Index of the first record, for messages.
+
+        Raises:
+            NonFiniteActivationError: if a behaviour is NaN or infinite.
+        """
+        if self._cache is None:
+            return self._run(x, needs, first)
+        block = hashlib.blake2b(x.tobytes(), digest_size=16).hexdigest()
+        keys = {need: self._key(need, block) for need in needs}
+        kept = {need: self._cache.get(key) for need, key in keys.items()}
+        missing = [need for need, values in kept.items() if values is None]
+        if missing:
+            for need, values in self._run(x, missing, first).items():
+                kept[need] = values
+                self._cache.put(keys[need], values)
+        return kept
+
+    def _run(self, x: np.ndarray, needs: Sequence[Need], first: int) -> dict[Need, np.ndarray]:
+        # Compiling anew takes seconds: only when much of the pass is no longer needed.
+        much_less = self.passes and len(needs) <= len(self._needs) // 2
+        if much_less or not set(needs) <= set(self._needs):
+            self._compile(needs)
+        self.passes += 1
+        tensors = self._compute(keras.ops.convert_to_tensor(x))
+        found = dict(zip(self._needs, map(keras.ops.convert_to_numpy, tensors), strict=True))
+        for need in needs:
+            if not np.isfinite(found[need]).all():
+                finite = np.isfinite(found[need]).all(axis=(1, 2))
+                raise NonFiniteActivationError(
+                    f"Operation '{need.operation}' of '{self._im.model.name}' gives NaN or "
+                    f"infinite values for record {first + finite.argmin()}."
+                )
+        return {need: found[need] for need in needs}
+
+    def _compile(self, needs: Sequence[Need]) -> None:
+        self._needs = tuple(needs)
+        self._compute: Callable = compiled_function(_behaviours(self._im, self._needs))
+
+    def _key(self, need: Need, block: str) -> str:
+        text = f"{self._fingerprint} {need.operation} {need.by_position} {block}"
+        return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+
+
+def _behaviours(im: InstrumentedModel, needs: Sequence[Need]) -> Callable[[Any], list[Any]]:
+    """Return the function from a batch to the behaviours of all needs."""
+
+    def compute(x: Any) -> list[Any]:
+        values = im.compute(x, {need.operation for need in needs})
+        return [_reduce(values[need.operation], need.by_position) for need in needs]
+
+    return compute
+
+
+def _reduce(values: Any, by_position: bool) -> Any:
+    channels, positions = values.shape[-1], int(np.prod(values.shape[1:-1]))
+    rows = keras.ops.reshape(values, (-1, positions, channels))
+    return rows if by_position else keras.ops.mean(rows, axis=1, keepdims=True)

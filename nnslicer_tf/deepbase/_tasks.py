@@ -1,0 +1,153 @@
+"""One measure on one group of units: its sums, its scores, and when they are certain.
+
+Free of Keras, so that workers start fast.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf.deepbase.measures import Block, Measure, Scores
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = ["Item", "ScoreJob", "Task"]
+
+_CHANCE = 3.0  # nothing in n records: with 95 % confidence rarer than 3 / n
+
+
+@dataclass(frozen=True)
+class Item:
+    """One block of records on its way to the measures.
+
+    Attributes:
+        first: Index of the first record.
+        records: Number of records.
+        tasks: Numbers of the tasks that still want it.
+        units: Key → behaviours `(records, positions, channels)`.
+        hypotheses: A task's `positions` → behaviours `(records, positions, hypotheses)`.
+    """
+
+    first: int
+    records: int
+    tasks: Sequence[int]
+    units: dict[Any, np.ndarray]
+    hypotheses: dict[tuple, np.ndarray]
+
+
+@dataclass
+class Task:
+    """A measure between the units of a group and the hypotheses of one kind.
+
+    Attributes:
+        model: Name of the model.
+        group: Name of the group.
+        key: Which behaviours of `Item.units` are the group's.
+        indices: The group's channels.
+        positions: Which behaviours of `Item.hypotheses` are compared with them: whether they
+            are by position, and if so the shape of the positions.
+        hypotheses: Their names.
+        measure: The measure.
+        calibration: What the measure made of the first block.
+        scores: Scores so far, frozen for pairs that are certain.
+        certain: Which pairs are certain, `(units or 1, hypotheses)`.
+        records: Records that each pair's score is from, of the same shape.
+    """
+
+    model: str
+    group: str
+    key: Any
+    indices: np.ndarray
+    positions: tuple
+    hypotheses: tuple[str, ...]
+    measure: Measure
+    calibration: Any = None
+    scores: Scores | None = None
+    certain: np.ndarray | None = None
+    records: np.ndarray | None = None
+    _total: Any = field(default=None, repr=False)
+    _close: np.ndarray | None = field(default=None, repr=False)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all pairs are certain."""
+        return self.certain is not None and bool(self.certain.all())
+
+    def block(self, item: Item) -> Block:
+        """Return what the task reads of an item."""
+        return Block(
+            item.units[self.key][:, :, self.indices], item.hypotheses[self.positions], item.first
+        )
+
+    def calibrate(self, item: Item) -> None:
+        """Fix what the first block fixes."""
+        self.calibration = self.measure.calibrate(self.block(item))
+
+    def add(self, part: Any) -> None:
+        """Merge the summary of one more block."""
+        self._total = part if self._total is None else self.measure.merge(self._total, part)
+
+    def look(self, records: int, confidence: float, asked: float | None) -> None:
+        """Score what was merged so far, and freeze the pairs that are certain.
+
+        A pair is certain when at two looks in a row its error is at most `asked` and its
+        score has moved by no more. One whose score is not defined (a unit that was
+        constant) is given up when what would define it is, with 95 % confidence, rarer than
+        `asked`.
+
+        Args:
+            records: Records merged so far.
+            confidence: Of the errors.
+            asked: The error asked for; None freezes nothing.
+        """
+        new = self.measure.result(self._total, self.calibration, confidence)
+        if self.scores is None:
+            shape = new.score.shape
+            if shape not in ((1, len(self.hypotheses)), (len(self.indices), len(self.hypotheses))):
+                raise InvalidArgumentError(
+                    f"Measure '{self.measure.name}' must give scores ({len(self.indices)} or 1, "
+                    f"{len(self.hypotheses)}). Received: {shape}"
+                )
+            self.certain, self._close = np.zeros(shape, bool), np.zeros(shape, bool)
+            self.records = np.full(shape, records)
+            self.scores = new
+            moved = np.full(shape, np.inf)
+        else:
+            moved = np.abs(new.score - self.scores.score)
+            self._update(new, records)
+        if asked is not None:
+            close = self.scores.error <= asked
+            hopeless = np.isnan(self.scores.score) & (_CHANCE / records <= asked)
+            self.certain |= (close & self._close & (moved <= asked)) | hopeless
+            self._close = close
+
+    def _update(self, new: Scores, records: int) -> None:
+        """Replace the scores of the pairs that are not certain."""
+        old, kept = self.scores, self.certain
+        weights = new.weights
+        if weights is not None:  # a hypothesis is certain as a whole here
+            weights = np.where(kept, old.weights, weights)
+        self.scores = Scores(
+            np.where(kept, old.score, new.score), np.where(kept, old.error, new.error), weights
+        )
+        self.records = np.where(kept, self.records, records)
+
+
+@dataclass(frozen=True)
+class ScoreJob:
+    """Summarise a block for all tasks that want it; runs in this process or on workers.
+
+    Attributes:
+        tasks: The tasks, by number.
+    """
+
+    tasks: Sequence[Task]
+
+    def __call__(self, item: Item) -> dict[int, Any]:
+        """Return task number → summary."""
+        found = {}
+        for number in item.tasks:
+            task = self.tasks[number]
+            found[number] = task.measure.summarise(task.block(item), task.calibration)
+        return found

@@ -1,0 +1,106 @@
+"""What follows from an inspection: units to keep, and hypotheses that nothing follows."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["best_units", "keep_masks", "unlearned"]
+
+
+def best_units(
+    frame: "pd.DataFrame", count: int = 3, measure: str = "correlation"
+) -> "pd.DataFrame":
+    """Return, for each model and hypothesis, the units with the largest |score|.
+
+    Args:
+        frame: What `inspect` gave.
+        count: Units a hypothesis.
+        measure: A measure with a score for every unit.
+
+    Raises:
+        InvalidArgumentError: if the frame has no such scores.
+    """
+    scores = _unit_scores(frame, measure)
+    order = scores["score"].abs().sort_values(ascending=False, kind="stable").index
+    best = scores.loc[order].groupby(["model", "hypothesis"], sort=False).head(count)
+    return best.sort_values(["model", "hypothesis"], kind="stable").reset_index(drop=True)
+
+
+def unlearned(frame: "pd.DataFrame", at_most: float, measure: str = "correlation") -> list[str]:
+    """Return the hypotheses that no unit of any model follows: all |scores| are small.
+
+    Args:
+        frame: What `inspect` gave.
+        at_most: The largest |score| that still counts as none.
+        measure: A measure with a score for every unit.
+
+    Raises:
+        InvalidArgumentError: if the frame has no such scores.
+    """
+    scores = _unit_scores(frame, measure)
+    largest = scores["score"].abs().groupby(scores["hypothesis"], sort=False).max()
+    return list(largest.index[~(largest > at_most)])
+
+
+def keep_masks(
+    frame: "pd.DataFrame",
+    im: InstrumentedModel,
+    hypotheses: Iterable[str],
+    at_least: float,
+    measure: str = "correlation",
+) -> dict[str, np.ndarray]:
+    """Return which units follow at least one of some hypotheses, for `pruning.remove_units`.
+
+    Units that were not inspected are kept; those whose score is not defined, such as dead
+    ones, follow nothing. A layer in which no unit does keeps the one that is nearest to it.
+
+    Args:
+        frame: What `inspect` gave for one model.
+        im: The model.
+        hypotheses: Names of hypotheses, for example the classes that matter.
+        at_least: Smallest |score| of a unit that follows a hypothesis.
+        measure: A measure with a score for every unit.
+
+    Returns:
+        Layer name → bool mask `(units,)`.
+
+    Raises:
+        InvalidArgumentError: if the frame has no such scores, is of several models, or a
+            group is not an operation of the model.
+    """
+    wanted = list(hypotheses)
+    scores = _unit_scores(frame, measure)
+    scores = scores[scores["hypothesis"].isin(wanted)]
+    missing = set(wanted) - set(scores["hypothesis"])
+    if missing or scores["model"].nunique() != 1:
+        raise InvalidArgumentError(
+            f"The frame must have scores of one model for the hypotheses {wanted}. It has models "
+            f"{list(frame['model'].unique())}, and lacks {sorted(missing)}."
+        )
+    masks = {}
+    for group, rows in scores.groupby("group", sort=False):
+        operation = im[group]
+        largest = rows["score"].abs().groupby(rows["unit"]).max().fillna(0.0)
+        indices, values = largest.index.to_numpy(int), largest.to_numpy(float)
+        mask = np.ones(operation.shape[-1], bool)
+        mask[indices] = values >= at_least
+        mask[indices[values.argmax()]] |= not mask.any()
+        masks[operation.layer] = mask
+    return masks
+
+
+def _unit_scores(frame: "pd.DataFrame", measure: str) -> "pd.DataFrame":
+    scores = frame[(frame["measure"] == measure) & frame["unit"].notna()]
+    if scores.empty:
+        raise InvalidArgumentError(
+            f"There are no scores of single units by {measure!r}. The frame has measures "
+            f"{sorted(frame['measure'].unique())}."
+        )
+    return scores

@@ -1,0 +1,70 @@
+"""Measures of affinity between units and hypotheses.
+
+One of your own is an `AdditiveMeasure` (a name and two methods, see `measures.base`), or,
+if it is no function of sums, a `Measure`.
+"""
+
+from collections.abc import Iterable
+
+from nnslicer_tf.deepbase.measures.base import (
+    REPLICATES,
+    AdditiveMeasure,
+    Block,
+    Measure,
+    Scores,
+    jackknife,
+)
+from nnslicer_tf.deepbase.measures.correlation import Correlation
+from nnslicer_tf.deepbase.measures.difference_of_means import DifferenceOfMeans
+from nnslicer_tf.deepbase.measures.linear_probe import LinearProbe
+from nnslicer_tf.deepbase.measures.logistic_probe import LogisticProbe
+from nnslicer_tf.deepbase.measures.mutual_information import MutualInformation
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = [
+    "MEASURES",
+    "REPLICATES",
+    "AdditiveMeasure",
+    "Block",
+    "Correlation",
+    "DifferenceOfMeans",
+    "LinearProbe",
+    "LogisticProbe",
+    "Measure",
+    "MutualInformation",
+    "Scores",
+    "find_measures",
+    "jackknife",
+]
+
+MEASURES: dict[str, Measure] = {
+    measure.name: measure
+    for measure in (
+        Correlation(),
+        MutualInformation(),
+        DifferenceOfMeans(),
+        LinearProbe(),
+        LogisticProbe(),
+    )
+}
+"""The measures that have names."""
+
+
+def find_measures(measures: str | Measure | Iterable[str | Measure]) -> list[Measure]:
+    """Return measures by their names; measures themselves are passed through.
+
+    Raises:
+        InvalidArgumentError: for an unknown name, none at all, or two of one name.
+    """
+    if isinstance(measures, (str, Measure)):
+        measures = [measures]
+    found = [MEASURES.get(m, m) if isinstance(m, str) else m for m in measures]
+    for measure in found:
+        if not isinstance(measure, Measure):
+            raise InvalidArgumentError(
+                f"A measure is one of {', '.join(MEASURES)}, or a Measure. Received: {measure!r}"
+            )
+    names = [measure.name for measure in found]
+    if not names or len(set(names)) < len(names):
+        raise InvalidArgumentError(f"Measures must have different names. Received: {names}")
+    return found

@@ -1,0 +1,188 @@
+"""What a measure is, and the error bound that all additive measures share.
+
+A measure turns blocks of behaviours into summaries, merges summaries, and scores what was
+merged. It holds no data itself, so that one object serves many groups, here and on workers.
+
+Most measures need sums only: an `AdditiveMeasure` of your own is a name and two methods.
+
+    class Covariance(AdditiveMeasure):
+        name = "covariance"
+
+        def statistics(self, units, hypotheses, calibration):
+            return {
+                "count": np.array(len(units)),
+                "u": units.sum(axis=0)[:, None],
+                "h": hypotheses.sum(axis=0),
+                "uh": units.T @ hypotheses,
+            }
+
+        def score(self, sums, calibration):
+            n = sums["count"]
+            return sums["uh"] / n - sums["u"] / n * sums["h"] / n
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy import stats
+
+__all__ = ["REPLICATES", "AdditiveMeasure", "Block", "Measure", "Scores", "jackknife"]
+
+REPLICATES = 20
+"""Into how many parts the records are dealt, to see how much a score varies."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The behaviours of consecutive records.
+
+    Attributes:
+        units: `(records, positions, units)` float32; one position for behaviours per record.
+        hypotheses: `(records, positions, hypotheses)`.
+        first: Index of the first record in the data set.
+    """
+
+    units: np.ndarray
+    hypotheses: np.ndarray
+    first: int
+
+    @property
+    def indices(self) -> np.ndarray:
+        """Index of every record in the data set, `(records,)`."""
+        return self.first + np.arange(len(self.units))
+
+    def rows(self, chosen: np.ndarray | slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+        """Return units and hypotheses of chosen records, `(rows, …)` float64, by position."""
+        parts = (self.units[chosen], self.hypotheses[chosen])
+        units, hypotheses = (p.reshape(-1, p.shape[-1]).astype(np.float64) for p in parts)
+        return units, hypotheses
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of a group of units.
+
+    Attributes:
+        score: `(units, hypotheses)`, or `(1, hypotheses)` of a measure of whole groups;
+            NaN where it is not defined.
+        error: Of the same shape: half the width of the confidence interval.
+        weights: `(units, hypotheses)` of a probe, else None.
+    """
+
+    score: np.ndarray
+    error: np.ndarray
+    weights: np.ndarray | None = None
+
+
+class Measure(ABC):
+    """A statistical affinity between units and hypotheses.
+
+    Attributes:
+        name: Its name in the result.
+        binary: Whether hypotheses must be 0 or 1.
+    """
+
+    name: ClassVar[str]
+    binary: ClassVar[bool] = False
+
+    def calibrate(self, block: Block) -> Any:
+        """Return what is fixed by the first block of records, such as the edges of bins."""
+        return None
+
+    @abstractmethod
+    def summarise(self, block: Block, calibration: Any) -> Any:
+        """Return what is kept of a block; runs on workers, must not depend on other blocks."""
+
+    @abstractmethod
+    def merge(self, total: Any, part: Any) -> Any:
+        """Return the summary of all blocks so far and one more; `total` may be changed."""
+
+    @abstractmethod
+    def result(self, total: Any, calibration: Any, confidence: float) -> Scores:
+        """Return the scores over all merged blocks, with their errors.
+
+        Args:
+            total: What `merge` gave.
+            calibration: What `calibrate` gave.
+            confidence: Probability that a score lies within its error, such as 0.95.
+        """
+
+
+class AdditiveMeasure(Measure):
+    """A measure that is a function of sums over records.
+
+    The records are dealt into `REPLICATES` parts, whose sums are kept apart. A score's
+    error is the half width of its jackknife confidence interval over these parts, plus the
+    jackknife's estimate of its bias. Positions of one record stay together, so that they
+    need not be independent.
+    """
+
+    @abstractmethod
+    def statistics(
+        self, units: np.ndarray, hypotheses: np.ndarray, calibration: Any
+    ) -> dict[str, np.ndarray]:
+        """Return sums over rows, which can be added to those over other rows.
+
+        Args:
+            units: `(rows, units)` float64.
+            hypotheses: `(rows, hypotheses)` float64.
+            calibration: What `calibrate` gave.
+        """
+
+    @abstractmethod
+    def score(self, sums: Mapping[str, np.ndarray], calibration: Any) -> np.ndarray:
+        """Return scores `(units, hypotheses)`, or `(1, hypotheses)` for the whole group."""
+
+    def weights(self, sums: Mapping[str, np.ndarray], calibration: Any) -> np.ndarray | None:
+        """Return the weights of a probe `(units, hypotheses)`; by default there are none."""
+        return None
+
+    def summarise(self, block: Block, calibration: Any) -> dict[str, np.ndarray]:
+        """Return the sums of every replicate, `(REPLICATES, …)`, and how many records it has."""
+        part = block.indices % REPLICATES
+        sums = [
+            self.statistics(*block.rows(part == replicate), calibration)
+            for replicate in range(REPLICATES)
+        ]
+        stacked = {name: np.stack([s[name] for s in sums]) for name in sums[0]}
+        return {"records": np.bincount(part, minlength=REPLICATES), **stacked}
+
+    def merge(
+        self, total: dict[str, np.ndarray], part: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Add the sums."""
+        return {name: total[name] + value for name, value in part.items()}
+
+    def result(self, total: dict[str, np.ndarray], calibration: Any, confidence: float) -> Scores:
+        """Score all records, and all but each replicate's."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            everything = {name: value.sum(axis=0) for name, value in total.items()}
+            used = np.flatnonzero(total["records"])
+            without = [
+                {name: everything[name] - value[replicate] for name, value in total.items()}
+                for replicate in used
+            ]
+            score = self.score(everything, calibration)
+            parts = np.stack([self.score(sums, calibration) for sums in without])
+            error = jackknife(score, parts, confidence)
+            return Scores(score, error, self.weights(everything, calibration))
+
+
+def jackknife(score: np.ndarray, parts: np.ndarray, confidence: float) -> np.ndarray:
+    """Return the error of scores: t · standard error + |bias|, by the delete-a-group jackknife.
+
+    Args:
+        score: Scores over all replicates.
+        parts: Scores over all but one of them, `(replicates, …)`.
+        confidence: Such as 0.95.
+    """
+    count = len(parts)
+    if count < 2:
+        return np.full_like(score, np.nan)
+    mean = parts.mean(axis=0)
+    variance = (count - 1) / count * ((parts - mean) ** 2).sum(axis=0)
+    bias = (count - 1) * (mean - score)
+    return stats.t.ppf((1 + confidence) / 2, count - 1) * np.sqrt(variance) + np.abs(bias)

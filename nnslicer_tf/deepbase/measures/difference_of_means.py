@@ -1,0 +1,43 @@
+"""How much higher a unit is where a hypothesis holds than where it does not."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from nnslicer_tf.deepbase.measures.base import AdditiveMeasure, Block
+
+__all__ = ["DifferenceOfMeans"]
+
+
+class DifferenceOfMeans(AdditiveMeasure):
+    """Mean where the hypothesis is 1 minus mean where it is 0, in standard deviations.
+
+    The unit's own standard deviation over all rows is the measure, as activations have no
+    common scale. NaN where a unit or a hypothesis is constant.
+    """
+
+    name = "difference_of_means"
+    binary = True
+
+    def calibrate(self, block: Block) -> np.ndarray:
+        """Return the first row of the units: values are summed as differences from it."""
+        return block.rows(slice(1))[0][0]
+
+    def statistics(
+        self, units: np.ndarray, hypotheses: np.ndarray, calibration: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Return counts and sums, of all rows and of those where a hypothesis holds."""
+        u = units - calibration
+        return {
+            "count": np.array(float(len(u))),
+            "holds": hypotheses.sum(axis=0),
+            "u": u.sum(axis=0),
+            "uu": (u * u).sum(axis=0),
+            "u_where_it_holds": u.T @ hypotheses,
+        }
+
+    def score(self, sums: Mapping[str, np.ndarray], calibration: np.ndarray) -> np.ndarray:
+        """Return the differences `(units, hypotheses)`."""
+        n, holds, u, inside = (sums[k] for k in ("count", "holds", "u", "u_where_it_holds"))
+        difference = inside / holds - (u[:, None] - inside) / (n - holds)
+        return difference / np.sqrt(sums["uu"] / n - (u / n) ** 2)[:, None]

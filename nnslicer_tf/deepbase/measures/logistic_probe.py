@@ -1,0 +1,148 @@
+"""A logistic regression from all units of a group to each hypothesis.
+
+Logistic regression is no function of sums, so records are kept: all of them up to a
+bound, and from there on a uniform sample. The fits for all hypotheses of a group are one
+problem, whose passes over the data are shared.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import optimize, special
+
+from nnslicer_tf.deepbase.measures.base import REPLICATES, Block, Measure, Scores, jackknife
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = ["LogisticProbe", "Sample", "fit_logistic"]
+
+_HELD_OUT = 5  # every fifth record is not fitted, but scored
+
+
+@dataclass
+class Sample:
+    """Records that are kept: their indices `(records,)`, and behaviours as in `Block`."""
+
+    indices: np.ndarray
+    units: np.ndarray
+    hypotheses: np.ndarray
+
+    def __getitem__(self, records: np.ndarray) -> "Sample":
+        return Sample(self.indices[records], self.units[records], self.hypotheses[records])
+
+    def rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return units and hypotheses, `(rows, …)` float64."""
+        parts = (self.units, self.hypotheses)
+        units, hypotheses = (p.reshape(-1, p.shape[-1]).astype(np.float64) for p in parts)
+        return units, hypotheses
+
+
+@dataclass(frozen=True)
+class LogisticProbe(Measure):
+    """F1 of a logistic regression on held-out records, with the units' weights.
+
+    Units are scaled to mean 0 and deviation 1, so that weights can be compared; the
+    penalty is scikit-learn's default, ½‖w‖². One record in five is held out. NaN where no
+    held-out record has the hypothesis and none is taken for it.
+
+    Attributes:
+        max_rows: Most rows (records, or records times positions) that are kept.
+    """
+
+    name = "logistic_probe"
+    binary = True
+    max_rows: int = 20_000
+
+    def __post_init__(self) -> None:
+        """Check the bound.
+
+        Raises:
+            InvalidArgumentError: if it is below 100.
+        """
+        if self.max_rows < 100:
+            raise InvalidArgumentError(f"max_rows must be at least 100. Received: {self.max_rows}")
+
+    def summarise(self, block: Block, calibration: None) -> Sample:
+        """Keep the block's records, or as many as there may be."""
+        return self._bounded(Sample(block.indices, block.units, block.hypotheses))
+
+    def merge(self, total: Sample, part: Sample) -> Sample:
+        """Keep both, or a uniform sample of both."""
+        pairs = ((getattr(s, name) for s in (total, part)) for name in vars(total))
+        return self._bounded(Sample(*(np.concatenate(list(pair)) for pair in pairs)))
+
+    def result(self, total: Sample, calibration: None, confidence: float) -> Scores:
+        """Fit four fifths of the records, and score the others."""
+        held = total.indices % _HELD_OUT == 0
+        (x, y), (test_x, test_y) = total[~held].rows(), total[held].rows()
+        units, hypotheses = x.shape[1], y.shape[1]
+        if not len(x) or not len(test_x):
+            nothing = np.full((1, hypotheses), np.nan)
+            return Scores(nothing, nothing, np.full((units, hypotheses), np.nan))
+        mean, scale = x.mean(axis=0), x.std(axis=0)
+        scale[scale == 0] = 1
+        weights, bias = fit_logistic((x - mean) / scale, y)
+        predicted = (test_x - mean) / scale @ weights + bias > 0
+        part = np.repeat(total.indices[held] // _HELD_OUT % REPLICATES, total.units.shape[1])
+        counts = _count(predicted, test_y > 0.5, part)
+        used = np.flatnonzero(np.bincount(part, minlength=REPLICATES))
+        score = _f1(counts.sum(axis=0))
+        parts = np.stack([_f1(counts.sum(axis=0) - counts[i]) for i in used])
+        return Scores(score, jackknife(score, parts, confidence), weights)
+
+    def _bounded(self, sample: Sample) -> Sample:
+        most = max(1, self.max_rows // sample.units.shape[1])
+        if len(sample.indices) <= most:
+            return sample
+        # A record's lot depends on its index alone, so samples of samples are uniform and
+        # do not depend on how the data was cut into blocks.
+        lots = _lots(sample.indices)
+        return sample[np.sort(np.argpartition(lots, most)[:most])]
+
+
+def fit_logistic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fit a penalised logistic regression to every column of `y`, together.
+
+    Args:
+        x: `(rows, units)`.
+        y: `(rows, hypotheses)` of 0 and 1.
+
+    Returns:
+        Weights `(units, hypotheses)` and biases `(hypotheses,)`.
+    """
+    units, hypotheses = x.shape[1], y.shape[1]
+
+    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        weights, bias = flat[:-hypotheses].reshape(units, hypotheses), flat[-hypotheses:]
+        z = x @ weights + bias
+        value = np.logaddexp(0, z).sum() - (y * z).sum() + (weights**2).sum() / 2
+        change = special.expit(z) - y
+        gradient = np.concatenate([(x.T @ change + weights).ravel(), change.sum(axis=0)])
+        return value / len(x), gradient / len(x)
+
+    start = np.zeros((units + 1) * hypotheses)
+    options = {"maxiter": 500, "ftol": 1e-12, "gtol": 1e-6}
+    best = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
+    return best[:-hypotheses].reshape(units, hypotheses), best[-hypotheses:]
+
+
+def _count(predicted: np.ndarray, truth: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """Return true positives, and false ones of both kinds, `(REPLICATES, 2, hypotheses)`."""
+    counts = np.zeros((REPLICATES, 2, truth.shape[1]))
+    np.add.at(counts, (part, 0), predicted & truth)
+    np.add.at(counts, (part, 1), predicted != truth)
+    return counts
+
+
+def _f1(counts: np.ndarray) -> np.ndarray:
+    """Return F1 `(1, hypotheses)` of counts `(2, hypotheses)`."""
+    right, wrong = counts
+    with np.errstate(invalid="ignore"):
+        return (2 * right / (2 * right + wrong))[None]
+
+
+def _lots(indices: np.ndarray) -> np.ndarray:
+    """Return a well-mixed 64-bit number for every index (SplitMix64)."""
+    z = indices.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

@@ -1,0 +1,350 @@
+import os
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+
+import nnslicer_tf as nns
+from nnslicer_tf.deepbase import (
+    AdditiveMeasure,
+    BehaviourCache,
+    Units,
+    best_units,
+    brightness,
+    classes,
+    edge_direction,
+    hue,
+    inspect,
+    keep_masks,
+    per_record,
+    unlearned,
+)
+from nnslicer_tf.deepbase._extract import Extractor
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteActivationError
+from nnslicer_tf.pruning import remove_units
+
+COLUMNS = ["model", "group", "unit", "hypothesis", "measure", "score", "error", "records"]
+KEYS = COLUMNS[:5]
+
+
+def by_unit(frame, group, hypothesis, measure="correlation"):
+    """Scores of a group's units with a hypothesis, `(units,)`."""
+    rows = frame.query("group == @group and hypothesis == @hypothesis and measure == @measure")
+    return rows["score"].to_numpy()
+
+
+def corrcoef(u, h):
+    with np.errstate(invalid="ignore"):
+        return np.array([np.corrcoef(column, h)[0, 1] for column in u.T])
+
+
+def test_behaviours_per_record_and_per_position(im, digits, relu1):
+    half = classes(digits.y, "0123456789")["3"]
+    frame = inspect(
+        im,
+        digits.x,
+        {"bright": brightness, "bright in all": per_record(brightness), "3": half},
+        units=["relu1", "pool1"],
+        block_size=100,
+        progress=False,
+    )
+    assert list(frame) == COLUMNS and (frame["records"] == len(digits)).all()
+    grey = digits.x[..., 0].astype(np.float64)
+    flat = relu1.reshape(-1, 16)
+    np.testing.assert_allclose(
+        by_unit(frame, "relu1", "bright"), corrcoef(flat, grey.ravel()), rtol=1e-5
+    )
+    means = relu1.mean(axis=(1, 2))
+    expected = corrcoef(means, grey.mean(axis=(1, 2)))
+    np.testing.assert_allclose(by_unit(frame, "relu1", "bright in all"), expected, rtol=1e-4)
+    expected = corrcoef(means, half)
+    np.testing.assert_allclose(by_unit(frame, "relu1", "3"), expected, rtol=1e-4, atol=1e-6)
+    # A hypothesis of 8×8 positions is averaged to the 4×4 of the pooling.
+    pooled = im.capture(digits.x, of=["pool1"])["pool1"].reshape(-1, 16)
+    coarse = grey.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).ravel()
+    expected = corrcoef(pooled.astype(np.float64), coarse)
+    np.testing.assert_allclose(by_unit(frame, "pool1", "bright"), expected, rtol=1e-5)
+
+
+def test_probes_have_a_score_for_the_group_and_a_weight_for_each_unit(im, digits):
+    frame = inspect(
+        im,
+        digits.x,
+        classes(digits.y, "0123456789"),
+        "logistic_probe",
+        Units("relu2", range(8), "some"),
+        progress=False,
+    )
+    group = frame[frame["unit"].isna()]
+    assert list(group["measure"]) == ["logistic_probe"] * 10 and (group["group"] == "some").all()
+    assert group["score"].between(0, 1).all() and group["score"].max() > 0.9
+    weights = frame[frame["measure"] == "logistic_probe.weight"]
+    assert len(weights) == 80 and list(weights["unit"].unique()) == list(range(8))
+
+
+def test_early_scores_are_within_the_asked_error(im, digits):
+    measures = ["correlation", "mutual_information", "difference_of_means", "linear_probe"]
+    arguments = (digits.x, classes(digits.y, "0123456789"), measures, ["relu1", "relu2", "logits"])
+    full = inspect(im, *arguments, progress=False)
+    early = inspect(im, *arguments, error=0.15, block_size=64, progress=False)
+    both = full.merge(early, on=KEYS, suffixes=("", "_early"))
+    both = both[both["error"].notna() & ~both["measure"].str.endswith("weight")]
+    stopped = both[both["records_early"] < len(digits)]
+    assert len(stopped) > 0.5 * len(both) and stopped["records_early"].min() < len(digits) / 2
+    assert (stopped["error_early"] <= 0.15).all()
+    apart = (stopped["score"] - stopped["score_early"]).abs()
+    assert (apart <= 0.15).mean() >= 0.95 and apart.max() < 0.3
+
+
+def test_what_is_certain_ends_the_reading(im, digits):
+    frame = inspect(
+        im,
+        digits.x,
+        {"bright": per_record(brightness)},
+        units="logits",
+        error=0.5,
+        block_size=64,
+        progress=False,
+    )
+    assert frame.attrs["records"] == frame["records"].max() < len(digits) / 2
+    assert frame.attrs["passes"] == {"digits_cnn": frame.attrs["records"] // 64}
+
+
+def test_one_pass_serves_everything(im, digits):
+    other = keras.Sequential(
+        [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(5, name="units")],
+        name="other",
+    )
+    calls = []
+
+    def counted(x):
+        calls.append(len(x))
+        return x.mean(axis=(1, 2, 3))
+
+    frame = inspect(
+        {"a": im, "b": other, "c": other},
+        digits.x[:300],
+        {"counted": counted, "8": digits.y[:300] == 8},
+        ["correlation", "mutual_information"],
+        units=["*"],
+        block_size=100,
+        progress=False,
+    )
+    assert frame.attrs["passes"] == {"a": 3, "b": 3, "c": 3}
+    # Beside finding out what it gives, each block is evaluated once for all models.
+    assert sum(calls) == 300 + 100 + 1
+    b, c = (frame[frame["model"] == m].drop(columns="model") for m in "bc")
+    pd.testing.assert_frame_equal(b.reset_index(drop=True), c.reset_index(drop=True))
+    assert set(frame[frame["model"] == "a"]["group"]) == {
+        *("conv1", "relu1", "pool1", "conv2", "relu2", "logits")
+    }
+
+
+def test_memory_does_not_hold_the_data(im, digits, monkeypatch):
+    """No more than one block of behaviours is alive when the next is made."""
+    import weakref
+
+    alive = []
+    run = Extractor._run
+
+    def watched(self, *arguments):
+        assert sum(ref() is not None for ref in alive) <= 2
+        found = run(self, *arguments)
+        alive.extend(weakref.ref(values) for values in found.values())
+        return found
+
+    monkeypatch.setattr(Extractor, "_run", watched)
+    inspect(
+        im,
+        (digits.x[i : i + 50] for i in range(0, 600, 50)),
+        {"bright": brightness},
+        units="relu1",
+        block_size=50,
+        progress=False,
+    )
+    assert len(alive) == 12
+
+
+def test_workers_give_the_same(im, digits):
+    arguments = (
+        digits.x[:400],
+        {"bright": brightness, **{n: h[:400] for n, h in classes(digits.y, "0123456789").items()}},
+        "correlation",
+        ["relu1"],
+    )
+    here = inspect(im, *arguments, error=0.2, block_size=64, progress=False)
+    there = inspect(im, *arguments, error=0.2, block_size=64, workers=1, progress=False)
+    pd.testing.assert_frame_equal(here, there)
+
+
+def test_a_cache_spares_the_forward_pass(im, digits, tmp_path):
+    arguments = (digits.x[:200], {"bright": brightness}, "correlation", ["relu1", "pool1"])
+    plain = inspect(im, *arguments, progress=False)
+    for passes in (1, 0):
+        frame = inspect(im, *arguments, cache=tmp_path / "cache", progress=False)
+        assert frame.attrs["passes"]["digits_cnn"] == passes
+        pd.testing.assert_frame_equal(frame, plain, check_exact=True)
+    # Other records, other weights: nothing stale is found.
+    moved = nns.instrument.copy_model(im.model)
+    moved.set_weights([1.1 * w for w in moved.get_weights()])
+    frame = inspect(moved, *arguments, cache=tmp_path / "cache", progress=False)
+    assert frame.attrs["passes"]["digits_cnn"] == 1
+    # A damaged file is computed again.
+    for path in (tmp_path / "cache").glob("*/*.npy"):
+        path.write_bytes(path.read_bytes()[:50])
+    frame = inspect(im, *arguments, cache=tmp_path / "cache", progress=False)
+    assert frame.attrs["passes"]["digits_cnn"] == 1
+    pd.testing.assert_frame_equal(frame, plain, check_exact=True)
+
+
+def test_a_full_cache_forgets_what_was_not_used(tmp_path):
+    cache = BehaviourCache(tmp_path, max_bytes=3 * 1128)  # an array of 1000 bytes and a header
+    for i in range(3):
+        cache.put(f"{i:040d}", np.full(125, i, np.float64))
+    for path in tmp_path.glob("*/*"):
+        os.utime(path, (0, 0))
+    assert cache.get(f"{0:040d}")[0] == 0
+    cache.put(f"{3:040d}", np.full(125, 3.0))
+    assert cache.get(f"{1:040d}") is None
+    assert [cache.get(f"{i:040d}")[0] for i in (0, 3)] == [0, 3]
+    assert sum(p.stat().st_size for p in tmp_path.glob("*/*")) <= 3 * 1128
+    with pytest.raises(InvalidArgumentError, match="max_bytes"):
+        BehaviourCache(tmp_path, 0)
+
+
+def test_datasets_and_arrays_alike(im, digits):
+    import tensorflow as tf
+
+    stream = tf.data.Dataset.from_tensor_slices(digits.x[:150]).batch(40)
+    arguments = ({"bright": brightness}, "correlation", "relu1")
+    options = {"block_size": 64, "progress": False}
+    expected = inspect(im, digits.x[:150], *arguments, **options)
+    pd.testing.assert_frame_equal(inspect(im, stream, *arguments, **options), expected)
+
+
+class Covariance(AdditiveMeasure):
+    """The measure of the documentation."""
+
+    name = "covariance"
+
+    def statistics(self, units, hypotheses, calibration):
+        return {
+            "count": np.array(len(units)),
+            "u": units.sum(axis=0)[:, None],
+            "h": hypotheses.sum(axis=0),
+            "uh": units.T @ hypotheses,
+        }
+
+    def score(self, sums, calibration):
+        n = sums["count"]
+        return sums["uh"] / n - sums["u"] / n * sums["h"] / n
+
+
+def test_a_measure_of_ones_own(im, digits, relu1):
+    frame = inspect(
+        im, digits.x, {"b": per_record(brightness)}, Covariance(), "relu1", progress=False
+    )
+    u, h = relu1.mean(axis=(1, 2)), digits.x.mean(axis=(1, 2, 3))
+    expected = [np.cov(column, h, ddof=0)[0, 1] for column in u.T]
+    np.testing.assert_allclose(frame["score"], expected, rtol=1e-4)
+    assert (frame["error"] > 0).all()
+
+
+def test_image_hypotheses():
+    x = np.zeros((1, 6, 6, 3), np.float32)
+    x[:, :, 3:, 0] = 1  # the right half is red
+    np.testing.assert_allclose(brightness(x)[0, 0], [0, 0, 0, 1 / 3, 1 / 3, 1 / 3])
+    red, green, cyan = (hue(angle)(x)[0, 0] for angle in (0, 120, 180))
+    np.testing.assert_allclose(red, [0, 0, 0, 1, 1, 1], atol=1e-6)
+    np.testing.assert_allclose(green, -red / 2, atol=1e-6)
+    np.testing.assert_allclose(cyan, -red, atol=1e-6)
+    across, down = (edge_direction(angle)(x)[0] for angle in (0, 90))
+    np.testing.assert_allclose(across, np.tile([0, 0, 4 / 3, 4 / 3, 0, 0], (6, 1)), atol=1e-6)
+    np.testing.assert_allclose(down, 0, atol=1e-6)
+    np.testing.assert_allclose(per_record(brightness)(x), [1 / 6], rtol=1e-6)
+    assert {n: list(h) for n, h in classes([0, 1, 0], "ab").items()} == {
+        "a": [1, 0, 1],
+        "b": [0, 1, 0],
+    }
+
+
+def test_units_without_affinity_are_removed(im, digits):
+    hypotheses = classes(digits.y, "0123456789")
+    frame = inspect(im, digits.x, hypotheses, units=["conv1", "conv2"], progress=False)
+    masks = keep_masks(frame, im, ["3", "5"], 0.15)
+    for name, mask in masks.items():
+        largest = np.max([np.abs(by_unit(frame, name, h)) for h in ("3", "5")], axis=0)
+        np.testing.assert_array_equal(mask, np.nan_to_num(largest) >= 0.15)
+    assert sum((~mask).sum() for mask in masks.values()) > 0
+    smaller = remove_units(im.model, masks)
+    assert smaller.count_params() < im.model.count_params()
+    assert smaller.get_layer("conv1").filters == masks["conv1"].sum()
+    # Nothing follows so closely: one unit a layer stays.
+    assert [m.sum() for m in keep_masks(frame, im, ["3"], 2.0).values()] == [1, 1]
+
+
+def test_findings():
+    rows = [
+        ("m", "g", u, h, "correlation", s)
+        for u, h, s in [
+            (0, "a", 0.9),
+            (1, "a", -0.95),
+            (2, "a", np.nan),
+            (0, "b", 0.1),
+            (1, "b", -0.2),
+        ]
+    ]
+    frame = pd.DataFrame(rows, columns=COLUMNS[:6])
+    assert unlearned(frame, 0.2) == ["b"] and unlearned(frame, 0.1) == []
+    best = best_units(frame, count=1)
+    assert list(best["unit"]) == [1, 1] and list(best["score"]) == [-0.95, -0.2]
+    with pytest.raises(InvalidArgumentError, match="no scores of single units by 'f1'"):
+        unlearned(frame, 0.2, measure="f1")
+
+
+BAD = {
+    "long": ({"a": np.arange(31)}, "relu1", "31 behaviours, and the data has 30"),
+    "short": ({"a": lambda x: x[1:, 0, 0, 0]}, "relu1", "29 behaviours for the 30 records"),
+    "constant": ({"a": np.ones(30), "b": np.arange(30)}, "relu1", r"constant.*'a' \(always 1\)"),
+    "constant function": ({"a": lambda x: 0 * x[:, 0, 0, 0]}, "relu1", "constant on the data"),
+    "text": ({"a": np.array(["x"] * 30)}, "relu1", "must be a function, or an array of numbers"),
+    "none": ({}, "relu1", "must map names"),
+    "unknown unit": ({"a": np.arange(30)}, "rlu*", "No operation .* Did you mean .*'relu1'"),
+    "no such channel": ({"a": np.arange(30)}, Units("relu1", [16]), "channels 0 … 15"),
+    "twice": ({"a": np.arange(30)}, ["relu1", "relu*"], "different names.*relu1"),
+    "no positions": ({"a": brightness}, "logits", "per_record"),
+    "other positions": ({"a": lambda x: x[:, :3, :, 0]}, "relu1", "must be a multiple"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_wrong_hypotheses_and_units(im, digits, case):
+    hypotheses, units, message = BAD[case]
+    with pytest.raises(InvalidArgumentError, match=message):
+        inspect(im, digits.x[:30], hypotheses, units=units, progress=False)
+
+
+def test_other_wrong_input(im, digits):
+    x, bright = digits.x[:30], {"a": per_record(brightness)}
+    wide = keras.Sequential([keras.Input((4, 4, 1)), keras.layers.Flatten()], name="wide")
+    with pytest.raises(InputShapeError, match=r"same shape. Received: .*\(4, 4, 1\)"):
+        inspect([im, wide], x, bright)
+    with pytest.raises(InputShapeError, match=r"data of shape \(samples, 8, 8, 1\)"):
+        inspect(im, x[..., 0], bright)
+    with pytest.raises(InvalidArgumentError, match="different names: pass a mapping"):
+        inspect([im, im], x, bright)
+    with pytest.raises(InvalidArgumentError, match="other values than 0 and 1"):
+        inspect(im, x, bright, "difference_of_means", progress=False)
+    with pytest.raises(NonFiniteActivationError, match="'a' is NaN or infinite for record 7"):
+        inspect(im, x, {"a": np.where(np.arange(30) == 7, np.nan, np.arange(30))})
+    for options, message in (
+        ({"error": 0}, "error must be above 0"),
+        ({"confidence": 1}, "confidence must be"),
+        ({"workers": -1}, "workers must be"),
+        ({"block_size": 0}, "batch_size must be"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            inspect(im, x, bright, **options)
+    with pytest.raises(InvalidArgumentError, match="empty"):
+        inspect(im, x[:0], bright)
