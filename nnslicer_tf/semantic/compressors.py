@@ -1,0 +1,216 @@
+"""Four unstructured compressors: which weights to keep at a given density.
+
+All keep the largest weights of each kernel; they differ in how many each kernel keeps.
+
+| name | |
+|---|---|
+| `lamp` | the largest w² / Σ of w'² over the kernel's weights that are not smaller, over all kernels (Lee et al., "Layer-adaptive Sparsity for the Magnitude-based Pruning", ICLR 2021, eq. 2) |
+| `global` | the largest |w| over all kernels (Morcos et al., "One Ticket to Win Them All", NeurIPS 2019) |
+| `uniform_plus` | the same share of every kernel, but all of a first convolution, and at least 20 % of the last kernel (Gale et al., "The State of Sparsity in Deep Neural Networks", 2019, section 6.2) |
+| `erk` | shares in proportion to (sum of the kernel's extents) / (product of them), none above 1 (Evci et al., "Rigging the Lottery", ICML 2020, section 3) |
+
+`compress` takes away a tenth of the weights left, again and again, until the accuracy
+falls. As all keep the largest weights and shares only shrink, what an iteration removes
+stays removed.
+"""  # noqa: E501
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from nnslicer_tf._progress import track
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.pruning import apply_masks
+from nnslicer_tf.semantic.masking import Masker
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "COMPRESSORS",
+    "Compression",
+    "compress",
+    "erk",
+    "global_magnitude",
+    "lamp",
+    "uniform_plus",
+]
+
+Kernels = Mapping[str, np.ndarray]
+Masks = dict[str, np.ndarray]
+
+
+def lamp(kernels: Kernels, density: float) -> Masks:
+    """Keep the weights of the largest layer-adaptive scores.
+
+    Args:
+        kernels: Kernel name → weights, in topological order.
+        density: Share of all weights to keep, (0, 1].
+
+    Returns:
+        Kernel name → bool array of its shape, True for weights to keep.
+    """
+    return _largest_of_all({name: _lamp_scores(w) for name, w in kernels.items()}, density)
+
+
+def global_magnitude(kernels: Kernels, density: float) -> Masks:
+    """Keep the largest weights of all kernels together; arguments as of `lamp`."""
+    return _largest_of_all({name: np.abs(w) for name, w in kernels.items()}, density)
+
+
+def uniform_plus(kernels: Kernels, density: float) -> Masks:
+    """Keep the same share of every kernel, with two exceptions; arguments as of `lamp`.
+
+    A density that the exceptions do not leave room for is approached as far as it goes.
+    """
+    names = list(kernels)
+    fixed = {names[0]: 1.0} if kernels[names[0]].ndim > 2 else {}
+    share = _rest(kernels, fixed, density)
+    if share < 0.2 and names[-1] not in fixed:
+        fixed[names[-1]] = 0.2
+        share = _rest(kernels, fixed, density)
+    return _largest_of_each(kernels, {name: fixed.get(name, share) for name in names})
+
+
+def erk(kernels: Kernels, density: float) -> Masks:
+    """Keep shares by the Erdős-Rényi-kernel rule; arguments as of `lamp`."""
+    ratios = {name: sum(w.shape) / w.size for name, w in kernels.items()}
+    fixed: dict[str, float] = {}
+    while True:
+        free = [name for name in kernels if name not in fixed]
+        budget = density * sum(w.size for w in kernels.values())
+        budget -= sum(kernels[name].size for name in fixed)
+        scale = budget / max(1, sum(ratios[name] * kernels[name].size for name in free))
+        full = {name: 1.0 for name in free if scale * ratios[name] > 1}
+        if not full:
+            shares = {name: scale * ratios[name] for name in free}
+            return _largest_of_each(kernels, shares | fixed)
+        fixed[max(full, key=ratios.get)] = 1.0
+
+
+COMPRESSORS: dict[str, Callable[[Kernels, float], Masks]] = {
+    "lamp": lamp,
+    "global": global_magnitude,
+    "uniform_plus": uniform_plus,
+    "erk": erk,
+}
+"""The compressors by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Compression:
+    """What iterated compression came to.
+
+    Attributes:
+        model: The most compressed model before the accuracy fell; its masks hold when it
+            is trained on and when it is saved (see `pruning.apply_masks`).
+        rate: Share of the parameters removed, of the model that compression began with.
+        iterations: Number of iterations that led to `model`.
+        accuracy: Its accuracy, as `evaluate` gave it.
+        history: The accuracy after each iteration, the last one too low (or the last asked).
+    """
+
+    model: keras.Model
+    rate: float
+    iterations: int
+    accuracy: float
+    history: tuple[float, ...]
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with a row an iteration: its number and accuracy."""
+        import pandas as pd
+
+        numbers = range(1, len(self.history) + 1)
+        return pd.DataFrame({"iteration": numbers, "accuracy": self.history})
+
+    def __repr__(self) -> str:
+        return (
+            f"Compression({self.rate:.2%} removed in {self.iterations} iterations, "
+            f"accuracy {self.accuracy:.2%})"
+        )
+
+
+def compress(
+    model: keras.Model,
+    method: str,
+    evaluate: Callable[[keras.Model], float],
+    lowest: float,
+    *,
+    share: float = 0.1,
+    most: int = 40,
+    progress: bool = False,
+) -> Compression:
+    """Remove a share of the weights left, again and again, until the accuracy falls.
+
+    Nothing is trained in between.
+
+    Args:
+        model: A Keras model; it is not changed.
+        method: A name of `COMPRESSORS`.
+        evaluate: Returns the accuracy of a model; called once an iteration with a working
+            copy that it must not keep.
+        lowest: The accuracy below which compression stops; the iteration before counts.
+        share: Share of the weights left that an iteration removes, (0, 1).
+        most: Iterations after which to stop anyway.
+        progress: Show a progress bar.
+
+    Raises:
+        InvalidArgumentError: for an unknown method, or a share out of range.
+    """
+    if method not in COMPRESSORS:
+        raise InvalidArgumentError(
+            f"Unknown compressor {method!r}. There are {', '.join(COMPRESSORS)}."
+        )
+    if not 0 < share < 1:
+        raise InvalidArgumentError(f"share must be in (0, 1). Received: {share!r}")
+    kernels = {name: k.kernel() for name, k in InstrumentedModel(model).kernels.items()}
+    masker = Masker(model)
+    history, kept, accuracy = [], None, evaluate(model)
+    for iteration in track(range(1, most + 1), method, most, progress):
+        masks = COMPRESSORS[method](kernels, (1 - share) ** iteration)
+        history.append(float(evaluate(masker.kernels(masks))))
+        if history[-1] < lowest:
+            break
+        kept, accuracy = masks, history[-1]
+    iterations = len(history) - (history[-1] < lowest)
+    removed = sum(int((~mask).sum()) for mask in kept.values()) if kept else 0
+    result = apply_masks(model, kept) if kept else model
+    rate = removed / model.count_params()
+    return Compression(result, rate, iterations, float(accuracy), tuple(history))
+
+
+def _lamp_scores(weights: np.ndarray) -> np.ndarray:
+    squares = weights.astype(np.float64).ravel() ** 2
+    order = np.argsort(squares, kind="stable")
+    # From the smallest on: what is left, this weight included.
+    left = np.cumsum(squares[order][::-1])[::-1]
+    scores = np.empty_like(squares)
+    scores[order] = np.divide(squares[order], left, out=np.zeros_like(left), where=left > 0)
+    return scores.reshape(weights.shape)
+
+
+def _largest_of_all(scores: Kernels, density: float) -> Masks:
+    flat = np.concatenate([s.ravel() for s in scores.values()])
+    kept = np.zeros(len(flat), bool)
+    kept[np.argsort(-flat, kind="stable")[: round(density * len(flat))]] = True
+    ends = np.cumsum([s.size for s in scores.values()])
+    parts = np.split(kept, ends[:-1])
+    return {name: p.reshape(s.shape) for (name, s), p in zip(scores.items(), parts, strict=True)}
+
+
+def _largest_of_each(kernels: Kernels, shares: Mapping[str, float]) -> Masks:
+    return {
+        name: _largest_of_all({name: np.abs(w)}, shares[name])[name] for name, w in kernels.items()
+    }
+
+
+def _rest(kernels: Kernels, fixed: Mapping[str, float], density: float) -> float:
+    """Return the share of the kernels that are not fixed, within [0, 1]."""
+    budget = density * sum(w.size for w in kernels.values())
+    budget -= sum(fixed[name] * kernels[name].size for name in fixed)
+    free = sum(w.size for name, w in kernels.items() if name not in fixed)
+    return float(np.clip(budget / max(1, free), 0, 1))

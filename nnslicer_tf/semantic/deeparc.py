@@ -1,0 +1,167 @@
+"""DeepArc, the layer-level baseline (Ren et al., ICSE 2023, as NeuSemSlice section 2.2 has it).
+
+A layer whose embedding landscape is almost that of the layer before it is redundant. It is
+removed by leaving it out; where its output has another shape than its input, a sewing
+layer takes its place: a 1×1 convolution (a dense layer for vectors) that is fitted to the
+removed layer's output by least squares.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.semantic.neurons import NeuronLayer, neuron_layers, output_layer
+from nnslicer_tf.semantic.similarity import landscape, similarity
+
+__all__ = ["layer_similarities", "redundant_layers", "remove_layers"]
+
+
+def layer_similarities(im: InstrumentedModel, x: Any, batch_size: int = 256) -> dict[str, float]:
+    """Return each layer's similarity with the layer before it (Equation 2).
+
+    Args:
+        im: A classifier.
+        x: Samples `(samples, *input shape)`; the landscapes are samples × samples, so some
+            hundreds to a few thousand.
+        batch_size: Samples in one pass.
+
+    Returns:
+        Layer → similarity, in topological order: the layers with neurons and the output
+        layer, without the first, which has none before it.
+    """
+    found = {}
+    before = None
+    for layer in (*neuron_layers(im).values(), output_layer(im)):
+        current = landscape(im.capture(x, batch_size, of=[layer.value])[layer.value])
+        if before is not None:
+            found[layer.name] = similarity(current, before)
+        before = current
+    return found
+
+
+def redundant_layers(similarities: Mapping[str, float], threshold: float = 0.99) -> list[str]:
+    """Return the layers whose similarity with the layer before exceeds a threshold.
+
+    Args:
+        similarities: As of `layer_similarities`.
+        threshold: In (0, 1].
+
+    Raises:
+        InvalidArgumentError: if the threshold is out of range.
+    """
+    if not 0 < threshold <= 1:
+        raise InvalidArgumentError(f"threshold must be in (0, 1]. Received: {threshold!r}")
+    return [name for name, value in similarities.items() if value > threshold]
+
+
+def remove_layers(
+    model: keras.Model, layers: Iterable[str], x: np.ndarray, batch_size: int = 256
+) -> keras.Model:
+    """Return a copy of a model without some of its hidden layers.
+
+    The convolution or dense layer goes with its batch normalisation; the activation stays.
+
+    Args:
+        model: A functional or sequential model without nested ones.
+        layers: Names of hidden layers.
+        x: Samples `(samples, *input shape)` to which sewing layers are fitted.
+        batch_size: Samples in one pass.
+
+    Raises:
+        InvalidArgumentError: if the model has no such hidden layer.
+        UnsupportedLayerError: if a layer of another output shape is neither a dense layer
+            nor a convolution whose strides alone change its positions, or has its
+            activation fused.
+    """
+    im = InstrumentedModel(model)
+    known = neuron_layers(im)
+    replaced: dict[str, keras.layers.Layer] = {}
+    weights: dict[str, list[np.ndarray]] = {}
+    for name in layers:
+        if name not in known:
+            raise InvalidArgumentError(
+                f"The model has no hidden layer '{name}'. It has {', '.join(known)}."
+            )
+        first, last = _affine_part(known[name])
+        for operation in known[name].chain:
+            if operation.kind == "scale":
+                replaced[operation.layer] = keras.layers.Identity(name=operation.layer)
+        if first.input_shapes[0] == first.shape:
+            replaced[name] = keras.layers.Identity(name=name)
+            continue
+        replaced[name] = _sewing_layer(first)
+        weights[name] = _fitted(im, first, last, x, batch_size)
+    copy = keras.models.clone_model(
+        model, clone_function=lambda layer: replaced.get(layer.name) or _again(layer)
+    )
+    for layer in copy.layers:
+        if layer.name in weights:
+            layer.set_weights(weights[layer.name])
+        elif layer.name not in replaced:
+            layer.set_weights(model.get_layer(layer.name).get_weights())
+    return copy
+
+
+def _again(layer: keras.layers.Layer) -> keras.layers.Layer:
+    return type(layer).from_config(layer.get_config())
+
+
+def _affine_part(layer: NeuronLayer) -> tuple[Operation, Operation]:
+    """Return a layer's weighted sum, and the normalisation behind it or itself."""
+    first = layer.chain[0]
+    if first.name.endswith(":pre"):
+        raise UnsupportedLayerError(
+            f"Layer '{layer.name}' has its activation fused. Build the model with an activation "
+            "layer behind it, which stays when the layer is removed."
+        )
+    last = first
+    for operation in layer.chain[1:]:
+        if operation.kind != "scale":
+            break
+        last = operation
+    return first, last
+
+
+def _sewing_layer(operation: Operation) -> keras.layers.Layer:
+    units = operation.shape[-1]
+    if len(operation.shape) == 1:
+        return keras.layers.Dense(units, name=operation.layer)
+    strides = _strides(operation)
+    if len(operation.shape) != 3 or operation.shape[:-1] != _strided(operation, strides):
+        raise UnsupportedLayerError(
+            f"Layer '{operation.layer}' turns {operation.input_shapes[0]} into {operation.shape}, "
+            "which a 1×1 convolution with its strides does not. Leave this layer in."
+        )
+    return keras.layers.Conv2D(units, 1, strides=strides, name=operation.layer)
+
+
+def _strides(operation: Operation) -> tuple[int, ...]:
+    return tuple(getattr(operation.keras_layer, "strides", (1,) * (len(operation.shape) - 1)))
+
+
+def _strided(operation: Operation, strides: tuple[int, ...]) -> tuple[int, ...]:
+    space = operation.input_shapes[0][:-1]
+    return tuple(-(-extent // stride) for extent, stride in zip(space, strides, strict=True))
+
+
+def _fitted(
+    im: InstrumentedModel, first: Operation, last: Operation, x: np.ndarray, batch_size: int
+) -> list[np.ndarray]:
+    """Return kernel and bias that map the layer's inputs to its outputs best."""
+    source = first.inputs[0]
+    width = first.input_shapes[0][-1]
+    steps = tuple(slice(None, None, s) for s in _strides(first))
+    normal = np.zeros((width + 1, width + 1))
+    right = np.zeros((width + 1, first.shape[-1]))
+    for values in im.capture_batches(x, batch_size, of=[source, last.name]):
+        inputs = values[source][(slice(None), *steps)].reshape(-1, width).astype(np.float64)
+        inputs = np.concatenate([inputs, np.ones((len(inputs), 1))], axis=1)
+        normal += inputs.T @ inputs
+        right += inputs.T @ values[last.name].reshape(-1, first.shape[-1])
+    solution = np.linalg.lstsq(normal, right, rcond=1e-10)[0]
+    kernel = solution[:-1] if len(first.shape) == 1 else solution[None, None, :-1]
+    return [kernel.astype(np.float32), solution[-1].astype(np.float32)]

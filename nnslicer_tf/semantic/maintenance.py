@@ -1,0 +1,124 @@
+"""Re-adaptation and incremental development (sections 4.2 and 4.3).
+
+Re-adaptation trains the critical neurons alone, on samples and their adversarial versions.
+Incremental development trains the others alone, on a new task, so that the critical ones
+keep what the model knows.
+
+The units of the output layer are the classes. In re-adaptation all are trained; in
+development those of the classes learned before are frozen, the others trained.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.semantic.neurons import check_critical, neuron_layers, output_layer
+from nnslicer_tf.semantic.selective import train_neurons
+
+__all__ = ["develop", "developed_neurons", "readapt", "readapted_neurons"]
+
+
+def readapt(
+    model: keras.Model,
+    critical: Mapping[str, np.ndarray],
+    x: np.ndarray,
+    y: np.ndarray,
+    adversarial: np.ndarray,
+    **options: Any,
+) -> keras.Model:
+    """Return a copy of a classifier whose critical neurons learned adversarial samples.
+
+    The loss is the sum of the cross-entropies of samples and adversarial samples, up to a
+    factor (Equation 6); only parameters of critical neurons move (Equation 7).
+
+    Args:
+        model: A classifier that ends in logits or a softmax; it is not changed.
+        critical: Layer → bool array `(units,)`, as of `semantic_slice`.
+        x: Samples `(samples, *input shape)`.
+        y: Their labels `(samples,)`.
+        adversarial: Adversarial versions of the samples, of their shape.
+        **options: `optimizer`, `epochs`, `batch_size`, `rng`, `progress` of `train_neurons`.
+
+    Raises:
+        InvalidArgumentError: if masks, labels or adversarial samples do not fit.
+        InputShapeError: if the samples have another shape than the model's inputs.
+    """
+    if np.shape(adversarial) != np.shape(x):
+        raise InvalidArgumentError(
+            "There must be one adversarial sample for each sample. Received: shapes "
+            f"{np.shape(adversarial)} and {np.shape(x)}"
+        )
+    neurons = readapted_neurons(model, critical)
+    both = np.concatenate([x, adversarial])
+    return train_neurons(model, neurons, both, np.concatenate([y, y]), **options)
+
+
+def develop(
+    model: keras.Model,
+    critical: Mapping[str, np.ndarray],
+    x: np.ndarray,
+    y: np.ndarray,
+    learned: Iterable[int],
+    **options: Any,
+) -> keras.Model:
+    """Return a copy of a classifier that learned new classes without its critical neurons.
+
+    Only parameters of neurons that are not critical move (Equation 9).
+
+    Args:
+        model: A classifier that ends in logits or a softmax, with outputs for the new
+            classes too; it is not changed.
+        critical: Layer → bool array `(units,)`: the semantic slice on the earlier tasks.
+        x: Samples of the new task `(samples, *input shape)`, with those of earlier tasks
+            that are replayed, if any.
+        y: Their labels `(samples,)`.
+        learned: The classes of the earlier tasks, whose outputs are frozen.
+        **options: `optimizer`, `epochs`, `batch_size`, `rng`, `progress` of `train_neurons`.
+
+    Raises:
+        InvalidArgumentError: if masks, labels or classes do not fit.
+        InputShapeError: if the samples have another shape than the model's inputs.
+    """
+    return train_neurons(model, developed_neurons(model, critical, learned), x, y, **options)
+
+
+def readapted_neurons(
+    model: keras.Model, critical: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return what `readapt` trains: the critical neurons and all classes.
+
+    Raises:
+        InvalidArgumentError: if the masks are not of the model's layers.
+    """
+    im = InstrumentedModel(model)
+    check_critical(critical, neuron_layers(im))
+    last = output_layer(im)
+    return {**critical, last.name: np.ones(last.units, bool)}
+
+
+def developed_neurons(
+    model: keras.Model, critical: Mapping[str, np.ndarray], learned: Iterable[int]
+) -> dict[str, np.ndarray]:
+    """Return what `develop` trains: the neurons that are not critical and the new classes.
+
+    Raises:
+        InvalidArgumentError: if the masks or classes are not of the model.
+    """
+    im = InstrumentedModel(model)
+    layers = neuron_layers(im)
+    check_critical(critical, layers)
+    last = output_layer(im)
+    old = np.array(sorted(set(learned)), int)
+    if not len(old) or old.min() < 0 or old.max() >= last.units:
+        raise InvalidArgumentError(
+            f"learned must be classes of 0 … {last.units - 1}, one at least. "
+            f"Received: {old.tolist()}"
+        )
+    new = np.ones(last.units, bool)
+    new[old] = False
+    masks = {name: ~np.asarray(mask) for name, mask in critical.items()}
+    return {**masks, last.name: new}

@@ -1,0 +1,96 @@
+"""Masked and restructured models (section 4.1).
+
+Masking a neuron makes its parameters zero, and with them its value. Restructuring removes
+it: its row of weights, its normalisation, and the weights of all that read it. The outputs
+are the same.
+"""
+
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.copies import copy_model
+from nnslicer_tf.pruning import remove_units
+from nnslicer_tf.pruning.masks import MaskPlan, check_masks
+from nnslicer_tf.semantic.neurons import check_critical, neuron_layers
+
+__all__ = ["Masker", "restructure"]
+
+
+class Masker:
+    """One working copy of a model, which is masked again and again.
+
+    Cheaper than a new model for each of many masks: nothing is built or compiled anew. The
+    model that is returned is always the same one; the next mask changes it.
+
+    Args:
+        model: A Keras model; it is not changed.
+
+    Raises:
+        UnsupportedLayerError: if `InstrumentedModel` does not take the model.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._im = InstrumentedModel(model)
+        self._plan = MaskPlan(self._im)
+        self._working = copy_model(model)
+        self._weights = model.get_weights()
+        self._places = {id(variable): i for i, variable in enumerate(model.weights)}
+
+    def neurons(self, critical: Mapping[str, np.ndarray]) -> keras.Model:
+        """Return the working copy with all but the critical neurons zero.
+
+        Args:
+            critical: Layer → bool array `(units,)`; layers that are not named stay whole.
+
+        Raises:
+            InvalidArgumentError: if the masks are not of the model's layers.
+        """
+        layers = neuron_layers(self._im)
+        check_critical(critical, layers)
+        chosen = {
+            layers[name].kernel.name: layers[name].kernel_mask(m) for name, m in critical.items()
+        }
+        return self.kernels(chosen)
+
+    def kernels(self, keep: Mapping[str, np.ndarray]) -> keras.Model:
+        """Return the working copy with masked kernels.
+
+        Args:
+            keep: Kernel's name → bool array of its shape, False where weights become zero.
+
+        Raises:
+            InvalidArgumentError: if there is no such kernel, or its shape is another.
+        """
+        weights = list(self._weights)
+        for variable, value in self._plan.values(check_masks(self._im, keep)).items():
+            weights[self._places[variable]] = value
+        self._working.set_weights(weights)
+        return self._working
+
+
+def restructure(model: keras.Model, critical: Mapping[str, np.ndarray]) -> keras.Model:
+    """Return a smaller model that has only the critical neurons (section 4.1).
+
+    Its outputs are those of the model with the other neurons masked; channels that shapes
+    do not let go (one side of an addition, say) stay, as zeros.
+
+    Args:
+        model: A Keras model; it is not changed.
+        critical: Layer → bool array `(units,)`, as of `semantic_slice`; layers that are not
+            named stay whole.
+
+    Raises:
+        InvalidArgumentError: if the masks are not of the model's layers, or leave a layer
+            without neurons.
+    """
+    check_critical(critical, neuron_layers(InstrumentedModel(model)))
+    for name, mask in critical.items():
+        if not mask.any():
+            raise InvalidArgumentError(
+                f"Layer '{name}' would have no neurons left. Keep at least one."
+            )
+    return remove_units(model, dict(critical))

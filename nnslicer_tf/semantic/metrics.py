@@ -1,0 +1,332 @@
+"""Contribution metrics: how much every neuron matters on a data set (section 2.3).
+
+| metric | score of a neuron |
+|---|---|
+| `avg` | mean activation |
+| `var` | variance of the activation |
+| `ens` | mean of both, each scaled to [0, 1] within its layer |
+| `deeplift` | mean of the size of its DeepLIFT contribution to the label's logit |
+| `taylor` | mean of the size of activation × gradient of the cross-entropy |
+| `taylor_weights` | mean squared sum of weight × gradient over the neuron's weights |
+
+A filter's activation on a sample is the mean over its positions; contributions and Taylor
+terms are summed over them. Data are streamed; nothing is kept but means and squares.
+
+DeepLIFT is the rescale rule of Shrikumar et al. (ICML 2017). `taylor` is the criterion of
+Molchanov et al., "Pruning Convolutional Neural Networks for Resource Efficient Inference"
+(ICLR 2017), `taylor_weights` that of their "Importance Estimation for Neural Network
+Pruning" (CVPR 2019, eq. 8, the neuron's weights as one group) on batches of one sample.
+
+Adding a metric: a `Metric` in `METRICS`. Cost: a forward pass for the first three, about
+three for the Taylor metrics, six for DeepLIFT.
+"""
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf._progress import track
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument._data import check_array, check_batch_size
+from nnslicer_tf.semantic._backward import (
+    Backward,
+    cross_entropy,
+    gradient_rule,
+    label_logit,
+    rescale_rule,
+)
+from nnslicer_tf.semantic.neurons import NeuronLayer, neuron_layers
+
+__all__ = ["METRICS", "Metric", "Moments", "contributions"]
+
+Values = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A contribution metric.
+
+    Attributes:
+        prepare: From the instrumented model, its layers with neurons and the baseline
+            `(1, *input shape)` to a function from samples and labels to one value for each
+            sample and neuron, layer → `(samples, units)`.
+        score: From their means and variances over samples, float64 `(units,)`, to scores.
+        labels: Whether the values depend on the labels.
+    """
+
+    prepare: Callable[..., Callable[[np.ndarray, np.ndarray], Values]]
+    score: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    labels: bool = True
+
+
+@dataclass
+class Moments:
+    """Count, mean and sum of squared differences from it, of values that stream by."""
+
+    count: int = 0
+    mean: Any = 0.0
+    squares: Any = 0.0
+
+    def add(self, values: np.ndarray) -> None:
+        """Take in `values` `(samples, units)` (Chan et al., 1979)."""
+        values = values.astype(np.float64)
+        total = self.count + len(values)
+        mean = values.mean(axis=0)
+        apart = mean - self.mean
+        between = apart**2 * self.count * len(values) / total
+        self.squares = self.squares + ((values - mean) ** 2).sum(axis=0) + between
+        self.mean = self.mean + apart * len(values) / total
+        self.count = total
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Variance over all values, divided by their count."""
+        return self.squares / self.count
+
+
+def contributions(
+    im: InstrumentedModel,
+    x: Any,
+    metric: str = "taylor",
+    y: Any = None,
+    *,
+    baseline: np.ndarray | None = None,
+    batch_size: int = 256,
+    progress: bool = False,
+) -> dict[str, np.ndarray]:
+    """Return the contribution score of every neuron on a data set.
+
+    Args:
+        im: A classifier.
+        x: Samples `(samples, *input shape)`, or a `tf.data.Dataset` of pairs (x, y).
+        metric: A name of `METRICS`.
+        y: Labels `(samples,)`; without them, the model's own predictions.
+        baseline: DeepLIFT's reference sample `(*input shape)`; zeros by default.
+        batch_size: Samples in one pass. It does not change the scores.
+        progress: Show a progress bar.
+
+    Returns:
+        Layer's name → scores `(units,)` float64, larger for neurons that matter more. Only
+        their order within a layer has a meaning.
+
+    Raises:
+        InvalidArgumentError: for an unknown metric, or labels that do not fit.
+        UnsupportedLayerError: if the model has no layer with neurons.
+        InputShapeError: if the samples or the baseline have another shape.
+    """
+    chosen = find_metric(metric)
+    x, y = labelled(im, x, y, batch_size, needs_labels=chosen.labels)
+    layers = neuron_layers(im)
+    values_of = chosen.prepare(im, layers, reference_sample(im, baseline))
+    moments = Tally(layers)
+    for batch_x, batch_y in _batches(x, y, batch_size, progress):
+        moments.add(values_of(batch_x, batch_y))
+    return moments.scores(chosen)
+
+
+class Tally:
+    """The moments of every layer's values."""
+
+    def __init__(self, layers: Mapping[str, NeuronLayer]) -> None:
+        self._moments = {layer: Moments() for layer in layers}
+
+    def add(self, values: Values) -> None:
+        """Take in the values of one batch."""
+        for layer, moments in self._moments.items():
+            moments.add(values[layer])
+
+    def scores(self, metric: Metric) -> dict[str, np.ndarray]:
+        """Return the scores by layer."""
+        return {k: metric.score(m.mean, m.variance) for k, m in self._moments.items()}
+
+
+def find_metric(name: str) -> Metric:
+    """Return a metric by name.
+
+    Raises:
+        InvalidArgumentError: if there is none; the message lists them.
+    """
+    if name not in METRICS:
+        near = difflib.get_close_matches(str(name), METRICS, n=1)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        raise InvalidArgumentError(
+            f"Unknown metric {name!r}.{hint} There are {', '.join(METRICS)}."
+        )
+    return METRICS[name]
+
+
+def labelled(
+    im: InstrumentedModel, x: Any, y: Any, batch_size: int, needs_labels: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return samples float32 and labels int64 as arrays, checked against the model.
+
+    Raises:
+        InvalidArgumentError: if there are no samples, or labels do not fit samples or outputs.
+        InputShapeError: if the samples have another shape.
+    """
+    check_batch_size(batch_size)
+    if y is None and not hasattr(x, "shape") and hasattr(x, "__iter__"):
+        x, y = _collected(x, len(im.input_shape))
+    x = check_array(x, im.input_shape)
+    if not len(x):
+        raise InvalidArgumentError("The data set is empty: no samples were given.")
+    if y is None:
+        logits = im.logits(x, batch_size) if needs_labels else np.zeros((len(x), 1))
+        return x, logits.argmax(axis=-1)
+    return x, check_labels(im, y, len(x))
+
+
+def check_labels(im: InstrumentedModel, y: Any, samples: int) -> np.ndarray:
+    """Return labels `(samples,)` int64.
+
+    Raises:
+        InvalidArgumentError: if they are not one class index for each sample.
+    """
+    shape = im[im.logit_operation].shape
+    if len(shape) != 1 or shape[0] < 2:
+        raise InvalidArgumentError(
+            f"A classifier with logits (samples, 2 or more classes) is needed. The model's have "
+            f"the shape (samples, {', '.join(map(str, shape))})."
+        )
+    labels = np.asarray(y)
+    if labels.shape != (samples,) or labels.dtype.kind not in "iu":
+        raise InvalidArgumentError(
+            f"y must be one class index for each of {samples} samples, integers of shape "
+            f"({samples},). Received: {labels.dtype} of shape {labels.shape}"
+        )
+    if labels.min() < 0 or labels.max() >= shape[0]:
+        raise InvalidArgumentError(
+            f"The model has {shape[0]} outputs, labels must be in 0 … {shape[0] - 1}. "
+            f"Received: labels from {labels.min()} to {labels.max()}"
+        )
+    return labels.astype(np.int64)
+
+
+def reference_sample(im: InstrumentedModel, baseline: np.ndarray | None) -> np.ndarray:
+    """Return DeepLIFT's reference `(1, *input shape)` float32: `baseline`, or zeros."""
+    if baseline is None:
+        return np.zeros((1, *im.input_shape), np.float32)
+    return check_array(np.asarray(baseline)[None], im.input_shape)
+
+
+def _collected(data: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """Join the pairs (x, y) of a data set, of samples or of batches."""
+    pairs = [tuple(map(np.asarray, pair)) for pair in data if isinstance(pair, (tuple, list))]
+    if not pairs:
+        raise InvalidArgumentError(
+            "A data set must give pairs (samples, labels). Received none; give arrays x and y, "
+            "or a tf.data.Dataset of pairs."
+        )
+    if pairs[0][0].ndim == rank:
+        pairs = [(x[None], y[None]) for x, y in pairs]
+    xs, ys = zip(*pairs, strict=True)
+    return np.concatenate(xs), np.concatenate(ys)
+
+
+def _batches(
+    x: np.ndarray, y: np.ndarray, batch_size: int, progress: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    starts = range(0, len(x), batch_size)
+    for start in track(starts, "Contributions", len(starts), progress):
+        yield x[start : start + batch_size], y[start : start + batch_size]
+
+
+def _activations(
+    im: InstrumentedModel, layers: Mapping[str, NeuronLayer], reference: np.ndarray
+) -> Callable[[np.ndarray, np.ndarray], Values]:
+    names = {layer.name: layer.value for layer in layers.values()}
+
+    def values(x: np.ndarray, y: np.ndarray) -> Values:
+        captured = im.capture(x, len(x), of=names.values())
+        return {k: _over_positions(captured[v], np.mean) for k, v in names.items()}
+
+    return values
+
+
+def _deeplift(
+    im: InstrumentedModel, layers: Mapping[str, NeuronLayer], reference: np.ndarray
+) -> Callable[[np.ndarray, np.ndarray], Values]:
+    names = {layer.name: layer.value for layer in layers.values()}
+    backward = Backward(im, list(names.values()), label_logit, rescale_rule)
+
+    def values(x: np.ndarray, y: np.ndarray) -> Values:
+        found = backward(x, y, reference)
+        terms = {k: _terms(found[v][0] - found[v][1], found[v][2]) for k, v in names.items()}
+        return {k: np.abs(term) for k, term in terms.items()}
+
+    return values
+
+
+def _taylor(
+    im: InstrumentedModel, layers: Mapping[str, NeuronLayer], reference: np.ndarray
+) -> Callable[[np.ndarray, np.ndarray], Values]:
+    names = {layer.name: layer.value for layer in layers.values()}
+    backward = Backward(im, list(names.values()), cross_entropy, gradient_rule)
+
+    def values(x: np.ndarray, y: np.ndarray) -> Values:
+        found = backward(x, y, reference)
+        return {k: np.abs(_terms(found[v][0], found[v][2])) for k, v in names.items()}
+
+    return values
+
+
+def _taylor_weights(
+    im: InstrumentedModel, layers: Mapping[str, NeuronLayer], reference: np.ndarray
+) -> Callable[[np.ndarray, np.ndarray], Values]:
+    # Σ over a neuron's weights of w · ∂L/∂w is Σ over positions of (z - b) · ∂L/∂z.
+    names = {layer.name: layer.sum for layer in layers.values()}
+    backward = Backward(im, list(names.values()), cross_entropy, gradient_rule)
+    biases = {k: im[v].params.read_bias() for k, v in names.items()}
+
+    def values(x: np.ndarray, y: np.ndarray) -> Values:
+        found = backward(x, y, reference)
+        sums = {
+            k: found[v][0] if biases[k] is None else found[v][0] - biases[k]
+            for k, v in names.items()
+        }
+        return {k: _terms(sums[k], found[v][2]) ** 2 for k, v in names.items()}
+
+    return values
+
+
+def _terms(values: np.ndarray, multipliers: np.ndarray) -> np.ndarray:
+    return _over_positions(values * multipliers, np.sum)
+
+
+def _over_positions(values: np.ndarray, reduce: Callable) -> np.ndarray:
+    """Reduce `(samples, …, units)` to `(samples, units)` float64."""
+    axes = tuple(range(1, values.ndim - 1))
+    return reduce(values, axis=axes, dtype=np.float64) if axes else values.astype(np.float64)
+
+
+def _mean(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    return mean
+
+
+def _variance(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    return variance
+
+
+def _ensemble(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    return (_normalised(mean) + _normalised(variance)) / 2
+
+
+def _normalised(scores: np.ndarray) -> np.ndarray:
+    """Scale to [0, 1]; zeros where all are equal."""
+    spread = np.ptp(scores)
+    return (scores - scores.min()) / spread if spread > 0 else np.zeros_like(scores)
+
+
+METRICS: dict[str, Metric] = {
+    "avg": Metric(_activations, _mean, labels=False),
+    "var": Metric(_activations, _variance, labels=False),
+    "ens": Metric(_activations, _ensemble, labels=False),
+    "deeplift": Metric(_deeplift, _mean),
+    "taylor": Metric(_taylor, _mean),
+    "taylor_weights": Metric(_taylor_weights, _mean),
+}
+"""The contribution metrics by name."""

@@ -1,0 +1,313 @@
+"""Neurons and sets of critical ones.
+
+A neuron is an output unit of a dense layer or a filter of a convolution. Its value is taken
+where the rest of the network reads it: after the batch normalisation, the activation and the
+depthwise convolution that follow, as long as these map zero to zero, channel to channel, and
+are read by nobody else. So a neuron whose parameters are zero has the value zero, which is
+what masking means here.
+
+The output layer has no such neurons (its units are the classes), nor have layers whose units
+pass a function that does not map zero to zero (a convolution that gates others through a
+sigmoid, a dense layer before a layer normalisation), grouped and depthwise convolutions, and
+layers that are called more than once.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._layout import DEPTHWISE, OUTPUTS_INPUTS
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["CriticalNeurons", "NeuronLayer", "neuron_layers", "output_layer"]
+
+_FORMAT = "nnslicer_tf critical neurons 1"
+
+
+@dataclass(frozen=True, eq=False)
+class NeuronLayer:
+    """The neurons of one layer.
+
+    Attributes:
+        name: The layer's name.
+        units: Number of neurons.
+        sum: Name of its weighted sum's operation.
+        value: Name of the operation whose values, `(…, units)`, are the neurons' values.
+        chain: The operations from the weighted sum to the value.
+    """
+
+    name: str
+    units: int
+    sum: str
+    value: str
+    chain: tuple[Operation, ...]
+
+    @property
+    def kernel(self) -> Synapses:
+        """The kernel of the weighted sum."""
+        return self.chain[0].params
+
+    def kernel_mask(self, neurons: np.ndarray) -> np.ndarray:
+        """Return bools of the kernel's shape, True for the weights of chosen neurons."""
+        shape = self.kernel.shape
+        return np.broadcast_to(along(neurons, len(shape), _unit_axis(self.chain[0])), shape)
+
+    @cached_property
+    def parameters(self) -> tuple[tuple[Any, int], ...]:
+        """Trained variables with the axis along which they belong to the neurons."""
+        found = []
+        for operation in self.chain:
+            if operation.kind == "weighted_sum":
+                found.append((operation.params.variable(), _unit_axis(operation)))
+                found.append((operation.params.bias(), 0))
+            elif operation.kind == "scale":
+                found += [(operation.keras_layer.gamma, 0), (operation.keras_layer.beta, 0)]
+        return tuple((variable, axis) for variable, axis in found if variable is not None)
+
+
+class CriticalNeurons(Mapping[str, np.ndarray]):
+    """Chosen neurons: layer's name → bool array `(units,)`, True for the critical ones.
+
+    Args:
+        masks: The masks by layer.
+
+    Raises:
+        InvalidArgumentError: if there is no layer, or a mask is not a vector of bools.
+    """
+
+    def __init__(self, masks: Mapping[str, np.ndarray]) -> None:
+        if not masks:
+            raise InvalidArgumentError("CriticalNeurons needs at least one layer.")
+        self._masks = {}
+        for layer, mask in masks.items():
+            array = np.array(mask)
+            if array.ndim != 1 or array.dtype != bool:
+                raise InvalidArgumentError(
+                    f"The mask of layer '{layer}' must be a vector of bools. "
+                    f"Received: {array.dtype} of shape {array.shape}"
+                )
+            array.flags.writeable = False
+            self._masks[layer] = array
+
+    def __getitem__(self, layer: str) -> np.ndarray:
+        return self._masks[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._masks)
+
+    def __len__(self) -> int:
+        return len(self._masks)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CriticalNeurons):
+            return NotImplemented
+        return list(self) == list(other) and all(np.array_equal(self[k], other[k]) for k in self)
+
+    __hash__ = None
+
+    def __or__(self, other: "CriticalNeurons") -> "CriticalNeurons":
+        return self._combined(other, np.logical_or)
+
+    def __and__(self, other: "CriticalNeurons") -> "CriticalNeurons":
+        return self._combined(other, np.logical_and)
+
+    def __invert__(self) -> "CriticalNeurons":
+        return CriticalNeurons({layer: ~mask for layer, mask in self.items()})
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{layer} {m.sum()}/{len(m)}" for layer, m in list(self.items())[:8])
+        rest = f", … {len(self) - 8} layers more" if len(self) > 8 else ""
+        return f"CriticalNeurons({self.count} of {self.total} neurons: {parts}{rest})"
+
+    @property
+    def count(self) -> int:
+        """Number of critical neurons."""
+        return int(sum(mask.sum() for mask in self.values()))
+
+    @property
+    def total(self) -> int:
+        """Number of neurons."""
+        return int(sum(map(len, self.values())))
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with a row a layer: neurons, critical ones, their share."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "layer": list(self),
+                "neurons": [len(mask) for mask in self.values()],
+                "critical": [int(mask.sum()) for mask in self.values()],
+                "share": [float(mask.mean()) for mask in self.values()],
+            }
+        )
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write an .npz file of a few kilobytes, without pickle."""
+        arrays = {f"layer{i}": mask for i, mask in enumerate(self.values())}
+        write_archive(path, _FORMAT, {"layers": list(self)}, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "CriticalNeurons":
+        """Read a file that `save` wrote.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            CorruptFileError: if it is damaged, or of another kind.
+        """
+        header, arrays = read_archive(path, _FORMAT, "file of critical neurons")
+        return cls({name: arrays[f"layer{i}"] for i, name in enumerate(header["layers"])})
+
+    def _combined(self, other: "CriticalNeurons", how: Callable) -> "CriticalNeurons":
+        sizes = {layer: len(mask) for layer, mask in self.items()}
+        if sizes != {layer: len(mask) for layer, mask in other.items()}:
+            raise InvalidArgumentError(
+                f"Only critical neurons of one model can be combined. Received: {self!r}, {other!r}"
+            )
+        return CriticalNeurons({layer: how(self[layer], other[layer]) for layer in self})
+
+
+def neuron_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
+    """Return the layers with neurons, in topological order; see the module for which.
+
+    Raises:
+        UnsupportedLayerError: if the model has none.
+    """
+    consumers = _consumers(im)
+    final = {im.logit_operation, *im.output_operations}
+    layers = {}
+    for operation in im.operations:
+        if not _has_neurons(operation, im):
+            continue
+        chain = _chain(operation, im, consumers)
+        bent = any(im[c].kind in ("elementwise", "scale") for c in consumers[chain[-1].name])
+        if final.isdisjoint(o.name for o in chain) and not bent:
+            layers[operation.layer] = _neuron_layer(operation, chain)
+    if not layers:
+        raise UnsupportedLayerError(
+            f"Model '{im.model.name}' has no layer with neurons to choose from: no hidden dense "
+            "layer and no convolution, grouped ones and gates left out. Give a model that has."
+        )
+    return layers
+
+
+def output_layer(im: InstrumentedModel) -> NeuronLayer:
+    """Return the layer whose units are the classes.
+
+    Raises:
+        UnsupportedLayerError: if the logits are not the outputs of a dense layer.
+    """
+    operation = im[im.logit_operation]
+    if operation.kind != "weighted_sum" or len(operation.shape) != 1:
+        raise UnsupportedLayerError(
+            f"The logits '{operation.name}' of model '{im.model.name}' are {operation.kind} of "
+            f"shape {operation.shape}, not a dense layer's outputs. Give a classifier."
+        )
+    return _neuron_layer(operation, (operation,))
+
+
+def check_critical(critical: Mapping[str, np.ndarray], layers: Mapping[str, NeuronLayer]) -> None:
+    """Refuse masks that are not of a model's layers.
+
+    Raises:
+        InvalidArgumentError: for a layer that the model does not have, or another width.
+    """
+    for name, mask in critical.items():
+        if name not in layers:
+            raise InvalidArgumentError(
+                f"The model has no layer '{name}' with neurons. It has {', '.join(layers)}."
+            )
+        if len(mask) != layers[name].units:
+            raise InvalidArgumentError(
+                f"Layer '{name}' has {layers[name].units} neurons. Received: a mask of {len(mask)}"
+            )
+
+
+def along(mask: np.ndarray, rank: int, axis: int) -> np.ndarray:
+    """Return a vector over neurons in a shape that broadcasts to an array of `rank` axes."""
+    shape = [1] * rank
+    shape[axis] = -1
+    return mask.reshape(shape)
+
+
+def _neuron_layer(operation: Operation, chain: tuple[Operation, ...]) -> NeuronLayer:
+    units = operation.shape[-1]
+    return NeuronLayer(operation.layer, units, operation.name, chain[-1].name, chain)
+
+
+def _has_neurons(operation: Operation, im: InstrumentedModel) -> bool:
+    if operation.kind != "weighted_sum" or operation.name.endswith(":depthwise"):
+        return False
+    whole = operation.params.groups == 1 and operation.params.axes != DEPTHWISE
+    return whole and _called_once(operation, im)
+
+
+def _called_once(operation: Operation, im: InstrumentedModel) -> bool:
+    return not any(o.layer == operation.layer and "#" in o.name for o in im.operations)
+
+
+def _consumers(im: InstrumentedModel) -> dict[str, list[str]]:
+    consumers: dict[str, list[str]] = {operation.name: [] for operation in im.operations}
+    for operation in im.operations:
+        for source in operation.inputs:
+            consumers[source].append(operation.name)
+    return consumers
+
+
+def _chain(
+    operation: Operation, im: InstrumentedModel, consumers: Mapping[str, list[str]]
+) -> tuple[Operation, ...]:
+    """Return the operations that carry the neurons' values on, up to the last that works."""
+    chain = [operation]
+    while len(consumers[chain[-1].name]) == 1:
+        following = im[consumers[chain[-1].name][0]]
+        if len(following.inputs) != 1 or not _carries_on(following, im):
+            break
+        chain.append(following)
+    while chain[-1].kind == "routing":
+        chain.pop()
+    return tuple(chain)
+
+
+def _carries_on(operation: Operation, im: InstrumentedModel) -> bool:
+    """Whether channels stay apart, and a channel without parameters is mapped to zero."""
+    if operation.kind in ("rectify", "elementwise"):
+        return _maps_zero_to_zero(operation)
+    if operation.kind == "scale":
+        normalises = isinstance(operation.keras_layer, keras.layers.BatchNormalization)
+        return normalises and _called_once(operation, im)
+    if operation.kind == "weighted_sum":
+        one_to_one = operation.params.axes == DEPTHWISE and operation.params.shape[-1] == 1
+        return one_to_one and _called_once(operation, im)
+    return operation.kind == "routing" and _keeps_channels(operation)
+
+
+def _maps_zero_to_zero(operation: Operation) -> bool:
+    zeros = keras.ops.zeros((1, *operation.input_shapes[0]))
+    return not keras.ops.convert_to_numpy(operation.compute(zeros)).any()
+
+
+def _keeps_channels(operation: Operation) -> bool:
+    """Whether every value of an output channel is of the same input channel, or padding."""
+    if operation.shape[-1] != operation.input_shapes[0][-1]:
+        return False
+    numbers = np.arange(1, operation.shape[-1] + 1, dtype=np.float32)
+    x = np.broadcast_to(numbers, (1, *operation.input_shapes[0]))
+    y = keras.ops.convert_to_numpy(operation.compute(keras.ops.convert_to_tensor(x)))
+    return bool(((y == 0) | (y == numbers)).all())
+
+
+def _unit_axis(operation: Operation) -> int:
+    if operation.params.axes in (OUTPUTS_INPUTS, DEPTHWISE):
+        return len(operation.params.shape) - 2
+    return len(operation.params.shape) - 1

@@ -1,0 +1,302 @@
+"""Selection of critical neurons: global, category-wise and semantic slicing (section 3).
+
+All take a metric's scores. Global slicing keeps the top share of every layer by the score
+on the whole data set; category-wise slicing that by the score on each category, and unites
+the categories; semantic slicing keeps, for each category, the shortest prefix whose
+embedding landscape is similar enough to the whole layer's (Algorithm 1).
+
+Memory: the values of some layers for one category's samples (`_AT_ONCE` numbers at most,
+or one layer), and a matrix samples × samples or values × values in float64. Time: the
+metric's, one forward pass, and about one such matrix product for each category and layer.
+"""
+
+import math
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf._progress import track
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.semantic.metrics import Tally, find_metric, labelled, reference_sample
+from nnslicer_tf.semantic.neurons import CriticalNeurons, NeuronLayer, neuron_layers
+from nnslicer_tf.semantic.similarity import centre, prefix_similarities
+
+__all__ = ["SemanticSlicer", "category_slice", "global_slice", "semantic_slice"]
+
+_AT_ONCE = 50_000_000  # captured numbers, 200 MB
+
+
+class SemanticSlicer:
+    """Scores and similarities of a model's neurons on a data set, to select from at will.
+
+    Selecting costs next to nothing once the scores (and, for semantic slicing, the
+    similarities) are there: hold one slicer to try many thresholds.
+
+    Args:
+        im: A classifier.
+        x: Samples `(samples, *input shape)`, or a `tf.data.Dataset` of pairs (x, y).
+        y: Labels `(samples,)`; the categories are the labels that occur.
+        metric: A name of `METRICS`.
+        centred: Compare centred landscapes (see `similarity.centre`), not those of
+            Equation 2 as it is printed. Within one category values vary little around
+            their mean, which a few neurons share with the whole layer; centred landscapes
+            ask for the differences between samples as well.
+        categories: Labels that must occur; by default those of `y`.
+        baseline: DeepLIFT's reference sample; zeros by default.
+        batch_size: Samples in one pass. It does not change the result.
+        progress: Show progress bars.
+
+    Attributes:
+        metric: The metric's name.
+        centred: Whether landscapes are centred.
+        categories: The labels, ascending, `(categories,)`.
+        scores: Layer → scores on all samples `(units,)`.
+        category_scores: Layer → scores on each category `(categories, units)`.
+
+    Raises:
+        InvalidArgumentError: for an unknown metric, labels that do not fit, or a category
+            without samples.
+        UnsupportedLayerError: if the model has no layer with neurons.
+        InputShapeError: if the samples or the baseline have another shape.
+    """
+
+    def __init__(
+        self,
+        im: InstrumentedModel,
+        x: Any,
+        y: Any = None,
+        metric: str = "taylor",
+        *,
+        centred: bool = False,
+        categories: Any = None,
+        baseline: np.ndarray | None = None,
+        batch_size: int = 256,
+        progress: bool = False,
+    ) -> None:
+        self.metric = metric
+        self.centred = centred
+        chosen = find_metric(metric)
+        self._im = im
+        self._layers = neuron_layers(im)
+        self._x, self._y = labelled(im, x, y, batch_size)
+        self.categories = _categories(self._y, categories)
+        self._batch_size = batch_size
+        self._progress = progress
+        values_of = chosen.prepare(im, self._layers, reference_sample(im, baseline))
+        whole, parts = Tally(self._layers), []
+        for c in track(self.categories, "Categories", len(self.categories), progress):
+            parts.append(Tally(self._layers))
+            members = np.flatnonzero(self._y == c)
+            for start in range(0, len(members), batch_size):
+                batch = members[start : start + batch_size]
+                values = values_of(self._x[batch], self._y[batch])
+                parts[-1].add(values)
+                whole.add(values)
+        self.scores = whole.scores(chosen)
+        by_category = [part.scores(chosen) for part in parts]
+        self.category_scores = {k: np.stack([s[k] for s in by_category]) for k in self._layers}
+
+    @cached_property
+    def similarities(self) -> dict[str, np.ndarray]:
+        """Layer → similarity of each category's prefixes `(categories, units)`.
+
+        Entry [c, k - 1] compares the k neurons of the highest scores for category c with
+        the whole layer, on the samples of c.
+        """
+        found = {name: [] for name in self._layers}
+        for row, c in enumerate(track(self.categories, "Similarity", progress=self._progress)):
+            samples = self._x[self._y == c]
+            for layers in self._groups(len(samples)):
+                values = self._im.capture(
+                    samples, self._batch_size, of=[layer.value for layer in layers]
+                )
+                for layer in layers:
+                    order = _descending(self.category_scores[layer.name][row])
+                    features = values[layer.value]
+                    features = centre(features) if self.centred else features
+                    found[layer.name].append(prefix_similarities(features, order))
+        return {name: np.stack(rows) for name, rows in found.items()}
+
+    def global_slice(self, share: float) -> CriticalNeurons:
+        """Return the top share of every layer by the scores on all samples.
+
+        Args:
+            share: Share of the neurons, (0, 1]; at least one neuron is taken.
+
+        Raises:
+            InvalidArgumentError: if `share` is out of range.
+        """
+        _check_fraction(share, "share")
+        return CriticalNeurons({k: _top(s, _count(share, s)) for k, s in self.scores.items()})
+
+    def category_slice(self, share: float) -> CriticalNeurons:
+        """Return the top share of every layer by each category's scores, united.
+
+        Args:
+            share: Share of the neurons, (0, 1], for each category.
+
+        Raises:
+            InvalidArgumentError: if `share` is out of range.
+        """
+        _check_fraction(share, "share")
+        return CriticalNeurons(
+            {
+                layer: np.any([_top(s, _count(share, s)) for s in scores], axis=0)
+                for layer, scores in self.category_scores.items()
+            }
+        )
+
+    def semantic_slice(self, threshold: float = 0.95, step: int = 1) -> CriticalNeurons:
+        """Return each category's shortest prefix that is similar enough, united.
+
+        Args:
+            threshold: Θ in (0, 1]: the similarity with the whole layer must be above it.
+            step: Algorithm 1's interval i: prefixes grow by so many neurons.
+
+        Raises:
+            InvalidArgumentError: if an argument is out of range.
+        """
+        by_category = self.by_category(threshold, step)
+        return CriticalNeurons({k: masks.any(axis=0) for k, masks in by_category.items()})
+
+    def by_category(self, threshold: float = 0.95, step: int = 1) -> dict[str, np.ndarray]:
+        """Return the semantic slice of every category: layer → bools `(categories, units)`.
+
+        Arguments and errors are those of `semantic_slice`.
+        """
+        _check_fraction(threshold, "threshold")
+        if not isinstance(step, (int, np.integer)) or step < 1:
+            raise InvalidArgumentError(f"step must be a positive int. Received: {step!r}")
+        return {
+            layer: np.stack(
+                [
+                    _top(score, _shortest(similarity, threshold, step))
+                    for score, similarity in zip(scores, self.similarities[layer], strict=True)
+                ]
+            )
+            for layer, scores in self.category_scores.items()
+        }
+
+    def __repr__(self) -> str:
+        neurons = sum(layer.units for layer in self._layers.values())
+        return (
+            f"SemanticSlicer({self._im.model.name!r}, {self.metric}, {len(self._x)} samples in "
+            f"{len(self.categories)} categories, {neurons} neurons in {len(self._layers)} layers)"
+        )
+
+    def _groups(self, samples: int) -> Iterator[list[NeuronLayer]]:
+        """Yield layers whose values are captured together."""
+        group, held = [], 0
+        for layer in self._layers.values():
+            size = samples * self._im[layer.value].size
+            if group and held + size > _AT_ONCE:
+                yield group
+                group, held = [], 0
+            group.append(layer)
+            held += size
+        yield group
+
+
+def semantic_slice(
+    im: InstrumentedModel,
+    x: Any,
+    y: Any = None,
+    metric: str = "taylor",
+    threshold: float = 0.95,
+    step: int = 1,
+    **options: Any,
+) -> CriticalNeurons:
+    """Return the neurons whose semantics represent every layer for every category.
+
+    Implements Algorithm 1 and its union over categories (NeuSemSlice, section 3.3).
+
+    Args:
+        im: A classifier.
+        x: Samples `(samples, *input shape)`, or a `tf.data.Dataset` of pairs (x, y).
+        y: Labels `(samples,)`.
+        metric: A name of `METRICS`.
+        threshold: Θ in (0, 1]; higher keeps more.
+        step: Prefixes grow by so many neurons.
+        **options: `centred`, `categories`, `baseline`, `batch_size`, `progress` of
+            `SemanticSlicer`.
+
+    Raises:
+        InvalidArgumentError, UnsupportedLayerError, InputShapeError: as `SemanticSlicer` does.
+    """
+    _check_fraction(threshold, "threshold")
+    return SemanticSlicer(im, x, y, metric, **options).semantic_slice(threshold, step)
+
+
+def category_slice(
+    im: InstrumentedModel,
+    x: Any,
+    y: Any = None,
+    metric: str = "taylor",
+    share: float = 0.5,
+    **options: Any,
+) -> CriticalNeurons:
+    """Return the top share of every layer for each category, united (section 3.1).
+
+    Arguments and errors are those of `semantic_slice`, with `share` in (0, 1].
+    """
+    _check_fraction(share, "share")
+    return SemanticSlicer(im, x, y, metric, **options).category_slice(share)
+
+
+def global_slice(
+    im: InstrumentedModel,
+    x: Any,
+    y: Any = None,
+    metric: str = "taylor",
+    share: float = 0.5,
+    **options: Any,
+) -> CriticalNeurons:
+    """Return the top share of every layer by the whole data set (section 3.1).
+
+    Arguments and errors are those of `semantic_slice`, with `share` in (0, 1].
+    """
+    _check_fraction(share, "share")
+    return SemanticSlicer(im, x, y, metric, **options).global_slice(share)
+
+
+def _categories(y: np.ndarray, wanted: Any) -> np.ndarray:
+    present = np.unique(y)
+    if wanted is None:
+        return present
+    missing = np.setdiff1d(wanted, present)
+    if len(missing):
+        raise InvalidArgumentError(
+            f"There are no samples of categories {missing.tolist()}. The labels have "
+            f"{present.tolist()}; give samples of them, or other categories."
+        )
+    return np.unique(wanted)
+
+
+def _check_fraction(value: float, name: str) -> None:
+    if not 0 < value <= 1:
+        raise InvalidArgumentError(f"{name} must be in (0, 1]. Received: {value!r}")
+
+
+def _count(share: float, scores: np.ndarray) -> int:
+    return max(1, math.ceil(round(share * len(scores), 9)))
+
+
+def _descending(scores: np.ndarray) -> np.ndarray:
+    """Return the neurons by descending score, equal ones by their index."""
+    return np.argsort(-scores, kind="stable")
+
+
+def _top(scores: np.ndarray, count: int) -> np.ndarray:
+    mask = np.zeros(len(scores), bool)
+    mask[_descending(scores)[:count]] = True
+    return mask
+
+
+def _shortest(similarities: np.ndarray, threshold: float, step: int) -> int:
+    """Return the length of the shortest prefix above the threshold, all if there is none."""
+    lengths = np.append(np.arange(step, len(similarities), step), len(similarities))
+    above = similarities[lengths - 1] > threshold
+    return int(lengths[np.argmax(above)]) if above.any() else len(similarities)

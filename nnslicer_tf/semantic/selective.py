@@ -1,0 +1,206 @@
+"""Selective training: only the parameters of chosen neurons move.
+
+`selective_optimizer` makes any Keras optimiser leave parameters alone: their gradients are
+masked, and after every step they get the values back that they had before it, so that
+neither weight decay nor momentum moves them. They are bit-identical afterwards.
+
+`train_neurons` trains a copy of a model that way. A neuron's parameters are its weights and
+bias, and what the batch normalisation and the depthwise convolution behind it have for it.
+Batch normalisation uses its moving statistics throughout, as at inference, and does not
+change them: else frozen neurons would change their values without a change of parameters.
+Everything that belongs to no neuron stays as well.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from nnslicer_tf._progress import track
+from nnslicer_tf._random import as_generator
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.copies import copy_model
+from nnslicer_tf.semantic.metrics import labelled
+from nnslicer_tf.semantic.neurons import NeuronLayer, along, neuron_layers, output_layer
+
+__all__ = ["parameter_share", "selective_optimizer", "train_neurons"]
+
+Neurons = Mapping[str, np.ndarray]
+
+
+def selective_optimizer(
+    optimizer: keras.optimizers.Optimizer, masks: Mapping[int, np.ndarray]
+) -> keras.optimizers.Optimizer:
+    """Return an optimiser of the same class and settings that leaves some parameters alone.
+
+    It is made anew from the optimiser's config, without its state and without names excluded
+    from weight decay.
+
+    Args:
+        optimizer: Any Keras optimiser.
+        masks: Id of a trained variable → bools of its shape, True for what may change.
+            Variables that are not named do not change at all.
+    """
+    kind = type(optimizer)
+
+    class Selective(kind):
+        def apply(self, grads: list, trainable_variables: list | None = None) -> Any:
+            variables = (
+                self._trainable_variables
+                if trainable_variables is None
+                else (list(trainable_variables))
+            )
+            free = [_tensor(masks.get(id(variable)), variable) for variable in variables]
+            before = [keras.ops.copy(variable.value) for variable in variables]
+            masked = [
+                gradient if gradient is None else keras.ops.where(f, gradient, 0.0)
+                for f, gradient in zip(free, grads, strict=True)
+            ]
+            result = super().apply(masked, trainable_variables)
+            for f, variable, old in zip(free, variables, before, strict=True):
+                variable.assign(keras.ops.where(f, variable.value, old))
+            return result
+
+    Selective.__name__ = f"Selective{kind.__name__}"
+    return Selective.from_config(optimizer.get_config())
+
+
+def train_neurons(
+    model: keras.Model,
+    neurons: Neurons,
+    x: Any,
+    y: Any,
+    *,
+    optimizer: keras.optimizers.Optimizer | None = None,
+    epochs: int = 5,
+    batch_size: int = 64,
+    rng: int | np.random.Generator = 0,
+    progress: bool = False,
+) -> keras.Model:
+    """Return a copy of a classifier in which only chosen neurons were trained.
+
+    Args:
+        model: A classifier that ends in logits or a softmax; it is not changed.
+        neurons: Layer → bool array `(units,)`, True for the neurons to train; the output
+            layer's units are the classes. Layers that are not named are not trained.
+        x: Samples `(samples, *input shape)`.
+        y: Labels `(samples,)`.
+        optimizer: Any Keras optimiser, whose settings are used; Adam by default.
+        epochs: Passes over the samples.
+        batch_size: Samples in a step.
+        rng: Order of the samples, and dropout.
+        progress: Show a progress bar.
+
+    Raises:
+        InvalidArgumentError: if masks or labels do not fit the model, or nothing is chosen.
+        InputShapeError: if the samples have another shape.
+    """
+    im = InstrumentedModel(model)
+    x, y = labelled(im, x, y, batch_size)
+    masks = parameter_masks(im, neurons)
+    generator = as_generator(rng)
+    learner = keras.models.clone_model(model, clone_function=_steady, recursive=True)
+    learner.set_weights(model.get_weights())
+    _reseed(learner, generator)
+    by_variable = {
+        id(mine): masks[id(theirs)]
+        for theirs, mine in zip(model.weights, learner.weights, strict=True)
+        if id(theirs) in masks
+    }
+    logits = im.logit_operation in im.output_operations
+    learner.compile(
+        selective_optimizer(optimizer or keras.optimizers.Adam(), by_variable),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=logits),
+        jit_compile=False,
+    )
+    steps = epochs * -(-len(x) // batch_size)
+    batches = _batches(len(x), epochs, batch_size, generator)
+    for rows in track(batches, "Training", steps, progress):
+        learner.train_on_batch(x[rows], y[rows])
+    trained = copy_model(model)
+    trained.set_weights(learner.get_weights())
+    return trained
+
+
+def parameter_share(model: keras.Model, neurons: Neurons) -> float:
+    """Return the share of a model's trained parameters that belong to chosen neurons (TPR).
+
+    Args:
+        model: A Keras model.
+        neurons: As of `train_neurons`.
+
+    Raises:
+        InvalidArgumentError: if the masks do not fit the model, or nothing is chosen.
+    """
+    masks = parameter_masks(InstrumentedModel(model), neurons)
+    total = sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
+    return sum(int(mask.sum()) for mask in masks.values()) / total
+
+
+def parameter_masks(im: InstrumentedModel, neurons: Neurons) -> dict[int, np.ndarray]:
+    """Return id of a variable → bools of its shape, True for parameters of chosen neurons.
+
+    Raises:
+        InvalidArgumentError: if the masks do not fit the model, or nothing is chosen.
+    """
+    layers = all_layers(im)
+    masks = {}
+    for name, chosen in neurons.items():
+        if name not in layers or np.shape(chosen) != (layers[name].units,):
+            sizes = ", ".join(f"{layer.name} {layer.units}" for layer in layers.values())
+            raise InvalidArgumentError(
+                f"There is no layer '{name}' with {np.shape(chosen)} units. There are: {sizes}."
+            )
+        for variable, axis in layers[name].parameters:
+            shape = tuple(variable.shape)
+            masks[id(variable)] = np.broadcast_to(along(chosen, len(shape), axis), shape)
+    if not any(mask.any() for mask in masks.values()):
+        raise InvalidArgumentError("No neuron is chosen: there is nothing to train.")
+    return masks
+
+
+def all_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
+    """Return the layers with neurons, and the output layer as the last."""
+    last = output_layer(im)
+    return {**neuron_layers(im), last.name: last}
+
+
+@keras.saving.register_keras_serializable("nnslicer_tf")
+class _SteadyNormalization(keras.layers.BatchNormalization):
+    """Batch normalisation by its moving statistics, also in training."""
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """Return the normalised inputs."""
+        return super().call(inputs, training=False, mask=mask)
+
+
+def _steady(layer: keras.layers.Layer) -> keras.layers.Layer:
+    is_norm = type(layer) is keras.layers.BatchNormalization
+    kind = _SteadyNormalization if is_norm else type(layer)
+    copy = kind.from_config(layer.get_config())
+    copy.trainable = layer.trainable
+    return copy
+
+
+def _reseed(model: keras.Model, generator: np.random.Generator) -> None:
+    """Set the random states of dropout layers, which Keras draws anew for a clone."""
+    for variable in model.variables:
+        if variable.path.endswith("seed_generator_state"):
+            variable.assign(generator.integers(1 << 32, size=variable.shape, dtype=np.uint32))
+
+
+def _batches(
+    count: int, epochs: int, batch_size: int, generator: np.random.Generator
+) -> Iterator[np.ndarray]:
+    for _ in range(epochs):
+        order = generator.permutation(count)
+        for start in range(0, count, batch_size):
+            yield order[start : start + batch_size]
+
+
+def _tensor(mask: np.ndarray | None, variable: Any) -> Any:
+    if mask is None:
+        return keras.ops.zeros(variable.shape, dtype="bool")
+    return keras.ops.convert_to_tensor(np.ascontiguousarray(mask))

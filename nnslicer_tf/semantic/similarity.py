@@ -1,0 +1,119 @@
+"""Semantic similarity of layers and of their neurons (Equations 1, 2 and 4).
+
+The embedding landscape of a layer on N samples is M = F·Fᵀ, with a row of F for the values
+of the layer on a sample; two landscapes are as similar as the cosine between them, not
+centred.
+
+`prefix_similarities` compares the k first neurons of an order with the whole layer, for
+every k. With F_i, `(N, positions)`, for the values of neuron i, M is the sum of the
+F_i·F_iᵀ, so the landscape of a prefix grows by one term at a time, and a scan of all
+prefixes costs little more than M itself: 2·N²·positions for each neuron, and 4·N² for the
+two products with it. Where samples outnumber values, the same sums are read from the Gram
+matrix of the values, ⟨F_i·F_iᵀ, F_j·F_jᵀ⟩ = ‖F_iᵀ·F_j‖², without any N×N matrix. All in float64.
+"""
+
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = ["centre", "landscape", "prefix_similarities", "similarity"]
+
+
+def centre(features: np.ndarray) -> np.ndarray:
+    """Return values less their means over samples: their landscape is centred.
+
+    The similarity of centred landscapes is the centred kernel alignment of Kornblith et al.
+    ("Similarity of Neural Network Representations Revisited", ICML 2019, section 3), which
+    Equation 2 refers to and, as printed, leaves uncentred.
+    """
+    return features - features.mean(axis=0, dtype=np.float64)
+
+
+def landscape(features: np.ndarray) -> np.ndarray:
+    """Return M = F·Fᵀ `(samples, samples)` float64 of values `(samples, …)` (Equation 1)."""
+    rows = np.asarray(features, np.float64).reshape(len(features), -1)
+    return rows @ rows.T
+
+
+def similarity(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the similarity of two landscapes, 0 … 1 (Equation 2, not centred).
+
+    Landscapes of zeros only are similar to each other, and to nothing else.
+
+    Args:
+        first: A landscape `(samples, samples)`.
+        second: Another, on the same samples.
+
+    Raises:
+        InvalidArgumentError: if they are not of the same samples.
+    """
+    if first.shape != second.shape:
+        raise InvalidArgumentError(
+            "Landscapes must be of the same samples. "
+            f"Received: shapes {first.shape} and {second.shape}"
+        )
+    return float(_cosine(np.vdot(first, second), np.vdot(first, first), np.vdot(second, second)))
+
+
+def prefix_similarities(features: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return the similarity of every prefix of an order of neurons with the whole layer.
+
+    Args:
+        features: Values `(samples, …, units)` of a layer.
+        order: The neurons' indices `(units,)`, each once, the first prefix first.
+
+    Returns:
+        `(units,)` float64; entry k - 1 is the similarity of the k first neurons.
+
+    Raises:
+        InvalidArgumentError: if `order` is not a permutation of the units.
+    """
+    units = features.shape[-1]
+    if not np.array_equal(np.sort(order), np.arange(units)):
+        raise InvalidArgumentError(
+            f"order must have every index of {units} neurons once. Received: {order!r}"
+        )
+    samples = len(features)
+    by_neuron = features.reshape(samples, -1, units)
+    positions = by_neuron.shape[1]
+    through_values = (units * positions) ** 2 * samples
+    through_samples = units * (positions + 4) * samples**2
+    if through_values < through_samples:
+        return _through_values(by_neuron, order)
+    return _through_samples(by_neuron, order)
+
+
+def _through_samples(features: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Let the landscape of the prefix grow, neuron by neuron."""
+    whole = landscape(features)
+    grown = np.zeros_like(whole)
+    cross, own = np.zeros(len(order)), np.zeros(len(order))
+    for k, neuron in enumerate(order):
+        values = features[:, :, neuron].astype(np.float64)
+        term = values @ values.T
+        cross[k] = np.vdot(term, whole)
+        grown += term
+        # ‖M + T‖² = ‖M‖² + 2⟨M, T⟩ + ‖T‖², with the grown ⟨M + T, T⟩ = ⟨M, T⟩ + ‖T‖².
+        own[k] = 2 * np.vdot(grown, term) - np.vdot(term, term)
+    return _cosine(np.cumsum(cross), np.cumsum(own), np.vdot(whole, whole))
+
+
+def _through_values(features: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Sum the products of the neurons' landscapes, read from the Gram matrix of the values."""
+    samples, positions, units = features.shape
+    ordered = np.ascontiguousarray(features[:, :, order].transpose(0, 2, 1), dtype=np.float64)
+    flat = ordered.reshape(samples, units * positions)
+    gram = flat.T @ flat
+    gram *= gram
+    products = gram.reshape(units, positions, units, positions).sum(axis=(1, 3))
+    cross = np.cumsum(products.sum(axis=1))
+    # Entry k of the sum over the leading k×k block, from its border.
+    border = 2 * np.tril(products, -1).sum(axis=1) + np.diag(products)
+    return _cosine(cross, np.cumsum(border), products.sum())
+
+
+def _cosine(cross: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    norm = np.sqrt(np.asarray(first) * second)
+    both_zero = (np.asarray(first) <= 0) & (np.asarray(second) <= 0)
+    cosine = np.divide(cross, norm, out=np.zeros_like(norm), where=norm > 0)
+    return np.where(both_zero, 1.0, np.clip(cosine, 0.0, 1.0))

@@ -1,0 +1,101 @@
+"""The layer-level baseline."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import nnslicer_tf as nns
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.semantic import (
+    landscape,
+    layer_similarities,
+    redundant_layers,
+    remove_layers,
+    similarity,
+)
+from support.classifiers import make, randomise, samples
+
+
+def stack(width=4):
+    model = keras.Sequential(
+        [
+            keras.Input((6, 6, 2)),
+            layers.Conv2D(4, 3, padding="same", name="c1"),
+            layers.ReLU(),
+            layers.Conv2D(width, 3, padding="same", use_bias=False, name="c2"),
+            layers.BatchNormalization(name="n2"),
+            layers.ReLU(name="r2"),
+            layers.Conv2D(5, 3, strides=2, padding="same", name="c3"),
+            layers.ReLU(),
+            layers.Flatten(),
+            layers.Dense(7, name="d"),
+            layers.ReLU(),
+            layers.Dense(3, name="logits"),
+        ]
+    )
+    return randomise(model, np.random.default_rng(0))
+
+
+def test_similarities_are_of_consecutive_layers():
+    im = nns.InstrumentedModel(make("convolutional"))
+    x, _ = samples(im.model, 10)
+    found = layer_similarities(im, x)
+    values = im.capture(x, of=["c1", *im.output_operations])
+    assert list(found) == ["c2", "d", "probabilities"]
+    first = im.capture(x, of=["d"])["d"]
+    logits = im.logits(x)
+    expected = similarity(landscape(logits), landscape(first))
+    assert found["probabilities"] == pytest.approx(expected)
+    assert values["c1"].shape[0] == 10
+
+
+def test_redundant_layers_exceed_the_threshold():
+    similarities = {"a": 0.5, "b": 0.99, "c": 0.995}
+    assert redundant_layers(similarities, 0.99) == ["c"]
+    assert redundant_layers(similarities, 0.4) == ["a", "b", "c"]
+    with pytest.raises(InvalidArgumentError, match="threshold must be in"):
+        redundant_layers(similarities, 0)
+
+
+def test_a_layer_of_equal_shapes_is_left_out():
+    model = stack()
+    x, _ = samples(model, 12)
+    small = remove_layers(model, ["c2"], x)
+    assert small.count_params() == model.count_params() - 3 * 3 * 4 * 4 - 4 * 4
+    without = keras.Sequential(
+        [model.inputs[0], *(layer for layer in model.layers if layer.name not in ("c2", "n2"))]
+    )
+    np.testing.assert_allclose(small(x), without(x), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["c2", "c3", "d"])
+def test_a_sewing_layer_reproduces_an_affine_layer(name):
+    """Where the removed layer is a 1×1 map itself, nothing is lost by its replacement."""
+    model = stack(width=6)
+    if name != "d":
+        kernel = np.zeros(model.get_layer(name).kernel.shape)
+        middle = 1 if name == "c2" else 0  # the position that strides of 2 on 6 pixels read
+        kernel[middle, middle] = np.random.default_rng(0).normal(size=kernel.shape[2:])
+        model.get_layer(name).kernel.assign(kernel)
+    x, _ = samples(model, 200)
+    small = remove_layers(model, [name], x)
+    np.testing.assert_allclose(small(x), model(x), rtol=1e-2, atol=1e-2)
+
+
+def test_a_dense_sewing_layer_saves_nothing():
+    """As the paper found for its perceptron."""
+    model = stack()
+    x, _ = samples(model, 200)
+    assert remove_layers(model, ["d"], x).count_params() == model.count_params()
+
+
+def test_bad_layers_are_refused():
+    model = stack()
+    x, _ = samples(model, 3)
+    with pytest.raises(InvalidArgumentError, match="no hidden layer 'logits'"):
+        remove_layers(model, ["logits"], x)
+    with pytest.raises(nns.UnsupportedLayerError, match="activation fused"):
+        remove_layers(make("perceptron"), ["b"], samples(make("perceptron"), 3)[0])
+    with pytest.raises(nns.UnsupportedLayerError, match="1×1 convolution"):
+        remove_layers(make("convolutional"), ["c2"], samples(make("convolutional"), 3)[0])

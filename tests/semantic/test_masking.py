@@ -1,0 +1,56 @@
+"""Restructured models: smaller, with the outputs of the masked ones."""
+
+import numpy as np
+import pytest
+
+import nnslicer_tf as nns
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.semantic import CriticalNeurons, Masker, neuron_layers, restructure, semantic_slice
+from support.classifiers import MODELS, make, samples
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_restructured_model_has_the_outputs_of_the_masked_one(name, seed):
+    model = make(name, seed)
+    rng = np.random.default_rng(seed)
+    found = neuron_layers(nns.InstrumentedModel(model))
+    masks = {k: rng.random(v.units) < 0.6 for k, v in found.items()}
+    critical = CriticalNeurons({k: m if m.any() else ~m for k, m in masks.items()})
+    x, _ = samples(model, 16)
+    small = restructure(model, critical)
+    masked = Masker(model).neurons(critical)
+    np.testing.assert_allclose(small(x), masked(x), rtol=1e-4, atol=1e-5)
+    assert small.count_params() < model.count_params()
+    assert not np.allclose(masked(x), model(x), atol=1e-3)
+
+
+def test_a_multilayer_perceptron_keeps_what_the_formula_says():
+    small = restructure(make("perceptron"), {"a": np.arange(7) < 3, "b": np.arange(5) < 2})
+    assert small.count_params() == (6 + 1) * 3 + (3 + 1) * 2 + (2 + 1) * 3
+
+
+def test_a_real_model():
+    """The trained digits network without the neurons outside its semantic slice."""
+    model = zoo.load("digits_cnn")
+    train, test = datasets.load("digits", "train"), datasets.load("digits", "test")
+    im = nns.InstrumentedModel(model)
+    critical = semantic_slice(im, train.x, train.y, "taylor", 0.98, centred=True)
+    small = restructure(model, critical)
+    masked = Masker(model).neurons(critical)
+    np.testing.assert_allclose(small(test.x), masked(test.x), rtol=1e-4, atol=1e-4)
+    assert small.count_params() < 0.95 * model.count_params()
+    assert zoo.accuracy(small, test) > zoo.accuracy(model, test) - 0.03
+
+
+def test_bad_masks_are_refused():
+    model = make("perceptron")
+    with pytest.raises(InvalidArgumentError, match="no layer 'c'"):
+        restructure(model, {"c": np.ones(7, bool)})
+    with pytest.raises(InvalidArgumentError, match="has 7 neurons"):
+        restructure(model, {"a": np.ones(6, bool)})
+    with pytest.raises(InvalidArgumentError, match="no neurons left"):
+        restructure(model, {"a": np.zeros(7, bool)})
+    with pytest.raises(InvalidArgumentError, match="no layer 'logits'"):
+        Masker(model).neurons({"logits": np.ones(3, bool)})

@@ -1,0 +1,219 @@
+"""Contribution metrics against closed forms, automatic differentiation and DeepLIFT's sums."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import nnslicer_tf as nns
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+from nnslicer_tf.semantic import METRICS, Metric, contributions, neuron_layers
+from nnslicer_tf.semantic._backward import Backward, label_logit, rescale_rule
+from support.classifiers import MODELS, make, randomise, samples
+
+
+def activations(im, x):
+    """Layer → values (samples, units), means over positions."""
+    names = {k: v.value for k, v in neuron_layers(im).items()}
+    values = im.capture(x, of=names.values())
+    axes = {k: tuple(range(1, values[v].ndim - 1)) for k, v in names.items()}
+    return {k: values[v].astype(float).mean(axis=axes[k]) for k, v in names.items()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_avg_var_and_ens(name):
+    im = nns.InstrumentedModel(make(name))
+    x, _ = samples(im.model, 23)
+    found = {metric: contributions(im, x, metric, batch_size=7) for metric in ("avg", "var", "ens")}
+    for layer, values in activations(im, x).items():
+        mean, variance = values.mean(axis=0), values.var(axis=0)
+        np.testing.assert_allclose(found["avg"][layer], mean, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found["var"][layer], variance, rtol=1e-4, atol=1e-6)
+        scaled = [(s - s.min()) / (s.max() - s.min()) for s in (mean, variance)]
+        np.testing.assert_allclose(found["ens"][layer], sum(scaled) / 2, atol=1e-4)
+
+
+def test_ens_of_equal_scores_is_zero():
+    model = keras.Sequential(
+        [keras.Input((2,)), layers.Dense(3, activation="relu"), layers.Dense(2)]
+    )
+    model.set_weights([np.ones_like(w) for w in model.get_weights()])
+    found = contributions(nns.InstrumentedModel(model), np.ones((4, 2), np.float32), "ens")
+    assert all(not scores.any() for scores in found.values())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_taylor_metrics_against_gradients_by_the_weights(name):
+    """Summed over a neuron's weights and bias, w · ∂L/∂w is z · ∂L/∂z at its weighted sum."""
+    model = make(name)
+    im = nns.InstrumentedModel(model)
+    found = neuron_layers(im)
+    x, y = samples(model, 6)
+    from_logits = im.logit_operation in im.output_operations
+    squared = {k: [] for k in found}
+    for i in range(len(x)):
+        with tf.GradientTape() as tape:
+            outputs = model(x[i : i + 1], training=False)
+            loss = keras.losses.sparse_categorical_crossentropy(
+                y[i : i + 1], outputs, from_logits=from_logits
+            )
+        kernels = {k: layer.kernel.variable() for k, layer in found.items()}
+        gradients = tape.gradient(loss, [v.value for v in kernels.values()])
+        for (k, kernel), gradient in zip(kernels.items(), gradients, strict=True):
+            terms = (gradient * kernel).numpy()
+            squared[k].append(terms.reshape(-1, terms.shape[-1]).sum(axis=0) ** 2)
+    scores = contributions(im, x, "taylor_weights", y)
+    for k, expected in squared.items():
+        np.testing.assert_allclose(scores[k], np.mean(expected, axis=0), rtol=2e-3, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_taylor_against_finite_differences(name):
+    """The first-order change of the loss when a neuron's values shrink by a factor."""
+    model = make(name)
+    im = nns.InstrumentedModel(model)
+    x, y = samples(model, 4)
+    scores = contributions(im, x, "taylor", y)
+    for layer in neuron_layers(im).values():
+        expected = [finite_difference(im, layer, unit, x, y) for unit in range(layer.units)]
+        np.testing.assert_allclose(scores[layer.name], expected, rtol=0.03, atol=2e-4)
+
+
+def finite_difference(im, layer, unit, x, y, step=2e-3):
+    """Mean over samples of |Δ loss / Δ factor| at factor 1."""
+
+    def loss(factor):
+        def change(name, value):
+            scale = np.ones(layer.units, np.float32)
+            scale[unit] = factor
+            return value * scale if name == layer.value else value
+
+        logits = im._graph.run(tf.constant(x), [im.logit_operation], change)[im.logit_operation]
+        return keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True).numpy()
+
+    return np.mean(np.abs(loss(1 + step) - loss(1 - step)) / (2 * step))
+
+
+def wirings():
+    """Chains whose first layer's neurons are all that the logits depend on."""
+    conv = layers.Conv2D
+    stacks = {
+        "dense": [layers.Flatten(), layers.Dense(8, name="first"), layers.ReLU()],
+        "max pool": [conv(4, 3, name="first"), layers.ReLU(), layers.MaxPooling2D(2)],
+        "overlapping max pool": [conv(4, 3, name="first"), layers.MaxPooling2D(3, 1)],
+        "average pool": [conv(4, 3, name="first"), layers.AveragePooling2D(2), layers.ELU()],
+        "norm": [conv(4, 3, name="first"), layers.BatchNormalization(), layers.Activation("silu")],
+        "depthwise": [conv(4, 3, name="first"), layers.DepthwiseConv2D(2), layers.ReLU()],
+    }
+    for name, stack in stacks.items():
+        tail = [layers.Flatten(), layers.Dense(5, activation="tanh"), layers.Dense(3)]
+        yield pytest.param(keras.Sequential([keras.Input((6, 6, 2)), *stack, *tail]), id=name)
+    inputs = keras.Input((6, 6, 2))
+    x = layers.Conv2D(4, 3, name="first")(inputs)
+    gate = layers.Dense(4, activation="sigmoid")(layers.GlobalAveragePooling2D(keepdims=True)(x))
+    x = layers.Multiply()([layers.ReLU()(x), gate])
+    x = layers.Concatenate()([x, layers.Maximum()([x, layers.Conv2D(4, 1)(x)])])
+    x = layers.Add()([x, layers.Conv2D(8, 1)(x)])
+    x = layers.Dense(3, activation="softmax")(layers.Flatten()(x))
+    yield pytest.param(keras.Model(inputs, x), id="branches")
+
+
+@pytest.mark.parametrize("model", list(wirings()))
+@pytest.mark.parametrize("given", [False, True], ids=["zeros", "baseline"])
+def test_deeplift_sums_to_the_change_of_the_logit(model, given):
+    """Contributions of all neurons of a layer that cuts the model add up to Δ logit."""
+    im = nns.InstrumentedModel(randomise(model, np.random.default_rng(3)))
+    x, y = samples(model, 9)
+    reference = x[:1] * 0.5 + 0.1 if given else np.zeros_like(x[:1])
+    backward = Backward(im, ["first"], label_logit, rescale_rule)
+    values, before, multipliers = backward(x, y, reference)["first"]
+    total = ((values - before) * multipliers).reshape(len(x), -1).sum(axis=1)
+    rows = np.arange(len(x))
+    change = im.logits(x)[rows, y] - im.logits(np.repeat(reference, len(x), 0))[rows, y]
+    np.testing.assert_allclose(total, change, rtol=2e-3, atol=2e-3)
+
+
+def test_deeplift_of_one_hidden_layer():
+    """Rescale: a ReLU's multiplier is Δ output / Δ input, so a unit contributes Δa · w."""
+    model = make("perceptron")
+    im = nns.InstrumentedModel(model)
+    x, y = samples(model, 8)
+    baseline = np.full(6, 0.3, np.float32)
+    last = model.get_layer("logits").get_weights()[0]
+    hidden = im.capture(np.concatenate([x, baseline[None]]), of=["b"])["b"]
+    expected = np.abs((hidden[:-1] - hidden[-1]) * last[:, y].T).mean(axis=0)
+    scores = contributions(im, x, "deeplift", y, baseline=baseline)
+    np.testing.assert_allclose(scores["b"], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_scores_do_not_depend_on_the_batches(metric):
+    im = nns.InstrumentedModel(make("convolutional"))
+    x, y = samples(im.model, 11)
+    whole = contributions(im, x, metric, y, batch_size=11)
+    parts = contributions(im, x, metric, y, batch_size=3)
+    for layer, scores in whole.items():
+        np.testing.assert_allclose(parts[layer], scores, rtol=1e-4, atol=1e-6)
+
+
+def test_data_sets_and_predicted_labels():
+    im = nns.InstrumentedModel(make("convolutional"))
+    x, y = samples(im.model, 9)
+    expected = contributions(im, x, "taylor", y)
+    pairs = tf.data.Dataset.from_tensor_slices((x, y))
+    for data in (pairs, pairs.batch(4)):
+        found = contributions(im, data, "taylor")
+        assert all(np.array_equal(found[k], expected[k]) for k in expected)
+    predicted = contributions(im, x, "taylor", im.logits(x).argmax(axis=1))
+    unlabelled = contributions(im, x, "taylor")
+    assert all(np.array_equal(unlabelled[k], predicted[k]) for k in predicted)
+
+
+def test_a_metric_of_ones_own(monkeypatch):
+    def largest(im, found, reference):
+        return lambda x, y: {
+            k: im.capture(x, of=[v.value])[v.value].reshape(len(x), -1, v.units).max(axis=1)
+            for k, v in found.items()
+        }
+
+    monkeypatch.setitem(METRICS, "largest", Metric(largest, lambda mean, variance: mean))
+    im = nns.InstrumentedModel(make("perceptron"))
+    x, y = samples(im.model, 5)
+    found = contributions(im, x, "largest", y)
+    np.testing.assert_allclose(found["b"], im.capture(x, of=["b"])["b"].mean(axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"metric": "tailor"}, "Did you mean 'taylor'"),
+        ({"y": np.array([0, 1, 3])}, "labels must be in 0 … 2"),
+        ({"y": np.array([0, -1, 1])}, "labels must be in 0 … 2"),
+        ({"y": np.array([0, 1])}, "each of 3 samples"),
+        ({"y": np.array([0.0, 1.0, 2.0])}, "class index"),
+        ({"x": np.zeros((0, 6), np.float32), "y": None}, "empty"),
+        ({"batch_size": 0}, "batch_size"),
+    ],
+)
+def test_bad_arguments_are_refused(change, message):
+    im = nns.InstrumentedModel(make("perceptron"))
+    x, y = samples(im.model, 3)
+    arguments = {"x": x, "metric": "taylor", "y": y, **change}
+    with pytest.raises(InvalidArgumentError, match=message):
+        contributions(im, **arguments)
+
+
+def test_bad_shapes_are_refused():
+    im = nns.InstrumentedModel(make("perceptron"))
+    x, y = samples(im.model, 3)
+    with pytest.raises(InputShapeError):
+        contributions(im, x[:, :5], "avg", y)
+    with pytest.raises(InputShapeError):
+        contributions(im, x, "deeplift", y, baseline=np.zeros(5))
+
+
+def test_models_with_one_output_are_refused():
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.ReLU(), layers.Dense(1)])
+    with pytest.raises(InvalidArgumentError, match="2 or more classes"):
+        contributions(nns.InstrumentedModel(model), np.ones((2, 4), np.float32), "avg", [0, 0])

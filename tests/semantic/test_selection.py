@@ -1,0 +1,127 @@
+"""Selection of critical neurons against Algorithm 1, written out."""
+
+import numpy as np
+import pytest
+
+import nnslicer_tf as nns
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.semantic import (
+    SemanticSlicer,
+    category_slice,
+    centre,
+    contributions,
+    global_slice,
+    landscape,
+    neuron_layers,
+    semantic_slice,
+    similarity,
+)
+from support.classifiers import make, samples
+
+
+@pytest.fixture(scope="module", params=["perceptron", "convolutional", "residual"])
+def case(request):
+    im = nns.InstrumentedModel(make(request.param))
+    return im, *samples(im.model, 45)
+
+
+def algorithm_1(values, scores, threshold, step):
+    """The steps of Algorithm 1 for one category and layer."""
+    ranked = list(np.argsort(-scores, kind="stable"))
+    whole = landscape(values)
+    chosen, rest = ranked[:step], ranked[step:]
+    while rest and not similarity(landscape(values[..., chosen]), whole) > threshold:
+        chosen, rest = chosen + rest[:step], rest[step:]
+    return set(chosen)
+
+
+@pytest.mark.parametrize(
+    ("metric", "centred", "threshold", "step"),
+    [
+        ("avg", False, 0.8, 1),
+        ("avg", True, 0.95, 2),
+        ("avg", False, 0.95, 3),
+        ("taylor", False, 0.95, 1),
+        ("taylor", True, 0.9, 1),
+    ],
+)
+def test_semantic_slice_is_algorithm_1(case, metric, centred, threshold, step):
+    im, x, y = case
+    found = semantic_slice(im, x, y, metric, threshold, step, centred=centred)
+    scores = [contributions(im, x[y == c], metric, y[y == c]) for c in range(3)]
+    for layer in neuron_layers(im).values():
+        expected = set()
+        for c in range(3):
+            values = im.capture(x[y == c], of=[layer.value])[layer.value].astype(float)
+            values = centre(values) if centred else values
+            expected |= algorithm_1(values, scores[c][layer.name], threshold, step)
+        assert set(np.flatnonzero(found[layer.name])) == expected
+
+
+def test_shares(case):
+    im, x, y = case
+    scores = contributions(im, x, "taylor", y)
+    by_category = [contributions(im, x[y == c], "taylor", y[y == c]) for c in range(3)]
+    whole = global_slice(im, x, y, "taylor", 0.5)
+    united = category_slice(im, x, y, "taylor", 0.5)
+    for layer, score in scores.items():
+        count = -(-len(score) // 2)
+        assert whole[layer].sum() == count
+        assert score[whole[layer]].min() >= score[~whole[layer]].max()
+        tops = [np.argsort(-part[layer], kind="stable")[:count] for part in by_category]
+        assert set(np.flatnonzero(united[layer])) == set(np.concatenate(tops))
+
+
+def test_one_slicer_gives_what_the_functions_give(case):
+    im, x, y = case
+    slicer = SemanticSlicer(im, x, y, "deeplift", batch_size=4)
+    assert slicer.semantic_slice(0.9) == semantic_slice(im, x, y, "deeplift", 0.9)
+    assert slicer.global_slice(0.3) == global_slice(im, x, y, "deeplift", 0.3)
+    assert slicer.category_slice(0.3) == category_slice(im, x, y, "deeplift", 0.3)
+
+
+def test_slices_grow(case):
+    im, x, y = case
+    slicer = SemanticSlicer(im, x, y, "taylor")
+    sizes = [slicer.semantic_slice(t).count for t in (0.1, 0.9, 0.99, 0.9999, 1.0)]
+    assert sizes == sorted(sizes)
+    assert slicer.semantic_slice(1.0).count == slicer.semantic_slice(1.0).total
+    assert slicer.global_slice(1.0).count == slicer.semantic_slice(1.0).total
+    assert slicer.by_category(0.9).keys() == slicer.scores.keys()
+    assert "45 samples in 3 categories" in repr(slicer)
+
+
+def test_capturing_layer_by_layer_gives_the_same(case, monkeypatch):
+    im, x, y = case
+    expected = SemanticSlicer(im, x, y).similarities
+    monkeypatch.setattr("nnslicer_tf.semantic.selection._AT_ONCE", 1)
+    found = SemanticSlicer(im, x, y).similarities
+    for layer, values in expected.items():
+        np.testing.assert_allclose(found[layer], values, rtol=1e-5)
+
+
+def test_real_labels_need_not_be_all():
+    im = nns.InstrumentedModel(make("perceptron"))
+    x, y = samples(im.model, 20)
+    some = SemanticSlicer(im, x[y > 0], y[y > 0])
+    assert some.categories.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda im, x, y: semantic_slice(im, x, y, threshold=0.0), "threshold must be in"),
+        (lambda im, x, y: semantic_slice(im, x, y, threshold=1.01), "threshold must be in"),
+        (lambda im, x, y: semantic_slice(im, x, y, threshold=float("nan")), "threshold must be"),
+        (lambda im, x, y: semantic_slice(im, x, y, step=0), "step must be"),
+        (lambda im, x, y: global_slice(im, x, y, share=0), "share must be in"),
+        (lambda im, x, y: category_slice(im, x, y, share=2), "share must be in"),
+        (lambda im, x, y: semantic_slice(im, x, y, categories=[0, 2, 5]), r"categories \[5\]"),
+        (lambda im, x, y: semantic_slice(im, x, y + 1), "labels must be in 0 … 2"),
+        (lambda im, x, y: semantic_slice(im, x, y, "tylor"), "Did you mean 'taylor'"),
+    ],
+)
+def test_bad_arguments_are_refused(call, message):
+    im = nns.InstrumentedModel(make("perceptron"))
+    with pytest.raises(InvalidArgumentError, match=message):
+        call(im, *samples(im.model, 9))

@@ -1,0 +1,86 @@
+"""Similarity of landscapes, and of every prefix, against the definition."""
+
+import numpy as np
+import pytest
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.semantic import centre, landscape, prefix_similarities, similarity
+from nnslicer_tf.semantic.similarity import _through_samples, _through_values
+
+
+def by_definition(features, order):
+    """Equations 1, 2 and 4, a prefix at a time, every entry of M on its own."""
+
+    def matrix(units):
+        rows = [f[..., units].ravel() for f in features]
+        return np.array([[np.dot(a, b) for b in rows] for a in rows])
+
+    whole = matrix(order)
+    found = []
+    for k in range(1, len(order) + 1):
+        part = matrix(order[:k])
+        found.append((part * whole).sum() / np.sqrt((part**2).sum() * (whole**2).sum()))
+    return found
+
+
+SHAPES = [(5, 7), (12, 4), (6, 3, 3, 5), (40, 2, 2, 3)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("method", [prefix_similarities, _through_samples, _through_values])
+def test_every_prefix(shape, method):
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=shape).astype(np.float32)
+    order = rng.permutation(shape[-1])
+    values = (
+        features
+        if method is prefix_similarities
+        else features.reshape(len(features), -1, shape[-1])
+    )
+    np.testing.assert_allclose(
+        method(values, order), by_definition(features.astype(float), order), rtol=1e-9
+    )
+
+
+def test_the_whole_layer_is_similar_to_itself():
+    features = np.random.default_rng(1).random((30, 4, 6), np.float32)
+    assert prefix_similarities(features, np.arange(6))[-1] == pytest.approx(1, abs=1e-12)
+
+
+def test_dead_neurons():
+    features = np.random.default_rng(1).random((30, 3))
+    features[:, 0] = 0
+    for method in (_through_samples, _through_values):
+        found = method(features[:, None], np.array([0, 1, 2]))
+        assert found[0] == 0
+        assert 0 < found[1] < found[2]
+        np.testing.assert_array_equal(method(0 * features[:, None], np.arange(3)), 1)
+
+
+def test_similarity_is_scale_free_and_not_centred():
+    rng = np.random.default_rng(2)
+    f = rng.normal(size=(9, 4))
+    assert similarity(landscape(f), landscape(3 * f)) == pytest.approx(1)
+    assert similarity(landscape(f), landscape(f + 5)) < 0.9
+    assert similarity(landscape(centre(f)), landscape(centre(f + 5))) == pytest.approx(1)
+
+
+def test_centred_landscapes_give_the_centred_kernel_alignment():
+    """Kornblith et al. (2019): tr(KHLH) / √(tr(KHKH) tr(LHLH))."""
+    rng = np.random.default_rng(3)
+    f, g = rng.normal(size=(9, 4)) + 1, rng.normal(size=(9, 2, 3))
+    h = np.eye(9) - 1 / 9
+    k, m = landscape(f), landscape(g)
+
+    def product(a, b):
+        return np.trace(a @ h @ b @ h)
+
+    expected = product(k, m) / np.sqrt(product(k, k) * product(m, m))
+    assert similarity(landscape(centre(f)), landscape(centre(g))) == pytest.approx(expected)
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(InvalidArgumentError, match="same samples"):
+        similarity(np.eye(2), np.eye(3))
+    with pytest.raises(InvalidArgumentError, match="every index of 3 neurons once"):
+        prefix_similarities(np.ones((4, 3)), np.array([0, 1, 1]))
