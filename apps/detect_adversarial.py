@@ -48,6 +48,9 @@ _METHODS: dict[str, Callable[..., Detector]] = {
         slicer, "margin", theta=theta, **common
     ),
     "fused": lambda slicer, theta, **common: SliceDetector(slicer, "fused", theta=theta, **common),
+    "stable": lambda slicer, theta, **common: SliceDetector(
+        slicer, "stable", theta=theta, **common
+    ),
     "FeatureMap": lambda slicer, theta, **common: FeatureMap(slicer.im, **common),
     "FeatureMap margin": lambda slicer, theta, **common: FeatureMap(slicer.im, "margin", **common),
     "EffectivePath": lambda slicer, theta, **common: EffectivePath(slicer.im, **common),
@@ -73,7 +76,7 @@ def main(
     attacks: Annotated[str, typer.Option(help="Names with commas; default: all 17.")] = "",
     methods: Annotated[str, typer.Option(help="Names with commas.")] = ",".join(_METHODS),
     theta: Annotated[float, typer.Option(help="Threshold of the slices.", min=0)] = 0.0,
-    false_positive_rate: Annotated[float, typer.Option(help="Of margin and fused.")] = 0.05,
+    false_positive_rate: Annotated[float, typer.Option(help="All but paper's rules.")] = 0.05,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     work: Annotated[Path, typer.Option(help="Folder of the examples.")] = Path("runs/detection"),
     results: Annotated[Path | None, typer.Option(help="Folder of the tables.")] = None,

@@ -18,6 +18,8 @@ from nnslicer_tf.detection._scores import (
 )
 from nnslicer_tf.detection._slices import SliceVectors, convolutions, draw_columns, spread
 from nnslicer_tf.detection._thresholds import fuse, p_values, two_sided
+from nnslicer_tf.detection._views import VIEWS, View
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.slicing import Slicer
 
 __all__ = ["JUDGES"]
@@ -78,6 +80,36 @@ class _LogitMargin:
         """Do nothing."""
 
 
+class _ViewMargin:
+    """The margin of the model's prediction in views of the input: nothing to learn.
+
+    Args:
+        slicer: Slicer of the watched model.
+        view: What is looked at instead of the input.
+        change: How far the margin falls from the input to its views, not the margin itself.
+    """
+
+    def __init__(self, slicer: Slicer, view: View, change: bool) -> None:
+        self._slicer, self._view, self._change = slicer, view, change
+
+    def learn(self, x: np.ndarray, rng: np.random.Generator) -> None:
+        """Do nothing."""
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        im = self._slicer.im
+        logits = im.logits(x)
+        predicted = logits.argmax(axis=1)
+        views = [runner_up_margin(im.logits(seen), predicted) for seen in self._view(x)]
+        suspicion = np.mean(views, axis=0)
+        return suspicion - runner_up_margin(logits, predicted) if self._change else suspicion
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Do nothing."""
+
+
 class _Fused:
     """Class distance, local margins and logit margin, fused by their p-values."""
 
@@ -109,7 +141,8 @@ class _Fused:
         p = {name: p_values(score, self._reference[name]) for name, score in scores.items()}
         local = [value for name, value in p.items() if name.startswith("local ")]
         margin = two_sided(scores["logits"], self._reference["logits"])
-        return fuse([[p["distance"]], local, [margin]])
+        views = [[value] for name, value in p.items() if name.startswith("view ")]
+        return fuse([[p["distance"]], local, [margin], *views])
 
     def arrays(self) -> dict[str, np.ndarray]:
         arrays = {f"reference|{name}": scores for name, scores in self._reference.items()}
@@ -123,6 +156,23 @@ class _Fused:
             start = f"{name}|"
             own = {k.removeprefix(start): a for k, a in arrays.items() if k.startswith(start)}
             part.restore(own)
+
+
+class _Stable(_Fused):
+    """The same and how the prediction holds when the image is flipped or shifted."""
+
+    def __init__(
+        self, slicer: Slicer, kernels: Sequence[str] | None, max_synapses: int, alpha: float
+    ) -> None:
+        if len(slicer.im.input_shape) != 3:
+            raise InvalidArgumentError(
+                "The preset 'stable' flips and shifts images of shape (height, width, channels). "
+                f"The model's inputs have shape {slicer.im.input_shape}: take 'fused'."
+            )
+        super().__init__(slicer, kernels, max_synapses, alpha)
+        for name, view in VIEWS.items():
+            self._parts[f"view {name}"] = _ViewMargin(slicer, view, False)
+            self._parts[f"view {name} change"] = _ViewMargin(slicer, view, True)
 
 
 def _paper(
@@ -139,4 +189,4 @@ def _margin(
     return _SingleScore(slicer, chosen, max_synapses, RidgeMargin(alpha), False)
 
 
-JUDGES = {"paper": _paper, "margin": _margin, "fused": _Fused}
+JUDGES = {"paper": _paper, "margin": _margin, "fused": _Fused, "stable": _Stable}

@@ -12,6 +12,9 @@ Presets, the ways to judge:
   Mahalanobis distance of the last convolution's slice to those of its class; the ridge
   margins of the local slices of up to five convolutions, which do not depend on the
   prediction; and the model's own logit margin, unusually small or unusually large.
+- `"stable"`: the same, and the margin of the prediction when the image is flipped or
+  shifted by a pixel, and how far it falls there. For images of things that look alike from
+  left and right; on digits a flip tells little.
 
 Limits: the synapses near the output reveal the prediction, F copies it from there and then
 flags nothing; an attacker who knows the detector has not been considered. Cost: slicing,
@@ -41,10 +44,10 @@ class SliceDetector(Detector):
 
     Args:
         slicer: slices of the watched model; where its own θ is another, one like it is made.
-        preset: `"paper"`, `"margin"` or `"fused"`, see this module.
+        preset: `"paper"`, `"margin"`, `"fused"` or `"stable"`, see this module.
         theta: threshold θ of the slices.
-        kernels: names of the kernels whose synapses are taken, for `"fused"` of its
-            convolutions; None: those of the preset.
+        kernels: names of the kernels whose synapses are taken, for `"fused"` and
+            `"stable"` of its convolutions; None: those of the preset.
         max_synapses: of a kernel with more synapses, so many are drawn at random.
         alpha: penalty of the ridge regressions.
         false_positive_rate: share of normal inputs that may be flagged; `"paper"` has a

@@ -17,6 +17,7 @@ from nnslicer_tf.baselines import EffectivePath, FeatureMap, FlagEverything, Log
 from nnslicer_tf.detection import PRESETS, SliceDetector, evaluate
 from nnslicer_tf.detection._scores import ClassDistance, RidgeMargin, TreeDisagreement
 from nnslicer_tf.detection._thresholds import fuse, p_values, threshold_at, two_sided
+from nnslicer_tf.detection._views import VIEWS
 from nnslicer_tf.detection.attacks import MNIST_ATTACKS, generate
 from nnslicer_tf.detection.evaluation import average
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, ProfileMismatchError
@@ -132,6 +133,37 @@ def test_the_class_distance_against_its_formula(clusters):
     np.testing.assert_allclose(score(x, label), expected, rtol=1e-3)
 
 
+def test_views_against_indexing():
+    x = np.arange(2 * 3 * 4 * 1, dtype=np.float32).reshape(2, 3, 4, 1)
+    (flipped,) = VIEWS["flip"](x)
+    assert flipped[1, 2, 0, 0] == x[1, 2, 3, 0]
+    views = list(VIEWS["shift"](x))
+    inner = {tuple(np.argwhere(v[0, :, :, 0] == x[0, 1, 1, 0])[0] - 1) for v in views}
+    assert inner == {(0, 1), (1, 0), (-1, -1), (-1, 1)}
+    assert all(v.shape == x.shape for v in views)
+    down = next(v for v in views if v[0, 2, 1, 0] == x[0, 1, 1, 0])
+    np.testing.assert_array_equal(down[:, 0], x[:, 0])
+
+
+def test_the_views_votes_are_added_to_the_fused_ones(fitted, fgsm):
+    x, _ = fgsm
+    fused, stable = fitted("fused")._judge, fitted("stable")._judge
+    scores = {name: part(x) for name, part in stable._parts.items() if name.startswith("view")}
+    assert len(scores) == 4
+    votes = [-np.log(p_values(score, stable._reference[name])) for name, score in scores.items()]
+    np.testing.assert_allclose(stable(x), fused(x) + sum(votes))
+
+
+def test_stability_needs_images():
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(3)])
+    x = np.random.default_rng(0).normal(size=(200, 6)).astype(np.float32)
+    slicer = nns.Slicer(
+        model_im := nns.InstrumentedModel(model), nns.Profile.from_data(model_im, x)
+    )
+    with pytest.raises(InvalidArgumentError, match="flips and shifts images"):
+        SliceDetector(slicer, "stable").fit(x)
+
+
 # --- the detector on a real model ------------------------------------------------------
 
 
@@ -158,7 +190,7 @@ def test_the_papers_rule_is_disagreement_of_tree_and_model(fitted, slicer, fgsm)
 
 
 def test_the_threshold_holds_back_what_was_asked(fitted):
-    for preset in ("margin", "fused"):
+    for preset in ("margin", "fused", "stable"):
         detector = fitted(preset)
         above = np.mean(detector.normal_scores_ > detector.threshold_)
         assert 0.03 < above <= 0.05
