@@ -103,4 +103,4 @@ def _unit_scores(frame: "pd.DataFrame", measure: str) -> "pd.DataFrame":
             f"There are no scores of single units by {measure!r}. The frame has measures "
             f"{sorted(frame['measure'].unique())}."
         )
-    return scores
+    return scores.reset_index(drop=True)  # frames that were joined repeat their index

@@ -299,6 +299,8 @@ def test_findings():
     assert unlearned(frame, 0.2) == ["b"] and unlearned(frame, 0.1) == []
     best = best_units(frame, count=1)
     assert list(best["unit"]) == [1, 1] and list(best["score"]) == [-0.95, -0.2]
+    joined = best_units(pd.concat([frame[:3], frame[3:].reset_index(drop=True)]), count=1)
+    pd.testing.assert_frame_equal(joined, best)
     with pytest.raises(InvalidArgumentError, match="no scores of single units by 'f1'"):
         unlearned(frame, 0.2, measure="f1")
 
