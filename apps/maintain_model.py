@@ -491,7 +491,8 @@ def develop_all(s: Setting, seed: int, metric: str, tasks: tuple) -> list[dict]:
     ways += [(f"Replay {share:.0%}", None, share) for share in (0.05, 0.1, 1.0)]
     ways += [(way, critical, 0.0) for way, critical in slices.items()]
     ways += [(f"{way} + replay 10%", slices[way], 0.1) for way in SLICERS[2:]]
-    rows = [{"method": "Original", **accuracies(s, base, tasks)}]
+    whole = accuracies(s, base, tasks) | switched(s, base, [], tasks)
+    rows = [{"method": "Original", **whole}]
     for way, critical, replay in ways:
         rows.append({"method": way})
         current, frozen, heads = base, critical, [(critical, tasks[0])]
@@ -509,8 +510,7 @@ def develop_all(s: Setting, seed: int, metric: str, tasks: tuple) -> list[dict]:
                 frozen = frozen | slice_again(s, current, task, way, metric, frozen)
                 heads.append((frozen, task))
         rows[-1] |= accuracies(s, current, tasks)
-        if critical is not None:
-            rows[-1] |= switched(s, current, heads, tasks)
+        rows[-1] |= switched(s, current, heads if critical is not None else [], tasks)
     return rows
 
 
@@ -547,7 +547,8 @@ def switched(s: Setting, model: keras.Model, heads: list, tasks: tuple) -> dict[
     """Return the accuracies when a task is known: an old one by its frozen neurons alone.
 
     As section 4.3 has it: the frozen neurons predict the tasks that they are critical for,
-    the whole model the last task; each among its own task's classes.
+    the whole model the last task; each among its own task's classes. Methods that freeze
+    nothing predict every task by the whole model.
     """
     masker, found = semantic.Masker(model), {}
     for i, task in enumerate(tasks):
