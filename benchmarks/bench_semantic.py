@@ -1,0 +1,95 @@
+"""Time the similarities of all prefixes of a layer: incrementally, anew, and naively.
+
+    python benchmarks/bench_semantic.py
+
+`scan` is `nns.semantic.prefix_similarities`; `one matrix` a single landscape M = F·Fᵀ of
+the whole layer; `anew` computes the landscape of every prefix by a matrix product, as
+Algorithm 1 reads; `naive` computes every entry of every landscape on its own (Equation 1),
+timed on some entries and multiplied. Times are medians, on this processor's threads.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pandas as pd
+import typer
+
+from nnslicer_tf._files import data_folder
+from nnslicer_tf.report import provenance, write_table
+from nnslicer_tf.semantic import landscape, prefix_similarities, similarity
+from nnslicer_tf.semantic.similarity import _through_samples
+
+CASES = {
+    "dense, 512 wide": (600, 1, 512),
+    "dense, 512 wide, many samples": (2_000, 1, 512),
+    "convolution, 64 filters of 16×16": (300, 256, 64),
+}
+
+
+def main(
+    runs: Annotated[int, typer.Option(min=1)] = 3,
+    seed: int = 0,
+    results: Annotated[Path | None, typer.Option(help="Folder of the table.")] = None,
+) -> None:
+    """Time every case, and check that all ways agree."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for name, shape in CASES.items():
+        features = rng.random(shape, np.float32)
+        order = rng.permutation(shape[-1])
+        scan = seconds(lambda f=features, o=order: prefix_similarities(f, o), runs)
+        by_rank = seconds(lambda f=features, o=order: _through_samples(f, o), runs)
+        start = time.perf_counter()
+        found = anew(features, order)
+        again = time.perf_counter() - start
+        np.testing.assert_allclose(prefix_similarities(features, order), found, rtol=1e-8)
+        entry = seconds(lambda f=features: f[0].ravel() @ f[1].ravel(), 2_000) / 2
+        naive = entry * shape[0] ** 2 * shape[-1]
+        rows.append(
+            {
+                "case": name,
+                "samples": shape[0],
+                "neurons": shape[-1],
+                "one matrix s": seconds(lambda f=features: landscape(f), runs),
+                "scan s": scan,
+                "scan by rank-one terms s": by_rank,
+                "anew s": again,
+                "naive s (estimated)": naive,
+                "anew / scan": again / scan,
+                "naive / scan": naive / scan,
+            }
+        )
+        print(rows[-1], flush=True)
+    folder = results or data_folder() / "results" / "benchmarks"
+    write_table(
+        folder / "semantic",
+        "Similarities of all prefixes",
+        pd.DataFrame(rows),
+        provenance(seed=seed),
+    )
+
+
+def anew(features: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return the similarity of every prefix, each landscape from the start."""
+    whole = landscape(features)
+    return np.array(
+        [similarity(landscape(features[..., order[:k]]), whole) for k in range(1, len(order) + 1)]
+    )
+
+
+def seconds(work: Callable[[], object], runs: int) -> float:
+    """Return the median time of some runs."""
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+if __name__ == "__main__":
+    typer.run(main)
