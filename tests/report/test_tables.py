@@ -1,0 +1,27 @@
+"""Result tables: what stands in the files."""
+
+import numpy as np
+import pandas as pd
+
+from nnslicer_tf.report import markdown_table, provenance, write_table
+
+
+def test_a_table_is_written_twice_with_its_head(tmp_path):
+    table = pd.DataFrame({"name": ["a", "b"], "value": [0.123456, np.nan], "count": [3, 4]})
+    write_table(tmp_path / "t", "A title", table, {"seed": 7})
+    again = pd.read_csv(tmp_path / "t.csv", comment="#")
+    np.testing.assert_allclose(again["value"], table["value"], rtol=1e-4)
+    assert (tmp_path / "t.csv").read_text().startswith("# seed: 7\nname,value,count\n")
+    expected = "# A title\n\n- seed: 7\n\n| name | value | count |\n| --- | --- | --- |\n"
+    expected += "| a | 0.1235 | 3 |\n| b |  | 4 |\n"
+    assert (tmp_path / "t.md").read_text() == expected
+
+
+def test_numbers_have_four_digits():
+    assert markdown_table(pd.DataFrame({"x": [1234.56]})).endswith("| 1235 |")
+
+
+def test_provenance_names_command_versions_and_date():
+    head = provenance(seed=3)
+    assert head["seed"] == 3 and head["command"].startswith("python ")
+    assert {"versions", "date", "machine"} <= set(head) and "keras" in head["versions"]
