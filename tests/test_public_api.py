@@ -124,12 +124,14 @@ def test_importing_the_package_loads_nothing_heavy():
 
 def test_the_readmes_python_runs(tmp_path, monkeypatch, capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "readme"}
     for block in blocks:
         exec(compile(block, str(README), "exec"), names)
     assert "weighted_sum" in capsys.readouterr().out
+    assert names["small"].count_params() < names["model"].count_params()
+    assert 0 < names["coverage"].total() <= 1
     inputs = names["keras"].Input((4, 4, 3))
     layers = names["keras"].layers
     x = names["Gate"](name="gate")(layers.Conv2D(2, 3, name="conv")(inputs))
