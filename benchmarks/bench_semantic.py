@@ -24,9 +24,9 @@ from nnslicer_tf.semantic import landscape, prefix_similarities, similarity
 from nnslicer_tf.semantic.similarity import _through_samples
 
 CASES = {
-    "dense, 512 wide": (600, 1, 512),
-    "dense, 512 wide, many samples": (2_000, 1, 512),
-    "convolution, 64 filters of 16×16": (300, 256, 64),
+    "dense, 512 wide": (300, 1, 512),
+    "dense, 512 wide, many samples": (800, 1, 512),
+    "convolution, 64 filters of 16×16": (150, 256, 64),
 }
 
 
