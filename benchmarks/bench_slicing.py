@@ -170,8 +170,8 @@ def first_call() -> dict[str, float]:
 
 
 MEMORY = """
-import resource, sys
-import numpy as np
+import sys
+from pathlib import Path
 sys.path.insert(0, {folder!r})
 from bench_slicing import load
 import nnslicer_tf as nns
@@ -183,7 +183,9 @@ def stream():
     for i in range({samples}):
         yield x[i % len(x)]
 slicer.slice(stream())
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+# Not ru_maxrss: on Linux a new process inherits its parent's peak there.
+status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+print(int(status["VmHWM"].split()[0]) / 1024)
 """
 
 
@@ -194,21 +196,32 @@ def peak_memory(samples: int) -> float:
     return float(done.stdout.splitlines()[-1])
 
 
-def worker_scaling(samples: tuple[int, int] = (64, 448)) -> dict[str, float]:
-    """Return ms for each further sample with one and with two Ray workers (ResNet10)."""
+def worker_scaling(
+    samples: tuple[int, int] = (64, 448), turns: int = 3
+) -> dict[str, float]:
+    """Return ms for each further sample with one and with two Ray workers (ResNet10).
+
+    One and two workers take turns, and each one's best turn counts: what else the machine
+    does would otherwise decide.
+    """
     model, x = load("resnet10")
     im = nns.InstrumentedModel(model)
     profile = nns.Profile.from_data(im, x, batch_size=32, progress=False)
     few, many = (np.resize(x, (n, *x.shape[1:])) for n in samples)
-    figures = {}
-    for workers in (1, 2):
+
+    def seconds(workers: int, data: np.ndarray) -> float:
         slicer = nns.Slicer(im, profile, THETA, workers=workers, progress=False)
-        times = []
-        for data in (few, many):
-            start = time.perf_counter()
-            slicer.slice(data)
-            times.append(time.perf_counter() - start)
-        figures[f"{workers} worker ms"] = (times[1] - times[0]) * 1e3 / (samples[1] - samples[0])
+        start = time.perf_counter()
+        slicer.slice(data)
+        return time.perf_counter() - start
+
+    figures = {}
+    for _ in range(turns):
+        for workers in (1, 2):
+            further = seconds(workers, many) - seconds(workers, few)
+            key = f"{workers} worker ms"
+            each = further * 1e3 / (samples[1] - samples[0])
+            figures[key] = min(each, figures.get(key, np.inf))
     figures["two workers / one"] = figures["1 worker ms"] / figures["2 worker ms"]
     return figures
 
