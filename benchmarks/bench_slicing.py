@@ -196,9 +196,7 @@ def peak_memory(samples: int) -> float:
     return float(done.stdout.splitlines()[-1])
 
 
-def worker_scaling(
-    samples: tuple[int, int] = (64, 448), turns: int = 3
-) -> dict[str, float]:
+def worker_scaling(samples: tuple[int, int] = (64, 448), turns: int = 3) -> dict[str, float]:
     """Return ms for each further sample with one and with two Ray workers (ResNet10).
 
     One and two workers take turns, and each one's best turn counts: what else the machine
@@ -215,13 +213,15 @@ def worker_scaling(
         slicer.slice(data)
         return time.perf_counter() - start
 
-    figures = {}
+    best_of = {}
     for _ in range(turns):
-        for workers in (1, 2):
-            further = seconds(workers, many) - seconds(workers, few)
-            key = f"{workers} worker ms"
-            each = further * 1e3 / (samples[1] - samples[0])
-            figures[key] = min(each, figures.get(key, np.inf))
+        for key in ((workers, size) for workers in (1, 2) for size in (0, 1)):
+            best_of[key] = min(seconds(key[0], (few, many)[key[1]]), best_of.get(key, np.inf))
+    further = samples[1] - samples[0]
+    figures = {
+        f"{workers} worker ms": (best_of[workers, 1] - best_of[workers, 0]) * 1e3 / further
+        for workers in (1, 2)
+    }
     figures["two workers / one"] = figures["1 worker ms"] / figures["2 worker ms"]
     return figures
 
