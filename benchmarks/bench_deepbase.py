@@ -11,7 +11,6 @@ data. The figures to read are the ratios.
 """
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import Annotated
 import numpy as np
 import pandas as pd
 import typer
+from memory import peak_mb
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, deepbase, zoo
@@ -94,8 +94,7 @@ def run(way: str, records: int, error: float, output: Path, cache: Path) -> None
             start = time.perf_counter()
             _inspect(im, data, **options).to_csv(output)
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"way": way, "seconds": seconds, "peak MB": peak}))
+    print(json.dumps({"way": way, "seconds": seconds, "peak MB": peak_mb()}))
 
 
 def _measure(way: str, records: int, error: float, output: Path, cache: Path) -> dict:

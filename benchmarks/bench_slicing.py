@@ -171,9 +171,9 @@ def first_call() -> dict[str, float]:
 
 MEMORY = """
 import sys
-from pathlib import Path
 sys.path.insert(0, {folder!r})
 from bench_slicing import load
+from memory import peak_mb
 import nnslicer_tf as nns
 model, x = load("resnet20")
 im = nns.InstrumentedModel(model)
@@ -183,9 +183,7 @@ def stream():
     for i in range({samples}):
         yield x[i % len(x)]
 slicer.slice(stream())
-# Not ru_maxrss: on Linux a new process inherits its parent's peak there.
-status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-print(int(status["VmHWM"].split()[0]) / 1024)
+print(peak_mb())
 """
 
 
