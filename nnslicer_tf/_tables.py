@@ -1,9 +1,17 @@
-"""Plain-text tables for terminals and reports."""
+"""Tables: plain text for terminals, HTML for notebooks and reports."""
 
 from collections.abc import Iterable, Sequence
+from html import escape
 from io import StringIO
+from numbers import Number
+from typing import TYPE_CHECKING
 
-__all__ = ["text_table"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["ShownAsTable", "cell_text", "html_frame", "html_table", "text_table"]
+
+_MOST_ROWS = 30
 
 
 def text_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -18,5 +26,43 @@ def text_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     for row in rows:
         table.add_row(*map(str, row))
     text = StringIO()
-    Console(file=text, width=160, color_system=None).print(table)
+    # In Jupyter a console would display the table, and write nothing.
+    Console(file=text, width=160, color_system=None, force_jupyter=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
+
+
+def cell_text(value: object) -> str:
+    """Return a cell's text: floats with four significant digits, NaN as nothing."""
+    if isinstance(value, float):
+        return "" if value != value else f"{value:.4g}"
+    return str(value)
+
+
+def html_table(
+    titles: Sequence[object], rows: Iterable[Sequence[object]], caption: str = ""
+) -> str:
+    """Return an HTML table: numbers to the right, everything escaped."""
+    head = "".join(f"<th>{escape(str(title))}</th>" for title in titles)
+    body = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in rows)
+    above = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return f"<table>{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def html_frame(frame: "pd.DataFrame", caption: str = "", most: int = _MOST_ROWS) -> str:
+    """Return a data frame as an HTML table, its first rows if there are more than `most`."""
+    rest = len(frame) - most
+    more = f"<p>… {rest:,} rows more</p>" if rest > 0 else ""
+    rows = frame.head(most).itertuples(index=False, name=None)
+    return html_table(list(frame.columns), rows, caption) + more
+
+
+class ShownAsTable:
+    """A result with `to_frame`, which notebooks show as a table under the result's repr."""
+
+    def _repr_html_(self) -> str:
+        return html_frame(self.to_frame(), repr(self))
+
+
+def _html_cell(value: object) -> str:
+    side = ' style="text-align:right"' if isinstance(value, Number) else ""
+    return f"<td{side}>{escape(cell_text(value))}</td>"
