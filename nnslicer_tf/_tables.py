@@ -1,15 +1,16 @@
 """Tables: plain text for terminals, HTML for notebooks and reports."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from io import StringIO
 from numbers import Number
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
-__all__ = ["ShownAsTable", "cell_text", "html_frame", "html_table", "text_table"]
+__all__ = ["ShownAsTable", "arrays_frame", "cell_text", "html_frame", "html_table", "text_table"]
 
 _MOST_ROWS = 30
 
@@ -54,6 +55,25 @@ def html_frame(frame: "pd.DataFrame", caption: str = "", most: int = _MOST_ROWS)
     more = f"<p>… {rest:,} rows more</p>" if rest > 0 else ""
     rows = frame.head(most).itertuples(index=False, name=None)
     return html_table(list(frame.columns), rows, caption) + more
+
+
+def arrays_frame(arrays: "Mapping[str, np.ndarray]") -> "pd.DataFrame":
+    """Return a row for each operation's array: its shape, and its values in short."""
+    import pandas as pd
+
+    rows = [
+        {
+            "operation": name,
+            "shape": "×".join(map(str, values.shape)),
+            "mean": float(values.mean()),
+            "deviation": float(values.std()),
+            "least": float(values.min()),
+            "largest": float(values.max()),
+            "share of zeros": float((values == 0).mean()),
+        }
+        for name, values in arrays.items()
+    ]
+    return pd.DataFrame(rows)
 
 
 class ShownAsTable:

@@ -1,6 +1,57 @@
-"""Reports: pictures of slices, and tables of results."""
+"""Reports: plots of what the analyses find, tables of results, and pages of both.
 
-from nnslicer_tf.report.slices import neuron_picture, plot_slices
+Plots take `ax=None` and return the axes, or return a figure where they need several
+panels. `figures` is where they begin; `pages` puts tables and pictures on one page.
+"""
+
+from nnslicer_tf.report.bars import plot_bars, plot_coverage, plot_kept_synapses
+from nnslicer_tf.report.curves import SPREADS, plot_curves, plot_queries
+from nnslicer_tf.report.figures import save_figure
+from nnslicer_tf.report.lines import plot_line, plot_regions, plot_ticks
+from nnslicer_tf.report.overlays import overlay, plot_over_image
+from nnslicer_tf.report.pages import Code, Heading, Link, Page, Picture, Table, Text
+from nnslicer_tf.report.results import ResultTable, read_table
+from nnslicer_tf.report.slices import (
+    difference_picture,
+    neuron_picture,
+    plot_neurons,
+    plot_normal_and_adversarial,
+    plot_slices,
+    plot_unrolled,
+    unrolled_picture,
+)
 from nnslicer_tf.report.tables import markdown_table, provenance, write_table
 
-__all__ = ["markdown_table", "neuron_picture", "plot_slices", "provenance", "write_table"]
+__all__ = [
+    "SPREADS",
+    "Code",
+    "Heading",
+    "Link",
+    "Page",
+    "Picture",
+    "ResultTable",
+    "Table",
+    "Text",
+    "difference_picture",
+    "markdown_table",
+    "neuron_picture",
+    "overlay",
+    "plot_bars",
+    "plot_coverage",
+    "plot_curves",
+    "plot_kept_synapses",
+    "plot_line",
+    "plot_neurons",
+    "plot_normal_and_adversarial",
+    "plot_over_image",
+    "plot_queries",
+    "plot_regions",
+    "plot_slices",
+    "plot_ticks",
+    "plot_unrolled",
+    "provenance",
+    "read_table",
+    "save_figure",
+    "unrolled_picture",
+    "write_table",
+]

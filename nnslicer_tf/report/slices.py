@@ -1,4 +1,7 @@
-"""Pictures of slices: a layer's neurons as pixels (NNSlicer, Figure 2)."""
+"""Pictures of slices: a layer's neurons as pixels (NNSlicer, Figure 2).
+
+Blue neurons speak for the output, red ones against it, white ones are not in the slice.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,16 +10,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.slicing import Slice
+from nnslicer_tf.report.figures import BLUE, RED, new_axes, show_image
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["neuron_picture", "plot_slices"]
+    from nnslicer_tf.slicing import Slice
 
-_BLUE, _RED, _WHITE, _BORDER = (
-    np.array(colour) for colour in ((31, 90, 180), (200, 40, 40), (255, 255, 255), (215, 215, 215))
-)
+__all__ = [
+    "difference_picture",
+    "neuron_picture",
+    "plot_neurons",
+    "plot_normal_and_adversarial",
+    "plot_slices",
+    "plot_unrolled",
+    "unrolled_picture",
+]
+
+_WHITE, _BORDER, _GREEN, _ORANGE = (255, 255, 255), (215, 215, 215), (27, 158, 119), (217, 95, 2)
+_LEGEND = "blue: positive contribution, red: negative, white: none"
 
 
 def neuron_picture(contributions: np.ndarray) -> np.ndarray:
@@ -29,26 +42,73 @@ def neuron_picture(contributions: np.ndarray) -> np.ndarray:
     Returns:
         RGB image `(rows, columns, 3)` uint8.
     """
-    if contributions.ndim == 2:
-        contributions = contributions[:, None, :]
-    if contributions.ndim == 1:
-        columns = math.ceil(math.sqrt(2 * len(contributions)))
-        rows = math.ceil(len(contributions) / columns)
-        padded = np.full(rows * columns, np.nan)
-        padded[: len(contributions)] = contributions
-        return _coloured(padded.reshape(rows, columns))
-    height, width, channels = contributions.shape
-    columns = math.ceil(math.sqrt(channels * 2 * height / width))
-    rows = math.ceil(channels / columns)
-    sheet = np.full((rows * (height + 1) - 1, columns * (width + 1) - 1), np.nan)
-    for channel in range(channels):
-        top, left = channel // columns * (height + 1), channel % columns * (width + 1)
-        sheet[top : top + height, left : left + width] = contributions[..., channel]
-    return _coloured(sheet)
+    return _coloured(_sheet(contributions), BLUE, RED)
+
+
+def unrolled_picture(contributions: np.ndarray, rows: int = 2) -> np.ndarray:
+    """Return an operation's neurons as rows of pixels, in C order, as in the paper's Figure 2.
+
+    Args:
+        contributions: CONTRIB of an operation, of any shape.
+        rows: In how many rows the neurons are laid.
+
+    Returns:
+        RGB image `(rows, columns, 3)` uint8.
+
+    Raises:
+        InvalidArgumentError: if there are no neurons, or fewer than rows.
+    """
+    flat = np.ravel(contributions).astype(float)
+    if not 1 <= rows <= len(flat):
+        raise InvalidArgumentError(
+            f"{len(flat)} neurons can be laid in 1 … {len(flat)} rows. Received: rows={rows!r}"
+        )
+    return _coloured(_in_rows(flat, math.ceil(len(flat) / rows)), BLUE, RED)
+
+
+def difference_picture(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return where two slices' neurons differ, laid out as in `neuron_picture`.
+
+    Green neurons are in the first slice alone, orange ones in the second alone.
+
+    Args:
+        first: CONTRIB of an operation in one slice.
+        second: The same operation in the other slice, of the same shape.
+
+    Raises:
+        InvalidArgumentError: if the shapes differ.
+    """
+    if np.shape(first) != np.shape(second):
+        raise InvalidArgumentError(
+            f"Only equal shapes can be compared. Received: {np.shape(first)}, {np.shape(second)}"
+        )
+    alone = (first != 0).astype(int) - (second != 0)
+    return _coloured(_sheet(alone), _GREEN, _ORANGE)
+
+
+def plot_neurons(contributions: np.ndarray, ax: "Axes | None" = None) -> "Axes":
+    """Draw an operation's neurons, a tile for each channel; see `neuron_picture`."""
+    ax = new_axes(ax)
+    ax.imshow(neuron_picture(contributions), interpolation="nearest")
+    ax.set_axis_off()
+    return ax
+
+
+def plot_unrolled(contributions: np.ndarray, rows: int = 2, ax: "Axes | None" = None) -> "Axes":
+    """Draw an operation's neurons one after the other in rows; see `unrolled_picture`.
+
+    Raises:
+        InvalidArgumentError: if there are no neurons, or fewer than rows.
+    """
+    picture = unrolled_picture(contributions, rows)
+    ax = new_axes(ax, (8, 1.2))
+    ax.imshow(picture, interpolation="nearest", aspect="auto")
+    ax.set_axis_off()
+    return ax
 
 
 def plot_slices(
-    slices: Mapping[str, Slice],
+    slices: "Mapping[str, Slice]",
     operations: Sequence[str],
     images: Mapping[str, np.ndarray] | None = None,
 ) -> "Figure":
@@ -62,46 +122,111 @@ def plot_slices(
     Raises:
         InvalidArgumentError: if there is nothing to draw, or an operation is not in a slice.
     """
-    from matplotlib.figure import Figure
+    _check_drawable(slices, operations)
+    figure, axes = _grid(len(operations) + bool(images), len(slices))
+    for column, (title, one) in enumerate(slices.items()):
+        if images:
+            axes[0, column].set_title(title)
+            if title in images:
+                show_image(axes[0, column], images[title])
+        for row, name in enumerate(operations):
+            axis = plot_neurons(one.neurons[name], axes[row + bool(images), column])
+            label = _label(name, one.neurons[name])
+            axis.set_title(label if images or row else f"{title}\n{label}", fontsize=9)
+    figure.supxlabel(_LEGEND, fontsize=9)
+    return figure
 
+
+def plot_normal_and_adversarial(
+    normal: "Slice",
+    adversarial: "Slice",
+    operations: Sequence[str],
+    images: tuple[np.ndarray, np.ndarray],
+) -> "Figure":
+    """Draw the slices of a normal and an adversarial input, and where they differ.
+
+    Args:
+        normal: Slice of the normal input, for the class that the model predicts for it.
+        adversarial: Slice of the adversarial input, for its own predicted class.
+        operations: Names of the operations to draw, a row each.
+        images: The two inputs, `(height, width, channels)`.
+
+    Raises:
+        InvalidArgumentError: if there is nothing to draw, an operation is not in a slice,
+            or the slices are of different models.
+    """
+    _check_drawable({"normal": normal, "adversarial": adversarial}, operations)
+    figure, axes = _grid(len(operations) + 1, 3)
+    titles = ("normal", "adversarial", "difference of the inputs")
+    shown = (*images, np.asarray(images[1], float) - np.asarray(images[0], float))
+    for axis, title, image in zip(axes[0], titles, shown, strict=True):
+        show_image(axis, image)
+        axis.set_title(title)
+    for row, name in enumerate(operations, start=1):
+        pair = normal.neurons[name], adversarial.neurons[name]
+        for axis, contributions in zip(axes[row], pair, strict=False):
+            plot_neurons(contributions, axis).set_title(_label(name, contributions), fontsize=9)
+        axes[row, 2].imshow(difference_picture(*pair), interpolation="nearest")
+        changed = np.count_nonzero((pair[0] != 0) != (pair[1] != 0))
+        axes[row, 2].set_title(f"{name}: {changed:,} in one slice alone", fontsize=9)
+    figure.supxlabel(f"{_LEGEND}; green: normal alone, orange: adversarial alone", fontsize=9)
+    return figure
+
+
+def _check_drawable(slices: "Mapping[str, Slice]", operations: Sequence[str]) -> None:
     if not slices or not operations:
-        raise InvalidArgumentError("plot_slices needs at least one slice and one operation.")
+        raise InvalidArgumentError("A picture needs at least one slice and one operation.")
     for title, one in slices.items():
         missing = [name for name in operations if name not in one.neurons]
         if missing:
             raise InvalidArgumentError(f"The slice {title!r} has no operation {missing[0]!r}.")
-    rows = [None, *operations] if images else list(operations)
-    figure = Figure(figsize=(4.2 * len(slices), 2.1 * len(rows)), layout="constrained")
-    axes = figure.subplots(len(rows), len(slices), squeeze=False)
-    for column, (title, one) in enumerate(slices.items()):
-        for row, name in enumerate(rows):
-            axis = axes[row, column]
-            axis.set_axis_off()
-            if name is None:
-                if title in images:
-                    _show_image(axis, images[title])
-                axis.set_title(title)
-                continue
-            contributions = one.neurons[name]
-            axis.imshow(neuron_picture(contributions), interpolation="nearest")
-            kept = np.count_nonzero(contributions)
-            label = f"{name}: {kept:,} of {contributions.size:,} neurons"
-            axis.set_title(label if images or row else f"{title}\n{label}", fontsize=9)
-    figure.supxlabel("blue: positive contribution, red: negative, white: none", fontsize=9)
-    return figure
 
 
-def _coloured(values: np.ndarray) -> np.ndarray:
+def _grid(rows: int, columns: int) -> "tuple[Figure, np.ndarray]":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.2 * columns, 2.1 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    return figure, axes
+
+
+def _label(name: str, contributions: np.ndarray) -> str:
+    kept = np.count_nonzero(contributions)
+    return f"{name}: {kept:,} of {contributions.size:,} neurons"
+
+
+def _sheet(values: np.ndarray) -> np.ndarray:
+    """Lay out neurons: channels as tiles with a border of NaN, units in a rectangle."""
+    if values.ndim == 1:
+        return _in_rows(values.astype(float), math.ceil(math.sqrt(2 * len(values))))
+    if values.ndim == 2:
+        values = values[:, None, :]
+    height, width, channels = values.shape
+    columns = math.ceil(math.sqrt(channels * 2 * height / width))
+    rows = math.ceil(channels / columns)
+    sheet = np.full((rows * (height + 1) - 1, columns * (width + 1) - 1), np.nan)
+    for channel in range(channels):
+        top, left = channel // columns * (height + 1), channel % columns * (width + 1)
+        sheet[top : top + height, left : left + width] = values[..., channel]
+    return sheet
+
+
+def _in_rows(flat: np.ndarray, columns: int) -> np.ndarray:
+    rows = math.ceil(len(flat) / columns)
+    padded = np.full(rows * columns, np.nan)
+    padded[: len(flat)] = flat
+    return padded.reshape(rows, columns)
+
+
+def _coloured(
+    values: np.ndarray, positive: tuple[int, int, int], negative: tuple[int, int, int]
+) -> np.ndarray:
     """Colour by sign; NaN is the border between tiles."""
     picture = np.empty((*values.shape, 3), np.uint8)
     picture[:] = _WHITE
-    picture[values > 0] = _BLUE
-    picture[values < 0] = _RED
+    picture[values > 0] = positive
+    picture[values < 0] = negative
     picture[np.isnan(values)] = _BORDER
     return picture
-
-
-def _show_image(axis, image: np.ndarray) -> None:
-    low, high = image.min(), image.max()
-    scaled = (image - low) / (high - low) if high > low else np.zeros_like(image)
-    axis.imshow(scaled[..., 0] if image.shape[-1] == 1 else scaled, cmap="gray")

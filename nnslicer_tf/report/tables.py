@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nnslicer_tf._files import atomic_path
+from nnslicer_tf._tables import cell_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,12 +54,10 @@ def write_table(
 
 def markdown_table(table: "pd.DataFrame") -> str:
     """Return a table as Markdown, numbers with four significant digits."""
-    rows = [table.columns, ["---"] * len(table.columns)]
+    rows = [[_cell(title) for title in table.columns], ["---"] * len(table.columns)]
     rows += [[_cell(value) for value in row] for row in table.itertuples(index=False)]
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return "" if value != value else f"{value:.4g}"
-    return str(value)
+    return cell_text(value).replace("|", "\\|")

@@ -1,0 +1,60 @@
+"""What all plots share: where to draw, and how a figure comes into a file."""
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnslicer_tf._files import atomic_path
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["BLUE", "RED", "new_axes", "save_figure", "show_image"]
+
+BLUE, RED = (31, 90, 180), (200, 40, 40)
+"""RGB of positive and of negative contributions."""
+
+
+def new_axes(ax: "Axes | None" = None, size: tuple[float, float] | None = None) -> "Axes":
+    """Return `ax`, or the axes of a new pyplot figure, which notebooks show.
+
+    Args:
+        ax: Axes to draw into.
+        size: Width and height of a new figure in inches.
+    """
+    if ax is not None:
+        return ax
+    from matplotlib import pyplot
+
+    return pyplot.figure(figsize=size, layout="constrained").subplots()
+
+
+def save_figure(
+    figure: "Figure", path: str | os.PathLike, dpi: int = 110, tight: bool = False
+) -> None:
+    """Write a figure to a file, whole or not at all, and close it.
+
+    Args:
+        figure: The figure.
+        path: The file; its ending says the format.
+        dpi: Pixels an inch.
+        tight: Cut off what is empty around the figure.
+
+    Raises:
+        InvalidArgumentError: if nothing can be written there.
+    """
+    from matplotlib import pyplot
+
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=dpi, bbox_inches="tight" if tight else None)
+    pyplot.close(figure)
+
+
+def show_image(ax: "Axes", image: np.ndarray) -> None:
+    """Draw an image `(height, width[, channels])` stretched to its range, grey or RGB."""
+    low, high = image.min(), image.max()
+    scaled = (image - low) / (high - low) if high > low else np.zeros_like(image)
+    grey = scaled.ndim == 2 or scaled.shape[-1] == 1
+    ax.imshow(scaled.reshape(scaled.shape[:2]) if grey else scaled, cmap="gray")

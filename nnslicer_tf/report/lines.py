@@ -1,0 +1,91 @@
+"""Exact lines drawn: outputs between the ends of the parts, and the ends as ticks.
+
+Nothing is sampled: between two ticks the network is affine, so straight pieces from tick
+to tick are its graph (Sotoudeh and Thakur 2019, figures 2, 4 and 5).
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.report.figures import new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from nnslicer_tf.exactline import LinearPartition, Regions
+
+__all__ = ["plot_line", "plot_regions", "plot_ticks"]
+
+
+def plot_line(
+    partition: "LinearPartition",
+    outputs: Sequence[int] | None = None,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Draw outputs along a line, with a tick at every end of a part.
+
+    Args:
+        partition: The line; its outputs are a vector.
+        outputs: Indices of the outputs to draw; all by default.
+        ax: Where to draw.
+
+    Raises:
+        InvalidArgumentError: if the outputs are no vector, or an index does not exist.
+    """
+    if partition.outputs.ndim != 2:
+        raise InvalidArgumentError(
+            f"Only a vector of outputs can be drawn. Their shape: {partition.outputs.shape[1:]}"
+        )
+    count = partition.outputs.shape[1]
+    chosen = list(range(count)) if outputs is None else list(outputs)
+    if not chosen or not all(0 <= index < count for index in chosen):
+        raise InvalidArgumentError(f"outputs are indices in 0 … {count - 1}. Received: {outputs}")
+    ax = new_axes(ax, (7, 3.8))
+    for index in chosen:
+        ax.plot(partition.ratios, partition.outputs[:, index], linewidth=1.2, label=f"{index}")
+    # Minor ticks would vanish where a major one is near.
+    along = ax.get_xaxis_transform()
+    ax.vlines(partition.ratios, 0, 0.04, color="#08519c", linewidth=0.6, transform=along)
+    ax.set(xlim=(0, 1), ylabel="output", xlabel=f"from q to r, {len(partition)} affine parts")
+    ax.legend(title="output", fontsize=7, title_fontsize=7, ncols=2)
+    return ax
+
+
+def plot_regions(regions: "Regions", ax: "Axes | None" = None) -> "Axes":
+    """Draw the classes along a line as a strip, cut at the exact boundaries."""
+    from matplotlib import colormaps
+
+    ax = new_axes(ax, (7, 1.3))
+    for (start, stop), label in zip(pairwise(regions.ratios), regions.labels, strict=True):
+        ax.axvspan(start, stop, color=colormaps["tab10"](int(label) % 10))
+        ax.text((start + stop) / 2, 0.5, f"{label}", ha="center", va="center", fontsize=8)
+    ax.set(xlim=(0, 1), ylim=(0, 1), yticks=[], xlabel=f"from q to r, {len(regions)} regions")
+    return ax
+
+
+def plot_ticks(lines: "Mapping[str, LinearPartition]", ax: "Axes | None" = None) -> "Axes":
+    """Draw lines one under the other, to scale, each with a tick at every end of a part.
+
+    Args:
+        lines: Name → line, each from an image.
+        ax: Where to draw.
+
+    Raises:
+        InvalidArgumentError: if there is no line.
+    """
+    if not lines:
+        raise InvalidArgumentError("plot_ticks needs at least one line.")
+    ax = new_axes(ax, (9, 0.7 + 0.4 * len(lines)))
+    for row, partition in enumerate(lines.values()):
+        ax.hlines(-row, 0, partition.length, color="#bdbdbd", linewidth=1)
+        places = partition.ratios * partition.length
+        ax.vlines(places, -row - 0.3, -row + 0.3, color="#08519c", linewidth=0.6)
+    ax.set_yticks(-np.arange(len(lines)), [f"{k}: {len(v)} parts" for k, v in lines.items()])
+    ax.set_xlabel("distance from the image (Euclidean)")
+    for side in ("top", "right", "left"):
+        ax.spines[side].set_visible(False)
+    return ax

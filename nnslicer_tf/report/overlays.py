@@ -1,0 +1,78 @@
+"""What the pixels of an input contribute, drawn over the input.
+
+For the contributions of a slice's input neurons and for attributions alike.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.report.figures import BLUE, RED, new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["overlay", "plot_over_image"]
+
+
+def overlay(values: np.ndarray) -> np.ndarray:
+    """Return a coloured sheet to lay over an image: blue positive, red negative.
+
+    The stronger, the less transparent; the largest magnitude covers nine tenths of the image.
+
+    Args:
+        values: `(height, width)` or `(height, width, channels)`; channels are added up.
+
+    Returns:
+        RGBA image `(height, width, 4)` float64 in 0 … 1.
+
+    Raises:
+        InvalidArgumentError: if there are not two or three axes, or a value is not finite.
+    """
+    values = np.asarray(values, np.float64)
+    if values.ndim not in (2, 3):
+        raise InvalidArgumentError(
+            f"Values over an image have two or three axes. Received: shape {values.shape}"
+        )
+    if not np.isfinite(values).all():
+        raise InvalidArgumentError("Values over an image must be finite.")
+    if values.ndim == 3:
+        values = values.sum(axis=-1)
+    sheet = np.zeros((*values.shape, 4))
+    sheet[values > 0, :3] = np.array(BLUE) / 255
+    sheet[values < 0, :3] = np.array(RED) / 255
+    largest = np.abs(values).max(initial=0)
+    sheet[..., 3] = 0.9 * np.abs(values) / largest if largest else 0
+    return sheet
+
+
+def plot_over_image(values: np.ndarray, image: np.ndarray, ax: "Axes | None" = None) -> "Axes":
+    """Draw contributions or attributions over the image that they belong to.
+
+    Args:
+        values: One value for each pixel, or for each of its channels; of a slice,
+            `one.neurons[im.input_operation]`.
+        image: `(height, width)` or `(height, width, channels)`; drawn in light grey.
+        ax: Where to draw.
+
+    Raises:
+        InvalidArgumentError: if values and image are not of one height and width, or a
+            value is not finite.
+    """
+    image = np.asarray(image, np.float64)
+    if image.ndim not in (2, 3) or np.shape(values)[:2] != image.shape[:2]:
+        raise InvalidArgumentError(
+            "Values and image must be of one height and width. "
+            f"Received: {np.shape(values)}, {image.shape}"
+        )
+    sheet = overlay(values)
+    ax = new_axes(ax)
+    grey = image.mean(axis=-1) if image.ndim == 3 else image
+    span = float(np.ptp(grey)) or 1.0
+    # Half as dark as it is, so that the colours show.
+    ax.imshow(grey, cmap="gray", vmin=grey.min() - span, vmax=grey.min() + span)
+    ax.imshow(sheet, interpolation="nearest")
+    ax.set_axis_off()
+    ax.set_title("blue: for the output, red: against it", fontsize=9)
+    return ax

@@ -1,0 +1,98 @@
+"""Pages: well-formed, self-contained, and with everything that was put on them."""
+
+import base64
+import re
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+from matplotlib import pyplot
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.report import Code, Heading, Link, Page, Picture, Table, Text, save_figure
+
+VOID = {"meta", "img", "br", "link"}
+
+
+class Reader(HTMLParser):
+    """Collects what a page has, and refuses tags that do not match."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.links, self.ids, self.text = [], [], [], [], ""
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.seen.append(tag)
+        self.links += [attrs[key] for key in ("href", "src") if key in attrs]
+        self.ids += [attrs["id"]] if "id" in attrs else []
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture
+def picture(tmp_path):
+    figure = pyplot.figure(figsize=(1, 1))
+    save_figure(figure, tmp_path / "plots" / "a b.png", dpi=20)
+    return tmp_path / "plots" / "a b.png"
+
+
+@pytest.fixture
+def page(tmp_path, picture):
+    frame = pd.DataFrame({"best |r|": [0.123456, float("nan")], "what": ["<b>&", "x"]})
+    page = Page("All & more")
+    page.add(Heading("First part"), Text("1 < 2"), Code("python a.py --x 'y'"))
+    page.add(Heading("a/b: Table", 3), Table(frame, "Figures"), Picture(picture, "A plot"))
+    page.add(Table(pd.concat([frame] * 20), "Many"), Link("notes", tmp_path / "notes.md"))
+    return page
+
+
+def test_html_is_well_formed_and_loads_nothing(tmp_path, page, picture):
+    html = page.html(tmp_path / "report")
+    reader = Reader()
+    reader.feed(html)
+    assert not reader.open and not {"script", "link", "iframe"} & set(reader.seen)
+    embedded = [link for link in reader.links if link.startswith("data:image/png;base64,")]
+    assert [base64.b64decode(e.partition(",")[2]) for e in embedded] == [picture.read_bytes()]
+    rest = [link for link in reader.links if link not in embedded]
+    assert rest == ["#first-part", "#a-b-table", "../notes.md"]
+    assert {link[1:] for link in rest if link.startswith("#")} == set(reader.ids)
+    assert "http" not in html and "@import" not in html and "url(" not in html
+    assert "prefers-color-scheme: dark" in html and 'name="viewport"' in html
+
+
+def test_html_says_everything(tmp_path, page):
+    reader = Reader()
+    reader.feed(page.html(tmp_path))
+    for text in ("All & more", "1 < 2", "--x 'y'", "<b>&", "0.1235", "Many (40 rows)", "best |r|"):
+        assert text in reader.text
+    assert "nan" not in reader.text
+    assert reader.seen.count("tr") == 3 + 41
+
+
+def test_every_table_scrolls_by_itself(tmp_path, page):
+    html = page.html(tmp_path)
+    assert len(re.findall(r'<div class="scroll"><table>', html)) == html.count("<table>") == 2
+
+
+def test_markdown_says_the_same(tmp_path, page):
+    text = page.markdown(tmp_path / "report")
+    assert text.startswith(
+        "# All & more\n\n- [First part](#first-part)\n  - [a/b: Table](#a-b-table)"
+    )
+    assert "![A plot](../plots/a%20b.png)" in text and "[notes](../notes.md)" in text
+    assert "| best \\|r\\| | what |\n| --- | --- |\n| 0.1235 | <b>& |\n|  | x |" in text
+    assert "```\npython a.py --x 'y'\n```" in text
+
+
+def test_two_headings_of_one_anchor_are_refused(tmp_path):
+    page = Page("x", [Heading("A b"), Heading("a  B", 3)])
+    for write in (page.html, page.markdown):
+        with pytest.raises(InvalidArgumentError, match="'a-b'"):
+            write(tmp_path)

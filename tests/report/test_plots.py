@@ -1,0 +1,260 @@
+"""Plots: what is in the artists is what is in the arrays."""
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot
+from matplotlib.colors import to_rgb
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.exactline import LinearPartition, Regions
+from nnslicer_tf.report import (
+    overlay,
+    plot_bars,
+    plot_coverage,
+    plot_curves,
+    plot_kept_synapses,
+    plot_line,
+    plot_over_image,
+    plot_queries,
+    plot_regions,
+    plot_ticks,
+    save_figure,
+)
+
+
+@pytest.fixture
+def axes():
+    return pyplot.figure().subplots()
+
+
+def heights(axes):
+    return [[bar.get_height() for bar in bars] for bars in axes.containers if len(bars)]
+
+
+def line(ratios=(0.0, 0.2, 0.7, 1.0)):
+    outputs = np.array([[0.0, 1.0], [1.0, 0.5], [-1.0, 0.25], [2.0, 0.0]])[: len(ratios)]
+    return LinearPartition(np.zeros(2), np.array([3.0, 4.0]), np.array(ratios), outputs)
+
+
+# Over the image ---------------------------------------------------------------------------
+
+
+def test_the_overlay_has_sign_and_strength():
+    values = np.zeros((2, 3, 2))
+    values[0, 0] = 4, 4  # channels are added up
+    values[1, 2] = -1, -3
+    values[0, 1] = 5, -5
+    sheet = overlay(values)
+    assert sheet[0, 0, 2] > sheet[0, 0, 0] and sheet[1, 2, 0] > sheet[1, 2, 2]  # blue, red
+    expected = np.abs(values.sum(-1)) / 8 * 0.9
+    np.testing.assert_allclose(sheet[..., 3], expected)
+
+
+def test_nothing_is_laid_over_where_nothing_contributes():
+    assert not overlay(np.zeros((2, 2)))[..., 3].any()
+
+
+def test_an_image_is_under_its_contributions(digits, axes):
+    im, _, slices, x = digits
+    values = slices[0].neurons[im.input_operation]
+    assert plot_over_image(values, x[0], axes) is axes
+    below, above = (image.get_array() for image in axes.get_images())
+    np.testing.assert_allclose(below, x[0, ..., 0])
+    np.testing.assert_array_equal(above[..., 3] > 0, values[..., 0] != 0)
+
+
+@pytest.mark.parametrize(
+    ("values", "image", "message"),
+    [
+        (np.zeros((2, 3)), np.zeros((3, 2)), "one height and width"),
+        (np.full((2, 2), np.nan), np.zeros((2, 2)), "finite"),
+        (np.zeros(4), np.zeros(4), "one height and width"),
+        (np.zeros((2, 2, 2, 2)), np.zeros((2, 2)), "two or three axes"),
+    ],
+)
+def test_values_that_do_not_fit_an_image_are_refused(values, image, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        plot_over_image(values, image)
+
+
+# Bars -------------------------------------------------------------------------------------
+
+
+def test_bars_stand_in_groups(axes):
+    table = pd.DataFrame({"a": [0.1, 0.2], "b": [0.3, 0.4]}, index=["x", "y"])
+    plot_bars(table, axes)
+    assert heights(axes) == [[0.1, 0.2], [0.3, 0.4]]
+    assert [t.get_text() for t in axes.get_xticklabels()] == ["x", "y"]
+    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["a", "b"]
+    centres = [
+        np.mean([bar.get_x() + bar.get_width() / 2 for bar in g]) for g in zip(*axes.containers)
+    ]
+    np.testing.assert_allclose(axes.get_xticks(), centres)
+
+
+def test_bars_of_nothing_or_of_another_spread_are_refused():
+    with pytest.raises(InvalidArgumentError, match="empty"):
+        plot_bars(pd.DataFrame())
+    with pytest.raises(InvalidArgumentError, match=r"shape \(1, 1\)"):
+        plot_bars(pd.DataFrame({"a": [1]}), spread=pd.DataFrame({"a": [1, 2]}))
+
+
+def test_kept_synapses_of_a_slice(digits, axes):
+    one = digits[2][0]
+    plot_kept_synapses(one, axes)
+    expected = [np.mean(values != 0) for values in one.synapses.values()]
+    np.testing.assert_allclose(heights(axes), [expected])
+    assert [t.get_text() for t in axes.get_xticklabels()] == list(one.synapses)
+
+
+def test_kept_synapses_of_a_set_have_mean_and_deviation(digits, axes):
+    slices = digits[2]
+    plot_kept_synapses({"all": slices, "first": slices[0]}, axes)
+    shares = np.array([[np.mean(v != 0) for v in one.synapses.values()] for one in slices])
+    bars = [c for c in axes.containers if hasattr(c, "patches")]
+    np.testing.assert_allclose([b.get_height() for b in bars[0]], shares.mean(axis=0))
+    np.testing.assert_allclose([b.get_height() for b in bars[1]], shares[0])
+    ends = np.array([s[:, 1] for s in bars[0].errorbar.lines[2][0].get_segments()])
+    np.testing.assert_allclose((ends[:, 1] - ends[:, 0]) / 2, shares.std(axis=0))
+
+
+def test_kept_synapses_of_different_models_are_refused(digits):
+    one = digits[2][0]
+    other = type(one)({}, {"k": np.ones(3)}, {})
+    with pytest.raises(InvalidArgumentError, match="all of the same model"):
+        plot_kept_synapses({"a": one, "b": other})
+    with pytest.raises(InvalidArgumentError, match="none"):
+        plot_kept_synapses({})
+
+
+class Covered:
+    def __init__(self, **shares):
+        self.shares = shares
+
+    def per_operation(self):
+        return self.shares
+
+
+def test_coverage_of_several_sets(axes):
+    plot_coverage({"seeds": Covered(a=0.5, b=0.1), "found": Covered(a=0.75, b=0.2)}, axes)
+    assert heights(axes) == [[0.5, 0.1], [0.75, 0.2]]
+    with pytest.raises(InvalidArgumentError, match="same operations"):
+        plot_coverage({"seeds": Covered(a=0.5), "found": Covered(b=0.5)})
+
+
+# Lines ------------------------------------------------------------------------------------
+
+
+def test_a_lines_outputs_bend_at_its_ticks(axes):
+    partition = line()
+    plot_line(partition, ax=axes)
+    (ticks,) = (c.get_segments() for c in axes.collections)
+    np.testing.assert_array_equal([tick[0, 0] for tick in ticks], partition.ratios)
+    for drawn, output in zip(axes.get_lines(), partition.outputs.T):
+        np.testing.assert_array_equal(drawn.get_xydata(), np.c_[partition.ratios, output])
+    plot_line(partition, [1])
+    (drawn,) = pyplot.gca().get_lines()
+    np.testing.assert_array_equal(drawn.get_ydata(), partition.outputs[:, 1])
+
+
+@pytest.mark.parametrize("outputs", [[], [2], [-1]])
+def test_outputs_that_do_not_exist_are_refused(outputs):
+    with pytest.raises(InvalidArgumentError, match="indices in 0 … 1"):
+        plot_line(line(), outputs)
+
+
+def test_outputs_that_are_no_vector_are_refused():
+    image = LinearPartition(np.zeros(1), np.ones(1), np.array([0.0, 1.0]), np.zeros((2, 3, 3)))
+    with pytest.raises(InvalidArgumentError, match=r"\(3, 3\)"):
+        plot_line(image)
+
+
+def test_regions_end_at_their_boundaries(axes):
+    regions = Regions(np.array([0.0, 0.25, 0.6, 1.0]), np.array([3, 1, 3]))
+    plot_regions(regions, axes)
+    spans = [(p.get_x(), p.get_x() + p.get_width()) for p in axes.patches]
+    np.testing.assert_allclose(spans, [(0, 0.25), (0.25, 0.6), (0.6, 1)])
+    assert [text.get_text() for text in axes.texts] == ["3", "1", "3"]
+    colours = [p.get_facecolor() for p in axes.patches]
+    assert colours[0] == colours[2] != colours[1]
+
+
+def test_ticks_are_at_the_exact_distances(axes):
+    lines = {"long": line(), "short": line((0.0, 1.0))}
+    plot_ticks(lines, axes)
+    ticks = [c.get_segments() for c in axes.collections if len(c.get_segments()) > 1]
+    np.testing.assert_allclose([s[0, 0] for s in ticks[0]], 5 * lines["long"].ratios)
+    np.testing.assert_allclose([s[0, 0] for s in ticks[1]], [0, 5])
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["long: 3 parts", "short: 1 parts"]
+    with pytest.raises(InvalidArgumentError, match="at least one line"):
+        plot_ticks({})
+
+
+# Curves -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def repeats():
+    rows = [
+        ("m", 1, 0.2),
+        ("m", 1, 0.6),
+        ("m", 2, 0.5),
+        ("m", 2, 0.7),
+        ("n", 1, 0.1),
+        ("n", 2, 0.3),
+    ]
+    return pd.DataFrame(rows, columns=["method", "budget", "accuracy"])
+
+
+@pytest.mark.parametrize(
+    ("spread", "low", "high"),
+    [
+        ("deviation", [0.2, 0.5], [0.6, 0.7]),
+        ("range", [0.2, 0.5], [0.6, 0.7]),
+        ("quartiles", [0.3, 0.55], [0.5, 0.65]),
+    ],
+)
+def test_curves_have_mean_and_band(repeats, axes, spread, low, high):
+    plot_curves(repeats, "budget", "accuracy", "method", spread, axes)
+    m, n = axes.get_lines()
+    np.testing.assert_allclose(m.get_xydata(), [[1, 0.4], [2, 0.6]])
+    np.testing.assert_allclose(n.get_xydata(), [[1, 0.1], [2, 0.3]])
+    (band,) = axes.collections  # none for n, which was not repeated
+    corners = {(x, round(y, 9)) for x, y in band.get_paths()[0].vertices}
+    assert corners == {(1, low[0]), (2, low[1]), (1, high[0]), (2, high[1])}
+    assert tuple(band.get_facecolor()[0][:3]) == to_rgb(m.get_color())
+
+
+def test_curves_of_nothing_are_refused(repeats):
+    with pytest.raises(InvalidArgumentError, match="'loss'"):
+        plot_curves(repeats, "budget", "loss", "method")
+    with pytest.raises(InvalidArgumentError, match="0 rows"):
+        plot_curves(repeats[:0], "budget", "accuracy", "method")
+    with pytest.raises(InvalidArgumentError, match="'deviation', 'quartiles', 'range'"):
+        plot_curves(repeats, "budget", "accuracy", "method", "variance")
+
+
+def test_queries_are_counted_once(axes):
+    queries = np.array([1, 2, 30, 30, 4000])
+    plot_queries(queries, "pair", axes)
+    assert sum(bar.get_height() for bar in axes.patches) == 5
+    assert axes.get_title() == "pair\nmean 812.6, median 30"
+    with pytest.raises(InvalidArgumentError, match="positive"):
+        plot_queries(np.array([]))
+
+
+# Files ------------------------------------------------------------------------------------
+
+
+def test_a_saved_figure_is_closed_and_whole(tmp_path):
+    figure = pyplot.figure(figsize=(2, 1))
+    save_figure(figure, tmp_path / "a.png", dpi=50)
+    assert pyplot.imread(tmp_path / "a.png").shape[:2] == (50, 100)
+    assert not pyplot.fignum_exists(figure.number)
+    before = (tmp_path / "a.png").read_bytes()
+    with pytest.raises(ValueError, match="dpi"):
+        save_figure(figure, tmp_path / "a.png", dpi=-1)
+    assert (tmp_path / "a.png").read_bytes() == before
+    assert matplotlib.get_backend().lower() == "agg"
