@@ -6,20 +6,24 @@ activations, whatever the size of the data set.
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._tables import ShownAsTable, arrays_frame
 from nnslicer_tf.errors import ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Profile"]
 
 _FORMAT = "nnslicer_tf profile 1"
 
 
-class Profile:
+class Profile(ShownAsTable):
     """Mean activation of every neuron over a data set.
 
     Attributes:
@@ -78,6 +82,10 @@ class Profile:
                 f"{missing[0]!r}. Give the layers names of your own, or load the model from the "
                 "file that was profiled."
             )
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with a row an operation: shape, and its neurons' means in short."""
+        return arrays_frame(self.means)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the profile to an .npz file, replacing it only when all is written."""

@@ -8,19 +8,21 @@ import keras
 import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 __all__ = ["Slice"]
 
 _FORMAT = "nnslicer_tf slice 1"
 
 
-class Slice:
+class Slice(ShownAsTable):
     """The cumulative contributions of neurons and synapses to a criterion.
 
     Members of the slice are those with CONTRIB ≠ 0.
@@ -84,8 +86,6 @@ class Slice:
 
     def summary(self) -> str:
         """Return a table of the slice: neurons and synapses kept, per operation."""
-        from nnslicer_tf._tables import text_table
-
         kernels = {self._operation_of(kernel): kernel for kernel in self.synapses}
         rows = [
             (name, *_counts(values), *_counts(self.synapses.get(kernels.get(name))))
@@ -94,6 +94,15 @@ class Slice:
         rows.append(("total", *_totals(self.neurons), *_totals(self.synapses)))
         titles = ("operation", "neurons kept", "of", "", "synapses kept", "of", "")
         return text_table(titles, rows)
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw for every kernel the share of its synapses that is kept.
+
+        Pictures of the neurons are in `nnslicer_tf.report`.
+        """
+        from nnslicer_tf.report import plot_kept_synapses
+
+        return plot_kept_synapses(self, ax)
 
     def apply(self, model: keras.Model) -> keras.Model:
         """Return a copy of the model whose synapses outside the slice are zero.
@@ -181,9 +190,6 @@ class Slice:
             f"({part}), θ={self.info.get('theta')}, {self.info.get('granularity')}, "
             f"{self.info.get('samples')} samples)"
         )
-
-    def _repr_html_(self) -> str:
-        return self.to_frame().to_html(index=False, float_format="{:.1%}".format)
 
     def _operation_of(self, kernel: str) -> str:
         """Return the name of the operation that a kernel belongs to, for the summary."""

@@ -2,21 +2,26 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.slicing.slice import Slice
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 __all__ = ["SliceSet"]
 
 _FORMAT = "nnslicer_tf slice set 1"
 
 
-class SliceSet:
+class SliceSet(ShownAsTable):
     """The slices of many samples.
 
     Attributes:
@@ -79,6 +84,32 @@ class SliceSet:
         """
         return _columns(operations, self.operations, "operation")
 
+    def kept_share(self, kernel: str) -> np.ndarray:
+        """Return the share of a kernel's synapses in each slice, `(samples,)` float64.
+
+        Raises:
+            InvalidArgumentError: if the kernel is not in the set.
+        """
+        columns = self.columns([kernel])
+        kept = (self.matrix[:, columns] != 0).sum(axis=1)
+        return np.asarray(kept, np.float64).ravel() / len(columns)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with a row a sample: predicted class, synapses and neurons kept."""
+        import pandas as pd
+
+        columns = {"predicted": self.predicted, "synapses": _row_counts(self.matrix)}
+        if self.neuron_matrix is not None:
+            columns["neurons"] = _row_counts(self.neuron_matrix)
+        columns["synapses, share"] = columns["synapses"] / max(self.matrix.shape[1], 1)
+        return pd.DataFrame(columns).rename_axis("sample").reset_index()
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw for every kernel the mean share kept, with the deviation over the samples."""
+        from nnslicer_tf.report import plot_kept_synapses
+
+        return plot_kept_synapses(self, ax)
+
     def sum(self) -> Slice:
         """Return the slice of all samples together."""
         synapses = np.asarray(self.matrix.sum(axis=0, dtype=np.int64)).ravel()
@@ -134,6 +165,11 @@ class SliceSet:
 def width(shapes: Mapping[str, tuple[int, ...]]) -> int:
     """Return the number of columns for arrays of these shapes laid end to end."""
     return sum(int(np.prod(shape)) for shape in shapes.values())
+
+
+def _row_counts(matrix: sp.csr_array) -> np.ndarray:
+    """Return how many values of each row are not zero, `(rows,)` int64."""
+    return np.asarray((matrix != 0).sum(axis=1), np.int64).ravel()
 
 
 def _row(matrix: sp.csr_array, index: int) -> np.ndarray:
