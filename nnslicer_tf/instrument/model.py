@@ -6,13 +6,13 @@ memory of the asked activations for one batch (streaming) or for all samples at 
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
 from nnslicer_tf._progress import track
-from nnslicer_tf._tables import text_table
+from nnslicer_tf._tables import ShownAsTable, arrays_frame, text_table
 from nnslicer_tf.errors import (
     InvalidArgumentError,
     NonFiniteActivationError,
@@ -25,12 +25,16 @@ from nnslicer_tf.instrument.fingerprint import model_fingerprint
 from nnslicer_tf.instrument.gradients import GradientFunction
 from nnslicer_tf.instrument.operations import Elementwise, Operation, Synapses
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 __all__ = ["Activations", "InstrumentedModel"]
 
+_TITLES = ("operation", "kind", "layer", "shape", "synapses")
 _FINAL_ACTIVATIONS = ("softmax", "sigmoid", "log_softmax", "logsoftmax")
 
 
-class Activations(Mapping[str, np.ndarray]):
+class Activations(ShownAsTable, Mapping[str, np.ndarray]):
     """Captured values: operation name → array `(samples, *operation shape)` float32."""
 
     def __init__(self, values: Mapping[str, np.ndarray]) -> None:
@@ -45,12 +49,16 @@ class Activations(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with a row an operation: shape, and its values in short."""
+        return arrays_frame(self)
+
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name}: {value.shape}" for name, value in self.items())
         return f"Activations({shapes})"
 
 
-class InstrumentedModel:
+class InstrumentedModel(ShownAsTable):
     """A Keras model seen as a graph of operations whose values can be captured.
 
     Weights are shared with `model`, which itself is not changed. The wrapped model's
@@ -256,18 +264,14 @@ class InstrumentedModel:
 
     def summary(self) -> str:
         """Return a table of the operations: name, kind, layer, shape, synapses."""
-        titles = ("operation", "kind", "layer", "shape", "synapses")
-        rows = [
-            (
-                operation.name,
-                operation.kind,
-                type(operation.keras_layer).__name__ if operation.keras_layer else "Input",
-                "×".join(map(str, operation.shape)),
-                f"{operation.synapses:,}" if operation.synapses else "",
-            )
-            for operation in self.operations
-        ]
-        return text_table(titles, rows)
+        rows = [(*names, f"{synapses:,}" if synapses else "") for *names, synapses in self._rows()]
+        return text_table(_TITLES, rows)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the operations as a table: name, kind, layer, shape, synapses."""
+        import pandas as pd
+
+        return pd.DataFrame(self._rows(), columns=list(_TITLES))
 
     def __repr__(self) -> str:
         synapses = sum(kernel.size for kernel in self.kernels.values())
@@ -275,6 +279,19 @@ class InstrumentedModel:
             f"InstrumentedModel({self.model.name!r}, {len(self.operations)} operations, "
             f"{synapses:,} synapses)"
         )
+
+    def _rows(self) -> list[tuple[str, str, str, str, int]]:
+        """Return what `summary` and `to_frame` say of each operation."""
+        return [
+            (
+                operation.name,
+                operation.kind,
+                type(operation.keras_layer).__name__ if operation.keras_layer else "Input",
+                "×".join(map(str, operation.shape)),
+                operation.synapses,
+            )
+            for operation in self.operations
+        ]
 
     def _names(self, names: Iterable[str] | None) -> tuple[str, ...]:
         if names is None:
