@@ -13,6 +13,8 @@ __all__ = ["average", "copy_nonzero", "maximum", "merge", "tap_means", "weighted
 
 # Windows gathered at a time, in values: they stay in the second-level cache.
 _BLOCK = 1 << 17
+# Values of a sparse row that are collected before they are copied to their place.
+_RUN = 1024
 
 
 def weighted_sum(
@@ -365,12 +367,17 @@ def copy_nonzero(
         data: Values of the sparse matrix, int32.
         indices: Columns of the sparse matrix, int32.
     """
+    # Written without a branch a value: which ones are zero cannot be predicted.
+    values, columns = np.empty(_RUN + 1, np.int32), np.empty(_RUN + 1, np.int32)
     for row in range(block.shape[0]):
         place = places[row]
-        for column in range(block.shape[1]):
-            value = np.int32(block[row, column])
-            if value != 0:
-                data[place] = value
-                indices[place] = first_column + column
-                place += 1
+        for start in range(0, block.shape[1], _RUN):
+            found = 0
+            for column in range(start, min(start + _RUN, block.shape[1])):
+                value = np.int32(block[row, column])
+                values[found], columns[found] = value, first_column + column
+                found += value != 0
+            data[place : place + found] = values[:found]
+            indices[place : place + found] = columns[:found]
+            place += found
         places[row] = place

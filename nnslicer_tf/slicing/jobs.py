@@ -43,6 +43,8 @@ class Rows:
     @classmethod
     def join(cls, parts: Sequence["Rows"]) -> "Rows":
         """Return the rows of all parts, in order."""
+        if len(parts) == 1:  # stacking would copy them
+            return parts[0]
         neurons = [part.neurons for part in parts if part.neurons is not None]
         return cls(
             sp.vstack([part.synapses for part in parts], format="csr"),
