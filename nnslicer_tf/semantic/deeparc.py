@@ -63,7 +63,8 @@ def remove_layers(
 ) -> keras.Model:
     """Return a copy of a model without some of its hidden layers.
 
-    The convolution or dense layer goes with its batch normalisation; the activation stays.
+    The convolution or dense layer goes with its batch normalisation; the activation stays,
+    also where it is the layer's own.
 
     Args:
         model: A functional or sequential model without nested ones.
@@ -74,8 +75,7 @@ def remove_layers(
     Raises:
         InvalidArgumentError: if the model has no such hidden layer.
         UnsupportedLayerError: if a layer of another output shape is neither a dense layer
-            nor a convolution whose strides alone change its positions, or has its
-            activation fused.
+            nor a convolution whose strides alone change its positions.
     """
     im = InstrumentedModel(model)
     known = neuron_layers(im)
@@ -91,7 +91,7 @@ def remove_layers(
             if operation.kind == "scale":
                 replaced[operation.layer] = keras.layers.Identity(name=operation.layer)
         if first.input_shapes[0] == first.shape:
-            replaced[name] = keras.layers.Identity(name=name)
+            replaced[name] = keras.layers.Activation(_activation(first), name=name)
             continue
         replaced[name] = _sewing_layer(first)
         weights[name] = _fitted(im, first, last, x, batch_size)
@@ -112,13 +112,7 @@ def _again(layer: keras.layers.Layer) -> keras.layers.Layer:
 
 def _affine_part(layer: NeuronLayer) -> tuple[Operation, Operation]:
     """Return a layer's weighted sum, and the normalisation behind it or itself."""
-    first = layer.chain[0]
-    if first.name.endswith(":pre"):
-        raise UnsupportedLayerError(
-            f"Layer '{layer.name}' has its activation fused. Build the model with an activation "
-            "layer behind it, which stays when the layer is removed."
-        )
-    last = first
+    first = last = layer.chain[0]
     for operation in layer.chain[1:]:
         if operation.kind != "scale":
             break
@@ -126,17 +120,24 @@ def _affine_part(layer: NeuronLayer) -> tuple[Operation, Operation]:
     return first, last
 
 
+def _activation(operation: Operation) -> Any:
+    """Return the layer's own activation, linear if it has none."""
+    return getattr(operation.keras_layer, "activation", None) or "linear"
+
+
 def _sewing_layer(operation: Operation) -> keras.layers.Layer:
     units = operation.shape[-1]
     if len(operation.shape) == 1:
-        return keras.layers.Dense(units, name=operation.layer)
+        return keras.layers.Dense(units, _activation(operation), name=operation.layer)
     strides = _strides(operation)
     if len(operation.shape) != 3 or operation.shape[:-1] != _strided(operation, strides):
         raise UnsupportedLayerError(
             f"Layer '{operation.layer}' turns {operation.input_shapes[0]} into {operation.shape}, "
             "which a 1×1 convolution with its strides does not. Leave this layer in."
         )
-    return keras.layers.Conv2D(units, 1, strides=strides, name=operation.layer)
+    return keras.layers.Conv2D(
+        units, 1, strides, activation=_activation(operation), name=operation.layer
+    )
 
 
 def _strides(operation: Operation) -> tuple[int, ...]:

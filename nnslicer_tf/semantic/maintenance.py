@@ -6,6 +6,11 @@ keep what the model knows.
 
 The units of the output layer are the classes. In re-adaptation all are trained; in
 development those of the classes learned before are frozen, the others trained.
+
+A neuron's parameters are those that its value is made of. What reads the neuron belongs to
+others: so in development the new classes also learn from critical neurons, and may win on
+old samples, which nobody shows them. `sealed` freezes the weights that read critical
+neurons as well; then the new task has only what the other neurons compute.
 """
 
 from collections.abc import Iterable, Mapping
@@ -63,6 +68,8 @@ def develop(
     x: np.ndarray,
     y: np.ndarray,
     learned: Iterable[int],
+    *,
+    sealed: bool = False,
     **options: Any,
 ) -> keras.Model:
     """Return a copy of a classifier that learned new classes without its critical neurons.
@@ -77,13 +84,15 @@ def develop(
             that are replayed, if any.
         y: Their labels `(samples,)`.
         learned: The classes of the earlier tasks, whose outputs are frozen.
+        sealed: Freeze the weights that read critical neurons too (see the module).
         **options: `optimizer`, `epochs`, `batch_size`, `rng`, `progress` of `train_neurons`.
 
     Raises:
         InvalidArgumentError: if masks, labels or classes do not fit.
         InputShapeError: if the samples have another shape than the model's inputs.
     """
-    return train_neurons(model, developed_neurons(model, critical, learned), x, y, **options)
+    neurons = developed_neurons(model, critical, learned)
+    return train_neurons(model, neurons, x, y, sealed=critical if sealed else None, **options)
 
 
 def readapted_neurons(

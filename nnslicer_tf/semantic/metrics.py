@@ -10,7 +10,8 @@
 | `taylor_weights` | mean squared sum of weight × gradient over the neuron's weights |
 
 A filter's activation on a sample is the mean over its positions; contributions and Taylor
-terms are summed over them. Data are streamed; nothing is kept but means and squares.
+terms are summed over them. Data are streamed, a `tf.data.Dataset` from its source; nothing
+is kept but means and squares.
 
 DeepLIFT is the rescale rule of Shrikumar et al. (ICML 2017). `taylor` is the criterion of
 Molchanov et al., "Pruning Convolutional Neural Networks for Resource Efficient Inference"
@@ -22,6 +23,7 @@ three for the Taylor metrics, six for DeepLIFT.
 """
 
 import difflib
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -119,11 +121,22 @@ def contributions(
         InputShapeError: if the samples or the baseline have another shape.
     """
     chosen = find_metric(metric)
-    x, y = labelled(im, x, y, batch_size, needs_labels=chosen.labels)
+    check_batch_size(batch_size)
     layers = neuron_layers(im)
     values_of = chosen.prepare(im, layers, reference_sample(im, baseline))
     moments = Tally(layers)
-    for batch_x, batch_y in _batches(x, y, batch_size, progress):
+    total = None
+    if is_pairs(x, y):
+        pairs = _pairs(x, len(im.input_shape), batch_size)
+        batches = (labelled(im, *pair, batch_size) for pair in pairs)
+    else:
+        x, y = labelled(im, x, y, batch_size, needs_labels=chosen.labels)
+        starts = range(0, len(x), batch_size)
+        batches, total = (
+            ((x[i : i + batch_size], y[i : i + batch_size]) for i in starts),
+            len(starts),
+        )
+    for batch_x, batch_y in track(batches, "Contributions", total, progress):
         moments.add(values_of(batch_x, batch_y))
     return moments.scores(chosen)
 
@@ -169,8 +182,9 @@ def labelled(
         InputShapeError: if the samples have another shape.
     """
     check_batch_size(batch_size)
-    if y is None and not hasattr(x, "shape") and hasattr(x, "__iter__"):
-        x, y = _collected(x, len(im.input_shape))
+    if is_pairs(x, y):
+        xs, ys = zip(*_pairs(x, len(im.input_shape), batch_size), strict=True)
+        x, y = np.concatenate(xs), np.concatenate(ys)
     x = check_array(x, im.input_shape)
     if not len(x):
         raise InvalidArgumentError("The data set is empty: no samples were given.")
@@ -213,26 +227,27 @@ def reference_sample(im: InstrumentedModel, baseline: np.ndarray | None) -> np.n
     return check_array(np.asarray(baseline)[None], im.input_shape)
 
 
-def _collected(data: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Join the pairs (x, y) of a data set, of samples or of batches."""
-    pairs = [tuple(map(np.asarray, pair)) for pair in data if isinstance(pair, (tuple, list))]
-    if not pairs:
+def is_pairs(x: Any, y: Any) -> bool:
+    """Whether `x` is a data set of pairs (x, y) rather than an array."""
+    return y is None and not hasattr(x, "shape") and hasattr(x, "__iter__")
+
+
+def _pairs(data: Any, rank: int, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the batches of a data set of batches, or of single samples."""
+    pairs = (tuple(map(np.asarray, pair)) for pair in data if isinstance(pair, (tuple, list)))
+    first = next(pairs, None)
+    if first is None or len(first) != 2:
         raise InvalidArgumentError(
             "A data set must give pairs (samples, labels). Received none; give arrays x and y, "
             "or a tf.data.Dataset of pairs."
         )
-    if pairs[0][0].ndim == rank:
-        pairs = [(x[None], y[None]) for x, y in pairs]
-    xs, ys = zip(*pairs, strict=True)
-    return np.concatenate(xs), np.concatenate(ys)
-
-
-def _batches(
-    x: np.ndarray, y: np.ndarray, batch_size: int, progress: bool
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    starts = range(0, len(x), batch_size)
-    for start in track(starts, "Contributions", len(starts), progress):
-        yield x[start : start + batch_size], y[start : start + batch_size]
+    pairs = itertools.chain([first], pairs)
+    if first[0].ndim != rank:
+        yield from pairs
+        return
+    while batch := list(itertools.islice(pairs, batch_size)):
+        x, y = zip(*batch, strict=True)
+        yield np.stack(x), np.stack(y)
 
 
 def _activations(

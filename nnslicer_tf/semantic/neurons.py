@@ -12,6 +12,7 @@ sigmoid, a dense layer before a layer normalisation), grouped and depthwise conv
 layers that are called more than once.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -184,7 +185,7 @@ def neuron_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
         UnsupportedLayerError: if the model has none.
     """
     consumers = _consumers(im)
-    final = {im.logit_operation, *im.output_operations}
+    final = {*_back_through_routing(im), *im.output_operations}
     layers = {}
     for operation in im.operations:
         if not _has_neurons(operation, im):
@@ -202,18 +203,28 @@ def neuron_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
 
 
 def output_layer(im: InstrumentedModel) -> NeuronLayer:
-    """Return the layer whose units are the classes.
+    """Return the layer whose units are the classes: dense, or a convolution that is flattened.
 
     Raises:
-        UnsupportedLayerError: if the logits are not the outputs of a dense layer.
+        UnsupportedLayerError: if the logits are not the outputs of such a layer.
     """
-    operation = im[im.logit_operation]
-    if operation.kind != "weighted_sum" or len(operation.shape) != 1:
+    logits, operation = im[im.logit_operation], im[_back_through_routing(im)[-1]]
+    one_unit_a_class = operation.shape[-1] == math.prod(operation.shape) == logits.shape[-1]
+    if operation.kind != "weighted_sum" or len(logits.shape) != 1 or not one_unit_a_class:
         raise UnsupportedLayerError(
-            f"The logits '{operation.name}' of model '{im.model.name}' are {operation.kind} of "
-            f"shape {operation.shape}, not a dense layer's outputs. Give a classifier."
+            f"The logits '{logits.name}' of model '{im.model.name}' are {operation.kind} of shape "
+            f"{operation.shape}, not the outputs of a layer with a unit for each class. Give a "
+            "classifier."
         )
     return _neuron_layer(operation, (operation,))
+
+
+def _back_through_routing(im: InstrumentedModel) -> list[str]:
+    """Return the logits' operation, and those before it that its values only passed."""
+    names = [im.logit_operation]
+    while im[names[-1]].kind == "routing" and len(im[names[-1]].inputs) == 1:
+        names.append(im[names[-1]].inputs[0])
+    return names
 
 
 def check_critical(critical: Mapping[str, np.ndarray], layers: Mapping[str, NeuronLayer]) -> None:

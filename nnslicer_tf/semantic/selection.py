@@ -10,6 +10,7 @@ or one layer), and a matrix samples × samples or values × values in float64. T
 metric's, one forward pass, and about one such matrix product for each category and layer.
 """
 
+import copy
 import math
 from collections.abc import Iterator
 from functools import cached_property
@@ -120,6 +121,13 @@ class SemanticSlicer:
                     found[layer.name].append(prefix_similarities(features, order))
         return {name: np.stack(rows) for name, rows in found.items()}
 
+    def with_centred(self, centred: bool) -> "SemanticSlicer":
+        """Return a slicer with the same scores, whose landscapes are centred, or are not."""
+        other = copy.copy(self)
+        other.__dict__.pop("similarities", None)
+        other.centred = centred
+        return other
+
     def global_slice(self, share: float) -> CriticalNeurons:
         """Return the top share of every layer by the scores on all samples.
 
@@ -182,8 +190,9 @@ class SemanticSlicer:
 
     def __repr__(self) -> str:
         neurons = sum(layer.units for layer in self._layers.values())
+        metric = f"{self.metric}, centred" if self.centred else self.metric
         return (
-            f"SemanticSlicer({self._im.model.name!r}, {self.metric}, {len(self._x)} samples in "
+            f"SemanticSlicer({self._im.model.name!r}, {metric}, {len(self._x)} samples in "
             f"{len(self.categories)} categories, {neurons} neurons in {len(self._layers)} layers)"
         )
 

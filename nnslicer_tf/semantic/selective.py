@@ -22,6 +22,7 @@ from nnslicer_tf._random import as_generator
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model
+from nnslicer_tf.pruning._channels import ChannelGraph, is_reader
 from nnslicer_tf.semantic.metrics import labelled
 from nnslicer_tf.semantic.neurons import NeuronLayer, along, neuron_layers, output_layer
 
@@ -73,6 +74,7 @@ def train_neurons(
     x: Any,
     y: Any,
     *,
+    sealed: Neurons | None = None,
     optimizer: keras.optimizers.Optimizer | None = None,
     epochs: int = 5,
     batch_size: int = 64,
@@ -87,6 +89,8 @@ def train_neurons(
             layer's units are the classes. Layers that are not named are not trained.
         x: Samples `(samples, *input shape)`.
         y: Labels `(samples,)`.
+        sealed: Neurons, named alike, that no trained weight reads: their outgoing weights
+            stay as they are too, whomever these belong to.
         optimizer: Any Keras optimiser, whose settings are used; Adam by default.
         epochs: Passes over the samples.
         batch_size: Samples in a step.
@@ -99,7 +103,7 @@ def train_neurons(
     """
     im = InstrumentedModel(model)
     x, y = labelled(im, x, y, batch_size)
-    masks = parameter_masks(im, neurons)
+    masks = parameter_masks(im, neurons, sealed)
     generator = as_generator(rng)
     learner = keras.models.clone_model(model, clone_function=_steady, recursive=True)
     learner.set_weights(model.get_weights())
@@ -139,26 +143,56 @@ def parameter_share(model: keras.Model, neurons: Neurons) -> float:
     return sum(int(mask.sum()) for mask in masks.values()) / total
 
 
-def parameter_masks(im: InstrumentedModel, neurons: Neurons) -> dict[int, np.ndarray]:
-    """Return id of a variable → bools of its shape, True for parameters of chosen neurons.
+def parameter_masks(
+    im: InstrumentedModel, neurons: Neurons, sealed: Neurons | None = None
+) -> dict[int, np.ndarray]:
+    """Return id of a variable → bools of its shape, True for what `train_neurons` trains.
 
     Raises:
         InvalidArgumentError: if the masks do not fit the model, or nothing is chosen.
     """
     layers = all_layers(im)
+    _check_units(neurons, layers)
     masks = {}
+    for name, chosen in neurons.items():
+        for variable, axis in layers[name].parameters:
+            shape = tuple(variable.shape)
+            masks[id(variable)] = np.broadcast_to(along(chosen, len(shape), axis), shape)
+    for variable, unread in _unread(im, layers, sealed or {}).items():
+        if variable in masks:
+            masks[variable] = masks[variable] & unread
+    if not any(mask.any() for mask in masks.values()):
+        raise InvalidArgumentError("No neuron is chosen: there is nothing to train.")
+    return masks
+
+
+def _check_units(neurons: Neurons, layers: Mapping[str, NeuronLayer]) -> None:
     for name, chosen in neurons.items():
         if name not in layers or np.shape(chosen) != (layers[name].units,):
             sizes = ", ".join(f"{layer.name} {layer.units}" for layer in layers.values())
             raise InvalidArgumentError(
                 f"There is no layer '{name}' with {np.shape(chosen)} units. There are: {sizes}."
             )
-        for variable, axis in layers[name].parameters:
-            shape = tuple(variable.shape)
-            masks[id(variable)] = np.broadcast_to(along(chosen, len(shape), axis), shape)
-    if not any(mask.any() for mask in masks.values()):
-        raise InvalidArgumentError("No neuron is chosen: there is nothing to train.")
-    return masks
+
+
+def _unread(
+    im: InstrumentedModel, layers: Mapping[str, NeuronLayer], sealed: Neurons
+) -> dict[int, np.ndarray]:
+    """Return id of a kernel → bools of its shape, False for weights that read sealed neurons.
+
+    A channel that is made of several neurons (an addition's) is sealed if all of them are.
+    """
+    _check_units(sealed, layers)
+    sums = {layers[name].sum: np.asarray(mask, bool) for name, mask in sealed.items()}
+    channels = ChannelGraph(im).gone(sums)
+    unread = {}
+    for operation in filter(is_reader, im.operations):
+        kernel = operation.params
+        if kernel.groups == 1:
+            free = np.empty(kernel.matrix().shape, bool)
+            free[:] = ~channels[operation.inputs[0]][:, None]
+            unread[id(kernel.variable())] = kernel.to_kernel(free)
+    return unread
 
 
 def all_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:

@@ -164,10 +164,34 @@ def test_data_sets_and_predicted_labels():
     pairs = tf.data.Dataset.from_tensor_slices((x, y))
     for data in (pairs, pairs.batch(4)):
         found = contributions(im, data, "taylor")
-        assert all(np.array_equal(found[k], expected[k]) for k in expected)
+        for layer, scores in expected.items():
+            np.testing.assert_allclose(found[layer], scores, rtol=1e-5)
     predicted = contributions(im, x, "taylor", im.logits(x).argmax(axis=1))
     unlabelled = contributions(im, x, "taylor")
     assert all(np.array_equal(unlabelled[k], predicted[k]) for k in predicted)
+
+
+def test_a_data_set_is_read_batch_by_batch(monkeypatch):
+    """Every batch is scored before the next is read."""
+    im = nns.InstrumentedModel(make("perceptron"))
+    x, y = samples(im.model, 12)
+    events = []
+
+    def read():
+        for start in range(0, 12, 4):
+            events.append("read")
+            yield x[start : start + 4], y[start : start + 4]
+
+    def noted(im, found, reference):
+        def values(x, y):
+            events.append("scored")
+            return {k: np.ones((len(x), v.units)) for k, v in found.items()}
+
+        return values
+
+    monkeypatch.setitem(METRICS, "noted", Metric(noted, lambda mean, variance: mean))
+    contributions(im, read(), "noted")
+    assert events == ["read", "scored"] * 3
 
 
 def test_a_metric_of_ones_own(monkeypatch):
@@ -194,6 +218,8 @@ def test_a_metric_of_ones_own(monkeypatch):
         ({"y": np.array([0.0, 1.0, 2.0])}, "class index"),
         ({"x": np.zeros((0, 6), np.float32), "y": None}, "empty"),
         ({"batch_size": 0}, "batch_size"),
+        ({"x": [np.zeros(6)] * 3, "y": None}, "pairs"),
+        ({"x": [(np.zeros((2, 6)), np.array([0, 3]))], "y": None}, "labels must be in 0 … 2"),
     ],
 )
 def test_bad_arguments_are_refused(change, message):

@@ -72,6 +72,24 @@ def test_the_output_layer_is_that_of_the_logits():
     assert output_layer(instrumented("perceptron")).units == 3
 
 
+def test_the_output_layer_may_be_a_convolution_that_is_flattened():
+    model = keras.Sequential(
+        [
+            keras.Input((4, 4, 1)),
+            layers.Conv2D(5, 2, name="hidden"),
+            layers.GlobalAveragePooling2D(keepdims=True),
+            layers.Conv2D(3, 1, name="classes"),
+            layers.Flatten(),
+        ]
+    )
+    im = nns.InstrumentedModel(model)
+    assert (output_layer(im).name, output_layer(im).units) == ("classes", 3)
+    assert list(neuron_layers(im)) == ["hidden"]
+    positions = keras.Sequential([keras.Input((4, 4, 1)), layers.Conv2D(3, 3), layers.Flatten()])
+    with pytest.raises(nns.UnsupportedLayerError, match="a unit for each class"):
+        output_layer(nns.InstrumentedModel(positions))
+
+
 def test_models_without_neurons_are_refused():
     model = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
     with pytest.raises(nns.UnsupportedLayerError, match="no layer with neurons"):

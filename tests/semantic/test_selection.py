@@ -78,6 +78,9 @@ def test_one_slicer_gives_what_the_functions_give(case):
     assert slicer.semantic_slice(0.9) == semantic_slice(im, x, y, "deeplift", 0.9)
     assert slicer.global_slice(0.3) == global_slice(im, x, y, "deeplift", 0.3)
     assert slicer.category_slice(0.3) == category_slice(im, x, y, "deeplift", 0.3)
+    centred = slicer.with_centred(True)
+    assert centred.semantic_slice(0.9) == semantic_slice(im, x, y, "deeplift", 0.9, centred=True)
+    assert centred.with_centred(False).semantic_slice(0.9) == slicer.semantic_slice(0.9)
 
 
 def test_slices_grow(case):
