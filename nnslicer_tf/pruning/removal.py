@@ -13,6 +13,7 @@ one. A neuron that is constant but not zero is not dead.
 Cost: a copy of the model and a pass over its weights.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ from nnslicer_tf.pruning._groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning._rebuild import rebuild
 from nnslicer_tf.pruning.masks import SLOTS, MaskPlan, read_mask, serialized
 
-__all__ = ["compact", "mask_units", "remove_units"]
+__all__ = ["compact", "compact_size", "mask_units", "remove_units"]
 
 Cuts = list[tuple[int, np.ndarray]]  # axis, what to keep of it
 
@@ -103,6 +104,31 @@ def compact(model: keras.Model) -> keras.Model:
             entries = {**_sizes(operation, kept), **_cut_masks(layer, cuts)}
             configs.setdefault(id(layer), {}).update(entries)
     return rebuild(im, values, configs)
+
+
+def compact_size(graph: ChannelGraph, groups: ChannelGroups) -> int:
+    """Return how many parameters `compact` would leave, without building the copy.
+
+    For those who try many masks: graph and groups do not depend on the weights.
+
+    Args:
+        graph: Of the masked model.
+        groups: Its `channel_groups`.
+    """
+    stays = _living(graph, groups)
+    kept = {name: stays[numbers] for name, numbers in groups.of.items()}
+    sizes: dict[int, int] = {}
+    for operation in graph.im.operations:
+        layer = operation.keras_layer
+        if isinstance(layer, layers.Layer):
+            cuts = _cuts(operation, kept)
+            for variable in layer.weights:
+                if id(variable) in cuts or id(variable) not in sizes:
+                    shape = list(variable.shape)
+                    for axis, keep in cuts.get(id(variable), ()):
+                        shape[axis] = int(keep.sum())
+                    sizes[id(variable)] = math.prod(shape)
+    return sum(sizes.values())
 
 
 def _living(graph: ChannelGraph, groups: ChannelGroups) -> np.ndarray:
