@@ -6,6 +6,7 @@ are the same.
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import keras
 import numpy as np
@@ -14,7 +15,10 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.pruning import remove_units
+from nnslicer_tf.pruning._channels import ChannelGraph
+from nnslicer_tf.pruning._groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning.masks import MaskPlan, check_masks
+from nnslicer_tf.pruning.removal import compact_size
 from nnslicer_tf.semantic.neurons import check_critical, neuron_layers
 
 __all__ = ["Masker", "restructure"]
@@ -56,6 +60,14 @@ class Masker:
         }
         return self.kernels(chosen)
 
+    def size(self, critical: Mapping[str, np.ndarray]) -> int:
+        """Return how many parameters the restructured model has, without building it.
+
+        Arguments and errors are those of `neurons`.
+        """
+        self.neurons(critical)
+        return compact_size(*self._channels)
+
     def kernels(self, keep: Mapping[str, np.ndarray]) -> keras.Model:
         """Return the working copy with masked kernels.
 
@@ -70,6 +82,11 @@ class Masker:
             weights[self._places[variable]] = value
         self._working.set_weights(weights)
         return self._working
+
+    @cached_property
+    def _channels(self) -> tuple[ChannelGraph, ChannelGroups]:
+        graph = ChannelGraph(InstrumentedModel(self._working))
+        return graph, channel_groups(graph)
 
 
 def restructure(model: keras.Model, critical: Mapping[str, np.ndarray]) -> keras.Model:

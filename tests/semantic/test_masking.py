@@ -20,8 +20,11 @@ def test_a_restructured_model_has_the_outputs_of_the_masked_one(name, seed):
     critical = CriticalNeurons({k: m if m.any() else ~m for k, m in masks.items()})
     x, _ = samples(model, 16)
     small = restructure(model, critical)
-    masked = Masker(model).neurons(critical)
+    masker = Masker(model)
+    masked = masker.neurons(critical)
     np.testing.assert_allclose(small(x), masked(x), rtol=1e-4, atol=1e-5)
+    assert masker.size({}) == model.count_params()
+    assert masker.size(critical) == small.count_params()
     assert small.count_params() < model.count_params()
     assert not np.allclose(masked(x), model(x), atol=1e-3)
 

@@ -11,7 +11,7 @@ import numpy as np
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.semantic.deeparc import layer_similarities, redundant_layers, remove_layers
 from nnslicer_tf.semantic.experiments.trial import Trial, first, of_classes
-from nnslicer_tf.semantic.masking import Masker, restructure
+from nnslicer_tf.semantic.masking import Masker
 from nnslicer_tf.semantic.neurons import CriticalNeurons
 from nnslicer_tf.semantic.selection import SemanticSlicer
 from nnslicer_tf.zoo import accuracy
@@ -72,12 +72,12 @@ class SlicedModel:
 
     def compression(self, critical: CriticalNeurons) -> float:
         """Return the share of the parameters that restructuring removes."""
-        return 1 - restructure(self.model, critical).count_params() / self.model.count_params()
+        return 1 - self.masker.size(critical) / self.model.count_params()
 
     def of_size(self, way: str, compression: float) -> CriticalNeurons:
         """Return the slice of a way whose compression rate is nearest to one asked for."""
         low, high, found = 0.0, 1.0, []
-        for _ in range(12):
+        for _ in range(16):
             middle = (low + high) / 2
             critical = self.slice(way, middle)
             rate = self.compression(critical)
