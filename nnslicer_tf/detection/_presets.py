@@ -16,7 +16,13 @@ from nnslicer_tf.detection._scores import (
     TreeDisagreement,
     runner_up_margin,
 )
-from nnslicer_tf.detection._slices import SliceVectors, convolutions, draw_columns, spread
+from nnslicer_tf.detection._slices import (
+    SliceVectors,
+    channel_statistics,
+    convolutions,
+    draw_columns,
+    spread,
+)
 from nnslicer_tf.detection._thresholds import fuse, p_values, two_sided
 from nnslicer_tf.detection._views import VIEWS, View
 from nnslicer_tf.errors import InvalidArgumentError
@@ -27,6 +33,8 @@ __all__ = ["JUDGES"]
 # The covariance of `ClassDistance` is a matrix of so many rows and columns at most.
 _DISTANCE_SYNAPSES = 2048
 _LOCAL_LAYERS = 5
+# Layers whose texture is judged: the first sees colours only, later ones the object.
+_TEXTURE_LAYERS = slice(1, 3)
 # Share of the normal inputs to learn from that only serve as reference of the p-values.
 _REFERENCE = 0.25
 
@@ -58,6 +66,34 @@ class _SingleScore:
 
     def _features(self, columns: np.ndarray) -> SliceVectors:
         return SliceVectors(self._slicer, self._kernels, columns, self._local)
+
+
+class _Texture:
+    """How unusual the strengths of a layer's channels are for the predicted class.
+
+    Args:
+        slicer: Slicer of the watched model.
+        kernel: Name of the layer's kernel.
+    """
+
+    def __init__(self, slicer: Slicer, kernel: str) -> None:
+        self._im, self._kernel = slicer.im, kernel
+        self._score = ClassDistance()
+
+    def learn(self, x: np.ndarray, rng: np.random.Generator) -> None:
+        logits = self._im.logits(x)
+        statistics = channel_statistics(self._im, self._kernel, x)
+        self._score.fit(statistics, logits.argmax(axis=1), logits.shape[1])
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        predicted = self._im.logits(x).argmax(axis=1)
+        return self._score(channel_statistics(self._im, self._kernel, x), predicted)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return self._score.arrays()
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        self._score.restore(arrays)
 
 
 class _LogitMargin:
@@ -141,8 +177,8 @@ class _Fused:
         p = {name: p_values(score, self._reference[name]) for name, score in scores.items()}
         local = [value for name, value in p.items() if name.startswith("local ")]
         margin = two_sided(scores["logits"], self._reference["logits"])
-        views = [[value] for name, value in p.items() if name.startswith("view ")]
-        return fuse([[p["distance"]], local, [margin], *views])
+        others = [[v] for name, v in p.items() if name.startswith(("view ", "texture "))]
+        return fuse([[p["distance"]], local, [margin], *others])
 
     def arrays(self) -> dict[str, np.ndarray]:
         arrays = {f"reference|{name}": scores for name, scores in self._reference.items()}
@@ -159,20 +195,24 @@ class _Fused:
 
 
 class _Stable(_Fused):
-    """The same and how the prediction holds when the image is flipped or shifted."""
+    """The same, how the prediction holds in views of the image, and the image's texture."""
 
     def __init__(
         self, slicer: Slicer, kernels: Sequence[str] | None, max_synapses: int, alpha: float
     ) -> None:
         if len(slicer.im.input_shape) != 3:
             raise InvalidArgumentError(
-                "The preset 'stable' flips and shifts images of shape (height, width, channels). "
+                "The preset 'stable' mirrors and shifts images of shape (height, width, "
+                "channels). "
                 f"The model's inputs have shape {slicer.im.input_shape}: take 'fused'."
             )
         super().__init__(slicer, kernels, max_synapses, alpha)
         for name, view in VIEWS.items():
             self._parts[f"view {name}"] = _ViewMargin(slicer, view, False)
             self._parts[f"view {name} change"] = _ViewMargin(slicer, view, True)
+        in_order = [name for name in slicer.im.kernels if name in convolutions(slicer.im)]
+        for name in in_order[_TEXTURE_LAYERS]:
+            self._parts[f"texture {name}"] = _Texture(slicer, name)
 
 
 def _paper(

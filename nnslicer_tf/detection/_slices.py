@@ -1,4 +1,4 @@
-"""Slices as feature vectors: dense, of a bounded number of synapses, in bounded memory."""
+"""What is known of inputs, as vectors: slices of a bounded number of synapses, statistics."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,12 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Criterion, Slicer
 
-__all__ = ["SliceVectors", "convolutions", "draw_columns", "spread"]
+__all__ = ["SliceVectors", "channel_statistics", "convolutions", "draw_columns", "spread"]
 
 # Samples that are sliced together: their sparse rows and dense vectors are held at once.
 _SAMPLES = 512
+# Added to standard deviations before their logarithm is taken: a channel may be constant.
+_SMALLEST_SPREAD = 1e-3
 
 
 class SliceVectors:
@@ -43,6 +45,31 @@ class SliceVectors:
             )
             vectors[rows] = slices.matrix[:, self.columns].toarray()
         return vectors
+
+
+def channel_statistics(im: InstrumentedModel, kernel: str, x: np.ndarray) -> np.ndarray:
+    """Return how strongly each channel of a weighted sum answers, `(N, 4 · channels)` float32.
+
+    Of each channel the mean, the logarithm of the standard deviation, the largest and the
+    smallest value over its positions: what the texture of an image does to a layer.
+
+    Args:
+        im: The model.
+        kernel: Name of the layer's kernel.
+        x: The inputs.
+    """
+    name = _operation(im, kernel)
+    parts = []
+    for captured in im.capture_batches(x, batch_size=_SAMPLES, of=[name]):
+        values = np.asarray(captured[name], np.float32)
+        values = values.reshape(len(values), -1, values.shape[-1])
+        spread = np.log(values.std(axis=1) + _SMALLEST_SPREAD)
+        parts.append(
+            np.concatenate(
+                [values.mean(axis=1), spread, values.max(axis=1), values.min(axis=1)], axis=1
+            )
+        )
+    return np.concatenate(parts)
 
 
 def convolutions(im: InstrumentedModel) -> list[str]:
@@ -80,6 +107,10 @@ def spread(items: Sequence[str], count: int) -> list[str]:
 
 
 def _local_criterion(im: InstrumentedModel, kernel: str) -> Criterion:
-    """Return the criterion of the first layer call that uses `kernel`."""
-    names = [o.name for o in im.operations if getattr(o.params, "name", None) == kernel]
-    return Criterion({names[0]: "all"}, until=names[0])
+    name = _operation(im, kernel)
+    return Criterion({name: "all"}, until=name)
+
+
+def _operation(im: InstrumentedModel, kernel: str) -> str:
+    """Return the first operation that uses a kernel."""
+    return next(o.name for o in im.operations if getattr(o.params, "name", None) == kernel)

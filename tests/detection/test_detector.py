@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras import layers
+from scipy import ndimage
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
@@ -16,6 +17,7 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf.baselines import EffectivePath, FeatureMap, FlagEverything, LogitMargin
 from nnslicer_tf.detection import PRESETS, SliceDetector, evaluate
 from nnslicer_tf.detection._scores import ClassDistance, RidgeMargin, TreeDisagreement
+from nnslicer_tf.detection._slices import channel_statistics
 from nnslicer_tf.detection._thresholds import fuse, p_values, threshold_at, two_sided
 from nnslicer_tf.detection._views import VIEWS
 from nnslicer_tf.detection.attacks import MNIST_ATTACKS, generate
@@ -135,21 +137,50 @@ def test_the_class_distance_against_its_formula(clusters):
 
 def test_views_against_indexing():
     x = np.arange(2 * 3 * 4 * 1, dtype=np.float32).reshape(2, 3, 4, 1)
-    (flipped,) = VIEWS["flip"](x)
-    assert flipped[1, 2, 0, 0] == x[1, 2, 3, 0]
     views = list(VIEWS["shift"](x))
     inner = {tuple(np.argwhere(v[0, :, :, 0] == x[0, 1, 1, 0])[0] - 1) for v in views}
     assert inner == {(0, 1), (1, 0), (-1, -1), (-1, 1)}
     assert all(v.shape == x.shape for v in views)
     down = next(v for v in views if v[0, 2, 1, 0] == x[0, 1, 1, 0])
     np.testing.assert_array_equal(down[:, 0], x[:, 0])
+    mirrored = list(VIEWS["mirror"](x))
+    for view, expected in zip(mirrored, VIEWS["shift"](x[:, :, ::-1]), strict=True):
+        np.testing.assert_array_equal(view, expected)
 
 
-def test_the_views_votes_are_added_to_the_fused_ones(fitted, fgsm):
+def test_zoomed_views_against_scipy():
+    x = np.random.default_rng(0).random((2, 7, 9, 3)).astype(np.float32)
+    for view, factor in zip(VIEWS["zoom"](x), (1.12, 0.9), strict=True):
+        rows, columns = ((np.arange(n) - (n - 1) / 2) / factor + (n - 1) / 2 for n in (7, 9))
+        places = np.meshgrid(rows, columns, indexing="ij")
+        for sample in range(2):
+            for channel in range(3):
+                expected = ndimage.map_coordinates(
+                    x[sample, :, :, channel], places, order=1, mode="nearest"
+                )
+                np.testing.assert_allclose(view[sample, :, :, channel], expected, atol=1e-5)
+        assert view.dtype == np.float32
+
+
+def test_channel_statistics_against_loops(slicer, normal):
+    im, x = slicer.im, normal[:3]
+    values = im.capture(x, of=["conv1"])["conv1"]
+    found = channel_statistics(im, "conv1", x)
+    channels = values.shape[-1]
+    assert found.shape == (3, 4 * channels)
+    for sample in range(3):
+        for channel in range(channels):
+            seen = values[sample, :, :, channel].astype(np.float64)
+            expected = [seen.mean(), np.log(seen.std() + 1e-3), seen.max(), seen.min()]
+            np.testing.assert_allclose(found[sample, channel::channels], expected, atol=1e-5)
+
+
+def test_the_votes_of_views_and_texture_are_added_to_the_fused_ones(fitted, fgsm):
     x, _ = fgsm
     fused, stable = fitted("fused")._judge, fitted("stable")._judge
-    scores = {name: part(x) for name, part in stable._parts.items() if name.startswith("view")}
-    assert len(scores) == 4
+    added = [name for name in stable._parts if name.startswith(("view ", "texture "))]
+    assert len(added) == 2 * len(VIEWS) + 1  # the model has two convolutions
+    scores = {name: stable._parts[name](x) for name in added}
     votes = [-np.log(p_values(score, stable._reference[name])) for name, score in scores.items()]
     np.testing.assert_allclose(stable(x), fused(x) + sum(votes))
 
@@ -160,7 +191,7 @@ def test_stability_needs_images():
     slicer = nns.Slicer(
         model_im := nns.InstrumentedModel(model), nns.Profile.from_data(model_im, x)
     )
-    with pytest.raises(InvalidArgumentError, match="flips and shifts images"):
+    with pytest.raises(InvalidArgumentError, match="mirrors and shifts images"):
         SliceDetector(slicer, "stable").fit(x)
 
 

@@ -5,11 +5,12 @@ and are written here as Foolbox attacks, one in a file (`jsma`, `adef`, `single_
 `local_search`). Importing this package does not import Foolbox, calling an entry of
 `ATTACKS` does.
 
-Adding an attack: subclass Foolbox's `Attack`, or `_array_attack.ArrayAttack` with one
-method `perturb(query, x, labels)`, and add a line to `ATTACKS`; or give `generate` an
-`AttackSpec` of your own.
+Adding an attack: subclass Foolbox's `Attack`, or `ArrayAttack` with one method
+`perturb(query, x, labels)`, and add a line to `ATTACKS`; or give `generate` an `AttackSpec`
+of your own.
 """
 
+from nnslicer_tf._lazy import lazy_exports
 from nnslicer_tf.detection.attacks._generate import AdversarialExamples, generate
 from nnslicer_tf.detection.attacks._logits import logits_model
 from nnslicer_tf.detection.attacks._table import (
@@ -23,8 +24,15 @@ __all__ = [
     "ATTACKS",
     "MNIST_ATTACKS",
     "AdversarialExamples",
+    "ArrayAttack",
     "AttackSpec",
+    "Query",
     "find_attack",
     "generate",
     "logits_model",
 ]
+
+# Lazy, since the base class is Foolbox's.
+__getattr__, _ = lazy_exports(
+    __name__, {"nnslicer_tf.detection.attacks._array_attack": ("ArrayAttack", "Query")}
+)
