@@ -6,10 +6,13 @@
 
 Every detector learns from the same normal training inputs. Each attack works on test
 images, the same for all; its successful examples and their originals are the test.
-Adversarial examples are kept in the working folder: an interrupted run goes on from there.
+Adversarial examples and the figures of finished detectors are kept in the working folder: an
+interrupted run goes on from there. Remove its `rows` after changing a detector's code.
 """
 
 import datetime
+import hashlib
+import json
 import os
 import platform
 import shlex
@@ -37,6 +40,7 @@ from nnslicer_tf.instrument.loading import load_model
 
 matplotlib.use("Agg")
 
+_RATE = 0.05
 _QUICK_ATTACKS = (
     *("FGSM_2", "FGSM_4", "FGSM_8", "DeepFoolLinf", "DeepFoolL2"),
     *("RPGD_2", "RPGD_4", "RPGD_8", "Spatial", "GaussianBlur"),
@@ -76,7 +80,7 @@ def main(
     attacks: Annotated[str, typer.Option(help="Names with commas; default: all 17.")] = "",
     methods: Annotated[str, typer.Option(help="Names with commas.")] = ",".join(_METHODS),
     theta: Annotated[float, typer.Option(help="Threshold of the slices.", min=0)] = 0.0,
-    false_positive_rate: Annotated[float, typer.Option(help="All but paper's rules.")] = 0.05,
+    false_positive_rate: Annotated[float, typer.Option(help="All but paper's rules.")] = _RATE,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     work: Annotated[Path, typer.Option(help="Folder of the examples.")] = Path("runs/detection"),
     results: Annotated[Path | None, typer.Option(help="Folder of the tables.")] = None,
@@ -91,6 +95,8 @@ def main(
     results = results or data_folder() / "results" / "detection"
     results.mkdir(parents=True, exist_ok=True)
     slug = f"{Path(model).stem}-{dataset}" + ("-quick" if quick else "")
+    if false_positive_rate != _RATE:
+        slug += f"-rate{false_positive_rate:g}"
 
     network = _network(model, dataset)
     scale = datasets.normalisation(dataset, normalise)
@@ -115,10 +121,20 @@ def main(
 
     im = nns.InstrumentedModel(network)
     slicer = nns.Slicer(im, nns.Profile.from_data(im, normal))
+    asked = {
+        "model": im.fingerprint,
+        "sizes": [len(normal), skip, images],
+        "attacks": sorted(pairs),
+        "detector": [theta, false_positive_rate, seed],
+    }
     parts = []
     for name, make in chosen.items():
-        detector = make(slicer, theta, false_positive_rate=false_positive_rate, rng=seed)
-        rows = evaluate(detector.fit(normal), pairs)
+        kept = _rows_file(work, name, asked)
+        if not kept.exists():
+            detector = make(slicer, theta, false_positive_rate=false_positive_rate, rng=seed)
+            with atomic_path(kept) as path:
+                evaluate(detector.fit(normal), pairs).to_csv(path, index=False)
+        rows = pd.read_csv(kept)
         print(f"{name}: {average(rows).round(3).to_dict()}", flush=True)
         parts.append(rows.assign(method=name))
     rows = pd.concat(parts, ignore_index=True)
@@ -132,6 +148,14 @@ def main(
     }
     _write(results, slug, _with_averages(rows), used)
     _plot(results / f"{slug}.png", rows)
+
+
+def _rows_file(work: Path, method: str, asked: dict[str, object]) -> Path:
+    """Return the file of a method's finished rows, by all that they depend on."""
+    digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+    folder = work / "rows"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{method.replace(' ', '_')}-{digest}.csv"
 
 
 def _names(text: str) -> list[str]:
