@@ -157,7 +157,9 @@ class Slicer:
                 afterwards; a run that was interrupted resumes there.
 
         Raises:
-            As `slice`; InvalidArgumentError also for unknown kernels or operations.
+            InvalidArgumentError: for unknown kernels or operations.
+            CriterionError, InputShapeError, NonFiniteActivationError: as `slice` does.
+            ProfileMismatchError, CorruptFileError, WorkerError: as `slice` does.
         """
         program = self._program(outputs)
         kernel_names = _chosen(kernels, program.kernels, "kernel")
