@@ -1,0 +1,84 @@
+"""Run the notebooks and write their outputs into them.
+
+    python notebooks/execute.py                # all
+    python notebooks/execute.py 03 05          # those whose names begin so
+
+Each runs in a kernel and an empty folder of its own. What changes from run to run without
+meaning anything (times, metadata) is left out, so that a diff shows changed results alone.
+"""
+
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+FOLDER = Path(__file__).parent
+TIMEOUT = 600
+_ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+# What TensorFlow and LiteRT tell of the machine, whatever the level of their logs.
+_LOG_LINE = re.compile(
+    r"WARNING: All log messages before absl|[IW]\d{4} |fully_quantize: |INFO: Created TensorFlow"
+)
+_METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+def paths() -> list[Path]:
+    """Return the notebooks in order."""
+    return sorted(FOLDER.glob("[0-9]*.ipynb"))
+
+
+def execute(notebook: NotebookNode) -> NotebookNode:
+    """Run all cells, from the first to the last; the outputs are put into the notebook.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: if a cell fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        client = NotebookClient(
+            notebook,
+            timeout=TIMEOUT,
+            kernel_name="python3",
+            coalesce_streams=True,
+            record_timing=False,
+            resources={"metadata": {"path": folder}},
+        )
+        client.execute(env=os.environ | _ENVIRONMENT)
+    return _clean(notebook)
+
+
+def _clean(notebook: NotebookNode) -> NotebookNode:
+    """Drop what says where and when a notebook was run."""
+    notebook.metadata = nbformat.from_dict(_METADATA)
+    for cell in notebook.cells:
+        cell.metadata = nbformat.from_dict({})
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if not _is_log(output)]
+    return notebook
+
+
+def _is_log(output: NotebookNode) -> bool:
+    """Whether an output has nothing but log lines of TensorFlow."""
+    if output.get("name") != "stderr":
+        return False
+    return all(_LOG_LINE.match(line) for line in output.text.splitlines() if line)
+
+
+def main(prefixes: list[str]) -> None:
+    """Execute the notebooks whose names begin with one of the prefixes, or all."""
+    for path in paths():
+        if not prefixes or path.name.startswith(tuple(prefixes)):
+            print(path.name, flush=True)
+            notebook = execute(nbformat.read(path, as_version=4))
+            nbformat.write(notebook, path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
