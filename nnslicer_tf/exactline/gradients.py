@@ -11,17 +11,22 @@ taken in batches, and memory does not grow with their number.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
+from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline._points import check_points
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.exactline.walk import LineWalker
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.gradients import GradientFunction
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 __all__ = [
     "RULES",
@@ -164,8 +169,8 @@ class Attributor:
             )
 
 
-@dataclass(frozen=True)
-class PathGradients:
+@dataclass(frozen=True, repr=False)
+class PathGradients(ShownAsTable):
     """The gradients of one logit on the parts of a line.
 
     Attributes:
@@ -177,6 +182,27 @@ class PathGradients:
     partition: LinearPartition
     target: int
     gradients: np.ndarray
+
+    def __repr__(self) -> str:
+        return f"PathGradients(logit {self.target} on {len(self.partition)} parts)"
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with a row a part: from, to, and the sum of its gradient's sizes."""
+        import pandas as pd
+
+        ratios, flat = self.partition.ratios, self.gradients.reshape(len(self.gradients), -1)
+        sizes = np.abs(flat).sum(axis=1)
+        return pd.DataFrame({"from": ratios[:-1], "to": ratios[1:], "gradient, L1": sizes})
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the exact integrated gradients over the input, which is an image.
+
+        Raises:
+            InvalidArgumentError: if the input is no image.
+        """
+        from nnslicer_tf.report import plot_over_image
+
+        return plot_over_image(self.exact(), self.partition.r, ax)
 
     def exact(self) -> np.ndarray:
         """Return the exact integrated gradients, `input shape`."""

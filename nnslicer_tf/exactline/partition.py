@@ -5,13 +5,19 @@ import zipfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nnslicer_tf._files import atomic_path
+from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 from nnslicer_tf.exactline import _kernels
 from nnslicer_tf.exactline.curve import TOLERANCE, Curve
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 __all__ = ["LinearPartition", "Regions"]
 
@@ -19,7 +25,7 @@ _ARRAYS = ("q", "r", "ratios", "outputs")
 
 
 @dataclass(frozen=True)
-class Regions:
+class Regions(ShownAsTable):
     """The parts of a segment with one class each.
 
     Attributes:
@@ -38,9 +44,24 @@ class Regions:
         place = np.searchsorted(self.ratios, ratio, side="right") - 1
         return self.labels[np.clip(place, 0, len(self.labels) - 1)]
 
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with a row a region: where it begins and ends, and its class."""
+        import pandas as pd
+
+        return pd.DataFrame({"from": self.ratios[:-1], "to": self.ratios[1:], "class": self.labels})
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the classes as a strip, cut at the exact boundaries."""
+        from nnslicer_tf.report import plot_regions
+
+        return plot_regions(self, ax)
+
+    def __repr__(self) -> str:
+        return f"Regions({len(self)} regions of the classes {sorted(set(self.labels.tolist()))})"
+
 
 @dataclass(frozen=True)
-class LinearPartition:
+class LinearPartition(ShownAsTable):
     """A segment cut so that the network is affine on every part.
 
     Attributes:
@@ -61,6 +82,24 @@ class LinearPartition:
 
     def __repr__(self) -> str:
         return f"LinearPartition({len(self)} parts, input shape {self.q.shape})"
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with a row an end of a part: its ratio, and the outputs there."""
+        import pandas as pd
+
+        outputs = self.outputs.reshape(len(self.ratios), -1)
+        columns = {f"output {i}": column for i, column in enumerate(outputs.T)}
+        return pd.DataFrame({"ratio": self.ratios, **columns})
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the outputs along the segment, with a tick at every end of a part.
+
+        Raises:
+            InvalidArgumentError: if the output is not a vector.
+        """
+        from nnslicer_tf.report import plot_line
+
+        return plot_line(self, ax=ax)
 
     @cached_property
     def points(self) -> np.ndarray:
