@@ -7,11 +7,17 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.dflare.domain import Mutation
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 __all__ = ["Deviation", "DeviationSet", "Outcome", "Status", "pack", "unpack"]
 
@@ -21,8 +27,8 @@ Status = str
 """`found`, `already_deviates` (the seed itself), `query_budget` or `timeout`."""
 
 
-@dataclass(frozen=True)
-class Deviation:
+@dataclass(frozen=True, repr=False)
+class Deviation(ShownAsTable):
     """An input on which the compressed model says something else than the original.
 
     Attributes:
@@ -39,6 +45,30 @@ class Deviation:
     seconds: float
     labels: tuple[int, int]
     trace: tuple[Mutation, ...] | None
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with a row a mutation of the trace: operator and parameters."""
+        import pandas as pd
+
+        rows = [{k: str(v) for k, v in asdict(m).items()} for m in self.trace or ()]
+        return pd.DataFrame(rows)
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the input, an image, titled with the two models' labels."""
+        from nnslicer_tf.report.figures import new_axes, show_image
+
+        ax = new_axes(ax)
+        show_image(ax, self.image)
+        ax.set_axis_off()
+        ax.set_title("{} for the original, {} compressed".format(*self.labels), fontsize=9)
+        return ax
+
+    def __repr__(self) -> str:
+        steps = "" if self.trace is None else f", {len(self.trace)} mutations"
+        return (
+            f"Deviation({self.labels[0]} for the original, {self.labels[1]} for the compressed "
+            f"model, {self.queries} queries, {self.seconds:.3g} s{steps})"
+        )
 
 
 @dataclass(frozen=True)
@@ -58,7 +88,7 @@ class Outcome:
     deviation: Deviation | None = None
 
 
-class DeviationSet:
+class DeviationSet(ShownAsTable):
     """The outcomes for a batch of seeds, in the seeds' order.
 
     Args:
@@ -132,6 +162,33 @@ class DeviationSet:
             "max_queries": _or_nan(np.max, queries),
             "distinct": len({image.tobytes() for image in self.images}),
         }
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with a row a seed: status, queries, seconds, both models' labels."""
+        import pandas as pd
+
+        labels = [o.deviation.labels if o.deviation else (None, None) for o in self.outcomes]
+        columns = {"status": self.status, "queries": self.queries, "seconds": self.seconds}
+        for which, name in enumerate(("original", "compressed")):
+            columns[name] = pd.array([pair[which] for pair in labels], dtype="Int64")
+        return pd.DataFrame(columns).rename_axis("seed").reset_index()
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw a histogram of the queries of the successful searches.
+
+        Raises:
+            InvalidArgumentError: if none succeeded.
+        """
+        from nnslicer_tf.report import plot_queries
+
+        return plot_queries(self.queries[self.found], ax=ax)
+
+    def __repr__(self) -> str:
+        queries = _or_nan(np.mean, self.queries[self.found])
+        return (
+            f"DeviationSet({int(self.found.sum())} found from {len(self)} seeds, "
+            f"{queries:.1f} queries on average)"
+        )
 
     def save(self, path: str | os.PathLike) -> None:
         """Write all outcomes to one `.npz` file, atomically."""
