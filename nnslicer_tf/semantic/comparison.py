@@ -6,10 +6,15 @@ that all compared curves have, divided by the range: the mean accuracy at equal 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Comparison", "area_under", "common_range", "compare", "paired"]
 
@@ -17,7 +22,7 @@ Curve = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(ShownAsTable):
     """Whether one method is better than another over the same repeats.
 
     Attributes:
@@ -32,6 +37,12 @@ class Comparison:
     p_value: float
     cohens_d: float
     repeats: int
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table of one row."""
+        import pandas as pd
+
+        return pd.DataFrame([vars(self)])
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> Comparison:

@@ -22,6 +22,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._progress import track
+from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning import apply_masks
@@ -29,6 +30,7 @@ from nnslicer_tf.semantic.masking import Masker
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 __all__ = [
     "COMPRESSORS",
@@ -102,7 +104,7 @@ COMPRESSORS: dict[str, Callable[[Kernels, float], Masks]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Compression:
+class Compression(ShownAsTable):
     """What iterated compression came to.
 
     Attributes:
@@ -126,6 +128,16 @@ class Compression:
 
         numbers = range(1, len(self.history) + 1)
         return pd.DataFrame({"iteration": numbers, "accuracy": self.history})
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the accuracy after each iteration; a dashed line marks the last one kept."""
+        from nnslicer_tf.report.figures import new_axes
+
+        ax = new_axes(ax)
+        ax.plot(range(1, len(self.history) + 1), self.history, marker="o")
+        ax.axvline(self.iterations, color="grey", linestyle="--", linewidth=0.8)
+        ax.set(xlabel="iteration", ylabel="accuracy", title=f"{self.rate:.1%} removed")
+        return ax
 
     def __repr__(self) -> str:
         return (

@@ -24,11 +24,13 @@ import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._layout import DEPTHWISE, OUTPUTS_INPUTS
+from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 __all__ = ["CriticalNeurons", "NeuronLayer", "neuron_layers", "output_layer"]
 
@@ -76,7 +78,7 @@ class NeuronLayer:
         return tuple((variable, axis) for variable, axis in found if variable is not None)
 
 
-class CriticalNeurons(Mapping[str, np.ndarray]):
+class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
     """Chosen neurons: layer's name → bool array `(units,)`, True for the critical ones.
 
     Args:
@@ -152,6 +154,14 @@ class CriticalNeurons(Mapping[str, np.ndarray]):
                 "share": [float(mask.mean()) for mask in self.values()],
             }
         )
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw a bar for every layer: the share of its neurons that is critical."""
+        from nnslicer_tf.report import plot_bars
+
+        ax = plot_bars(self.to_frame().set_index("layer")[["share"]], ax)
+        ax.set(ylim=(0, 1), ylabel="share of neurons critical")
+        return ax
 
     def save(self, path: str | os.PathLike) -> None:
         """Write an .npz file of a few kilobytes, without pickle."""
