@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 
@@ -20,7 +21,7 @@ Scores = dict[str, np.ndarray]
 _FORMAT = "nnslicer_tf class scores 1"
 
 
-class ClassScores(Mapping[int, Scores]):
+class ClassScores(ShownAsTable, Mapping[int, Scores]):
     """The scores of each class: class → kernel name → array of the kernel's shape.
 
     Args:
