@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._random import as_generator
+from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
@@ -76,7 +77,7 @@ class Attacker:
 
 
 @dataclass(frozen=True)
-class AttackReport:
+class AttackReport(ShownAsTable):
     """What attackers with different budgets reach.
 
     Attributes:
@@ -99,9 +100,9 @@ class AttackReport:
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw accuracy on the target classes and on all by budget."""
-        import matplotlib.pyplot as plt
+        from nnslicer_tf.report.figures import new_axes
 
-        ax = ax or plt.figure(layout="constrained").subplots()
+        ax = new_axes(ax)
         for which in ("targets", "all"):
             ax.plot(self.budgets, [f[which] for f in self.figures], marker="o", label=which)
         ax.set_xscale("log")
