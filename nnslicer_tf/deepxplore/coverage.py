@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
-from nnslicer_tf._tables import text_table
+from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.deepxplore.neurons import Neurons
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
@@ -29,7 +29,7 @@ __all__ = ["Coverage", "NeuronCoverage"]
 _FORMAT = "nnslicer_tf coverage 1"
 
 
-class Coverage(ABC):
+class Coverage(ShownAsTable, ABC):
     """What a set of inputs covers of a model: a mask for every operation.
 
     Args:
@@ -165,9 +165,9 @@ class Coverage(ABC):
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw a bar for every operation: the covered share of its items."""
-        from matplotlib import pyplot
+        from nnslicer_tf.report.figures import new_axes
 
-        ax = ax or pyplot.gca()
+        ax = new_axes(ax)
         shares = self.per_operation()
         ax.barh(list(shares), list(shares.values()))
         ax.invert_yaxis()

@@ -12,15 +12,19 @@ Memory of k-multisection coverage: `sections` bytes for every neuron.
 import hashlib
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.deepxplore.coverage import Coverage
 from nnslicer_tf.deepxplore.neurons import Neurons
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "BoundaryCoverage",
@@ -33,7 +37,7 @@ __all__ = [
 _FORMAT = "nnslicer_tf neuron ranges 1"
 
 
-class NeuronRanges:
+class NeuronRanges(ShownAsTable):
     """The least and the largest output of every neuron on a data set.
 
     Attributes:
@@ -121,6 +125,21 @@ class NeuronRanges:
         low = {name: arrays[f"low{i}"] for i, name in enumerate(names)}
         high = {name: arrays[f"high{i}"] for i, name in enumerate(names)}
         return cls(Neurons(im, header["granularity"], names), low, high)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with a row an operation: neurons, least and largest output."""
+        import pandas as pd
+
+        rows = [
+            {
+                "operation": name,
+                "neurons": low.size,
+                "least": float(low.min()),
+                "largest": float(self.high[name].max()),
+            }
+            for name, low in self.low.items()
+        ]
+        return pd.DataFrame(rows)
 
     def __repr__(self) -> str:
         name = self.neurons.im.model.name

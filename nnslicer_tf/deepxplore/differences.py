@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.deepxplore.coverage import Coverage
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ __all__ = ["Differences"]
 _FORMAT = "nnslicer_tf differences 1"
 
 
-class Differences:
+class Differences(ShownAsTable):
     """Difference-inducing inputs, one a row, in the order in which they were found.
 
     Args:
