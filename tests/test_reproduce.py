@@ -1,0 +1,272 @@
+"""The catalogue of tables, the app that runs and reports them, and the headlines."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib import pyplot
+
+from nnslicer_tf import InstrumentedModel, zoo
+from nnslicer_tf._files import data_folder
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.report import read_table, save_figure
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "apps"))
+
+import _catalogue as catalogue  # noqa: E402
+import _headlines as headlines  # noqa: E402
+import reproduce  # noqa: E402
+
+IDS = [entry.id for entry in catalogue.CATALOGUE]
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def kept(folder, name, command, *rows, head=""):
+    """A result table on file."""
+    text = f"# command: {command}\n# date: 2026-01-02\n{head}" + "\n".join(rows) + "\n"
+    return write(folder / name, text)
+
+
+def the(name):
+    return next(entry for entry in catalogue.CATALOGUE if entry.id == name)
+
+
+def status(folder, name):
+    return reproduce.status(the(name), reproduce.found(folder, the(name).tables), folder)
+
+
+# The catalogue ----------------------------------------------------------------------------
+
+
+def test_every_entry_is_one_of_a_paper():
+    assert len(set(IDS)) == len(IDS)
+    assert {entry.part for entry in catalogue.CATALOGUE} == set(catalogue.PAPERS)
+    for entry in catalogue.CATALOGUE:
+        assert bool(entry.command) != bool(entry.without), entry.id
+        assert not entry.command or (entry.minutes > 0 and entry.needs), entry.id
+
+
+@pytest.mark.parametrize(
+    ("paper", "tables", "figures"),
+    [("nnslicer", 4, 5), ("neusemslice", 8, 6), ("dflare", 10, 8), ("exactline", 4, 5)],
+)
+def test_all_tables_and_figures_of_the_papers_are_there(paper, tables, figures):
+    names = [f"table{i + 1}" for i in range(tables)] + [f"figure{i + 1}" for i in range(figures)]
+    assert {f"{paper}/{name}" for name in names} <= set(IDS)
+
+
+def test_the_papers_files_are_those_of_the_catalogue():
+    folder = data_folder() / "paper"
+    named = {name for entry in catalogue.CATALOGUE for name in entry.paper}
+    assert named == {path.relative_to(folder).as_posix() for path in folder.rglob("*.csv")}
+    for name in named:
+        first, *rest = (folder / name).read_text().splitlines()
+        assert re.search(r"# .{5,}(20\d\d|https://)", first), name
+        assert len({len(pd.read_csv(folder / name, comment="#").columns)}) == 1 and len(rest) > 1
+
+
+def test_commands_are_of_scripts_that_are_there():
+    for entry in catalogue.CATALOGUE:
+        if entry.command:
+            script, *arguments = entry.command.split()
+            text = (ROOT / script).read_text()
+            options = [a for a in (*arguments, *entry.trial.split()) if a.startswith("--")]
+            for option in options:
+                word = option.removeprefix("--").replace("-", "_")
+                assert option in text or re.search(rf"\b{word}: ", text), (entry.id, option)
+
+
+# Status -----------------------------------------------------------------------------------
+
+
+def test_status_says_how_much_was_measured(tmp_path):
+    assert status(tmp_path, "nnslicer/figure3") == "not measured"
+    rows = ("method,ratio,targets", "NNSlicer,0.5,0.9")
+    few = "# sets: 8 sets of 4 target classes\n"
+    kept(tmp_path, "pruning/figure3.csv", "python apps/p.py --quick", *rows, head=few)
+    assert status(tmp_path, "nnslicer/figure3") == "quick only (2026-01-02)"
+    kept(tmp_path, "pruning/figure3.csv", "python apps/p.py", *rows, head=few)
+    said = "partly (2026-01-02): 8 of 210 sets of target classes"
+    assert status(tmp_path, "nnslicer/figure3") == said
+    kept(tmp_path, "pruning/figure3.csv", "python apps/p.py", *rows, head=few.replace("8", "210"))
+    assert status(tmp_path, "nnslicer/figure3") == "measured (2026-01-02)"
+    assert status(tmp_path, "nnslicer/figure1") == "an illustration"
+
+
+def test_status_counts_rows_files_and_seeds(tmp_path):
+    attacks = [f"m,A{i},1" for i in range(17)] + ["m,Average,1"]
+    head = "# attacked images: test[0:200]\n# normal inputs: 3000 of train\n"
+    rows = ("method,attack,f1", *attacks)
+    kept(tmp_path, "detection/resnet10-cifar10.csv", "python apps/d.py", *rows, head=head)
+    said = "200 of 500 attacked images, 3,000 of 10,000 normal inputs"
+    assert status(tmp_path, "nnslicer/table4") == f"partly (2026-01-02): {said}"
+    for number, setting in enumerate(("mlp-mnist", "alexnet-cifar10"), start=1):
+        head = "# seeds: 0 … 4\n# sizes: 50000 training images\n"
+        kept(tmp_path, f"semantic/table7-{setting}.csv", "python a.py", "x", "1", head=head)
+        kept(tmp_path, f"semantic/table7-{setting}-runs.csv", "python a.py", "x", "1")
+        said = f"partly (2026-01-02): {number} of 6 models and data sets"
+        assert status(tmp_path, "neusemslice/table7") == said
+
+
+def test_figures_alone_are_measured_too(tmp_path):
+    assert status(tmp_path, "exactline/figure4") == "not measured"
+    write(tmp_path / "exactline" / "linearity_ticks.png", "")
+    assert status(tmp_path, "exactline/figure4") == "measured"
+
+
+def test_a_spoilt_file_is_left_out(tmp_path, capsys):
+    write(tmp_path / "pruning" / "figure3.csv", "")
+    assert status(tmp_path, "nnslicer/figure3") == "not measured"
+    assert "holds no result table" in capsys.readouterr().err
+
+
+# Running ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", [e for e in catalogue.CATALOGUE if e.command], ids=lambda e: e.id)
+def test_a_trial_writes_into_its_own_folder(entry, tmp_path):
+    command = reproduce.command_of(entry, True, tmp_path)
+    assert "data/results" not in " ".join(command)
+    assert command[0] == entry.command.split()[0]
+    if entry.id != "models/zoo":  # its trials go to runs/
+        assert any(part.startswith(str(tmp_path / entry.id)) for part in command)
+    assert reproduce.command_of(entry, False, tmp_path) == entry.command.split()
+
+
+def test_run_hands_on_the_command_and_its_exit_status(monkeypatch, tmp_path):
+    from typer.testing import CliRunner
+
+    seen = []
+
+    def fake(command, **options):
+        seen.append(command)
+        return subprocess.CompletedProcess(command, 3)
+
+    monkeypatch.setattr(subprocess, "run", fake)
+    arguments = ["run", "exactline/figure2", "--quick", "--trials", str(tmp_path), "--"]
+    done = CliRunner().invoke(reproduce.app, [*arguments, "--networks", "there"])
+    assert done.exit_code == 3
+    folder = tmp_path / "exactline" / "figure2"
+    expected = ["apps/analyse_lines.py", "acas", "--quick", "--results", str(folder)]
+    assert seen == [[sys.executable, *expected, "--networks", "there"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("nnslicer/table9", "There is no 'nnslicer/table9'"), ("nnslicer/figure1", "an illustration")],
+)
+def test_what_cannot_be_run_is_refused(name, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        reproduce.entry_of(name)
+
+
+# The report -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def results(tmp_path):
+    folder = tmp_path / "results"
+    rows = ("method,ratio,targets", "NNSlicer (targeted),0.6,0.36")
+    rows += ('"NNSlicer (targeted), ours",0.6,0.899',)
+    kept(folder, "pruning/figure3.csv", "python apps/p.py", *rows, head="# sets: 8 sets\n")
+    figure = pyplot.figure(figsize=(1, 1))
+    save_figure(figure, folder / "pruning" / "figure3.png", dpi=20)
+    save_figure(pyplot.figure(figsize=(1, 1)), folder / "other" / "more.png", dpi=20)
+    return folder
+
+
+def test_the_report_has_everything(results, tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce, "fingerprints", lambda: pd.DataFrame({"weights": ["w.h5"]}))
+    readme = write(tmp_path / "README.md", "Top\n<!-- headline -->\nold\n<!-- /headline -->\nEnd\n")
+    trials = tmp_path / "trials"
+    kept(trials, "nnslicer/table3/slicing.csv", "python apps/b.py --quick", "model,ms", "lenet,0.5")
+    output = results / "report"
+    reproduce.report(results=results, trials=trials, output=output, readme=readme)
+    html, markdown = ((output / f"report.{kind}").read_text() for kind in ("html", "md"))
+    for text in (html, markdown):
+        for name in IDS:
+            assert f"{name}: {the(name).title}" in text.replace("&#x27;", "'").replace("&amp;", "&")
+        for said in ("python apps/p.py", "8 of 210 sets", "NNSlicer (targeted), ours", "w.h5"):
+            assert said in text
+        assert "high only below" in text  # the paper's table
+        assert "Fresh trials" in text and "nnslicer/table3/slicing (a trial)" in text
+    assert html.count("data:image/png;base64") == 2 and "<script" not in html
+    assert "](../pruning/figure3.png)" in markdown and "](../other/more.png)" in markdown
+    text = readme.read_text()
+    assert text.startswith("Top\n<!-- headline -->\n| result |") and text.endswith("-->\nEnd\n")
+    assert "old" not in text and "[report.md](results/report/report.md)" in text
+    assert "36.0% | about 80 % (at 55 %) | no |" in text
+    assert "89.9% | about 80 % (at 55 %) | yes |" in text
+
+
+def test_the_readme_needs_its_marks(results, tmp_path):
+    readme = write(tmp_path / "README.md", "<!-- /headline --> <!-- headline -->")
+    with pytest.raises(InvalidArgumentError, match="once, in order"):
+        reproduce.report(results=results, trials=tmp_path, output=tmp_path / "o", readme=readme)
+    assert not list(tmp_path.glob("o/*"))
+
+
+def test_models_have_fingerprints(monkeypatch, tmp_path):
+    weights = data_folder() / "weights" / "digits_cnn-digits.weights.h5"
+    copy = tmp_path / "weights" / weights.name
+    copy.parent.mkdir()
+    copy.write_bytes(weights.read_bytes())
+    write(tmp_path / "weights" / "inner" / "a-b.weights.h5", "x")
+    monkeypatch.setattr(reproduce, "data_folder", lambda: tmp_path)
+    table = reproduce.fingerprints().set_index("weights")
+    expected = InstrumentedModel(zoo.load("digits_cnn")).fingerprint[:16]
+    assert table.loc[weights.name, "fingerprint"] == expected
+    x = "2d711642b726b044"  # of "x", by sha256sum
+    assert table.loc["inner/a-b.weights.h5"].tolist() == [x, ""]
+
+
+# Headlines --------------------------------------------------------------------------------
+
+
+def table(tmp_path, *rows):
+    return read_table(kept(tmp_path, "t.csv", "python a.py", *rows))
+
+
+def test_headlines_of_what_is_not_there_are_left_out(tmp_path):
+    assert headlines.headlines({}) == []
+    assert headlines.headlines({"pruning/figure3": table(tmp_path, "a", "1")}) == []
+
+
+def test_detection_is_beside_the_papers(tmp_path):
+    rows = ("method,attack,f1,paper_f1", "fused,A,0.9,0.9", "fused,Average,0.92,0.91")
+    rows += ("logit margin,Average,0.99,", "stable,Average,0.5,0.91")
+    (row,) = headlines.headlines({"detection/lenet5-mnist": table(tmp_path, *rows)})
+    assert row.here == "fused 0.92, stable 0.50"
+    assert (row.published, row.reached, row.entry) == ("0.91", True, "nnslicer/table4")
+    assert "over 1 attacks" in row.what
+
+
+def test_times_are_beside_the_papers(tmp_path):
+    rows = ("model,backward ms", "lenet,0.66", "resnet18,99999")
+    found = headlines.headlines({"benchmarks/slicing": table(tmp_path, *rows)})
+    assert [(row.here, row.published, row.reached) for row in found] == [
+        ("0.66", "300", True),
+        ("1e+05", "40,400", False),
+    ]
+
+
+def test_missed_goals_are_shown(tmp_path):
+    rows = ("method,budget,targets", "NNSlicer,1000,0.294", "NNSlicer,2000,0.09")
+    (row,) = headlines.headlines({"protection/figure5": table(tmp_path, *rows)})
+    assert row.reached is False and row.here == "29.4% (1,000 images), 9.0% (2,000 images)"
+    shown = headlines.headline_table([row])
+    assert shown["as good"].tolist() == ["no"]
+
+
+def test_headlines_lead_to_the_catalogue():
+    found = headlines.headlines(reproduce.tables_by_name(data_folder() / "results"))
+    assert found and {row.entry for row in found} <= set(IDS)
