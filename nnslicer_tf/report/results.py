@@ -102,7 +102,8 @@ def _read_json(path: Path, text: str) -> "tuple[dict[str, str], pd.DataFrame]":
     frame = pd.DataFrame.from_dict(json.loads(text)["models"], orient="index")
     frame = frame.rename_axis("model").reset_index()
     beside = path.with_suffix(".md")
-    return _head([beside.read_text().partition("```")[0]] if beside.exists() else []), frame
+    above = beside.read_text().partition("```")[0].splitlines() if beside.exists() else []
+    return _head(line for line in above if not line.startswith("#")), frame
 
 
 def _head(lines: Iterable[str]) -> dict[str, str]:

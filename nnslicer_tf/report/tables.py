@@ -60,4 +60,4 @@ def markdown_table(table: "pd.DataFrame") -> str:
 
 
 def _cell(value: object) -> str:
-    return cell_text(value).replace("|", "\\|")
+    return cell_text(value).replace("|", "\\|").replace("\n", " ")
