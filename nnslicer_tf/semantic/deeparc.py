@@ -106,7 +106,9 @@ def remove_layers(
     return copy
 
 
-def _again(layer: keras.layers.Layer) -> keras.layers.Layer:
+def _again(layer: Any) -> Any:
+    if not isinstance(layer, keras.layers.Layer):  # `x + y` has nothing to copy
+        return layer
     return type(layer).from_config(layer.get_config())
 
 

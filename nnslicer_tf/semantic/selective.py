@@ -114,8 +114,10 @@ def train_neurons(
         if id(theirs) in masks
     }
     logits = im.logit_operation in im.output_operations
+    selective = selective_optimizer(optimizer or keras.optimizers.Adam(), by_variable)
+    selective.build(learner.trainable_variables)  # else the first step is compiled twice
     learner.compile(
-        selective_optimizer(optimizer or keras.optimizers.Adam(), by_variable),
+        selective,
         keras.losses.SparseCategoricalCrossentropy(from_logits=logits),
         jit_compile=False,
     )
@@ -210,7 +212,9 @@ class _SteadyNormalization(keras.layers.BatchNormalization):
         return super().call(inputs, training=False, mask=mask)
 
 
-def _steady(layer: keras.layers.Layer) -> keras.layers.Layer:
+def _steady(layer: Any) -> Any:
+    if not isinstance(layer, keras.layers.Layer):  # `x + y` has nothing to copy
+        return layer
     is_norm = type(layer) is keras.layers.BatchNormalization
     kind = _SteadyNormalization if is_norm else type(layer)
     copy = kind.from_config(layer.get_config())

@@ -115,11 +115,12 @@ def test_restructuring_saves_iterations(trial):
 
 
 def test_readaptation(trial):
-    chosen = ("Fully Training", "NeuSemSlice, centred", "NeuSemSlice, centred+DeepArc")
+    chosen = ("Fully Training", "NeuSemSlice, centred+DeepArc")
+    trial = replace(trial, held_out=experiments.first(trial.held_out, 120))
     rows = pd.DataFrame(experiments.readapt_rows(trial, "taylor", 0.1, epochs=2, methods=chosen))
     by_method = rows.set_index(["attack", "method"])
     assert (by_method.TPR[("FGSM", "Fully Training")] == 1).all()
-    assert by_method.TPR[("PGD", "NeuSemSlice, centred")] < 1
+    assert by_method.TPR[("PGD", "NeuSemSlice, centred+DeepArc")] < 1
     assert (by_method["attacked before"] < by_method.RA).all()
     # With many steps an attack is at least as strong as with one.
     before = rows.groupby("attack")["attacked before"].first()
@@ -134,13 +135,13 @@ def beginner(parts):
 
 
 def test_development_of_two_tasks(beginner):
-    methods = ("Retrain", "Replay 100%", "NeuSemSlice, centred", "NeuSemSlice, centred, sealed")
+    methods = ("Replay 100%", "NeuSemSlice, centred", "NeuSemSlice, centred, sealed")
     tasks = (range(3), range(3, 10))
-    rows = experiments.develop_rows(beginner, tasks, "taylor", epochs=20, methods=methods)
+    rows = experiments.develop_rows(beginner, tasks, "taylor", 0.05, 150, methods)
     found = pd.DataFrame(rows).set_index("method")
     assert list(found.index) == ["Original", *methods]
     assert found.TaskB["Original"] == 0
-    assert found.TaskA["Replay 100%"] > found.TaskA["Retrain"] + 0.1
+    assert found.TaskA["Replay 100%"] > found.TaskA["NeuSemSlice, centred"]
     assert (found.TaskB[1:] > 0.5).all()
     np.testing.assert_allclose(found.Avg, (found.TaskA + found.TaskB) / 2)
     # What the critical neurons compute alone does not change.
@@ -152,7 +153,7 @@ def test_development_of_two_tasks(beginner):
 def test_development_of_three_tasks(beginner):
     methods = ("Global+Replay 10%", "NeuSemSlice+Replay 10%")
     tasks = experiments.split_classes(10, 3)
-    rows = experiments.develop_rows(beginner, tasks, "taylor", epochs=20, methods=methods)
+    rows = experiments.develop_rows(beginner, tasks, "taylor", 0.05, 150, methods)
     found = pd.DataFrame(rows).set_index("method")
     assert list(found.index) == ["Original", "NeuSemSlice+Replay 10%"]
     assert found["TaskA known"].min() > 0.9
