@@ -51,18 +51,28 @@ def selective_optimizer(
             variables = (
                 self._trainable_variables
                 if trainable_variables is None
-                else (list(trainable_variables))
+                else list(trainable_variables)
             )
-            free = [_tensor(masks.get(id(variable)), variable) for variable in variables]
-            before = [keras.ops.copy(variable.value) for variable in variables]
             masked = [
-                gradient if gradient is None else keras.ops.where(f, gradient, 0.0)
-                for f, gradient in zip(free, grads, strict=True)
+                gradient if gradient is None else keras.ops.where(_free(v), gradient, 0.0)
+                for v, gradient in zip(variables, grads, strict=True)
             ]
+            before = _copies(variables)
             result = super().apply(masked, trainable_variables)
-            for f, variable, old in zip(free, variables, before, strict=True):
-                variable.assign(keras.ops.where(f, variable.value, old))
+            _give_back(variables, before)
             return result
+
+        def finalize_variable_values(self, var_list: list) -> None:
+            before = _copies(var_list)
+            super().finalize_variable_values(var_list)  # of a moving average of the weights
+            _give_back(var_list, before)
+
+    def _free(variable: Any) -> Any:
+        return _tensor(masks.get(id(variable)), variable)
+
+    def _give_back(variables: list, before: list) -> None:
+        for variable, old in zip(variables, before, strict=True):
+            variable.assign(keras.ops.where(_free(variable), variable.value, old))
 
     Selective.__name__ = f"Selective{kind.__name__}"
     return Selective.from_config(optimizer.get_config())
@@ -236,6 +246,10 @@ def _batches(
         order = generator.permutation(count)
         for start in range(0, count, batch_size):
             yield order[start : start + batch_size]
+
+
+def _copies(variables: list) -> list:
+    return [keras.ops.copy(variable.value) for variable in variables]
 
 
 def _tensor(mask: np.ndarray | None, variable: Any) -> Any:

@@ -102,14 +102,16 @@ def test_the_free_parameters_follow_the_plain_gradient():
         np.testing.assert_allclose(np.asarray(after), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_selective_optimizer_in_a_users_own_training():
+@pytest.mark.parametrize("average", [False, True])
+def test_selective_optimizer_in_a_users_own_training(average):
     model = make("perceptron")
     before = model.get_weights()
     x, y = samples(model, 30)
     kernel = model.get_layer("b").kernel
     mask = np.zeros(kernel.shape, bool)
     mask[2] = True
-    chosen = selective_optimizer(optimizers.Adam(0.1, weight_decay=0.1), {id(kernel): mask})
+    adam = optimizers.Adam(0.1, weight_decay=0.1, use_ema=average, ema_momentum=0.7)
+    chosen = selective_optimizer(adam, {id(kernel): mask})
     model.compile(chosen, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(x, y, epochs=2, verbose=0)
     for variable, old in zip(model.weights, before, strict=True):
