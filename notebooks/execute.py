@@ -1,7 +1,7 @@
 """Run the notebooks and write their outputs into them.
 
-    python notebooks/execute.py                # all
-    python notebooks/execute.py 03 05          # those whose names begin so
+    python notebooks/execute.py                        # all
+    python notebooks/execute.py notebooks/03*.ipynb
 
 Each runs in a kernel and an empty folder of its own. What changes from run to run without
 meaning anything (times, metadata) is left out, so that a diff shows changed results alone.
@@ -28,11 +28,6 @@ _METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-
-
-def paths() -> list[Path]:
-    """Return the notebooks in order."""
-    return sorted(FOLDER.glob("[0-9]*.ipynb"))
 
 
 def execute(notebook: NotebookNode) -> NotebookNode:
@@ -71,14 +66,13 @@ def _is_log(output: NotebookNode) -> bool:
     return all(_LOG_LINE.match(line) for line in output.text.splitlines() if line)
 
 
-def main(prefixes: list[str]) -> None:
-    """Execute the notebooks whose names begin with one of the prefixes, or all."""
-    for path in paths():
-        if not prefixes or path.name.startswith(tuple(prefixes)):
-            print(path.name, flush=True)
-            notebook = execute(nbformat.read(path, as_version=4))
-            nbformat.write(notebook, path)
+def main(paths: list[Path]) -> None:
+    """Execute notebooks in place."""
+    for path in paths:
+        print(path.name, flush=True)
+        notebook = execute(nbformat.read(path, as_version=4))
+        nbformat.write(notebook, path)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main([Path(name) for name in sys.argv[1:]] or sorted(FOLDER.glob("*.ipynb")))
