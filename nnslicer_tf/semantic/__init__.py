@@ -6,7 +6,8 @@
     wider = develop(model, critical, new_x, new_y, learned=range(5))  # train the others
 
 `SemanticSlicer` tries many thresholds at the price of one; `METRICS` are the contribution
-metrics; `deeparc` is the layer-level baseline; `compress` iterates one of `COMPRESSORS`.
+metrics; `deeparc` is the layer-level baseline; `compress` iterates one of `COMPRESSORS`;
+`semantic.experiments` measures what the paper does.
 """
 
 from nnslicer_tf.semantic.comparison import Comparison, area_under, compare, paired
