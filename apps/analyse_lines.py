@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import keras
 import numpy as np
@@ -39,9 +39,7 @@ from nnslicer_tf.exactline import (
     training,
 )
 from nnslicer_tf.exactline.gradients import RULES
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from nnslicer_tf.report import plot_ticks, save_figure
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -145,7 +143,7 @@ def _draw_acas(
     plots.legend(figure, acas.ADVISORIES)
     figure.supxlabel(f"ft to the right of the ownship ({network.stem})", fontsize=9)
     figure.supylabel("ft ahead of the ownship, which flies upwards", fontsize=9)
-    _save(figure, path)
+    save_figure(figure, path, dpi=120)
 
 
 def _acas_grid(count: int, reach: float, speed: float) -> tuple[np.ndarray, np.ndarray]:
@@ -251,7 +249,7 @@ def _draw_attributions(table: pd.DataFrame, path: Path) -> None:
     largest = table[list(RULES)].max().max()
     ticks = [tick for tick in (5, 10, 20, 50, 100, 200, 500, 1_000) if tick <= 1.2 * largest]
     axes[1].set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-    _save(figure, path)
+    save_figure(figure, path, dpi=120)
 
 
 @app.command("linearity")
@@ -329,7 +327,7 @@ def _draw_linearity(table: pd.DataFrame, path: Path) -> None:
     axes[0].axvline(1, color="#bdbdbd", zorder=0)
     errors = {" ".join(key): 100 * g.fgsm_gradient_error for key, g in groups}
     plots.plot_boxes(axes[1], errors, "gradient error along FGSM lines, %")
-    _save(figure, path)
+    save_figure(figure, path, dpi=120)
 
 
 def _draw_ticks(seed: int, path: Path) -> None:
@@ -347,10 +345,8 @@ def _draw_ticks(seed: int, path: Path) -> None:
                 }
                 for direction, end in ends.items():
                     lines[f"{dataset} {method}, {direction}"] = walker.line(data.x[0], end)
-    plt = _pyplot()
-    figure, axes = plt.subplots(figsize=(9, 0.7 + 0.4 * len(lines)), layout="constrained")
-    plots.plot_ticks(axes, lines)
-    _save(figure, path)
+    _pyplot()
+    save_figure(plot_ticks(lines).figure, path, dpi=120)
 
 
 @app.command()
@@ -445,11 +441,6 @@ def _pyplot() -> ModuleType:
     import matplotlib.pyplot as plt
 
     return plt
-
-
-def _save(figure: "Figure", path: Path) -> None:
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=120)
 
 
 def _provenance(seed: int | None) -> dict:

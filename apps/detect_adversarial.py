@@ -37,6 +37,7 @@ from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, find_attack, g
 from nnslicer_tf.detection.evaluation import FIGURES, average
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.loading import load_model
+from nnslicer_tf.report import save_figure
 
 matplotlib.use("Agg")
 
@@ -239,9 +240,7 @@ def _plot(path: Path, rows: pd.DataFrame) -> None:
     axis.set(xlabel="recall", ylabel="precision", xlim=(-0.03, 1.03), ylim=(-0.03, 1.06))
     axis.legend(fontsize=7, loc="lower left")
     figure.tight_layout()
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=110)
-    pyplot.close(figure)
+    save_figure(figure, path, dpi=110)
 
 
 if __name__ == "__main__":

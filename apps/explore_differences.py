@@ -24,10 +24,10 @@ import typer
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, deepxplore, zoo
-from nnslicer_tf._files import atomic_path, data_folder
+from nnslicer_tf._files import data_folder
 from nnslicer_tf.deepxplore import Differences, NeuronCoverage, NeuronRanges
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.report import markdown_table, provenance, write_table
+from nnslicer_tf.report import markdown_table, provenance, save_figure, write_table
 
 matplotlib.use("Agg")
 
@@ -227,12 +227,7 @@ def _write(path: Path, title: str, table: pd.DataFrame, head: dict) -> None:
 
 
 def _draw(path: Path, found: Differences, images: np.ndarray) -> None:
-    from matplotlib import pyplot
-
-    figure = found.plot(images, most=10)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=100, bbox_inches="tight")
-    pyplot.close(figure)
+    save_figure(found.plot(images, most=10), path, dpi=100, tight=True)
 
 
 def _draw_coverage(path: Path, table: pd.DataFrame) -> None:
@@ -251,9 +246,7 @@ def _draw_coverage(path: Path, table: pd.DataFrame) -> None:
         axis.set_title(f"{name}: {group['count'].iloc[0]} inputs of each kind")
     axes[0].set_ylabel("covered share, LeNet-5")
     axes[0].legend(fontsize=8)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=100)
-    pyplot.close(figure)
+    save_figure(figure, path, dpi=100)
 
 
 if __name__ == "__main__":

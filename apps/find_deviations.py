@@ -37,6 +37,7 @@ from nnslicer_tf.dflare.experiments import (
 from nnslicer_tf.dflare.pair import ModelPair
 from nnslicer_tf.dflare.pairs import PUBLISHED, NamedPair, load_pair, seed_images
 from nnslicer_tf.dflare.repair import Repair, RepairedClassifier, cross_validate, repair_data
+from nnslicer_tf.report import plot_queries, save_figure
 
 matplotlib.use("Agg")
 
@@ -294,17 +295,11 @@ class _Run:
         rows = -(-len(queries) // columns)
         figure, axes = pyplot.subplots(rows, columns, figsize=(4 * columns, 2.6 * rows))
         for axis, (label, values) in zip(axes.flat, queries.items(), strict=False):
-            axis.hist(values, bins=np.geomspace(1, max(values.max(), 2), 40))
-            axis.set(xscale="log", xlabel="queries", ylabel="searches")
-            axis.set_title(
-                f"{label}\nmean {values.mean():.1f}, median {np.median(values):.0f}", fontsize=9
-            )
+            plot_queries(values, label, axis)
         for axis in axes.flat[len(queries) :]:
             axis.set_axis_off()
         figure.tight_layout()
-        with atomic_path(self.results / f"{name}_queries.png") as path:
-            figure.savefig(path, dpi=100)
-        pyplot.close(figure)
+        save_figure(figure, self.results / f"{name}_queries.png", dpi=100)
 
 
 def _markdown(table: pd.DataFrame) -> Iterable[str]:

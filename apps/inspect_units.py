@@ -18,10 +18,10 @@ import typer
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, deepbase, deepxplore, zoo
-from nnslicer_tf._files import atomic_path, data_folder
+from nnslicer_tf._files import data_folder
 from nnslicer_tf.deepbase import per_record
 from nnslicer_tf.pruning import remove_units
-from nnslicer_tf.report import markdown_table, provenance, write_table
+from nnslicer_tf.report import markdown_table, provenance, save_figure, write_table
 
 matplotlib.use("Agg")
 
@@ -234,9 +234,7 @@ def _draw(path: Path, frame: pd.DataFrame) -> None:
     axis.set_xticks(range(largest.shape[1]), largest.columns, rotation=60, ha="right")
     axis.set_yticks(range(len(largest)), largest.index)
     figure.colorbar(image, label="largest |correlation| of a channel")
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=100)
-    pyplot.close(figure)
+    save_figure(figure, path, dpi=100)
 
 
 if __name__ == "__main__":

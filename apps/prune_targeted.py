@@ -25,7 +25,7 @@ import typer
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, pruning, zoo
-from nnslicer_tf._files import atomic_path, data_folder
+from nnslicer_tf._files import data_folder
 from nnslicer_tf._progress import track
 from nnslicer_tf.pruning.experiments import (
     Cells,
@@ -34,6 +34,7 @@ from nnslicer_tf.pruning.experiments import (
     subset_figures,
     write_table,
 )
+from nnslicer_tf.report import save_figure
 
 matplotlib.use("Agg")
 
@@ -318,9 +319,7 @@ def _draw(summary: pd.DataFrame, path: Path) -> None:
         axis.legend(fontsize=8)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("accuracy on target classes")
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=110)
-    plt.close(figure)
+    save_figure(figure, path, dpi=110)
 
 
 if __name__ == "__main__":

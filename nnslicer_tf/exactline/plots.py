@@ -1,4 +1,7 @@
-"""Figures of exact lines: regions of classes, polar overlays, ticks, densities."""
+"""Figures of exact lines: regions of classes, polar overlays, densities.
+
+Ticks and outputs along a line are in `nnslicer_tf.report`.
+"""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -18,7 +21,6 @@ __all__ = [
     "plot_boxes",
     "plot_regions",
     "plot_samples",
-    "plot_ticks",
     "polar",
 ]
 
@@ -70,18 +72,6 @@ def plot_samples(axes: "Axes", points: np.ndarray, labels: np.ndarray, size: flo
     places = polar(points)
     axes.scatter(*places.T, c=[CLASS_COLOURS[label] for label in labels], s=size, linewidths=0)
     axes.set_aspect("equal")
-
-
-def plot_ticks(axes: "Axes", lines: Mapping[str, LinearPartition]) -> None:
-    """Draw lines one under the other, each with a tick at every end of a part."""
-    for row, partition in enumerate(lines.values()):
-        axes.hlines(-row, 0, partition.length, color="#bdbdbd", linewidth=1)
-        places = partition.ratios * partition.length
-        axes.vlines(places, -row - 0.3, -row + 0.3, color="#08519c", linewidth=0.6)
-    axes.set_yticks(-np.arange(len(lines)), [f"{k}: {len(v)} parts" for k, v in lines.items()])
-    axes.set_xlabel("distance from the image (Euclidean)")
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
 
 
 def plot_boxes(axes: "Axes", values: Mapping[str, Sequence[float]], label: str) -> None:

@@ -47,9 +47,11 @@ def save_figure(
     """
     from matplotlib import pyplot
 
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=dpi, bbox_inches="tight" if tight else None)
-    pyplot.close(figure)
+    try:
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, dpi=dpi, bbox_inches="tight" if tight else None)
+    finally:
+        pyplot.close(figure)
 
 
 def show_image(ax: "Axes", image: np.ndarray) -> None:
