@@ -187,8 +187,12 @@ def build_page(folder: Path, trials: Path, headline: pd.DataFrame) -> Page:
     drawn: set[Path] = set()
     for part, title in PAPERS.items():
         page.add(Heading(title))
-        for entry in (entry for entry in CATALOGUE if entry.part == part):
-            add_entry(page, entry, folder, drawn)
+        entries = [entry for entry in CATALOGUE if entry.part == part]
+        bare = [entry for entry in entries if not entry.command and not entry.paper]
+        for entry in entries:
+            if entry not in bare:
+                add_entry(page, entry, folder, drawn)
+        page.add(*(Text(f"{e.id}: {e.title}; {e.without}.") for e in bare))
         if part == "models":
             page.add(Table(fingerprints(), "Weights that come with the project"))
     others = [
@@ -203,7 +207,9 @@ def build_page(folder: Path, trials: Path, headline: pd.DataFrame) -> Page:
 def add_entry(page: Page, entry: Entry, folder: Path, drawn: set[Path]) -> None:
     """Add a table or figure: how it was made, ours, the paper's, pictures, files."""
     tables = found(folder, entry.tables)
-    page.add(Heading(f"{entry.id}: {entry.title}", 3), Text(f"{status(entry, tables, folder)}."))
+    page.add(
+        Heading(f"{entry.id}: {entry.title}", 3), Text(f"Status: {status(entry, tables, folder)}.")
+    )
     if entry.command:
         needs = f"Needs {entry.needs}. About {entry.minutes} minutes on two cores."
         page.add(Text(needs), Code(f"python {entry.command}"))

@@ -59,13 +59,14 @@ class Heading:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph of plain text."""
+    """A paragraph of plain text; what is between backticks is code."""
 
     text: str
 
     def html(self, folder: Path) -> str:
         """Return the paragraph."""
-        return f"<p>{escape(self.text)}</p>"
+        text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(self.text))
+        return f"<p>{text}</p>"
 
     def markdown(self, folder: Path) -> str:
         """Return the paragraph."""

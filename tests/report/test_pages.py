@@ -47,7 +47,7 @@ def picture(tmp_path):
 def page(tmp_path, picture):
     frame = pd.DataFrame({"best |r|": [0.123456, float("nan")], "what": ["<b>&", "x"]})
     page = Page("All & more")
-    page.add(Heading("First part"), Text("1 < 2"), Code("python a.py --x 'y'"))
+    page.add(Heading("First part"), Text("1 < 2, `a<b`"), Code("python a.py --x 'y'"))
     page.add(Heading("a/b: Table", 3), Table(frame, "Figures"), Picture(picture, "A plot"))
     page.add(Table(pd.concat([frame] * 20), "Many"), Link("notes", tmp_path / "notes.md"))
     return page
@@ -70,7 +70,16 @@ def test_html_is_well_formed_and_loads_nothing(tmp_path, page, picture):
 def test_html_says_everything(tmp_path, page):
     reader = Reader()
     reader.feed(page.html(tmp_path))
-    for text in ("All & more", "1 < 2", "--x 'y'", "<b>&", "0.1235", "Many (40 rows)", "best |r|"):
+    for text in (
+        "All & more",
+        "1 < 2",
+        "--x 'y'",
+        "<b>&",
+        "2, a<b",
+        "0.1235",
+        "Many (40 rows)",
+        "best |r|",
+    ):
         assert text in reader.text
     assert "nan" not in reader.text
     assert reader.seen.count("tr") == 3 + 41
