@@ -122,6 +122,7 @@ def _draw_parts(
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(3, 2, figsize=(9, 9), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.15)
     for column, title in enumerate(("normal", "adversarial")):
         one = pair[column]
         plot_unrolled(one.neurons[operation], 2, axes[0, column])
