@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -20,19 +20,23 @@ import numpy as np
 from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf._progress import track
+from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.datasets import Normalisation
 from nnslicer_tf.detection.attacks._logits import logits_model
 from nnslicer_tf.detection.attacks._table import AttackSpec, find_attack
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 __all__ = ["AdversarialExamples", "generate"]
 
 _FORMAT = "nnslicer_tf adversarial batch 1"
 
 
-@dataclass(frozen=True)
-class AdversarialExamples:
+@dataclass(frozen=True, repr=False)
+class AdversarialExamples(ShownAsTable):
     """What an attack made of some inputs.
 
     Attributes:
@@ -47,6 +51,19 @@ class AdversarialExamples:
     x: np.ndarray
     success: np.ndarray
     predicted: np.ndarray
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with a row an input: whether it misleads, and the model's class."""
+        import pandas as pd
+
+        frame = pd.DataFrame({"success": self.success, "predicted": self.predicted})
+        return frame.rename_axis("input").reset_index()
+
+    def __repr__(self) -> str:
+        return (
+            f"AdversarialExamples({self.attack.name}: {int(self.success.sum())} of "
+            f"{len(self.success)} mislead the model)"
+        )
 
 
 def generate(
