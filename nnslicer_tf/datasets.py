@@ -89,7 +89,7 @@ class Normalisation:
         return (x * self.std + self.mean).astype(np.float32)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """Images and labels.
 
@@ -111,6 +111,13 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def __repr__(self) -> str:
+        split = f"[{self.split}]" if self.split else ""
+        return (
+            f"Dataset({self.name}{split}: {len(self):,} inputs {self.x.shape[1:]} {self.x.dtype}, "
+            f"{self.classes} classes, normalise={self.normalise!r})"
+        )
 
     def to_tf(self, batch_size: int = 256) -> "tf.data.Dataset":
         """Return the batches (x, y), in order, as a `tf.data.Dataset`."""
