@@ -24,7 +24,7 @@ ADVISORIES = ("clear of conflict", "weak left", "weak right", "strong left", "st
 """What the outputs of an ACAS Xu network stand for; the lowest is advised."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NNet:
     """The contents of an `.nnet` file: a network of dense layers with ReLU between them.
 
@@ -43,6 +43,10 @@ class NNet:
     maxima: np.ndarray
     means: np.ndarray
     ranges: np.ndarray
+
+    def __repr__(self) -> str:
+        sizes = [self.weights[0].shape[1], *(len(bias) for bias in self.biases)]
+        return f"NNet({' → '.join(map(str, sizes))})"
 
     def normalise(self, x: np.ndarray) -> np.ndarray:
         """Return inputs `(…, inputs)` in physical units as the network takes them."""
