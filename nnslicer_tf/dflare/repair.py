@@ -18,6 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 from sklearn.neural_network import MLPClassifier
 
+from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.dflare.classifiers import Classifier, ModelLike, as_classifier
 from nnslicer_tf.dflare.deviations import DeviationSet
 from nnslicer_tf.dflare.pair import ModelPair
@@ -107,7 +108,7 @@ class RepairedClassifier(Classifier):
         return repaired
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RepairData:
     """Probabilities and labels for pairs of a seed and the triggering input found from it.
 
@@ -122,6 +123,9 @@ class RepairData:
     seed_labels: np.ndarray
     triggers: np.ndarray
     trigger_labels: np.ndarray
+
+    def __repr__(self) -> str:
+        return f"RepairData({len(self.seeds)} pairs, {self.seeds.shape[1]} classes)"
 
     def all(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the probabilities and labels of seeds and triggering inputs together."""
@@ -139,7 +143,7 @@ class RepairData:
 
 
 @dataclass(frozen=True)
-class RepairScore:
+class RepairScore(ShownAsTable):
     """What a repair did to one test set (section 5.5.2).
 
     Attributes:
@@ -153,6 +157,10 @@ class RepairScore:
     seeds: int
     repair_count: int
     inducing_count: int
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table of one row: counts and ratios."""
+        return pd.DataFrame([_row(self)])
 
     @property
     def repair_ratio(self) -> float:
