@@ -7,12 +7,14 @@ import pytest
 from matplotlib import pyplot
 
 import nnslicer_tf as nns
-from nnslicer_tf import zoo
+from nnslicer_tf import datasets, zoo
 from nnslicer_tf._tables import html_frame, html_table
 from nnslicer_tf.deepxplore import Differences, NeuronCoverage, NeuronRanges
+from nnslicer_tf.detection.attacks import ATTACKS, AdversarialExamples
 from nnslicer_tf.dflare import Deviation, DeviationSet, Mutation, Outcome
+from nnslicer_tf.dflare.repair import RepairData, RepairScore
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline import LinearPartition, PathGradients, Regions
+from nnslicer_tf.exactline import LinearPartition, PathGradients, Regions, acas
 from nnslicer_tf.protection import AttackReport
 from nnslicer_tf.pruning import ClassScores
 from nnslicer_tf.semantic import Comparison, Compression, CriticalNeurons
@@ -20,6 +22,8 @@ from nnslicer_tf.semantic import Comparison, Compression, CriticalNeurons
 LINE = LinearPartition(
     np.zeros((2, 2)), np.ones((2, 2)), np.array([0, 0.5, 1]), np.array([[0.0, 1], [2, 0], [3, -1]])
 )
+REGIONS = Regions(np.array([0, 0.5, 1]), np.array([4, 2]))
+PATH = PathGradients(LINE, 0, np.array([np.eye(2), -np.ones((2, 2))]))
 FOUND = Deviation(np.eye(4), 12, 0.5, (7, 3), (Mutation("noise", {"scale": 2}, 1),))
 MISSED = Outcome("query_budget", 20, 1.0)
 SEARCHES = DeviationSet([Outcome("found", 12, 0.5, FOUND), MISSED])
@@ -35,9 +39,13 @@ def of_the_digits(digits):
 
 
 MADE = [
+    AdversarialExamples(
+        ATTACKS["FGSM_8"], np.zeros((2, 4, 4, 1)), np.array([True, False]), np.array([3, 5])
+    ),
+    RepairScore(10, 20, 5, 2),
     LINE,
-    Regions(np.array([0, 0.5, 1]), np.array([4, 2])),
-    PathGradients(LINE, 0, np.array([np.eye(2), -np.ones((2, 2))])),
+    REGIONS,
+    PATH,
     FOUND,
     SEARCHES,
     CriticalNeurons({"a": np.array([True, False]), "b": np.array([True] * 3)}),
@@ -118,9 +126,8 @@ def test_lines_as_tables():
     frame = LINE.to_frame()
     np.testing.assert_array_equal(frame["ratio"], LINE.ratios)
     np.testing.assert_array_equal(frame["output 1"], LINE.outputs[:, 1])
-    path = MADE[2]
-    np.testing.assert_array_equal(path.to_frame()["gradient, L1"], [2, 4])
-    np.testing.assert_array_equal(MADE[1].to_frame()["class"], [4, 2])
+    np.testing.assert_array_equal(PATH.to_frame()["gradient, L1"], [2, 4])
+    np.testing.assert_array_equal(REGIONS.to_frame()["class"], [4, 2])
 
 
 def test_searches_as_a_table():
@@ -130,6 +137,16 @@ def test_searches_as_a_table():
     assert repr(SEARCHES) == "DeviationSet(1 found from 2 seeds, 12.0 queries on average)"
     with pytest.raises(InvalidArgumentError, match="positive"):
         DeviationSet([MISSED]).plot()
+
+
+def test_data_and_networks_have_short_reprs():
+    data = datasets.load("digits", "test")
+    said = "Dataset(digits[test]: 360 inputs (8, 8, 1) float32, 10 classes, normalise='unit')"
+    assert repr(data) == said
+    weights, biases = (np.zeros((3, 2)), np.zeros((1, 3))), (np.zeros(3), np.zeros(1))
+    assert repr(acas.NNet(weights, biases, *[np.zeros(2)] * 4)) == "NNet(2 → 3 → 1)"
+    halves = RepairData(np.zeros((4, 10)), np.zeros(4), np.zeros((4, 10)), np.zeros(4))
+    assert repr(halves) == "RepairData(4 pairs, 10 classes)"
 
 
 def test_html_is_escaped_and_long_tables_end():
