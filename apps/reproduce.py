@@ -195,11 +195,7 @@ def build_page(folder: Path, trials: Path, headline: pd.DataFrame) -> Page:
         page.add(*(Text(f"{e.id}: {e.title}; {e.without}.") for e in bare))
         if part == "models":
             page.add(Table(fingerprints(), "Weights that come with the project"))
-    others = [
-        p for p in sorted(folder.glob("*/*.png")) if p not in drawn and p.parent.name != "report"
-    ]
-    if others:
-        page.add(Heading("Other pictures"), *(Picture(p, p.stem) for p in others))
+    add_others(page, folder, drawn)
     add_trials(page, trials)
     return page
 
@@ -238,6 +234,19 @@ def paper_table(path: Path) -> Table:
     table = read_table(path)
     citation = path.read_text().splitlines()[0].lstrip("# ")
     return Table(table.frame, f"The paper: {citation}")
+
+
+def add_others(page: Page, folder: Path, drawn: set[Path]) -> None:
+    """Add tables and pictures that no entry of the catalogue names, so that none is lost."""
+    patterns = {p for entry in CATALOGUE for p in (*entry.tables, *entry.more)}
+    named = set(matching(folder, tuple(patterns)))
+    tables = [t for t in found(folder, ("*/*.csv",)) if t.path not in named]
+    pictures = [path for path in matching(folder, ("*/*.png",)) if path not in drawn]
+    if tables or pictures:
+        page.add(Heading("Other results"))
+    for table in tables:
+        add_table(page, table, folder)
+    page.add(*(Picture(p, p.relative_to(folder).with_suffix("").as_posix()) for p in pictures))
 
 
 def add_trials(page: Page, trials: Path) -> None:

@@ -181,6 +181,7 @@ def results(tmp_path):
     figure = pyplot.figure(figsize=(1, 1))
     save_figure(figure, folder / "pruning" / "figure3.png", dpi=20)
     save_figure(pyplot.figure(figsize=(1, 1)), folder / "other" / "more.png", dpi=20)
+    kept(folder, "other/new.csv", "python apps/p.py", "a,b", "1,unforeseen")
     return folder
 
 
@@ -198,6 +199,7 @@ def test_the_report_has_everything(results, tmp_path, monkeypatch):
         for said in ("python apps/p.py", "8 of 210 sets", "NNSlicer (targeted), ours", "w.h5"):
             assert said in text
         assert "high only below" in text  # the paper's table
+        assert "Other results" in text and "unforeseen" in text
         assert "Fresh trials" in text and "nnslicer/table3/slicing (a trial)" in text
     assert html.count("data:image/png;base64") == 2 and "<script" not in html
     assert "](../pruning/figure3.png)" in markdown and "](../other/more.png)" in markdown
