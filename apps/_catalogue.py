@@ -43,6 +43,8 @@ class Entry:
         paper: The papers' tables.
         extents: How much of the paper's extent was measured.
         without: Why there is no command.
+        view: Columns that become the rows, the columns and the values of a short form, which
+            stands above tables that have them.
         trial: What is added to the command for a trial; `{folder}` is where it may write.
     """
 
@@ -57,6 +59,7 @@ class Entry:
     paper: tuple[str, ...] = ()
     extents: tuple[Extent, ...] = ()
     without: str = ""
+    view: tuple[str, str, str] | None = None
     trial: str = "--quick --results {folder}"
 
     @property
@@ -158,6 +161,7 @@ CATALOGUE: tuple[Entry, ...] = (
         figures=("detection/*-cifar10*.png",),
         more=("detection/README.md",),
         paper=("nnslicer/table4.csv",),
+        view=("attack", "method", "f1"),
         extents=(
             _distinct("attack", 17, "attacks", but="Average"),
             _stated("attacked images", 500, "attacked images", r":(\d+)\]"),
@@ -172,6 +176,7 @@ CATALOGUE: tuple[Entry, ...] = (
         needs=_MNIST,
         tables=("detection/*-mnist*.csv",),
         figures=("detection/*-mnist*.png",),
+        view=("attack", "method", "f1"),
         more=("detection/README.md",),
     ),
     Entry(
@@ -182,6 +187,7 @@ CATALOGUE: tuple[Entry, ...] = (
         needs=_CIFAR,
         tables=("pruning/figure3*.csv",),
         figures=("pruning/figure3*.png",),
+        view=("ratio", "method", "targets"),
         more=("pruning/README.md",),
         paper=("nnslicer/figure3.csv",),
         extents=(_stated("sets", 210, "sets of target classes"),),
@@ -194,6 +200,7 @@ CATALOGUE: tuple[Entry, ...] = (
         needs=_CIFAR,
         tables=("pruning/figure4*.csv",),
         figures=("pruning/figure4*.png",),
+        view=("ratio", "method", "targets"),
         more=("pruning/README.md",),
         paper=("nnslicer/figure4.csv",),
         extents=(
@@ -209,6 +216,7 @@ CATALOGUE: tuple[Entry, ...] = (
         needs=_CIFAR,
         tables=("protection/figure5*.csv",),
         figures=("protection/figure5*.png",),
+        view=("budget", "method", "targets"),
         more=("protection/README.md",),
         paper=("nnslicer/figure5.csv",),
         extents=(_largest("budget", 45_000, "images of an attacker"),),
@@ -279,6 +287,7 @@ CATALOGUE: tuple[Entry, ...] = (
         tables=("semantic/table5-*.csv",),
         more=("semantic/table5-*runs*.csv", "semantic/README.md"),
         paper=("neusemslice/table5.csv",),
+        view=("method", "setting", "CR"),
         extents=(_SETTINGS, _IMAGES, _seeds),
     ),
     Entry(
@@ -301,6 +310,7 @@ CATALOGUE: tuple[Entry, ...] = (
         tables=("semantic/table7-*.csv",),
         more=("semantic/table7-*runs*.csv", "semantic/README.md"),
         paper=("neusemslice/table7.csv",),
+        view=("method", "setting", "mean"),
         extents=(_SETTINGS, _IMAGES, _seeds),
     ),
     Entry(

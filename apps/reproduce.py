@@ -210,9 +210,11 @@ def add_entry(page: Page, entry: Entry, folder: Path, drawn: set[Path]) -> None:
         needs = f"Needs {entry.needs}. About {entry.minutes} minutes on two cores."
         page.add(Text(needs), Code(f"python {entry.command}"))
     for table in tables:
+        page.add(*short_form(table, entry.view, "Here"))
         add_table(page, table, folder)
     for name in entry.paper:
-        page.add(paper_table(data_folder() / "paper" / name))
+        published = read_table(data_folder() / "paper" / name)
+        page.add(*short_form(published, entry.view, "The paper"), paper_table(published))
     for path in matching(folder, entry.figures):
         if path not in drawn:
             page.add(Picture(path, f"{path.relative_to(folder).with_suffix('')}"))
@@ -229,10 +231,19 @@ def add_table(page: Page, table: ResultTable, folder: Path) -> None:
     page.add(Table(table.frame, f"Here: {name}{trial}"), Table(head, f"How {name} was made", 0))
 
 
-def paper_table(path: Path) -> Table:
+def short_form(table: ResultTable, view: tuple[str, str, str] | None, whose: str) -> list[Table]:
+    """Return one value of a table by two of its columns, if it has them."""
+    if not view or not set(view) <= set(table.frame.columns):
+        return []
+    rows, columns, value = view
+    frame = table.frame.assign(**{value: pd.to_numeric(table.frame[value], errors="coerce")})
+    short = frame.pivot_table(value, rows, columns, sort=False).reset_index()
+    return [Table(short, f"{whose}, {value}: {table.path.stem}")]
+
+
+def paper_table(table: ResultTable) -> Table:
     """Return a table of a paper, its citation as the caption."""
-    table = read_table(path)
-    citation = path.read_text().splitlines()[0].lstrip("# ")
+    citation = table.path.read_text().splitlines()[0].lstrip("# ")
     return Table(table.frame, f"The paper: {citation}")
 
 

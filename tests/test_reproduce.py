@@ -210,6 +210,19 @@ def test_the_report_has_everything(results, tmp_path, monkeypatch):
     assert "89.9% | about 80 % (at 55 %) | yes |" in text
 
 
+def test_short_forms_are_of_the_tables_values(tmp_path):
+    rows = ("attack,method,f1", "A,x,0.1", "A,y,0.2", "B,x,/", "B,y,0.4")
+    (short,) = reproduce.short_form(table(tmp_path, *rows), ("attack", "method", "f1"), "Here")
+    assert short.frame.columns.tolist() == ["attack", "x", "y"]
+    assert short.frame.iloc[0].tolist() == ["A", 0.1, 0.2]
+    assert short.frame["y"].tolist() == [0.2, 0.4] and short.frame["x"].isna().tolist() == [
+        False,
+        True,
+    ]
+    assert reproduce.short_form(table(tmp_path, *rows), ("attack", "method", "auroc"), "") == []
+    assert reproduce.short_form(table(tmp_path, *rows), None, "") == []
+
+
 def test_the_readme_needs_its_marks(results, tmp_path):
     readme = write(tmp_path / "README.md", "<!-- /headline --> <!-- headline -->")
     with pytest.raises(InvalidArgumentError, match="once, in order"):
