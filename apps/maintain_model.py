@@ -105,12 +105,14 @@ class Setting:
             typer.echo(f"{what} {self.name}: repeat {seed + 1} of {self.repeats}")
         return pd.DataFrame(rows)
 
-    def write(self, name: str, title: str, table: pd.DataFrame, **more: object) -> None:
-        """Write a table, headed by how it was made."""
+    def write(
+        self, name: str, title: str, table: pd.DataFrame, kind: str = "", **more: object
+    ) -> None:
+        """Write a table, headed by how it was made; a `kind` ends the file's name."""
         parts = ", ".join(f"{len(part)} {name}" for name, part in self.data.items())
         sizes = f"{parts} images; {self.epochs} epochs; scores on {self.samples} images"
         head = provenance(seeds=f"0 … {self.repeats - 1}", sizes=sizes, **more)
-        write_table(self.folder / f"{name}-{self.name}", title, table, head)
+        write_table(self.folder / f"{name}-{self.name}{kind}", title, table, head)
 
 
 def main(
@@ -186,7 +188,7 @@ def restructure(s: Setting, metric: str, tolerance: float) -> None:
     number = f"table5-tolerance{tolerance}"
     write_means(s, rows, 5, number, "Compression until the accuracy falls", used)
     tests = runs.paired_tests(rows, ["CR", "NI", "MA"], pairs)
-    s.write(f"{number}-tests", "Paired tests (table 5)", tests, **used)
+    s.write(number, "Paired tests (table 5)", tests, "-tests", **used)
 
 
 def readapt(s: Setting, metric: str) -> None:
@@ -203,7 +205,7 @@ def readapt(s: Setting, metric: str) -> None:
     used = {"metric": metric, "epsilon": round(epsilon, 4), "adaptation": "10 epochs of Adam"}
     write_means(s, rows, 6, "table6", "Re-adaptation to adversarial samples", used)
     tests = runs.paired_tests(rows, ["RA", "RAA", "clean"], pairs)
-    s.write("table6-tests", "Paired tests (table 6)", tests, **used)
+    s.write("table6", "Paired tests (table 6)", tests, "-tests", **used)
 
 
 def develop(s: Setting, metric: str, scenario: int) -> None:
@@ -219,7 +221,7 @@ def develop(s: Setting, metric: str, scenario: int) -> None:
     title = f"Incremental development, scenario {'I' * scenario}"
     write_means(s, rows, number, f"table{number}", title, used)
     tests = runs.paired_tests(rows, ["TaskA", "Avg", "TaskA known", "Avg known"], pairs)
-    s.write(f"table{number}-tests", f"Paired tests (table {number})", tests, **used)
+    s.write(f"table{number}", f"Paired tests (table {number})", tests, "-tests", **used)
 
 
 def write_means(
@@ -228,7 +230,7 @@ def write_means(
     """Write the means over seeds beside the paper's, and the rows of every seed."""
     means = runs.means_beside_the_paper(rows, number, s.model, s.dataset)
     s.write(name, f"{title} (table {number})", means, **used)
-    s.write(f"{name}-runs", f"{title}, every seed", rows, **used)
+    s.write(name, f"{title}, every seed", rows, "-runs", **used)
 
 
 if __name__ == "__main__":
