@@ -216,6 +216,7 @@ def _writable(path: Path) -> Path:
 
 
 def _model(path: Path) -> Any:
+    import nnslicer_tf.pruning  # noqa: F401 - with it Keras knows the masks of pruned models
     from nnslicer_tf.instrument.loading import load_model
 
     return load_model(path)

@@ -12,7 +12,7 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf import cli, datasets, zoo
+from nnslicer_tf import cli, datasets, pruning, zoo
 
 DATA = "digits:train[:100]"
 
@@ -361,6 +361,20 @@ def test_a_failing_process_says_one_line_and_no_more(files, tmp_path):
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("nnslicer: There is no file")
+
+
+def test_a_pruned_model_is_loaded_by_a_new_process(files, tmp_path):
+    im = nns.InstrumentedModel(zoo.load("digits_cnn"))
+    pruned = pruning.prune(im.model, pruning.scores(im, "weight"), 0.5)
+    pruned.save(tmp_path / "pruned.keras")
+    options = ("--model", tmp_path / "pruned.keras", "--data", files / "data.npz")
+    done = process("profile", *options, "--output", tmp_path / "out.npz")
+    assert done.returncode == 0, done.stderr
+    saved = nns.Profile.load(tmp_path / "out.npz")
+    x = np.load(files / "data.npz")["x"]
+    np.testing.assert_allclose(
+        saved.means["logits"], np.asarray(pruned(x)).mean(axis=0), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_help_names_the_commands_and_options():
