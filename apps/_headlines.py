@@ -175,16 +175,16 @@ def _restructuring(tables: Tables) -> Iterator[Headline]:
 
 
 def _development(tables: Tables) -> Iterator[Headline]:
-    """Return what is left of old classes after new ones were learned without them."""
+    """Return the mean accuracy on old and new classes, the new ones learned without replay."""
     frame = tables["semantic/table7-mlp-mnist"].frame.set_index("method")
-    paper = _paper("neusemslice/table7").set_index(["setting", "method"])["task_a"]
+    paper = _paper("neusemslice/table7").set_index(["setting", "method"])["mean"]
     published = float(paper[("MLP-MNIST", "NeuSemSlice")]) / 100
     for method, column, said in (
-        ("NeuSemSlice", "TaskA", "among all classes"),
-        ("NeuSemSlice", "TaskA known", "where the task is known"),
+        ("NeuSemSlice", "Avg", "among all classes"),
+        ("NeuSemSlice", "Avg known", "where the task is known"),
     ):
         ours = float(frame.loc[method, column])
-        what = f"Old classes after new ones without replay (MLP, MNIST), accuracy {said}"
+        what = f"Old and new classes without replay (MLP, MNIST), mean accuracy {said}"
         good = ours >= published
         yield Headline(what, f"{ours:.1%}", f"{published:.1%}", good, "neusemslice/table7")
 
