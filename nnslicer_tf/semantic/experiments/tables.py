@@ -40,7 +40,8 @@ def paper_table(number: int, model: str, dataset: str) -> pd.DataFrame:
     table = pd.read_csv(path, comment="#", na_values="/").rename(columns=_COLUMNS)
     table = table[table.setting == _SETTINGS.get((model, dataset))].drop(columns="setting")
     if number == 8:
-        table = table.pivot(index="method", columns="task", values="accuracy").reset_index()
+        table = table.pivot(index="method", columns="task", values="accuracy")
+        table = table[["TaskA", "TaskB", "TaskC", "Avg"]].reset_index()
     table["method"] = table.method.str.replace(" Slicing", "")
     figures = [name for name in table.columns if name not in ("method", "attack", *_COUNTS)]
     table[figures] = table[figures] / 100
