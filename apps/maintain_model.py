@@ -185,7 +185,7 @@ def restructure(s: Setting, metric: str, tolerance: float) -> None:
         for other in (name, f"Global+{name}", f"Category-wise+{name}")
     ]
     used = {"metric": metric, "tolerance": f"{tolerance:.1%} of held-out accuracy"}
-    number = f"table5-tolerance{tolerance}"
+    number = f"table5-{1_000 * tolerance:.0f}permille"  # no dot: what follows is an ending
     write_means(s, rows, 5, number, "Compression until the accuracy falls", used)
     tests = runs.paired_tests(rows, ["CR", "NI", "MA"], pairs)
     s.write(number, "Paired tests (table 5)", tests, "-tests", **used)
