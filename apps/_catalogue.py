@@ -70,7 +70,12 @@ class Entry:
 
 def _settings(wanted: int, unit: str) -> Extent:
     """Count the models and data sets that the files are named after."""
-    return lambda ts: (len({tuple(t.path.stem.split("-")[-2:]) for t in ts}), wanted, unit)
+
+    def count(tables: Sequence[ResultTable]) -> tuple[int, int, str]:
+        stems = [table.path.stem.removesuffix("-tests") for table in tables]
+        return len({tuple(stem.split("-")[-2:]) for stem in stems}), wanted, unit
+
+    return count
 
 
 def _distinct(column: str, wanted: int, unit: str, but: str = "") -> Extent:

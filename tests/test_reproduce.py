@@ -113,6 +113,7 @@ def test_status_counts_rows_files_and_seeds(tmp_path):
         head = "# seeds: 0 … 4\n# sizes: 50000 training images\n"
         kept(tmp_path, f"semantic/table7-{setting}.csv", "python a.py", "x", "1", head=head)
         kept(tmp_path, f"semantic/table7-{setting}-runs.csv", "python a.py", "x", "1")
+        kept(tmp_path, f"semantic/table7-{setting}-tests.csv", "python a.py", "x", "1")
         said = f"partly (2026-01-02): {number} of 6 models and data sets"
         assert status(tmp_path, "neusemslice/table7") == said
 
