@@ -195,7 +195,10 @@ CATALOGUE: tuple[Entry, ...] = (
         view=("ratio", "method", "targets"),
         more=("pruning/README.md",),
         paper=("nnslicer/figure3.csv",),
-        extents=(_stated("sets", 210, "sets of target classes"),),
+        extents=(
+            _stated("sets", 210, "sets of target classes"),
+            _distinct("ratio", 13, "prune ratios"),
+        ),
     ),
     Entry(
         "nnslicer/figure4",

@@ -90,7 +90,7 @@ def test_commands_are_of_scripts_that_are_there():
 
 def test_status_says_how_much_was_measured(tmp_path):
     assert status(tmp_path, "nnslicer/figure3") == "not measured"
-    rows = ("method,ratio,targets", "NNSlicer,0.5,0.9")
+    rows = ("method,ratio,targets", *(f"NNSlicer,{ratio / 20},0.9" for ratio in range(13)))
     few = "# sets: 8 sets of 4 target classes\n"
     kept(tmp_path, "pruning/figure3.csv", "python apps/p.py --quick", *rows, head=few)
     assert status(tmp_path, "nnslicer/figure3") == "quick only (2026-01-02)"
@@ -197,7 +197,13 @@ def test_the_report_has_everything(results, tmp_path, monkeypatch):
     for text in (html, markdown):
         for name in IDS:
             assert f"{name}: {the(name).title}" in text.replace("&#x27;", "'").replace("&amp;", "&")
-        for said in ("python apps/p.py", "8 of 210 sets", "NNSlicer (targeted), ours", "w.h5"):
+        for said in (
+            "python apps/p.py",
+            "8 of 210 sets",
+            "1 of 13 prune",
+            "NNSlicer (targeted), ours",
+            "w.h5",
+        ):
             assert said in text
         assert "high only below" in text  # the paper's table
         assert "Other results" in text and "unforeseen" in text
