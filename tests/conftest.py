@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("JAX_ENABLE_X64", "1")  # JAX has no float64 otherwise
 
 from pathlib import Path
 

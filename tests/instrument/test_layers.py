@@ -224,10 +224,17 @@ def check_model(model):
     return im
 
 
+def computes_tanh(operation):
+    named = type(operation.keras_layer).__name__ == "Tanh"
+    return named or getattr(operation.keras_layer, "activation", None) is keras.activations.tanh
+
+
 def check_float64(operation, inputs, value):
     """Operations compute in the precision of their inputs."""
     if isinstance(operation.keras_layer, NOT_IN_FLOAT64):
         return
+    if keras.backend.backend() == "jax" and computes_tanh(operation):
+        return  # Keras casts to float32 there
     tensors = [ops.convert_to_tensor(i.astype(np.float64)) for i in inputs]
     exact = ops.convert_to_numpy(operation.compute(*tensors))
     assert exact.dtype == np.float64, operation
