@@ -39,7 +39,7 @@ class RayEngine:
     Args:
         workers: Number of actors; with an address, None means one a core of the cluster.
         address: Address of a running cluster ("auto" for this machine's); None starts
-            Ray on this machine, and stops it at the end.
+            one of its own on this machine, beside any that run, and stops it at the end.
     """
 
     def __init__(self, workers: int | None, address: str | None = None) -> None:
@@ -72,6 +72,7 @@ class RayEngine:
             ray.init(address=self._address, **options)
             return
         ray.init(
+            address="local",  # not a cluster that somebody else runs on this machine
             num_cpus=self._workers,
             include_dashboard=False,
             object_store_memory=_OBJECT_STORE_BYTES,

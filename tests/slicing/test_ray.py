@@ -116,8 +116,13 @@ def test_a_slice_survives_a_killed_worker(connected, im, profile, x, small_batch
 
 
 def kill_a_worker():
-    found = subprocess.run(["pgrep", "-f", "ray::_Worker"], capture_output=True, text=True)
-    os.kill(int(found.stdout.split()[0]), signal.SIGKILL)
+    """Kill one of this cluster's: other tests' workers run on this machine too."""
+    raylets = ",".join(process_ids("-P", str(os.getpid()), "raylet"))
+    os.kill(int(process_ids("-P", raylets, "-f", "ray::_Worker")[0]), signal.SIGKILL)
+
+
+def process_ids(*criteria):
+    return subprocess.run(["pgrep", *criteria], capture_output=True, text=True).stdout.split()
 
 
 @pytest.mark.parametrize(
@@ -138,6 +143,23 @@ def test_the_stream_is_read_only_as_fast_as_it_is_worked_off(connected):
 
     for finished, _ in enumerate(RayEngine(2).map(WhereAmI(), items()), start=1):
         assert len(read) - finished <= 4
+
+
+def test_a_cluster_on_this_machine_is_left_alone_without_its_address(two_nodes, tmp_path):
+    """Ray by itself would join the cluster that was started last, or fail to."""
+    script = tmp_path / "two_workers.py"
+    script.write_text(
+        "import ray\n"
+        "from nnslicer_tf.slicing.ray_engine import RayEngine\n"
+        "results = RayEngine(2).map(abs, enumerate([-1, -2]))\n"
+        "print(next(results) in [(0, 1), (1, 2)], len(ray.nodes()))\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "True 1\n"
 
 
 SCRIPT = """
