@@ -1,12 +1,13 @@
 """Compiled loops of the effective path. All arrays are (positions, channels), C-ordered."""
 
 import numpy as np
-from numba import njit
+
+from nnslicer_tf._compiled import compiled
 
 __all__ = ["maximum", "weighted_sum"]
 
 
-@njit(cache=True)
+@compiled()
 def weighted_sum(
     path: np.ndarray,
     goals: np.ndarray,
@@ -58,7 +59,7 @@ def weighted_sum(
                 reached[taps[p, t], first + c] = True
 
 
-@njit(cache=True)
+@compiled()
 def maximum(
     path: np.ndarray,
     outputs: np.ndarray,

@@ -5,7 +5,8 @@ ratios. No loop holds Python's lock.
 """
 
 import numpy as np
-from numba import njit
+
+from nnslicer_tf._compiled import compiled
 
 __all__ = [
     "bends",
@@ -22,7 +23,7 @@ __all__ = [
 ]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def knot_crossings(values, start, ratio, knots, tolerance):
     """Find where values pass a knot strictly between two rows.
 
@@ -62,7 +63,7 @@ def knot_crossings(values, start, ratio, knots, tolerance):
     return left[:found].copy(), alpha[:found].copy()
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _keep_distinct(left, alpha, j, first, last, width, tolerance):
     """Sort the crossings after row j; drop those nearer than `tolerance` to another row.
 
@@ -81,7 +82,7 @@ def _keep_distinct(left, alpha, j, first, last, width, tolerance):
     return kept
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def window_crossings(values, start, ratio, channels, floor, tolerance):
     """Find where a maximum over taps, and `floor`, passes to another tap.
 
@@ -119,14 +120,14 @@ def window_crossings(values, start, ratio, channels, floor, tolerance):
     return left[:found].copy(), alpha[:found].copy()
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _grown(array, more):
     bigger = np.empty(2 * len(array) + more + 1, array.dtype)
     bigger[: len(array)] = array
     return bigger
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _argmax(row, channels, floor, best):
     """Write the index into `row` of every channel's maximum, -1 for the floor."""
     for c in range(channels):
@@ -137,7 +138,7 @@ def _argmax(row, channels, floor, best):
         best[c] = where
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _follow(begin, end, channels, c, floor, alpha, found):
     """Follow a maximum from one row to the next, and write where it changes.
 
@@ -170,7 +171,7 @@ def _follow(begin, end, channels, c, floor, alpha, found):
         value, slope = next_value, next_slope
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def insertion(start, ratio, left, alpha):
     """Return the rows after an insertion: row before, weight of the next, start, ratio."""
     total = len(ratio) + len(left)
@@ -193,7 +194,7 @@ def insertion(start, ratio, left, alpha):
     return source, weight, new_start, new_ratio
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def interpolate(values, source, weight):
     """Return the values `(1 - weight) · values[source] + weight · values[source + 1]`."""
     out = np.empty((len(source), values.shape[1]))
@@ -202,7 +203,7 @@ def interpolate(values, source, weight):
     return out
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled(inline="always")
 def _blend(values, j, weight, out):
     if weight == 0.0:
         for i in range(values.shape[1]):
@@ -212,7 +213,7 @@ def _blend(values, j, weight, out):
             out[i] = values[j, i] + weight * (values[j + 1, i] - values[j, i])
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def common_rows(start, ratio, taps, lines, tolerance):
     """Return start and ratio of rows wherever one of a window's positions has a row.
 
@@ -240,7 +241,7 @@ def common_rows(start, ratio, taps, lines, tolerance):
     return new_start, new_ratio[:at].copy()
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _merge(start, ratio, taps, lines, k, tolerance, heads, out, at):
     """Write the ratios of line k at a window's positions into `out`, each once."""
     begin = ratio[start[k]]  # the same at every position, and so is the end
@@ -267,7 +268,7 @@ def _merge(start, ratio, taps, lines, k, tolerance, heads, out, at):
     return at + 2
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def gather(start, ratio, values, taps, lines, new_start, new_ratio, first, out):
     """Write the values of every window's positions at common rows, 0 where there is none.
 
@@ -309,7 +310,7 @@ def gather(start, ratio, values, taps, lines, new_start, new_ratio, first, out):
         s += 1
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def nonzero_channels(start, values, lines):
     """Return which channels are not zero in all rows of a position, `(positions, channels)`."""
     positions, channels = (len(start) - 1) // lines, values.shape[1]
@@ -321,7 +322,7 @@ def nonzero_channels(start, values, lines):
     return found
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def window_sums(start, ratio, values, taps, lines, new_start, new_ratio, kernel, bias, piece):
     """Return the weighted sums of windows at common rows, `(common rows, outputs)`.
 
@@ -379,7 +380,7 @@ def window_sums(start, ratio, values, taps, lines, new_start, new_ratio, kernel,
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _gather_channels(ratio, values, begin, end, chosen, places, out):
     """Write the chosen channels of the rows `begin` to `end` at ascending places."""
     j = begin + max(np.searchsorted(ratio[begin : end - 1], places[0], side="right") - 1, 0)
@@ -397,7 +398,7 @@ def _gather_channels(ratio, values, begin, end, chosen, places, out):
                 out[r, i] = values[j, chosen[i]]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def cut(start, ratio, place):
     """Return for every segment the row at or before `place`, and its place after it.
 
@@ -414,7 +415,7 @@ def cut(start, ratio, place):
     return rows, weights
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def grouped_sum(gathered, groups, kernel, bias):
     """Return a grouped (or depthwise) weighted sum, `(rows, outputs)`.
 
@@ -439,7 +440,7 @@ def grouped_sum(gathered, groups, kernel, bias):
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def bends(start, ratio, values, noise):
     """Return which rows are the end of a segment, or a place where the values bend.
 

@@ -23,7 +23,8 @@ Numba's cache on disk looks at the file of the caller only: after a change here,
 """
 
 import numpy as np
-from numba import njit
+
+from nnslicer_tf._compiled import compiled
 
 __all__ = ["excluded", "workspace"]
 
@@ -57,7 +58,7 @@ def workspace(size: int) -> tuple[np.ndarray, ...]:
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def excluded(v, bits, n, total, mean_magnitude, threshold, members, magnitudes, order, ends, sums):
     """Find the exclusion point of one sum.
 
@@ -104,7 +105,7 @@ def excluded(v, bits, n, total, mean_magnitude, threshold, members, magnitudes, 
     return -1, 0, 0
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _largest_taken(bits, size, left, threshold, scratch):
     """Take the largest value away until what is left is below the threshold.
 
@@ -127,7 +128,7 @@ def _largest_taken(bits, size, left, threshold, scratch):
             return taken, cut
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _next_below(bits, size, cut):
     """Return the largest positive and the largest negative magnitude below `cut`, as bits.
 
@@ -145,7 +146,7 @@ def _next_below(bits, size, cut):
     return positive, negative
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _list_above(bits, n, cut, order):
     """List the values of at least a magnitude; return their number."""
     count = 0
@@ -155,7 +156,7 @@ def _list_above(bits, n, cut, order):
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _collect(v, n, lower, upper, members, magnitudes):
     """Gather the values of a band, without branches."""
     count = 0
@@ -167,7 +168,7 @@ def _collect(v, n, lower, upper, members, magnitudes):
     return count
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _take_band(v, count, lower, whole, left, threshold, members, magnitudes, order, ends, sums):
     """Take away a band's values, the largest first, writing their order after `whole`.
 
@@ -221,7 +222,7 @@ def _take_band(v, count, lower, whole, left, threshold, members, magnitudes, ord
     return left, -1
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _bucket_count(count):
     """Return a power of two, about a quarter of `count`."""
     buckets = 16
@@ -230,7 +231,7 @@ def _bucket_count(count):
     return buckets
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _scan(v, order, begin, end, left, threshold):
     """Sort members by magnitude, then position, and take them away one at a time."""
     if end - begin > 4 * _SMALL:

@@ -5,8 +5,8 @@ sign(CONTRIB · Δy) of the output neurons as int8; where it is 0 a neuron costs
 """
 
 import numpy as np
-from numba import njit
 
+from nnslicer_tf._compiled import compiled
 from nnslicer_tf.slicing._exclusion import excluded, workspace
 
 __all__ = ["average", "copy_nonzero", "maximum", "merge", "tap_means", "weighted_sum"]
@@ -55,7 +55,7 @@ def weighted_sum(
 
 
 # Arrays come one by one, not in tuples, which cost some 100 ns a neuron.
-@njit(cache=True, nogil=True)
+@compiled()
 def _weighted_sum(
     signs,
     y,
@@ -120,7 +120,7 @@ def _weighted_sum(
                 _scatter(received, taps, group, start, stop, inputs, sample)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _any_active(signs, sample, start, stop, first_output, outputs):
     for p in range(start, stop):
         for o in range(first_output, first_output + outputs):
@@ -129,7 +129,7 @@ def _any_active(signs, sample, start, stop, first_output, outputs):
     return False
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _gather(dx, sample, taps, group, start, stop, windows):
     """Copy the inputs that each output position reads, padding as zeros."""
     inputs = windows.shape[1] // taps.shape[1]
@@ -145,7 +145,7 @@ def _gather(dx, sample, taps, group, start, stop, windows):
                     windows[p - start, t * inputs + c] = dx[sample, source, first + c]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _scatter(received, taps, group, start, stop, contributions, sample):
     """Add what the windows received to the input neurons."""
     inputs = received.shape[1] // taps.shape[1]
@@ -158,7 +158,7 @@ def _scatter(received, taps, group, start, stop, contributions, sample):
                     contributions[sample, source, first + c] += received[p - start, t * inputs + c]
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
+@compiled(fastmath={"reassoc", "nsz"})
 def _form(weights, group, o, windows, p, v):
     """Write the local values w·Δx; return their sum and the mean of their magnitudes."""
     total = 0.0
@@ -171,7 +171,7 @@ def _form(weights, group, o, windows, p, v):
     return total, magnitudes / np.float32(weights.shape[2])
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled(inline="always")
 def _give(order, begin, end, v, sign, received, synapses, place):
     """Add signs to the inputs and synapses at `order[begin:end]`."""
     window, row, group, o = place
@@ -182,7 +182,7 @@ def _give(order, begin, end, v, sign, received, synapses, place):
         synapses[row, group, o, i] += g
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled(inline="always")
 def _give_all(v, n, sign, received, synapses, place):
     window, row, group, o = place
     for i in range(n):
@@ -191,7 +191,7 @@ def _give_all(v, n, sign, received, synapses, place):
         synapses[row, group, o, i] += g
 
 
-@njit(cache=True, nogil=True, inline="always")
+@compiled(inline="always")
 def _sign(value):
     return np.int32(value > 0) - np.int32(value < 0)
 
@@ -208,7 +208,7 @@ def average(
     return inputs
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _average(signs, y, dx, taps, theta, inputs, v, bits, members, magnitudes, order, ends, sums):
     sources = np.empty(taps.shape[1], np.int32)
     for p in range(taps.shape[0]):
@@ -266,7 +266,7 @@ def maximum(
     return inputs
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _maximum(signs, y, x, dx, taps, inputs):
     for sample in range(x.shape[0]):
         for p in range(taps.shape[0]):
@@ -298,7 +298,7 @@ def merge(signs: np.ndarray, y: np.ndarray, values: np.ndarray, theta: float) ->
     return received
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _merge(signs, y, values, theta, received):
     tensors, neurons = values.shape
     order = np.empty(tensors, np.int64)
@@ -339,7 +339,7 @@ def tap_means(x: np.ndarray, taps: np.ndarray) -> np.ndarray:
     return means
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _tap_sums(x, taps, sums):
     for sample in range(x.shape[0]):
         for p in range(taps.shape[0]):
@@ -350,7 +350,7 @@ def _tap_sums(x, taps, sums):
                         sums[sample, t, c] += x[sample, source, c]
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def copy_nonzero(
     block: np.ndarray,
     first_column: int,
