@@ -54,7 +54,7 @@ def load(name: str) -> tuple[keras.Model, np.ndarray]:
     return zoo.build(name), x
 
 
-def best(function: Callable[[], object], repeats: int = 3) -> float:
+def best(function: Callable[[], object], repeats: int = 7) -> float:
     """Return the shortest time of a call, in seconds, after one call that is not counted."""
     function()
     times = []
@@ -113,17 +113,18 @@ def measure(name: str) -> dict[str, float]:
         "backward ms": backward(captured) / n,
         "backward each ms": backward(captured, each=True) / n,
         "single backward ms": backward(one),
-        "slice ms": best(lambda: slicer.slice(batch), 2) * 1e3 / n,
+        "slice ms": best(lambda: slicer.slice(batch)) * 1e3 / n,
     }
     figures["local values"] = count_values(program, captured) / n
     figures["ns per value"] = figures["backward ms"] * 1e6 / figures["local values"]
     figures["values per second"] = 1e9 / figures["ns per value"]
 
-    start = time.perf_counter()
-    reference = with_rule(naive.weighted_sum, lambda: walker.walk(program, captured, each=False))
-    figures["naive ms"] = (time.perf_counter() - start) * 1e3 / n
-    ours = walker.walk(program, captured, each=False)
-    if any(not np.array_equal(ours.synapses[k], reference.synapses[k]) for k in ours.synapses):
+    def reference():
+        return with_rule(naive.weighted_sum, lambda: walker.walk(program, captured, each=False))
+
+    figures["naive ms"] = best(reference, 2) * 1e3 / n
+    ours, theirs = walker.walk(program, captured, each=False), reference()
+    if any(not np.array_equal(ours.synapses[k], theirs.synapses[k]) for k in ours.synapses):
         raise SystemExit(f"{name}: the kernels and the naive reference disagree.")
     figures["naive / ours"] = figures["naive ms"] / figures["backward ms"]
 
@@ -135,9 +136,9 @@ def measure(name: str) -> dict[str, float]:
     figures["activation / channel"] = figures["backward ms"] / figures["channel ms"]
 
     dense = nns.Slicer(im, profile, 0.0, workers=0, progress=False)
-    figures["θ=0 slice ms"] = best(lambda: dense.slice(batch), 2) * 1e3 / n
+    figures["θ=0 slice ms"] = best(lambda: dense.slice(batch)) * 1e3 / n
     figures["θ=0 slice / forward"] = figures["θ=0 slice ms"] / figures["forward ms"]
-    figures["θ=0 each ms"] = best(lambda: dense.slice_each(batch, operations=()), 2) * 1e3 / n
+    figures["θ=0 each ms"] = best(lambda: dense.slice_each(batch, operations=())) * 1e3 / n
     figures["θ=0 each / forward"] = figures["θ=0 each ms"] / figures["forward ms"]
     return figures
 
