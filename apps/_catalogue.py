@@ -4,16 +4,9 @@ The only place that knows which file belongs to which table. A new result is one
 Paths are patterns below `data/results` and `data/paper`.
 """
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from _entries import Entry, count_seeds, count_settings, distinct, largest, stated
 
-from nnslicer_tf.report import ResultTable
-
-__all__ = ["CATALOGUE", "PAPERS", "Entry", "Extent"]
-
-Extent = Callable[[Sequence[ResultTable]], tuple[int, int, str]]
-"""From an entry's tables to how many there are, how many the paper has, and of what."""
+__all__ = ["CATALOGUE", "PAPERS"]
 
 PAPERS = {
     "nnslicer": "NNSlicer (Zhang et al., ESEC/FSE 2020)",
@@ -26,101 +19,12 @@ PAPERS = {
 }
 """Part of an id → what it is about, in the report's order."""
 
-
-@dataclass(frozen=True)
-class Entry:
-    """A table or a figure.
-
-    Attributes:
-        id: `paper/name`.
-        title: What it shows.
-        command: The command that makes it, without `python`; empty where nothing does.
-        minutes: Expected on two cores.
-        needs: Data sets, and what else must be given.
-        tables: Patterns of our result tables; files of single runs are left out.
-        figures: Patterns of our pictures.
-        more: Patterns of further files, which are linked.
-        paper: The papers' tables.
-        extents: How much of the paper's extent was measured.
-        without: Why there is no command.
-        view: Columns that become the rows, the columns and the values of a short form, which
-            stands above tables that have them.
-        trial: What is added to the command for a trial; `{folder}` is where it may write.
-    """
-
-    id: str
-    title: str
-    command: str = ""
-    minutes: int = 0
-    needs: str = ""
-    tables: tuple[str, ...] = ()
-    figures: tuple[str, ...] = ()
-    more: tuple[str, ...] = ()
-    paper: tuple[str, ...] = ()
-    extents: tuple[Extent, ...] = ()
-    without: str = ""
-    view: tuple[str, str, str] | None = None
-    trial: str = "--quick --results {folder}"
-
-    @property
-    def part(self) -> str:
-        """The key of `PAPERS`."""
-        return self.id.partition("/")[0]
-
-
-def _settings(wanted: int, unit: str) -> Extent:
-    """Count the models and data sets that the files are named after."""
-
-    def count(tables: Sequence[ResultTable]) -> tuple[int, int, str]:
-        stems = [table.path.stem.removesuffix("-tests") for table in tables]
-        return len({tuple(stem.split("-")[-2:]) for stem in stems}), wanted, unit
-
-    return count
-
-
-def _distinct(column: str, wanted: int, unit: str, but: str = "") -> Extent:
-    """Count the distinct values of a column, one of them left out."""
-
-    def count(tables: Sequence[ResultTable]) -> tuple[int, int, str]:
-        values = {v for t in tables if column in t.frame for v in t.frame[column].dropna()}
-        return len(values - {but}), wanted, unit
-
-    return count
-
-
-def _largest(column: str, wanted: int, unit: str) -> Extent:
-    """Take the largest value of a column."""
-
-    def largest(tables: Sequence[ResultTable]) -> tuple[int, int, str]:
-        values = [int(t.frame[column].max()) for t in tables if column in t.frame]
-        return max(values, default=0), wanted, unit
-
-    return largest
-
-
-def _seeds(tables: Sequence[ResultTable]) -> tuple[int, int, str]:
-    """Count the seeds `0 … n` that stand above the tables; the paper has five models."""
-    found = [re.search(r"0 … (\d+)", table.head.get("seeds", "")) for table in tables]
-    return max((int(match[1]) + 1 for match in found if match), default=0), 5, "models trained"
-
-
-def _stated(key: str, wanted: int, unit: str, pattern: str = r"([\d,]+)") -> Extent:
-    """Take the number that stands above the tables."""
-
-    def stated(tables: Sequence[ResultTable]) -> tuple[int, int, str]:
-        found = [re.search(pattern, table.head.get(key, "")) for table in tables]
-        numbers = [int(match[1].replace(",", "")) for match in found if match]
-        return max(numbers, default=0), wanted, unit
-
-    return stated
-
-
 _MAINTAIN = "apps/maintain_model.py {} mlp mnist"
 _MNIST, _CIFAR = "MNIST", "CIFAR-10"
 _DIFFCHASER = "MNIST, CIFAR-10, the published models (--models or DIFFCHASER_MODELS)"
-_SETTINGS = _settings(6, "models and data sets")
-_IMAGES = _stated("sizes", 50_000, "training images")
-_PAIRS = _distinct("paper_pair", 21, "pairs of models")
+_SETTINGS = count_settings(6, "models and data sets")
+_IMAGES = stated("sizes", 50_000, "training images")
+_PAIRS = distinct("paper_pair", 21, "pairs of models")
 
 CATALOGUE: tuple[Entry, ...] = (
     Entry(
@@ -168,9 +72,9 @@ CATALOGUE: tuple[Entry, ...] = (
         paper=("nnslicer/table4.csv",),
         view=("attack", "method", "f1"),
         extents=(
-            _distinct("attack", 17, "attacks", but="Average"),
-            _stated("attacked images", 500, "attacked images", r":(\d+)\]"),
-            _stated("normal inputs", 10_000, "normal inputs"),
+            distinct("attack", 17, "attacks", but="Average"),
+            stated("attacked images", 500, "attacked images", r":(\d+)\]"),
+            stated("normal inputs", 10_000, "normal inputs"),
         ),
     ),
     Entry(
@@ -196,8 +100,8 @@ CATALOGUE: tuple[Entry, ...] = (
         more=("pruning/README.md",),
         paper=("nnslicer/figure3.csv",),
         extents=(
-            _stated("sets", 210, "sets of target classes"),
-            _distinct("ratio", 13, "prune ratios"),
+            stated("sets", 210, "sets of target classes"),
+            distinct("ratio", 13, "prune ratios"),
         ),
     ),
     Entry(
@@ -212,8 +116,8 @@ CATALOGUE: tuple[Entry, ...] = (
         more=("pruning/README.md",),
         paper=("nnslicer/figure4.csv",),
         extents=(
-            _stated("sets", 2, "sets of target classes"),
-            _stated("images", 10_000, "images to train on"),
+            stated("sets", 2, "sets of target classes"),
+            stated("images", 10_000, "images to train on"),
         ),
     ),
     Entry(
@@ -227,7 +131,7 @@ CATALOGUE: tuple[Entry, ...] = (
         view=("budget", "method", "targets"),
         more=("protection/README.md",),
         paper=("nnslicer/figure5.csv",),
-        extents=(_largest("budget", 45_000, "images of an attacker"),),
+        extents=(largest("budget", 45_000, "images of an attacker"),),
     ),
     Entry("neusemslice/figure1", "Overview", without="an illustration"),
     Entry("neusemslice/figure2", "Restructuring", without="an illustration"),
@@ -284,7 +188,7 @@ CATALOGUE: tuple[Entry, ...] = (
         needs=_MNIST,
         tables=("semantic/table4-*.csv",),
         paper=("neusemslice/table4.csv",),
-        extents=(_SETTINGS, _IMAGES, _seeds),
+        extents=(_SETTINGS, _IMAGES, count_seeds),
     ),
     Entry(
         "neusemslice/table5",
@@ -296,7 +200,7 @@ CATALOGUE: tuple[Entry, ...] = (
         more=("semantic/table5-*runs*.csv", "semantic/README.md"),
         paper=("neusemslice/table5.csv",),
         view=("method", "setting", "CR"),
-        extents=(_SETTINGS, _IMAGES, _seeds),
+        extents=(_SETTINGS, _IMAGES, count_seeds),
     ),
     Entry(
         "neusemslice/table6",
@@ -307,7 +211,7 @@ CATALOGUE: tuple[Entry, ...] = (
         tables=("semantic/table6-*.csv",),
         more=("semantic/table6-*runs*.csv", "semantic/README.md"),
         paper=("neusemslice/table6.csv",),
-        extents=(_SETTINGS, _IMAGES, _seeds),
+        extents=(_SETTINGS, _IMAGES, count_seeds),
     ),
     Entry(
         "neusemslice/table7",
@@ -319,7 +223,7 @@ CATALOGUE: tuple[Entry, ...] = (
         more=("semantic/table7-*runs*.csv", "semantic/README.md"),
         paper=("neusemslice/table7.csv",),
         view=("method", "setting", "mean"),
-        extents=(_SETTINGS, _IMAGES, _seeds),
+        extents=(_SETTINGS, _IMAGES, count_seeds),
     ),
     Entry(
         "neusemslice/table8",
@@ -330,7 +234,7 @@ CATALOGUE: tuple[Entry, ...] = (
         tables=("semantic/table8-*.csv",),
         more=("semantic/table8-*runs*.csv", "semantic/README.md"),
         paper=("neusemslice/table8.csv",),
-        extents=(_SETTINGS, _IMAGES, _seeds),
+        extents=(_SETTINGS, _IMAGES, count_seeds),
     ),
     Entry(
         "neusemslice/figure6",
@@ -369,7 +273,7 @@ CATALOGUE: tuple[Entry, ...] = (
         tables=("dflare/search.csv", "dflare/search_*.csv"),
         more=("dflare/search*runs.csv", "dflare/README.md"),
         paper=("dflare/table4_search.csv", "dflare/authors_program.csv", "dflare/stated.csv"),
-        extents=(_PAIRS, _stated("seed images", 500, "seed images")),
+        extents=(_PAIRS, stated("seed images", 500, "seed images")),
     ),
     Entry(
         "dflare/table5",
@@ -394,7 +298,7 @@ CATALOGUE: tuple[Entry, ...] = (
         tables=("dflare/ablation*.csv",),
         more=("dflare/ablation*_runs.csv", "dflare/README.md"),
         paper=("dflare/table6_ablation.csv",),
-        extents=(_PAIRS, _stated("seed images", 500, "seed images")),
+        extents=(_PAIRS, stated("seed images", 500, "seed images")),
     ),
     Entry(
         "dflare/figure5",
@@ -405,7 +309,7 @@ CATALOGUE: tuple[Entry, ...] = (
         tables=("dflare/dissemination.csv", "dflare/dissemination_correlation.csv"),
         more=("dflare/dissemination_runs.csv", "dflare/README.md"),
         paper=("dflare/section54_dissemination.csv",),
-        extents=(_distinct("model", 3, "models"),),
+        extents=(distinct("model", 3, "models"),),
     ),
     Entry("dflare/figure6", "Accuracy of 13 pruned VGG-16", without="not measured"),
     Entry("dflare/figure7", "Searches of 13 pruned VGG-16", without="not measured"),
@@ -418,7 +322,7 @@ CATALOGUE: tuple[Entry, ...] = (
         tables=("dflare/repair.csv", "dflare/repair_made*.csv"),
         more=("dflare/README.md",),
         paper=("dflare/table7_repair.csv",),
-        extents=(_distinct("pair", 21, "pairs of models"),),
+        extents=(distinct("pair", 21, "pairs of models"),),
     ),
     Entry(
         "dflare/table8",
@@ -429,7 +333,7 @@ CATALOGUE: tuple[Entry, ...] = (
         tables=("dflare/repair_search.csv",),
         more=("dflare/repair_search_runs.csv", "dflare/README.md"),
         paper=("dflare/table8_search_after_repair.csv",),
-        extents=(_distinct("pair", 6, "pairs of models"),),
+        extents=(distinct("pair", 6, "pairs of models"),),
     ),
     Entry(
         "dflare/table9",
@@ -466,7 +370,7 @@ CATALOGUE: tuple[Entry, ...] = (
         figures=("exactline/attributions.png",),
         more=("exactline/attributions_images.csv", "exactline/README.md"),
         paper=("exactline/table1.csv", "exactline/table2.csv", "exactline/stated.csv"),
-        extents=(_largest("images", 1_000, "images"),),
+        extents=(largest("images", 1_000, "images"),),
     ),
     Entry(
         "exactline/table2",
@@ -476,7 +380,7 @@ CATALOGUE: tuple[Entry, ...] = (
         needs="MNIST, CIFAR-10",
         tables=("exactline/attributions.csv",),
         paper=("exactline/table2.csv",),
-        extents=(_largest("images", 1_000, "images"),),
+        extents=(largest("images", 1_000, "images"),),
     ),
     Entry(
         "exactline/table3",

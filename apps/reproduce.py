@@ -22,7 +22,8 @@ from typing import Annotated
 
 import pandas as pd
 import typer
-from _catalogue import CATALOGUE, PAPERS, Entry
+from _catalogue import CATALOGUE, PAPERS
+from _entries import Entry
 from _headlines import headline_table, headlines
 
 from nnslicer_tf._files import atomic_path, check_writable, data_folder

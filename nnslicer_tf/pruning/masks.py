@@ -15,8 +15,8 @@ import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.pruning._channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning._rebuild import rebuild
+from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.weight_mask import WeightMask
 
 __all__ = [

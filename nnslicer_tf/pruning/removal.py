@@ -24,9 +24,9 @@ from keras import layers
 from nnslicer_tf._layout import DEPTHWISE, OUTPUTS_INPUTS
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
-from nnslicer_tf.pruning._channels import ChannelGraph, is_reader
-from nnslicer_tf.pruning._groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning._rebuild import rebuild
+from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
+from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning.masks import SLOTS, MaskPlan, read_mask, serialized
 
 __all__ = ["compact", "compact_size", "mask_units", "remove_units"]

@@ -15,8 +15,8 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.pruning import remove_units
-from nnslicer_tf.pruning._channels import ChannelGraph
-from nnslicer_tf.pruning._groups import ChannelGroups, channel_groups
+from nnslicer_tf.pruning.channels import ChannelGraph
+from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning.masks import MaskPlan, check_masks
 from nnslicer_tf.pruning.removal import compact_size
 from nnslicer_tf.semantic.neurons import check_critical, neuron_layers

@@ -22,7 +22,7 @@ from nnslicer_tf._random import as_generator
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model
-from nnslicer_tf.pruning._channels import ChannelGraph, is_reader
+from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.semantic.metrics import labelled
 from nnslicer_tf.semantic.neurons import NeuronLayer, along, neuron_layers, output_layer
 

@@ -9,7 +9,7 @@ from keras import layers
 
 from nnslicer_tf._layout import DEPTHWISE
 from nnslicer_tf.instrument import Operation
-from nnslicer_tf.pruning._channels import ChannelGraph, is_last_axis, is_reader, mixes_channels
+from nnslicer_tf.pruning.channels import ChannelGraph, is_last_axis, is_reader, mixes_channels
 
 __all__ = ["ChannelGroups", "channel_groups"]
 
