@@ -7,11 +7,7 @@ python apps/analyse_lines.py train mnist pgd
 """
 
 import dataclasses
-import datetime
 import json
-import platform
-import shlex
-import sys
 import time
 from pathlib import Path
 from types import ModuleType
@@ -39,7 +35,13 @@ from nnslicer_tf.exactline import (
     training,
 )
 from nnslicer_tf.exactline.gradients import RULES
-from nnslicer_tf.report import plot_ticks, save_figure
+from nnslicer_tf.report import (
+    markdown_table,
+    plot_ticks,
+    provenance,
+    save_figure,
+    write_table,
+)
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -75,8 +77,8 @@ def analyse_acas(
         nnet = acas.load_nnet(path)
         walker = LineWalker(nns.InstrumentedModel(acas.to_keras(nnet, "float64")))
         rows += [_acas_row(path.stem, name, nnet, walker, *ends) for name, ends in lines.items()]
-    head = {"speed_ft_s": speed, "reach_ft": reach, **_provenance(None)}
-    _write_table(pd.DataFrame(rows), folder / "acas", "ACAS Xu: advisories along lines", head)
+    head = provenance(speed_ft_s=speed, reach_ft=reach)
+    write_table(folder / "acas", "ACAS Xu: advisories along lines", pd.DataFrame(rows), head)
     grid = _acas_grid(12 if quick else 60, reach, speed)
     _draw_acas(paths[0], lines, grid, folder / "acas.png")
 
@@ -177,14 +179,12 @@ def attributions(
             rows.append(_attribution_row(attributor.along(line, int(target)), most))
         tables.append(pd.DataFrame(rows).assign(network=name, dataset=dataset))
     table = pd.concat(tables, ignore_index=True)
-    head = {"baseline": "black", "target": "the predicted class", "most_samples": most}
-    head |= _provenance(None)
+    head = provenance(baseline="black", target="the predicted class", most_samples=most)
     with atomic_path(folder / "attributions_images.csv") as path:
         table.to_csv(path, index=False)
     title = "Integrated gradients: exact and by samples (tables 1 and 2)"
-    _write_table(
-        _attribution_summary(table), folder / "attributions", title, head, ("table1", "table2")
-    )
+    text = _paper_tables("table1", "table2")
+    write_table(folder / "attributions", title, _attribution_summary(table), head, text)
     _draw_attributions(table, folder / "attributions.png")
 
 
@@ -272,11 +272,13 @@ def analyse_linearity(
     table = pd.concat(tables, ignore_index=True)
     with atomic_path(folder / "linearity_images.csv") as path:
         table.to_csv(path, index=False)
-    head = {"epsilon": EPSILON, "images": images, **_provenance(seed)}
+    head = provenance(epsilon=EPSILON, images=images, seed=seed)
     title = "Density of FGSM lines / density of random lines (table 3), and gradient error"
-    _write_table(_directions(table), folder / "linearity_directions", title, head, ("table3",))
+    path, text = folder / "linearity_directions", _paper_tables("table3")
+    write_table(path, title, _directions(table), head, text)
     title = "Density of the normal network / density of the other (table 4)"
-    _write_table(_trainings(table), folder / "linearity_trainings", title, head, ("table4",))
+    path, text = folder / "linearity_trainings", _paper_tables("table4")
+    write_table(path, title, _trainings(table), head, text)
     _draw_linearity(table, folder / "linearity.png")
     _draw_ticks(seed, folder / "linearity_ticks.png")
 
@@ -372,7 +374,7 @@ def train(
     zoo.save_weights(network, weights)
     test = datasets.load(dataset, "test")
     report = {
-        **_provenance(seed),
+        **provenance(seed=seed),
         "network": name,
         "parameters": network.count_params(),
         "recipe": dataclasses.asdict(recipe),
@@ -400,20 +402,8 @@ def _results_folder(results: Path | None, quick: bool) -> Path:
     return check_writable((results or default) / "trial").parent
 
 
-def _write_table(
-    table: pd.DataFrame, path: Path, title: str, head: dict, papers: tuple[str, ...] = ()
-) -> None:
-    """Write a table as CSV and Markdown, with what it was made by; there, the paper's too."""
-    lines = [f"{key}: {value}" for key, value in head.items()]
-    with atomic_path(path.with_suffix(".csv")) as temporary:
-        comment = "".join(f"# {line}\n" for line in lines)
-        temporary.write_text(comment + table.to_csv(index=False, float_format="%.4g"))
-    rows = _markdown(table)
-    with atomic_path(path.with_suffix(".md")) as temporary:
-        items = "\n".join(f"- {line}" for line in lines)
-        beside = "".join(f"\n{_paper_table(name)}\n" for name in papers)
-        temporary.write_text(f"# {title}\n\n{items}\n\n{rows}\n{beside}")
-    print(f"{title}\n{rows}\n-> {path.with_suffix('.md')}")
+def _paper_tables(*names: str) -> str:
+    return "\n\n".join(map(_paper_table, names))
 
 
 def _paper_table(name: str) -> str:
@@ -421,17 +411,7 @@ def _paper_table(name: str) -> str:
     path = data_folder() / "paper" / "exactline" / f"{name}.csv"
     citation = path.read_text().splitlines()[0].lstrip("# ")
     table = pd.read_csv(path, comment="#", keep_default_na=False)
-    return f"{citation}:\n\n{_markdown(table)}"
-
-
-def _markdown(table: pd.DataFrame) -> str:
-    cells = [table.columns, ["---"] * len(table.columns)]
-    cells += [[_cell(value) for value in row] for row in table.itertuples(index=False)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in cells)
-
-
-def _cell(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{citation}:\n\n{markdown_table(table)}"
 
 
 def _pyplot() -> ModuleType:
@@ -441,20 +421,6 @@ def _pyplot() -> ModuleType:
     import matplotlib.pyplot as plt
 
     return plt
-
-
-def _provenance(seed: int | None) -> dict:
-    return {
-        "command": "python " + shlex.join(sys.argv),
-        **({} if seed is None else {"seed": seed}),
-        "date": datetime.date.today().isoformat(),
-        "versions": {
-            "python": platform.python_version(),
-            "tensorflow": tensorflow.__version__,
-            "keras": keras.__version__,
-            "numpy": np.__version__,
-        },
-    }
 
 
 if __name__ == "__main__":

@@ -10,14 +10,9 @@ Adversarial examples and the figures of finished detectors are kept in the worki
 interrupted run goes on from there. Remove its `rows` after changing a detector's code.
 """
 
-import datetime
 import hashlib
 import json
-import os
-import platform
-import shlex
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -37,7 +32,7 @@ from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, find_attack, g
 from nnslicer_tf.detection.evaluation import FIGURES, average
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.loading import load_model
-from nnslicer_tf.report import save_figure
+from nnslicer_tf.report import provenance, save_figure, write_table
 
 matplotlib.use("Agg")
 
@@ -194,33 +189,13 @@ def _with_averages(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _write(folder: Path, name: str, table: pd.DataFrame, used: dict[str, str]) -> None:
-    packages = ("tensorflow", "keras", "scikit-learn", "foolbox", "numpy")
-    versions = ", ".join(f"{package} {version(package)}" for package in packages)
-    head = [
-        f"command: python {shlex.join(['apps/detect_adversarial.py', *sys.argv[1:]])}",
-        *(f"{key}: {value}" for key, value in used.items()),
-        f"machine: {os.cpu_count()} cores",
-        f"versions: Python {platform.python_version()}, {versions}",
-        f"date: {datetime.date.today().isoformat()}",
-        "paper_*: Zhang et al., ESEC/FSE 2020, Table 4 (ResNet10, CIFAR-10), means of 17 attacks",
-    ]
-    with atomic_path(folder / f"{name}.csv") as path:
-        text = table.to_csv(index=False, float_format="%.4g")
-        path.write_text("".join(f"# {line}\n" for line in head) + text)
-    averages = table[table["attack"] == "Average"].drop(columns="attack")
-    lines = ["  \n".join(head), "", "Averages over the attacks:", "", *_markdown(averages)]
-    lines += ["", "Every attack:", "", *_markdown(table[table["attack"] != "Average"])]
-    with atomic_path(folder / f"{name}.md") as path:
-        path.write_text("\n".join(lines) + "\n")
-    print(averages.to_string(index=False), f"\nwritten: {folder / name}.csv, .md, .png")
-
-
-def _markdown(table: pd.DataFrame) -> Iterable[str]:
-    yield "| " + " | ".join(table.columns) + " |"
-    yield "|" + "---|" * len(table.columns)
-    for row in table.itertuples(index=False):
-        cells = (f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row)
-        yield "| " + " | ".join("" if cell == "nan" else cell for cell in cells) + " |"
+    libraries = ", ".join(f"{p} {version(p)}" for p in ("scikit-learn", "foolbox"))
+    source = "Zhang et al., ESEC/FSE 2020, Table 4 (ResNet10, CIFAR-10), means of 17 attacks"
+    head = provenance(**used, libraries=libraries, **{"paper_*": source})
+    average = table["attack"] == "Average"
+    ordered = pd.concat([table[average], table[~average]])
+    write_table(folder / name, "Detection of adversarial inputs", ordered, head)
+    print(table[average].to_string(index=False), f"\nwritten: {folder / name}.csv, .md, .png")
 
 
 def _plot(path: Path, rows: pd.DataFrame) -> None:

@@ -10,12 +10,6 @@ on from its working folder when it is given again.
 """
 
 import dataclasses
-import datetime
-import os
-import platform
-import shlex
-import sys
-from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +19,7 @@ import numpy as np
 import pandas as pd
 import typer
 
-from nnslicer_tf._files import atomic_path, data_folder
+from nnslicer_tf._files import data_folder
 from nnslicer_tf.dflare import DeviationSet, ImageDomain, find_deviations
 from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.experiments import (
@@ -37,7 +31,7 @@ from nnslicer_tf.dflare.experiments import (
 from nnslicer_tf.dflare.pair import ModelPair
 from nnslicer_tf.dflare.pairs import PUBLISHED, NamedPair, load_pair, seed_images
 from nnslicer_tf.dflare.repair import Repair, RepairedClassifier, cross_validate, repair_data
-from nnslicer_tf.report import plot_queries, save_figure
+from nnslicer_tf.report import plot_queries, provenance, save_figure, write_table
 
 matplotlib.use("Agg")
 
@@ -270,21 +264,13 @@ class _Run:
 
     def write(self, name: str, table: pd.DataFrame) -> None:
         """Write a table as CSV and Markdown, headed by how it was made."""
-        packages = ("tensorflow", "keras", "ai-edge-litert", "opencv-python-headless", "numpy")
-        versions = ", ".join(f"{package} {version(package)}" for package in packages)
-        head = [
-            f"command: python {shlex.join(['apps/find_deviations.py', *sys.argv[1:]])}",
-            f"seed images: {self.seeds}, random seeds: 0 ... {self.repeats - 1}, "
-            f"at most {self.max_queries} queries a search",
-            f"machine: {os.cpu_count()} cores, at the end with a load of {os.getloadavg()[2]:.1f}",
-            f"versions: Python {platform.python_version()}, {versions}",
-            f"date: {datetime.date.today().isoformat()}",
-        ]
-        with atomic_path(self.results / f"{name}.csv") as path:
-            text = table.to_csv(index=False, float_format="%.6g")
-            path.write_text("".join(f"# {line}\n" for line in head) + text)
-        with atomic_path(self.results / f"{name}.md") as path:
-            path.write_text("\n".join(["  \n".join(head), "", *_markdown(table)]) + "\n")
+        packages = ("ai-edge-litert", "opencv-python-headless")
+        head = provenance(
+            **{"seed images": self.seeds, "random seeds": f"0 ... {self.repeats - 1}"},
+            queries=f"at most {self.max_queries} a search",
+            libraries=", ".join(f"{package} {version(package)}" for package in packages),
+        )
+        write_table(self.results / name, f"DFlare: {name.replace('_', ' ')}", table, head)
         print(table.to_string(), f"\nwritten: {self.results / name}.csv, .md")
 
     def plot_queries(self, name: str, queries: dict[str, np.ndarray]) -> None:
@@ -300,14 +286,6 @@ class _Run:
             axis.set_axis_off()
         figure.tight_layout()
         save_figure(figure, self.results / f"{name}_queries.png", dpi=100)
-
-
-def _markdown(table: pd.DataFrame) -> Iterable[str]:
-    yield "| " + " | ".join(table.columns) + " |"
-    yield "|" + "---|" * len(table.columns)
-    for row in table.itertuples(index=False):
-        cells = (f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row)
-        yield "| " + " | ".join("" if cell == "nan" else cell for cell in cells) + " |"
 
 
 if __name__ == "__main__":

@@ -7,14 +7,9 @@ method; attackers retrain the rest on budgets of training images. An interrupted
 from its working folder when it is given again.
 """
 
-import datetime
-import platform
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
-import keras
 import matplotlib
 import numpy as np
 import pandas as pd
@@ -24,8 +19,8 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, protection, pruning, zoo
 from nnslicer_tf._files import data_folder
 from nnslicer_tf._progress import track
-from nnslicer_tf.pruning.experiments import Cells, draw_subsets, kept_scores, write_table
-from nnslicer_tf.report import save_figure
+from nnslicer_tf.pruning.experiments import Cells, draw_subsets, kept_scores
+from nnslicer_tf.report import provenance, save_figure, write_table
 
 matplotlib.use("Agg")
 
@@ -93,25 +88,21 @@ def main(
         )
         cells.add([row | report.figures[0]])
     summary = _summary(cells.to_frame())
-    head = {
-        "command": "python " + shlex.join(sys.argv),
-        "model": f"{model} on {dataset}",
-        "samples": f"{samples} images of each class to rank by, {min(profiled, len(train)):,} of "
+    head = provenance(
+        model=f"{model} on {dataset}",
+        samples=f"{samples} images of each class to rank by, {min(profiled, len(train)):,} of "
         f"the profile, {len(test):,} test images",
-        "attacks": f"{share:.0%} of each layer hidden, {epochs} epochs, {repetitions} repetitions, "
+        attacks=f"{share:.0%} of each layer hidden, {epochs} epochs, {repetitions} repetitions, "
         f"targets {', '.join(map(_name, drawn))}",
-        "attackers": ("train the hidden weights alone" if keep_known else "train all weights")
+        attackers=("train the hidden weights alone" if keep_known else "train all weights")
         + (", have no images of target classes" if without_targets else ""),
-        "seed": seed,
-        "date": datetime.date.today().isoformat(),
-        "versions": f"python {platform.python_version()}, keras {keras.__version__}, "
-        f"numpy {np.__version__}",
-    }
+        seed=seed,
+    )
     folder = results or (
         Path("runs/protection/quick") if quick else data_folder() / "results/protection"
     )
     name = "figure5" + "_known" * keep_known + "_others" * without_targets
-    write_table(summary, folder / name, "Selective protection (Figure 5)", head, _TEXT)
+    write_table(folder / name, "Selective protection (Figure 5)", summary, head, _TEXT)
     _draw(summary, folder / f"{name}.png")
     typer.echo((folder / f"{name}.md").read_text())
 

@@ -8,16 +8,11 @@ smallest of the whole model, by scores times weights. An interrupted command goe
 its working folder when it is given again.
 """
 
-import datetime
-import platform
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import keras
 import matplotlib
 import numpy as np
 import pandas as pd
@@ -27,14 +22,8 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, pruning, zoo
 from nnslicer_tf._files import data_folder
 from nnslicer_tf._progress import track
-from nnslicer_tf.pruning.experiments import (
-    Cells,
-    draw_subsets,
-    kept_scores,
-    subset_figures,
-    write_table,
-)
-from nnslicer_tf.report import save_figure
+from nnslicer_tf.pruning.experiments import Cells, draw_subsets, kept_scores, subset_figures
+from nnslicer_tf.report import provenance, save_figure, write_table
 
 matplotlib.use("Agg")
 
@@ -94,6 +83,11 @@ class Setting:
     results: Path
     head: dict[str, object]
 
+    @property
+    def sets(self) -> str:
+        """Name of the sets of target classes in the names of files."""
+        return f"{len(self.subsets[0])}x{len(self.subsets)}"
+
 
 @app.command()
 def curves(
@@ -113,7 +107,7 @@ def curves(
     if quick:
         samples, profiled, subsets, ratio = 10, 500, 2, ratio or [0.5]
     setting = _setting(model, dataset, samples, profiled, subsets, size, seed, work, results, quick)
-    cells = Cells(setting.work / "curves.csv", ["method", "ratio", "targets_of"])
+    cells = Cells(setting.work / f"curves-{setting.sets}.csv", ["method", "ratio", "targets_of"])
     predictor = pruning.MaskedPredictor(setting.im)
     for name, method in setting.methods.items():
         for r in track(ratio or RATIOS, name):
@@ -121,9 +115,8 @@ def curves(
             cells.add(rows)
     summary = _summary(cells.to_frame())
     text = f"{_PLAIN}\n\n{_verdict(summary)}\n\nThe paper: see data/paper/nnslicer/figure3.csv."
-    write_table(
-        summary, setting.results / "figure3", "Targeted pruning (Figure 3)", setting.head, text
-    )
+    title = "Targeted pruning (Figure 3)"
+    write_table(setting.results / "figure3", title, summary, setting.head, text)
     _draw(summary, setting.results / "figure3.png")
     typer.echo((setting.results / "figure3.md").read_text())
 
@@ -147,7 +140,8 @@ def fine_tuned(
     if quick:
         samples, profiled, subsets, images, ratio = 10, 500, 1, 300, ratio or [0.9]
     setting = _setting(model, dataset, samples, profiled, subsets, size, seed, work, results, quick)
-    cells = Cells(setting.work / f"tuned-{images}.csv", ["method", "ratio", "targets_of"])
+    file = setting.work / f"tuned-{images}-{setting.sets}.csv"
+    cells = Cells(file, ["method", "ratio", "targets_of"])
     chosen = np.random.default_rng(seed).permutation(len(setting.train))[:images]
     x, y = setting.train.x[chosen], setting.train.y[chosen]
     for name, method in setting.methods.items():
@@ -165,9 +159,8 @@ def fine_tuned(
     summary = _summary(cells.to_frame())
     head = {**setting.head, "images": images}
     text = f"{_PLAIN} The images of the epoch are of all classes."
-    write_table(
-        summary, setting.results / "figure4", "After one epoch of training (Figure 4)", head, text
-    )
+    title = "After one epoch of training (Figure 4)"
+    write_table(setting.results / "figure4", title, summary, head, text)
     _draw(summary, setting.results / "figure4.png")
     typer.echo((setting.results / "figure4.md").read_text())
 
@@ -196,18 +189,14 @@ def _setting(
     # The last tenth was held out from training; what is ours was chosen on it.
     train, test = datasets.load(dataset, "train[:90%]"), datasets.load(dataset, "test")
     drawn = draw_subsets(test.classes, size, subsets or None, seed)
-    work = work / f"{model}-{dataset}-{samples}-{profiled}-{size}x{len(drawn)}-{seed}"
-    head = {
-        "command": "python " + shlex.join(sys.argv),
-        "model": f"{model} on {dataset}, {zoo.accuracy(im.model, test):.1%} of all test images",
-        "samples": f"{samples} training images of each class to rank by (the model is right on "
+    work = work / f"{model}-{dataset}-{samples}-{profiled}-{seed}"
+    head = provenance(
+        model=f"{model} on {dataset}, {zoo.accuracy(im.model, test):.1%} of all test images",
+        samples=f"{samples} training images of each class to rank by (the model is right on "
         f"them), {min(profiled, len(train)):,} of the profile, {len(test):,} test images",
-        "sets": f"{len(drawn)} sets of {size} target classes",
-        "seed": seed,
-        "date": datetime.date.today().isoformat(),
-        "versions": f"python {platform.python_version()}, keras {keras.__version__}, "
-        f"numpy {np.__version__}",
-    }
+        sets=f"{len(drawn)} sets of {size} target classes",
+        seed=seed,
+    )
     folder = results or (Path("runs/pruning/quick") if quick else data_folder() / "results/pruning")
     methods = _methods(im, train, samples, profiled, seed, work)
     return Setting(im, train, test, methods, drawn, work, folder, head)

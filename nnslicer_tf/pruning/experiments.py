@@ -14,7 +14,7 @@ from nnslicer_tf._random import as_generator
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 from nnslicer_tf.pruning.class_scores import ClassScores
 
-__all__ = ["Cells", "draw_subsets", "kept_scores", "subset_figures", "write_table"]
+__all__ = ["Cells", "draw_subsets", "kept_scores", "subset_figures"]
 
 
 def draw_subsets(
@@ -127,31 +127,3 @@ def kept_scores(path: str | os.PathLike, make: Callable[[], ClassScores]) -> Cla
     if not path.exists():
         make().save(path)
     return ClassScores.load(path)
-
-
-def write_table(
-    table: pd.DataFrame, path: str | os.PathLike, title: str, head: Mapping[str, Any], text: str
-) -> None:
-    """Write a table as CSV and as Markdown, with what it was made by.
-
-    Args:
-        table: The table.
-        path: The files' path, without its ending.
-        title: The title.
-        head: What it was made by: command, seed, sizes, date, versions.
-        text: What is to be said below the table.
-    """
-    path = Path(path)
-    lines = [f"{key}: {value}" for key, value in head.items()]
-    with atomic_path(path.with_suffix(".csv")) as temporary:
-        comment = "".join(f"# {line}\n" for line in lines)
-        temporary.write_text(comment + table.to_csv(index=False, float_format="%.4g"))
-    cells = [table.columns, ["---"] * len(table.columns)]
-    cells += [
-        [f"{value:.3g}" if isinstance(value, float) else str(value) for value in row]
-        for row in table.itertuples(index=False)
-    ]
-    rows = "\n".join("| " + " | ".join(row) + " |" for row in cells)
-    items = "\n".join(f"- {line}" for line in lines)
-    with atomic_path(path.with_suffix(".md")) as temporary:
-        temporary.write_text(f"# {title}\n\n{items}\n\n{rows}\n\n{text}\n")

@@ -33,7 +33,11 @@ def provenance(**used: object) -> dict[str, object]:
 
 
 def write_table(
-    path: str | os.PathLike, title: str, table: "pd.DataFrame", head: Mapping[str, object]
+    path: str | os.PathLike,
+    title: str,
+    table: "pd.DataFrame",
+    head: Mapping[str, object],
+    text: str = "",
 ) -> None:
     """Write `path` with the endings .csv and .md, each whole or not at all.
 
@@ -42,6 +46,7 @@ def write_table(
         title: Heading of the Markdown.
         table: The rows.
         head: What stands above them, see `provenance`.
+        text: Markdown that stands below them.
     """
     path, lines = Path(path), [f"{key}: {value}" for key, value in head.items()]
     with atomic_path(path.with_suffix(".csv")) as temporary:
@@ -49,7 +54,8 @@ def write_table(
         temporary.write_text(comment + table.to_csv(index=False, float_format="%.5g"))
     with atomic_path(path.with_suffix(".md")) as temporary:
         items = "\n".join(f"- {line}" for line in lines)
-        temporary.write_text(f"# {title}\n\n{items}\n\n{markdown_table(table)}\n")
+        parts = (f"# {title}", items, markdown_table(table), text.strip())
+        temporary.write_text("\n\n".join(filter(None, parts)) + "\n")
 
 
 def markdown_table(table: "pd.DataFrame") -> str:

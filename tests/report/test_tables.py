@@ -15,6 +15,8 @@ def test_a_table_is_written_twice_with_its_head(tmp_path):
     expected = "# A title\n\n- seed: 7\n\n| name | value | count |\n| --- | --- | --- |\n"
     expected += "| a | 0.1235 | 3 |\n| b |  | 4 |\n"
     assert (tmp_path / "t.md").read_text() == expected
+    write_table(tmp_path / "t", "A title", table, {"seed": 7}, "What it says.\n")
+    assert (tmp_path / "t.md").read_text() == expected + "\nWhat it says.\n"
 
 
 def test_numbers_have_four_digits():
