@@ -260,10 +260,10 @@ def analyse_linearity(
     results: Results = None,
 ) -> None:
     """Linearity towards adversarial neighbours, of normal and robust networks (tables 3, 4)."""
-    folder = _results_folder(results, quick)
+    folder, images = _results_folder(results, quick), 5 if quick else images
     tables = []
     for dataset, epsilon in EPSILON.items():
-        data = datasets.load(dataset, f"test[:{5 if quick else images}]")
+        data = datasets.load(dataset, f"test[:{images}]")
         for method in training.METHODS:
             if _weights(dataset, method).exists():
                 im = nns.InstrumentedModel(_convsmall(dataset, method))
