@@ -7,6 +7,8 @@ method; attackers retrain the rest on budgets of training images. An interrupted
 from its working folder when it is given again.
 """
 
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -19,14 +21,15 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, protection, pruning, zoo
 from nnslicer_tf._files import data_folder
 from nnslicer_tf._progress import track
-from nnslicer_tf.pruning.experiments import Cells, draw_subsets, kept_scores
+from nnslicer_tf.pruning.experiments import Cells, draw_subsets, kept_rankings
 from nnslicer_tf.report import provenance, save_figure, write_table
 
 matplotlib.use("Agg")
 
 BUDGETS = (1_000, 2_000, 5_000, 10_000, 20_000, 45_000)
-METHODS = ("NNSlicer", "EffectivePath", "Weight", "Random", "NNSlicer, ours")
 KEYS = ["method", "budget", "targets_of", "repetition"]
+
+Scores = dict[str, np.ndarray]
 
 
 def main(
@@ -58,35 +61,23 @@ def main(
     train, test = datasets.load(dataset, "train[:90%]"), datasets.load(dataset, "test")
     drawn = draw_subsets(test.classes, size, subsets or None, seed)
     work = work / f"{model}-{dataset}-{samples}-{profiled}-{seed}"
-    slices, magnitudes, paths = _class_scores(im, train, samples, profiled, work)
+    scores = _scores(im, train, samples, profiled, seed, work)
     attacker = protection.Attacker(epochs, keep_known=keep_known, progress=False)
     kind = f"{share}-{epochs}" + "-known" * keep_known + "-others" * without_targets
     cells = Cells(work / f"attacks-{kind}.csv", KEYS)
     budgets = [b for b in (budget or BUDGETS) if b <= len(train)]
-    jobs = [
-        (b, r, targets, name)
-        for b in budgets
-        for r in range(repetitions)
-        for targets in drawn
-        for name in METHODS
-    ]
-    for b, r, targets, name in track(jobs, "Attacks"):
-        row = {"method": name, "budget": b, "targets_of": _name(targets), "repetition": r}
-        if row in cells:
-            continue
-        scores = {
-            "NNSlicer": lambda t=targets: slices.total(t),
-            "EffectivePath": lambda t=targets: paths.total(t),
-            "Weight": lambda: pruning.scores(im, "weight"),
-            "Random": lambda r=r: pruning.RandomRanker(seed + r).scores(im),
-            "NNSlicer, ours": lambda t=targets: magnitudes.total(t),
-        }[name]()
-        hidden = protection.select(scores, share)
-        known = _others(train, targets) if without_targets else train
-        report = protection.simulate_attacks(
-            im.model, hidden, known, test, targets, [min(b, len(known))], attacker, seed + r
-        )
-        cells.add([row | report.figures[0]])
+    jobs = list(itertools.product(budgets, range(repetitions), drawn, scores))
+    for images, repetition, targets, name in track(jobs, "Attacks"):
+        named = (name, images, _name(targets), repetition)
+        row: dict[str, object] = dict(zip(KEYS, named, strict=True))
+        if row not in cells:
+            hidden = protection.select(scores[name](targets, repetition), share)
+            known = _others(train, targets) if without_targets else train
+            report = protection.simulate_attacks(
+                *(im.model, hidden, known, test, targets, [min(images, len(known))]),
+                *(attacker, seed + repetition),
+            )
+            cells.add([row | report.figures[0]])
     summary = _summary(cells.to_frame())
     head = provenance(
         model=f"{model} on {dataset}",
@@ -115,24 +106,24 @@ _TEXT = (
 )
 
 
-def _class_scores(
-    im: nns.InstrumentedModel, train: datasets.Dataset, samples: int, profiled: int, work: Path
-) -> list[pruning.ClassScores]:
-    chosen = np.concatenate([np.flatnonzero(train.y == c)[:samples] for c in range(train.classes)])
-    x, y = train.x[chosen], train.y[chosen]
-    profile_file = work / "profile.npz"
-    if not profile_file.exists():
-        nns.Profile.from_data(im, train.x[:profiled]).save(profile_file)
-    profile = nns.Profile.load(profile_file)
-    rankers = {
-        "slices": pruning.NNSlicerRanker(profile=profile),
-        "magnitudes": pruning.NNSlicerRanker(profile=profile, per_sample=True),
-        "paths": pruning.EffectivePathRanker(),
+def _scores(
+    im: nns.InstrumentedModel,
+    train: datasets.Dataset,
+    samples: int,
+    profiled: int,
+    seed: int,
+    work: Path,
+) -> dict[str, Callable[[tuple[int, ...], int], Scores]]:
+    """Return the methods: from target classes and the repetition to scores of the synapses."""
+    ranked = kept_rankings(im, train, samples, profiled, work)
+    weight = pruning.scores(im, "weight")
+    return {
+        "NNSlicer": lambda targets, repetition: ranked["slices"].total(targets),
+        "EffectivePath": lambda targets, repetition: ranked["paths"].total(targets),
+        "Weight": lambda targets, repetition: weight,
+        "Random": lambda targets, repetition: pruning.RandomRanker(seed + repetition).scores(im),
+        "NNSlicer, ours": lambda targets, repetition: ranked["magnitudes"].total(targets),
     }
-    return [
-        kept_scores(work / f"{name}.npz", lambda ranker=ranker: ranker.by_class(im, x, y))
-        for name, ranker in rankers.items()
-    ]
 
 
 def _others(train: datasets.Dataset, targets: tuple[int, ...]) -> datasets.Dataset:

@@ -22,7 +22,7 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, pruning, zoo
 from nnslicer_tf._files import data_folder
 from nnslicer_tf._progress import track
-from nnslicer_tf.pruning.experiments import Cells, draw_subsets, kept_scores, subset_figures
+from nnslicer_tf.pruning.experiments import Cells, draw_subsets, kept_rankings, subset_figures
 from nnslicer_tf.report import provenance, save_figure, write_table
 
 matplotlib.use("Agg")
@@ -210,19 +210,7 @@ def _methods(
     seed: int,
     work: Path,
 ) -> dict[str, Method]:
-    chosen = [np.flatnonzero(train.y == c)[:samples] for c in range(train.classes)]
-    x, y = train.x[np.concatenate(chosen)], train.y[np.concatenate(chosen)]
-    profile_file = work / "profile.npz"
-    if not profile_file.exists():
-        nns.Profile.from_data(im, train.x[:profiled]).save(profile_file)
-    profile = nns.Profile.load(profile_file)
-
-    def by_class(name: str, ranker: pruning.ClassRanker) -> pruning.ClassScores:
-        return kept_scores(work / f"{name}.npz", lambda: ranker.by_class(im, x, y))
-
-    slices = by_class("slices", pruning.NNSlicerRanker(profile=profile))
-    magnitudes = by_class("magnitudes", pruning.NNSlicerRanker(profile=profile, per_sample=True))
-    paths = by_class("paths", pruning.EffectivePathRanker())
+    slices, magnitudes, paths = kept_rankings(im, train, samples, profiled, work).values()
     weight, channel = pruning.scores(im, "weight"), pruning.scores(im, "channel")
     random = pruning.RandomRanker(seed).scores(im)
     everything = slices.total()

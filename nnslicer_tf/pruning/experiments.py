@@ -11,10 +11,14 @@ import pandas as pd
 
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf._random import as_generator
+from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning.class_scores import ClassScores
+from nnslicer_tf.pruning.rankers import ClassRanker, EffectivePathRanker, NNSlicerRanker
+from nnslicer_tf.slicing import Profile
 
-__all__ = ["Cells", "draw_subsets", "kept_scores", "subset_figures"]
+__all__ = ["Cells", "draw_subsets", "kept_rankings", "subset_figures"]
 
 
 def draw_subsets(
@@ -127,3 +131,37 @@ def kept_scores(path: str | os.PathLike, make: Callable[[], ClassScores]) -> Cla
     if not path.exists():
         make().save(path)
     return ClassScores.load(path)
+
+
+def kept_rankings(
+    im: InstrumentedModel, train: Dataset, samples: int, profiled: int, folder: str | os.PathLike
+) -> dict[str, ClassScores]:
+    """Return the scores by class that both experiments rank synapses by, kept in a folder.
+
+    Args:
+        im: The classifier.
+        train: Samples, the first ones of which are used.
+        samples: How many of each class to slice.
+        profiled: How many to profile.
+        folder: Where profile and scores are kept, or found.
+
+    Returns:
+        "slices": contributions as the paper sums them; "magnitudes": those of each sample
+        without their signs; "paths": effective paths.
+    """
+    folder = Path(folder)
+    chosen = np.concatenate([np.flatnonzero(train.y == c)[:samples] for c in range(train.classes)])
+    x, y = train.x[chosen], train.y[chosen]
+    profile_file = folder / "profile.npz"
+    if not profile_file.exists():
+        Profile.from_data(im, train.x[:profiled]).save(profile_file)
+    profile = Profile.load(profile_file)
+    rankers: dict[str, ClassRanker] = {
+        "slices": NNSlicerRanker(profile=profile),
+        "magnitudes": NNSlicerRanker(profile=profile, per_sample=True),
+        "paths": EffectivePathRanker(),
+    }
+    return {
+        name: kept_scores(folder / f"{name}.npz", lambda ranker=ranker: ranker.by_class(im, x, y))
+        for name, ranker in rankers.items()
+    }

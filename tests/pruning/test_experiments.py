@@ -9,7 +9,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, pruning, zoo
-from nnslicer_tf.pruning.experiments import Cells, draw_subsets, subset_figures
+from nnslicer_tf.pruning.experiments import Cells, draw_subsets, kept_rankings, subset_figures
 
 
 def outputs(model, x):
@@ -69,6 +69,25 @@ def normalised_model():
     norm = model.get_layer("norm")
     norm.set_weights([rng.uniform(0.5, 1, w.shape) for w in norm.get_weights()])
     return model
+
+
+def test_rankings_are_made_once(tmp_path):
+    im = nns.InstrumentedModel(zoo.load("digits_cnn"))
+    train = datasets.load("digits", "train[:300]")
+    found = kept_rankings(im, train, 2, 50, tmp_path)
+    x = np.concatenate([train.x[train.y == c][:2] for c in range(10)])
+    y = np.repeat(np.arange(10), 2)
+    profile = nns.Profile.from_data(im, train.x[:50])
+    expected = pruning.NNSlicerRanker(profile=profile).by_class(im, x, y)
+    for name, scores in expected.total([3, 5]).items():
+        np.testing.assert_array_equal(found["slices"].total([3, 5])[name], scores)
+    kernels = {kind: scores.total([3])["conv2"] for kind, scores in found.items()}
+    for kind in ("magnitudes", "paths"):
+        assert np.any(kernels[kind] != kernels["slices"])
+    others = datasets.load("digits", "train[300:400]")  # not looked at: the files are there
+    again = kept_rankings(im, others, 2, 50, tmp_path)
+    for name, scores in expected.total([3]).items():
+        np.testing.assert_array_equal(again["slices"].total([3])[name], scores)
 
 
 def test_normalisations_get_the_statistics_of_the_samples():
