@@ -66,10 +66,14 @@ def main(
     kind = f"{share}-{epochs}" + "-known" * keep_known + "-others" * without_targets
     cells = Cells(work / f"attacks-{kind}.csv", KEYS)
     budgets = [b for b in (budget or BUDGETS) if b <= len(train)]
-    jobs = list(itertools.product(budgets, range(repetitions), drawn, scores))
-    for images, repetition, targets, name in track(jobs, "Attacks"):
-        named = (name, images, _name(targets), repetition)
-        row: dict[str, object] = dict(zip(KEYS, named, strict=True))
+    jobs = list(itertools.product(scores, budgets, drawn, range(repetitions)))
+    rows = [
+        {"method": name, "budget": images, "targets_of": _name(targets), "repetition": repetition}
+        for name, images, targets, repetition in jobs
+    ]
+    for row, (name, images, targets, repetition) in track(
+        zip(rows, jobs, strict=True), "Attacks", len(jobs)
+    ):
         if row not in cells:
             hidden = protection.select(scores[name](targets, repetition), share)
             known = _others(train, targets) if without_targets else train
@@ -78,7 +82,7 @@ def main(
                 *(attacker, seed + repetition),
             )
             cells.add([row | report.figures[0]])
-    summary = _summary(cells.to_frame())
+    summary = _summary(cells.to_frame(rows))
     head = provenance(
         model=f"{model} on {dataset}",
         samples=f"{samples} images of each class to rank by, {min(profiled, len(train)):,} of "

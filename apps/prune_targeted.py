@@ -88,6 +88,15 @@ class Setting:
         """Name of the sets of target classes in the names of files."""
         return f"{len(self.subsets[0])}x{len(self.subsets)}"
 
+    def cells(self, ratios: Sequence[float]) -> list[dict[str, object]]:
+        """Return the names of all cells of an experiment."""
+        return [
+            {"method": method, "ratio": ratio, "targets_of": _name(targets)}
+            for method in self.methods
+            for ratio in ratios
+            for targets in self.subsets
+        ]
+
 
 @app.command()
 def curves(
@@ -113,7 +122,7 @@ def curves(
         for r in track(ratio or RATIOS, name):
             rows = _rows(setting, predictor, method, r, cells, {"method": name, "ratio": r})
             cells.add(rows)
-    summary = _summary(cells.to_frame())
+    summary = _summary(cells.to_frame(setting.cells(ratio or RATIOS)))
     text = f"{_PLAIN}\n\n{_verdict(summary)}\n\nThe paper: see data/paper/nnslicer/figure3.csv."
     title = "Targeted pruning (Figure 3)"
     write_table(setting.results / "figure3", title, summary, setting.head, text)
@@ -156,7 +165,7 @@ def fine_tuned(
                     tuned = pruning.fine_tune(pruned, x, y, rng=seed, progress=False)
                 logits = tuned.predict(setting.test.x, batch_size=200, verbose=0)
                 cells.add([row | subset_figures(logits, setting.test.y, targets)])
-    summary = _summary(cells.to_frame())
+    summary = _summary(cells.to_frame(setting.cells(ratio or TUNED_RATIOS)))
     head = {**setting.head, "images": images}
     text = f"{_PLAIN} The images of the epoch are of all classes."
     title = "After one epoch of training (Figure 4)"

@@ -86,7 +86,7 @@ class Cells:
         self._rows: list[dict[str, Any]] = []
         if self._path.exists():
             self._rows = self._read()
-        self._known = {self._key(row) for row in self._rows}
+        self._known = {self._key(row): row for row in self._rows}
 
     def __contains__(self, row: Mapping[str, Any]) -> bool:
         """Whether there is a row of this name."""
@@ -96,13 +96,13 @@ class Cells:
         """Keep rows, on disk too."""
         rows = [dict(row) for row in rows]
         self._rows += rows
-        self._known.update(map(self._key, rows))
+        self._known.update((self._key(row), row) for row in rows)
         with atomic_path(self._path) as temporary:
-            self.to_frame().to_csv(temporary, index=False)
+            pd.DataFrame(self._rows).to_csv(temporary, index=False)
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return the table."""
-        return pd.DataFrame(self._rows)
+    def to_frame(self, names: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+        """Return the table of the rows of these names; earlier runs may have left more."""
+        return pd.DataFrame([self._known[self._key(name)] for name in names])
 
     def __len__(self) -> int:
         return len(self._rows)

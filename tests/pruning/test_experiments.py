@@ -45,7 +45,9 @@ def test_cells_are_kept(tmp_path):
     again = Cells(path, ["method", "ratio"])
     assert {"method": "weight", "ratio": 0.5} in again
     assert {"method": "weight", "ratio": 0.6} not in again
-    assert list(again.to_frame()["accuracy"]) == [0.25, 1 / 3]
+    asked = [{"method": "weight", "ratio": ratio} for ratio in (0.1, 0.5)]
+    assert list(again.to_frame(asked)["accuracy"]) == [1 / 3, 0.25]
+    assert list(again.to_frame(asked[1:])["accuracy"]) == [0.25]
     again.add([{"method": "random", "ratio": 0.1, "accuracy": 0.0}])
     assert len(Cells(path, ["method", "ratio"])) == 3
     path.write_text("")
