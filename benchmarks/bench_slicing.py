@@ -2,7 +2,8 @@
 
     python benchmarks/bench_slicing.py --output data/results/benchmarks/slicing
 
-Times are CPU-bound and single-process but for the forward pass, which uses all cores.
+Times are CPU-bound and of one thread, but for the forward pass, θ = 0 and what is said to
+be on threads, which use all cores.
 ResNet18's weights are random (seed 0): the project has no trained ones. ResNet-20 is
 read from the folder in DIFFCHASER_MODELS and left out if there is none.
 """
@@ -32,6 +33,8 @@ from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf._tables import text_table
 from nnslicer_tf.instrument.loading import load_model
 from nnslicer_tf.slicing import _kernels, walker
+from nnslicer_tf.slicing.engine import ThreadEngine
+from nnslicer_tf.slicing.jobs import SumJob
 
 THETA = 0.3
 PAPER_MS = {"lenet": 300.0, "resnet10": 3000.0, "resnet18": 40400.0}
@@ -115,6 +118,10 @@ def measure(name: str) -> dict[str, float]:
         "single backward ms": backward(one),
         "slice ms": best(lambda: slicer.slice(batch)) * 1e3 / n,
     }
+    threads, job = ThreadEngine(os.cpu_count() or 1), SumJob(program)
+    on_threads = best(lambda: list(threads.map(job, [(0, captured)]))) * 1e3 / n
+    figures["backward on threads ms"] = on_threads
+    figures["one thread / threads"] = figures["backward ms"] / on_threads
     figures["local values"] = count_values(program, captured) / n
     figures["ns per value"] = figures["backward ms"] * 1e6 / figures["local values"]
     figures["values per second"] = 1e9 / figures["ns per value"]

@@ -1,23 +1,34 @@
-"""Where batches are walked: in this process, or in it until Ray pays.
+"""Where batches are walked: in this process, on its threads, or there until Ray pays.
 
 An engine maps a job over a stream of items and yields `(index, result)` as results
 come; the stream is read as fast as it is worked off, so memory is bounded.
 """
 
+import itertools
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["AdaptiveEngine", "Engine", "InProcessEngine", "make_engine"]
+__all__ = [
+    "AdaptiveEngine",
+    "Engine",
+    "InProcessEngine",
+    "SplittableJob",
+    "ThreadEngine",
+    "make_engine",
+]
 
 Item = tuple[int, Any]
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
-# Starting Ray and its workers takes some five seconds: it pays for work of twice that.
-_PATIENCE_SECONDS = 10.0
+# Starting Ray and its workers takes some five seconds, and gains what threads lose to
+# Python's lock: little on few cores.
+_PATIENCE_SECONDS = 30.0
 
 
 class Engine(Protocol):
@@ -36,35 +47,66 @@ class InProcessEngine:
             yield index, job(item)
 
 
-class AdaptiveEngine:
-    """Begins in this process, and starts Ray when the work turns out to be long.
+class SplittableJob(Protocol):
+    """A job whose items consist of samples, and whose results can be joined."""
+
+    def __call__(self, item: Any) -> Any:
+        """Return the result of an item."""
+
+    def split(self, item: Any, parts: int) -> list[Any]:
+        """Return at most so many items that hold the samples of one, in their order."""
+
+    def join(self, results: list[Any]) -> Any:
+        """Return the result of all parts of an item."""
+
+
+class ThreadEngine:
+    """Walks the samples of each batch on several threads of this process.
+
+    The kernels run without Python's lock, so that threads keep the cores busy as far as the
+    work is theirs.
 
     Args:
-        workers: Number of Ray actors to start.
+        threads: How many.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+
+    def map(self, job: SplittableJob, items: Iterable[Item]) -> Iterator[tuple[int, Any]]:
+        """Yield `(index, job(item))` in order."""
+        with ThreadPoolExecutor(self._threads) as pool:
+            for index, item in items:
+                yield index, job.join(list(pool.map(job, job.split(item, self._threads))))
+
+
+class AdaptiveEngine:
+    """Begins on threads of this process, and starts Ray when the work turns out to be long.
+
+    Args:
+        workers: Number of threads, then of Ray actors.
     """
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
 
-    def map(self, job: Callable[[Any], T], items: Iterable[Item]) -> Iterator[tuple[int, T]]:
+    def map(self, job: SplittableJob, items: Iterable[Item]) -> Iterator[tuple[int, Any]]:
         """Yield `(index, job(item))`, in order while in this process."""
         from nnslicer_tf.slicing.ray_engine import RayEngine
 
         stream = iter(items)
-        started = time.monotonic()
-        for index, item in stream:
-            yield index, job(item)
-            if time.monotonic() - started > _PATIENCE_SECONDS:
-                _LOG.info("Slicing goes on with %d Ray workers.", self._workers)
-                yield from RayEngine(self._workers).map(job, stream)
-                return
-        _LOG.info("Slicing was too short for Ray workers and ran in this process.")
+        end = time.monotonic() + _PATIENCE_SECONDS
+        yield from ThreadEngine(self._workers).map(job, _until(end, stream))
+        following = next(stream, None)
+        if following is None:
+            _LOG.info("Slicing was too short for Ray workers and ran in this process.")
+            return
+        _LOG.info("Slicing goes on with %d Ray workers.", self._workers)
+        yield from RayEngine(self._workers).map(job, itertools.chain([following], stream))
 
 
 def make_engine(workers: int | None, ray_address: str | None) -> Engine:
-    """Return the engine for `workers` (None: as many as cores, where it pays)."""
-    import os
-
+    """Return the engine for `workers` (None: as many as cores, on Ray where it pays)."""
     if workers == 0:
         return InProcessEngine()
     if workers is not None or ray_address is not None:
@@ -73,3 +115,11 @@ def make_engine(workers: int | None, ray_address: str | None) -> Engine:
         return RayEngine(workers or 1 if ray_address is None else workers, ray_address)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return AdaptiveEngine(cores) if cores and cores > 1 else InProcessEngine()
+
+
+def _until(end: float, items: Iterator[Item]) -> Iterator[Item]:
+    """Yield items, the last one after `end` (of the monotonic clock)."""
+    for item in items:
+        yield item
+        if time.monotonic() > end:
+            return

@@ -1,5 +1,6 @@
 """What a worker does with one batch: walk it, and reduce the result for the way home."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,8 +54,23 @@ class Rows:
         )
 
 
+class _Splittable:
+    """Samples do not depend on each other: a batch may be walked in parts."""
+
+    def split(
+        self, captured: Mapping[str, np.ndarray], parts: int
+    ) -> list[Mapping[str, np.ndarray]]:
+        """Return at most so many smaller batches, none of them empty."""
+        length = batch_length(captured)
+        bounds = np.linspace(0, length, min(parts, length) + 1).astype(int)
+        return [
+            {name: values[start:end] for name, values in captured.items()}
+            for start, end in itertools.pairwise(bounds)
+        ]
+
+
 @dataclass(frozen=True)
-class SumJob:
+class SumJob(_Splittable):
     """Sum the contributions of a batch."""
 
     program: Program
@@ -63,9 +79,16 @@ class SumJob:
         """Return the `Totals` of a batch of captured activations."""
         return total(walk(self.program, captured, each=False), batch_length(captured))
 
+    def join(self, results: Sequence[Totals]) -> Totals:
+        """Return the totals of all parts."""
+        joined = Totals({}, {}, 0)
+        for result in results:
+            joined.add(result)
+        return joined
+
 
 @dataclass(frozen=True)
-class RowsJob:
+class RowsJob(_Splittable):
     """Keep the contributions of every sample of a batch.
 
     Attributes:
@@ -90,6 +113,10 @@ class RowsJob:
             result = walk(self.program, part, each=True)
             parts.append(self.rows(result, len(logits), predicted))
         return Rows.join(parts)
+
+    def join(self, results: Sequence[Rows]) -> Rows:
+        """Return the rows of all parts, in order."""
+        return Rows.join(results)
 
     def rows(self, result: Contributions, samples: int, predicted: np.ndarray) -> Rows:
         """Return what is kept of the contributions of each sample, as sparse rows."""

@@ -54,8 +54,8 @@ class Slicer:
         theta: Threshold θ ≥ 0 of the exclusion; larger values give smaller slices.
         granularity: "activation" (every element of an operation's output is a neuron) or
             "channel" (a filter is one neuron, the paper's Equation 1; far cheaper).
-        workers: 0: this process. N: that many Ray actors. None: this process for short
-            work, one actor a core for long work.
+        workers: 0: one thread of this process. N: that many Ray actors. None: a thread a core
+            for short work, then a Ray actor a core.
         ray_address: Address of a running Ray cluster to use.
         progress: Show a progress bar.
 

@@ -13,6 +13,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 import nnslicer_tf as nns
+from nnslicer_tf.slicing import engine as engine_module
 from nnslicer_tf.slicing import slicer as slicer_module
 from nnslicer_tf.slicing.ray_engine import RayEngine
 
@@ -286,4 +287,13 @@ def test_short_work_stays_in_this_process_and_says_so(im, profile, x, caplog):
     with caplog.at_level("INFO", logger="nnslicer_tf"):
         result = nns.Slicer(im, profile, workers=None, progress=False).slice(x)
     assert "in this process" in caplog.text
+    assert result == nns.Slicer(im, profile, workers=0, progress=False).slice(x)
+
+
+def test_long_work_goes_on_with_ray(connected, im, profile, x, small_batches, monkeypatch, caplog):
+    monkeypatch.setattr(engine_module, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(engine_module.os, "sched_getaffinity", lambda process: {0, 1})
+    with caplog.at_level("INFO", logger="nnslicer_tf"):
+        result = nns.Slicer(im, profile, workers=None, progress=False).slice(x)
+    assert "goes on with 2 Ray workers" in caplog.text
     assert result == nns.Slicer(im, profile, workers=0, progress=False).slice(x)

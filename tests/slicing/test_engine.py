@@ -1,0 +1,72 @@
+"""Walking on threads: the same results, at the same time, in their order."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import nnslicer_tf as nns
+from nnslicer_tf.slicing import slicer as slicer_module
+from nnslicer_tf.slicing.engine import ThreadEngine
+
+
+@pytest.fixture(params=["activation", "channel"])
+def slicers(request, im, profile, monkeypatch):
+    """Slicers on one thread, and on three."""
+    monkeypatch.setattr(slicer_module, "_LARGEST_BATCH", 8)
+    one = nns.Slicer(im, profile, 0.3, request.param, workers=0, progress=False)
+    three = nns.Slicer(im, profile, 0.3, request.param, workers=0, progress=False)
+    run = three._executor
+
+    def on_threads(*args):
+        executor = run(*args)
+        return slicer_module._Executor(
+            executor.batch_size, executor.prepare, executor.job, ThreadEngine(3)
+        )
+
+    monkeypatch.setattr(three, "_executor", on_threads)
+    return one, three
+
+
+@pytest.mark.parametrize("samples", [1, 2, 8, 21])
+def test_threads_change_nothing(slicers, x, samples):
+    one, three = slicers
+    assert three.slice(x[:samples]) == one.slice(x[:samples])
+    each, expected = three.slice_each(x[:samples]), one.slice_each(x[:samples])
+    np.testing.assert_array_equal(each.matrix.toarray(), expected.matrix.toarray())
+    np.testing.assert_array_equal(each.predicted, expected.predicted)
+
+
+class Together:
+    """A job that ends only when two of its parts run at once."""
+
+    def __init__(self):
+        self._both = threading.Barrier(2, timeout=20)
+
+    def __call__(self, item):
+        self._both.wait()
+        return [value + 1 for value in item]
+
+    def split(self, item, parts):
+        assert parts == 2
+        return [item[:1], item[1:]]
+
+    def join(self, results):
+        return [value for result in results for value in result]
+
+
+def test_the_parts_of_a_batch_run_at_once():
+    found = list(ThreadEngine(2).map(Together(), enumerate([[1, 2, 3], [4, 5]])))
+    assert found == [(0, [2, 3, 4]), (1, [5, 6])]
+
+
+def test_a_batch_is_split_into_parts_of_samples(im, profile, x):
+    slicer = nns.Slicer(im, profile, workers=0, progress=False)
+    program = slicer._program("predicted")
+    job = slicer_module.SumJob(program)
+    captured = dict(im.capture(x[:7], of=program.captured))
+    for parts, sizes in ((3, [2, 2, 3]), (9, [1] * 7), (1, [7])):
+        split = job.split(captured, parts)
+        assert [len(part[program.logits]) for part in split] == sizes
+        for name, values in captured.items():
+            np.testing.assert_array_equal(np.concatenate([part[name] for part in split]), values)
