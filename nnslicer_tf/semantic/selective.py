@@ -45,6 +45,8 @@ def selective_optimizer(
             Variables that are not named do not change at all.
     """
     kind = type(optimizer)
+    # Converted here, not in a compiled step, which would write them into its graph.
+    free = {key: keras.ops.convert_to_tensor(np.array(mask)) for key, mask in masks.items()}
 
     class Selective(kind):
         def apply(self, grads: list, trainable_variables: list | None = None) -> Any:
@@ -68,7 +70,8 @@ def selective_optimizer(
             _give_back(var_list, before)
 
     def _free(variable: Any) -> Any:
-        return _tensor(masks.get(id(variable)), variable)
+        mask = free.get(id(variable))
+        return keras.ops.zeros(variable.shape, dtype="bool") if mask is None else mask
 
     def _give_back(variables: list, before: list) -> None:
         for variable, old in zip(variables, before, strict=True):
@@ -250,9 +253,3 @@ def _batches(
 
 def _copies(variables: list) -> list:
     return [keras.ops.copy(variable.value) for variable in variables]
-
-
-def _tensor(mask: np.ndarray | None, variable: Any) -> Any:
-    if mask is None:
-        return keras.ops.zeros(variable.shape, dtype="bool")
-    return keras.ops.convert_to_tensor(np.ascontiguousarray(mask))
