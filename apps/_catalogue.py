@@ -4,7 +4,7 @@ The only place that knows which file belongs to which table. A new result is one
 Paths are patterns below `data/results` and `data/paper`.
 """
 
-from _entries import Entry, count_seeds, count_settings, distinct, largest, stated
+from _entries import Entry, count_seeds, count_settings, distinct, largest, sets_at_ratios, stated
 
 __all__ = ["CATALOGUE", "PAPERS"]
 
@@ -99,10 +99,7 @@ CATALOGUE: tuple[Entry, ...] = (
         view=("ratio", "method", "targets"),
         more=("pruning/README.md",),
         paper=("nnslicer/figure3.csv",),
-        extents=(
-            stated("sets", 210, "sets of target classes"),
-            distinct("ratio", 13, "prune ratios"),
-        ),
+        extents=(sets_at_ratios,),
     ),
     Entry(
         "nnslicer/figure4",

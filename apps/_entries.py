@@ -6,7 +6,16 @@ from dataclasses import dataclass
 
 from nnslicer_tf.report import ResultTable
 
-__all__ = ["Entry", "Extent", "count_seeds", "count_settings", "distinct", "largest", "stated"]
+__all__ = [
+    "Entry",
+    "Extent",
+    "count_seeds",
+    "count_settings",
+    "distinct",
+    "largest",
+    "sets_at_ratios",
+    "stated",
+]
 
 Extent = Callable[[Sequence[ResultTable]], tuple[int, int, str]]
 """From an entry's tables to how many there are, how many the paper has, and of what."""
@@ -87,6 +96,14 @@ def count_seeds(tables: Sequence[ResultTable]) -> tuple[int, int, str]:
     """Count the seeds `0 … n` that stand above the tables; the paper has five models."""
     found = [re.search(r"0 … (\d+)", table.head.get("seeds", "")) for table in tables]
     return max((int(match[1]) + 1 for match in found if match), default=0), 5, "models trained"
+
+
+def sets_at_ratios(tables: Sequence[ResultTable]) -> tuple[int, int, str]:
+    """Count sets of target classes at a prune ratio; the paper has 210 at 13."""
+    of_sets = stated("sets", 210, "")
+    of_ratios = distinct("ratio", 13, "")
+    found = sum(of_sets([table])[0] * of_ratios([table])[0] for table in tables)
+    return found, 210 * 13, "sets at a prune ratio"
 
 
 def stated(key: str, wanted: int, unit: str, pattern: str = r"([\d,]+)") -> Extent:

@@ -129,7 +129,7 @@ def _pruning(tables: Tables) -> Iterator[Headline]:
         ("NNSlicer (targeted)", "the paper's procedure"),
         ("NNSlicer (targeted), ours", "ours"),
     ):
-        what = f"Pruning 60 % for four classes, accuracy on them: {title}"
+        what = f"Pruning 60 % for four classes, accuracy on them, all sets: {title}"
         here = float(at[name])
         yield Headline(what, f"{here:.1%}", "about 80 % (at 55 %)", here >= 0.8, "nnslicer/figure3")
 

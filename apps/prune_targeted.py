@@ -125,9 +125,10 @@ def curves(
     summary = _summary(cells.to_frame(setting.cells(ratio or RATIOS)))
     text = f"{_PLAIN}\n\n{_verdict(summary)}\n\nThe paper: see data/paper/nnslicer/figure3.csv."
     title = "Targeted pruning (Figure 3)"
-    write_table(setting.results / "figure3", title, summary, setting.head, text)
-    _draw(summary, setting.results / "figure3.png")
-    typer.echo((setting.results / "figure3.md").read_text())
+    path = setting.results / (f"figure3-{setting.sets}" if subsets else "figure3")
+    write_table(path, title, summary, setting.head, text)
+    _draw(summary, path.with_suffix(".png"))
+    typer.echo(path.with_suffix(".md").read_text())
 
 
 @app.command()

@@ -95,7 +95,7 @@ def test_status_says_how_much_was_measured(tmp_path):
     kept(tmp_path, "pruning/figure3.csv", "python apps/p.py --quick", *rows, head=few)
     assert status(tmp_path, "nnslicer/figure3") == "quick only (2026-01-02)"
     kept(tmp_path, "pruning/figure3.csv", "python apps/p.py", *rows, head=few)
-    said = "partly (2026-01-02): 8 of 210 sets of target classes"
+    said = "partly (2026-01-02): 104 of 2,730 sets at a prune ratio"
     assert status(tmp_path, "nnslicer/figure3") == said
     kept(tmp_path, "pruning/figure3.csv", "python apps/p.py", *rows, head=few.replace("8", "210"))
     assert status(tmp_path, "nnslicer/figure3") == "measured (2026-01-02)"
@@ -199,8 +199,7 @@ def test_the_report_has_everything(results, tmp_path, monkeypatch):
             assert f"{name}: {the(name).title}" in text.replace("&#x27;", "'").replace("&amp;", "&")
         for said in (
             "python apps/p.py",
-            "8 of 210 sets",
-            "1 of 13 prune",
+            "8 of 2,730 sets at a prune ratio",
             "NNSlicer (targeted), ours",
             "w.h5",
         ):
