@@ -245,7 +245,8 @@ def test_real_pairs(shared_data, name):
 
     model, lite, dataset = REAL[name]
     folder = shared_data / "models" / "diffchaser"
-    data = tfds.load(dataset, split="test", try_gcs=False)
+    # Named, as tests that ran before may have imported it with another folder in mind.
+    data = tfds.load(dataset, split="test", data_dir=shared_data / "tfds", try_gcs=False)
     seeds = np.stack([row["image"] for row in tfds.as_numpy(data.take(8))])
 
     def load():
