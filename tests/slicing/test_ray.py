@@ -165,7 +165,8 @@ def test_a_cluster_on_this_machine_is_left_alone_without_its_address(two_nodes, 
 
 
 SCRIPT = """
-import json, sys
+import json, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells' background jobs ignore it
 import numpy as np
 import keras
 import nnslicer_tf as nns
