@@ -60,12 +60,13 @@ def main(
     im = nns.InstrumentedModel(zoo.load(model, dataset))
     train, test = datasets.load(dataset, "train[:90%]"), datasets.load(dataset, "test")
     drawn = draw_subsets(test.classes, size, subsets or None, seed)
+    known = {t: _others(train, t) if without_targets else train for t in drawn}
+    budgets = _budgets(budget, min(map(len, known.values())))
     work = work / f"{model}-{dataset}-{samples}-{profiled}-{seed}"
-    scores = _scores(im, train, samples, profiled, seed, work)
+    scores = _scores(im, kept_rankings(im, train, samples, profiled, work), seed)
     attacker = protection.Attacker(epochs, keep_known=keep_known, progress=False)
     kind = f"{share}-{epochs}" + "-known" * keep_known + "-others" * without_targets
     cells = Cells(work / f"attacks-{kind}.csv", KEYS)
-    budgets = [b for b in (budget or BUDGETS) if b <= len(train)]
     jobs = list(itertools.product(scores, budgets, drawn, range(repetitions)))
     rows = [
         {"method": name, "budget": images, "targets_of": _name(targets), "repetition": repetition}
@@ -76,9 +77,8 @@ def main(
     ):
         if row not in cells:
             hidden = protection.select(scores[name](targets, repetition), share)
-            known = _others(train, targets) if without_targets else train
             report = protection.simulate_attacks(
-                *(im.model, hidden, known, test, targets, [min(images, len(known))]),
+                *(im.model, hidden, known[targets], test, targets, [images]),
                 *(attacker, seed + repetition),
             )
             cells.add([row | report.figures[0]])
@@ -111,15 +111,9 @@ _TEXT = (
 
 
 def _scores(
-    im: nns.InstrumentedModel,
-    train: datasets.Dataset,
-    samples: int,
-    profiled: int,
-    seed: int,
-    work: Path,
+    im: nns.InstrumentedModel, ranked: dict[str, pruning.ClassScores], seed: int
 ) -> dict[str, Callable[[tuple[int, ...], int], Scores]]:
     """Return the methods: from target classes and the repetition to scores of the synapses."""
-    ranked = kept_rankings(im, train, samples, profiled, work)
     weight = pruning.scores(im, "weight")
     return {
         "NNSlicer": lambda targets, repetition: ranked["slices"].total(targets),
@@ -128,6 +122,14 @@ def _scores(
         "Random": lambda targets, repetition: pruning.RandomRanker(seed + repetition).scores(im),
         "NNSlicer, ours": lambda targets, repetition: ranked["magnitudes"].total(targets),
     }
+
+
+def _budgets(asked: list[int] | None, largest: int) -> list[int]:
+    """Return the budgets asked for, or the usual ones that there are images for."""
+    impossible = [budget for budget in asked or () if not 0 < budget <= largest]
+    if impossible:
+        raise typer.BadParameter(f"--budget is 1 to {largest:,} images here, not {impossible[0]}")
+    return asked or [budget for budget in BUDGETS if budget <= largest]
 
 
 def _others(train: datasets.Dataset, targets: tuple[int, ...]) -> datasets.Dataset:

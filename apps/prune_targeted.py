@@ -40,7 +40,9 @@ Profiled = Annotated[int, typer.Option(help="Training samples of the profile.", 
 Subsets = Annotated[int, typer.Option(help="Sets of target classes; 0: all.", min=0)]
 Size = Annotated[int, typer.Option(help="Classes in a set.", min=1)]
 Seed = Annotated[int, typer.Option(help="Draws sets, order of samples, random scores.", min=0)]
-Ratios = Annotated[list[float] | None, typer.Option("--ratio", help="Prune ratios.")]
+Ratios = Annotated[
+    list[float] | None, typer.Option("--ratio", min=0.0, max=0.999, help="Prune ratios.")
+]
 Work = Annotated[Path, typer.Option(help="Folder of resumable work.")]
 Results = Annotated[Path | None, typer.Option(help="Folder of tables and figures.")]
 Quick = Annotated[bool, typer.Option(help="Few samples, sets and ratios; a trial.")]
@@ -208,19 +210,14 @@ def _setting(
         seed=seed,
     )
     folder = results or (Path("runs/pruning/quick") if quick else data_folder() / "results/pruning")
-    methods = _methods(im, train, samples, profiled, seed, work)
+    methods = _methods(im, kept_rankings(im, train, samples, profiled, work), seed)
     return Setting(im, train, test, methods, drawn, work, folder, head)
 
 
 def _methods(
-    im: nns.InstrumentedModel,
-    train: datasets.Dataset,
-    samples: int,
-    profiled: int,
-    seed: int,
-    work: Path,
+    im: nns.InstrumentedModel, ranked: dict[str, pruning.ClassScores], seed: int
 ) -> dict[str, Method]:
-    slices, magnitudes, paths = kept_rankings(im, train, samples, profiled, work).values()
+    slices, magnitudes, paths = (ranked[kind] for kind in ("slices", "magnitudes", "paths"))
     weight, channel = pruning.scores(im, "weight"), pruning.scores(im, "channel")
     random = pruning.RandomRanker(seed).scores(im)
     everything = slices.total()
