@@ -2,9 +2,11 @@
 
 For each attack the examples that mislead the model and the normal inputs that they were
 made from are shown to the detector, so normal and adversarial inputs are equally many and
-flagging everything has an F1 of 2/3.
+flagging everything has an F1 of 2/3. Attacks share most of their originals: each distinct
+input is judged once.
 """
 
+import hashlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -46,8 +48,9 @@ def evaluate(
                 "originals: give the successful examples, at least one, with theirs."
             )
     rows = []
+    known: dict[bytes, float] = {}
     for name, (originals, adversarial) in attacks.items():
-        scores = detector.score_samples(np.concatenate([originals, adversarial]))
+        scores = _scores(detector, np.concatenate([originals, adversarial]), known)
         figures = _figures(detector, scores[: len(originals)], scores[len(originals) :])
         rows.append({"attack": name, "examples": len(adversarial), **figures})
     return pd.DataFrame(rows)
@@ -56,6 +59,16 @@ def evaluate(
 def average(table: pd.DataFrame) -> pd.Series:
     """Return the mean of every figure over the attacks, each attack counting once."""
     return table[list(FIGURES)].mean()
+
+
+def _scores(detector: Detector, x: np.ndarray, known: dict[bytes, float]) -> np.ndarray:
+    """Return the suspicion of each input; `known` has those of earlier ones, and takes new ones."""
+    names = [hashlib.blake2b(sample.tobytes(), digest_size=16).digest() for sample in x]
+    new = {name: i for i, name in enumerate(names) if name not in known}
+    if new:
+        found = detector.score_samples(x[list(new.values())])
+        known.update(zip(new, found.tolist(), strict=True))
+    return np.array([known[name] for name in names])
 
 
 def _figures(detector: Detector, normal: np.ndarray, adversarial: np.ndarray) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 from keras import layers
 from scipy import ndimage
@@ -284,6 +285,19 @@ def test_figures_of_the_evaluation_by_counting(fitted, fgsm):
     np.testing.assert_allclose(table.loc[0, ["precision", "recall", "f1"]].astype(float), expected)
     assert detector.score(x, y) == pytest.approx(table.loc[0, "auroc"])
     assert average(table)["f1"] == pytest.approx(table["f1"].mean())
+
+
+def test_inputs_that_attacks_share_are_judged_once(fitted, fgsm, monkeypatch):
+    detector, judged = fitted("margin"), []
+    plain = type(detector).score_samples
+    monkeypatch.setattr(
+        type(detector), "score_samples", lambda self, x: judged.append(len(x)) or plain(self, x)
+    )
+    originals, adversarial = fgsm
+    table = evaluate(detector, {"a": fgsm, "b": (originals[20:40], adversarial[:20])})
+    assert judged == [len(originals) + len(adversarial)]
+    alone = evaluate(detector, {"b": (originals[20:40], adversarial[:20])})
+    pd.testing.assert_series_equal(table.iloc[1], alone.iloc[0], check_names=False)
 
 
 # --- scikit-learn ----------------------------------------------------------------------
