@@ -54,6 +54,7 @@ class Setting:
     epochs: int
     tests: int
     samples: int
+    precision: str
     work: Path
     folder: Path
 
@@ -78,15 +79,20 @@ class Setting:
         """Model and data set."""
         return f"{self.model}-{self.dataset}"
 
+    @property
+    def _precision(self) -> str:
+        """The end of names of what is kept of models that were not trained in float32."""
+        return "" if self.precision == "float32" else f"-{self.precision}"
+
     def trial(self, seed: int, classes: Iterable[int] | None = None) -> runs.Trial:
         """Return a model trained with a seed, on some classes or on all, with all data."""
         data, which = self.data["train"], "all"
         if classes is not None:
             data, which = runs.of_classes(data, classes), "".join(map(str, classes))
-        folder = f"{self.name}-{self.images}-{self.epochs}-{which}-{seed}"
+        folder = f"{self.name}-{self.images}-{self.epochs}-{which}-{seed}{self._precision}"
         keras.utils.set_random_seed(seed)
         model = zoo.build(self.model, data.x.shape[1:], data.classes)
-        recipe = zoo.Recipe(epochs=self.epochs)
+        recipe = zoo.Recipe(epochs=self.epochs, precision=self.precision)
         path = self.work / "trained" / folder
         zoo.train(model, data, recipe, rng=seed, folder=path, progress=False)
         return runs.Trial(model, **self.data, seed=seed, samples=self.samples)
@@ -94,7 +100,7 @@ class Setting:
     def repeat(self, what: str, run: Callable[[int], Iterable[dict]]) -> pd.DataFrame:
         """Return the rows of all seeds; those that are on file are not made again."""
         rows = []
-        sizes = f"{self.images}-{self.epochs}-{self.tests}-{self.samples}"
+        sizes = f"{self.images}-{self.epochs}-{self.tests}-{self.samples}{self._precision}"
         for seed in range(self.repeats):
             path = self.work / what / f"{self.name}-{sizes}-{seed}.json"
             if not path.exists():
@@ -110,7 +116,7 @@ class Setting:
     ) -> None:
         """Write a table, headed by how it was made; a `kind` ends the file's name."""
         parts = ", ".join(f"{len(part)} {name}" for name, part in self.data.items())
-        sizes = f"{parts} images; {self.epochs} epochs; scores on {self.samples} images"
+        sizes = f"{parts} images; {self.epochs} epochs in {self.precision}; scores on {self.samples} images"
         head = provenance(seeds=f"0 … {self.repeats - 1}", sizes=sizes, **more)
         write_table(self.folder / f"{name}-{self.name}{kind}", title, table, head)
 
@@ -125,6 +131,9 @@ def main(
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of training a model.")] = 4,
     tests: Annotated[int, typer.Option(min=10, help="Test images.")] = 10_000,
     samples: Annotated[int, typer.Option(min=10, help="Images for scores.")] = 5_000,
+    precision: Annotated[str, typer.Option(help="Of training: float32, mixed_bfloat16.")] = (
+        "float32"
+    ),
     tolerance: Annotated[float, typer.Option(help="restructure: accuracy to lose.")] = 0.01,
     scenario: Annotated[int, typer.Option(min=1, max=2, help="develop: 2 or 3 tasks.")] = 1,
     work: Annotated[Path, typer.Option(help="Models and finished repeats.")] = Path(
@@ -140,7 +149,7 @@ def main(
         work = work / "quick"
         folder = results or work
     check_writable(folder / "trial")
-    s = Setting(model, dataset, repeats, images, epochs, tests, samples, work, folder)
+    s = Setting(model, dataset, repeats, images, epochs, tests, samples, precision, work, folder)
     names = metrics.split(",")
     if experiment is Experiment.SLICING:
         slicing(s, names)

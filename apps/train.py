@@ -31,6 +31,7 @@ def main(
     dataset: Annotated[str, typer.Option(help="Default: the model's own.")] = "",
     epochs: Annotated[int | None, typer.Option(help="Default: the recipe's.", min=1)] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    precision: Annotated[str, typer.Option(help="float32 or mixed_bfloat16.")] = "float32",
     threads: Annotated[int, typer.Option(help="Default: all cores.", min=0)] = 0,
     quick: Annotated[bool, typer.Option(help="A trial: two epochs, few images.")] = False,
     checkpoints: Annotated[Path, typer.Option(help="Folder of resumable runs.")] = Path("runs"),
@@ -42,7 +43,8 @@ def main(
     dataset = dataset or zoo.entry(model).dataset
     run = f"{model}-{dataset}" + ("-quick" if quick else "")
     recipe = zoo.RECIPES.get(model, zoo.DEFAULT_RECIPE)
-    recipe = dataclasses.replace(recipe, epochs=2 if quick else epochs or recipe.epochs)
+    epochs = 2 if quick else epochs or recipe.epochs
+    recipe = dataclasses.replace(recipe, epochs=epochs, precision=precision)
     folder = checkpoints / f"train-{run}-{seed}"
     quick_path = folder / "quick.weights.h5"
     weights = weights or (quick_path if quick else zoo.weights_path(model, dataset))

@@ -1,6 +1,7 @@
 """Training: it learns, resumes exactly, and augments as it says."""
 
 import dataclasses
+import json
 
 import keras
 import numpy as np
@@ -38,9 +39,11 @@ def _train(data, folder, **changes):
     return model, history
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_an_interrupted_run_resumes_exactly(data, tmp_path, monkeypatch, optimizer):
-    whole, history = _train(data, tmp_path / "whole", optimizer=optimizer)
+@pytest.mark.parametrize(
+    "changes", [{"optimizer": "sgd"}, {"optimizer": "adam"}, {"precision": "mixed_bfloat16"}]
+)
+def test_an_interrupted_run_resumes_exactly(data, tmp_path, monkeypatch, changes):
+    whole, history = _train(data, tmp_path / "whole", **changes)
 
     save = training._Checkpoint.save
 
@@ -52,8 +55,8 @@ def test_an_interrupted_run_resumes_exactly(data, tmp_path, monkeypatch, optimiz
     with monkeypatch.context() as patch:
         patch.setattr(training._Checkpoint, "save", stop_after_two)
         with pytest.raises(KeyboardInterrupt):
-            _train(data, tmp_path / "parts", optimizer=optimizer)
-    resumed, resumed_history = _train(data, tmp_path / "parts", optimizer=optimizer)
+            _train(data, tmp_path / "parts", **changes)
+    resumed, resumed_history = _train(data, tmp_path / "parts", **changes)
 
     assert [row["epoch"] for row in resumed_history] == [1, 2, 3]
     assert resumed_history[2]["mean_loss"] == pytest.approx(history[2]["mean_loss"], rel=1e-5)
@@ -83,7 +86,35 @@ def test_a_damaged_checkpoint_is_refused(data, tmp_path, name):
         _train(data, tmp_path)
 
 
-@pytest.mark.parametrize("change", [{"optimizer": "lbfgs"}, {"augment": "mixup"}])
+def test_a_checkpoint_from_before_a_field_was_added_is_read(data, tmp_path):
+    first, _ = _train(data, tmp_path)
+    history = json.loads((tmp_path / "history.json").read_text())
+    del history["run"]["recipe"]["precision"]
+    (tmp_path / "history.json").write_text(json.dumps(history))
+    second, _ = _train(data, tmp_path)
+    assert all(map(np.array_equal, first.get_weights(), second.get_weights()))
+
+
+def test_training_in_bfloat16_leaves_a_float32_model_near_that_of_float32(data, tmp_path):
+    trained = {}
+    for precision in ("float32", "mixed_bfloat16"):
+        model = _model()
+        model.layers[-2].rate = 0.0  # dropout draws other numbers in another precision
+        recipe = dataclasses.replace(RECIPE, epochs=1, precision=precision)
+        zoo.train(model, data, recipe, rng=1, folder=tmp_path / precision, progress=False)
+        trained[precision] = model
+    mixed, before = trained["mixed_bfloat16"], _model()
+    assert {layer.compute_dtype for layer in mixed.layers} == {"float32"}
+    weights = [model.get_weights() for model in (trained["float32"], mixed, before)]
+    for exact, near, start in zip(*weights, strict=True):
+        assert 0 < np.abs(exact - near).max() <= 0.1 * np.abs(exact - start).max()
+    before.set_weights(mixed.get_weights())
+    np.testing.assert_allclose(mixed.predict_on_batch(data.x), before(data.x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change", [{"optimizer": "lbfgs"}, {"augment": "mixup"}, {"precision": "float8"}]
+)
 def test_wrong_recipes_are_refused(data, tmp_path, change):
     with pytest.raises(InvalidArgumentError, match=next(iter(change.values()))):
         _train(data, tmp_path, **change)
