@@ -116,7 +116,8 @@ class Setting:
     ) -> None:
         """Write a table, headed by how it was made; a `kind` ends the file's name."""
         parts = ", ".join(f"{len(part)} {name}" for name, part in self.data.items())
-        sizes = f"{parts} images; {self.epochs} epochs in {self.precision}; scores on {self.samples} images"
+        training = f"{self.epochs} epochs in {self.precision}"
+        sizes = f"{parts} images; {training}; scores on {self.samples} images"
         head = provenance(seeds=f"0 … {self.repeats - 1}", sizes=sizes, **more)
         write_table(self.folder / f"{name}-{self.name}{kind}", title, table, head)
 
