@@ -3,8 +3,10 @@
     python apps/protect_model.py
 
 Half of the synapses of every layer are hidden, those that target classes need most by each
-method; attackers retrain the rest on budgets of training images. An interrupted run goes on
-from its working folder when it is given again.
+method; attackers retrain the rest on budgets of training images. The method "Everything" hides
+all synapses: what attackers reach then they have from their images alone, and no choice of
+synapses to hide takes it from them. An interrupted run goes on from its working folder when it
+is given again.
 """
 
 import itertools
@@ -29,7 +31,7 @@ matplotlib.use("Agg")
 BUDGETS = (1_000, 2_000, 5_000, 10_000, 20_000, 45_000)
 KEYS = ["method", "budget", "targets_of", "repetition"]
 
-Scores = dict[str, np.ndarray]
+Masks = dict[str, np.ndarray]
 
 
 def main(
@@ -63,11 +65,11 @@ def main(
     known = {t: _others(train, t) if without_targets else train for t in drawn}
     budgets = _budgets(budget, min(map(len, known.values())))
     work = work / f"{model}-{dataset}-{samples}-{profiled}-{seed}"
-    scores = _scores(im, kept_rankings(im, train, samples, profiled, work), seed)
+    methods = _methods(im, kept_rankings(im, train, samples, profiled, work), share, seed)
     attacker = protection.Attacker(epochs, keep_known=keep_known, progress=False)
     kind = f"{share}-{epochs}" + "-known" * keep_known + "-others" * without_targets
     cells = Cells(work / f"attacks-{kind}.csv", KEYS)
-    jobs = list(itertools.product(scores, budgets, drawn, range(repetitions)))
+    jobs = list(itertools.product(methods, budgets, drawn, range(repetitions)))
     rows = [
         {"method": name, "budget": images, "targets_of": _name(targets), "repetition": repetition}
         for name, images, targets, repetition in jobs
@@ -76,7 +78,7 @@ def main(
         zip(rows, jobs, strict=True), "Attacks", len(jobs)
     ):
         if row not in cells:
-            hidden = protection.select(scores[name](targets, repetition), share)
+            hidden = methods[name](targets, repetition)
             report = protection.simulate_attacks(
                 *(im.model, hidden, known[targets], test, targets, [images]),
                 *(attacker, seed + repetition),
@@ -105,23 +107,32 @@ def main(
 _TEXT = (
     "Mean accuracy of the retrained models on test images of the target classes, of the other "
     "classes, and of all (`±`: standard deviation over sets and repetitions). Low on the targets "
-    "is good protection. The paper: below 10 % on the targets with every budget, the others "
+    "is good protection. `Everything`: all synapses are hidden, what is left are the images. "
+    "The paper: below 10 % on the targets with every budget, the others "
     "above 30 %, EffectivePath 90 % (data/paper/nnslicer/figure5.csv)."
 )
 
 
-def _scores(
-    im: nns.InstrumentedModel, ranked: dict[str, pruning.ClassScores], seed: int
-) -> dict[str, Callable[[tuple[int, ...], int], Scores]]:
-    """Return the methods: from target classes and the repetition to scores of the synapses."""
+def _methods(
+    im: nns.InstrumentedModel, ranked: dict[str, pruning.ClassScores], share: float, seed: int
+) -> dict[str, Callable[[tuple[int, ...], int], Masks]]:
+    """Return the methods: from target classes and the repetition to the hidden synapses."""
     weight = pruning.scores(im, "weight")
-    return {
+    scores = {
         "NNSlicer": lambda targets, repetition: ranked["slices"].total(targets),
         "EffectivePath": lambda targets, repetition: ranked["paths"].total(targets),
         "Weight": lambda targets, repetition: weight,
         "Random": lambda targets, repetition: pruning.RandomRanker(seed + repetition).scores(im),
         "NNSlicer, ours": lambda targets, repetition: ranked["magnitudes"].total(targets),
     }
+
+    def largest(name: str) -> Callable[[tuple[int, ...], int], Masks]:
+        return lambda targets, repetition: protection.select(
+            scores[name](targets, repetition), share
+        )
+
+    everything = protection.select(weight, 1.0)
+    return {name: largest(name) for name in scores} | {"Everything": lambda *_: everything}
 
 
 def _budgets(asked: list[int] | None, largest: int) -> list[int]:
