@@ -4,7 +4,8 @@ A judge learns from normal inputs, gives a suspicion for each input, and hands o
 state as arrays. Adding a preset: write a judge and a line in `JUDGES`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from nnslicer_tf.detection._slices import (
     draw_columns,
     spread,
 )
+from nnslicer_tf.detection._spectrum import SPECTRA
 from nnslicer_tf.detection._thresholds import fuse, p_values, two_sided
 from nnslicer_tf.detection._views import VIEWS, View
 from nnslicer_tf.errors import InvalidArgumentError
@@ -37,6 +39,7 @@ _LOCAL_LAYERS = 5
 _TEXTURE_LAYERS = slice(1, 3)
 # Share of the normal inputs to learn from that only serve as reference of the p-values.
 _REFERENCE = 0.25
+_VOTES_OF_THEIR_OWN = ("view ", "texture ", "spectrum ")
 
 
 class _SingleScore:
@@ -68,26 +71,24 @@ class _SingleScore:
         return SliceVectors(self._slicer, self._kernels, columns, self._local)
 
 
-class _Texture:
-    """How unusual the strengths of a layer's channels are for the predicted class.
+class _Unusual:
+    """How unusual statistics of an input are for the predicted class.
 
     Args:
         slicer: Slicer of the watched model.
-        kernel: Name of the layer's kernel.
+        statistics: Gives (N, features) of the inputs.
     """
 
-    def __init__(self, slicer: Slicer, kernel: str) -> None:
-        self._im, self._kernel = slicer.im, kernel
+    def __init__(self, slicer: Slicer, statistics: Callable[[np.ndarray], np.ndarray]) -> None:
+        self._im, self._statistics = slicer.im, statistics
         self._score = ClassDistance()
 
     def learn(self, x: np.ndarray, rng: np.random.Generator) -> None:
         logits = self._im.logits(x)
-        statistics = channel_statistics(self._im, self._kernel, x)
-        self._score.fit(statistics, logits.argmax(axis=1), logits.shape[1])
+        self._score.fit(self._statistics(x), logits.argmax(axis=1), logits.shape[1])
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        predicted = self._im.logits(x).argmax(axis=1)
-        return self._score(channel_statistics(self._im, self._kernel, x), predicted)
+        return self._score(self._statistics(x), self._im.logits(x).argmax(axis=1))
 
     def arrays(self) -> dict[str, np.ndarray]:
         return self._score.arrays()
@@ -177,7 +178,7 @@ class _Fused:
         p = {name: p_values(score, self._reference[name]) for name, score in scores.items()}
         local = [value for name, value in p.items() if name.startswith("local ")]
         margin = two_sided(scores["logits"], self._reference["logits"])
-        others = [[v] for name, v in p.items() if name.startswith(("view ", "texture "))]
+        others = [[v] for name, v in p.items() if name.startswith(_VOTES_OF_THEIR_OWN)]
         return fuse([[p["distance"]], local, [margin], *others])
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -195,7 +196,7 @@ class _Fused:
 
 
 class _Stable(_Fused):
-    """The same, how the prediction holds in views of the image, and the image's texture."""
+    """The same, how the prediction holds in views of the image, its texture and its spectrum."""
 
     def __init__(
         self, slicer: Slicer, kernels: Sequence[str] | None, max_synapses: int, alpha: float
@@ -212,7 +213,10 @@ class _Stable(_Fused):
             self._parts[f"view {name} change"] = _ViewMargin(slicer, view, True)
         in_order = [name for name in slicer.im.kernels if name in convolutions(slicer.im)]
         for name in in_order[_TEXTURE_LAYERS]:
-            self._parts[f"texture {name}"] = _Texture(slicer, name)
+            statistics = partial(channel_statistics, slicer.im, name)
+            self._parts[f"texture {name}"] = _Unusual(slicer, statistics)
+        for name, statistics in SPECTRA.items():
+            self._parts[f"spectrum {name}"] = _Unusual(slicer, statistics)
 
 
 def _paper(

@@ -13,9 +13,10 @@ Presets, the ways to judge:
   margins of the local slices of up to five convolutions, which do not depend on the
   prediction; and the model's own logit margin, unusually small or unusually large.
 - `"stable"`: the same; the margin of the prediction when the image is mirrored, shifted by
-  a pixel or zoomed, and how far it falls there; and the texture: how unusual the strengths
-  of the channels of the second and third convolution are for the predicted class. For
-  images of things that look alike from left and right; on digits a mirror tells little.
+  a pixel or zoomed, and how far it falls there; the texture: how unusual the strengths
+  of the channels of the second and third convolution are for the predicted class; and the
+  spectrum: how unusual the image's power at each frequency is for it. For images of things
+  that look alike from left and right; on digits a mirror tells little.
 
 Limits: the synapses near the output reveal the prediction, F copies it from there and then
 flags nothing; an attacker who knows the detector has not been considered. Cost: slicing,

@@ -19,6 +19,7 @@ from nnslicer_tf.baselines import EffectivePath, FeatureMap, FlagEverything, Log
 from nnslicer_tf.detection import PRESETS, SliceDetector, evaluate
 from nnslicer_tf.detection._scores import ClassDistance, RidgeMargin, TreeDisagreement
 from nnslicer_tf.detection._slices import channel_statistics
+from nnslicer_tf.detection._spectrum import SPECTRA
 from nnslicer_tf.detection._thresholds import fuse, p_values, threshold_at, two_sided
 from nnslicer_tf.detection._views import VIEWS
 from nnslicer_tf.detection.attacks import MNIST_ATTACKS, generate
@@ -176,11 +177,51 @@ def test_channel_statistics_against_loops(slicer, normal):
             np.testing.assert_allclose(found[sample, channel::channels], expected, atol=1e-5)
 
 
-def test_the_votes_of_views_and_texture_are_added_to_the_fused_ones(fitted, fgsm):
+def test_powers_of_rings_against_a_direct_fourier_sum():
+    x = np.random.default_rng(0).random((2, 6, 9, 3))
+    height, width = 6, 9
+    window = np.sin(np.pi * np.arange(1, 7) / 7)[:, None] ** 2
+    window = window * np.sin(np.pi * np.arange(1, 10) / 10) ** 2
+    rings = [[] for _ in range(13)]
+    for u in range(height):
+        for v in range(width // 2 + 1):
+            plane = (x.mean(axis=3) - x.mean(axis=(1, 2, 3))[:, None, None]) * window
+            wave = np.exp(
+                -2j * np.pi * (u * np.arange(6)[:, None] / height + v * np.arange(9) / width)
+            )
+            frequency = np.hypot(min(u, height - u) / height, v / width)
+            power = np.abs((plane * wave).sum(axis=(1, 2))) ** 2
+            rings[min(int(frequency * 24), 12)].append(power)
+    expected = [np.log(1e-6 + np.mean(ring, axis=0)) for ring in rings if ring]
+    found = SPECTRA["rings"](x)
+    assert found.shape == (2, 3 * len(expected))
+    np.testing.assert_allclose(found[:, ::3], np.transpose(expected), rtol=1e-6)
+
+
+def test_amplitudes_of_blocks_against_a_direct_cosine_sum():
+    x = np.random.default_rng(0).random((2, 16, 16, 1))
+    k, n = np.arange(16)[:, None], np.arange(16)
+    cosines = np.cos(np.pi * (2 * n + 1) * k / 32) * np.sqrt(2 / 16)
+    cosines[0] /= np.sqrt(2)
+    logs = np.log(1e-4 + np.abs(cosines @ x[:, :, :, 0] @ cosines.T))
+    expected = [logs[:, i : i + 2, j : j + 2].mean((1, 2)) for i in range(0, 16, 2) for j in n[::2]]
+    np.testing.assert_allclose(SPECTRA["blocks"](x), np.transpose(expected), rtol=1e-6)
+    assert SPECTRA["blocks"](x[:, :5, :7]).shape == (2, 5 * 7)  # fewer frequencies than blocks
+
+
+def test_noise_and_blur_move_the_power_of_high_frequencies():
+    x = datasets.load("digits", "train[:50]").x
+    noise = np.random.default_rng(0).choice([-0.05, 0.05], x.shape)
+    plain, noisy = (SPECTRA["rings"](image)[:, -1] for image in (x, x + noise))
+    blurred = SPECTRA["rings"](ndimage.gaussian_filter(x, (0, 1, 1, 0)))[:, -1]
+    assert np.median(noisy) > np.median(plain) > np.median(blurred)
+
+
+def test_the_votes_of_views_texture_and_spectrum_are_added_to_the_fused_ones(fitted, fgsm):
     x, _ = fgsm
     fused, stable = fitted("fused")._judge, fitted("stable")._judge
-    added = [name for name in stable._parts if name.startswith(("view ", "texture "))]
-    assert len(added) == 2 * len(VIEWS) + 1  # the model has two convolutions
+    added = [name for name in stable._parts if name not in fused._parts]
+    assert len(added) == 2 * len(VIEWS) + 1 + len(SPECTRA)  # the model has two convolutions
     scores = {name: stable._parts[name](x) for name in added}
     votes = [-np.log(p_values(score, stable._reference[name])) for name, score in scores.items()]
     np.testing.assert_allclose(stable(x), fused(x) + sum(votes))
