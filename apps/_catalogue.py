@@ -20,6 +20,7 @@ PAPERS = {
 """Part of an id → what it is about, in the report's order."""
 
 _MAINTAIN = "apps/maintain_model.py {} mlp mnist"
+_SLICING = _MAINTAIN.format("slicing") + " --metrics avg,var,ens,deeplift,taylor"
 _MNIST, _CIFAR = "MNIST", "CIFAR-10"
 _DIFFCHASER = "MNIST, CIFAR-10, the published models (--models or DIFFCHASER_MODELS)"
 _SETTINGS = count_settings(6, "models and data sets")
@@ -137,7 +138,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         "neusemslice/table1",
         "Accuracy after masking ranges of neurons, ranked on all data",
-        command=_MAINTAIN.format("slicing"),
+        command=_SLICING,
         minutes=20,
         needs=_MNIST,
         tables=("semantic/table1-*.csv",),
@@ -148,7 +149,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         "neusemslice/table2",
         "The same with ranks by category",
-        command=_MAINTAIN.format("slicing"),
+        command=_SLICING,
         minutes=20,
         needs=_MNIST,
         tables=("semantic/table2-*.csv",),
@@ -158,7 +159,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         "neusemslice/table3",
         "The same for single categories",
-        command=_MAINTAIN.format("slicing"),
+        command=_SLICING,
         minutes=20,
         needs=_MNIST,
         tables=("semantic/table3-*.csv",),
@@ -168,7 +169,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         "neusemslice/figure5",
         "Accuracy over compression rate",
-        command=_MAINTAIN.format("slicing"),
+        command=_SLICING,
         minutes=20,
         needs=_MNIST,
         tables=("semantic/figure5-*.csv",),
@@ -180,7 +181,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(
         "neusemslice/table4",
         "Semantic slicing against the others",
-        command=_MAINTAIN.format("slicing"),
+        command=_SLICING,
         minutes=20,
         needs=_MNIST,
         tables=("semantic/table4-*.csv",),
