@@ -103,6 +103,16 @@ CATALOGUE: tuple[Entry, ...] = (
         extents=(sets_at_ratios,),
     ),
     Entry(
+        "nnslicer/figure3-ablation",
+        "What single changes do to targeted pruning, which the paper does not have",
+        command="apps/prune_targeted.py ablation",
+        minutes=10,
+        needs=_CIFAR,
+        tables=("pruning/ablation.csv",),
+        view=("method", "ratio", "targets"),
+        more=("pruning/README.md",),
+    ),
+    Entry(
         "nnslicer/figure4",
         "Targeted pruning after one epoch of training",
         command="apps/prune_targeted.py fine-tuned",

@@ -2,6 +2,7 @@
 
     python apps/prune_targeted.py curves        # without fine-tuning, all sets of classes
     python apps/prune_targeted.py fine-tuned    # one epoch after pruning, large ratios
+    python apps/prune_targeted.py ablation      # what the paper leaves open, and our changes
 
 Methods of the paper prune the same share of every layer. Those that end in "ours" prune the
 smallest of the whole model, by scores times weights. An interrupted command goes on from
@@ -22,7 +23,13 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, pruning, zoo
 from nnslicer_tf._files import data_folder
 from nnslicer_tf._progress import track
-from nnslicer_tf.pruning.experiments import Cells, draw_subsets, kept_rankings, subset_figures
+from nnslicer_tf.pruning.experiments import (
+    ABLATED,
+    Cells,
+    draw_subsets,
+    kept_rankings,
+    subset_figures,
+)
 from nnslicer_tf.report import provenance, save_figure, write_table
 
 matplotlib.use("Agg")
@@ -31,6 +38,7 @@ app = typer.Typer(add_completion=False, help=__doc__)
 
 RATIOS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 0.95)
 TUNED_RATIOS = (0.7, 0.8, 0.9, 0.95)
+_RENORMALISE_ON = 500
 FIGURES = ["targets", "others", "among_targets"]
 
 Model = Annotated[str, typer.Option(help="Model of the zoo.")]
@@ -58,11 +66,13 @@ class Method:
         scores: From target classes to scores.
         targeted: Whether the scores depend on the classes.
         whole_model: Prune the smallest of the model, not the same share of each layer.
+        renormalised: Measure batch normalisations again after pruning.
     """
 
     scores: Callable[[tuple[int, ...]], Scores]
     targeted: bool = False
     whole_model: bool = False
+    renormalised: bool = False
 
     def keep(self, targets: tuple[int, ...], ratio: float) -> dict[str, np.ndarray]:
         """Return the masks for target classes and a ratio."""
@@ -177,9 +187,55 @@ def fine_tuned(
     typer.echo((setting.results / "figure4.md").read_text())
 
 
+@app.command()
+def ablation(
+    model: Model = "resnet10",
+    dataset: Data = "cifar10",
+    samples: Samples = 50,
+    profiled: Profiled = 5_000,
+    subsets: Subsets = 8,
+    size: Size = 4,
+    ratio: Ratios = None,
+    images: Annotated[int, typer.Option(help="Held-out images to measure on.", min=1)] = 1_000,
+    seed: Seed = 0,
+    work: Work = Path("runs/pruning"),
+    results: Results = None,
+    quick: Quick = False,
+) -> None:
+    """What the paper leaves open, and each of our changes, on held-out training images."""
+    if quick:
+        samples, profiled, subsets, images, ratio = 10, 500, 1, 100, ratio or [0.5]
+    im = nns.InstrumentedModel(zoo.load(model, dataset))
+    train, held_out = (datasets.load(dataset, f"train{part}") for part in ("[:90%]", "[90%:]"))
+    drawn = draw_subsets(train.classes, size, subsets or None, seed)
+    work = work / f"{model}-{dataset}-{samples}-{profiled}-{seed}"
+    ranked = kept_rankings(im, train, samples, profiled, work, ABLATED)
+    predictor = pruning.MaskedPredictor(im)
+    x, y = held_out.x[:images], held_out.y[:images]
+    rows = []
+    changes = _changes(im, ranked)
+    for name, method in track(changes.items(), "Ablation", len(changes)):
+        for r in ratio or (0.4, 0.6):
+            for targets in drawn:
+                again = train.x[:_RENORMALISE_ON] if method.renormalised else None
+                logits = predictor.logits(method.keep(targets, r), x, again)
+                rows.append({"method": name, "ratio": r} | subset_figures(logits, y, targets))
+    head = provenance(
+        model=f"{model} on {dataset}",
+        samples=f"{samples} training images of each class to rank by, {profiled:,} of the profile, "
+        f"{len(x):,} held-out images to measure on",
+        sets=f"{len(drawn)} sets of {size} target classes",
+        seed=seed,
+    )
+    folder = results or (Path("runs/pruning/quick") if quick else data_folder() / "results/pruning")
+    summary = _summary(pd.DataFrame(rows))
+    write_table(folder / "ablation", "What each change does to pruning", summary, head, _PLAIN)
+    typer.echo((folder / "ablation.md").read_text())
+
+
 _PLAIN = (
     "Mean accuracy over the sets of target classes (`±`: standard deviation over the sets): on "
-    "test images of the target classes, on those of the others, and on those of the target "
+    "images of the target classes, on those of the others, and on those of the target "
     "classes where only a target class may be predicted."
 )
 
@@ -237,6 +293,36 @@ def _methods(
         "NNSlicer (all), ours": Method(lambda targets: finer_all, whole_model=True),
         "EffectivePath, ours": Method(finer(paths), True, True),
         "Weight, ours": Method(lambda targets: weight, whole_model=True),
+    }
+
+
+def _changes(
+    im: nns.InstrumentedModel, ranked: dict[str, pruning.ClassScores]
+) -> dict[str, Method]:
+    """Return the paper's procedure and pruning by weight, each with single changes."""
+    slices, magnitudes = ranked["slices"], ranked["magnitudes"]
+    weight = pruning.scores(im, "weight")
+
+    def with_weight(scores: pruning.ClassScores, power: float) -> Callable[..., Scores]:
+        return lambda targets: pruning.times_weight(im, scores.total(targets), power)
+
+    return {
+        "paper: θ = 0.3, activations, images that the model is right on": Method(slices.total),
+        "θ = 0": Method(ranked["theta0"].total),
+        "θ = 1": Method(ranked["theta1"].total),
+        "channels as neurons": Method(ranked["channels"].total),
+        "images that the model is wrong on too": Method(ranked["all-samples"].total),
+        "ties by weight": Method(lambda targets: pruning.ties_by_weight(im, slices.total(targets))),
+        "contributions × weight": Method(with_weight(slices, 1.0)),
+        "magnitudes of each image": Method(magnitudes.total),
+        "magnitudes of each image, ^ 0.25 × weight": Method(with_weight(magnitudes, 0.25)),
+        "normalisations measured again": Method(slices.total, renormalised=True),
+        "ours: magnitudes ^ 0.25 × weight, smallest of the model": Method(
+            with_weight(magnitudes, 0.25), whole_model=True
+        ),
+        "Weight": Method(lambda targets: weight),
+        "Weight, normalisations measured again": Method(lambda targets: weight, renormalised=True),
+        "Weight, smallest of the model": Method(lambda targets: weight, whole_model=True),
     }
 
 

@@ -18,7 +18,14 @@ from nnslicer_tf.pruning.class_scores import ClassScores
 from nnslicer_tf.pruning.rankers import ClassRanker, EffectivePathRanker, NNSlicerRanker
 from nnslicer_tf.slicing import Profile
 
-__all__ = ["Cells", "draw_subsets", "kept_rankings", "subset_figures"]
+__all__ = [
+    "ABLATED",
+    "RANKINGS",
+    "Cells",
+    "draw_subsets",
+    "kept_rankings",
+    "subset_figures",
+]
 
 
 def draw_subsets(
@@ -133,10 +140,36 @@ def kept_scores(path: str | os.PathLike, make: Callable[[], ClassScores]) -> Cla
     return ClassScores.load(path)
 
 
+Rankings = Mapping[str, Callable[[Profile], ClassRanker]]
+
+RANKINGS: Rankings = {
+    "slices": lambda profile: NNSlicerRanker(profile=profile),
+    "magnitudes": lambda profile: NNSlicerRanker(profile=profile, per_sample=True),
+    "paths": lambda profile: EffectivePathRanker(),
+}
+"""Name → how target classes rank synapses: contributions as the paper sums them, those of each
+sample without their signs, effective paths."""
+
+ABLATED: Rankings = {
+    "slices": RANKINGS["slices"],
+    "magnitudes": RANKINGS["magnitudes"],
+    "theta0": lambda profile: NNSlicerRanker(profile=profile, theta=0.0),
+    "theta1": lambda profile: NNSlicerRanker(profile=profile, theta=1.0),
+    "channels": lambda profile: NNSlicerRanker(profile=profile, granularity="channel"),
+    "all-samples": lambda profile: NNSlicerRanker(profile=profile, correct_only=False),
+}
+"""Name → the paper's ranking, and with one thing changed that the paper leaves open."""
+
+
 def kept_rankings(
-    im: InstrumentedModel, train: Dataset, samples: int, profiled: int, folder: str | os.PathLike
+    im: InstrumentedModel,
+    train: Dataset,
+    samples: int,
+    profiled: int,
+    folder: str | os.PathLike,
+    rankings: Rankings = RANKINGS,
 ) -> dict[str, ClassScores]:
-    """Return the scores by class that both experiments rank synapses by, kept in a folder.
+    """Return scores by class, kept in a folder.
 
     Args:
         im: The classifier.
@@ -144,10 +177,7 @@ def kept_rankings(
         samples: How many of each class to slice.
         profiled: How many to profile.
         folder: Where profile and scores are kept, or found.
-
-    Returns:
-        "slices": contributions as the paper sums them; "magnitudes": those of each sample
-        without their signs; "paths": effective paths.
+        rankings: Name → ranker, given the profile.
     """
     folder = Path(folder)
     chosen = np.concatenate([np.flatnonzero(train.y == c)[:samples] for c in range(train.classes)])
@@ -156,12 +186,9 @@ def kept_rankings(
     if not profile_file.exists():
         Profile.from_data(im, train.x[:profiled]).save(profile_file)
     profile = Profile.load(profile_file)
-    rankers: dict[str, ClassRanker] = {
-        "slices": NNSlicerRanker(profile=profile),
-        "magnitudes": NNSlicerRanker(profile=profile, per_sample=True),
-        "paths": EffectivePathRanker(),
-    }
     return {
-        name: kept_scores(folder / f"{name}.npz", lambda ranker=ranker: ranker.by_class(im, x, y))
-        for name, ranker in rankers.items()
+        name: kept_scores(
+            folder / f"{name}.npz", lambda ranker=ranker: ranker(profile).by_class(im, x, y)
+        )
+        for name, ranker in rankings.items()
     }

@@ -9,7 +9,13 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, pruning, zoo
-from nnslicer_tf.pruning.experiments import Cells, draw_subsets, kept_rankings, subset_figures
+from nnslicer_tf.pruning.experiments import (
+    ABLATED,
+    Cells,
+    draw_subsets,
+    kept_rankings,
+    subset_figures,
+)
 
 
 def outputs(model, x):
@@ -90,6 +96,24 @@ def test_rankings_are_made_once(tmp_path):
     again = kept_rankings(im, others, 2, 50, tmp_path)
     for name, scores in expected.total([3]).items():
         np.testing.assert_array_equal(again["slices"].total([3])[name], scores)
+
+
+def test_ablated_rankings_change_one_thing_of_the_papers(tmp_path):
+    im = nns.InstrumentedModel(zoo.load("digits_cnn"))
+    train = datasets.load("digits", "train[:300]")
+    found = kept_rankings(im, train, 2, 50, tmp_path, ABLATED)
+    profile = nns.Profile.load(tmp_path / "profile.npz")
+    threes = train.x[train.y == 3][:2]
+    for name, theta, granularity in (
+        ("slices", 0.3, "activation"),
+        ("theta0", 0.0, "activation"),
+        ("theta1", 1.0, "activation"),
+        ("channels", 0.3, "channel"),
+    ):
+        slicer = nns.Slicer(im, profile, theta, granularity, workers=0)
+        expected = slicer.slice(threes, outputs=[3]).synapses["conv2"]
+        np.testing.assert_array_equal(found[name].total([3])["conv2"], expected)
+    assert set(found) == {*ABLATED} >= {"magnitudes", "all-samples"}
 
 
 def test_normalisations_get_the_statistics_of_the_samples():
