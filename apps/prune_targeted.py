@@ -317,6 +317,12 @@ def _changes(
         "magnitudes of each image": Method(magnitudes.total),
         "magnitudes of each image, ^ 0.25 × weight": Method(with_weight(magnitudes, 0.25)),
         "normalisations measured again": Method(slices.total, renormalised=True),
+        "magnitudes of each image, normalisations measured again": Method(
+            magnitudes.total, renormalised=True
+        ),
+        "magnitudes of each image, ^ 0.25 × weight, normalisations measured again": Method(
+            with_weight(magnitudes, 0.25), renormalised=True
+        ),
         "ours: magnitudes ^ 0.25 × weight, smallest of the model": Method(
             with_weight(magnitudes, 0.25), whole_model=True
         ),
