@@ -4,13 +4,16 @@
     python apps/prune_targeted.py fine-tuned    # one epoch after pruning, large ratios
     python apps/prune_targeted.py ablation      # what the paper leaves open, and our changes
 
-Methods of the paper prune the same share of every layer. Those that end in "ours" prune the
-smallest of the whole model, by scores times weights. An interrupted command goes on from
-its working folder when it is given again.
+Methods of the paper prune the same share of every layer. So do those that end in "renormalised",
+which measure batch normalisations again afterwards, and add up contributions to single images
+without their signs. Those that end in "ours" prune the smallest of the whole model, by such
+contributions times weights. An interrupted command goes on from its working folder when it is
+given again.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +41,12 @@ app = typer.Typer(add_completion=False, help=__doc__)
 
 RATIOS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 0.95)
 TUNED_RATIOS = (0.7, 0.8, 0.9, 0.95)
+ENDINGS = {
+    "": "the same share of each layer",
+    ", renormalised": "and normalisations measured again",
+    ", ours": "the smallest of the whole model",
+}
+"""Endings of the methods' names → what the methods have in common."""
 _RENORMALISE_ON = 500
 FIGURES = ["targets", "others", "among_targets"]
 
@@ -80,6 +89,10 @@ class Method:
         return pruning.keep_masks(
             scores, pruning.global_ratios(scores, ratio) if self.whole_model else ratio
         )
+
+    def statistics_of(self, train: datasets.Dataset) -> np.ndarray | None:
+        """Return the images on which normalisations are measured again, if they are."""
+        return train.x[:_RENORMALISE_ON] if self.renormalised else None
 
 
 @dataclass(frozen=True)
@@ -162,6 +175,9 @@ def fine_tuned(
     if quick:
         samples, profiled, subsets, images, ratio = 10, 500, 1, 300, ratio or [0.9]
     setting = _setting(model, dataset, samples, profiled, subsets, size, seed, work, results, quick)
+    # Training measures the normalisations again anyway.
+    plain = {name: m for name, m in setting.methods.items() if not m.renormalised}
+    setting = replace(setting, methods=plain)
     file = setting.work / f"tuned-{images}-{setting.sets}.csv"
     cells = Cells(file, ["method", "ratio", "targets_of"])
     chosen = np.random.default_rng(seed).permutation(len(setting.train))[:images]
@@ -217,8 +233,8 @@ def ablation(
     for name, method in track(changes.items(), "Ablation", len(changes)):
         for r in ratio or (0.4, 0.6):
             for targets in drawn:
-                again = train.x[:_RENORMALISE_ON] if method.renormalised else None
-                logits = predictor.logits(method.keep(targets, r), x, again)
+                keep = method.keep(targets, r)
+                logits = predictor.logits(keep, x, method.statistics_of(train))
                 rows.append({"method": name, "ratio": r} | subset_figures(logits, y, targets))
     head = provenance(
         model=f"{model} on {dataset}",
@@ -277,7 +293,9 @@ def _methods(
     weight, channel = pruning.scores(im, "weight"), pruning.scores(im, "channel")
     random = pruning.RandomRanker(seed).scores(im)
     everything = slices.total()
-    finer_all = pruning.times_weight(im, magnitudes.total(), 0.25)
+    all_magnitudes = magnitudes.total()
+    finer_all = pruning.times_weight(im, all_magnitudes, 0.25)
+    again = partial(Method, renormalised=True)
 
     def finer(scores: pruning.ClassScores) -> Callable[[tuple[int, ...]], Scores]:
         return lambda targets: pruning.times_weight(im, scores.total(targets), 0.25)
@@ -289,6 +307,12 @@ def _methods(
         "Weight": Method(lambda targets: weight),
         "Channel": Method(lambda targets: channel),
         "Random": Method(lambda targets: random),
+        "NNSlicer (targeted), renormalised": again(magnitudes.total, True),
+        "NNSlicer (all), renormalised": again(lambda targets: all_magnitudes),
+        "EffectivePath, renormalised": again(paths.total, True),
+        "Weight, renormalised": again(lambda targets: weight),
+        "Channel, renormalised": again(lambda targets: channel),
+        "Random, renormalised": again(lambda targets: random),
         "NNSlicer (targeted), ours": Method(finer(magnitudes), True, True),
         "NNSlicer (all), ours": Method(lambda targets: finer_all, whole_model=True),
         "EffectivePath, ours": Method(finer(paths), True, True),
@@ -347,7 +371,9 @@ def _rows(
         if named in cells:
             continue
         if logits is None or (method.targeted and ratio > 0):
-            logits = predictor.logits(method.keep(targets, ratio), setting.test.x)
+            logits = predictor.logits(
+                method.keep(targets, ratio), setting.test.x, method.statistics_of(setting.train)
+            )
         rows.append(named | subset_figures(logits, setting.test.y, targets))
     return rows
 
@@ -368,9 +394,9 @@ def _verdict(summary: pd.DataFrame) -> str:
     """Say in words whether the goals are reached."""
     table = summary.pivot(index="ratio", columns="method", values="targets")
     lines = []
-    for ending in ("", ", ours"):
+    for ending in ENDINGS:
         mine = f"NNSlicer (targeted){ending}"
-        rivals = [c for c in table if c != mine and c.endswith(", ours") == bool(ending)]
+        rivals = [c for c in table if c != mine and _ending(c) == ending]
         large = table[table.index >= 0.4]
         behind = large.index[large[mine] <= large[rivals].max(axis=1)]
         where = ", ".join(f"{ratio:g}" for ratio in behind)
@@ -381,16 +407,27 @@ def _verdict(summary: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
+def _ending(method: str) -> str:
+    """Return the key of `ENDINGS` that a method's name ends in."""
+    return next(ending for ending in reversed(ENDINGS) if method.endswith(ending))
+
+
 def _draw(summary: pd.DataFrame, path: Path) -> None:
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained", sharey=True)
-    colours = {name: f"C{i}" for i, name in enumerate(summary["method"].unique())}
+    endings = [e for e in ENDINGS if e in {_ending(name) for name in summary["method"]}]
+    figure, axes = plt.subplots(
+        1, len(endings), figsize=(5.5 * len(endings), 4.5), layout="constrained", sharey=True
+    )
+    kinds = list(dict.fromkeys(str(name).partition(", ")[0] for name in summary["method"]))
+    panels = dict(zip(endings, axes, strict=True))
     for name, rows in summary.groupby("method", sort=False):
-        axis = axes[int(str(name).endswith(", ours"))]
-        axis.plot(rows["ratio"], rows["targets"], marker="o", label=name, color=colours[name])
-    for axis, title in zip(axes, ("the same share of each layer", "ours"), strict=True):
-        axis.set_title(title)
+        kind = str(name).partition(", ")[0]
+        panels[_ending(name)].plot(
+            rows["ratio"], rows["targets"], marker="o", label=kind, color=f"C{kinds.index(kind)}"
+        )
+    for ending, axis in panels.items():
+        axis.set_title(ENDINGS[ending])
         axis.set_xlabel("share of synapses pruned")
         axis.legend(fontsize=8)
         axis.grid(alpha=0.3)
