@@ -45,9 +45,7 @@ def main(
     subsets: Annotated[int, typer.Option(help="Sets of target classes; 0: all.", min=0)] = 2,
     size: Annotated[int, typer.Option(help="Classes in a set.", min=1)] = 4,
     repetitions: Annotated[int, typer.Option(help="Attacks of each kind.", min=1)] = 3,
-    keep_known: Annotated[
-        bool, typer.Option(help="Attackers train the hidden weights alone.")
-    ] = False,
+    trains: Annotated[str, typer.Option(help="What attackers train: all, hidden, known.")] = "all",
     without_targets: Annotated[
         bool, typer.Option(help="Attackers have no images of target classes.")
     ] = False,
@@ -59,6 +57,7 @@ def main(
     """Hide synapses, let attackers retrain, and report what they reach."""
     if quick:
         samples, profiled, subsets, repetitions, epochs, budget = 10, 500, 1, 1, 1, [300]
+    attacker = protection.Attacker(epochs, trains=trains, progress=False)
     im = nns.InstrumentedModel(zoo.load(model, dataset))
     train, test = datasets.load(dataset, "train[:90%]"), datasets.load(dataset, "test")
     drawn = draw_subsets(test.classes, size, subsets or None, seed)
@@ -66,8 +65,7 @@ def main(
     budgets = _budgets(budget, min(map(len, known.values())))
     work = work / f"{model}-{dataset}-{samples}-{profiled}-{seed}"
     methods = _methods(im, kept_rankings(im, train, samples, profiled, work), share, seed)
-    attacker = protection.Attacker(epochs, keep_known=keep_known, progress=False)
-    kind = f"{share}-{epochs}" + "-known" * keep_known + "-others" * without_targets
+    kind = f"{share}-{epochs}" + _ENDINGS[trains] + "-others" * without_targets
     cells = Cells(work / f"attacks-{kind}.csv", KEYS)
     jobs = list(itertools.product(methods, budgets, drawn, range(repetitions)))
     rows = [
@@ -91,19 +89,25 @@ def main(
         f"the profile, {len(test):,} test images",
         attacks=f"{share:.0%} of each layer hidden, {epochs} epochs, {repetitions} repetitions, "
         f"targets {', '.join(map(_name, drawn))}",
-        attackers=("train the hidden weights alone" if keep_known else "train all weights")
+        attackers=_ATTACKERS[trains]
         + (", have no images of target classes" if without_targets else ""),
         seed=seed,
     )
     folder = results or (
         Path("runs/protection/quick") if quick else data_folder() / "results/protection"
     )
-    name = "figure5" + "_known" * keep_known + "_others" * without_targets
+    name = "figure5" + _ENDINGS[trains] + "-others" * without_targets
     write_table(folder / name, "Selective protection (Figure 5)", summary, head, _TEXT)
     _draw(summary, folder / f"{name}.png")
     typer.echo((folder / f"{name}.md").read_text())
 
 
+_ATTACKERS = {
+    "all": "train all weights",
+    "hidden": "train the hidden weights alone",
+    "known": "train all but the hidden weights, whose synapses are left out",
+}
+_ENDINGS = {"all": "", "hidden": "-hidden", "known": "-known"}
 _TEXT = (
     "Mean accuracy of the retrained models on test images of the target classes, of the other "
     "classes, and of all (`±`: standard deviation over sets and repetitions). Low on the targets "

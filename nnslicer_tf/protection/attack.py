@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["AttackReport", "Attacker", "simulate_attacks"]
+__all__ = ["TRAINED", "AttackReport", "Attacker", "simulate_attacks"]
+
+TRAINED = ("all", "hidden", "known")
+"""What attackers may train, see `Attacker`."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +35,26 @@ class Attacker:
         epochs: Passes over the samples.
         learning_rate: Adam's.
         batch_size: Samples in a step.
-        keep_known: Train the hidden weights alone; all that is known stays as it is.
+        trains: "all": all weights. "hidden": the hidden weights alone, all that is known stays
+            as it is. "known": all but the hidden weights, whose synapses are left out. The paper
+            does not say which it has.
         progress: Show progress bars.
+
+    Raises:
+        InvalidArgumentError: if `trains` is something else.
     """
 
     epochs: int = 5
     learning_rate: float = 1e-3
     batch_size: int = 128
-    keep_known: bool = False
+    trains: str = "all"
     progress: bool = True
+
+    def __post_init__(self) -> None:
+        if self.trains not in TRAINED:
+            raise InvalidArgumentError(
+                f"An attacker trains one of {', '.join(TRAINED)}. Received: {self.trains!r}"
+            )
 
     def retrain(
         self,
@@ -62,7 +76,9 @@ class Attacker:
         Raises:
             InvalidArgumentError: if there are no samples, or not as many labels.
         """
-        held = _hold_known(InstrumentedModel(stolen), hidden) if self.keep_known else []
+        held = []
+        if self.trains != "all":
+            held = _hold(InstrumentedModel(stolen), hidden, self.trains)
         try:
             return fine_tune(
                 *(stolen, x, y, self.epochs),
@@ -167,23 +183,33 @@ def simulate_attacks(
     return AttackReport(wanted, tuple(budgets), tuple(found))
 
 
-def _hold_known(im: InstrumentedModel, hidden: Mapping[str, np.ndarray]) -> list[tuple[Any, Any]]:
-    """Constrain all that is known to its value; return what the constraints were."""
+def _hold(
+    im: InstrumentedModel, hidden: Mapping[str, np.ndarray], trains: str
+) -> list[tuple[Any, Any]]:
+    """Constrain what is not trained to its value, hidden synapses that are left out to zero.
+
+    Returns:
+        The constrained variables, and what their constraints were.
+    """
     masks = {id(im.kernels[name].variable()): mask for name, mask in hidden.items()}
     held = []
     for variable in im.model.trainable_variables:
         mask = masks.get(id(variable), np.zeros(variable.shape, bool))
+        values = keras.ops.convert_to_numpy(variable)
+        if trains == "known":
+            mask, values = ~mask, np.where(mask, 0, values)
+            variable.assign(values)
         held.append((variable, variable.constraint))
-        variable.constraint = _Known(mask, keras.ops.convert_to_numpy(variable))
+        variable.constraint = _Held(mask, values)
     return held
 
 
-class _Known:
-    """A constraint that puts known weights back after each step."""
+class _Held:
+    """A constraint that puts weights back after each step, but those that are free."""
 
-    def __init__(self, hidden: np.ndarray, values: np.ndarray) -> None:
-        self._hidden = hidden
+    def __init__(self, free: np.ndarray, values: np.ndarray) -> None:
+        self._free = free
         self._values = values
 
     def __call__(self, w: Any) -> Any:
-        return keras.ops.where(self._hidden, keras.ops.convert_to_tensor(w), self._values)
+        return keras.ops.where(self._free, keras.ops.convert_to_tensor(w), self._values)

@@ -83,7 +83,7 @@ def test_an_attacker_may_keep_what_is_known(digits, hidden):
     model, train, _ = digits
     stolen = protection.hide(model, hidden)
     before = kernels(stolen)
-    attacker = protection.Attacker(epochs=1, keep_known=True, progress=False)
+    attacker = protection.Attacker(epochs=1, trains="hidden", progress=False)
     attacker.retrain(stolen, hidden, train.x[:256], train.y[:256])
     for name, after in kernels(stolen).items():
         np.testing.assert_array_equal(after[~hidden[name]], before[name][~hidden[name]])
@@ -92,6 +92,25 @@ def test_an_attacker_may_keep_what_is_known(digits, hidden):
     protection.Attacker(epochs=1, progress=False).retrain(stolen, hidden, train.x, train.y)
     known = ~hidden["conv2"]
     assert np.mean((kernels(stolen)["conv2"] != before["conv2"])[known]) > 0.5
+
+
+def test_an_attacker_may_do_without_the_hidden_synapses(digits, hidden):
+    model, train, _ = digits
+    stolen = protection.hide(model, hidden)
+    attacker = protection.Attacker(epochs=1, trains="known", progress=False)
+    attacker.retrain(stolen, hidden, train.x[:256], train.y[:256], rng=5)
+    pruned = pruning.apply_masks(model, {name: ~mask for name, mask in hidden.items()})
+    pruning.fine_tune(pruned, train.x[:256], train.y[:256], rng=5, progress=False)
+    expected = kernels(pruned)
+    for name, found in kernels(stolen).items():
+        assert not found[hidden[name]].any()
+        np.testing.assert_allclose(found, expected[name], rtol=1e-4, atol=1e-6)
+    assert all(v.constraint is None for v in stolen.trainable_variables)
+
+
+def test_attackers_who_train_something_else_are_refused():
+    with pytest.raises(nns.InvalidArgumentError, match=r"all, hidden, known.*'everything'"):
+        protection.Attacker(trains="everything")
 
 
 def test_attacks_are_reported_by_budget(digits, hidden):
