@@ -23,7 +23,13 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, protection, pruning, zoo
 from nnslicer_tf._files import data_folder
 from nnslicer_tf._progress import track
-from nnslicer_tf.pruning.experiments import Cells, draw_subsets, kept_rankings
+from nnslicer_tf.pruning.experiments import (
+    ABLATED,
+    RANKINGS,
+    Cells,
+    draw_subsets,
+    kept_rankings,
+)
 from nnslicer_tf.report import provenance, save_figure, write_table
 
 matplotlib.use("Agg")
@@ -64,7 +70,9 @@ def main(
     known = {t: _others(train, t) if without_targets else train for t in drawn}
     budgets = _budgets(budget, min(map(len, known.values())))
     work = work / f"{model}-{dataset}-{samples}-{profiled}-{seed}"
-    methods = _methods(im, kept_rankings(im, train, samples, profiled, work), share, seed)
+    rankings = RANKINGS | {"theta0": ABLATED["theta0"]}
+    ranked = kept_rankings(im, train, samples, profiled, work, rankings)
+    methods = _methods(im, ranked, share, seed)
     kind = f"{share}-{epochs}" + _ENDINGS[trains] + "-others" * without_targets
     cells = Cells(work / f"attacks-{kind}.csv", KEYS)
     jobs = list(itertools.product(methods, budgets, drawn, range(repetitions)))
@@ -127,6 +135,7 @@ def _methods(
         "EffectivePath": lambda targets, repetition: ranked["paths"].total(targets),
         "Weight": lambda targets, repetition: weight,
         "Random": lambda targets, repetition: pruning.RandomRanker(seed + repetition).scores(im),
+        "NNSlicer, θ = 0": lambda targets, repetition: ranked["theta0"].total(targets),
         "NNSlicer, ours": lambda targets, repetition: ranked["magnitudes"].total(targets),
     }
 

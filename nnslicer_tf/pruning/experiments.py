@@ -140,7 +140,7 @@ def kept_scores(path: str | os.PathLike, make: Callable[[], ClassScores]) -> Cla
     return ClassScores.load(path)
 
 
-Rankings = Mapping[str, Callable[[Profile], ClassRanker]]
+Rankings = dict[str, Callable[[Profile], ClassRanker]]
 
 RANKINGS: Rankings = {
     "slices": lambda profile: NNSlicerRanker(profile=profile),
