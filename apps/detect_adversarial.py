@@ -12,7 +12,7 @@ interrupted run goes on from there. Remove its `rows` after changing a detector'
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +28,13 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import atomic_path, data_folder
 from nnslicer_tf.baselines import EffectivePath, FeatureMap, FlagEverything, LogitMargin
 from nnslicer_tf.detection import Detector, SliceDetector, evaluate
-from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, find_attack, generate
+from nnslicer_tf.detection.attacks import (
+    ATTACKS,
+    MNIST_ATTACKS,
+    AttackSpec,
+    find_attack,
+    generate,
+)
 from nnslicer_tf.detection.evaluation import FIGURES, average
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.loading import load_model
@@ -90,6 +96,7 @@ def main(
     chosen = {name: _method(name) for name in _names(methods)}
     results = results or data_folder() / "results" / "detection"
     results.mkdir(parents=True, exist_ok=True)
+    _write_attacks(results / f"attacks-{dataset}", table.values())
     slug = f"{Path(model).stem}-{dataset}" + ("-quick" if quick else "")
     if false_positive_rate != _RATE:
         slug += f"-rate{false_positive_rate:g}"
@@ -146,6 +153,28 @@ def main(
     _plot(results / f"{slug}.png", rows)
 
 
+def _write_attacks(path: Path, specs: Iterable[AttackSpec]) -> None:
+    """Write what bounds each attack of a data set, whichever of them are asked for."""
+    rows = [
+        {
+            "attack": spec.name,
+            "family": spec.family,
+            "class": spec.factory.replace(":", "."),
+            "parameters": ", ".join(f"{k}={v}" for k, v in spec.parameters.items()),
+            "norm": spec.norm,
+            "epsilon": spec.epsilon,
+            "starts from": spec.start.name if spec.start else "",
+        }
+        for spec in specs
+    ]
+    head = provenance(libraries=_libraries("foolbox"))
+    write_table(path, "Attacks and their budgets", pd.DataFrame(rows), head)
+
+
+def _libraries(*names: str) -> str:
+    return ", ".join(f"{name} {version(name)}" for name in names)
+
+
 def _rows_file(work: Path, method: str, asked: dict[str, object]) -> Path:
     """Return the file of a method's finished rows, by all that they depend on."""
     digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
@@ -189,7 +218,7 @@ def _with_averages(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _write(folder: Path, name: str, table: pd.DataFrame, used: dict[str, str]) -> None:
-    libraries = ", ".join(f"{p} {version(p)}" for p in ("scikit-learn", "foolbox"))
+    libraries = _libraries("scikit-learn", "foolbox")
     source = "Zhang et al., ESEC/FSE 2020, Table 4 (ResNet10, CIFAR-10), means of 17 attacks"
     head = provenance(**used, libraries=libraries, **{"paper_*": source})
     average = table["attack"] == "Average"
