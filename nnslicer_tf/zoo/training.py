@@ -41,8 +41,8 @@ class Recipe:
         augment: `"none"`, `"shift"` (crops of the image padded by 2), or `"flip_crop"`
             (horizontal flips, crops of the image padded by 4).
         precision: what layers compute in: `"float32"`, or `"mixed_bfloat16"`, which is
-            twice as fast for wide layers where the hardware has it. Weights, and the last
-            layer's outputs, are float32 in both (Micikevicius et al., 2018).
+            faster for wide layers where the hardware has it. Weights, and the last layer's
+            outputs, are float32 in both (Micikevicius et al., 2018).
     """
 
     optimizer: str = "adam"
