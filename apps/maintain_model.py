@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import keras
 import pandas as pd
@@ -132,9 +132,9 @@ def main(
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of training a model.")] = 4,
     tests: Annotated[int, typer.Option(min=10, help="Test images.")] = 10_000,
     samples: Annotated[int, typer.Option(min=10, help="Images for scores.")] = 5_000,
-    precision: Annotated[str, typer.Option(help="Of training: float32, mixed_bfloat16.")] = (
-        "float32"
-    ),
+    precision: Annotated[
+        Literal["float32", "mixed_bfloat16"], typer.Option(help="Of training.")
+    ] = "float32",
     tolerance: Annotated[float, typer.Option(help="restructure: accuracy to lose.")] = 0.01,
     scenario: Annotated[int, typer.Option(min=1, max=2, help="develop: 2 or 3 tasks.")] = 1,
     work: Annotated[Path, typer.Option(help="Models and finished repeats.")] = Path(

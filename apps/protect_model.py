@@ -4,15 +4,15 @@
 
 Half of the synapses of every layer are hidden, those that target classes need most by each
 method; attackers retrain the rest on budgets of training images. The method "Everything" hides
-all synapses: what attackers reach then they have from their images alone, and no choice of
-synapses to hide takes it from them. An interrupted run goes on from its working folder when it
-is given again.
+all synapses: what attackers who train them reach then they have from their images alone, and no
+choice of synapses to hide takes it from them. An interrupted run goes on from its working
+folder when it is given again.
 """
 
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import matplotlib
 import numpy as np
@@ -51,7 +51,9 @@ def main(
     subsets: Annotated[int, typer.Option(help="Sets of target classes; 0: all.", min=0)] = 2,
     size: Annotated[int, typer.Option(help="Classes in a set.", min=1)] = 4,
     repetitions: Annotated[int, typer.Option(help="Attacks of each kind.", min=1)] = 3,
-    trains: Annotated[str, typer.Option(help="What attackers train: all, hidden, known.")] = "all",
+    trains: Annotated[
+        Literal["all", "hidden", "known"], typer.Option(help="What attackers train.")
+    ] = "all",
     without_targets: Annotated[
         bool, typer.Option(help="Attackers have no images of target classes.")
     ] = False,
@@ -119,7 +121,8 @@ _ENDINGS = {"all": "", "hidden": "-hidden", "known": "-known"}
 _TEXT = (
     "Mean accuracy of the retrained models on test images of the target classes, of the other "
     "classes, and of all (`±`: standard deviation over sets and repetitions). Low on the targets "
-    "is good protection. `Everything`: all synapses are hidden, what is left are the images. "
+    "is good protection. `Everything`: all synapses are hidden; attackers who train them have what "
+    "their images give, those who do without them have no network. "
     "The paper: below 10 % on the targets with every budget, the others "
     "above 30 %, EffectivePath 90 % (data/paper/nnslicer/figure5.csv)."
 )

@@ -224,7 +224,7 @@ def ablation(
     im = nns.InstrumentedModel(zoo.load(model, dataset))
     train, held_out = (datasets.load(dataset, f"train{part}") for part in ("[:90%]", "[90%:]"))
     drawn = draw_subsets(train.classes, size, subsets or None, seed)
-    work = work / f"{model}-{dataset}-{samples}-{profiled}-{seed}"
+    work, folder = _folders(work, model, dataset, samples, profiled, seed, results, quick)
     ranked = kept_rankings(im, train, samples, profiled, work, ABLATED)
     predictor = pruning.MaskedPredictor(im)
     x, y = held_out.x[:images], held_out.y[:images]
@@ -243,7 +243,6 @@ def ablation(
         sets=f"{len(drawn)} sets of {size} target classes",
         seed=seed,
     )
-    folder = results or (Path("runs/pruning/quick") if quick else data_folder() / "results/pruning")
     summary = _summary(pd.DataFrame(rows))
     write_table(folder / "ablation", "What each change does to pruning", summary, head, _PLAIN)
     typer.echo((folder / "ablation.md").read_text())
@@ -273,7 +272,7 @@ def _setting(
     # The last tenth was held out from training; what is ours was chosen on it.
     train, test = datasets.load(dataset, "train[:90%]"), datasets.load(dataset, "test")
     drawn = draw_subsets(test.classes, size, subsets or None, seed)
-    work = work / f"{model}-{dataset}-{samples}-{profiled}-{seed}"
+    work, folder = _folders(work, model, dataset, samples, profiled, seed, results, quick)
     head = provenance(
         model=f"{model} on {dataset}, {zoo.accuracy(im.model, test):.1%} of all test images",
         samples=f"{samples} training images of each class to rank by (the model is right on "
@@ -281,9 +280,24 @@ def _setting(
         sets=f"{len(drawn)} sets of {size} target classes",
         seed=seed,
     )
-    folder = results or (Path("runs/pruning/quick") if quick else data_folder() / "results/pruning")
     methods = _methods(im, kept_rankings(im, train, samples, profiled, work), seed)
     return Setting(im, train, test, methods, drawn, work, folder, head)
+
+
+def _folders(
+    work: Path,
+    model: str,
+    dataset: str,
+    samples: int,
+    profiled: int,
+    seed: int,
+    results: Path | None,
+    quick: bool,
+) -> tuple[Path, Path]:
+    """Return the folder of resumable work of one setting, and that of the results."""
+    kept = data_folder() / "results/pruning"
+    folder = results or (Path("runs/pruning/quick") if quick else kept)
+    return work / f"{model}-{dataset}-{samples}-{profiled}-{seed}", folder
 
 
 def _methods(

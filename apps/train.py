@@ -14,7 +14,7 @@ import platform
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import keras
 import numpy
@@ -31,7 +31,9 @@ def main(
     dataset: Annotated[str, typer.Option(help="Default: the model's own.")] = "",
     epochs: Annotated[int | None, typer.Option(help="Default: the recipe's.", min=1)] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    precision: Annotated[str, typer.Option(help="float32 or mixed_bfloat16.")] = "float32",
+    precision: Annotated[
+        Literal["float32", "mixed_bfloat16"], typer.Option(help="What layers compute in.")
+    ] = "float32",
     threads: Annotated[int, typer.Option(help="Default: all cores.", min=0)] = 0,
     quick: Annotated[bool, typer.Option(help="A trial: two epochs, few images.")] = False,
     checkpoints: Annotated[Path, typer.Option(help="Folder of resumable runs.")] = Path("runs"),

@@ -97,6 +97,12 @@ def test_status_says_how_much_was_measured(tmp_path):
     kept(tmp_path, "pruning/figure3.csv", "python apps/p.py", *rows, head=few)
     said = "partly (2026-01-02): 104 of 2,730 sets at a prune ratio"
     assert status(tmp_path, "nnslicer/figure3") == said
+    two = ("method,ratio,targets", "NNSlicer,0.1,0.9", "NNSlicer,0.99,0.9")  # one is shared
+    many = few.replace("8", "210")
+    kept(tmp_path, "pruning/figure3-all.csv", "python apps/p.py", *two, head=many)
+    said = f"partly (2026-01-02): {12 * 8 + 2 * 210} of 2,730 sets at a prune ratio"
+    assert status(tmp_path, "nnslicer/figure3") == said
+    (tmp_path / "pruning/figure3-all.csv").unlink()
     kept(tmp_path, "pruning/figure3.csv", "python apps/p.py", *rows, head=few.replace("8", "210"))
     assert status(tmp_path, "nnslicer/figure3") == "measured (2026-01-02)"
     assert status(tmp_path, "nnslicer/figure1") == "an illustration"

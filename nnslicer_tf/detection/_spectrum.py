@@ -25,7 +25,7 @@ def ring_powers(x: np.ndarray) -> np.ndarray:
         x: `(N, height, width, channels)` images.
 
     Returns:
-        `(N, 13 · channels)` float64.
+        `(N, 13 · channels)` float64, of small images less: rings without a frequency are left out.
     """
     planes = _planes(x)
     height, width = planes.shape[1:3]
