@@ -56,12 +56,12 @@ def lamp(kernels: Kernels, density: float) -> Masks:
     Returns:
         Kernel name → bool array of its shape, True for weights to keep.
     """
-    return _largest_of_all({name: _lamp_scores(w) for name, w in kernels.items()}, density)
+    return _RULES["lamp"].keep(kernels, density)
 
 
 def global_magnitude(kernels: Kernels, density: float) -> Masks:
     """Keep the largest weights of all kernels together; arguments as of `lamp`."""
-    return _largest_of_all({name: np.abs(w) for name, w in kernels.items()}, density)
+    return _RULES["global"].keep(kernels, density)
 
 
 def uniform_plus(kernels: Kernels, density: float) -> Masks:
@@ -69,29 +69,12 @@ def uniform_plus(kernels: Kernels, density: float) -> Masks:
 
     A density that the exceptions do not leave room for is approached as far as it goes.
     """
-    names = list(kernels)
-    fixed = {names[0]: 1.0} if kernels[names[0]].ndim > 2 else {}
-    share = _rest(kernels, fixed, density)
-    if share < 0.2 and names[-1] not in fixed:
-        fixed[names[-1]] = 0.2
-        share = _rest(kernels, fixed, density)
-    return _largest_of_each(kernels, {name: fixed.get(name, share) for name in names})
+    return _RULES["uniform_plus"].keep(kernels, density)
 
 
 def erk(kernels: Kernels, density: float) -> Masks:
     """Keep shares by the Erdős-Rényi-kernel rule; arguments as of `lamp`."""
-    ratios = {name: sum(w.shape) / w.size for name, w in kernels.items()}
-    fixed: dict[str, float] = {}
-    while True:
-        free = [name for name in kernels if name not in fixed]
-        budget = density * sum(w.size for w in kernels.values())
-        budget -= sum(kernels[name].size for name in fixed)
-        scale = budget / max(1, sum(ratios[name] * kernels[name].size for name in free))
-        full = {name: 1.0 for name in free if scale * ratios[name] > 1}
-        if not full:
-            shares = {name: scale * ratios[name] for name in free}
-            return _largest_of_each(kernels, shares | fixed)
-        fixed[max(full, key=ratios.get)] = 1.0
+    return _RULES["erk"].keep(kernels, density)
 
 
 COMPRESSORS: dict[str, Callable[[Kernels, float], Masks]] = {
@@ -180,10 +163,11 @@ def compress(
     if not 0 < share < 1:
         raise InvalidArgumentError(f"share must be in (0, 1). Received: {share!r}")
     kernels = {name: k.kernel() for name, k in InstrumentedModel(model).kernels.items()}
-    masker = Masker(model)
+    rule, masker = _RULES[method], Masker(model)
+    scores = rule.scores(kernels)
     history, kept, accuracy = [], None, evaluate(model)
     for iteration in track(range(1, most + 1), method, most, progress):
-        masks = COMPRESSORS[method](kernels, (1 - share) ** iteration)
+        masks = rule.chosen(scores, (1 - share) ** iteration)
         history.append(float(evaluate(masker.kernels(masks))))
         if history[-1] < lowest:
             break
@@ -193,6 +177,25 @@ def compress(
     result = apply_masks(model, kept) if kept else model
     rate = removed / model.count_params()
     return Compression(result, rate, iterations, float(accuracy), tuple(history))
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """A compressor in two steps, of which only the second depends on the density.
+
+    Attributes:
+        score: From a kernel's weights to their scores.
+        chosen: From all scores and a density to the weights to keep.
+    """
+
+    score: Callable[[np.ndarray], np.ndarray]
+    chosen: Callable[[Kernels, float], Masks]
+
+    def scores(self, kernels: Kernels) -> dict[str, np.ndarray]:
+        return {name: self.score(weights) for name, weights in kernels.items()}
+
+    def keep(self, kernels: Kernels, density: float) -> Masks:
+        return self.chosen(self.scores(kernels), density)
 
 
 def _lamp_scores(weights: np.ndarray) -> np.ndarray:
@@ -207,22 +210,65 @@ def _lamp_scores(weights: np.ndarray) -> np.ndarray:
 
 def _largest_of_all(scores: Kernels, density: float) -> Masks:
     flat = np.concatenate([s.ravel() for s in scores.values()])
-    kept = np.zeros(len(flat), bool)
-    kept[np.argsort(-flat, kind="stable")[: round(density * len(flat))]] = True
+    kept = _largest(flat, round(density * len(flat)))
     ends = np.cumsum([s.size for s in scores.values()])
     parts = np.split(kept, ends[:-1])
     return {name: p.reshape(s.shape) for (name, s), p in zip(scores.items(), parts, strict=True)}
 
 
-def _largest_of_each(kernels: Kernels, shares: Mapping[str, float]) -> Masks:
+def _largest_of_each(scores: Kernels, shares: Mapping[str, float]) -> Masks:
     return {
-        name: _largest_of_all({name: np.abs(w)}, shares[name])[name] for name, w in kernels.items()
+        name: _largest(s.ravel(), round(shares[name] * s.size)).reshape(s.shape)
+        for name, s in scores.items()
     }
 
 
-def _rest(kernels: Kernels, fixed: Mapping[str, float], density: float) -> float:
+def _largest(scores: np.ndarray, count: int) -> np.ndarray:
+    """Return bools, True for the largest scores; of equal ones the first."""
+    if count == 0:
+        return np.zeros(len(scores), bool)
+    least = np.partition(scores, len(scores) - count)[len(scores) - count]  # no need to sort
+    kept = scores > least
+    kept[np.flatnonzero(scores == least)[: count - kept.sum()]] = True
+    return kept
+
+
+def _uniform_plus(scores: Kernels, density: float) -> Masks:
+    names = list(scores)
+    fixed = {names[0]: 1.0} if scores[names[0]].ndim > 2 else {}
+    share = _rest(scores, fixed, density)
+    if share < 0.2 and names[-1] not in fixed:
+        fixed[names[-1]] = 0.2
+        share = _rest(scores, fixed, density)
+    return _largest_of_each(scores, {name: fixed.get(name, share) for name in names})
+
+
+def _erk(scores: Kernels, density: float) -> Masks:
+    ratios = {name: sum(s.shape) / s.size for name, s in scores.items()}
+    fixed: dict[str, float] = {}
+    while True:
+        free = [name for name in scores if name not in fixed]
+        budget = density * sum(s.size for s in scores.values())
+        budget -= sum(scores[name].size for name in fixed)
+        scale = budget / max(1, sum(ratios[name] * scores[name].size for name in free))
+        full = {name: 1.0 for name in free if scale * ratios[name] > 1}
+        if not full:
+            shares = {name: scale * ratios[name] for name in free}
+            return _largest_of_each(scores, shares | fixed)
+        fixed[max(full, key=ratios.get)] = 1.0
+
+
+def _rest(scores: Kernels, fixed: Mapping[str, float], density: float) -> float:
     """Return the share of the kernels that are not fixed, within [0, 1]."""
-    budget = density * sum(w.size for w in kernels.values())
-    budget -= sum(fixed[name] * kernels[name].size for name in fixed)
-    free = sum(w.size for name, w in kernels.items() if name not in fixed)
+    budget = density * sum(s.size for s in scores.values())
+    budget -= sum(fixed[name] * scores[name].size for name in fixed)
+    free = sum(s.size for name, s in scores.items() if name not in fixed)
     return float(np.clip(budget / max(1, free), 0, 1))
+
+
+_RULES = {
+    "lamp": _Rule(_lamp_scores, _largest_of_all),
+    "global": _Rule(np.abs, _largest_of_all),
+    "uniform_plus": _Rule(np.abs, _uniform_plus),
+    "erk": _Rule(np.abs, _erk),
+}
