@@ -11,6 +11,7 @@ folder when it is given again.
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -29,6 +30,7 @@ from nnslicer_tf.pruning.experiments import (
     Cells,
     draw_subsets,
     kept_rankings,
+    subset_figures,
 )
 from nnslicer_tf.report import provenance, save_figure, write_table
 
@@ -37,7 +39,30 @@ matplotlib.use("Agg")
 BUDGETS = (1_000, 2_000, 5_000, 10_000, 20_000, 45_000)
 KEYS = ["method", "budget", "targets_of", "repetition"]
 
+METHODS = (
+    "NNSlicer",
+    "EffectivePath",
+    "Weight",
+    "Random",
+    "NNSlicer, θ = 0",
+    "NNSlicer, ours",
+    "Everything",
+)
+
 Masks = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to choose what is hidden.
+
+    Attributes:
+        hidden: From target classes and the repetition to the hidden synapses.
+        targeted: Whether they depend on the classes.
+    """
+
+    hidden: Callable[[tuple[int, ...], int], Masks]
+    targeted: bool
 
 
 def main(
@@ -51,6 +76,9 @@ def main(
     subsets: Annotated[int, typer.Option(help="Sets of target classes; 0: all.", min=0)] = 2,
     size: Annotated[int, typer.Option(help="Classes in a set.", min=1)] = 4,
     repetitions: Annotated[int, typer.Option(help="Attacks of each kind.", min=1)] = 3,
+    method: Annotated[
+        list[str] | None, typer.Option(help="What is hidden; all of the methods by default.")
+    ] = None,
     trains: Annotated[
         Literal["all", "hidden", "known"], typer.Option(help="What attackers train.")
     ] = "all",
@@ -65,6 +93,7 @@ def main(
     """Hide synapses, let attackers retrain, and report what they reach."""
     if quick:
         samples, profiled, subsets, repetitions, epochs, budget = 10, 500, 1, 1, 1, [300]
+    chosen = _chosen(method)
     attacker = protection.Attacker(epochs, trains=trains, progress=False)
     im = nns.InstrumentedModel(zoo.load(model, dataset))
     train, test = datasets.load(dataset, "train[:90%]"), datasets.load(dataset, "test")
@@ -77,21 +106,23 @@ def main(
     methods = _methods(im, ranked, share, seed)
     kind = f"{share}-{epochs}" + _ENDINGS[trains] + "-others" * without_targets
     cells = Cells(work / f"attacks-{kind}.csv", KEYS)
-    jobs = list(itertools.product(methods, budgets, drawn, range(repetitions)))
-    rows = [
-        {"method": name, "budget": images, "targets_of": _name(targets), "repetition": repetition}
-        for name, images, targets, repetition in jobs
-    ]
-    for row, (name, images, targets, repetition) in track(
-        zip(rows, jobs, strict=True), "Attacks", len(jobs)
-    ):
-        if row not in cells:
-            hidden = methods[name](targets, repetition)
-            report = protection.simulate_attacks(
-                *(im.model, hidden, known[targets], test, targets, [images]),
-                *(attacker, seed + repetition),
-            )
-            cells.add([row | report.figures[0]])
+    rows = []
+    jobs = list(itertools.product(chosen, budgets, range(repetitions)))
+    for name, images, repetition in track(jobs, "Attacks"):
+        named = {"method": name, "budget": images, "repetition": repetition}
+        rows += [named | {"targets_of": _name(targets)} for targets in drawn]
+        logits = None
+        for targets in drawn:
+            row = named | {"targets_of": _name(targets)}
+            if row in cells:
+                continue
+            if logits is None or methods[name].targeted or without_targets:
+                hidden = methods[name].hidden(targets, repetition)
+                stolen = protection.steal(
+                    im.model, hidden, known[targets], images, attacker, seed + repetition
+                )
+                logits = nns.InstrumentedModel(stolen).logits(test.x)
+            cells.add([row | subset_figures(logits, test.y, targets)])
     summary = _summary(cells.to_frame(rows))
     head = provenance(
         model=f"{model} on {dataset}",
@@ -130,25 +161,34 @@ _TEXT = (
 
 def _methods(
     im: nns.InstrumentedModel, ranked: dict[str, pruning.ClassScores], share: float, seed: int
-) -> dict[str, Callable[[tuple[int, ...], int], Masks]]:
-    """Return the methods: from target classes and the repetition to the hidden synapses."""
+) -> dict[str, Method]:
+    """Return the methods by name."""
     weight = pruning.scores(im, "weight")
-    scores = {
-        "NNSlicer": lambda targets, repetition: ranked["slices"].total(targets),
-        "EffectivePath": lambda targets, repetition: ranked["paths"].total(targets),
-        "Weight": lambda targets, repetition: weight,
-        "Random": lambda targets, repetition: pruning.RandomRanker(seed + repetition).scores(im),
-        "NNSlicer, θ = 0": lambda targets, repetition: ranked["theta0"].total(targets),
-        "NNSlicer, ours": lambda targets, repetition: ranked["magnitudes"].total(targets),
-    }
 
-    def largest(name: str) -> Callable[[tuple[int, ...], int], Masks]:
-        return lambda targets, repetition: protection.select(
-            scores[name](targets, repetition), share
-        )
+    def by_class(scores: pruning.ClassScores) -> Method:
+        return Method(lambda targets, _: protection.select(scores.total(targets), share), True)
 
-    everything = protection.select(weight, 1.0)
-    return {name: largest(name) for name in scores} | {"Everything": lambda *_: everything}
+    def random(_: tuple[int, ...], repetition: int) -> Masks:
+        return protection.select(pruning.RandomRanker(seed + repetition).scores(im), share)
+
+    found = (
+        by_class(ranked["slices"]),
+        by_class(ranked["paths"]),
+        Method(lambda *_: protection.select(weight, share), False),
+        Method(random, False),
+        by_class(ranked["theta0"]),
+        by_class(ranked["magnitudes"]),
+        Method(lambda *_: protection.select(weight, 1.0), False),
+    )
+    return dict(zip(METHODS, found, strict=True))
+
+
+def _chosen(asked: list[str] | None) -> list[str]:
+    """Return the methods asked for, or all."""
+    unknown = [name for name in asked or () if name not in METHODS]
+    if unknown:
+        raise typer.BadParameter(f"--method is one of {'; '.join(METHODS)}, not {unknown[0]}")
+    return list(dict.fromkeys(asked or METHODS))
 
 
 def _budgets(asked: list[int] | None, largest: int) -> list[int]:

@@ -6,7 +6,7 @@ stolen = hide(model, hidden)  # what an attacker gets
 report = simulate_attacks(model, hidden, train, test, targets=[3, 5])
 """
 
-from nnslicer_tf.protection.attack import TRAINED, Attacker, AttackReport, simulate_attacks
+from nnslicer_tf.protection.attack import TRAINED, Attacker, AttackReport, simulate_attacks, steal
 from nnslicer_tf.protection.hide import hide, select
 
-__all__ = ["TRAINED", "AttackReport", "Attacker", "hide", "select", "simulate_attacks"]
+__all__ = ["TRAINED", "AttackReport", "Attacker", "hide", "select", "simulate_attacks", "steal"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["TRAINED", "AttackReport", "Attacker", "simulate_attacks"]
+__all__ = ["TRAINED", "AttackReport", "Attacker", "simulate_attacks", "steal"]
 
 TRAINED = ("all", "hidden", "known")
 """What attackers may train, see `Attacker`."""
@@ -135,6 +135,34 @@ class AttackReport(ShownAsTable):
         return f"AttackReport(targets {list(self.targets)}; {reached})"
 
 
+def steal(
+    model: keras.Model,
+    hidden: Mapping[str, np.ndarray],
+    train: Dataset,
+    budget: int,
+    attacker: Attacker | None = None,
+    rng: int | np.random.Generator = 0,
+) -> keras.Model:
+    """Return what an attacker makes of a protected model.
+
+    The attack starts from the hidden weights drawn anew; of one seed, a larger budget has the
+    samples of the smaller ones and more.
+
+    Args:
+        model: The model, with logits as output; it is not changed.
+        hidden: Kernel name → bool array, the hidden synapses, as of `select`.
+        train: The samples that attackers may have.
+        budget: How many of them this one has, drawn at random.
+        attacker: How to train; `Attacker()` by default.
+        rng: Draws hidden weights, samples and their order.
+
+    Raises:
+        InvalidArgumentError: for a budget that does not exist, or wrong masks.
+    """
+    _check_budget(budget, train)
+    return _steal(model, hidden, train, budget, attacker or Attacker(), _seeds(rng))
+
+
 def simulate_attacks(
     model: keras.Model,
     hidden: Mapping[str, np.ndarray],
@@ -147,9 +175,6 @@ def simulate_attacks(
 ) -> AttackReport:
     """Return how much of a protected model attackers get back.
 
-    Each attack starts from the hidden weights drawn anew; a larger budget has the samples of
-    the smaller ones and more.
-
     Args:
         model: The model, with logits as output.
         hidden: Kernel name → bool array, the hidden synapses, as of `select`.
@@ -158,29 +183,46 @@ def simulate_attacks(
         targets: The classes that were to be protected.
         budgets: How many samples each attacker has, at most as many as `train` has.
         attacker: How to train; `Attacker()` by default.
-        rng: Draws hidden weights, samples and their order.
+        rng: Draws hidden weights, samples and their order, the same for all budgets.
 
     Raises:
         InvalidArgumentError: for a budget or classes that do not exist, or wrong masks.
     """
     wanted = tuple(check_classes(InstrumentedModel(model), test.y, targets))
     for budget in budgets:
-        if not 0 < budget <= len(train):
-            raise InvalidArgumentError(
-                f"A budget is a number of samples, 1 to {len(train)}. Received: {budget!r}"
-            )
-    seeds = as_generator(rng).integers(2**31, size=3)
-    order = np.random.default_rng(seeds[0]).permutation(len(train))
-    found = []
+        _check_budget(budget, train)
+    seeds, found = _seeds(rng), []
     for budget in budgets:
-        chosen = order[:budget]
-        stolen = hide(model, hidden, rng=int(seeds[1]))
-        (attacker or Attacker()).retrain(
-            stolen, hidden, train.x[chosen], train.y[chosen], int(seeds[2])
-        )
+        stolen = _steal(model, hidden, train, budget, attacker or Attacker(), seeds)
         logits = InstrumentedModel(stolen).logits(test.x)
         found.append(subset_figures(logits, test.y, wanted))
     return AttackReport(wanted, tuple(budgets), tuple(found))
+
+
+def _check_budget(budget: int, train: Dataset) -> None:
+    if not 0 < budget <= len(train):
+        raise InvalidArgumentError(
+            f"A budget is a number of samples, 1 to {len(train)}. Received: {budget!r}"
+        )
+
+
+def _seeds(rng: int | np.random.Generator) -> tuple[int, ...]:
+    """Return seeds of an attack's samples, hidden weights, and training."""
+    return tuple(int(seed) for seed in as_generator(rng).integers(2**31, size=3))
+
+
+def _steal(
+    model: keras.Model,
+    hidden: Mapping[str, np.ndarray],
+    train: Dataset,
+    budget: int,
+    attacker: Attacker,
+    seeds: tuple[int, ...],
+) -> keras.Model:
+    of_samples, of_weights, of_training = seeds
+    chosen = np.random.default_rng(of_samples).permutation(len(train))[:budget]
+    stolen = hide(model, hidden, rng=of_weights)
+    return attacker.retrain(stolen, hidden, train.x[chosen], train.y[chosen], of_training)
 
 
 def _hold(

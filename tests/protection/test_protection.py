@@ -128,6 +128,9 @@ def test_attacks_are_reported_by_budget(digits, hidden):
     chosen = np.random.default_rng(seeds[0]).permutation(len(train))[:64]
     stolen = protection.hide(model, hidden, rng=int(seeds[1]))
     QUIET.retrain(stolen, hidden, train.x[chosen], train.y[chosen], int(seeds[2]))
+    again = protection.steal(model, hidden, train, 64, QUIET, rng=0)
+    for mine, theirs in zip(stolen.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
     predicted = stolen.predict(test.x, verbose=0).argmax(axis=1)
     target = np.isin(test.y, [1, 7])
     assert few["targets"] == np.mean(predicted[target] == test.y[target])
@@ -162,3 +165,9 @@ def test_bad_attacks_are_refused_before_any_training(digits, hidden, targets, bu
     model, train, test = digits
     with pytest.raises(nns.InvalidArgumentError, match=message):
         protection.simulate_attacks(model, hidden, train, test, targets, budgets, QUIET)
+
+
+def test_budgets_that_do_not_exist_are_refused(digits, hidden):
+    model, train, _ = digits
+    with pytest.raises(nns.InvalidArgumentError, match="number of samples, 1 to 1437"):
+        protection.steal(model, hidden, train, 1_438, QUIET)
