@@ -25,6 +25,7 @@ import typer
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import atomic_path, check_writable, data_folder
+from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import provenance, write_table
 from nnslicer_tf.semantic import experiments as runs
@@ -95,6 +96,7 @@ class Setting:
         recipe = zoo.Recipe(epochs=self.epochs, precision=self.precision)
         path = self.work / "trained" / folder
         zoo.train(model, data, recipe, rng=seed, folder=path, progress=False)
+        model = zoo.in_precision(model, self.precision)
         return runs.Trial(model, **self.data, seed=seed, samples=self.samples)
 
     def repeat(self, what: str, run: Callable[[int], Iterable[dict]]) -> pd.DataFrame:
@@ -104,7 +106,7 @@ class Setting:
         for seed in range(self.repeats):
             path = self.work / what / f"{self.name}-{sizes}-{seed}.json"
             if not path.exists():
-                found = [{"seed": seed, **row} for row in run(seed)]
+                found = [{"seed": seed, **row} for row in track(run(seed), f"{what}, rows")]
                 with atomic_path(path) as temporary:
                     temporary.write_text(json.dumps(found))
             rows += json.loads(path.read_text())
@@ -133,8 +135,9 @@ def main(
     tests: Annotated[int, typer.Option(min=10, help="Test images.")] = 10_000,
     samples: Annotated[int, typer.Option(min=10, help="Images for scores.")] = 5_000,
     precision: Annotated[
-        Literal["float32", "mixed_bfloat16"], typer.Option(help="Of training.")
+        Literal["float32", "mixed_bfloat16"], typer.Option(help="Of training and predictions.")
     ] = "float32",
+    attacked: Annotated[int, typer.Option(min=10, help="readapt: images attacked.")] = 1_000,
     tolerance: Annotated[float, typer.Option(help="restructure: accuracy to lose.")] = 0.01,
     scenario: Annotated[int, typer.Option(min=1, max=2, help="develop: 2 or 3 tasks.")] = 1,
     work: Annotated[Path, typer.Option(help="Models and finished repeats.")] = Path(
@@ -157,7 +160,7 @@ def main(
     elif experiment is Experiment.RESTRUCTURE:
         restructure(s, names[0], tolerance)
     elif experiment is Experiment.READAPT:
-        readapt(s, names[0])
+        readapt(s, names[0], attacked)
     else:
         develop(s, names[0], scenario)
 
@@ -201,18 +204,24 @@ def restructure(s: Setting, metric: str, tolerance: float) -> None:
     s.write(number, "Paired tests (table 5)", tests, "-tests", **used)
 
 
-def readapt(s: Setting, metric: str) -> None:
+def readapt(s: Setting, metric: str, attacked: int) -> None:
     """Train critical neurons on adversarial samples and attack again (table 6)."""
+    attacked = min(attacked, len(s.data["held_out"]) // 2)
     epsilon = EPSILON.get(s.dataset, 0.1)
     rows = s.repeat(
-        f"readapt-{metric}", lambda seed: runs.readapt_rows(s.trial(seed), metric, epsilon)
+        f"readapt-{metric}-{attacked}",
+        lambda seed: runs.readapt_rows(s.trial(seed), metric, epsilon, attacked=attacked),
     )
     pairs = [
         (way, other)
         for way in (*OURS, *(f"{way}+DeepArc" for way in OURS))
         for other in ("Fully Training", "DeepArc", "Global", "Category-wise")
     ]
-    used = {"metric": metric, "epsilon": round(epsilon, 4), "adaptation": "10 epochs of Adam"}
+    used = {
+        "metric": metric,
+        "epsilon": round(epsilon, 4),
+        "adaptation": f"10 epochs of Adam on {attacked} attacked images and their originals",
+    }
     write_means(s, rows, 6, "table6", "Re-adaptation to adversarial samples", used)
     tests = runs.paired_tests(rows, ["RA", "RAA", "clean"], pairs)
     s.write("table6", "Paired tests (table 6)", tests, "-tests", **used)

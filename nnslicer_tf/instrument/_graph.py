@@ -10,7 +10,19 @@ from nnslicer_tf.instrument.layers import layer_steps
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import Operation, Step
 
-__all__ = ["CaptureModel", "Graph", "InstrumentedOperation", "build_graph", "compiled"]
+__all__ = [
+    "CaptureModel",
+    "Graph",
+    "InstrumentedOperation",
+    "build_graph",
+    "compiled",
+    "in_half_precision",
+]
+
+
+def in_half_precision(layer: keras.layers.Layer) -> bool:
+    """Whether a layer computes in bfloat16 or float16; its analysis is in float32 then."""
+    return layer.compute_dtype in ("bfloat16", "float16")
 
 
 class InstrumentedOperation(keras.layers.Wrapper):
@@ -22,7 +34,7 @@ class InstrumentedOperation(keras.layers.Wrapper):
     """
 
     def __init__(self, layer: keras.layers.Layer, compute: Callable[..., Any]) -> None:
-        super().__init__(layer, dtype=layer.dtype_policy)
+        super().__init__(layer, dtype="float32" if in_half_precision(layer) else layer.dtype_policy)
         self._compute = compute
         self.built = True
 

@@ -19,7 +19,7 @@ from nnslicer_tf.errors import (
     UnsupportedLayerError,
 )
 from nnslicer_tf.instrument._data import batches, check_batch_size, count_samples
-from nnslicer_tf.instrument._graph import CaptureModel, build_graph, compiled
+from nnslicer_tf.instrument._graph import CaptureModel, build_graph, compiled, in_half_precision
 from nnslicer_tf.instrument._trace import as_functional, trace
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 from nnslicer_tf.instrument.gradients import GradientFunction
@@ -62,7 +62,9 @@ class InstrumentedModel(ShownAsTable):
     """A Keras model seen as a graph of operations whose values can be captured.
 
     Weights are shared with `model`, which itself is not changed. The wrapped model's
-    output is compared with the original's on random samples when it is made.
+    output is compared with the original's on random samples when it is made. Layers that
+    compute in bfloat16 or float16 (mixed precision) are analysed in float32; their rounding
+    is no part of the analysis.
 
     Args:
         model: A functional, sequential, nested or subclassed Keras model with one input.
@@ -343,11 +345,14 @@ class InstrumentedModel(ShownAsTable):
         x = np.random.default_rng(0).uniform(size=(2, *self.input_shape)).astype(np.float32)
         expected = keras.tree.flatten(self.model(_as_input(self.model, x), training=False))
         values = self._graph.run(keras.ops.convert_to_tensor(x), self._graph.outputs)
+        halves = any(map(in_half_precision, self.model._flatten_layers()))
+        tolerance = 0.1 if halves else 1e-4  # of the largest value
         for name, original in zip(self._graph.outputs, expected, strict=True):
             ours, theirs = map(keras.ops.convert_to_numpy, (values[name], original))
             # Weights that are not finite show here too; capturing names the operation.
+            theirs = theirs.astype(np.float64)  # NumPy does not compare bfloat16
             scale = np.abs(theirs[np.isfinite(theirs)]).max(initial=1e-6)
-            if not np.allclose(ours, theirs, rtol=1e-3, atol=1e-4 * scale, equal_nan=True):
+            if not np.allclose(ours, theirs, rtol=1e-3, atol=tolerance * scale, equal_nan=True):
                 raise UnsupportedLayerError(
                     f"The instrumented model's output '{name}' differs from the original's by "
                     f"{float(np.abs(ours - theirs).max()):.3g}: the registered operations of "

@@ -29,6 +29,7 @@ from nnslicer_tf.zoo.training import (
     RECIPES,
     Recipe,
     accuracy,
+    in_precision,
     save_weights,
     train,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "build",
     "digits_cnn",
     "entry",
+    "in_precision",
     "lenet",
     "lenet1",
     "lenet4",

@@ -24,7 +24,15 @@ from nnslicer_tf._random import as_generator
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
-__all__ = ["DEFAULT_RECIPE", "RECIPES", "Recipe", "accuracy", "save_weights", "train"]
+__all__ = [
+    "DEFAULT_RECIPE",
+    "RECIPES",
+    "Recipe",
+    "accuracy",
+    "in_precision",
+    "save_weights",
+    "train",
+]
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,7 @@ def train(
         CorruptFileError: if the checkpoint cannot be read.
     """
     steps = -(-len(data) // recipe.batch_size)
-    trained = _in_precision(model, recipe.precision)
+    trained = in_precision(model, recipe.precision)
     trained.compile(
         optimizer=_optimizer(recipe, steps),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -158,16 +166,24 @@ def save_weights(model: keras.Model, path: str | os.PathLike) -> None:
             named.unlink(missing_ok=True)
 
 
-def _in_precision(model: keras.Model, precision: str) -> keras.Model:
-    """Return the model, or a copy whose layers, but for the last, compute in bfloat16.
+def in_precision(model: keras.Model, precision: str) -> keras.Model:
+    """Return a float32 model, or a copy whose layers, but for the last, compute in bfloat16.
 
     A copy, because compiled functions of the model must not go on in bfloat16 afterwards.
+    Weights are float32 either way.
+
+    Args:
+        model: A model that computes in float32.
+        precision: `"float32"` or `"mixed_bfloat16"`.
+
+    Raises:
+        InvalidArgumentError: if the precision is another.
     """
     if precision == "float32":
         return model
     if precision != "mixed_bfloat16":
         raise InvalidArgumentError(
-            f"Unknown precision '{precision}' in a recipe: it is 'float32' or 'mixed_bfloat16'."
+            f"Unknown precision '{precision}': it is 'float32' or 'mixed_bfloat16'."
         )
     copy = keras.models.clone_model(model)
     copy.set_weights(model.get_weights())

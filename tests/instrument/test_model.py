@@ -50,6 +50,21 @@ def check_functional(model, im, x):
         close(activations[layer.name], part(x, training=False))
 
 
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_is_analysed_in_float32(model, im, policy):
+    mixed = keras.models.clone_model(model)
+    mixed.set_weights(model.get_weights())
+    for layer in mixed.layers[:-1]:
+        layer.dtype_policy = policy
+    x = samples(im.input_shape)
+    expected, found = im.capture(x), nns.InstrumentedModel(mixed).capture(x)
+    for name, value in found.items():
+        assert value.dtype == np.float32
+        close(value, expected[name])
+    gradient = nns.InstrumentedModel(mixed).gradients(x, of=1, wrt=["join"])["join"]
+    close(gradient, im.gradients(x, of=1, wrt=["join"])["join"])
+
+
 def test_functional_model(model, im):
     check_functional(model, im, samples(im.input_shape))
     names = [operation.name for operation in im.operations]

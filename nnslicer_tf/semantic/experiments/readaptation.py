@@ -18,7 +18,6 @@ from nnslicer_tf.zoo import accuracy
 __all__ = ["attacks", "readapt_rows"]
 
 _REDUNDANT = 0.95  # above which DeepArc leaves a layer as it is
-_COUNT = 1_000  # adversarial samples
 
 
 def attacks(epsilon: float) -> tuple[AttackSpec, AttackSpec]:
@@ -37,11 +36,12 @@ def readapt_rows(
     epsilon: float,
     loss: float = 0.04,
     epochs: int = 10,
+    attacked: int = 1_000,
     methods: Sequence[str] | None = None,
 ) -> Iterator[dict]:
     """Yield what training on samples and their adversarial versions comes to.
 
-    Held-out samples are attacked, 1,000 (or half of them) to train on and as many after it.
+    Held-out samples are attacked, some to train on and as many others after it.
 
     Args:
         trial: The model and its data.
@@ -50,6 +50,7 @@ def readapt_rows(
         loss: Held-out accuracy that the slices alone may lose (the paper's lose about so
             much for this share of trained parameters).
         epochs: Passes over the samples, the same for all methods.
+        attacked: How many samples to attack each time, at most half of the held-out ones.
         methods: Names of the rows; all by default.
 
     Yields:
@@ -57,7 +58,7 @@ def readapt_rows(
         on), RAA (accuracy when attacked again), clean (test accuracy), and the accuracies
         when attacked before.
     """
-    count = min(_COUNT, len(trial.held_out) // 2)
+    count = min(attacked, len(trial.held_out) // 2)
     x, y = trial.held_out.x[:count], trial.held_out.y[:count]
     again_x, again_y = trial.held_out.x[count : 2 * count], trial.held_out.y[count : 2 * count]
     trained_neurons = _trained_neurons(trial, metric, loss)
@@ -65,8 +66,7 @@ def readapt_rows(
         adversarial = _attacked(trial.model, attack, x, y, trial.seed)
         both, labels = np.concatenate([x, adversarial]), np.concatenate([y, y])
         learned = replace(trial.held_out, x=both, y=labels)
-        attacked = replace(trial.held_out, x=adversarial, y=y)
-        before = accuracy(trial.model, attacked)
+        before = accuracy(trial.model, replace(trial.held_out, x=adversarial, y=y))
         for method in methods or trained_neurons:
             neurons = trained_neurons[method]
             trained = train_neurons(
