@@ -48,6 +48,9 @@ class Comparison(ShownAsTable):
 def paired(first: Sequence[float], second: Sequence[float]) -> Comparison:
     """Compare two methods by the figures of the same repeats.
 
+    Where all differences are the same, up to rounding, there is nothing to test: p-value and
+    Cohen's d are NaN.
+
     Args:
         first: One method's figures, one a repeat.
         second: The other's, in the same order.
@@ -65,7 +68,8 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Comparison:
         )
     gain = a - b
     spread = gain.std(ddof=1) if len(gain) > 1 else 0.0
-    if spread == 0:
+    rounding = 1e-12 * max(np.abs(a).max(), np.abs(b).max())
+    if spread <= rounding:
         return Comparison(float(gain.mean()), np.nan, np.nan, len(gain))
     p_value = float(stats.ttest_rel(a, b).pvalue)
     return Comparison(float(gain.mean()), p_value, float(gain.mean() / spread), len(gain))

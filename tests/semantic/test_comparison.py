@@ -16,11 +16,15 @@ def test_paired_t_test_and_cohens_d():
     assert found.repeats == 5
 
 
-@pytest.mark.parametrize("figures", [([1.0], [0.5]), ([1.0, 2.0], [0.5, 1.5])])
+@pytest.mark.parametrize(
+    "figures",
+    [([1.0], [0.5]), ([1.0, 2.0], [0.5, 1.5]), ([0.7, 0.6, 0.8], [0.2, 0.1, 0.3])],
+)
 def test_without_spread_there_is_no_p_value(figures):
+    """0.6 - 0.1 and 0.8 - 0.3 differ by rounding alone."""
     found = paired(*figures)
-    assert found.difference == 0.5
-    assert np.isnan(found.p_value)
+    assert found.difference == pytest.approx(0.5)
+    assert np.isnan(found.p_value) and np.isnan(found.cohens_d)
 
 
 def test_area_is_the_mean_height():
