@@ -68,7 +68,9 @@ class Method:
 def main(
     model: Annotated[str, typer.Option(help="Model of the zoo.")] = "resnet10",
     dataset: Annotated[str, typer.Option(help="Its data set.")] = "cifar10",
-    share: Annotated[float, typer.Option(help="Share of the synapses to hide.")] = 0.5,
+    share: Annotated[
+        float, typer.Option(help="Share of the synapses to hide.", min=0.001, max=1.0)
+    ] = 0.5,
     budget: Annotated[list[int] | None, typer.Option(help="Images of an attacker.")] = None,
     epochs: Annotated[int, typer.Option(help="Of an attacker.", min=1)] = 5,
     samples: Annotated[int, typer.Option(help="Images of each class to rank by.", min=1)] = 100,

@@ -39,6 +39,18 @@ def test_every_kernel_keeps_its_largest_weights(method, kernels, density):
         assert sum(counts(masks).values()) == pytest.approx(density * total, abs=len(kernels))
 
 
+@pytest.mark.parametrize("density", [0.9, 0.5, 0.13, 0.0])
+def test_of_equal_weights_the_first_are_kept(density):
+    """Against a stable sort of all weights."""
+    integers = np.random.default_rng(1).integers(-3, 4, size=(2, 7, 5)).astype(np.float32)
+    kernels = {"a": integers[0], "b": integers[1]}
+    sizes = np.abs(integers).ravel()
+    expected = np.zeros(70, bool)
+    expected[np.argsort(-sizes, kind="stable")[: round(density * 70)]] = True
+    found = global_magnitude(kernels, density)
+    np.testing.assert_array_equal(np.stack([found["a"], found["b"]]).ravel(), expected)
+
+
 @pytest.mark.parametrize("method", COMPRESSORS)
 def test_what_is_removed_stays_removed(method):
     masks = [COMPRESSORS[method](CONVOLUTIONAL, 0.9**i) for i in range(12)]

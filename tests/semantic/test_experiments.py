@@ -9,6 +9,7 @@ import pytest
 from keras import layers
 
 from nnslicer_tf import datasets, zoo
+from nnslicer_tf.detection.attacks import generate
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.semantic import experiments, restructure
 from nnslicer_tf.semantic.comparison import paired
@@ -125,6 +126,20 @@ def test_readaptation(trial):
     # With many steps an attack is at least as strong as with one.
     before = rows.groupby("attack")["attacked before"].first()
     assert before["PGD"] <= before["FGSM"] + 0.02
+
+
+def test_readaptation_attacks_as_many_samples_as_asked(trial):
+    few = next(
+        experiments.readapt_rows(
+            trial, "taylor", 0.1, epochs=1, attacked=21, methods=["Fully Training"]
+        )
+    )
+    x, y = trial.held_out.x[:21], trial.held_out.y[:21]
+    fgsm, _ = experiments.attacks(0.1)
+    found = generate(trial.model, fgsm, x, y, rng=trial.seed, progress=False).x
+    right = trial.model.predict_on_batch(found).argmax(axis=1) == y
+    assert few["attacked before"] == right.mean()
+    assert few["RA"] * 42 == pytest.approx(round(few["RA"] * 42))
 
 
 @pytest.fixture(scope="module")
