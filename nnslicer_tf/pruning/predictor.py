@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning.masks import MaskPlan
@@ -15,7 +16,7 @@ __all__ = ["MaskedPredictor"]
 class MaskedPredictor:
     """One copy of a model whose weights are masked in turn.
 
-    Cost of a prediction: assigning the weights, and a forward pass that is compiled once.
+    Cost of a prediction: assigning the weights, and forward passes that are compiled once.
 
     Args:
         im: The model; it is not changed.
@@ -25,6 +26,7 @@ class MaskedPredictor:
         self._plan = MaskPlan(im)
         copy = with_batch_statistics(im)
         self._copy = InstrumentedModel(copy)
+        self._measure = tf.function(lambda x: copy(x, training=True), reduce_retracing=True)
         pairs = zip(im.model.variables, copy.variables, strict=True)
         self._variables = [(id(v), keras.ops.convert_to_numpy(v), twin) for v, twin in pairs]
 
@@ -54,5 +56,5 @@ class MaskedPredictor:
         for key, original, variable in self._variables:
             variable.assign(values.get(key, original))
         if renormalise_on is not None:
-            self._copy.model(renormalise_on, training=True)
+            self._measure(tf.convert_to_tensor(renormalise_on, tf.float32))
         return self._copy.logits(x, batch_size)
