@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnslicer_tf._names import check_name, did_you_mean
 from nnslicer_tf.errors import CorruptFileError, DatasetUnavailableError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -251,16 +252,13 @@ def normalisation(name: str, kind: str) -> Normalisation:
         DatasetUnavailableError: if `"standard"` needs images that are not there.
     """
     source = _source(name)
+    check_name("normalisation", kind, NORMALISATIONS)
     if kind == "none":
         return Normalisation(kind, np.zeros(1), np.ones(1), source.maximum)
     if kind == "unit":
         return Normalisation(kind, np.zeros(1), np.full(1, source.maximum), source.maximum)
-    if kind == "standard":
-        mean, std = _training_statistics(name)
-        return Normalisation(kind, np.array(mean), np.array(std), source.maximum)
-    raise InvalidArgumentError(
-        f"Unknown normalisation '{kind}': it is one of {', '.join(NORMALISATIONS)}."
-    )
+    mean, std = _training_statistics(name)
+    return Normalisation(kind, np.array(mean), np.array(std), source.maximum)
 
 
 @cache
@@ -292,8 +290,8 @@ def _raw_chunks(name: str) -> Iterator[np.ndarray]:
 def _source(name: str) -> _Source:
     if name not in _SOURCES:
         raise InvalidArgumentError(
-            f"Unknown data set '{name}': it is one of {', '.join(_SOURCES)}, or give the "
-            "path of an .npz file with arrays x and y."
+            f"There is no data set {name!r}.{did_you_mean(name, _SOURCES)} It is one of "
+            f"{', '.join(_SOURCES)}, or the path of an .npz file with arrays x and y."
         )
     return _SOURCES[name]
 

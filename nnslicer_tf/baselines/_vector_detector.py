@@ -1,10 +1,10 @@
 """A detector by any feature vector of an input, judged as `SliceDetector` judges slices."""
 
 from abc import abstractmethod
-from difflib import get_close_matches
 
 import numpy as np
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf.detection._detector import Detector
 from nnslicer_tf.detection._scores import RidgeMargin, Score, TreeDisagreement
 from nnslicer_tf.errors import InvalidArgumentError
@@ -54,12 +54,7 @@ class VectorDetector(Detector):
         self._score = self._new_score().restore(state)
 
     def _check_parameters(self) -> None:
-        if self.preset not in PRESETS:
-            near = get_close_matches(str(self.preset), PRESETS, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
-            raise InvalidArgumentError(
-                f"Unknown preset {self.preset!r}.{hint} There are {', '.join(PRESETS)}."
-            )
+        check_name("preset", self.preset, PRESETS)
         if not isinstance(self.max_features, (int, np.integer)) or self.max_features < 1:
             raise InvalidArgumentError(
                 f"max_features must be a positive int. Received: {self.max_features!r}"

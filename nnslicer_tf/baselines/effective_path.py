@@ -20,6 +20,7 @@ from collections.abc import Iterable
 import numpy as np
 import scipy.sparse as sp
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf.baselines import _path_kernels
 from nnslicer_tf.baselines._vector_detector import VectorDetector
@@ -63,10 +64,7 @@ def effective_paths(
     walk = _Walk(im, _checked_theta(theta))
     chosen = list(im.kernels) if kernels is None else list(kernels)
     for name in chosen:
-        if name not in im.kernels:
-            raise InvalidArgumentError(
-                f"The model has no kernel {name!r}. It has: {', '.join(im.kernels)}."
-            )
+        check_name("kernel", name, im.kernels)
     chosen = [name for name in im.kernels if name in chosen]
     rows = []
     steps = -(-len(x) // _BATCH)

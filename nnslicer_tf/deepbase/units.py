@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 import numpy as np
 
+from nnslicer_tf._names import did_you_mean
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 
@@ -80,9 +80,8 @@ def _matching(im: InstrumentedModel, units: Units) -> list[Operation]:
         and not (is_pattern and operation.kind in ("input", "routing"))
     ]
     if not found:
-        names = [operation.name for operation in im.operations]
-        near = get_close_matches(units.pattern.replace("*", ""), names, n=3, cutoff=0.3)
-        hint = f" Did you mean {', '.join(map(repr, near))}?" if near else ""
+        names = (operation.name for operation in im.operations)
+        hint = did_you_mean(units.pattern.replace("*", ""), names)
         raise InvalidArgumentError(
             f"No operation of model '{im.model.name}' matches {units.pattern!r}.{hint}"
         )

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 
@@ -44,10 +45,7 @@ class Neurons:
         granularity: str = "channel",
         of: Iterable[str] | None = None,
     ) -> None:
-        if granularity not in GRANULARITIES:
-            raise InvalidArgumentError(
-                f"granularity must be one of {', '.join(GRANULARITIES)}. Received: {granularity!r}"
-            )
+        check_name("granularity", granularity, GRANULARITIES)
         chosen = [o for o in im.operations if _counts(o)] if of is None else [im[n] for n in of]
         if not chosen:
             raise InvalidArgumentError("No operation is left whose neurons could be counted.")

@@ -13,6 +13,7 @@ from pathlib import Path
 import keras
 from keras import layers
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 __all__ = ["PUBLISHED", "published_lenet"]
@@ -39,8 +40,7 @@ def published_lenet(name: str, weights: str | os.PathLike | None = None) -> kera
         InvalidArgumentError: for an unknown name, or if there is no such file.
         CorruptFileError: if the file does not hold the model's weights.
     """
-    if name not in PUBLISHED:
-        raise InvalidArgumentError(f"Unknown LeNet {name!r}. There are {', '.join(PUBLISHED)}.")
+    check_name("LeNet", name, PUBLISHED)
     filters, hidden = PUBLISHED[name]
     x = inputs = keras.Input((28, 28, 1), name="input_1")
     for i, width in enumerate(filters, start=1):

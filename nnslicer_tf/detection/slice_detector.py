@@ -25,11 +25,11 @@ synapse that is taken and each input.
 """
 
 import hashlib
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf.detection import _presets
 from nnslicer_tf.detection._detector import Detector
 from nnslicer_tf.errors import InvalidArgumentError
@@ -124,23 +124,12 @@ class SliceDetector(Detector):
         return total.hexdigest()
 
     def _check_parameters(self) -> None:
-        if self.preset not in PRESETS:
-            near = get_close_matches(str(self.preset), PRESETS, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
-            raise InvalidArgumentError(
-                f"Unknown preset {self.preset!r}.{hint} There are {', '.join(PRESETS)}."
-            )
+        check_name("preset", self.preset, PRESETS)
         if not isinstance(self.max_synapses, (int, np.integer)) or self.max_synapses < 1:
             raise InvalidArgumentError(
                 f"max_synapses must be a positive int. Received: {self.max_synapses!r}"
             )
         if not self.alpha > 0:
             raise InvalidArgumentError(f"alpha must be above 0. Received: {self.alpha!r}")
-        known = self.im.kernels
         for name in self.kernels or ():
-            if name not in known:
-                near = get_close_matches(str(name), known, n=1)
-                hint = f" Did you mean '{near[0]}'?" if near else ""
-                raise InvalidArgumentError(
-                    f"The model has no kernel {name!r}.{hint} It has: {', '.join(known)}."
-                )
+            check_name("kernel", name, self.im.kernels)

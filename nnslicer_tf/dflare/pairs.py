@@ -16,6 +16,7 @@ import numpy as np
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import atomic_path
+from nnslicer_tf._names import check_name
 from nnslicer_tf.dflare import compressors
 from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.images import ImageDomain
@@ -75,9 +76,7 @@ def load_pair(
         return _published(name, published)
     model, _, kind = name.partition("-")
     if model not in zoo.names() or kind not in COMPRESSORS:
-        raise InvalidArgumentError(
-            f"Unknown pair '{name}'. It is one of {', '.join(pair_names())}."
-        )
+        check_name("pair", name, pair_names())
     return _compressed(name, model, kind, Path(work))
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline._points import check_points
@@ -271,8 +272,7 @@ def _straight_line(q: np.ndarray, r: np.ndarray, shape: tuple[int, ...]) -> Line
 
 def _sum_rule(samples: int, rule: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the ratios at which a rule takes gradients, and their weights."""
-    if rule not in RULES:
-        raise InvalidArgumentError(f"rule must be one of {', '.join(RULES)}. Received: {rule!r}")
+    check_name("rule", rule, RULES)
     if not isinstance(samples, (int, np.integer)) or samples < 1:
         raise InvalidArgumentError(f"samples must be a positive int. Received: {samples!r}")
     ratios = np.arange(samples + 1) / samples

@@ -14,10 +14,10 @@ import keras
 import numpy as np
 from keras import layers, ops
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.datasets import Dataset
-from nnslicer_tf.errors import InvalidArgumentError
 
 __all__ = ["METHODS", "RobustRecipe", "convsmall", "train_robustly"]
 
@@ -73,10 +73,7 @@ def train_robustly(
     """
     import tensorflow as tf
 
-    if recipe.method not in METHODS:
-        raise InvalidArgumentError(
-            f"Unknown method '{recipe.method}': it is one of {', '.join(METHODS)}."
-        )
+    check_name("method", recipe.method, METHODS)
     generator = as_generator(rng)
     batches = -(-len(data) // recipe.batch_size)
     schedule = keras.optimizers.schedules.CosineDecay(recipe.learning_rate, batches * recipe.epochs)

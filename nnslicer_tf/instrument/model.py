@@ -4,13 +4,13 @@ Wrapping costs one forward pass of two samples. Capturing costs a forward pass, 
 memory of the asked activations for one batch (streaming) or for all samples at once.
 """
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
+from nnslicer_tf._names import did_you_mean
 from nnslicer_tf._progress import track
 from nnslicer_tf._tables import ShownAsTable, arrays_frame, text_table
 from nnslicer_tf.errors import (
@@ -138,8 +138,7 @@ class InstrumentedModel(ShownAsTable):
             InvalidArgumentError: if there is none; the message lists near matches.
         """
         if name not in self._graph.operations:
-            near = difflib.get_close_matches(str(name), self._graph.operations, n=3, cutoff=0.4)
-            hint = f" Did you mean {', '.join(map(repr, near))}?" if near else ""
+            hint = did_you_mean(name, self._graph.operations)
             raise InvalidArgumentError(f"The model has no operation {name!r}.{hint}")
         return self._graph.operations[name]
 

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning._rebuild import rebuild
@@ -187,10 +188,7 @@ def check_masks(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> dict[s
     """
     kernels = im.kernels
     for name, mask in keep.items():
-        if name not in kernels:
-            raise InvalidArgumentError(
-                f"The model has no kernel {name!r}. It has: {', '.join(kernels)}."
-            )
+        check_name("kernel", name, kernels)
         if np.shape(mask) != kernels[name].shape:
             raise InvalidArgumentError(
                 f"An array for kernel '{name}' has shape {np.shape(mask)}, expected the "

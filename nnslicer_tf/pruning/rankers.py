@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.baselines import effective_paths
 from nnslicer_tf.errors import InvalidArgumentError
@@ -288,10 +289,7 @@ def scores(
     """
     if isinstance(method, Ranker):
         return method.scores(im, x, y, classes)
-    if method not in RANKERS:
-        raise InvalidArgumentError(
-            f"Unknown method {method!r} of ranking. There are: {', '.join(RANKERS)}."
-        )
+    check_name("ranker", method, RANKERS)
     return RANKERS[method]().scores(im, x, y, classes)
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from keras import layers
 
 from nnslicer_tf._layout import DEPTHWISE, OUTPUTS_INPUTS
+from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.pruning._rebuild import rebuild
@@ -65,10 +66,7 @@ def mask_units(model: keras.Model, keep: Mapping[str, np.ndarray]) -> keras.Mode
             kernels[operation.layer] = operation.params
     masks = {}
     for name, mask in keep.items():
-        if name not in kernels:
-            raise InvalidArgumentError(
-                f"The model has no layer {name!r} with a kernel. It has: {', '.join(kernels)}."
-            )
+        check_name("layer with a kernel", name, kernels)
         kernel = kernels[name]
         matrix = np.ones(kernel.matrix().shape, bool)
         if np.shape(mask) != matrix.shape[-1:]:

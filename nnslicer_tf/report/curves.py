@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.figures import new_axes
 
@@ -50,8 +51,7 @@ def plot_curves(
             f"The table needs rows and the columns {x!r}, {y!r} and {by!r}. "
             f"Received: {len(table)} rows of {list(table.columns)}"
         )
-    if spread not in SPREADS:
-        raise InvalidArgumentError(f"spread is one of {list(SPREADS)}. Received: {spread!r}")
+    check_name("spread", spread, SPREADS)
     ax = new_axes(ax, (6, 4))
     for name, rows in table.groupby(by, sort=False):
         places, values = zip(*((p, g[y].to_numpy()) for p, g in rows.groupby(x)), strict=True)

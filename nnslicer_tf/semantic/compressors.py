@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
@@ -156,10 +157,7 @@ def compress(
     Raises:
         InvalidArgumentError: for an unknown method, or a share out of range.
     """
-    if method not in COMPRESSORS:
-        raise InvalidArgumentError(
-            f"Unknown compressor {method!r}. There are {', '.join(COMPRESSORS)}."
-        )
+    check_name("compressor", method, COMPRESSORS)
     if not 0 < share < 1:
         raise InvalidArgumentError(f"share must be in (0, 1). Received: {share!r}")
     kernels = {name: k.kernel() for name, k in InstrumentedModel(model).kernels.items()}

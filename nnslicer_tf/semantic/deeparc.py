@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.semantic.neurons import NeuronLayer, neuron_layers, output_layer
@@ -82,10 +83,7 @@ def remove_layers(
     replaced: dict[str, keras.layers.Layer] = {}
     weights: dict[str, list[np.ndarray]] = {}
     for name in layers:
-        if name not in known:
-            raise InvalidArgumentError(
-                f"The model has no hidden layer '{name}'. It has {', '.join(known)}."
-            )
+        check_name("hidden layer", name, known)
         first, last = _affine_part(known[name])
         for operation in known[name].chain:
             if operation.kind == "scale":

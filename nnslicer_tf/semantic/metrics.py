@@ -22,7 +22,6 @@ Adding a metric: a `Metric` in `METRICS`. Cost: a forward pass for the first thr
 three for the Taylor metrics, six for DeepLIFT.
 """
 
-import difflib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
@@ -163,12 +163,7 @@ def find_metric(name: str) -> Metric:
     Raises:
         InvalidArgumentError: if there is none; the message lists them.
     """
-    if name not in METRICS:
-        near = difflib.get_close_matches(str(name), METRICS, n=1)
-        hint = f" Did you mean '{near[0]}'?" if near else ""
-        raise InvalidArgumentError(
-            f"Unknown metric {name!r}.{hint} There are {', '.join(METRICS)}."
-        )
+    check_name("metric", name, METRICS)
     return METRICS[name]
 
 

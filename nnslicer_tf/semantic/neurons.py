@@ -24,6 +24,7 @@ import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._layout import DEPTHWISE, OUTPUTS_INPUTS
+from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
@@ -244,10 +245,7 @@ def check_critical(critical: Mapping[str, np.ndarray], layers: Mapping[str, Neur
         InvalidArgumentError: for a layer that the model does not have, or another width.
     """
     for name, mask in critical.items():
-        if name not in layers:
-            raise InvalidArgumentError(
-                f"The model has no layer '{name}' with neurons. It has {', '.join(layers)}."
-            )
+        check_name("layer with neurons", name, layers)
         if len(mask) != layers[name].units:
             raise InvalidArgumentError(
                 f"Layer '{name}' has {layers[name].units} neurons. Received: a mask of {len(mask)}"

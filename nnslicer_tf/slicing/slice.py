@@ -8,8 +8,9 @@ import keras
 import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable, text_table
-from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
+from nnslicer_tf.errors import ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model
 
@@ -64,11 +65,8 @@ class Slice(ShownAsTable):
             InvalidArgumentError: if a kernel does not exist.
         """
         names = list(self.synapses) if kernels is None else list(kernels)
-        missing = [name for name in names if name not in self.synapses]
-        if missing:
-            raise InvalidArgumentError(
-                f"The slice has no kernel {missing[0]!r}. It has: {', '.join(self.synapses)}."
-            )
+        for name in names:
+            check_name("kernel", name, self.synapses)
         return np.concatenate([self.synapses[name].ravel() for name in names])
 
     def to_frame(self) -> "pd.DataFrame":

@@ -8,8 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.slicing.slice import Slice
 
 if TYPE_CHECKING:
@@ -190,10 +190,7 @@ def _columns(names: Iterable[str], shapes: Mapping[str, tuple[int, ...]], what: 
     begin = dict(zip(shapes, np.cumsum([0, *map(np.prod, shapes.values())]), strict=False))
     parts = []
     for name in names:
-        if name not in shapes:
-            raise InvalidArgumentError(
-                f"The set has no {what} {name!r}. It has: {', '.join(shapes)}."
-            )
+        check_name(what, name, shapes)
         parts.append(np.arange(begin[name], begin[name] + int(np.prod(shapes[name]))))
     return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
 

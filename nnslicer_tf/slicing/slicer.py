@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, batches, check_array, count_samples
 from nnslicer_tf.slicing.builder import GRANULARITIES, build_program, check_rules, neuron_shape
@@ -76,10 +77,7 @@ class Slicer:
         progress: bool = True,
     ) -> None:
         _check_theta(theta)
-        if granularity not in GRANULARITIES:
-            raise InvalidArgumentError(
-                f"granularity must be one of {', '.join(GRANULARITIES)}. Received: {granularity!r}"
-            )
+        check_name("granularity", granularity, GRANULARITIES)
         if workers is not None and (not isinstance(workers, int) or workers < 0):
             raise InvalidArgumentError(
                 f"workers must be None or a number of processes, 0 or more. Received: {workers!r}"
@@ -293,12 +291,9 @@ def _chosen(names: Iterable[str] | None, known: dict[str, Any], what: str) -> li
     """Return the names to keep, in topological order."""
     if names is None:
         return list(known)
-    wanted = set(names)
-    unknown = sorted(wanted - set(known))
-    if unknown:
-        raise InvalidArgumentError(
-            f"The model has no {what} {unknown[0]!r}. It has: {', '.join(known)}."
-        )
+    wanted = list(names)
+    for name in wanted:
+        check_name(what, name, known)
     return [name for name in known if name in wanted]
 
 

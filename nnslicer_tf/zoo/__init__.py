@@ -11,12 +11,12 @@ Adding a model: write its builder in the file of its family (arguments `input_sh
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 import keras
 
 from nnslicer_tf._files import data_folder
+from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 from nnslicer_tf.zoo.alexnet import alexnet
 from nnslicer_tf.zoo.applications import mobilenet_v3_large, mobilenet_v3_small, resnet101, vgg19
@@ -182,8 +182,5 @@ def entry(name: str) -> Entry:
     Raises:
         InvalidArgumentError: for an unknown name; it names those that are near.
     """
-    if name not in MODELS:
-        near = get_close_matches(name, MODELS, n=3)
-        hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise InvalidArgumentError(f"Unknown model '{name}'.{hint} There are {', '.join(MODELS)}.")
+    check_name("model", name, MODELS)
     return MODELS[name]

@@ -204,7 +204,7 @@ def test_neurons_do_not_depend_on_where_they_are_averaged(ims, digits):
             ),
             "sections must be at least 2",
         ),
-        (lambda im: published_lenet("lenet2"), "There are lenet1, lenet4, lenet5"),
+        (lambda im: published_lenet("lenet2"), "It is one of lenet1, lenet4, lenet5"),
         (lambda im: published_lenet("lenet1", "nowhere.h5"), "There is no file 'nowhere.h5'"),
     ],
 )

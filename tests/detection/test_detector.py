@@ -368,7 +368,7 @@ def test_a_search_over_parameters_in_a_pipeline_learns_from_normal_inputs(slicer
 
 def test_bad_parameters(slicer, normal):
     for parameters, message in (
-        ({"preset": "margn"}, "Unknown preset 'margn'. Did you mean 'margin'"),
+        ({"preset": "margn"}, "no preset 'margn'. Did you mean 'margin'"),
         ({"kernels": ("conv3",)}, "no kernel 'conv3'. Did you mean"),
         ({"false_positive_rate": 1.5}, "false_positive_rate must be"),
         ({"held_out": 0}, "held_out is the share"),

@@ -192,7 +192,7 @@ def test_wrong_samples_count_if_wanted(digits):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"method": "magic"}, "Unknown method 'magic'"),
+        ({"method": "magic"}, "no ranker 'magic'"),
         ({"method": "nnslicer"}, "give x and y"),
         ({"classes": []}, "set of target classes is empty"),
         ({"classes": [3, 10]}, "no class 10: its classes are 0 … 9"),

@@ -49,7 +49,7 @@ def test_a_real_model():
 
 def test_bad_masks_are_refused():
     model = make("perceptron")
-    with pytest.raises(InvalidArgumentError, match="no layer 'c'"):
+    with pytest.raises(InvalidArgumentError, match="no layer with neurons 'c'"):
         restructure(model, {"c": np.ones(7, bool)})
     with pytest.raises(InvalidArgumentError, match="has 7 neurons"):
         restructure(model, {"a": np.ones(6, bool)})

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from importlib import import_module
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf._names import check_name
 
 if TYPE_CHECKING:
     import foolbox
@@ -203,9 +202,5 @@ def find_attack(name: str, table: Mapping[str, AttackSpec] = ATTACKS) -> AttackS
     Raises:
         InvalidArgumentError: for an unknown name; it names those that are near.
     """
-    if name in table:
-        return table[name]
-    by_lower = {known.lower(): known for known in table}
-    near = [by_lower[match] for match in get_close_matches(name.lower(), by_lower, n=3)]
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    raise InvalidArgumentError(f"Unknown attack '{name}'.{hint} There are {', '.join(table)}.")
+    check_name("attack", name, table)
+    return table[name]

@@ -1,0 +1,38 @@
+"""Names that are looked up: unknown ones are refused, and the nearest known are named."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = ["check_name", "did_you_mean"]
+
+_MOST = 3
+_CUTOFF = 0.5
+
+
+def check_name(what: str, name: object, known: Iterable[str]) -> None:
+    """Refuse a name that is not known.
+
+    Args:
+        what: What is named, for the message: "metric".
+        name: The name asked for.
+        known: All names that there are.
+
+    Raises:
+        InvalidArgumentError: if it is none of them; the message names the nearest, and all.
+    """
+    known = list(known)
+    if name not in known:
+        raise InvalidArgumentError(
+            f"There is no {what} {name!r}.{did_you_mean(name, known)} "
+            f"It is one of {', '.join(known)}."
+        )
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return the question for the nearest names, upper and lower case alike; "" if none is near."""
+    by_lower = {one.lower(): one for one in known}
+    near = get_close_matches(str(name).lower(), by_lower, n=_MOST, cutoff=_CUTOFF)
+    asked = " or ".join(repr(by_lower[one]) for one in near)
+    return f" Did you mean {asked}?" if near else ""

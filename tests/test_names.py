@@ -1,0 +1,29 @@
+"""Names that are looked up."""
+
+import pytest
+
+from nnslicer_tf import InvalidArgumentError
+from nnslicer_tf._names import check_name, did_you_mean
+
+
+def test_a_known_name_passes_and_an_unknown_one_is_refused_with_the_nearest():
+    check_name("metric", "taylor", ("taylor", "gradient"))
+    with pytest.raises(
+        InvalidArgumentError,
+        match=r"^There is no metric 'tylor'. Did you mean 'taylor'\? "
+        r"It is one of taylor, gradient.$",
+    ):
+        check_name("metric", "tylor", ("taylor", "gradient"))
+
+
+def test_what_is_no_string_is_refused():
+    with pytest.raises(InvalidArgumentError, match="There is no metric None. It is one of taylor"):
+        check_name("metric", None, ("taylor",))
+
+
+def test_near_names_are_found_in_upper_and_lower_case():
+    assert did_you_mean("fgsm_2", ("FGSM_2", "FGSM_8", "PGD")).startswith(" Did you mean 'FGSM_2'")
+
+
+def test_nothing_is_asked_where_no_name_is_near():
+    assert did_you_mean("zebra", ("FGSM_2", "PGD")) == ""
