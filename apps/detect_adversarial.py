@@ -26,6 +26,7 @@ import typer
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import atomic_path, data_folder
+from nnslicer_tf._names import check_name
 from nnslicer_tf.baselines import EffectivePath, FeatureMap, FlagEverything, LogitMargin
 from nnslicer_tf.detection import Detector, SliceDetector, evaluate
 from nnslicer_tf.detection.attacks import (
@@ -36,7 +37,6 @@ from nnslicer_tf.detection.attacks import (
     generate,
 )
 from nnslicer_tf.detection.evaluation import FIGURES, average
-from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.loading import load_model
 from nnslicer_tf.report import provenance, save_figure, write_table
 
@@ -188,8 +188,7 @@ def _names(text: str) -> list[str]:
 
 
 def _method(name: str) -> Callable[..., Detector]:
-    if name not in _METHODS:
-        raise InvalidArgumentError(f"Unknown method '{name}'. There are: {', '.join(_METHODS)}.")
+    check_name("method", name, _METHODS)
     return _METHODS[name]
 
 

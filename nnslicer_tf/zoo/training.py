@@ -19,6 +19,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._files import atomic_path
+from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.datasets import Dataset
@@ -33,6 +34,11 @@ __all__ = [
     "save_weights",
     "train",
 ]
+
+
+OPTIMIZERS = ("adam", "sgd")
+AUGMENTATIONS = ("none", "shift", "flip_crop")
+PRECISIONS = ("float32", "mixed_bfloat16")
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,9 @@ class Recipe:
         precision: what layers compute in: `"float32"`, or `"mixed_bfloat16"`, which is
             faster for wide layers where the hardware has it. Weights, and the last layer's
             outputs, are float32 in both (Micikevicius et al., 2018).
+
+    Raises:
+        InvalidArgumentError: for an optimizer, augmentation or precision that there is not.
     """
 
     optimizer: str = "adam"
@@ -60,6 +69,11 @@ class Recipe:
     weight_decay: float = 0.0
     augment: str = "none"
     precision: str = "float32"
+
+    def __post_init__(self) -> None:
+        check_name("optimizer", self.optimizer, OPTIMIZERS)
+        check_name("augmentation", self.augment, AUGMENTATIONS)
+        check_name("precision", self.precision, PRECISIONS)
 
 
 DEFAULT_RECIPE = Recipe("sgd", 0.1, 160, 128, 5e-3, "flip_crop")
@@ -108,8 +122,7 @@ def train(
         For every epoch: its number, mean training loss, seconds, and validation accuracy.
 
     Raises:
-        InvalidArgumentError: for a wrong recipe, or if the folder has a checkpoint of
-            another run.
+        InvalidArgumentError: if the folder has a checkpoint of another run.
         CorruptFileError: if the checkpoint cannot be read.
     """
     steps = -(-len(data) // recipe.batch_size)
@@ -179,12 +192,9 @@ def in_precision(model: keras.Model, precision: str) -> keras.Model:
     Raises:
         InvalidArgumentError: if the precision is another.
     """
+    check_name("precision", precision, PRECISIONS)
     if precision == "float32":
         return model
-    if precision != "mixed_bfloat16":
-        raise InvalidArgumentError(
-            f"Unknown precision '{precision}': it is 'float32' or 'mixed_bfloat16'."
-        )
     copy = keras.models.clone_model(model)
     copy.set_weights(model.get_weights())
     for layer in copy.layers[:-1]:
@@ -203,12 +213,8 @@ def _optimizer(recipe: Recipe, steps: int) -> keras.optimizers.Optimizer:
         optimizer = keras.optimizers.SGD(
             schedule, momentum=0.9, nesterov=True, weight_decay=recipe.weight_decay or None
         )
-    elif recipe.optimizer == "adam":
-        optimizer = keras.optimizers.AdamW(schedule, weight_decay=recipe.weight_decay)
     else:
-        raise InvalidArgumentError(
-            f"Unknown optimizer '{recipe.optimizer}' in a recipe: it is 'adam' or 'sgd'."
-        )
+        optimizer = keras.optimizers.AdamW(schedule, weight_decay=recipe.weight_decay)
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
     return optimizer
 
@@ -237,13 +243,9 @@ def _augment(x: np.ndarray, how: str, generator: np.random.Generator) -> np.ndar
         return x
     if how == "shift":
         return _shift(x, 2, generator)
-    if how == "flip_crop":
-        flip = generator.random(len(x)) < 0.5
-        x = np.where(flip[:, None, None, None], x[:, :, ::-1], x)
-        return _shift(x, 4, generator)
-    raise InvalidArgumentError(
-        f"Unknown augmentation '{how}' in a recipe: it is 'none', 'shift' or 'flip_crop'."
-    )
+    flip = generator.random(len(x)) < 0.5
+    x = np.where(flip[:, None, None, None], x[:, :, ::-1], x)
+    return _shift(x, 4, generator)
 
 
 def _shift(x: np.ndarray, most: int, generator: np.random.Generator) -> np.ndarray:

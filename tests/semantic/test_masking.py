@@ -55,5 +55,5 @@ def test_bad_masks_are_refused():
         restructure(model, {"a": np.ones(6, bool)})
     with pytest.raises(InvalidArgumentError, match="no neurons left"):
         restructure(model, {"a": np.zeros(7, bool)})
-    with pytest.raises(InvalidArgumentError, match="no layer 'logits'"):
+    with pytest.raises(InvalidArgumentError, match="no layer with neurons 'logits'"):
         Masker(model).neurons({"logits": np.ones(3, bool)})

@@ -271,7 +271,10 @@ def test_develop_learns_new_classes_and_keeps_the_critical_neurons(digits):
             "no layer 'c'",
         ),
         (lambda m, x, y: readapt(m, {"a": np.ones(7, bool)}, x, y, x[:2]), "one adversarial"),
-        (lambda m, x, y: readapt(m, {"logits": np.ones(3, bool)}, x, y, x), "no layer with neurons 'logits'"),
+        (
+            lambda m, x, y: readapt(m, {"logits": np.ones(3, bool)}, x, y, x),
+            "no layer with neurons 'logits'",
+        ),
         (lambda m, x, y: develop(m, {"a": np.ones(7, bool)}, x, y, [3]), "classes of 0 … 2"),
         (lambda m, x, y: develop(m, {"a": np.ones(7, bool)}, x, y, []), "one at least"),
     ],
