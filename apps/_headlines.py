@@ -5,7 +5,7 @@ shown as it is.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -137,17 +137,23 @@ def _pruning(tables: Tables) -> Iterator[Headline]:
         yield Headline(what, f"{here:.1%}", "about 80 % (at 55 %)", here >= 0.8, "nnslicer/figure3")
 
 
-def _protection(name: str, attackers: str) -> Callable[[Tables], Iterator[Headline]]:
-    """Return what attackers of one kind reach on protected classes."""
+def _protection(name: str, method: str, attackers: str) -> Callable[[Tables], Iterator[Headline]]:
+    """Return what attackers of one kind reach on protected classes where a method hides them."""
 
     def rows(tables: Tables) -> Iterator[Headline]:
         frame = tables[f"protection/{name}"].frame
-        reached = frame[frame["method"] == "NNSlicer"].set_index("budget")["targets"]
+        reached = frame.set_index("method").loc[[method]].set_index("budget")["targets"]
         here = ", ".join(f"{value:.1%} ({budget:,} images)" for budget, value in reached.items())
         what = f"Protection, accuracy on the protected classes of attackers who {attackers}"
         yield Headline(what, here, "below 10 %", bool(reached.max() < 0.1), "nnslicer/figure5")
 
     return rows
+
+
+def _protection_bound(tables: Tables) -> Iterator[Headline]:
+    """Return what attackers who train all weights reach where nothing is left to steal."""
+    (row,) = _protection("figure5", "Everything", "have images alone, as all is hidden")(tables)
+    yield replace(row, published="", reached=None)
 
 
 def _semantic(tables: Tables) -> Iterator[Headline]:
@@ -238,8 +244,10 @@ _PARTS: tuple[Callable[[Tables], Iterator[Headline]], ...] = (
     _detection("resnet10-cifar10", "ResNet10, CIFAR-10"),
     _speed,
     _pruning,
-    _protection("figure5", "train all weights"),
-    _protection("figure5-known", "do without the hidden ones"),
+    _protection("figure5", "NNSlicer", "train all weights"),
+    _protection_bound,
+    _protection("figure5-known", "NNSlicer", "do without the hidden ones"),
+    _protection("figure5-known", "NNSlicer, θ = 0", "do without the hidden ones (θ = 0)"),
     _deviations,
     _repair,
     _lines,

@@ -294,6 +294,13 @@ def test_missed_goals_are_shown(tmp_path):
     assert shown["as good"].tolist() == ["no"]
 
 
+def test_attackers_who_have_images_alone_are_beside(tmp_path):
+    rows = ("method,budget,targets", "NNSlicer,1000,0.2", "Everything,1000,0.27")
+    first, second = headlines.headlines({"protection/figure5": table(tmp_path, *rows)})
+    assert first.here == "20.0% (1,000 images)" and first.reached is False
+    assert second.here == "27.0% (1,000 images)" and second.reached is None
+
+
 def test_headlines_lead_to_the_catalogue():
     found = headlines.headlines(reproduce.tables_by_name(data_folder() / "results"))
     assert found and {row.entry for row in found} <= set(IDS)
