@@ -232,7 +232,7 @@ def test_curves_of_nothing_are_refused(repeats):
         plot_curves(repeats, "budget", "loss", "method")
     with pytest.raises(InvalidArgumentError, match="0 rows"):
         plot_curves(repeats[:0], "budget", "accuracy", "method")
-    with pytest.raises(InvalidArgumentError, match="'deviation', 'quartiles', 'range'"):
+    with pytest.raises(InvalidArgumentError, match="deviation, quartiles, range"):
         plot_curves(repeats, "budget", "accuracy", "method", "variance")
 
 
