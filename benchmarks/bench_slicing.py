@@ -30,11 +30,11 @@ import typer
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import atomic_path, check_writable
+from nnslicer_tf._kernels import sums
 from nnslicer_tf._tables import text_table
+from nnslicer_tf.engine import ThreadEngine
 from nnslicer_tf.instrument.loading import load_model
-from nnslicer_tf.slicing import _kernels, walker
-from nnslicer_tf.slicing.engine import ThreadEngine
-from nnslicer_tf.slicing.jobs import SumJob
+from nnslicer_tf.slicing._exclusion_walk import SumByExclusion, walk
 
 THETA = 0.3
 PAPER_MS = {"lenet": 300.0, "resnet10": 3000.0, "resnet18": 40400.0}
@@ -68,31 +68,27 @@ def best(function: Callable[[], object], repeats: int = 7) -> float:
     return min(times)
 
 
-def count_values(program, captured) -> int:
+def count_values(plan, captured) -> int:
     """Return how many local values one walk forms."""
     counted = 0
+    original = sums.weighted_sum
 
     def counting(signs, y, dx, weights, *rest):
         nonlocal counted
         counted += int(np.count_nonzero(signs)) * weights.shape[2]
-        return _kernels.weighted_sum(signs, y, dx, weights, *rest)
+        return original(signs, y, dx, weights, *rest)
 
-    with_rule(counting, lambda: walker.walk(program, captured, each=False))
+    with_rule(counting, lambda: walk(plan, captured, each=False))
     return counted
 
 
 def with_rule(weighted_sum: Callable, function: Callable[[], object]) -> object:
-    """Run `function` with another implementation of the weighted-sum rule."""
-
-    class Kernels:
-        tap_means = staticmethod(_kernels.tap_means)
-
-    Kernels.weighted_sum = staticmethod(weighted_sum)
-    original, walker._kernels = walker._kernels, Kernels
+    """Run `function` with another implementation of the weighted sum's exclusion."""
+    original, sums.weighted_sum = sums.weighted_sum, weighted_sum
     try:
         return function()
     finally:
-        walker._kernels = original
+        sums.weighted_sum = original
 
 
 def measure(name: str) -> dict[str, float]:
@@ -103,12 +99,12 @@ def measure(name: str) -> dict[str, float]:
     batch = x[: SAMPLES[name]]
     n = len(batch)
     slicer = nns.Slicer(im, profile, THETA, workers=0, progress=False)
-    program = slicer._program("predicted")
-    captured = dict(im.capture(batch, of=program.captured))
+    plan = slicer._plan("predicted")
+    captured = dict(im.capture(batch, of=plan.captured))
     one = {key: value[:1] for key, value in captured.items()}
 
     def backward(data, each=False):
-        return best(lambda: walker.walk(program, data, each)) * 1e3
+        return best(lambda: walk(plan, data, each)) * 1e3
 
     figures = {
         "samples": n,
@@ -118,28 +114,26 @@ def measure(name: str) -> dict[str, float]:
         "single backward ms": backward(one),
         "slice ms": best(lambda: slicer.slice(batch)) * 1e3 / n,
     }
-    threads, job = ThreadEngine(os.cpu_count() or 1), SumJob(program)
+    threads, job = ThreadEngine(os.cpu_count() or 1), SumByExclusion(plan)
     on_threads = best(lambda: list(threads.map(job, [(0, captured)]))) * 1e3 / n
     figures["backward on threads ms"] = on_threads
     figures["one thread / threads"] = figures["backward ms"] / on_threads
-    figures["local values"] = count_values(program, captured) / n
+    figures["local values"] = count_values(plan, captured) / n
     figures["ns per value"] = figures["backward ms"] * 1e6 / figures["local values"]
     figures["values per second"] = 1e9 / figures["ns per value"]
 
     def reference():
-        return with_rule(naive.weighted_sum, lambda: walker.walk(program, captured, each=False))
+        return with_rule(naive.weighted_sum, lambda: walk(plan, captured, each=False))
 
     figures["naive ms"] = best(reference, 2) * 1e3 / n
-    ours, theirs = walker.walk(program, captured, each=False), reference()
+    ours, theirs = walk(plan, captured, each=False), reference()
     if any(not np.array_equal(ours.synapses[k], theirs.synapses[k]) for k in ours.synapses):
         raise SystemExit(f"{name}: the kernels and the naive reference disagree.")
     figures["naive / ours"] = figures["naive ms"] / figures["backward ms"]
 
     channel = nns.Slicer(im, profile, THETA, "channel", workers=0, progress=False)
-    channel_program = channel._program("predicted")
-    figures["channel ms"] = (
-        best(lambda: walker.walk(channel_program, captured, each=False)) * 1e3 / n
-    )
+    channel_plan = channel._plan("predicted")
+    figures["channel ms"] = best(lambda: walk(channel_plan, captured, each=False)) * 1e3 / n
     figures["activation / channel"] = figures["backward ms"] / figures["channel ms"]
 
     dense = nns.Slicer(im, profile, 0.0, workers=0, progress=False)
@@ -153,7 +147,7 @@ def measure(name: str) -> dict[str, float]:
 FIRST_CALL = """
 import time
 import numpy as np
-from nnslicer_tf.slicing import _kernels as k
+from nnslicer_tf._kernels import sums as k
 start = time.perf_counter()
 k.weighted_sum(np.ones((1, 1, 1), np.int8), np.ones((1, 1, 1), np.float32),
                np.ones((1, 1, 1), np.float32), np.ones((1, 1, 1), np.float32),

@@ -18,7 +18,7 @@ def weighted_sum(
     theta: float,
     each: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Do what `nnslicer_tf.slicing._kernels.weighted_sum` does, with the same arguments."""
+    """Do what `nnslicer_tf._kernels.sums.weighted_sum` does, with the same arguments."""
     groups, outputs, width = weights.shape
     per_group = dx.shape[2] // groups
     inputs = np.zeros((len(dx), dx.shape[1] + 1, dx.shape[2]), np.int32)

@@ -1,9 +1,24 @@
-"""Exports that are imported on first use, so that workers need not import Keras."""
+"""Imports on first use, so that the package costs nothing and workers need no Keras."""
 
 import importlib
 from collections.abc import Callable, Mapping
+from typing import Any
 
-__all__ = ["lazy_exports"]
+__all__ = ["LazyModule", "lazy_exports"]
+
+
+class LazyModule:
+    """Stands for a module that is imported when something of it is used.
+
+    Args:
+        name: Full name of the module.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
 
 
 def lazy_exports(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numba.core.caching import IndexDataCacheFile
 
-from nnslicer_tf._compiled import compiled
+from nnslicer_tf._kernels.compiled import compiled
 
 write = IndexDataCacheFile._save_index
 IndexDataCacheFile._save_index = lambda *args: (time.sleep(1), write(*args))

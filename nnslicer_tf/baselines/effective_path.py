@@ -15,23 +15,24 @@ Cost: a forward pass and, for each neuron on the path, a sort of its positive co
 slow for wide layers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import scipy.sparse as sp
 
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
-from nnslicer_tf.baselines import _path_kernels
 from nnslicer_tf.baselines._vector_detector import VectorDetector
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Pooling, Synapses
-from nnslicer_tf.instrument.routing import INSERTED, routing_map
+from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Synapses
+from nnslicer_tf.instrument.backward import propagate
+from nnslicer_tf.kinds import kind_of
+from nnslicer_tf.kinds.kind import PathRule
+from nnslicer_tf.kinds.weighted_sum import path_through
 
 __all__ = ["EffectivePath", "effective_paths"]
 
 _BATCH = 128
-_HAND_ON = ("rectify", "elementwise", "scale", "multiply")
 
 
 def effective_paths(
@@ -84,151 +85,72 @@ class _Walk:
         self._theta = theta
         self._kernels = im.kernels
         self._matrices = {name: kernel.matrix() for name, kernel in im.kernels.items()}
-        self._order = self._before_logits()
-        self._routes = {o.name: routing_map(o) for o in self._order if o.kind == "routing"}
+        order = im.graph.ancestors([im.logit_operation])
+        self._order = [o for o in reversed(order) if o.name != im.input_operation]
+        self._rules = {o.name: _rule(o) for o in self._order if not _is_sum(o)}
+        self._shapes = {o.name: o.shape for o in im.operations}
         self._folded = self._folded_scales()
 
     def __call__(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return kernel → bool array of its shape, from the values of all operations."""
-        paths = {o.name: np.zeros(o.shape, bool) for o in self._im.operations}
         used = {name: np.zeros(m.shape, bool) for name, m in self._matrices.items()}
         logits = self._im.logit_operation
-        paths[logits].flat[values[logits].argmax()] = True
-        for operation in self._order:
-            path = paths[operation.name]
-            if not path.any():
-                continue
-            if isinstance(operation.params, Synapses):
-                reached = [self._weighted_sum(operation, path, values, used)]
-            else:
-                reached = self._expand(operation, path, values)
-            for source, found in zip(operation.inputs, reached, strict=True):
-                paths[source] |= found
+        start = np.zeros((1, *self._shapes[logits]), bool)
+        start.flat[values[logits].argmax()] = True
+
+        def expand(operation: Operation, path: np.ndarray) -> list[np.ndarray]:
+            return [found[None] for found in self._expand(operation, path[0], values, used)]
+
+        propagate(self._order, {logits: start}, expand, self._shapes)
         return {name: self._kernels[name].to_kernel(mask) for name, mask in used.items()}
 
-    def _weighted_sum(
+    def _expand(
         self,
         operation: Operation,
         path: np.ndarray,
         values: dict[str, np.ndarray],
         used: dict[str, np.ndarray],
-    ) -> np.ndarray:
-        params = operation.params
-        matrix, output = self._matrices[params.name], values[operation.name]
+    ) -> Sequence[np.ndarray]:
+        """Return which neurons of each input are on the path."""
+        inputs = [values[name] for name in operation.inputs]
+        if not _is_sum(operation):
+            rule = self._rules[operation.name]
+            return rule(path, values[operation.name], inputs, self._theta)
+        kernel = operation.params.name
+        matrix, output = self._matrices[kernel], values[operation.name]
         if operation.name in self._folded:
             scale, factor = self._folded[operation.name]
             matrix, output = matrix * factor, values[scale]
-        source = values[operation.inputs[0]]
-        reached = np.zeros(source.shape, bool)
-        _path_kernels.weighted_sum(
-            _flat(path),
-            _flat(output) * self._theta,
-            _flat(source),
-            np.ascontiguousarray(matrix, np.float32),
-            params.taps,
-            params.groups,
-            _flat(reached),
-            used[params.name],
-        )
-        return reached
-
-    def _expand(
-        self, operation: Operation, path: np.ndarray, values: dict[str, np.ndarray]
-    ) -> list[np.ndarray]:
-        """Return which neurons of each input an operation without synapses hands on to."""
-        inputs = [values[name] for name in operation.inputs]
-        output = values[operation.name]
-        kind = operation.kind
-        if kind in _HAND_ON:
-            return [np.broadcast_to(path, v.shape) for v in inputs]
-        if kind == "routing":
-            return self._route(operation, path)
-        if isinstance(operation.params, Pooling):
-            return [self._pool(operation, path, inputs[0], output)]
-        if kind in ("maximum_merge", "minimum_merge"):
-            return [path & (v == output) for v in inputs]
-        signs = [1] + [-1 if kind == "subtract" else 1] * (len(inputs) - 1)
-        contributions = np.stack([s * v for s, v in zip(signs, inputs, strict=True)])
-        return list(path & _smallest_sets(contributions, self._theta * output))
-
-    def _pool(
-        self, operation: Operation, path: np.ndarray, source: np.ndarray, output: np.ndarray
-    ) -> np.ndarray:
-        taps = operation.params.taps
-        reached = np.zeros(source.shape, bool)
-        if operation.kind == "maximum":
-            _path_kernels.maximum(_flat(path), _flat(output), _flat(source), taps, _flat(reached))
-            return reached
-        # The mean of k inputs reaches θ·y where their sum reaches k·θ·y.
-        count = (taps >= 0).sum(axis=1, keepdims=True)
-        channels = source.shape[-1]
-        ones = np.ones((taps.shape[1], 1, channels), np.float32)
-        _path_kernels.weighted_sum(
-            *(_flat(path), _flat(output) * count * self._theta, _flat(source)),
-            *(ones, taps, channels, _flat(reached), np.zeros(ones.shape, bool)),
-        )
-        return reached
-
-    def _route(self, operation: Operation, path: np.ndarray) -> list[np.ndarray]:
-        sources = self._routes[operation.name].ravel()[path.ravel()]
-        sizes = [int(np.prod(shape)) for shape in operation.input_shapes]
-        reached = np.zeros(sum(sizes), bool)
-        reached[sources[sources != INSERTED]] = True
-        parts = np.split(reached, np.cumsum(sizes)[:-1])
-        return [p.reshape(s) for p, s in zip(parts, operation.input_shapes, strict=True)]
-
-    def _before_logits(self) -> list[Operation]:
-        """Return the operations that the logits depend on, last first, but the input."""
-        needed = {self._im.logit_operation}
-        order = []
-        for operation in reversed(self._im.operations[1:]):
-            if operation.name in needed:
-                needed.update(operation.inputs)
-                order.append(operation)
-                self._check(operation)
-        return order
-
-    @staticmethod
-    def _check(operation: Operation) -> None:
-        known = ("routing", "add", "subtract", "maximum_merge", "minimum_merge", *_HAND_ON)
-        with_table = isinstance(operation.params, (Synapses, Pooling))
-        if not with_table and operation.kind not in known:
-            raise UnsupportedLayerError(
-                f"Effective paths have no rule for operation '{operation.name}' of kind "
-                f"'{operation.kind}'."
-            )
+        matrix = np.ascontiguousarray(matrix, np.float32)
+        goal = output * self._theta
+        return [path_through(operation, path, goal, inputs[0], matrix, used[kernel])]
 
     def _folded_scales(self) -> dict[str, tuple[str, np.ndarray]]:
         """Return weighted sum → the fixed scale that alone takes it, and its factors."""
-        takers: dict[str, list[Operation]] = {}
-        for operation in self._order:
-            for source in operation.inputs:
-                takers.setdefault(source, []).append(operation)
+        reached = {operation.name for operation in self._order}
         folded = {}
-        for name, operations in takers.items():
-            is_sum = isinstance(self._im[name].params, Synapses)
-            if is_sum and len(operations) == 1 and isinstance(operations[0].params, Affine):
-                factor = np.asarray(operations[0].params.read()[0])
-                channels = self._im[name].shape[-1]
+        for operation in filter(_is_sum, self._order):
+            takers = [o for o in self._im.graph.consumers[operation.name] if o.name in reached]
+            if len(takers) == 1 and isinstance(takers[0].params, Affine):
+                factor = np.asarray(takers[0].params.read()[0])
+                channels = operation.shape[-1]
                 if factor.size in (1, channels):
-                    folded[name] = operations[0].name, np.resize(factor, channels)
+                    folded[operation.name] = takers[0].name, np.resize(factor, channels)
         return folded
 
 
-def _smallest_sets(contributions: np.ndarray, goals: np.ndarray) -> np.ndarray:
-    """Return which of (k, …) contributions are in the smallest set that reaches (…) goals."""
-    order = np.argsort(-contributions, axis=0, kind="stable")
-    ordered = np.maximum(np.take_along_axis(contributions, order, axis=0), 0).astype(np.float64)
-    before = np.cumsum(ordered, axis=0) - ordered
-    taken = (ordered > 0) & (before < goals)
-    chosen = np.zeros(contributions.shape, bool)
-    np.put_along_axis(chosen, order, taken, axis=0)
-    return chosen
+def _is_sum(operation: Operation) -> bool:
+    return isinstance(operation.params, Synapses)
 
 
-def _flat(values: np.ndarray) -> np.ndarray:
-    """Return a view (positions, channels)."""
-    return np.ascontiguousarray(values).reshape(-1, values.shape[-1])
+def _rule(operation: Operation) -> PathRule:
+    build = kind_of(operation).path
+    if build is None:
+        raise UnsupportedLayerError(
+            f"Effective paths have no rule for operation '{operation.name}' of kind "
+            f"'{operation.kind}'."
+        )
+    return build(operation)
 
 
 def _checked_theta(theta: float) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from nnslicer_tf.deepbase.cache import BehaviourCache
 from nnslicer_tf.errors import NonFiniteActivationError
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument.gradients import compiled_function
+from nnslicer_tf.instrument.backend import compiled_function
 
 __all__ = ["Extractor", "Need"]
 

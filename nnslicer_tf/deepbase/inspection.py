@@ -32,9 +32,9 @@ from nnslicer_tf.deepbase.cache import BehaviourCache
 from nnslicer_tf.deepbase.hypotheses import Behaviour
 from nnslicer_tf.deepbase.measures import Measure, find_measures
 from nnslicer_tf.deepbase.units import UnitGroup, Units, find_groups
+from nnslicer_tf.engine import make_engine
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, batches, count_samples
-from nnslicer_tf.slicing.engine import make_engine
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,7 +26,7 @@ from nnslicer_tf.deepxplore.coverage import Coverage, NeuronCoverage
 from nnslicer_tf.deepxplore.differences import Differences
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, check_array
-from nnslicer_tf.instrument.gradients import compiled_function, vector_jacobian_product
+from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 
 __all__ = ["generate"]
 

@@ -1,7 +1,6 @@
 """Exact linear restrictions of piecewise-linear networks (ExactLine, NeurIPS 2019)."""
 
 from nnslicer_tf.exactline import acas
-from nnslicer_tf.exactline.curve import Curve
 from nnslicer_tf.exactline.gradients import (
     Attributor,
     PathGradients,
@@ -19,6 +18,7 @@ from nnslicer_tf.exactline.linearity import (
 from nnslicer_tf.exactline.partition import LinearPartition, Regions
 from nnslicer_tf.exactline.transformers import Transformer, register_transformer
 from nnslicer_tf.exactline.walk import LineWalker, exact_line, exact_lines, exact_polyline
+from nnslicer_tf.kinds.curve import Curve
 
 __all__ = [
     "Attributor",

@@ -2,17 +2,18 @@
 
 from dataclasses import dataclass, replace
 
-from nnslicer_tf.exactline._affine import Scale, WeightedSum
-from nnslicer_tf.exactline._bending import MaximumPool, Rectify
-from nnslicer_tf.exactline._routing import IndexMap
 from nnslicer_tf.exactline.transformers import Transformer, build_transformer
-from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.kinds.pointwise import RectifyLine, ScaleLine
+from nnslicer_tf.kinds.pooling import MaximumLine
+from nnslicer_tf.kinds.routing import RoutingLine
+from nnslicer_tf.kinds.weighted_sum import WeightedSumLine
 
-__all__ = ["Program", "Step", "build_program"]
+__all__ = ["LineProgram", "LineStep", "line_program"]
 
 
 @dataclass(frozen=True)
-class Step:
+class LineStep:
     """One operation of the walk.
 
     Attributes:
@@ -29,7 +30,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Program:
+class LineProgram:
     """The steps from the input to the logits.
 
     Attributes:
@@ -40,10 +41,10 @@ class Program:
 
     input: str
     output: str
-    steps: tuple[Step, ...]
+    steps: tuple[LineStep, ...]
 
 
-def build_program(im: InstrumentedModel, fuse: bool) -> Program:
+def line_program(im: InstrumentedModel, fuse: bool) -> LineProgram:
     """Return the program of a model, with a copy of its weights.
 
     Args:
@@ -53,42 +54,34 @@ def build_program(im: InstrumentedModel, fuse: bool) -> Program:
     Raises:
         UnsupportedLayerError: if an operation before the logits is not piecewise linear.
     """
-    operations = _needed(im)
-    steps = [Step(o.name, o.inputs, build_transformer(o)) for o in operations[1:]]
     output = im.logit_operation
+    steps = [
+        LineStep(o.name, o.inputs, build_transformer(o))
+        for o in im.graph.ancestors([output])
+        if o.name != im.input_operation
+    ]
     steps, output = _drop_identities(steps, output)
     steps = _fuse_pairs(steps, output, fuse)
-    return Program(im.input_operation, output, tuple(_mark_dead(steps, output)))
+    return LineProgram(im.input_operation, output, tuple(_mark_dead(steps, output)))
 
 
-def _needed(im: InstrumentedModel) -> list[Operation]:
-    """Return the operations that the logits depend on, the input first."""
-    names = {im.logit_operation, im.input_operation}
-    kept = []
-    for operation in reversed(im.operations):
-        if operation.name in names:
-            names.update(operation.inputs)
-            kept.append(operation)
-    return kept[::-1]
-
-
-def _drop_identities(steps: list[Step], output: str) -> tuple[list[Step], str]:
+def _drop_identities(steps: list[LineStep], output: str) -> tuple[list[LineStep], str]:
     """Leave out routing that moves nothing (flatten, dropout): values are raveled anyway."""
     stands_for: dict[str, str] = {}
     kept = []
     for step in steps:
         inputs = tuple(stands_for.get(name, name) for name in step.inputs)
-        if isinstance(step.transformer, IndexMap) and step.transformer.is_identity:
+        if isinstance(step.transformer, RoutingLine) and step.transformer.is_identity:
             stands_for[step.name] = inputs[0]
         else:
             kept.append(replace(step, inputs=inputs))
     return kept, stands_for.get(output, output)
 
 
-def _fuse_pairs(steps: list[Step], output: str, fuse: bool) -> list[Step]:
+def _fuse_pairs(steps: list[LineStep], output: str, fuse: bool) -> list[LineStep]:
     """Merge a step into the one before it, where that has no other consumer."""
     uses = [name for step in steps for name in step.inputs] + [output]
-    merged: dict[str, Step] = {}
+    merged: dict[str, LineStep] = {}
     for step in steps:
         only = step.inputs[0]
         before = merged.get(only)
@@ -98,32 +91,32 @@ def _fuse_pairs(steps: list[Step], output: str, fuse: bool) -> list[Step]:
             merged[step.name] = step
         else:
             del merged[only]
-            merged[step.name] = Step(step.name, before.inputs, transformer)
+            merged[step.name] = LineStep(step.name, before.inputs, transformer)
     return list(merged.values())
 
 
 def _merged(first: Transformer, second: Transformer, fuse: bool) -> Transformer | None:
     """Return one transformer for two, or None if there is none."""
-    if isinstance(first, WeightedSum) and isinstance(second, Scale):
+    if isinstance(first, WeightedSumLine) and isinstance(second, ScaleLine):
         scale = second.per_channel()
         if scale is not None:
             first.scale(*scale)
             return first
-    if fuse and isinstance(first, Rectify) and isinstance(second, MaximumPool):
+    if fuse and isinstance(first, RectifyLine) and isinstance(second, MaximumLine):
         return _with_floor(first, second)
-    if fuse and isinstance(first, MaximumPool) and isinstance(second, Rectify):
+    if fuse and isinstance(first, MaximumLine) and isinstance(second, RectifyLine):
         return _with_floor(second, first)
     return None
 
 
-def _with_floor(rectify: Rectify, pool: MaximumPool) -> MaximumPool | None:
+def _with_floor(rectify: RectifyLine, pool: MaximumLine) -> MaximumLine | None:
     if len(rectify.knots) > 1:
         return None
     pool.floor = 0.0
     return pool
 
 
-def _mark_dead(steps: list[Step], output: str) -> list[Step]:
+def _mark_dead(steps: list[LineStep], output: str) -> list[LineStep]:
     """Say after each step which values nobody needs any more."""
     needed = {output}
     marked = []

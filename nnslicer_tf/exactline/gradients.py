@@ -9,7 +9,7 @@ Everything is float64. A gradient costs about two forward passes of one sample; 
 taken in batches, and memory does not grow with their number.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +100,7 @@ class Attributor:
         self._walker: LineWalker | None = None
         self._im = im
         self._batch_size = batch_size
-        graph = Float64Graph(im)
+        graph = im.graph.in_dtype_of_input()
         logits, source = im.logit_operation, im.input_operation
 
         def chosen(values: dict[str, Any], target: Any) -> Any:
@@ -283,27 +283,3 @@ def _sum_rule(samples: int, rule: str) -> tuple[np.ndarray, np.ndarray]:
         return ratios[1:], weights[1:]
     weights[[0, -1]] /= 2
     return ratios, weights
-
-
-class Float64Graph:
-    """A model's operations run in the dtype of the input, as `GradientFunction` takes them."""
-
-    def __init__(self, im: InstrumentedModel) -> None:
-        self.operations = {operation.name: operation for operation in im.operations}
-        self._source = im.input_operation
-
-    def run(
-        self, x: Any, wanted: Iterable[str], change: Callable[[str, Any], Any] | None = None
-    ) -> dict[str, Any]:
-        """Compute the operations `wanted`, and what they need."""
-        change = change or (lambda name, value: value)
-        values = {self._source: change(self._source, x)}
-        needed = set(wanted)
-        for operation in reversed(self.operations.values()):
-            if operation.name in needed:
-                needed.update(operation.inputs)
-        for name, operation in self.operations.items():
-            if name in needed and name != self._source:
-                inputs = (values[source] for source in operation.inputs)
-                values[name] = change(name, operation.compute(*inputs))
-        return values

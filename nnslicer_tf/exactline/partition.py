@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnslicer_tf._files import atomic_path
+from nnslicer_tf._kernels import lines as _kernels
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
-from nnslicer_tf.exactline import _kernels
-from nnslicer_tf.exactline.curve import TOLERANCE, Curve
+from nnslicer_tf.kinds.curve import TOLERANCE, Curve
 
 if TYPE_CHECKING:
     import pandas as pd

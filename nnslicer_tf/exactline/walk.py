@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nnslicer_tf._kernels import lines as _kernels
 from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
-from nnslicer_tf.exactline import _kernels
 from nnslicer_tf.exactline._points import check_points
-from nnslicer_tf.exactline._program import build_program
+from nnslicer_tf.exactline._program import line_program
 from nnslicer_tf.exactline._workers import one_thread_a_product, run_splitting
-from nnslicer_tf.exactline.curve import Curve, regrouped
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.kinds.curve import Curve, regrouped
 
 __all__ = ["LineWalker", "exact_line", "exact_lines", "exact_polyline"]
 
@@ -98,7 +98,7 @@ class LineWalker:
     ) -> None:
         self.input_shape = im.input_shape
         self.output_shape = im[im.logit_operation].shape
-        self._program = build_program(im, fuse)
+        self._program = line_program(im, fuse)
         self._every_crossing = every_crossing
         self._workers = workers
 

@@ -1,34 +1,22 @@
-"""Keras model → operations → activations."""
+"""Keras model → operations → values: the graph that every analysis works on."""
 
-from nnslicer_tf.instrument._data import batches, check_array, count_samples
-from nnslicer_tf.instrument.copies import copy_model
-from nnslicer_tf.instrument.layers import register_layer
-from nnslicer_tf.instrument.model import Activations, InstrumentedModel
-from nnslicer_tf.instrument.operations import (
-    KINDS,
-    Affine,
-    Elementwise,
-    KernelLayout,
-    Operation,
-    Pooling,
-    Step,
-    Synapses,
-)
+from nnslicer_tf._lazy import lazy_exports
 
-__all__ = [
-    "KINDS",
-    "Activations",
-    "Affine",
-    "Elementwise",
-    "InstrumentedModel",
-    "KernelLayout",
-    "Operation",
-    "Pooling",
-    "Step",
-    "Synapses",
-    "batches",
-    "check_array",
-    "copy_model",
-    "count_samples",
-    "register_layer",
-]
+_MODULES = {
+    "nnslicer_tf.instrument.copies": ("copy_model",),
+    "nnslicer_tf.instrument.data": (
+        *("Samples", "batches", "check_array", "check_batch_size", "count_samples"),
+    ),
+    "nnslicer_tf.instrument.graph": ("Graph",),
+    "nnslicer_tf.instrument.layers": ("register_layer",),
+    "nnslicer_tf.instrument.model": ("Activations", "InstrumentedModel"),
+    "nnslicer_tf.instrument.operations": (
+        *("KINDS", "Affine", "Elementwise", "KernelLayout", "Operation", "Pooling"),
+        *("Step", "Synapses"),
+    ),
+}
+
+__all__ = [name for names in _MODULES.values() for name in names]
+
+# Lazy: a worker needs the backward walk alone, without Keras.
+__getattr__, __dir__ = lazy_exports(__name__, _MODULES)

@@ -6,55 +6,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf.instrument._graph import Graph
+from nnslicer_tf.instrument.graph import Graph
 
-__all__ = ["GradientFunction", "compiled_function", "vector_jacobian_product"]
-
-
-def compiled_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function`, from and to tensors, compiled where the backend compiles."""
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        return tf.function(function, reduce_retracing=True)
-    if backend == "jax":
-        import jax
-
-        return jax.jit(function)
-    return function
-
-
-def vector_jacobian_product(
-    function: Callable[..., Any], inputs: Sequence[Any], cotangent: Any
-) -> Sequence[Any]:
-    """Return cotangent · ∂function/∂input for each input, in a compiled function.
-
-    Args:
-        function: From the input tensors to one tensor.
-        inputs: The tensors to differentiate by, floating-point.
-        cotangent: Tensor of the shape of the function's result.
-    """
-    backend = keras.backend.backend()
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(inputs)
-            result = function(*inputs)
-        return tape.gradient(result, list(inputs), cotangent, unconnected_gradients="zero")
-    if backend == "jax":
-        import jax
-
-        return jax.vjp(function, *inputs)[1](cotangent)
-    import torch
-
-    with torch.enable_grad():
-        inputs = [x.detach().requires_grad_() for x in inputs]
-        result = function(*inputs)
-        return torch.autograd.grad(
-            result, inputs, cotangent, allow_unused=True, materialize_grads=True
-        )
+__all__ = ["GradientFunction"]
 
 
 class GradientFunction:

@@ -18,11 +18,17 @@ from nnslicer_tf.errors import (
     NonFiniteActivationError,
     UnsupportedLayerError,
 )
-from nnslicer_tf.instrument._data import batches, check_batch_size, count_samples
-from nnslicer_tf.instrument._graph import CaptureModel, build_graph, compiled, in_half_precision
 from nnslicer_tf.instrument._trace import as_functional, trace
+from nnslicer_tf.instrument.data import Samples, check_batch_size
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 from nnslicer_tf.instrument.gradients import GradientFunction
+from nnslicer_tf.instrument.graph import (
+    CaptureModel,
+    Graph,
+    build_graph,
+    compiled,
+    in_half_precision,
+)
 from nnslicer_tf.instrument.operations import Elementwise, Operation, Synapses
 
 if TYPE_CHECKING:
@@ -73,6 +79,7 @@ class InstrumentedModel(ShownAsTable):
     Attributes:
         model: The original model.
         operations: Tuple of `Operation`, in topological order, the input first.
+        graph: What depends on what; see `nnslicer_tf.instrument.graph.Graph`.
 
     Raises:
         UnsupportedLayerError: if a layer has no rule, or the wrapped model's output is
@@ -87,8 +94,8 @@ class InstrumentedModel(ShownAsTable):
             )
         self.model = model
         functional = as_functional(model, input_shape)
-        self._graph = build_graph(trace(functional, input_shape))
-        self.operations: tuple[Operation, ...] = tuple(self._graph.operations.values())
+        self.graph: Graph = build_graph(trace(functional, input_shape))
+        self.operations: tuple[Operation, ...] = tuple(self.graph.operations.values())
         self._captures: dict[tuple[str, ...], Callable] = {}
         self._gradients: dict[tuple, GradientFunction] = {}
         self._compare_with_original()
@@ -101,17 +108,17 @@ class InstrumentedModel(ShownAsTable):
     @property
     def input_operation(self) -> str:
         """Name of the input."""
-        return self._graph.input
+        return self.graph.input
 
     @property
     def output_operations(self) -> tuple[str, ...]:
         """Names of the operations that give the model's outputs."""
-        return self._graph.outputs
+        return self.graph.outputs
 
     @property
     def logit_operation(self) -> str:
         """Name of the operation before a final softmax or sigmoid, else of the output."""
-        operation = self[self._graph.outputs[0]]
+        operation = self[self.graph.outputs[0]]
         is_activation = isinstance(operation.params, Elementwise)
         if is_activation and operation.params.function in _FINAL_ACTIVATIONS:
             return operation.inputs[0]
@@ -137,10 +144,10 @@ class InstrumentedModel(ShownAsTable):
         Raises:
             InvalidArgumentError: if there is none; the message lists near matches.
         """
-        if name not in self._graph.operations:
-            hint = did_you_mean(name, self._graph.operations)
+        if name not in self.graph.operations:
+            hint = did_you_mean(name, self.graph.operations)
             raise InvalidArgumentError(f"The model has no operation {name!r}.{hint}")
-        return self._graph.operations[name]
+        return self.graph.operations[name]
 
     def capture(
         self, x: Any, batch_size: int = 256, of: Iterable[str] | None = None
@@ -182,19 +189,38 @@ class InstrumentedModel(ShownAsTable):
         """
         names = self._names(of)
         batch_size = check_batch_size(batch_size)
-        capture = self._capture_function(names)
-        total = count_samples(data)
-        steps = None if total is None else -(-total // batch_size)
-        if isinstance(data, np.ndarray):
-            for _ in batches(data, self.input_shape, batch_size):
-                pass
-        stream = batches(data, self.input_shape, batch_size)
+        samples = Samples(data, self.input_shape)
+        steps = None if samples.count is None else -(-samples.count // batch_size)
         first = 0
+        stream = samples.batches(batch_size)
         for batch in track(stream, "Capturing", total=steps, progress=progress):
-            values = dict(zip(names, _forward(capture, batch), strict=True))
-            self._check_finite(values, first)
+            yield Activations(self.forward(batch, names, first))
             first += len(batch)
-            yield Activations(values)
+
+    def forward(
+        self, batch: np.ndarray, of: Iterable[str], first: int = 0
+    ) -> dict[str, np.ndarray]:
+        """Return the values of operations for one batch that is checked already.
+
+        Args:
+            batch: `(batch, *input_shape)` finite float32, as `Samples.batches` yields it.
+            of: Names of operations.
+            first: Index of the first sample, for messages.
+
+        Returns:
+            Operation name → `(batch, *operation shape)` float32.
+
+        Raises:
+            InvalidArgumentError: if an operation does not exist.
+            NonFiniteActivationError: if an activation is NaN or infinite.
+        """
+        names = self._names(of)
+        if names == (self.input_operation,):
+            return {self.input_operation: batch}
+        found = _forward(self._capture_function(names), batch)
+        values = dict(zip(names, found, strict=True))
+        self._check_finite(values, first)
+        return values
 
     def compute(self, x: Any, of: Iterable[str]) -> dict[str, Any]:
         """Return the values of operations as tensors of the backend, differentiable.
@@ -206,11 +232,11 @@ class InstrumentedModel(ShownAsTable):
         Raises:
             InvalidArgumentError: if an operation does not exist.
         """
-        return self._graph.run(x, self._names(of))
+        return self.graph.run(x, self._names(of))
 
     def predict(self, x: Any, batch_size: int = 256) -> np.ndarray:
         """Return the model's (first) output `(samples, …)` float32."""
-        output = self._graph.outputs[0]
+        output = self.graph.outputs[0]
         return self.capture(x, batch_size, of=[output])[output]
 
     def logits(self, x: Any, batch_size: int = 256) -> np.ndarray:
@@ -246,7 +272,7 @@ class InstrumentedModel(ShownAsTable):
         """
         names = self._names([self.input_operation] if wrt is None else wrt)
         needed = self._names([self.logit_operation] if needs is None else needs)
-        stream = list(batches(x, self.input_shape, batch_size))
+        stream = list(Samples(x, self.input_shape).batches(batch_size))
         total = sum(map(len, stream))
         if callable(of):
             compute = self._gradient_function(of, needed, names)
@@ -296,14 +322,14 @@ class InstrumentedModel(ShownAsTable):
 
     def _names(self, names: Iterable[str] | None) -> tuple[str, ...]:
         if names is None:
-            return tuple(self._graph.operations)
+            return tuple(self.graph.operations)
         if isinstance(names, str):
             names = [names]
         return tuple(self[name].name for name in names)
 
     def _capture_function(self, names: tuple[str, ...]) -> Callable:
         if names not in self._captures:
-            model = CaptureModel(self._graph, names)
+            model = CaptureModel(self.graph, names)
             self._captures[names] = compiled(model, self.input_shape)
         return self._captures[names]
 
@@ -312,7 +338,7 @@ class InstrumentedModel(ShownAsTable):
     ) -> GradientFunction:
         key = (target, needs, wrt)
         if key not in self._gradients:
-            self._gradients[key] = GradientFunction(self._graph, target, needs, wrt)
+            self._gradients[key] = GradientFunction(self.graph, target, needs, wrt)
         return self._gradients[key]
 
     def _chosen_logit(self, values: Mapping[str, Any], index: Any) -> Any:
@@ -343,10 +369,10 @@ class InstrumentedModel(ShownAsTable):
         """Refuse a wrapped model whose output differs from the original's."""
         x = np.random.default_rng(0).uniform(size=(2, *self.input_shape)).astype(np.float32)
         expected = keras.tree.flatten(self.model(_as_input(self.model, x), training=False))
-        values = self._graph.run(keras.ops.convert_to_tensor(x), self._graph.outputs)
-        halves = any(in_half_precision(step.layer) for step in self._graph.wrappers.values())
+        values = self.graph.run(keras.ops.convert_to_tensor(x), self.graph.outputs)
+        halves = any(in_half_precision(step.layer) for step in self.graph.wrappers.values())
         tolerance = 0.1 if halves else 1e-4  # of the largest value; the original rounds in halves
-        for name, original in zip(self._graph.outputs, expected, strict=True):
+        for name, original in zip(self.graph.outputs, expected, strict=True):
             ours, theirs = map(keras.ops.convert_to_numpy, (values[name], original))
             # Weights that are not finite show here too; capturing names the operation.
             theirs = theirs.astype(np.float64)  # NumPy does not compare bfloat16

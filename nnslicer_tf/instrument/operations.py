@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import keras
 import numpy as np
 
 from nnslicer_tf._layout import KernelLayout
+from nnslicer_tf._lazy import LazyModule
 
 __all__ = [
     "KINDS",
@@ -25,6 +25,8 @@ __all__ = [
     "Step",
     "Synapses",
 ]
+
+keras: Any = LazyModule("keras")
 
 KINDS = (
     "input",

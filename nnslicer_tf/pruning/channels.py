@@ -13,7 +13,7 @@ import numpy as np
 
 from nnslicer_tf._layout import DEPTHWISE
 from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Operation, Synapses
-from nnslicer_tf.instrument.routing import INSERTED, routing_map
+from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 
 __all__ = ["ChannelGraph", "Offset", "is_reader", "mixes_channels"]
 

@@ -7,7 +7,7 @@ twice the forward pass (for the rescale rule: of the samples and of the referenc
 backward pass.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -15,14 +15,14 @@ import numpy as np
 from keras import ops
 
 from nnslicer_tf.instrument import InstrumentedModel, Operation
-from nnslicer_tf.instrument.gradients import compiled_function, vector_jacobian_product
+from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
+from nnslicer_tf.instrument.backward import propagate
+from nnslicer_tf.kinds import kind_of
+from nnslicer_tf.kinds.rescale import midpoint
 
 __all__ = ["Backward", "cross_entropy", "gradient_rule", "label_logit", "rescale_rule"]
 
 Rule = Callable[[Operation, list, list, Any], Sequence[Any]]
-
-# Below this change of an input, the quotient of differences is rounding; the gradient then.
-_SMALL = 1e-5
 
 
 class Backward:
@@ -43,7 +43,9 @@ class Backward:
         self._wanted = tuple(wanted)
         self._seed = seed
         self._rule = rule
-        self._path = _between(im, self._wanted)
+        path = im.graph.between(self._wanted, [im.logit_operation])
+        self._path = tuple(reversed(path))
+        self._shapes = {operation.name: operation.shape for operation in im.operations}
         self._run = compiled_function(self._walk)
 
     def __call__(
@@ -67,23 +69,19 @@ class Backward:
             name: value + ops.zeros_like(values[name])
             for name, value in self._im.compute(reference, (logits, *self._wanted)).items()
         }
-        multipliers = {logits: self._seed(values[logits], y)}
-        for operation in self._path:
-            self._hand_back(operation, values, references, multipliers)
+
+        def rule(operation: Operation, cotangent: Any) -> Sequence[Any]:
+            inputs = [values[name] for name in operation.inputs]
+            reference = [references[name] for name in operation.inputs]
+            return self._rule(operation, inputs, reference, cotangent)
+
+        seed = {logits: self._seed(values[logits], y)}
+        multipliers = propagate(self._path, seed, rule, self._shapes)
         return (
             [values[name] for name in self._wanted],
             [references[name] for name in self._wanted],
             [multipliers.get(name, ops.zeros_like(values[name])) for name in self._wanted],
         )
-
-    def _hand_back(
-        self, operation: Operation, values: Mapping, references: Mapping, multipliers: dict
-    ) -> None:
-        inputs = [values[name] for name in operation.inputs]
-        reference = [references[name] for name in operation.inputs]
-        parts = self._rule(operation, inputs, reference, multipliers[operation.name])
-        for name, part in zip(operation.inputs, parts, strict=True):
-            multipliers[name] = multipliers[name] + part if name in multipliers else part
 
 
 def gradient_rule(operation: Operation, inputs: list, reference: list, cotangent: Any) -> Any:
@@ -92,57 +90,9 @@ def gradient_rule(operation: Operation, inputs: list, reference: list, cotangent
 
 
 def rescale_rule(operation: Operation, inputs: list, reference: list, cotangent: Any) -> Any:
-    """Return DeepLIFT's multipliers of the inputs.
-
-    An activation's multiplier is Δoutput / Δinput. A maximum's change goes to the element
-    that was the largest, or to the one that is. Everything else has the gradient half-way
-    between reference and sample, which adds up exactly where an operation is linear or
-    multiplies two inputs; for others (a softmax inside, a normalisation by the sample's own
-    statistics) it does so to second order.
-    """
-    if operation.kind in ("rectify", "elementwise") and len(inputs) == 1:
-        return [_quotient(operation, inputs[0], reference[0], cotangent)]
-    if operation.kind in ("maximum", "maximum_merge", "minimum_merge"):
-        return _largest(operation, inputs, reference, cotangent)
-    middle = [(x + x0) / 2 for x, x0 in zip(inputs, reference, strict=True)]
-    return vector_jacobian_product(operation.compute, middle, cotangent)
-
-
-def _quotient(operation: Operation, x: Any, x0: Any, cotangent: Any) -> Any:
-    (gradient,) = vector_jacobian_product(operation.compute, [x], cotangent)
-    change = x - x0
-    small = ops.abs(change) < _SMALL
-    outputs = operation.compute(x) - operation.compute(x0)
-    return ops.where(small, gradient, cotangent * outputs / ops.where(small, 1.0, change))
-
-
-def _largest(operation: Operation, inputs: list, reference: list, cotangent: Any) -> list:
-    y, y0 = operation.compute(*inputs), operation.compute(*reference)
-    further = ops.minimum if operation.kind == "minimum_merge" else ops.maximum
-    most = further(y, y0)
-    gained = vector_jacobian_product(operation.compute, inputs, cotangent * (most - y0))
-    lost = vector_jacobian_product(operation.compute, reference, cotangent * (y - most))
-    parts = []
-    for x, x0, up, down in zip(inputs, reference, gained, lost, strict=True):
-        change = x - x0
-        still = ops.equal(change, 0.0)
-        parts.append(ops.where(still, 0.0, (up + down) / ops.where(still, 1.0, change)))
-    return parts
-
-
-def _between(im: InstrumentedModel, wanted: Sequence[str]) -> tuple[Operation, ...]:
-    """Return, in reverse, the operations after `wanted` that the logits depend on."""
-    after: set[str] = set()
-    for operation in im.operations:
-        if any(name in after or name in wanted for name in operation.inputs):
-            after.add(operation.name)
-    needed = {im.logit_operation}
-    path = []
-    for operation in reversed(im.operations):
-        if operation.name in needed and operation.name in after:
-            needed.update(operation.inputs)
-            path.append(operation)
-    return tuple(path)
+    """Return DeepLIFT's multipliers of the inputs, by the rule of the operation's kind."""
+    rule = kind_of(operation).rescale or midpoint
+    return rule(operation, inputs, reference, cotangent)
 
 
 def label_logit(logits: Any, y: Any) -> Any:

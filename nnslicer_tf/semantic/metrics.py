@@ -33,7 +33,7 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument._data import check_array, check_batch_size
+from nnslicer_tf.instrument.data import check_array, check_batch_size
 from nnslicer_tf.semantic._backward import (
     Backward,
     cross_entropy,

@@ -8,7 +8,7 @@ import numpy as np
 
 from nnslicer_tf.errors import CriterionError
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.slicing.program import Start
+from nnslicer_tf.slicing._plan import Start
 
 __all__ = ["Criterion", "ResolvedCriterion"]
 

@@ -7,25 +7,27 @@ process and two for each worker, whatever the number of samples.
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm
 
 from nnslicer_tf._names import check_name
+from nnslicer_tf.engine import Engine, InProcessEngine, Store, make_engine
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, batches, check_array, count_samples
-from nnslicer_tf.slicing.builder import GRANULARITIES, build_program, check_rules, neuron_shape
-from nnslicer_tf.slicing.collectors import RowCollector, SumCollector, digest, open_checkpoint
+from nnslicer_tf.instrument import InstrumentedModel, Samples
+from nnslicer_tf.kinds import Layout
+from nnslicer_tf.slicing import _zero_walk
+from nnslicer_tf.slicing._checkpoint import Collector, RowCollector, SumCollector, digest
+from nnslicer_tf.slicing._exclusion_walk import RowsByExclusion, SumByExclusion
+from nnslicer_tf.slicing._plan import Plan
+from nnslicer_tf.slicing._planner import GRANULARITIES, check_rules, plan_walk
+from nnslicer_tf.slicing._results import RowLayout
+from nnslicer_tf.slicing._zero_walk import RowsAtZero, SumAtZero
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion
-from nnslicer_tf.slicing.dense import DenseRows, DenseSum, is_dense
-from nnslicer_tf.slicing.engine import Engine, InProcessEngine, make_engine
-from nnslicer_tf.slicing.jobs import RowsJob, SumJob
 from nnslicer_tf.slicing.profile import Profile
-from nnslicer_tf.slicing.program import Program
 from nnslicer_tf.slicing.slice import Slice
 from nnslicer_tf.slicing.slice_set import SliceSet
 
@@ -36,14 +38,16 @@ _BATCH_BYTES = 96 << 20
 _LARGEST_BATCH = 256
 
 
-@dataclass(frozen=True)
-class _Executor:
-    """How batches are worked off: prepared here, then given to the job on an engine."""
+Job = SumByExclusion | RowsByExclusion | SumAtZero | RowsAtZero
 
-    batch_size: int
-    prepare: Callable[[np.ndarray], Any]
-    job: Callable[[Any], Any]
+
+@dataclass(frozen=True)
+class _Work:
+    """A job, the engine that runs it, and how many samples it gets at a time."""
+
+    job: Job
     engine: Engine
+    batch_size: int
 
 
 class Slicer:
@@ -83,7 +87,7 @@ class Slicer:
                 f"workers must be None or a number of processes, 0 or more. Received: {workers!r}"
             )
         profile.check_model(im)
-        check_rules(im, granularity)
+        check_rules(im)
         self.im = im
         self.profile = profile
         self.theta = float(theta)
@@ -92,13 +96,14 @@ class Slicer:
         self.ray_address = ray_address
         self.progress = progress
         # Laying out a walk, and compiling it, costs more than slicing a few samples.
-        self._programs: dict[tuple, Program] = {}
-        self._dense: dict[tuple, DenseSum | DenseRows] = {}
+        self._plans: dict[tuple, Plan] = {}
+        self._work: dict[tuple, _Work] = {}
 
     @property
     def neuron_shapes(self) -> dict[str, tuple[int, ...]]:
         """Operation name → shape of its neurons at this slicer's granularity."""
-        return {o.name: neuron_shape(o.shape, self.granularity) for o in self.im.operations}
+        layout = Layout(self.granularity, self.profile.means)
+        return {o.name: layout.shape(o.shape) for o in self.im.operations}
 
     def slice(
         self, x: Any, outputs: Any = PREDICTED, checkpoint: str | os.PathLike | None = None
@@ -118,20 +123,19 @@ class Slicer:
             CorruptFileError: if the checkpoint is damaged.
             WorkerError: if a batch fails three times on a worker.
         """
-        program = self._program(outputs)
-        x = self._checked(x)
-        executor = self._executor(program, SumJob(program))
-        collector = SumCollector(self._checkpoint(checkpoint, program, "sum", executor))
-        self._run(executor, x, collector)
+        plan = self._plan(outputs)
+        samples = Samples(x, self.im.input_shape)
+        work = self._work_for(plan, None)
+        collector = SumCollector(self._checkpoint(checkpoint, plan, "sum", work))
+        self._run(work, samples, collector)
         totals = collector.totals
-        shapes = self.neuron_shapes
         neurons = {
             name: totals.neurons.get(name, np.zeros(shape, np.int64))
-            for name, shape in shapes.items()
+            for name, shape in plan.shapes.items()
         }
         synapses = {
             name: totals.synapses.get(name, np.zeros(kernel.shape, np.int64))
-            for name, kernel in program.kernels.items()
+            for name, kernel in plan.kernels.items()
         }
         return Slice(neurons, synapses, {**self._info(outputs), "samples": totals.samples})
 
@@ -159,102 +163,89 @@ class Slicer:
             CriterionError, InputShapeError, NonFiniteActivationError: as `slice` does.
             ProfileMismatchError, CorruptFileError, WorkerError: as `slice` does.
         """
-        program = self._program(outputs)
-        kernel_names = _chosen(kernels, program.kernels, "kernel")
-        operation_names = _chosen(operations, program.nodes, "operation")
-        x = self._checked(x)
-        executor = self._executor(program, RowsJob(program, kernel_names, operation_names))
-        kept = [kernel_names, operation_names]
-        collector = RowCollector(self._checkpoint(folder, program, kept, executor))
-        self._run(executor, x, collector)
+        plan = self._plan(outputs)
+        layout = RowLayout(
+            {name: plan.kernels[name].shape for name in _chosen(kernels, plan.kernels, "kernel")},
+            {name: plan.shapes[name] for name in _chosen(operations, plan.nodes, "operation")},
+        )
+        samples = Samples(x, self.im.input_shape)
+        work = self._work_for(plan, layout)
+        kept = [list(layout.kernels), list(layout.operations)]
+        collector = RowCollector(self._checkpoint(folder, plan, kept, work))
+        self._run(work, samples, collector)
         rows = collector.result()
-        shapes = self.neuron_shapes
         return SliceSet(
-            rows.synapses,
-            rows.neurons,
-            {name: program.kernels[name].shape for name in kernel_names},
-            {name: shapes[name] for name in operation_names},
-            rows.predicted,
-            self._info(outputs),
+            *(rows.synapses, rows.neurons, layout.kernels, layout.operations),
+            *(rows.predicted, self._info(outputs)),
         )
 
-    def _program(self, outputs: Any) -> Program:
+    def _plan(self, outputs: Any) -> Plan:
         criterion = outputs if isinstance(outputs, Criterion) else Criterion(outputs)
         resolved = criterion.resolve(self.im, self.neuron_shapes)
         key = resolved.key()
-        if key not in self._programs:
-            self._programs[key] = build_program(
+        if key not in self._plans:
+            self._plans[key] = plan_walk(
                 self.im, self.profile, resolved, self.theta, self.granularity
             )
-        return self._programs[key]
+        return self._plans[key]
 
-    def _checked(self, x: Any) -> Any:
-        """Refuse a bad array before the work starts; data sets are checked as they come."""
-        is_array = isinstance(x, np.ndarray)
-        x = check_array(x, self.im.input_shape) if is_array else x
-        if is_array and len(x) == 0:
-            raise InvalidArgumentError("The data set is empty: no samples were given.")
-        return x
+    def _work_for(self, plan: Plan, layout: RowLayout | None) -> _Work:
+        """Return how to walk: at θ = 0 on the backend, else by exclusion on an engine.
 
-    def _executor(self, program: Program, job: SumJob | RowsJob) -> "_Executor":
-        """Return how to run the job: densely on the backend, or by kernels on an engine."""
-        size = self._batch_size(program)
-        if is_dense(self.im, program, size):
-            if isinstance(job, RowsJob):
-                kept = sum(program.kernels[name].size for name in job.kernels)
-                size = int(np.clip(_BATCH_BYTES // (4 * max(kept, 1)), 1, size))
-            dense = self._dense_job(program, job)
-            return _Executor(size, lambda batch: batch, dense, InProcessEngine())
+        Args:
+            plan: The walk.
+            layout: What is kept of each sample; None for the sum of all samples.
+        """
+        size = self._batch_size(plan)
+        if not _zero_walk.applies(self.im, plan, size):
+            job = SumByExclusion(plan) if layout is None else RowsByExclusion(plan, layout)
+            return _Work(job, make_engine(self.workers, self.ray_address), size)
+        kept = None if layout is None else (tuple(layout.kernels), tuple(layout.operations))
+        key = (id(plan), kept)
+        if key not in self._work:
+            if layout is None:
+                zero_job = SumAtZero(self.im, plan)
+            else:
+                size = int(np.clip(_BATCH_BYTES // (4 * max(layout.synapses, 1)), 1, size))
+                zero_job = RowsAtZero(self.im, plan, layout)
+            self._work[key] = _Work(zero_job, InProcessEngine(), size)
+        return self._work[key]
 
-        def capture(batch: np.ndarray) -> dict[str, np.ndarray]:
-            return dict(self.im.capture(batch, size, of=program.captured))
-
-        return _Executor(size, capture, job, make_engine(self.workers, self.ray_address))
-
-    def _dense_job(self, program: Program, job: SumJob | RowsJob) -> DenseSum | DenseRows:
-        rows = isinstance(job, RowsJob)
-        kept = (tuple(job.kernels), tuple(job.operations)) if rows else None
-        key = (id(program), kept)
-        if key not in self._dense:
-            self._dense[key] = (
-                DenseRows(self.im, program, job) if rows else DenseSum(self.im, program)
-            )
-        return self._dense[key]
-
-    def _run(self, executor: "_Executor", x: Any, collector: SumCollector | RowCollector) -> None:
-        """Send the batches that are not done through the executor, into the collector."""
+    def _run(self, work: _Work, samples: Samples, collector: Collector) -> None:
+        """Run the job on the batches that are not done, into the collector."""
         digests: dict[int, str] = {}
-        samples: dict[int, int] = {}
+        sizes: dict[int, int] = {}
         with tqdm(
-            total=count_samples(x),
+            total=samples.count,
             desc="Slicing",
             unit="sample",
             disable=not self.progress,
             leave=False,
         ) as bar:
 
-            def pending() -> Iterator[tuple[int, Any]]:
-                stream = batches(x, self.im.input_shape, executor.batch_size)
-                for index, batch in enumerate(stream):
+            def pending() -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+                first = 0
+                for index, batch in enumerate(samples.batches(work.batch_size)):
                     digests[index] = digest(batch)
-                    samples[index] = len(batch)
+                    sizes[index] = len(batch)
                     if collector.is_done(index, digests[index]):
                         bar.update(len(batch))
                     else:
-                        yield index, executor.prepare(batch)
+                        yield index, self.im.forward(batch, work.job.captured, first)
+                    first += len(batch)
 
-            for index, result in executor.engine.map(executor.job, pending()):
+            for index, result in work.engine.map(work.job, pending()):
                 collector.add(index, digests[index], result)
-                bar.update(samples[index])
+                bar.update(sizes[index])
         collector.save()
 
-    def _batch_size(self, program: Program) -> int:
-        values = sum(self.im[name].size for name in program.captured)
+    def _batch_size(self, plan: Plan) -> int:
+        values = sum(self.im[name].size for name in plan.captured)
         return int(np.clip(_BATCH_BYTES // (4 * values), 1, _LARGEST_BATCH))
 
     def _checkpoint(
-        self, folder: str | os.PathLike | None, program: Program, kept: Any, executor: "_Executor"
-    ) -> Path | None:
+        self, folder: str | os.PathLike | None, plan: Plan, kept: Any, work: _Work
+    ) -> Store | None:
         if folder is None:
             return None
         identity = {
@@ -262,11 +253,11 @@ class Slicer:
             "profile": _profile_digest(self.profile),
             "theta": self.theta,
             "granularity": self.granularity,
-            "criterion": _describe_start(program),
+            "criterion": _describe_start(plan),
             "kept": kept,
-            "batch size": executor.batch_size,
+            "batch size": work.batch_size,
         }
-        return open_checkpoint(folder, identity)
+        return Store(folder, identity, "checkpoint")
 
     def _info(self, outputs: Any) -> dict[str, Any]:
         described = outputs.outputs if isinstance(outputs, Criterion) else outputs
@@ -305,10 +296,10 @@ def _profile_digest(profile: Profile) -> str:
     return total.hexdigest()
 
 
-def _describe_start(program: Program) -> dict[str, Any]:
-    neurons = {name: indices.tolist() for name, indices in program.start.neurons.items()}
+def _describe_start(plan: Plan) -> dict[str, Any]:
+    neurons = {name: indices.tolist() for name, indices in plan.start.neurons.items()}
     return {
-        "predicted": program.start.predicted,
+        "predicted": plan.start.predicted,
         "neurons": neurons,
-        "expanded": list(program.expanded),
+        "expanded": [node.name for node in plan.expanded],
     }

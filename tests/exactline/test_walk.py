@@ -10,10 +10,8 @@ from nnslicer_tf.exactline import (
     exact_lines,
     exact_polyline,
     register_transformer,
-    transformers,
     walk,
 )
-from nnslicer_tf.exactline.gradients import Float64Graph
 from nnslicer_tf.instrument import Elementwise, Step
 
 from .lines import check_partition, float64_model, kinks_by_subdivision, run
@@ -418,12 +416,19 @@ def test_wrong_knots_are_found():
         LineWalker(nns.InstrumentedModel(model))
 
 
-def test_registered_transformer_is_used(monkeypatch):
-    monkeypatch.setattr(transformers, "_BUILDERS", dict(transformers._BUILDERS))
-    model = float64_model(sequential((4,), dense(4), dense(4)))
-    register_transformer("weighted_sum", lambda operation: lambda x: x)  # weights of one
-    partition = exact_line(nns.InstrumentedModel(model), np.zeros(4), np.full(4, 2.0))
-    np.testing.assert_array_equal(partition.outputs, [[0.0] * 4, [2.0] * 4])
+class Doubling(layers.Layer):
+    def call(self, x):
+        return 2 * x
+
+
+def test_registered_transformer_is_used():
+    nns.register_layer(Doubling, lambda layer, call: [Step("doubling", layer.call)])
+    im = nns.InstrumentedModel(sequential((4,), Doubling)())
+    with pytest.raises(nns.UnsupportedLayerError, match="not piecewise linear"):
+        exact_line(im, np.zeros(4), np.ones(4))
+    register_transformer("doubling", lambda operation: lambda x: x.with_values(2 * x.values))
+    partition = exact_line(im, np.zeros(4), np.full(4, 2.0))
+    np.testing.assert_array_equal(partition.outputs, [[0.0] * 4, [4.0] * 4])
 
 
 @pytest.mark.parametrize(
@@ -465,7 +470,7 @@ def test_real_network(shared, file, step, least):
     ratios = np.sort(np.concatenate([partition.ratios, partition.midpoints]))[::7]
     x = keras.ops.convert_to_tensor(partition.at(ratios), dtype="float64")
     expected = keras.ops.convert_to_numpy(
-        Float64Graph(im).run(x, [im.logit_operation])[im.logit_operation]
+        im.graph.in_dtype_of_input().run(x, [im.logit_operation])[im.logit_operation]
     )
     assert len(partition) > least and expected.dtype == np.float64
     np.testing.assert_allclose(partition.evaluate(ratios), expected, rtol=0, atol=1e-10)

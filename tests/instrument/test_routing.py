@@ -6,7 +6,7 @@ import pytest
 from keras import layers, ops
 
 import nnslicer_tf as nns
-from nnslicer_tf.instrument.routing import INSERTED, routing_map
+from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 
 SHAPE = (4, 3, 2)
 

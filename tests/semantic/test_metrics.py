@@ -89,7 +89,7 @@ def finite_difference(im, layer, unit, x, y, step=2e-3):
             scale[unit] = factor
             return value * scale if name == layer.value else value
 
-        logits = im._graph.run(tf.constant(x), [im.logit_operation], change)[im.logit_operation]
+        logits = im.graph.run(tf.constant(x), [im.logit_operation], change)[im.logit_operation]
         return keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True).numpy()
 
     return np.mean(np.abs(loss(1 + step) - loss(1 - step)) / (2 * step))

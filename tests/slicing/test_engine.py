@@ -6,25 +6,21 @@ import numpy as np
 import pytest
 
 import nnslicer_tf as nns
+from nnslicer_tf.engine import InProcessEngine, ThreadEngine
 from nnslicer_tf.slicing import slicer as slicer_module
-from nnslicer_tf.slicing.engine import ThreadEngine
 
 
 @pytest.fixture(params=["activation", "channel"])
 def slicers(request, im, profile, monkeypatch):
     """Slicers on one thread, and on three."""
     monkeypatch.setattr(slicer_module, "_LARGEST_BATCH", 8)
+    monkeypatch.setattr(
+        slicer_module,
+        "make_engine",
+        lambda workers, address: ThreadEngine(3) if workers is None else InProcessEngine(),
+    )
     one = nns.Slicer(im, profile, 0.3, request.param, workers=0, progress=False)
-    three = nns.Slicer(im, profile, 0.3, request.param, workers=0, progress=False)
-    run = three._executor
-
-    def on_threads(*args):
-        executor = run(*args)
-        return slicer_module._Executor(
-            executor.batch_size, executor.prepare, executor.job, ThreadEngine(3)
-        )
-
-    monkeypatch.setattr(three, "_executor", on_threads)
+    three = nns.Slicer(im, profile, 0.3, request.param, workers=None, progress=False)
     return one, three
 
 
@@ -60,13 +56,30 @@ def test_the_parts_of_a_batch_run_at_once():
     assert found == [(0, [2, 3, 4]), (1, [5, 6])]
 
 
-def test_a_batch_is_split_into_parts_of_samples(im, profile, x):
-    slicer = nns.Slicer(im, profile, workers=0, progress=False)
-    program = slicer._program("predicted")
-    job = slicer_module.SumJob(program)
-    captured = dict(im.capture(x[:7], of=program.captured))
-    for parts, sizes in ((3, [2, 2, 3]), (9, [1] * 7), (1, [7])):
-        split = job.split(captured, parts)
-        assert [len(part[program.logits]) for part in split] == sizes
-        for name, values in captured.items():
-            np.testing.assert_array_equal(np.concatenate([part[name] for part in split]), values)
+class Sizes:
+    """A job that notes how many samples its parts have."""
+
+    def __init__(self, job):
+        self._job = job
+        self.sizes = []
+
+    def __call__(self, part):
+        self.sizes.append(len(next(iter(part.values()))))
+        return self._job(part)
+
+    def __getattr__(self, name):
+        return getattr(self._job, name)
+
+
+@pytest.mark.parametrize(("threads", "sizes"), [(3, [2, 2, 3]), (9, [1] * 7), (1, [7])])
+def test_a_batch_is_split_into_parts_of_samples(im, profile, x, monkeypatch, threads, sizes):
+    jobs = []
+
+    class Engine(ThreadEngine):
+        def map(self, job, items):
+            jobs.append(Sizes(job))
+            return super().map(jobs[-1], items)
+
+    monkeypatch.setattr(slicer_module, "make_engine", lambda *_: Engine(threads))
+    nns.Slicer(im, profile, progress=False).slice(x[:7])
+    assert sorted(jobs[0].sizes) == sizes

@@ -14,9 +14,9 @@ import ray
 from ray.cluster_utils import Cluster
 
 import nnslicer_tf as nns
-from nnslicer_tf.slicing import engine as engine_module
+from nnslicer_tf.engine import engines as engine_module
+from nnslicer_tf.engine.ray_engine import RayEngine
 from nnslicer_tf.slicing import slicer as slicer_module
-from nnslicer_tf.slicing.ray_engine import RayEngine
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_a_cluster_on_this_machine_is_left_alone_without_its_address(two_nodes, 
     script = tmp_path / "two_workers.py"
     script.write_text(
         "import ray\n"
-        "from nnslicer_tf.slicing.ray_engine import RayEngine\n"
+        "from nnslicer_tf.engine.ray_engine import RayEngine\n"
         "results = RayEngine(2).map(abs, enumerate([-1, -2]))\n"
         "print(next(results) in [(0, 1), (1, 2)], len(ray.nodes()))\n"
     )

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 import nnslicer_tf as nns
+from nnslicer_tf.slicing import _zero_walk
 from nnslicer_tf.slicing import slicer as slicer_module
-from nnslicer_tf.slicing.dense import is_dense
 
 
 @pytest.mark.parametrize("theta", [0.0, 0.3])
@@ -34,11 +34,14 @@ def test_slice_each_holds_the_slice_of_each_sample(im, profile, x, theta):
     np.testing.assert_array_equal(each.predicted, im.logits(x[:7]).argmax(axis=1))
 
 
-def test_at_theta_zero_the_dense_executor_equals_the_kernels(im, profile, x, monkeypatch):
+def test_at_theta_zero_the_walk_on_the_backend_equals_the_kernels(im, profile, x, monkeypatch):
     slicer = nns.Slicer(im, profile, 0.0, workers=0, progress=False)
-    assert is_dense(im, slicer._program("predicted"), 40)
+    used = []
+    applies = _zero_walk.applies
+    monkeypatch.setattr(_zero_walk, "applies", lambda *a: used.append(applies(*a)) or used[-1])
     dense, dense_each = slicer.slice(x), slicer.slice_each(x)
-    monkeypatch.setattr(slicer_module, "is_dense", lambda *_: False)
+    assert used == [True, True]
+    monkeypatch.setattr(_zero_walk, "applies", lambda *_: False)
     by_kernels, kernels_each = slicer.slice(x), slicer.slice_each(x)
     assert dense == by_kernels
     assert (dense_each.matrix != kernels_each.matrix).nnz == 0

@@ -1,7 +1,7 @@
 """Layers that only move values: pure index maps.
 
 Their maps are not written down but probed: the layer is run on the indices of its
-inputs (`nnslicer_tf.instrument.routing_map`), so a user's own routing layer needs no
+inputs (`nnslicer_tf.instrument.index_maps`), so a user's own routing layer needs no
 more than `register_layer(MyLayer, lambda layer, call: [Step("routing", layer.call)])`.
 """
 

@@ -1,12 +1,16 @@
 """Index maps of routing operations, found by running them on indices."""
 
-import keras
+from typing import Any
+
 import numpy as np
 
+from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.operations import Operation
 
 __all__ = ["INSERTED", "routing_map"]
+
+keras: Any = LazyModule("keras")
 
 INSERTED = -1
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnslicer_tf.exactline import _kernels
+from nnslicer_tf._kernels import lines as _kernels
 
 __all__ = ["TOLERANCE", "CommonRows", "Curve", "regrouped"]
 

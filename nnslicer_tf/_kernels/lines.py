@@ -6,7 +6,7 @@ ratios. No loop holds Python's lock.
 
 import numpy as np
 
-from nnslicer_tf._compiled import compiled
+from nnslicer_tf._kernels.compiled import compiled
 
 __all__ = [
     "bends",

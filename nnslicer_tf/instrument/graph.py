@@ -1,6 +1,11 @@
-"""The instrumented graph: operations, and layer wrappers that compute them."""
+"""The graph of operations: what depends on what, and how to compute it.
 
+Every question that an analysis asks about a model's structure is answered here, once.
+"""
+
+import copy
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import keras
@@ -44,7 +49,7 @@ class InstrumentedOperation(keras.layers.Wrapper):
 
 
 class Graph:
-    """The operations of a model with their wrapped layers.
+    """The operations of a model, with the functions that compute them.
 
     Attributes:
         operations: Operation by name, in topological order, the input first.
@@ -58,11 +63,49 @@ class Graph:
         self.wrappers: dict[str, InstrumentedOperation] = {}
         self.input = source.name
         self.outputs = tuple(outputs)
+        self._functions: dict[str, Callable[..., Any]] = {}
 
     def add(self, operation: Operation, layer: keras.layers.Layer) -> None:
         """Append an operation whose inputs are in the graph."""
         self.operations[operation.name] = operation
         self.wrappers[operation.name] = InstrumentedOperation(layer, operation.compute)
+        self._functions[operation.name] = self.wrappers[operation.name]
+
+    @cached_property
+    def consumers(self) -> dict[str, tuple[Operation, ...]]:
+        """Operation name → the operations that take its value, in topological order."""
+        consumers: dict[str, list[Operation]] = {name: [] for name in self.operations}
+        for operation in self.operations.values():
+            for source in dict.fromkeys(operation.inputs):
+                consumers[source].append(operation)
+        return {name: tuple(found) for name, found in consumers.items()}
+
+    def ancestors(self, names: Iterable[str], first: str | None = None) -> tuple[Operation, ...]:
+        """Return the operations that some depend on, themselves included, in order.
+
+        Args:
+            names: Names of operations.
+            first: Name of an operation; those before it in topological order are left out.
+        """
+        reached = set(names)
+        found = []
+        for name, operation in reversed(self.operations.items()):
+            if name in reached:
+                reached.update(operation.inputs)
+                found.append(operation)
+            if name == first:
+                break
+        return tuple(reversed(found))
+
+    def between(self, after: Iterable[str], names: Iterable[str]) -> tuple[Operation, ...]:
+        """Return, in order, what `names` depend on and what depends on `after` (not included)."""
+        reached = set(after)
+        later = set()
+        for operation in self.operations.values():
+            if not reached.isdisjoint(operation.inputs):
+                reached.add(operation.name)
+                later.add(operation.name)
+        return tuple(o for o in self.ancestors(names) if o.name in later)
 
     def run(
         self, x: Any, wanted: Iterable[str], change: Callable[[str, Any], Any] | None = None
@@ -77,20 +120,22 @@ class Graph:
         """
         change = change or (lambda name, value: value)
         values = {self.input: change(self.input, x)}
-        for name in self.needed(wanted):
-            inputs = (values[source] for source in self.operations[name].inputs)
-            values[name] = change(name, self.wrappers[name](*inputs))
+        for operation in self.ancestors(wanted):
+            if operation.name != self.input:
+                inputs = (values[source] for source in operation.inputs)
+                values[operation.name] = change(
+                    operation.name, self._functions[operation.name](*inputs)
+                )
         return values
 
-    def needed(self, wanted: Iterable[str]) -> list[str]:
-        """Return, in order, the operations that the operations `wanted` depend on."""
-        needed = set(wanted)
-        names = []
-        for name in reversed(self.wrappers):
-            if name in needed:
-                needed.update(self.operations[name].inputs)
-                names.append(name)
-        return names[::-1]
+    def in_dtype_of_input(self) -> "Graph":
+        """Return the same graph, computing in the dtype of its input (float64, say).
+
+        Layers compute in their own dtype otherwise.
+        """
+        other = copy.copy(self)
+        other._functions = {name: self.operations[name].compute for name in self.wrappers}
+        return other
 
 
 class CaptureModel(keras.Model):
@@ -106,7 +151,8 @@ class CaptureModel(keras.Model):
         self._graph = graph
         self._names = tuple(names)
         # Listed for Keras, which finds weights through attributes.
-        self._needed = [graph.wrappers[name] for name in graph.needed(names)]
+        needed = (operation.name for operation in graph.ancestors(names))
+        self._needed = [graph.wrappers[name] for name in needed if name != graph.input]
         self.built = True
 
     def call(self, x: Any) -> list[Any]:

@@ -6,8 +6,8 @@ sign(CONTRIB · Δy) of the output neurons as int8; where it is 0 a neuron costs
 
 import numpy as np
 
-from nnslicer_tf._compiled import compiled
-from nnslicer_tf.slicing._exclusion import excluded, workspace
+from nnslicer_tf._kernels.compiled import compiled
+from nnslicer_tf._kernels.exclusion import excluded, workspace
 
 __all__ = ["average", "copy_nonzero", "maximum", "merge", "tap_means", "weighted_sum"]
 

@@ -1,4 +1,4 @@
-"""Data from users: checked, then cut into float32 batches."""
+"""Data from users: checked once, at the door, then cut into float32 batches."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteActivationError
 
-__all__ = ["batches", "check_array", "check_batch_size", "count_samples"]
+__all__ = ["Samples", "batches", "check_array", "check_batch_size", "count_samples"]
 
 
 def check_batch_size(batch_size: int) -> int:
@@ -51,29 +51,62 @@ def check_array(x: Any, shape: Sequence[int], first: int = 0) -> np.ndarray:
     return array
 
 
-def batches(data: Any, shape: Sequence[int], batch_size: int) -> Iterator[np.ndarray]:
-    """Yield float32 batches `(≤ batch_size, *shape)` of `data`, in order.
+class Samples:
+    """Samples that are checked: an array as a whole before any work, other data as they come.
 
     Args:
         data: An array or tensor of samples, or a `tf.data.Dataset` or other iterable of
             samples or batches, each alone or first in a tuple `(x, …)`.
         shape: The model's input shape, without the batch axis.
-        batch_size: Largest number of samples in a batch.
+
+    Attributes:
+        count: Number of samples, None if it is not known beforehand.
 
     Raises:
-        InvalidArgumentError: if `data` is empty.
-        InputShapeError: if samples have another shape, or are not made of numbers.
-        NonFiniteActivationError: if a sample has NaN or infinite values.
+        InvalidArgumentError: if an array is empty.
+        InputShapeError: if an array has another shape, or is not made of numbers.
+        NonFiniteActivationError: if a sample of an array has NaN or infinite values.
     """
+
+    def __init__(self, data: Any, shape: Sequence[int]) -> None:
+        self._shape = tuple(shape)
+        self.count = count_samples(data)
+        if _is_stream(data):
+            self._data = data
+            return
+        array = np.asarray(data)
+        if array.ndim == 0:
+            raise InputShapeError(f"Data must be an array or a data set. Received: {data!r}")
+        self._data = check_array(array, self._shape)
+        if not len(array):
+            raise _empty()
+
+    def batches(self, size: int) -> Iterator[np.ndarray]:
+        """Yield float32 batches `(≤ size, *shape)`, in order.
+
+        Raises:
+            InvalidArgumentError: if there are no samples, or `size` is not a positive int.
+            InputShapeError, NonFiniteActivationError: for a bad sample of a stream.
+        """
+        size = check_batch_size(size)
+        if isinstance(self._data, np.ndarray):
+            for start in range(0, len(self._data), size):
+                yield self._data[start : start + size]
+            return
+        first = 0
+        for chunk in _chunks(self._data, len(self._shape), size):
+            batch = check_array(chunk, self._shape, first)
+            first += len(batch)
+            if len(batch):
+                yield batch
+        if first == 0:
+            raise _empty()
+
+
+def batches(data: Any, shape: Sequence[int], batch_size: int) -> Iterator[np.ndarray]:
+    """Yield float32 batches `(≤ batch_size, *shape)` of `data`; see `Samples`."""
     check_batch_size(batch_size)
-    first = 0
-    for chunk in _chunks(data, len(shape), batch_size):
-        batch = check_array(chunk, shape, first)
-        first += len(batch)
-        if len(batch):
-            yield batch
-    if first == 0:
-        raise InvalidArgumentError("The data set is empty: no samples were given.")
+    yield from Samples(data, shape).batches(batch_size)
 
 
 def count_samples(data: Any) -> int | None:
@@ -81,15 +114,16 @@ def count_samples(data: Any) -> int | None:
     return len(data) if getattr(data, "shape", ()) else None
 
 
-def _chunks(data: Any, rank: int, batch_size: int) -> Iterator[np.ndarray]:
-    """Cut arrays, and join or cut the elements of an iterable, to batches."""
-    if hasattr(data, "shape") or not isinstance(data, Iterable):
-        array = np.asarray(data)
-        if array.ndim == 0:
-            raise InputShapeError(f"Data must be an array or a data set. Received: {data!r}")
-        for start in range(0, len(array), batch_size):
-            yield array[start : start + batch_size]
-        return
+def _is_stream(data: Any) -> bool:
+    return not hasattr(data, "shape") and isinstance(data, Iterable)
+
+
+def _empty() -> InvalidArgumentError:
+    return InvalidArgumentError("The data set is empty: no samples were given.")
+
+
+def _chunks(data: Iterable, rank: int, batch_size: int) -> Iterator[np.ndarray]:
+    """Join or cut the elements of an iterable to batches."""
     pending: list[np.ndarray] = []
     held = 0
     for element in data:

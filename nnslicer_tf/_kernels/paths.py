@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nnslicer_tf._compiled import compiled
+from nnslicer_tf._kernels.compiled import compiled
 
 __all__ = ["maximum", "weighted_sum"]
 

@@ -19,12 +19,12 @@ an array or a tuple of arrays costs some 20 to 100 ns in compiled code too, whic
 when a sum has 27 values. benchmarks/README.md says what else was tried.
 
 Numba's cache on disk looks at the file of the caller only: after a change here, touch
-`_kernels.py`, or the old code runs on.
+`sums.py`, or the old code runs on.
 """
 
 import numpy as np
 
-from nnslicer_tf._compiled import compiled
+from nnslicer_tf._kernels.compiled import compiled
 
 __all__ = ["excluded", "workspace"]
 

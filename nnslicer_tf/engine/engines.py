@@ -92,7 +92,7 @@ class AdaptiveEngine:
 
     def map(self, job: SplittableJob, items: Iterable[Item]) -> Iterator[tuple[int, Any]]:
         """Yield `(index, job(item))`, in order while in this process."""
-        from nnslicer_tf.slicing.ray_engine import RayEngine
+        from nnslicer_tf.engine.ray_engine import RayEngine
 
         stream = iter(items)
         end = time.monotonic() + _PATIENCE_SECONDS
@@ -110,7 +110,7 @@ def make_engine(workers: int | None, ray_address: str | None) -> Engine:
     if workers == 0:
         return InProcessEngine()
     if workers is not None or ray_address is not None:
-        from nnslicer_tf.slicing.ray_engine import RayEngine
+        from nnslicer_tf.engine.ray_engine import RayEngine
 
         return RayEngine(workers or 1 if ray_address is None else workers, ray_address)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

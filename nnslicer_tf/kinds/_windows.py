@@ -1,0 +1,28 @@
+"""Windows of sums and poolings, on arrays and on tensors."""
+
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf.instrument.operations import Operation
+
+__all__ = ["flat", "windows"]
+
+ops: Any = LazyModule("keras.ops")
+
+
+def flat(x: np.ndarray) -> np.ndarray:
+    """Return `(batch, *shape, channels)` as `(batch, positions, channels)`, contiguous."""
+    return np.ascontiguousarray(x).reshape(len(x), -1, x.shape[-1])
+
+
+def windows(operation: Operation, x: Any, taps: np.ndarray) -> Any:
+    """Return what each tap reads, a tensor `(batch, positions, taps, channels)`, padding as 0."""
+    channels = operation.input_shapes[0][-1]
+    by_position = ops.reshape(x, (ops.shape(x)[0], -1, channels))
+    padded = ops.pad(by_position, [[0, 0], [0, 1], [0, 0]])
+    last = int(np.prod(operation.input_shapes[0][:-1]))
+    index = np.where(taps < 0, last, taps).ravel()
+    read = ops.take(padded, index, axis=1)
+    return ops.reshape(read, (ops.shape(x)[0], *taps.shape, channels))

@@ -1,0 +1,226 @@
+"""Sums, differences, products, maxima and minima of tensors, with broadcasting."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf._kernels import sums
+from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf.instrument.operations import Operation
+from nnslicer_tf.kinds.curve import CommonRows, Curve, regrouped
+from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, for_operation, register_kind
+from nnslicer_tf.kinds.pointwise import passed_on, sign
+from nnslicer_tf.kinds.pooling import bent_maximum
+from nnslicer_tf.kinds.rescale import largest, midpoint
+
+ops: Any = LazyModule("keras.ops")
+
+
+def _add(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+) -> list[np.ndarray]:
+    return _excluded(theta, signs, output, [x.delta.astype(np.float64) for x in inputs])
+
+
+def _subtract(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+) -> list[np.ndarray]:
+    first, *others = (x.delta.astype(np.float64) for x in inputs)
+    return _excluded(theta, signs, output, [first, *(-other for other in others)])
+
+
+def _multiply(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+) -> list[np.ndarray]:
+    """Local values: Δx_i times the values of the other factors."""
+    values = []
+    for i, x in enumerate(inputs):
+        product = x.delta.astype(np.float64)
+        for k, other in enumerate(inputs):
+            if k != i:
+                product = product * other.value
+        values.append(product)
+    return _excluded(theta, signs, output, values)
+
+
+def _excluded(
+    theta: float, signs: np.ndarray, output: Neurons, values: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Apply the exclusion to the local values of every output neuron."""
+    shape = signs.shape
+    stacked = np.stack([np.broadcast_to(v, shape).ravel() for v in values])
+    received = sums.merge(signs.ravel(), output.value.ravel(), stacked, theta)
+    return [r.reshape(shape) for r in received]
+
+
+def _extreme(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+) -> list[np.ndarray]:
+    """Maximum or minimum of tensors: every tensor equal to the output."""
+    return [signs * sign(x.delta) * (x.value == output.value) for x in inputs]
+
+
+def _channel_extreme(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+) -> list[np.ndarray]:
+    """The maximum of means is not the mean of maxima: every channel passes."""
+    return [signs * sign(x.delta) for x in inputs]
+
+
+def _add_at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping) -> list[Any]:
+    return [g * s for s in signs]
+
+
+def _subtract_at_zero(
+    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
+) -> list[Any]:
+    return [g * signs[0], *(-g * s for s in signs[1:])]
+
+
+def _multiply_at_zero(
+    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
+) -> list[Any]:
+    received = []
+    for i, s in enumerate(signs):
+        product = g * s
+        for k, name in enumerate(operation.inputs):
+            if k != i:
+                product = product * ops.sign(values[name])
+        received.append(product)
+    return received
+
+
+def _extreme_at_zero(
+    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
+) -> list[Any]:
+    y = values[operation.name]
+    return [
+        g * s * ops.cast(values[name] == y, "float32")
+        for s, name in zip(signs, operation.inputs, strict=True)
+    ]
+
+
+def _sum_path(
+    operation: Operation, path: np.ndarray, y: np.ndarray, inputs: list[np.ndarray], theta: float
+) -> list[np.ndarray]:
+    """Of each neuron the smallest set of positive summands that reaches θ of it."""
+    factors = [1] + [-1 if operation.kind == "subtract" else 1] * (len(inputs) - 1)
+    parts = np.broadcast_arrays(*(s * v for s, v in zip(factors, inputs, strict=True)))
+    return list(path & _smallest_sets(np.stack(parts), theta * y))
+
+
+def _extreme_path(
+    operation: Operation, path: np.ndarray, y: np.ndarray, inputs: list[np.ndarray], theta: float
+) -> list[np.ndarray]:
+    return [path & (v == y) for v in inputs]
+
+
+def _smallest_sets(contributions: np.ndarray, goals: np.ndarray) -> np.ndarray:
+    """Return which of (k, …) contributions are in the smallest set that reaches (…) goals."""
+    order = np.argsort(-contributions, axis=0, kind="stable")
+    ordered = np.maximum(np.take_along_axis(contributions, order, axis=0), 0).astype(np.float64)
+    before = np.cumsum(ordered, axis=0) - ordered
+    taken = (ordered > 0) & (before < goals)
+    chosen = np.zeros(contributions.shape, bool)
+    np.put_along_axis(chosen, order, taken, axis=0)
+    return chosen
+
+
+class _AdditionLine:
+    """How lines pass the sum of tensors, or the first less the second."""
+
+    def __init__(self, operation: Operation) -> None:
+        self._combine = np.subtract if operation.kind == "subtract" else np.add
+        self._shapes = operation.input_shapes
+        self._taps = _broadcast_taps(operation)
+
+    def __call__(self, *inputs: Curve) -> Curve:
+        """Return the sum; tensors of other shapes are broadcast."""
+        inputs = [regrouped(x, shape) for x, shape in zip(inputs, self._shapes, strict=True)]
+        rows = CommonRows(inputs, self._taps)
+        total = rows.gather(0, 0, len(rows))
+        for i in range(1, len(inputs)):
+            total = self._combine(total, rows.gather(i, 0, len(rows)))
+        return Curve(rows.lines, rows.start, rows.ratio, total)
+
+
+class _ExtremeLine:
+    """How lines pass the maximum or minimum of tensors."""
+
+    def __init__(self, operation: Operation) -> None:
+        self._sign = -1.0 if operation.kind == "minimum_merge" else 1.0
+        self._shapes = operation.input_shapes
+        self._taps = _broadcast_taps(operation)
+        self._channels = operation.shape[-1]
+
+    def __call__(self, *inputs: Curve) -> Curve:
+        """Return the maxima, with points where they pass to another tensor."""
+        inputs = [regrouped(x, shape) for x, shape in zip(inputs, self._shapes, strict=True)]
+        rows = CommonRows(inputs, self._taps)
+        size = (len(rows), self._channels)
+        parts = [self._sign * np.broadcast_to(c.values, size) for c in rows.gathered()]
+        window = Curve(rows.lines, rows.start, rows.ratio, np.hstack(parts))
+        maxima = bent_maximum(window, self._channels, -np.inf)
+        return maxima.with_values(self._sign * maxima.values)
+
+
+def _broadcast_taps(operation: Operation) -> list[np.ndarray]:
+    """Return for every input of a merge the position that each output position reads."""
+    out = operation.shape[:-1]
+    tables = []
+    for shape in operation.input_shapes:
+        space = (1,) * (len(out) + 1 - len(shape)) + tuple(shape[:-1])
+        own = np.arange(int(np.prod(space)), dtype=np.int32).reshape(space)
+        tables.append(np.broadcast_to(own, out).reshape(-1, 1).copy())
+    return tables
+
+
+register_kind(
+    Kind(
+        "add",
+        reach="element",
+        rule=Rule(_add, _add),
+        at_zero=_add_at_zero,
+        rescale=midpoint,
+        path=for_operation(_sum_path),
+        line=_AdditionLine,
+    )
+)
+register_kind(
+    Kind(
+        "subtract",
+        reach="element",
+        rule=Rule(_subtract, _subtract),
+        at_zero=_subtract_at_zero,
+        rescale=midpoint,
+        path=for_operation(_sum_path),
+        line=_AdditionLine,
+    )
+)
+register_kind(
+    Kind(
+        "multiply",
+        reach="element",
+        rule=Rule(_multiply, _multiply),
+        at_zero=_multiply_at_zero,
+        rescale=midpoint,
+        path=for_operation(passed_on),
+    )
+)
+for _kind, _rescale in (
+    ("maximum_merge", largest),
+    ("minimum_merge", partial(largest, further=lambda a, b: ops.minimum(a, b))),
+):
+    register_kind(
+        Kind(
+            _kind,
+            reach="element",
+            rule=Rule(_extreme, _channel_extreme),
+            at_zero=_extreme_at_zero,
+            rescale=_rescale,
+            path=for_operation(_extreme_path),
+            line=_ExtremeLine,
+        )
+    )

@@ -1,0 +1,238 @@
+"""Operations on single values: rectify, other activation functions, scales."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf._kernels import lines
+from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.instrument.operations import Affine, Elementwise, Operation
+from nnslicer_tf.kinds.curve import TOLERANCE, Curve, regrouped
+from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, for_operation, register_kind
+from nnslicer_tf.kinds.rescale import midpoint, quotient
+
+__all__ = ["RectifyLine", "ScaleLine", "not_piecewise_linear", "one_to_one", "passed_on", "sign"]
+
+keras: Any = LazyModule("keras")
+
+_PROBES = np.linspace(-1.0, 1.0, 7)[1:-1]  # where a function is tried between its knots
+
+
+def one_to_one(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+) -> list[np.ndarray]:
+    """Return sign(CONTRIB · Δy · Δx)."""
+    return [signs * sign(inputs[0].delta)]
+
+
+def _rectify(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+) -> list[np.ndarray]:
+    """The same where the (mean) output is positive, which is where the input is."""
+    return [signs * sign(inputs[0].delta) * (output.value > 0)]
+
+
+def sign(x: np.ndarray) -> np.ndarray:
+    """Return the signs as int8."""
+    return np.sign(x).astype(np.int8)
+
+
+def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping) -> list[Any]:
+    return [g * signs[0]]
+
+
+def _rectify_at_zero(
+    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
+) -> list[Any]:
+    return [g * signs[0] * keras.ops.cast(values[operation.name] > 0, "float32")]
+
+
+def passed_on(
+    operation: Operation, path: np.ndarray, y: np.ndarray, inputs: list[np.ndarray], theta: float
+) -> list[np.ndarray]:
+    """Return the effective path as it is, for every input."""
+    return [path] * len(inputs)
+
+
+class RectifyLine:
+    """How lines pass max(x, 0), or that clipped from above (theorem 2)."""
+
+    def __init__(self, operation: Operation) -> None:
+        self.knots = np.asarray(operation.params.knots, np.float64)
+
+    def __call__(self, x: Curve) -> Curve:
+        """Return the rectified values, with points where a value passes a knot."""
+        x = _bent_at_knots(x, self.knots)
+        values = np.maximum(x.values, 0.0)
+        if len(self.knots) > 1:
+            np.minimum(values, self.knots[1], out=values)
+        return x.with_values(values)
+
+
+class _PiecewiseLine:
+    """How lines pass any continuous piecewise-linear function of single values.
+
+    Such a function is known from its values at the knots and its slope on either side.
+    Both are read from the function, for every neuron, when the transformer is made, and
+    some points between the knots show whether they are right.
+
+    Raises:
+        InvalidArgumentError: if the function is not linear between its knots, or the
+            backend does not compute in float64.
+    """
+
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
+        self._shape = operation.shape
+        self._knots = np.unique(np.asarray(operation.params.knots, np.float64))
+        self._ends = self._knots if len(self._knots) else np.zeros(1)
+        places = np.concatenate([[self._ends[0] - 1], self._ends, [self._ends[-1] + 1]])
+        values = self._compute(places)
+        widths = np.diff(places).reshape(-1, *(1,) * (values.ndim - 1))
+        self._first = _by_position(values[1], self._shape)
+        self._slopes = [_by_position(v, self._shape) for v in np.diff(values, axis=0) / widths]
+        self._check()
+
+    def __call__(self, x: Curve) -> Curve:
+        """Return the function's values, with points where a value passes a knot."""
+        x = _bent_at_knots(regrouped(x, self._shape), self._knots)
+        slopes = [x.rows_of(slope) for slope in self._slopes]
+        return x.with_values(self._evaluate(x.values, x.rows_of(self._first), slopes))
+
+    def _evaluate(self, x: np.ndarray, first: np.ndarray, slopes: list[np.ndarray]) -> np.ndarray:
+        out = first + slopes[0] * np.minimum(x - self._ends[0], 0)
+        for k, slope in enumerate(slopes[1:-1]):
+            low, high = self._ends[k], self._ends[k + 1]
+            out += slope * np.clip(x - low, 0, high - low)
+        out += slopes[-1] * np.maximum(x - self._ends[-1], 0)
+        return out
+
+    def _compute(self, places: np.ndarray) -> np.ndarray:
+        """Run the function with all neurons at one place after the other, in float64."""
+        x = np.broadcast_to(
+            places.reshape(-1, *(1,) * len(self._shape)), (len(places), *self._shape)
+        )
+        tensor = keras.ops.convert_to_tensor(x, dtype="float64")
+        out = keras.ops.convert_to_numpy(self._operation.compute(tensor))
+        if out.dtype != np.float64:
+            raise InvalidArgumentError(
+                f"Operation '{self._operation.name}' computes in {out.dtype} for float64 inputs. "
+                "Let the function keep the dtype of its input; on JAX set JAX_ENABLE_X64=1."
+            )
+        return out
+
+    def _check(self) -> None:
+        reach = np.concatenate([[self._ends[0] - 4], self._ends, [self._ends[-1] + 4]])
+        middles, halves = (reach[1:] + reach[:-1]) / 2, (reach[1:] - reach[:-1]) / 2
+        places = (middles[:, None] + halves[:, None] * _PROBES).ravel()
+        computed = self._compute(places).reshape(len(places), -1, self._shape[-1])
+        for place, expected in zip(places, computed, strict=True):
+            value = self._evaluate(np.full_like(expected, place), self._first, self._slopes)
+            if not np.allclose(value, expected, rtol=1e-9, atol=1e-9):
+                raise InvalidArgumentError(
+                    f"Operation '{self._operation.name}' ({self._operation.params.function}) is "
+                    f"not continuous and linear between its knots {tuple(self._knots)}: at "
+                    f"{place:.3g} it gives {expected.ravel()[0]:.6g}, not "
+                    f"{value.ravel()[0]:.6g}. Give all inputs at which its slope changes as knots."
+                )
+
+
+class ScaleLine:
+    """How lines pass x · factor + offset: batch normalisation, rescaling, constants."""
+
+    def __init__(self, operation: Operation) -> None:
+        factor, offset = operation.params.read()
+        self._shape = operation.shape
+        self._factor = _table(factor, operation.shape)
+        self._offset = _table(offset, operation.shape)
+
+    def per_channel(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return factor and offset `(channels,)`, or None if they differ by position."""
+        if len(self._factor) > 1 or len(self._offset) > 1:
+            return None
+        return self._factor[0], self._offset[0]
+
+    def __call__(self, x: Curve) -> Curve:
+        """Return the scaled values."""
+        x = regrouped(x, self._shape)
+        values = x.values * x.rows_of(self._factor)
+        values += x.rows_of(self._offset)
+        return x.with_values(values)
+
+
+def _elementwise_line(operation: Operation) -> _PiecewiseLine:
+    if not isinstance(operation.params, Elementwise) or operation.params.knots is None:
+        raise not_piecewise_linear(operation)
+    return _PiecewiseLine(operation)
+
+
+def _scale_line(operation: Operation) -> ScaleLine:
+    if not isinstance(operation.params, Affine):
+        raise not_piecewise_linear(operation)
+    return ScaleLine(operation)
+
+
+def not_piecewise_linear(operation: Operation) -> UnsupportedLayerError:
+    """Return the error that exact lines raise for an operation."""
+    what = getattr(operation.params, "function", type(operation.keras_layer).__name__)
+    return UnsupportedLayerError(
+        f"Operation '{operation.name}' ({what}) is not piecewise linear, or nothing says so: "
+        "exact lines exist only for piecewise-linear networks. If it is a function of your own "
+        "that is, register its layer with a step Step('elementwise', function, "
+        "Elementwise(name, knots=(…)))."
+    )
+
+
+def _bent_at_knots(x: Curve, knots: np.ndarray) -> Curve:
+    return x.insert(*lines.knot_crossings(x.values, x.start, x.ratio, knots, TOLERANCE))
+
+
+def _by_position(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return `(positions, channels)`, one position if all are equal."""
+    table = array.reshape(-1, shape[-1])
+    return table[:1] if (table == table[:1]).all() else table
+
+
+def _table(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return an array that broadcasts to `shape` as `(positions or 1, channels)` float64."""
+    array = np.asarray(array, np.float64)
+    if array.size == 1 or array.size == array.shape[-1]:
+        return np.broadcast_to(array.reshape(1, -1), (1, shape[-1]))
+    return np.broadcast_to(array, shape).reshape(-1, shape[-1])
+
+
+register_kind(
+    Kind(
+        "rectify",
+        reach="element",
+        rule=Rule(_rectify, _rectify),
+        at_zero=_rectify_at_zero,
+        rescale=quotient,
+        path=for_operation(passed_on),
+        line=RectifyLine,
+    )
+)
+register_kind(
+    Kind(
+        "elementwise",
+        reach="element",
+        rule=Rule(one_to_one, one_to_one),
+        at_zero=_at_zero,
+        rescale=quotient,
+        path=for_operation(passed_on),
+        line=_elementwise_line,
+    )
+)
+register_kind(
+    Kind(
+        "scale",
+        reach="element",
+        rule=Rule(one_to_one, one_to_one),
+        at_zero=_at_zero,
+        rescale=midpoint,
+        path=for_operation(passed_on),
+        line=_scale_line,
+    )
+)

@@ -1,0 +1,181 @@
+"""Average and maximum pooling, sliding or global."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf._kernels import lines, paths, sums
+from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf.instrument.backend import vector_jacobian_product
+from nnslicer_tf.instrument.operations import Operation
+from nnslicer_tf.kinds._windows import flat, windows
+from nnslicer_tf.kinds.curve import TOLERANCE, CommonRows, Curve, regrouped
+from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, Rule, for_operation, register_kind
+from nnslicer_tf.kinds.pointwise import one_to_one
+from nnslicer_tf.kinds.rescale import largest, midpoint
+from nnslicer_tf.kinds.weighted_sum import flat_sample
+
+__all__ = ["AverageLine", "MaximumLine", "bent_maximum"]
+
+ops: Any = LazyModule("keras.ops")
+
+_GATHERED = 1 << 17  # float64 numbers in a piece of gathered windows: 1 MB
+
+
+def _taps(operation: Operation, layout: Layout) -> np.ndarray:
+    return operation.params.taps
+
+
+def _average(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+) -> list[np.ndarray]:
+    """Local values Δx / k, with exclusion."""
+    (x,) = inputs
+    received = sums.average(flat(signs), flat(output.value), flat(x.delta), node.table, theta)
+    return [received.reshape(x.value.shape)]
+
+
+def _maximum(
+    node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
+) -> list[np.ndarray]:
+    """Every input equal to the output."""
+    (x,) = inputs
+    received = sums.maximum(
+        flat(signs), flat(output.value), flat(x.value), flat(x.delta), node.table
+    )
+    return [received.reshape(x.value.shape)]
+
+
+def _average_at_zero(
+    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
+) -> list[Any]:
+    return [signs[0] * _spread(operation, ops.ones_like, g, signs[0])]
+
+
+def _maximum_at_zero(
+    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
+) -> list[Any]:
+    x = values[operation.inputs[0]]
+    y = ops.reshape(values[operation.name], (ops.shape(x)[0], -1, 1, x.shape[-1]))
+    return [signs[0] * _spread(operation, lambda read: ops.cast(read == y, "float32"), g, x)]
+
+
+def _spread(operation: Operation, chosen: Callable[[Any], Any], g: Any, x: Any) -> Any:
+    """Give g of each window to the inputs that `chosen` marks with 1."""
+    taps = operation.params.taps
+    marks = chosen(windows(operation, x, taps))
+    g = ops.reshape(g, (ops.shape(x)[0], -1, 1, x.shape[-1]))
+    (received,) = vector_jacobian_product(
+        lambda inputs: windows(operation, inputs, taps), [ops.zeros_like(x)], marks * g
+    )
+    return received
+
+
+def _average_path(
+    operation: Operation, path: np.ndarray, y: np.ndarray, inputs: list[np.ndarray], theta: float
+) -> list[np.ndarray]:
+    """Select as a sum does: the mean of k inputs reaches θ·y where their sum reaches k·θ·y."""
+    taps = operation.params.taps
+    count = (taps >= 0).sum(axis=1, keepdims=True)
+    (x,) = inputs
+    reached = np.zeros(x.shape, bool)
+    channels = x.shape[-1]
+    ones = np.ones((taps.shape[1], 1, channels), np.float32)
+    paths.weighted_sum(
+        *(flat_sample(path), flat_sample(y) * count * theta, flat_sample(x)),
+        *(ones, taps, channels, flat_sample(reached), np.zeros(ones.shape, bool)),
+    )
+    return [reached]
+
+
+def _maximum_path(
+    operation: Operation, path: np.ndarray, y: np.ndarray, inputs: list[np.ndarray], theta: float
+) -> list[np.ndarray]:
+    (x,) = inputs
+    reached = np.zeros(x.shape, bool)
+    paths.maximum(
+        *(flat_sample(path), flat_sample(y), flat_sample(x)),
+        *(operation.params.taps, flat_sample(reached)),
+    )
+    return [reached]
+
+
+class AverageLine:
+    """How lines pass an average pooling: every window's mean, padding not counted."""
+
+    def __init__(self, operation: Operation) -> None:
+        self._taps = operation.params.taps
+        self._counts = (self._taps >= 0).sum(axis=1)[:, None]
+        self._input_shape = operation.input_shapes[0]
+
+    def __call__(self, x: Curve) -> Curve:
+        """Return the means."""
+        x = regrouped(x, self._input_shape)
+        rows = CommonRows([x], [self._taps])
+        taps = self._taps.shape[1]
+        piece = max(1, _GATHERED // (taps * x.channels))
+        out = np.empty((len(rows), x.channels))
+        for first in range(0, len(rows), piece):
+            gathered = rows.gather(0, first, min(first + piece, len(rows)))
+            gathered.reshape(-1, taps, x.channels).sum(axis=1, out=out[first : first + piece])
+        totals = Curve(x.lines, rows.start, rows.ratio, out)
+        return totals.with_values(out / totals.rows_of(self._counts))
+
+
+class MaximumLine:
+    """How lines pass a max pooling: followed until the maximum of a window changes.
+
+    With a floor of 0 it is max pooling and ReLU in one (appendix G): a value that passes
+    zero, or another value, below the window's maximum makes no point.
+    """
+
+    def __init__(self, operation: Operation) -> None:
+        taps = operation.params.taps
+        # Padding takes no part: its place is taken by a value that is in the window.
+        valid = np.take_along_axis(taps, np.argmax(taps >= 0, axis=1)[:, None], axis=1)
+        self._taps = np.where(taps >= 0, taps, valid)
+        self._input_shape = operation.input_shapes[0]
+        self.floor = -np.inf
+
+    def __call__(self, x: Curve) -> Curve:
+        """Return the windows' maxima, with points where they pass to another value."""
+        x = regrouped(x, self._input_shape)
+        window = CommonRows([x], [self._taps]).gathered()[0]
+        return bent_maximum(window, x.channels, self.floor)
+
+
+def bent_maximum(window: Curve, channels: int, floor: float) -> Curve:
+    """Return the maximum over the taps of `(rows, taps · channels)`, and of `floor`."""
+    crossings = lines.window_crossings(
+        window.values, window.start, window.ratio, channels, floor, TOLERANCE
+    )
+    window = window.insert(*crossings)
+    maxima = window.values.reshape(len(window.ratio), -1, channels).max(axis=1)
+    return window.with_values(np.maximum(maxima, floor))
+
+
+register_kind(
+    Kind(
+        "average",
+        reach="channel",
+        rule=Rule(_average, one_to_one),
+        table=_taps,
+        at_zero=_average_at_zero,
+        rescale=midpoint,
+        path=for_operation(_average_path),
+        line=AverageLine,
+    )
+)
+register_kind(
+    Kind(
+        "maximum",
+        reach="channel",
+        rule=Rule(_maximum, one_to_one),
+        table=_taps,
+        at_zero=_maximum_at_zero,
+        rescale=largest,
+        path=for_operation(_maximum_path),
+        line=MaximumLine,
+    )
+)

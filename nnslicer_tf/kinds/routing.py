@@ -1,0 +1,188 @@
+"""Operations that only move values: reshaping, padding, concatenation and the like."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf.instrument.backend import vector_jacobian_product
+from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
+from nnslicer_tf.instrument.operations import Operation
+from nnslicer_tf.kinds.curve import CommonRows, Curve, regrouped
+from nnslicer_tf.kinds.kind import Kind, Layout, Node, register_kind
+from nnslicer_tf.kinds.rescale import midpoint
+
+__all__ = ["RoutingLine"]
+
+ops: Any = LazyModule("keras.ops")
+
+
+@dataclass(frozen=True, eq=False)
+class _Links:
+    """The index map of a routing operation, for one of its inputs.
+
+    Attributes:
+        shape: Shape of the input's neurons.
+        sources: Neurons of the input (row-major) …
+        targets: … and the neuron of the output that each of them is moved to.
+    """
+
+    shape: tuple[int, ...]
+    sources: np.ndarray
+    targets: np.ndarray
+
+    @cached_property
+    def one_to_one(self) -> bool:
+        """Whether no neuron of the input is moved twice."""
+        return len(np.unique(self.sources)) == len(self.sources)
+
+
+def _links(operation: Operation, layout: Layout) -> list[_Links]:
+    """Return, for each input, the distinct pairs of neurons that are linked."""
+    by_channel = layout.granularity == "channel"
+    sources = routing_map(operation).ravel()
+    targets = np.arange(sources.size)
+    moved = sources != INSERTED
+    sources, targets = sources[moved], targets[moved]
+    if by_channel:
+        targets = targets % operation.shape[-1]
+    links = []
+    first = 0
+    for shape in operation.input_shapes:
+        size = int(np.prod(shape))
+        of_input = (sources >= first) & (sources < first + size)
+        source, target = sources[of_input] - first, targets[of_input]
+        if by_channel:
+            pairs = np.unique(np.stack([source % shape[-1], target]), axis=1)
+            source, target = pairs
+        links.append(_Links(layout.shape(shape), source, target))
+        first += size
+    return links
+
+
+def _move(node: Node, contribution: np.ndarray) -> list[np.ndarray]:
+    """Move CONTRIB unchanged; where one neuron is moved to many, it gets their sum."""
+    batch = len(contribution)
+    moved = contribution.reshape(batch, -1)
+    received = []
+    for links in node.table:
+        to_input = np.zeros((batch, int(np.prod(links.shape))), np.int32)
+        if links.one_to_one:
+            to_input[:, links.sources] = moved[:, links.targets]
+        else:
+            np.add.at(to_input, (slice(None), links.sources), moved[:, links.targets])
+        received.append(to_input.reshape(batch, *links.shape))
+    return received
+
+
+def _at_zero(
+    operation: Operation, contribution: Any, signs: Sequence[Any], values: Mapping
+) -> list[Any]:
+    zeros = [ops.zeros((ops.shape(contribution)[0], *s)) for s in operation.input_shapes]
+    return list(vector_jacobian_product(operation.compute, zeros, contribution))
+
+
+class _Path:
+    """Effective paths go back to where values came from."""
+
+    def __init__(self, operation: Operation) -> None:
+        self._sources = routing_map(operation).ravel()
+        self._shapes = operation.input_shapes
+
+    def __call__(
+        self, path: np.ndarray, y: np.ndarray, inputs: list[np.ndarray], theta: float
+    ) -> list[np.ndarray]:
+        sources = self._sources[path.ravel()]
+        sizes = [int(np.prod(shape)) for shape in self._shapes]
+        reached = np.zeros(sum(sizes), bool)
+        reached[sources[sources != INSERTED]] = True
+        parts = np.split(reached, np.cumsum(sizes)[:-1])
+        return [p.reshape(s) for p, s in zip(parts, self._shapes, strict=True)]
+
+
+class RoutingLine:
+    """How lines pass an index map: every output is one input, or zero.
+
+    Padding, cropping, upsampling and concatenation keep the positions apart; any other
+    map is done on whole tensors.
+
+    Attributes:
+        is_identity: Whether nothing moves but the shape.
+    """
+
+    def __init__(self, operation: Operation) -> None:
+        self._shapes = operation.input_shapes
+        self._shape = operation.shape
+        self._source = routing_map(operation).reshape(-1, operation.shape[-1])
+        sizes = [int(np.prod(shape)) for shape in self._shapes]
+        self.is_identity = len(sizes) == 1 and np.array_equal(
+            self._source.ravel(), np.arange(sizes[0])
+        )
+        self._taps = self._moved_positions(sizes)
+        self._joins_channels = self._is_channel_join(sizes)
+
+    def __call__(self, *inputs: Curve) -> Curve:
+        """Return the moved values."""
+        if self._taps is None and not self._joins_channels:
+            return self._move_values(inputs)
+        inputs = [regrouped(x, shape) for x, shape in zip(inputs, self._shapes, strict=True)]
+        same = np.arange(len(self._source), dtype=np.int32)[:, None]
+        rows = CommonRows(inputs, self._taps or [same] * len(inputs))
+        parts = [curve.values for curve in rows.gathered()]
+        values = np.hstack(parts) if self._joins_channels else sum(parts[1:], start=parts[0])
+        return Curve(rows.lines, rows.start, rows.ratio, values)
+
+    def _move_values(self, inputs: tuple[Curve, ...]) -> Curve:
+        whole = [regrouped(x, (x.positions * x.channels,)) for x in inputs]
+        rows = CommonRows(whole, [np.zeros((1, 1), np.int32)] * len(whole))
+        values = np.hstack([curve.values for curve in rows.gathered()])
+        source = self._source.ravel()
+        moved = np.take(values, np.maximum(source, 0), axis=1)
+        moved[:, source == INSERTED] = 0.0
+        return Curve(rows.lines, rows.start, rows.ratio, moved)
+
+    def _moved_positions(self, sizes: list[int]) -> list[np.ndarray] | None:
+        """Return each input's taps if positions move with all their channels, else None."""
+        channels = self._shape[-1]
+        if any(shape[-1] != channels for shape in self._shapes):
+            return None
+        first = self._source[:, :1]
+        expected = np.where(first == INSERTED, INSERTED, first + np.arange(channels))
+        starts = first[first != INSERTED]
+        if not np.array_equal(expected, self._source) or (starts % channels).any():
+            return None
+        begins = np.cumsum([0, *sizes])
+        return [
+            np.where((first >= begin) & (first < end), (first - begin) // channels, -1).astype(
+                np.int32
+            )
+            for begin, end in pairwise(begins)
+        ]
+
+    def _is_channel_join(self, sizes: list[int]) -> bool:
+        """Return whether the inputs' channels are laid side by side at every position."""
+        positions = len(self._source)
+        if any(
+            size != positions * shape[-1] for size, shape in zip(sizes, self._shapes, strict=True)
+        ):
+            return False
+        begins = np.cumsum([0, *sizes])
+        blocks = [np.arange(begin, end).reshape(positions, -1) for begin, end in pairwise(begins)]
+        return np.array_equal(np.hstack(blocks), self._source)
+
+
+register_kind(
+    Kind(
+        "routing",
+        move=_move,
+        table=_links,
+        at_zero=_at_zero,
+        rescale=midpoint,
+        path=_Path,
+        line=RoutingLine,
+    )
+)

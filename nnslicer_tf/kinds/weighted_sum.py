@@ -1,0 +1,232 @@
+"""Weighted sums: dense layers and convolutions of every kind.
+
+Local values w·Δx under one exclusion for each output neuron; a synapse collects over the
+positions that use it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf._kernels import lines, paths, sums
+from nnslicer_tf._layout import KernelLayout
+from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf.instrument.backend import vector_jacobian_product
+from nnslicer_tf.instrument.operations import Operation, Synapses
+from nnslicer_tf.kinds._windows import flat, windows
+from nnslicer_tf.kinds.curve import CommonRows, Curve, regrouped
+from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, register_kind
+from nnslicer_tf.kinds.rescale import midpoint
+
+__all__ = ["WeightedSumLine", "float64", "kernel_gradient", "sample_gradients"]
+
+ops: Any = LazyModule("keras.ops")
+
+_GATHERED = 1 << 17  # float64 numbers in a piece of gathered windows: 1 MB
+_FEWEST = 32  # rows in a piece, for matrix products worth the name
+
+
+@dataclass(frozen=True, eq=False)
+class _SumTable:
+    """A weighted sum as the exclusion takes it.
+
+    Attributes:
+        kernel: Layout of the kernel.
+        weights: `(groups, outputs per group, taps · inputs per group)` float32.
+        taps: `(output positions, taps)` int32.
+        tap_means: At channel granularity, the profile's mean of what each tap reads,
+            `(taps, inputs)` float64.
+    """
+
+    kernel: KernelLayout
+    weights: np.ndarray
+    taps: np.ndarray
+    tap_means: np.ndarray | None
+
+
+def _table(operation: Operation, layout: Layout) -> _SumTable:
+    kernel: Synapses = operation.params
+    matrix = kernel.matrix()
+    taps, inputs, outputs = matrix.shape
+    by_output = np.ascontiguousarray(matrix.reshape(taps * inputs, outputs).T)
+    weights = by_output.reshape(kernel.groups, -1, taps * inputs)
+    tap_means = None
+    if layout.granularity == "channel":
+        mean = layout.means[operation.inputs[0]]
+        tap_means = sums.tap_means(mean.reshape(1, -1, mean.shape[-1]), kernel.taps)[0]
+    return _SumTable(kernel.layout, weights, kernel.taps, tap_means)
+
+
+def _exclusion(
+    node: Node,
+    theta: float,
+    signs: np.ndarray,
+    output: Neurons,
+    inputs: Sequence[Neurons],
+    each: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what the input receives, and the contributions of the synapses."""
+    table: _SumTable = node.table
+    (x,) = inputs
+    if table.tap_means is None:
+        dx, taps = flat(x.delta), table.taps
+    else:  # One window for each filter: what each of its taps reads on average.
+        means = sums.tap_means(flat(x.captured), table.taps)
+        dx = (means - table.tap_means).astype(np.float32)
+        taps = np.arange(means.shape[1], dtype=np.int32)[None, :]
+    shape = (len(signs), len(taps), -1)
+    received, synapses = sums.weighted_sum(
+        signs.reshape(shape), output.value.reshape(shape), dx, table.weights, taps, theta, each
+    )
+    if table.tap_means is not None:
+        received = received.sum(axis=1, dtype=np.int32)
+    return received.reshape(x.value.shape), _to_kernel(table, synapses)
+
+
+def _to_kernel(table: _SumTable, synapses: np.ndarray) -> np.ndarray:
+    samples, groups, outputs, width = synapses.shape
+    by_tap = synapses.reshape(samples, groups * outputs, width).transpose(0, 2, 1)
+    taps = table.taps.shape[1]
+    return table.kernel.to_kernel(by_tap.reshape(samples, taps, width // taps, -1))
+
+
+def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping) -> list[Any]:
+    """sign(Δx) ⊙ (transposed sum of g with sign(W))."""
+    kernel: Synapses = operation.params
+    (received,) = vector_jacobian_product(
+        lambda x: kernel.apply(x, _weight_signs(kernel)), [signs[0]], g
+    )
+    return [signs[0] * received]
+
+
+def kernel_gradient(operation: Operation, signs: Any, g: Any) -> Any:
+    """Return what the synapses collect at θ = 0 over a batch, of the kernel's shape.
+
+    It is sign(W) ⊙ (weight gradient of the sum at sign(Δx) with g).
+    """
+    kernel: Synapses = operation.params
+    weights = _weight_signs(kernel)
+    (gradient,) = vector_jacobian_product(lambda w: kernel.apply(signs, w), [weights], g)
+    return weights * gradient
+
+
+def sample_gradients(operation: Operation, signs: Any, g: Any) -> Any:
+    """Return the weight gradient for each sample, `(batch, taps, inputs, outputs)`."""
+    kernel: Synapses = operation.params
+    groups = kernel.groups
+    read = windows(operation, signs, kernel.taps)
+    batch = ops.shape(read)[0]
+    positions, taps = kernel.taps.shape
+    inputs, outputs = read.shape[-1] // groups, g.shape[-1] // groups
+    read = ops.reshape(read, (batch, positions, taps, groups, inputs))
+    g = ops.reshape(g, (batch, positions, groups, outputs))
+    gradient = ops.einsum("bptgi,bpgo->btigo", read, g)
+    return ops.reshape(gradient, (batch, taps, inputs, groups * outputs))
+
+
+def _weight_signs(kernel: Synapses) -> Any:
+    return ops.sign(ops.cast(kernel.variable(), "float32"))
+
+
+def path_through(
+    operation: Operation,
+    path: np.ndarray,
+    goal: np.ndarray,
+    x: np.ndarray,
+    matrix: np.ndarray,
+    used: np.ndarray,
+) -> np.ndarray:
+    """Return which inputs of a sum are on the effective path, `(*input shape)` bool.
+
+    Args:
+        operation: The weighted sum.
+        path: Which of its outputs are on the path, bool.
+        goal: What their contributors must reach, of the same shape.
+        x: The inputs' values.
+        matrix: Weights `(taps, inputs per group, outputs)` float32.
+        used: Set where a synapse is on the path, bool, of the shape of `matrix`.
+    """
+    kernel: Synapses = operation.params
+    reached = np.zeros(x.shape, bool)
+    paths.weighted_sum(
+        *(flat_sample(path), flat_sample(goal), flat_sample(x), matrix, kernel.taps),
+        *(kernel.groups, flat_sample(reached), used),
+    )
+    return reached
+
+
+def flat_sample(values: np.ndarray) -> np.ndarray:
+    """Return a view `(positions, channels)` of one sample's values."""
+    return np.ascontiguousarray(values).reshape(-1, values.shape[-1])
+
+
+class WeightedSumLine:
+    """How lines pass a weighted sum, through its table of taps: the points stay (theorem 1)."""
+
+    def __init__(self, operation: Operation) -> None:
+        synapses: Synapses = operation.params
+        bias = synapses.bias()
+        kernel = synapses.from_kernel(float64(synapses.variable()))
+        self._kernel = np.ascontiguousarray(kernel)
+        self._bias = np.zeros(kernel.shape[-1]) if bias is None else float64(bias)
+        self._groups = synapses.groups
+        self._taps = synapses.taps
+        self._input_shape = operation.input_shapes[0]
+        positions = np.arange(int(np.prod(self._input_shape[:-1])))
+        self._pointwise = np.array_equal(self._taps, positions[:, None])
+
+    def scale(self, factor: np.ndarray, offset: np.ndarray) -> None:
+        """Take over the scale that follows: `(outputs,)` factor and offset."""
+        self._kernel = self._kernel * factor
+        self._bias = self._bias * factor + offset
+
+    def __call__(self, x: Curve) -> Curve:
+        """Return the weighted sums."""
+        if self._pointwise and x.channels == self._input_shape[-1]:
+            return x.with_values(self._sum(x.values))
+        if self._pointwise and len(self._taps) == 1:  # a dense layer on a flattened map
+            return self._sum_windows(x, np.arange(x.positions)[None])
+        return self._sum_windows(regrouped(x, self._input_shape), self._taps)
+
+    def _sum_windows(self, x: Curve, taps: np.ndarray) -> Curve:
+        """Gather the windows of some rows at a time, as many as fit the cache."""
+        rows = CommonRows([x], [taps])
+        width = taps.shape[1] * x.channels
+        piece = max(_FEWEST, _GATHERED // width)
+        if self._groups == 1:
+            out = rows.window_sums(self._kernel.reshape(width, -1), self._bias, piece)
+        else:
+            out = np.empty((len(rows), len(self._bias)))
+            for first in range(0, len(rows), piece):
+                gathered = rows.gather(0, first, min(first + piece, len(rows)))
+                out[first : first + piece] = self._grouped_sum(gathered)
+        return Curve(x.lines, rows.start, rows.ratio, out)
+
+    def _sum(self, x: np.ndarray) -> np.ndarray:
+        if self._groups > 1:
+            return self._grouped_sum(x)
+        out = x @ self._kernel[0]
+        out += self._bias
+        return out
+
+    def _grouped_sum(self, gathered: np.ndarray) -> np.ndarray:
+        return lines.grouped_sum(gathered, self._groups, self._kernel, self._bias)
+
+
+def float64(variable: Any) -> np.ndarray:
+    """Return a copy of a Keras variable as a float64 array."""
+    return variable.numpy().astype(np.float64)
+
+
+register_kind(
+    Kind(
+        "weighted_sum",
+        synapse_rule=_exclusion,
+        table=_table,
+        at_zero=_at_zero,
+        rescale=midpoint,
+        line=WeightedSumLine,
+    )
+)

@@ -1,0 +1,116 @@
+"""The backward walk of one batch by exclusion (NNSlicer, Algorithm 1), at any θ.
+
+Runs without Keras, in this process or on a worker. Single-threaded; memory is a few arrays
+of the size of the batch's activations.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from nnslicer_tf.instrument.backward import propagate
+from nnslicer_tf.kinds import Neurons, Node
+from nnslicer_tf.slicing._plan import Plan
+from nnslicer_tf.slicing._results import Contributions, RowLayout, Rows, Totals
+
+__all__ = ["RowsByExclusion", "SumByExclusion", "walk"]
+
+# Dense contributions of the synapses of the samples that are walked together.
+_ROW_BYTES = 64 << 20
+
+Captured = Mapping[str, np.ndarray]
+
+
+def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
+    """Return the contributions of every sample of a batch.
+
+    Args:
+        plan: The walk.
+        captured: Values `(batch, *operation shape)` float32 of `plan.captured`.
+        each: Keep the synapses of every sample apart.
+    """
+    neurons: dict[str, Neurons] = {}
+    synapses: dict[str, np.ndarray] = {}
+
+    def values(name: str) -> Neurons:
+        if name not in neurons:
+            neurons[name] = Neurons(captured[name], plan.nodes[name].mean)
+        return neurons[name]
+
+    def expand(node: Node, contribution: np.ndarray) -> Sequence[np.ndarray]:
+        kind = node.kind
+        if kind.move is not None:
+            return kind.move(node, contribution)
+        output = values(node.name)
+        inputs = [values(name) for name in node.inputs]
+        signs = np.sign(contribution).astype(np.int8)
+        signs *= np.sign(output.delta).astype(np.int8)
+        if kind.synapse_rule is None:
+            rule = getattr(kind.rule, plan.granularity)
+            received = rule(node, plan.theta, signs, output, inputs)
+            return [part.astype(np.int32, copy=False) for part in received]
+        received, collected = kind.synapse_rule(node, plan.theta, signs, output, inputs, each)
+        name = node.table.kernel.name
+        synapses[name] = synapses[name] + collected if name in synapses else collected
+        return [received]
+
+    seed = plan.seed(captured[plan.logits])
+    return Contributions(propagate(plan.expanded, seed, expand, plan.shapes), synapses)
+
+
+class _ByExclusion:
+    """What both jobs share: they take captured values, and a batch may be walked in parts."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.captured = plan.captured
+
+    def split(self, captured: Captured, parts: int) -> list[Captured]:
+        """Return at most so many smaller batches, none of them empty."""
+        length = len(captured[self._plan.logits])
+        bounds = np.linspace(0, length, min(parts, length) + 1).astype(int)
+        return [_part(captured, start, end) for start, end in itertools.pairwise(bounds)]
+
+
+class SumByExclusion(_ByExclusion):
+    """A job that sums the contributions of a batch."""
+
+    def __call__(self, captured: Captured) -> Totals:
+        """Return the totals of a batch of captured values."""
+        return Totals.of(walk(self._plan, captured, each=False), len(captured[self._plan.logits]))
+
+    def join(self, results: Sequence[Totals]) -> Totals:
+        """Return the totals of all parts."""
+        return Totals.join(results)
+
+
+class RowsByExclusion(_ByExclusion):
+    """A job that keeps the contributions of every sample of a batch.
+
+    Args:
+        plan: The walk.
+        layout: What is kept.
+    """
+
+    def __init__(self, plan: Plan, layout: RowLayout) -> None:
+        super().__init__(plan)
+        self._layout = layout
+
+    def __call__(self, captured: Captured) -> Rows:
+        """Return the rows of a batch of captured values."""
+        step = max(1, _ROW_BYTES // (4 * max(self._layout.synapses, 1)))
+        parts = []
+        for start in range(0, len(captured[self._plan.logits]), step):
+            part = _part(captured, start, start + step)
+            logits = part[self._plan.logits]
+            parts.append(self._layout.rows(walk(self._plan, part, each=True), logits))
+        return Rows.join(parts)
+
+    def join(self, results: Sequence[Rows]) -> Rows:
+        """Return the rows of all parts, in order."""
+        return Rows.join(results)
+
+
+def _part(captured: Captured, start: int, end: int) -> Captured:
+    return {name: values[start:end] for name, values in captured.items()}

@@ -1,0 +1,75 @@
+"""A backward walk laid out: all that it needs of a model, without Keras.
+
+A plan is sent once to every worker. Its size is that of the kernels and of the profile.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nnslicer_tf._layout import KernelLayout
+from nnslicer_tf.kinds import Node
+
+__all__ = ["Plan", "Start"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a walk starts.
+
+    Attributes:
+        neurons: Operation name → row-major indices of the neurons with CONTRIB 1.
+        predicted: Whether, instead, each sample starts at its own largest logit.
+    """
+
+    neurons: dict[str, np.ndarray]
+    predicted: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A backward walk, ready to run on captured activations.
+
+    Attributes:
+        nodes: Name → node, in topological order.
+        expanded: The nodes to expand, in the order of the walk.
+        captured: Names of the operations whose values the walk needs.
+        start: Where it starts.
+        logits: Name of the operation with the logits.
+        theta: Threshold θ.
+        granularity: "activation" or "channel".
+        kernels: Name → layout of each of the model's kernels, in topological order.
+    """
+
+    nodes: dict[str, Node]
+    expanded: tuple[Node, ...]
+    captured: tuple[str, ...]
+    start: Start
+    logits: str
+    theta: float
+    granularity: str
+    kernels: dict[str, KernelLayout] = field(repr=False)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Operation name → shape of its neurons."""
+        return {name: node.shape for name, node in self.nodes.items()}
+
+    def seed(self, logits: np.ndarray) -> dict[str, np.ndarray]:
+        """Return CONTRIB where the walk starts: operation name → `(batch, *shape)` int32.
+
+        Args:
+            logits: Values of the logits, `(batch, *shape)`.
+        """
+        batch = len(logits)
+        if self.start.predicted:
+            seed = np.zeros(logits.shape, np.int32)
+            seed[np.arange(batch), logits.argmax(axis=1)] = 1
+            return {self.logits: seed}
+        seeds = {}
+        for name, indices in self.start.neurons.items():
+            shape = self.nodes[name].shape
+            seed = np.zeros((batch, int(np.prod(shape))), np.int32)
+            seed[:, indices] = 1
+            seeds[name] = seed.reshape(batch, *shape)
+        return seeds

@@ -1,0 +1,69 @@
+"""From an instrumented model, its profile and a criterion to the plan of a walk."""
+
+from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.kinds import Layout, Node, kind_of
+from nnslicer_tf.slicing._plan import Plan
+from nnslicer_tf.slicing.criterion import ResolvedCriterion
+from nnslicer_tf.slicing.profile import Profile
+
+__all__ = ["GRANULARITIES", "check_rules", "plan_walk"]
+
+GRANULARITIES = ("activation", "channel")
+
+
+def plan_walk(
+    im: InstrumentedModel,
+    profile: Profile,
+    criterion: ResolvedCriterion,
+    theta: float,
+    granularity: str,
+) -> Plan:
+    """Lay out the walk of `criterion` through the model."""
+    start = criterion.start
+    starts = [im.logit_operation] if start.predicted else start.neurons
+    ancestors = im.graph.ancestors(starts, first=criterion.last)
+    expanded = [o for o in reversed(ancestors) if o.name != im.input_operation]
+    layout = Layout(granularity, profile.means)
+    nodes = {o.name: _node(o, layout) for o in im.operations}
+    needed = {im.logit_operation}
+    for operation in expanded:
+        if kind_of(operation).move is None:
+            needed.update((operation.name, *operation.inputs))
+    return Plan(
+        nodes=nodes,
+        expanded=tuple(nodes[operation.name] for operation in expanded),
+        captured=tuple(o.name for o in im.operations if o.name in needed),
+        start=start,
+        logits=im.logit_operation,
+        theta=theta,
+        granularity=granularity,
+        kernels={name: kernel.layout for name, kernel in im.kernels.items()},
+    )
+
+
+def check_rules(im: InstrumentedModel) -> None:
+    """Refuse a model with operations that no rule covers.
+
+    Raises:
+        UnsupportedLayerError: if an operation is of an unknown kind.
+    """
+    for operation in im.operations[1:]:
+        if not kind_of(operation).can_slice:
+            layer = type(operation.keras_layer).__name__
+            raise UnsupportedLayerError(
+                f"Operation '{operation.name}' ({layer}) is of kind '{operation.kind}', which has "
+                f"no rule. Register one with nnslicer_tf.register_rule('{operation.kind}', rule)."
+            )
+
+
+def _node(operation: Operation, layout: Layout) -> Node:
+    kind = kind_of(operation)
+    return Node(
+        name=operation.name,
+        kind=kind,
+        inputs=operation.inputs,
+        shape=layout.shape(operation.shape),
+        mean=layout.mean(operation.name),
+        table=kind.table(operation, layout),
+    )

@@ -1,0 +1,130 @@
+"""What walks give: contributions, their sums, and sparse rows of single samples."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from nnslicer_tf._kernels.sums import copy_nonzero
+
+__all__ = ["Contributions", "RowLayout", "Rows", "Totals"]
+
+
+@dataclass(frozen=True, eq=False)
+class Contributions:
+    """CONTRIB of a batch, whole numbers.
+
+    Attributes:
+        neurons: Operation name → `(batch, *neuron shape)`; operations that the walk did
+            not reach are left out.
+        synapses: Kernel name → `(batch or 1, *kernel shape)`, summed over the batch
+            unless samples are kept apart.
+    """
+
+    neurons: dict[str, np.ndarray]
+    synapses: dict[str, np.ndarray]
+
+
+@dataclass(eq=False)
+class Totals:
+    """Contributions summed over samples: name → int64 array."""
+
+    neurons: dict[str, np.ndarray]
+    synapses: dict[str, np.ndarray]
+    samples: int
+
+    @classmethod
+    def of(cls, result: Contributions, samples: int) -> "Totals":
+        """Sum the contributions of a batch over its samples."""
+        return cls(_sums(result.neurons), _sums(result.synapses), samples)
+
+    @classmethod
+    def join(cls, parts: Sequence["Totals"]) -> "Totals":
+        """Return the totals of all parts."""
+        joined = cls({}, {}, 0)
+        for part in parts:
+            joined.add(part)
+        return joined
+
+    def add(self, other: "Totals") -> None:
+        """Add the contributions of other samples."""
+        for mine, theirs in ((self.neurons, other.neurons), (self.synapses, other.synapses)):
+            for name, values in theirs.items():
+                mine[name] = mine[name] + values if name in mine else values
+        self.samples += other.samples
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Contributions of each sample: one sparse row a sample, int32."""
+
+    synapses: sp.csr_array
+    neurons: sp.csr_array | None
+    predicted: np.ndarray
+
+    @classmethod
+    def join(cls, parts: Sequence["Rows"]) -> "Rows":
+        """Return the rows of all parts, in order."""
+        if len(parts) == 1:  # stacking would copy them
+            return parts[0]
+        neurons = [part.neurons for part in parts if part.neurons is not None]
+        return cls(
+            sp.vstack([part.synapses for part in parts], format="csr"),
+            sp.vstack(neurons, format="csr") if neurons else None,
+            np.concatenate([part.predicted for part in parts]),
+        )
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """What is kept of each sample, and in which order.
+
+    Attributes:
+        kernels: Names and shapes of the kernels whose synapses are kept.
+        operations: Names and neuron shapes of the operations whose neurons are kept.
+    """
+
+    kernels: dict[str, tuple[int, ...]]
+    operations: dict[str, tuple[int, ...]]
+
+    @property
+    def synapses(self) -> int:
+        """Number of synapses that are kept."""
+        return sum(int(np.prod(shape)) for shape in self.kernels.values())
+
+    def rows(self, result: Contributions, logits: np.ndarray) -> Rows:
+        """Return what is kept of the contributions of each sample, as sparse rows.
+
+        Args:
+            result: The contributions, samples kept apart.
+            logits: The samples' logits `(batch, …)`.
+        """
+        samples = len(logits)
+        return Rows(
+            _sparse(result.synapses, self.kernels, samples),
+            _sparse(result.neurons, self.operations, samples) if self.operations else None,
+            logits.reshape(samples, -1).argmax(axis=1),
+        )
+
+
+def _sums(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: values.sum(axis=0, dtype=np.int64) for name, values in arrays.items()}
+
+
+def _sparse(
+    arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], samples: int
+) -> sp.csr_array:
+    """Lay arrays end to end as sparse int32 rows; those that are missing are zero."""
+    sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
+    starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
+    blocks = {name: arrays[name].reshape(samples, -1) for name in sizes if name in arrays}
+    counts = np.zeros(samples, np.int64)
+    for block in blocks.values():
+        counts += np.count_nonzero(block, axis=1)
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    data, indices = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.int32)
+    places = indptr[:-1].copy()
+    for name, block in blocks.items():
+        copy_nonzero(block, starts[name], places, data, indices)
+    return sp.csr_array((data, indices, indptr), shape=(samples, sum(sizes.values())))

@@ -1,0 +1,200 @@
+"""The backward walk at θ = 0 as tensor operations on the backend, on a GPU where there is one.
+
+Where nothing is excluded, sign(CONTRIB · Δy · w · Δx) factors: each kind's `at_zero` rule is
+a product of signs and a vector-Jacobian product. All counts are whole numbers, which
+float32 holds exactly up to 2²⁴; `counts_are_exact` says whether a plan stays below.
+
+Cost: about two more forward passes; memory a few times that of a forward pass.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from keras import ops
+from keras.config import backend
+
+from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument.backend import compiled_function
+from nnslicer_tf.instrument.backward import propagate
+from nnslicer_tf.kinds import kind_of
+from nnslicer_tf.kinds.weighted_sum import kernel_gradient, sample_gradients
+from nnslicer_tf.slicing._plan import Plan
+from nnslicer_tf.slicing._results import Contributions, RowLayout, Rows, Totals
+
+__all__ = ["RowsAtZero", "SumAtZero", "applies", "counts_are_exact"]
+
+_EXACT = 1 << 24
+
+
+def applies(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
+    """Return whether this walk can run a plan: θ = 0, rules for all kinds, exact counts."""
+    at_zero = plan.theta == 0 and plan.granularity == "activation"
+    known = all(node.kind.at_zero is not None for node in plan.expanded)
+    return at_zero and known and counts_are_exact(im, plan, batch)
+
+
+def counts_are_exact(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
+    """Return whether no contribution, summed over a batch, can reach 2²⁴.
+
+    An operation with signs gives an input neuron at most one for each of its outputs;
+    routing moves whole counts, to one-to-many maps as often. Synapses collect at most
+    one for each output position.
+    """
+    largest = dict.fromkeys((plan.logits, *plan.start.neurons), 1)
+    for node in plan.expanded:
+        operation = im[node.name]
+        for source, shape in zip(operation.inputs, operation.input_shapes, strict=True):
+            repeats = -(-operation.size // int(np.prod(shape)))
+            given = operation.size
+            if node.kind.move is not None:
+                given = largest.get(node.name, 0) * repeats
+            elif node.kind.reach == "element":
+                given = repeats
+            largest[source] = largest.get(source, 0) + given
+    return max(largest.values()) * batch < _EXACT
+
+
+class _AtZero:
+    """What both jobs share: the compiled walk, from samples.
+
+    Args:
+        im: The model.
+        plan: The walk.
+    """
+
+    def __init__(self, im: InstrumentedModel, plan: Plan) -> None:
+        self.captured = (im.input_operation,)
+        self._im = im
+        self._plan = plan
+        self._order = [im[node.name] for node in plan.expanded]
+        self._shapes = plan.shapes
+        self._means = {name: _SplitMean(plan.nodes[name].mean) for name in plan.captured}
+        self._walk = compiled_function(self._outputs)
+
+    def _outputs(self, x: Any) -> Any:
+        raise NotImplementedError
+
+    def _contributions(self, x: Any, on_sum: Callable[[Operation, Any, Any], None]) -> tuple:
+        """Walk a batch; return CONTRIB of the neurons (float32) and the logits.
+
+        `on_sum` is called with each weighted sum, sign(Δx), and g.
+        """
+        values = self._im.compute(x, self._plan.captured)
+
+        def delta_sign(name: str) -> Any:
+            return self._means[name].sign_of_delta(values[name])
+
+        def expand(operation: Operation, contribution: Any) -> Sequence[Any]:
+            kind = kind_of(operation)
+            if kind.move is not None:
+                return kind.at_zero(operation, contribution, (), values)
+            g = ops.sign(contribution) * delta_sign(operation.name)
+            signs = [delta_sign(source) for source in operation.inputs]
+            if kind.synapse_rule is not None:
+                on_sum(operation, signs[0], g)
+            return kind.at_zero(operation, g, signs, values)
+
+        logits = values[self._plan.logits]
+        return propagate(self._order, self._seed(logits), expand, self._shapes), logits
+
+    def _seed(self, logits: Any) -> dict[str, Any]:
+        if self._plan.start.predicted:
+            return {self._plan.logits: ops.one_hot(ops.argmax(logits, axis=-1), logits.shape[-1])}
+        one = self._plan.seed(np.zeros((1, *logits.shape[1:]), np.float32))
+        batch = ops.shape(logits)[0]
+        return {
+            name: ops.broadcast_to(seed.astype(np.float32), (batch, *seed.shape[1:]))
+            for name, seed in one.items()
+        }
+
+
+class SumAtZero(_AtZero):
+    """A job that sums the contributions of a batch of samples."""
+
+    def __call__(self, captured: Mapping[str, np.ndarray]) -> Totals:
+        """Return the totals of a batch of samples, the values of the input."""
+        (x,) = captured.values()
+        neurons, synapses = self._walk(ops.convert_to_tensor(x))
+        return Totals(_to_int(neurons), _to_int(synapses), len(x))
+
+    def _outputs(self, x: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        synapses: dict[str, Any] = {}
+
+        def collect(operation: Operation, signs: Any, g: Any) -> None:
+            _add(synapses, operation, kernel_gradient(operation, signs, g))
+
+        contributions, _ = self._contributions(x, collect)
+        return {name: ops.sum(c, axis=0) for name, c in contributions.items()}, synapses
+
+
+class RowsAtZero(_AtZero):
+    """A job that keeps the contributions of every sample of a batch.
+
+    Args:
+        im: The model.
+        plan: The walk.
+        layout: What is kept.
+    """
+
+    def __init__(self, im: InstrumentedModel, plan: Plan, layout: RowLayout) -> None:
+        super().__init__(im, plan)
+        self._layout = layout
+        self._weight_signs = {name: np.sign(im.kernels[name].matrix()) for name in layout.kernels}
+
+    def __call__(self, captured: Mapping[str, np.ndarray]) -> Rows:
+        """Return the rows of a batch of samples, the values of the input."""
+        (x,) = captured.values()
+        neurons, synapses, logits = self._walk(ops.convert_to_tensor(x))
+        kernels = self._plan.kernels
+        result = Contributions(
+            {name: _host(value) for name, value in neurons.items()},
+            {name: kernels[name].to_kernel(_host(value)) for name, value in synapses.items()},
+        )
+        return self._layout.rows(result, _host(logits))
+
+    def _outputs(self, x: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
+        synapses: dict[str, Any] = {}
+
+        def collect(operation: Operation, signs: Any, g: Any) -> None:
+            weight_signs = self._weight_signs.get(operation.params.name)
+            if weight_signs is not None:
+                _add(synapses, operation, sample_gradients(operation, signs, g) * weight_signs)
+
+        contributions, logits = self._contributions(x, collect)
+        kept = {name: c for name, c in contributions.items() if name in self._layout.operations}
+        return kept, synapses, logits
+
+
+class _SplitMean:
+    """A float64 mean as two float32 bounds: Δ > 0 above the one, Δ < 0 below the other.
+
+    So the sign of Δ = value − mean is found exactly without float64, which accelerators
+    lack: no float32 value lies strictly between the mean and its nearest float32.
+    """
+
+    def __init__(self, mean: np.ndarray) -> None:
+        nearest = mean.astype(np.float32)
+        exact = nearest.astype(np.float64)
+        below = np.nextafter(nearest, np.float32(-np.inf))
+        above = np.nextafter(nearest, np.float32(np.inf))
+        self._positive_above = np.where(exact > mean, below, nearest)
+        self._negative_below = np.where(exact < mean, above, nearest)
+
+    def sign_of_delta(self, value: Any) -> Any:
+        positive = ops.cast(value > self._positive_above, "float32")
+        return positive - ops.cast(value < self._negative_below, "float32")
+
+
+def _add(totals: dict[str, Any], operation: Operation, value: Any) -> None:
+    name = operation.params.name
+    totals[name] = totals[name] + value if name in totals else value
+
+
+def _to_int(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {name: _host(value).astype(np.int64) for name, value in tensors.items()}
+
+
+def _host(tensor: Any) -> np.ndarray:
+    """Return a tensor as an array, without a copy where the backend allows it."""
+    return ops.convert_to_numpy(tensor) if backend() == "torch" else np.asarray(tensor)
