@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf.deepbase.measures import Block, Measure, Scores
+from nnslicer_tf.engine import Job
 from nnslicer_tf.errors import InvalidArgumentError
 
 __all__ = ["Item", "ScoreJob", "Task"]
@@ -135,7 +136,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class ScoreJob:
+class ScoreJob(Job):
     """Summarise a block for all tasks that want it; runs in this process or on workers.
 
     Attributes:

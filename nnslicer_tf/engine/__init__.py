@@ -1,16 +1,6 @@
 """Where work runs, and where finished parts of it are kept: for all analyses."""
 
-from nnslicer_tf._lazy import lazy_exports
+import lazy_loader
 
-_MODULES = {
-    "nnslicer_tf.engine.engines": (
-        *("Engine", "AdaptiveEngine", "InProcessEngine", "SplittableJob", "ThreadEngine"),
-        "make_engine",
-    ),
-    "nnslicer_tf.engine.ray_engine": ("RayEngine",),
-    "nnslicer_tf.engine.store": ("Store",),
-}
-
-__all__ = [name for names in _MODULES.values() for name in names]
-
-__getattr__, __dir__ = lazy_exports(__name__, _MODULES)
+# Lazy: Ray is imported where it is used. `__init__.pyi` has the names.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

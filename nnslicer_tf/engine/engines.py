@@ -1,28 +1,21 @@
-"""Where batches are walked: in this process, on its threads, or there until Ray pays.
+"""Engines: where work runs, in this process, on its threads, or on Ray once it proves long.
 
-An engine maps a job over a stream of items and yields `(index, result)` as results
-come; the stream is read as fast as it is worked off, so memory is bounded.
+An engine maps a job over a stream of items and yields `(index, result)` as results come.
+The stream is read no faster than items are worked off, so memory is bounded.
 """
 
 import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-__all__ = [
-    "AdaptiveEngine",
-    "Engine",
-    "InProcessEngine",
-    "SplittableJob",
-    "ThreadEngine",
-    "make_engine",
-]
+__all__ = ["AdaptiveEngine", "Engine", "InProcessEngine", "Job", "ThreadEngine", "make_engine"]
 
 Item = tuple[int, Any]
-T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,40 +24,43 @@ _LOG = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 30.0
 
 
+class Job(ABC):
+    """What is done with every item. A job whose items consist of samples can be split."""
+
+    @abstractmethod
+    def __call__(self, item: Any) -> Any:
+        """Return the result of an item."""
+
+    def split(self, item: Any, parts: int) -> Sequence[Any]:
+        """Return at most `parts` items that hold the samples of one, in their order."""
+        return [item]
+
+    def join(self, results: Sequence[Any]) -> Any:
+        """Return the result of an item from those of its parts."""
+        (result,) = results
+        return result
+
+
 class Engine(Protocol):
     """Something that runs a job on many items."""
 
-    def map(self, job: Callable[[Any], T], items: Iterable[Item]) -> Iterator[tuple[int, T]]:
+    def map(self, job: Job, items: Iterable[Item]) -> Iterator[tuple[int, Any]]:
         """Yield `(index, job(item))` for every `(index, item)`, in any order."""
 
 
 class InProcessEngine:
     """Runs jobs one after the other in this process."""
 
-    def map(self, job: Callable[[Any], T], items: Iterable[Item]) -> Iterator[tuple[int, T]]:
+    def map(self, job: Job, items: Iterable[Item]) -> Iterator[tuple[int, Any]]:
         """Yield `(index, job(item))` in order."""
         for index, item in items:
             yield index, job(item)
 
 
-class SplittableJob(Protocol):
-    """A job whose items consist of samples, and whose results can be joined."""
-
-    def __call__(self, item: Any) -> Any:
-        """Return the result of an item."""
-
-    def split(self, item: Any, parts: int) -> list[Any]:
-        """Return at most so many items that hold the samples of one, in their order."""
-
-    def join(self, results: list[Any]) -> Any:
-        """Return the result of all parts of an item."""
-
-
 class ThreadEngine:
-    """Walks the samples of each batch on several threads of this process.
+    """Runs the parts of each item on several threads of this process.
 
-    The kernels run without Python's lock, so that threads keep the cores busy as far as the
-    work is theirs.
+    Compiled kernels hold no Python lock, so that threads keep the cores busy.
 
     Args:
         threads: How many.
@@ -73,7 +69,7 @@ class ThreadEngine:
     def __init__(self, threads: int) -> None:
         self._threads = threads
 
-    def map(self, job: SplittableJob, items: Iterable[Item]) -> Iterator[tuple[int, Any]]:
+    def map(self, job: Job, items: Iterable[Item]) -> Iterator[tuple[int, Any]]:
         """Yield `(index, job(item))` in order."""
         with ThreadPoolExecutor(self._threads) as pool:
             for index, item in items:
@@ -90,7 +86,7 @@ class AdaptiveEngine:
     def __init__(self, workers: int) -> None:
         self._workers = workers
 
-    def map(self, job: SplittableJob, items: Iterable[Item]) -> Iterator[tuple[int, Any]]:
+    def map(self, job: Job, items: Iterable[Item]) -> Iterator[tuple[int, Any]]:
         """Yield `(index, job(item))`, in order while in this process."""
         from nnslicer_tf.engine.ray_engine import RayEngine
 
@@ -99,9 +95,9 @@ class AdaptiveEngine:
         yield from ThreadEngine(self._workers).map(job, _until(end, stream))
         following = next(stream, None)
         if following is None:
-            _LOG.info("Slicing was too short for Ray workers and ran in this process.")
+            _LOG.info("The work was too short for Ray workers and ran in this process.")
             return
-        _LOG.info("Slicing goes on with %d Ray workers.", self._workers)
+        _LOG.info("The work goes on with %d Ray workers.", self._workers)
         yield from RayEngine(self._workers).map(job, itertools.chain([following], stream))
 
 

@@ -13,7 +13,7 @@ import keras
 from nnslicer_tf.instrument._trace import Call, Trace
 from nnslicer_tf.instrument.layers import layer_steps
 from nnslicer_tf.instrument.layers.registry import LayerCall
-from nnslicer_tf.instrument.operations import Operation, Step
+from nnslicer_tf.instrument.operations import Operation
 
 __all__ = [
     "CaptureModel",
@@ -205,7 +205,7 @@ def _add_call(graph: Graph, call: Call, inputs: tuple[str, ...]) -> str:
     layer = call.layer if is_layer else keras.layers.Identity()
     previous = inputs
     for step in steps:
-        sources = previous if step.sources is None else _named_sources(step, inputs, base)
+        sources = previous if step.sources is None else _named(step.sources, inputs, base)
         operation = Operation(
             name=base + step.suffix,
             kind=step.kind,
@@ -222,8 +222,9 @@ def _add_call(graph: Graph, call: Call, inputs: tuple[str, ...]) -> str:
     return previous[0]
 
 
-def _named_sources(step: Step, inputs: Sequence[str], base: str) -> tuple[str, ...]:
-    return tuple(inputs[s] if isinstance(s, int) else base + s for s in step.sources)
+def _named(sources: Sequence[int | str], inputs: Sequence[str], base: str) -> tuple[str, ...]:
+    """Return the operations that a step takes, given as `Step.sources` says."""
+    return tuple(inputs[s] if isinstance(s, int) else base + s for s in sources)
 
 
 def _input_operation(trace: Trace) -> Operation:

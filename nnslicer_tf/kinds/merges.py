@@ -138,8 +138,8 @@ class _AdditionLine:
 
     def __call__(self, *inputs: Curve) -> Curve:
         """Return the sum; tensors of other shapes are broadcast."""
-        inputs = [regrouped(x, shape) for x, shape in zip(inputs, self._shapes, strict=True)]
-        rows = CommonRows(inputs, self._taps)
+        curves = [regrouped(x, shape) for x, shape in zip(inputs, self._shapes, strict=True)]
+        rows = CommonRows(curves, self._taps)
         total = rows.gather(0, 0, len(rows))
         for i in range(1, len(inputs)):
             total = self._combine(total, rows.gather(i, 0, len(rows)))
@@ -157,8 +157,8 @@ class _ExtremeLine:
 
     def __call__(self, *inputs: Curve) -> Curve:
         """Return the maxima, with points where they pass to another tensor."""
-        inputs = [regrouped(x, shape) for x, shape in zip(inputs, self._shapes, strict=True)]
-        rows = CommonRows(inputs, self._taps)
+        curves = [regrouped(x, shape) for x, shape in zip(inputs, self._shapes, strict=True)]
+        rows = CommonRows(curves, self._taps)
         size = (len(rows), self._channels)
         parts = [self._sign * np.broadcast_to(c.values, size) for c in rows.gathered()]
         window = Curve(rows.lines, rows.start, rows.ratio, np.hstack(parts))

@@ -74,7 +74,7 @@ def _move(node: Node, contribution: np.ndarray) -> list[np.ndarray]:
         if links.one_to_one:
             to_input[:, links.sources] = moved[:, links.targets]
         else:
-            np.add.at(to_input, (slice(None), links.sources), moved[:, links.targets])
+            np.add.at(to_input.T, links.sources, moved[:, links.targets].T)
         received.append(to_input.reshape(batch, *links.shape))
     return received
 
@@ -129,9 +129,9 @@ class RoutingLine:
         """Return the moved values."""
         if self._taps is None and not self._joins_channels:
             return self._move_values(inputs)
-        inputs = [regrouped(x, shape) for x, shape in zip(inputs, self._shapes, strict=True)]
+        curves = [regrouped(x, shape) for x, shape in zip(inputs, self._shapes, strict=True)]
         same = np.arange(len(self._source), dtype=np.int32)[:, None]
-        rows = CommonRows(inputs, self._taps or [same] * len(inputs))
+        rows = CommonRows(curves, self._taps or [same] * len(curves))
         parts = [curve.values for curve in rows.gathered()]
         values = np.hstack(parts) if self._joins_channels else sum(parts[1:], start=parts[0])
         return Curve(rows.lines, rows.start, rows.ratio, values)

@@ -25,7 +25,7 @@ _SUMS = "sums"
 
 def digest(batch: np.ndarray) -> str:
     """Return a hash of a batch of data."""
-    return hashlib.blake2b(np.ascontiguousarray(batch), digest_size=16).hexdigest()
+    return hashlib.blake2b(np.ascontiguousarray(batch).data, digest_size=16).hexdigest()
 
 
 class Collector(ABC):
@@ -115,9 +115,9 @@ class RowCollector(Collector):
         super().__init__()
         self._store = store
         self._rows: dict[int, Rows] = {}
-        for key in [] if store is None else store.keys():
-            header = store.header(key)
-            self.digests[header["index"]] = header["digest"]
+        if store is not None:
+            for header in map(store.header, store.keys()):
+                self.digests[header["index"]] = header["digest"]
 
     def add(self, index: int, batch_digest: str, result: Rows) -> None:
         """Keep the result of a batch."""

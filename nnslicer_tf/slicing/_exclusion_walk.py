@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.kinds import Neurons, Node
 from nnslicer_tf.slicing._plan import Plan
@@ -59,18 +60,18 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
     return Contributions(propagate(plan.expanded, seed, expand, plan.shapes), synapses)
 
 
-class _ByExclusion:
+class _ByExclusion(Job):
     """What both jobs share: they take captured values, and a batch may be walked in parts."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self.captured = plan.captured
 
-    def split(self, captured: Captured, parts: int) -> list[Captured]:
+    def split(self, item: Captured, parts: int) -> list[Captured]:
         """Return at most so many smaller batches, none of them empty."""
-        length = len(captured[self._plan.logits])
+        length = len(item[self._plan.logits])
         bounds = np.linspace(0, length, min(parts, length) + 1).astype(int)
-        return [_part(captured, start, end) for start, end in itertools.pairwise(bounds)]
+        return [_part(item, start, end) for start, end in itertools.pairwise(bounds)]
 
 
 class SumByExclusion(_ByExclusion):

@@ -14,6 +14,7 @@ import numpy as np
 from keras import ops
 from keras.config import backend
 
+from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.backward import propagate
@@ -55,7 +56,7 @@ def counts_are_exact(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
     return max(largest.values()) * batch < _EXACT
 
 
-class _AtZero:
+class _AtZero(Job):
     """What both jobs share: the compiled walk, from samples.
 
     Args:
@@ -87,13 +88,15 @@ class _AtZero:
 
         def expand(operation: Operation, contribution: Any) -> Sequence[Any]:
             kind = kind_of(operation)
+            rule = kind.at_zero
+            assert rule is not None, operation.name  # `applies` says so
             if kind.move is not None:
-                return kind.at_zero(operation, contribution, (), values)
+                return rule(operation, contribution, (), values)
             g = ops.sign(contribution) * delta_sign(operation.name)
             signs = [delta_sign(source) for source in operation.inputs]
             if kind.synapse_rule is not None:
                 on_sum(operation, signs[0], g)
-            return kind.at_zero(operation, g, signs, values)
+            return rule(operation, g, signs, values)
 
         logits = values[self._plan.logits]
         return propagate(self._order, self._seed(logits), expand, self._shapes), logits

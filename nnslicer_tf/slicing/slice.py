@@ -86,7 +86,7 @@ class Slice(ShownAsTable):
         """Return a table of the slice: neurons and synapses kept, per operation."""
         kernels = {self._operation_of(kernel): kernel for kernel in self.synapses}
         rows = [
-            (name, *_counts(values), *_counts(self.synapses.get(kernels.get(name))))
+            (name, *_counts(values), *_counts(self.synapses.get(kernels.get(name, ""))))
             for name, values in self.neurons.items()
         ]
         rows.append(("total", *_totals(self.neurons), *_totals(self.synapses)))
@@ -152,7 +152,7 @@ class Slice(ShownAsTable):
             and _equal(self.synapses, other.synapses)
         )
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # equal slices may change
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the slice to an .npz file, replacing it only when all is written."""

@@ -203,12 +203,11 @@ class Slicer:
         kept = None if layout is None else (tuple(layout.kernels), tuple(layout.operations))
         key = (id(plan), kept)
         if key not in self._work:
-            if layout is None:
-                zero_job = SumAtZero(self.im, plan)
-            else:
-                size = int(np.clip(_BATCH_BYTES // (4 * max(layout.synapses, 1)), 1, size))
-                zero_job = RowsAtZero(self.im, plan, layout)
-            self._work[key] = _Work(zero_job, InProcessEngine(), size)
+            self._work[key] = _Work(
+                SumAtZero(self.im, plan) if layout is None else RowsAtZero(self.im, plan, layout),
+                InProcessEngine(),
+                size if layout is None else _row_batch_size(layout, size),
+            )
         return self._work[key]
 
     def _run(self, work: _Work, samples: Samples, collector: Collector) -> None:
@@ -269,6 +268,11 @@ class Slicer:
         }
 
 
+def _row_batch_size(layout: RowLayout, size: int) -> int:
+    """Return how many samples' dense rows fit into memory at a time, at most `size`."""
+    return int(np.clip(_BATCH_BYTES // (4 * max(layout.synapses, 1)), 1, size))
+
+
 def _check_theta(theta: float) -> None:
     try:
         valid = math.isfinite(theta) and theta >= 0
@@ -292,7 +296,7 @@ def _profile_digest(profile: Profile) -> str:
     total = hashlib.blake2b(digest_size=16)
     for name, mean in profile.means.items():
         total.update(name.encode())
-        total.update(np.ascontiguousarray(mean))
+        total.update(np.ascontiguousarray(mean).data)
     return total.hexdigest()
 
 

@@ -1,0 +1,14 @@
+from .engines import AdaptiveEngine, Engine, InProcessEngine, Job, ThreadEngine, make_engine
+from .ray_engine import RayEngine
+from .store import Store
+
+__all__ = [
+    "AdaptiveEngine",
+    "Engine",
+    "InProcessEngine",
+    "Job",
+    "RayEngine",
+    "Store",
+    "ThreadEngine",
+    "make_engine",
+]

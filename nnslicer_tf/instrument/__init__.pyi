@@ -1,0 +1,27 @@
+from .copies import copy_model
+from .data import Samples, batches, check_array, check_batch_size, count_samples
+from .graph import Graph
+from .layers import register_layer
+from .model import Activations, InstrumentedModel
+from .operations import KINDS, Affine, Elementwise, KernelLayout, Operation, Pooling, Step, Synapses
+
+__all__ = [
+    "KINDS",
+    "Activations",
+    "Affine",
+    "Elementwise",
+    "Graph",
+    "InstrumentedModel",
+    "KernelLayout",
+    "Operation",
+    "Pooling",
+    "Samples",
+    "Step",
+    "Synapses",
+    "batches",
+    "check_array",
+    "check_batch_size",
+    "copy_model",
+    "count_samples",
+    "register_layer",
+]

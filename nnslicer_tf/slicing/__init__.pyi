@@ -1,0 +1,17 @@
+from .criterion import Criterion
+from .profile import Profile
+from .rules import Neurons, Rule, register_rule
+from .slice import Slice
+from .slice_set import SliceSet
+from .slicer import Slicer
+
+__all__ = [
+    "Criterion",
+    "Neurons",
+    "Profile",
+    "Rule",
+    "Slice",
+    "SliceSet",
+    "Slicer",
+    "register_rule",
+]
