@@ -8,8 +8,11 @@ from nnslicer_tf._lazy import lazy_exports
 
 _MODULES = {
     "nnslicer_tf.detection._detector": ("Detector",),
+    "nnslicer_tf.detection.effective_path": ("EffectivePath",),
     "nnslicer_tf.detection.evaluation": ("evaluate",),
+    "nnslicer_tf.detection.feature_map": ("FeatureMap",),
     "nnslicer_tf.detection.slice_detector": ("PRESETS", "SliceDetector"),
+    "nnslicer_tf.detection.trivial": ("FlagEverything", "LogitMargin"),
 }
 _SUBPACKAGES = ("attacks", "evaluation")
 

@@ -6,8 +6,8 @@ convolutions put out. Cost: a forward pass; memory: a float32 a feature and inpu
 
 import numpy as np
 
-from nnslicer_tf.baselines._vector_detector import VectorDetector
 from nnslicer_tf.detection._slices import convolutions
+from nnslicer_tf.detection.vector_detector import VectorDetector
 from nnslicer_tf.instrument import InstrumentedModel
 
 __all__ = ["FeatureMap"]
