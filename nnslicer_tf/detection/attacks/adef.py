@@ -14,7 +14,7 @@ import numpy as np
 from foolbox.distances import linf
 from scipy.ndimage import gaussian_filter
 
-from nnslicer_tf.detection.attacks._array_attack import ArrayAttack, Query
+from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
 
 __all__ = ["ADefAttack"]

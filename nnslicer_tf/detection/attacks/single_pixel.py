@@ -10,7 +10,7 @@ import numpy as np
 from foolbox.distances import l0
 
 from nnslicer_tf._random import as_generator
-from nnslicer_tf.detection.attacks._array_attack import ArrayAttack, Query
+from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
 
 __all__ = ["SinglePixelAttack"]
