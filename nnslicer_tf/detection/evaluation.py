@@ -27,8 +27,8 @@ def evaluate(
     """Return one row for each attack.
 
     Args:
-        detector: a fitted detector.
-        attacks: name → (originals, adversarial inputs), both (N, *input_shape) with
+        detector: A fitted detector.
+        attacks: Name → (originals, adversarial inputs), both (N, *input_shape) with
             N ≥ 1: the successful examples alone.
 
     Returns:

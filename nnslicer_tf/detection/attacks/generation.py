@@ -41,7 +41,7 @@ class AdversarialExamples(ShownAsTable):
     """What an attack made of some inputs.
 
     Attributes:
-        attack: the attack with its parameters.
+        attack: The attack with its parameters.
         x: (N, height, width, channels) float32 in [0, 1], the attacked inputs; where the
             attack failed, its last attempt or the input itself.
         success: (N,) bool: the model was right on the input and is wrong on `x`.
@@ -82,18 +82,18 @@ def generate(
     """Attack inputs that the model classifies correctly; leave the others alone.
 
     Args:
-        model: a Keras model that ends in logits or a softmax (N, classes).
-        attack: a name of `ATTACKS`, or an `AttackSpec`.
+        model: A Keras model that ends in logits or a softmax (N, classes).
+        attack: A name of `ATTACKS`, or an `AttackSpec`.
         x: (N, height, width, channels), values in [0, 1].
         y: (N,) integer classes.
-        normalise: the normalisation that `model` was trained with, where it takes other
+        normalise: The normalisation that `model` was trained with, where it takes other
             values than [0, 1] (`datasets.normalisation("cifar10", "standard")`); attacks
             work in [0, 1], the normalisation becomes part of the attacked model.
-        rng: the seed; every batch's random numbers depend on it and on the batch alone.
-        cache: a folder; finished batches are kept there by attack, parameters, model,
+        rng: The seed; every batch's random numbers depend on it and on the batch alone.
+        cache: A folder; finished batches are kept there by attack, parameters, model,
             data and seed, and are not made again.
-        batch_size: inputs that are attacked together.
-        progress: show a progress bar.
+        batch_size: Inputs that are attacked together.
+        progress: Show a progress bar.
 
     Raises:
         InvalidArgumentError: for an unknown attack, data outside [0, 1], outputs that

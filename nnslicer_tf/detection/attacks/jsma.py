@@ -24,7 +24,7 @@ class JSMAAttack(ArrayAttack):
     """JSMA, towards the class that the model holds second most likely.
 
     Args:
-        share: the largest share of an image's values that may change, in (0, 1].
+        share: The largest share of an image's values that may change, in (0, 1].
     """
 
     distance = l0

@@ -20,8 +20,8 @@ class SinglePixelAttack(ArrayAttack):
     """Try pixels in random order until one changes the prediction.
 
     Args:
-        max_pixels: how many pixels of an image are tried.
-        rng: the order of the pixels.
+        max_pixels: How many pixels of an image are tried.
+        rng: The order of the pixels.
     """
 
     distance = l0
