@@ -56,8 +56,6 @@ class Detector(BaseEstimator):
 
     #: Name of the constructor's first argument.
     source: ClassVar[str] = "im"
-    #: A threshold that the rule itself sets; None: it is set by the false-positive rate.
-    fixed_threshold: ClassVar[float | None] = None
 
     im: InstrumentedModel = field(init=False)
     false_positive_rate: float = 0.05
@@ -66,6 +64,11 @@ class Detector(BaseEstimator):
 
     threshold_: float = field(init=False)
     normal_scores_: np.ndarray = field(init=False)
+
+    @property
+    def fixed_threshold(self) -> float | None:
+        """A threshold that the rule itself sets; None: the false-positive rate sets it."""
+        return None
 
     @abstractmethod
     def learn(self, evidence: Evidence, rng: np.random.Generator) -> None:
@@ -112,16 +115,15 @@ class Detector(BaseEstimator):
         x = x if y is None else x[_labels(y, len(x)) == 0]
         rng = as_generator(self.rng)
         learned, held = self._split(len(x), rng)
-        if self.fixed_threshold is None:
+        fixed = self.fixed_threshold
+        if fixed is None:
             threshold_at(np.zeros(len(held)), rate)  # refuse too few before the work
         evidence = self.evidence(x)
         check_logits(evidence.logits)
         _check_classes(evidence, learned)
         self.learn(evidence.rows(learned), rng)
         self.normal_scores_ = np.sort(self.anomaly_scores(evidence.rows(held)))
-        self.threshold_ = self.fixed_threshold
-        if self.fixed_threshold is None:
-            self.threshold_ = threshold_at(self.normal_scores_, rate)
+        self.threshold_ = threshold_at(self.normal_scores_, rate) if fixed is None else fixed
         return self
 
     def score_samples(self, X: np.ndarray) -> np.ndarray:

@@ -115,7 +115,7 @@ def _unusual(name: str, statistics: Callable[[Evidence], np.ndarray]) -> Vote:
     return Vote(name, Features(statistics), ClassDistance())
 
 
-def _spread(items: Sequence[str], count: int) -> list[str]:
+def _spread(items: list[str], count: int) -> list[str]:
     """Return at most `count` items, evenly spread, the first and the last among them."""
     chosen = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int)
     return [items[i] for i in chosen]

@@ -30,6 +30,8 @@ class Scorer(ABC):
 
     #: Names of the attributes that `fit` sets; without any, there is nothing to fit.
     names: ClassVar[tuple[str, ...]] = ()
+    #: Above it a score means adversarial by itself; None: normal inputs' scores tell.
+    threshold: ClassVar[float | None] = None
 
     def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
         """Learn from normal inputs; nothing, unless a subclass does.
@@ -79,6 +81,7 @@ class TreeDisagreement(Scorer):
     """
 
     names = ("feature", "cut", "left", "right", "label")
+    threshold = 0.5
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed

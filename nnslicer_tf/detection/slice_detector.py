@@ -75,14 +75,9 @@ class SliceDetector(VotingDetector):
     slicer_: Slicer = field(init=False)
 
     @property
-    def im(self) -> InstrumentedModel:
+    def im(self) -> InstrumentedModel:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The watched model."""
         return self.slicer.im
-
-    @property
-    def fixed_threshold(self) -> float | None:
-        """Disagreement is 0 or 1; the other presets have no threshold of their own."""
-        return 0.5 if self.preset == "paper" else None
 
     def fit(self, X: np.ndarray, y: ArrayLike | None = None) -> Self:
         """Learn what is normal; see `Detector.fit`."""

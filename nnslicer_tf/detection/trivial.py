@@ -1,7 +1,6 @@
 """What any detector must beat: flagging everything, and the model's own logit margin."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -32,7 +31,10 @@ class FlagEverything(_Trivial):
     It takes what all detectors take, and uses none of it.
     """
 
-    fixed_threshold: ClassVar[float | None] = 0.5
+    @property
+    def fixed_threshold(self) -> float | None:
+        """A threshold that all scores exceed."""
+        return 0.5
 
     def anomaly_scores(self, evidence: Evidence) -> np.ndarray:
         """Return ones; see `Detector.anomaly_scores`."""

@@ -40,11 +40,6 @@ class VectorDetector(VotingDetector):
     def width(self) -> int:
         """Return the length of the whole feature vector."""
 
-    @property
-    def fixed_threshold(self) -> float | None:
-        """Disagreement is 0 or 1; the margin has no threshold of its own."""
-        return 0.5 if self.preset == "paper" else None
-
     def votes(self) -> list[Vote]:
         """Return the one vote; see `VotingDetector.votes`."""
         features = DrawnColumns(

@@ -150,6 +150,12 @@ class VotingDetector(Detector):
     def votes(self) -> list[Vote]:
         """Return new votes, with names of their own, that are not fitted."""
 
+    @property
+    def fixed_threshold(self) -> float | None:
+        """The threshold of the scorer, if there is but one vote, and it has one."""
+        votes = self.votes()
+        return votes[0].scorer.threshold if len(votes) == 1 else None
+
     def check_parameters(self) -> None:
         """Refuse a penalty that is not positive."""
         if not self.alpha > 0:

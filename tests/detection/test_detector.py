@@ -1,5 +1,6 @@
 """Detectors on a real model: thresholds, p-values, presets, scikit-learn's contract, errors."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import keras
@@ -22,6 +23,7 @@ from nnslicer_tf.baselines import EffectivePath, FeatureMap, FlagEverything, Log
 from nnslicer_tf.detection import (
     PRESETS,
     ClassDistance,
+    Detector,
     Evidence,
     Features,
     Identity,
@@ -302,6 +304,38 @@ def test_the_votes_of_views_texture_and_spectrum_are_added_to_the_fused_ones(fit
     evidence = Evidence(slicer.im, x)
     votes = [-np.log(p_values(v.score(evidence), stable.reference_[v.name])) for v in added]
     np.testing.assert_allclose(stable.score_samples(x), fused.score_samples(x) + sum(votes))
+
+
+@dataclass(eq=False, repr=False)
+class Bright(Detector):
+    """A detector of one's own: how far the mean value is from that of normal inputs."""
+
+    im: nns.InstrumentedModel
+    power: float = 1.0
+
+    def learn(self, evidence, rng):
+        self.mean = evidence.x.mean(dtype=np.float64)
+
+    def anomaly_scores(self, evidence):
+        return np.abs(evidence.x.mean(axis=(1, 2, 3), dtype=np.float64) - self.mean) ** self.power
+
+    def state(self):
+        return {"mean": np.array(self.mean)}
+
+    def restore(self, state):
+        self.mean = float(state["mean"])
+
+
+def test_a_detector_of_ones_own(slicer, normal, tmp_path):
+    detector = Bright(slicer.im, power=2.0, false_positive_rate=0.1, held_out=0.5, rng=3)
+    assert clone(detector).get_params() == detector.get_params()
+    detector.fit(normal)
+    assert 0.05 < np.mean(detector.normal_scores_ > detector.threshold_) <= 0.1
+    assert len(detector.normal_scores_) == len(normal) - round(len(normal) * 0.5)
+    assert detector.predict(np.ones_like(normal[:3])).tolist() == [1, 1, 1]
+    detector.save(tmp_path / "bright.npz")
+    loaded = Bright.load(tmp_path / "bright.npz", slicer.im)
+    assert np.array_equal(loaded.decision_function(normal), detector.decision_function(normal))
 
 
 def test_a_preset_of_ones_own(slicer, normal, fgsm, monkeypatch):
