@@ -47,24 +47,18 @@ _QUICK_ATTACKS = (
     *("FGSM_2", "FGSM_4", "FGSM_8", "DeepFoolLinf", "DeepFoolL2"),
     *("RPGD_2", "RPGD_4", "RPGD_8", "Spatial", "GaussianBlur"),
 )
-# Method → how a detector is made of a slicer, θ and the arguments that all detectors take.
+# Method → how a detector is made of a slicer and the arguments that all detectors take.
 _METHODS: dict[str, Callable[..., Detector]] = {
-    "paper": lambda slicer, theta, **common: SliceDetector(slicer, "paper", theta=theta, **common),
-    "margin": lambda slicer, theta, **common: SliceDetector(
-        slicer, "margin", theta=theta, **common
-    ),
-    "fused": lambda slicer, theta, **common: SliceDetector(slicer, "fused", theta=theta, **common),
-    "stable": lambda slicer, theta, **common: SliceDetector(
-        slicer, "stable", theta=theta, **common
-    ),
-    "FeatureMap": lambda slicer, theta, **common: FeatureMap(slicer.im, **common),
-    "FeatureMap margin": lambda slicer, theta, **common: FeatureMap(slicer.im, "margin", **common),
-    "EffectivePath": lambda slicer, theta, **common: EffectivePath(slicer.im, **common),
-    "EffectivePath margin": lambda slicer, theta, **common: EffectivePath(
-        slicer.im, "margin", **common
-    ),
-    "logit margin": lambda slicer, theta, **common: LogitMargin(slicer.im, **common),
-    "flag everything": lambda slicer, theta, **common: FlagEverything(slicer.im, **common),
+    "paper": lambda slicer, **common: SliceDetector(slicer, "paper", **common),
+    "margin": lambda slicer, **common: SliceDetector(slicer, "margin", **common),
+    "fused": lambda slicer, **common: SliceDetector(slicer, "fused", **common),
+    "stable": lambda slicer, **common: SliceDetector(slicer, "stable", **common),
+    "FeatureMap": lambda slicer, **common: FeatureMap(slicer.im, **common),
+    "FeatureMap margin": lambda slicer, **common: FeatureMap(slicer.im, "margin", **common),
+    "EffectivePath": lambda slicer, **common: EffectivePath(slicer.im, **common),
+    "EffectivePath margin": lambda slicer, **common: EffectivePath(slicer.im, "margin", **common),
+    "logit margin": lambda slicer, **common: LogitMargin(slicer.im, **common),
+    "flag everything": lambda slicer, **common: FlagEverything(slicer.im, **common),
 }
 # The method whose role in the paper each of ours has.
 _PAPER = {"FeatureMap": "FeatureMap", "EffectivePath": "EffectivePath"}
@@ -123,7 +117,7 @@ def main(
             )
 
     im = nns.InstrumentedModel(network)
-    slicer = nns.Slicer(im, nns.Profile.from_data(im, normal))
+    slicer = nns.Slicer(im, nns.Profile.from_data(im, normal), theta)
     asked = {
         "model": im.fingerprint,
         "sizes": [len(normal), skip, images],
@@ -134,7 +128,7 @@ def main(
     for name, make in chosen.items():
         kept = _rows_file(work, name, asked)
         if not kept.exists():
-            detector = make(slicer, theta, false_positive_rate=false_positive_rate, rng=seed)
+            detector = make(slicer, false_positive_rate=false_positive_rate, rng=seed)
             with atomic_path(kept) as path:
                 evaluate(detector.fit(normal), pairs).to_csv(path, index=False)
         rows = pd.read_csv(kept)

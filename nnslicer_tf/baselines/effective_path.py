@@ -22,7 +22,6 @@ import scipy.sparse as sp
 
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
-from nnslicer_tf.baselines._vector_detector import VectorDetector
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.backward import propagate
@@ -30,7 +29,7 @@ from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.kinds.kind import PathRule
 from nnslicer_tf.kinds.weighted_sum import path_through
 
-__all__ = ["EffectivePath", "effective_paths"]
+__all__ = ["check_share", "effective_paths"]
 
 _BATCH = 128
 
@@ -62,7 +61,7 @@ def effective_paths(
         UnsupportedLayerError: for an operation of a kind without a rule here.
         InputShapeError, NonFiniteActivationError: for bad data.
     """
-    walk = _Walk(im, _checked_theta(theta))
+    walk = _Walk(im, check_share(theta))
     chosen = list(im.kernels) if kernels is None else list(kernels)
     for name in chosen:
         check_name("kernel", name, im.kernels)
@@ -153,66 +152,15 @@ def _rule(operation: Operation) -> PathRule:
     return build(operation)
 
 
-def _checked_theta(theta: float) -> float:
+def check_share(theta: float) -> float:
+    """Return θ, the share of a neuron's value that its contributors must reach.
+
+    Raises:
+        InvalidArgumentError: if it is not above 0 and at most 1.
+    """
     if isinstance(theta, bool) or not isinstance(theta, (int, float)) or not 0 < theta <= 1:
         raise InvalidArgumentError(
             f"theta is the share of a neuron's value to reach, above 0 and at most 1. "
             f"Received: {theta!r}"
         )
     return float(theta)
-
-
-class EffectivePath(VectorDetector):
-    """Flags inputs whose effective path does not fit the model's prediction.
-
-    Args:
-        im: the watched model.
-        preset: `"paper"` (decision tree, F ≠ M) or `"margin"` (ridge regression with a
-            threshold), as of `SliceDetector`.
-        theta: the share θ of a neuron's value that its contributors must reach.
-        max_features: of models with more synapses, so many are drawn at random.
-        alpha: penalty of the ridge regression.
-        false_positive_rate: share of normal inputs that `"margin"` may flag.
-        held_out: share of the normal inputs that sets the threshold.
-        rng: draws the held-out inputs and the synapses.
-        progress: show a progress bar.
-    """
-
-    def __init__(
-        self,
-        im: InstrumentedModel,
-        preset: str = "paper",
-        *,
-        theta: float = 0.5,
-        max_features: int = 16_384,
-        alpha: float = 1e3,
-        false_positive_rate: float = 0.05,
-        held_out: float = 0.25,
-        rng: int | np.random.Generator = 0,
-        progress: bool = True,
-    ) -> None:
-        self.im = im
-        self.preset = preset
-        self.theta = theta
-        self.max_features = max_features
-        self.alpha = alpha
-        self.false_positive_rate = false_positive_rate
-        self.held_out = held_out
-        self.rng = rng
-        self.progress = progress
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        _checked_theta(self.theta)
-
-    def _width(self) -> int:
-        return sum(kernel.size for kernel in self.im.kernels.values())
-
-    def _vectors(self, x: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        parts = [
-            effective_paths(self.im, x[i : i + 512], self.theta, progress=False)[
-                :, columns
-            ].toarray()
-            for i in track(range(0, len(x), 512), "Effective paths", progress=self.progress)
-        ]
-        return np.concatenate(parts).astype(np.float32)

@@ -3,7 +3,7 @@
 For each attack the examples that mislead the model and the normal inputs that they were
 made from are shown to the detector, so normal and adversarial inputs are equally many and
 flagging everything has an F1 of 2/3. Attacks share most of their originals: each distinct
-input is judged once.
+input is scored once.
 """
 
 import hashlib
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf.detection._detector import Detector
-from nnslicer_tf.detection._thresholds import threshold_at
+from nnslicer_tf.detection.calibration import threshold_at
+from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.errors import InvalidArgumentError
 
 __all__ = ["average", "evaluate"]
@@ -27,8 +27,8 @@ def evaluate(
     """Return one row for each attack.
 
     Args:
-        detector: a fitted detector.
-        attacks: name → (originals, adversarial inputs), both (N, *input_shape) with
+        detector: A fitted detector.
+        attacks: Name → (originals, adversarial inputs), both (N, *input_shape) with
             N ≥ 1: the successful examples alone.
 
     Returns:
@@ -62,7 +62,7 @@ def average(table: pd.DataFrame) -> pd.Series:
 
 
 def _scores(detector: Detector, x: np.ndarray, known: dict[bytes, float]) -> np.ndarray:
-    """Return the suspicion of each input; `known` has those of earlier ones, and takes new ones."""
+    """Return the anomaly scores; `known` has those of earlier inputs, and takes new ones."""
     names = [hashlib.blake2b(sample.tobytes(), digest_size=16).digest() for sample in x]
     new = {name: i for i, name in enumerate(names) if name not in known}
     if new:

@@ -3,12 +3,12 @@
 Each input is sliced for C = (ξ, M(ξ)); F learns from normal inputs which slice belongs to
 which class; an input whose slice does not fit the model's prediction is flagged.
 
-Presets, the ways to judge:
+Presets, the ways to score an input:
 
 - `"paper"`: a decision tree F on the synapses of all kernels; flag if F(slice) ≠ M(ξ).
 - `"margin"`: ridge regression F on the synapses of the convolutions; flag if F's margin
   for M(ξ) is lower than that of most normal inputs: the paper's rule with a reject option.
-- `"fused"`: three suspicions whose p-values among normal inputs are multiplied: the
+- `"fused"`: three anomaly scores whose p-values among normal inputs are multiplied: the
   Mahalanobis distance of the last convolution's slice to those of its class; the ridge
   margins of the local slices of up to five convolutions, which do not depend on the
   prediction; and the model's own logit margin, unusually small or unusually large.
@@ -21,115 +21,123 @@ Presets, the ways to judge:
 Limits: the synapses near the output reveal the prediction, F copies it from there and then
 flags nothing; an attacker who knows the detector has not been considered. Cost: slicing,
 about three passes of the model at θ = 0, far more at θ > 0; memory: a float32 for each
-synapse that is taken and each input.
+synapse that a vote takes and each input.
 """
 
 import hashlib
-from typing import Any
+import warnings
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from nnslicer_tf._checks import check_count
 from nnslicer_tf._names import check_name
-from nnslicer_tf.detection import _presets
-from nnslicer_tf.detection._detector import Detector
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.detection.evidence import Evidence
+from nnslicer_tf.detection.presets import PRESETS
+from nnslicer_tf.detection.votes import Vote, VotingDetector
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Slicer
 
-__all__ = ["PRESETS", "SliceDetector"]
-
-PRESETS = tuple(_presets.JUDGES)
+__all__ = ["SliceDetector"]
 
 
-class SliceDetector(Detector):
+@dataclass(eq=False, repr=False)
+class SliceDetector(VotingDetector):
     """Flags inputs whose slice does not fit the model's prediction.
 
+    It takes what `VotingDetector` and `Detector` take, and:
+
     Args:
-        slicer: slices of the watched model; where its own θ is another, one like it is made.
-        preset: `"paper"`, `"margin"`, `"fused"` or `"stable"`, see this module.
-        theta: threshold θ of the slices.
-        kernels: names of the kernels whose synapses are taken, for `"fused"` and
+        slicer: Makes the slices of the watched model. At θ = 0 it is fastest, and the presets
+            were developed there.
+        preset: A name of `PRESETS`: `"paper"`, `"margin"`, `"fused"` or `"stable"`, see this
+            module.
+        theta: Deprecated, give a slicer with that θ. None: the slicer's.
+        kernels: Names of the kernels whose synapses are taken, for `"fused"` and
             `"stable"` of its convolutions; None: those of the preset.
-        max_synapses: of a kernel with more synapses, so many are drawn at random.
-        alpha: penalty of the ridge regressions.
-        false_positive_rate: share of normal inputs that may be flagged; `"paper"` has a
-            rule of its own and takes no notice.
-        held_out: share of the normal inputs that sets the threshold.
-        rng: draws the held-out inputs and the synapses.
+        max_synapses: Of a kernel with more synapses, so many are drawn at random.
+
+    Attributes:
+        slicer_: The slicer that the fitted detector uses.
     """
 
-    source = "slicer"
+    source: ClassVar[str] = "slicer"
 
-    def __init__(
-        self,
-        slicer: Slicer,
-        preset: str = "margin",
-        *,
-        theta: float = 0.0,
-        kernels: tuple[str, ...] | None = None,
-        max_synapses: int = 4096,
-        alpha: float = 1e3,
-        false_positive_rate: float = 0.05,
-        held_out: float = 0.25,
-        rng: int | np.random.Generator = 0,
-    ) -> None:
-        self.slicer = slicer
-        self.preset = preset
-        self.theta = theta
-        self.kernels = kernels
-        self.max_synapses = max_synapses
-        self.alpha = alpha
-        self.false_positive_rate = false_positive_rate
-        self.held_out = held_out
-        self.rng = rng
+    slicer: Slicer
+    preset: str = "margin"
+    _: KW_ONLY
+    theta: float | None = None
+    kernels: tuple[str, ...] | None = None
+    max_synapses: int = 4096
+
+    slicer_: Slicer = field(init=False)
 
     @property
-    def im(self) -> InstrumentedModel:
+    def im(self) -> InstrumentedModel:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The watched model."""
         return self.slicer.im
 
-    @property
-    def fixed_threshold(self) -> float | None:
-        """Disagreement is 0 or 1; the other presets have no threshold of their own."""
-        return 0.5 if self.preset == "paper" else None
-
-    def _learn(self, x: np.ndarray, rng: np.random.Generator) -> None:
-        self._judge = self._new_judge()
-        self._judge.learn(x, rng)
-
-    def _suspicion(self, x: np.ndarray) -> np.ndarray:
-        return self._judge(x)
-
-    def _state(self) -> dict[str, np.ndarray]:
-        return self._judge.arrays()
-
-    def _restore(self, state: dict[str, np.ndarray]) -> None:
-        self._check_parameters()
-        self._judge = self._new_judge()
-        self._judge.restore(state)
-
-    def _new_judge(self) -> Any:
-        slicer = self.slicer
-        if slicer.theta != self.theta:
-            slicer = Slicer(
-                *(slicer.im, slicer.profile, self.theta, slicer.granularity),
-                *(slicer.workers, slicer.ray_address, slicer.progress),
+    def fit(self, X: np.ndarray, y: ArrayLike | None = None) -> Self:
+        """Learn what is normal; see `Detector.fit`."""
+        self.slicer_ = self.slicer
+        if self.theta is not None:
+            warnings.warn(
+                "theta of SliceDetector is deprecated: give a Slicer with that theta.",
+                DeprecationWarning,
+                stacklevel=2,
             )
-        return _presets.JUDGES[self.preset](slicer, self.kernels, self.max_synapses, self.alpha)
+            self.slicer_ = _at_theta(self.slicer, self.theta)
+        return super().fit(X, y)
 
-    def _identity(self) -> str:
+    def votes(self) -> list[Vote]:
+        """Return the votes of the preset; see `VotingDetector.votes`."""
+        return PRESETS[self.preset](self.im, self.kernels, self.max_synapses, self.alpha)
+
+    def evidence(self, x: np.ndarray) -> Evidence:
+        """Return the evidence of inputs, slices included; see `Detector.evidence`."""
+        return Evidence(self.im, x, self.slicer_)
+
+    def identity(self) -> str:
+        """Return a hash of model and profile; see `Detector.identity`."""
         total = hashlib.sha256(self.im.fingerprint.encode())
         for mean in self.slicer.profile.means.values():
             total.update(np.ascontiguousarray(mean))
         return total.hexdigest()
 
-    def _check_parameters(self) -> None:
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Take over what `state` returned; see `Detector.restore`."""
+        self.slicer_ = self.slicer
+        super().restore(state)
+
+    def check_parameters(self) -> None:
+        """Refuse unknown presets and kernels, and numbers that are out of range."""
+        super().check_parameters()
         check_name("preset", self.preset, PRESETS)
-        if not isinstance(self.max_synapses, (int, np.integer)) or self.max_synapses < 1:
-            raise InvalidArgumentError(
-                f"max_synapses must be a positive int. Received: {self.max_synapses!r}"
-            )
-        if not self.alpha > 0:
-            raise InvalidArgumentError(f"alpha must be above 0. Received: {self.alpha!r}")
+        check_count("max_synapses", self.max_synapses)
         for name in self.kernels or ():
             check_name("kernel", name, self.im.kernels)
+
+    def _parameters(self) -> dict[str, Any]:
+        return super()._parameters() | {"theta": self.slicer_.theta}
+
+    @classmethod
+    def _with_parameters(cls, source: Slicer, parameters: dict[str, Any]) -> Self:
+        theta = parameters.pop("theta")
+        return cls(_at_theta(source, theta), **parameters)
+
+
+def _at_theta(slicer: Slicer, theta: float) -> Slicer:
+    """Return the slicer, or one like it where its θ is another."""
+    if slicer.theta == theta:
+        return slicer
+    return Slicer(
+        slicer.im,
+        slicer.profile,
+        theta,
+        slicer.granularity,
+        slicer.workers,
+        slicer.ray_address,
+        slicer.progress,
+    )

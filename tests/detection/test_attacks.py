@@ -14,7 +14,7 @@ from keras import layers
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import data_folder
 from nnslicer_tf.detection import attacks
-from nnslicer_tf.detection.attacks import _generate, generate, logits_model
+from nnslicer_tf.detection.attacks import AttackSpec, generate, logits_model
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 
 COUNT = 10
@@ -122,22 +122,24 @@ def test_batches_are_made_once_and_resumed(model, data, tmp_path, monkeypatch, n
         return generate(model, spec, data.x, data.y, batch_size=4, progress=False, **options)
 
     whole = run()
-    attack, calls = _generate._attack, []
+    make, calls = AttackSpec.__call__, []
 
-    def interrupted(*args):
-        if len(calls) == 2:
+    def counted(self, rng=0):
+        calls.append(self.name)
+        if calls.count(name) == limit:
             raise KeyboardInterrupt
-        calls.append(1)
-        return attack(*args)
+        return make(self, rng)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(_generate, "_attack", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run(cache=tmp_path)
+    monkeypatch.setattr(AttackSpec, "__call__", counted)
+    limit = 3
+    with pytest.raises(KeyboardInterrupt):
+        run(cache=tmp_path)
+    assert len(list(tmp_path.glob("*/batch*.npz"))) == 2
+    limit = None
     assert np.array_equal(run(cache=tmp_path).x, whole.x)
-    with monkeypatch.context() as patch:
-        patch.setattr(_generate, "_attack", None)  # not called: all is cached
-        assert np.array_equal(run(cache=tmp_path).x, whole.x)
+    calls.clear()
+    assert np.array_equal(run(cache=tmp_path).x, whole.x)
+    assert not calls  # all is cached
 
 
 def test_the_cache_tells_runs_apart(model, data, tmp_path):

@@ -9,7 +9,7 @@ import tensorflow as tf
 from scipy.ndimage import map_coordinates
 
 from nnslicer_tf.detection.attacks.adef import ADefAttack, deform
-from nnslicer_tf.detection.attacks.jsma import JSMAAttack, _best_pairs
+from nnslicer_tf.detection.attacks.jsma import JSMAAttack, best_pairs
 from nnslicer_tf.detection.attacks.local_search import LocalSearchAttack
 from nnslicer_tf.detection.attacks.single_pixel import SinglePixelAttack
 from nnslicer_tf.errors import InvalidArgumentError
@@ -99,11 +99,11 @@ def test_jsma_changes_no_more_than_its_share():
     assert ((attacked != x).sum(axis=(1, 2, 3)) == 4).all()  # 0.2 · 25 / 2 = 2 pairs
 
 
-def test_best_pairs_against_all_pairs():
+def testbest_pairs_against_all_pairs():
     rng = np.random.default_rng(3)
     towards, away = rng.normal(size=(2, 50, 12))
     free = rng.random((50, 12)) < 0.7
-    pairs, found = _best_pairs(towards, away, free)
+    pairs, found = best_pairs(towards, away, free)
     for t, a, f, pair, any_pair in zip(towards, away, free, pairs, found, strict=True):
         values = {}
         for p, q in itertools.combinations(np.flatnonzero(f), 2):

@@ -11,9 +11,9 @@ of your own.
 """
 
 from nnslicer_tf._lazy import lazy_exports
-from nnslicer_tf.detection.attacks._generate import AdversarialExamples, generate
-from nnslicer_tf.detection.attacks._logits import logits_model
-from nnslicer_tf.detection.attacks._table import (
+from nnslicer_tf.detection.attacks.generation import AdversarialExamples, generate
+from nnslicer_tf.detection.attacks.logits import logits_model
+from nnslicer_tf.detection.attacks.table import (
     ATTACKS,
     MNIST_ATTACKS,
     AttackSpec,
@@ -34,5 +34,5 @@ __all__ = [
 
 # Lazy, since the base class is Foolbox's.
 __getattr__, _ = lazy_exports(
-    __name__, {"nnslicer_tf.detection.attacks._array_attack": ("ArrayAttack", "Query")}
+    __name__, {"nnslicer_tf.detection.attacks.array_attack": ("ArrayAttack", "Query")}
 )

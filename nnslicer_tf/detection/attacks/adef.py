@@ -14,7 +14,7 @@ import numpy as np
 from foolbox.distances import linf
 from scipy.ndimage import gaussian_filter
 
-from nnslicer_tf.detection.attacks._array_attack import ArrayAttack, Query
+from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
 
 __all__ = ["ADefAttack"]
@@ -24,13 +24,13 @@ class ADefAttack(ArrayAttack):
     """ADef.
 
     Args:
-        steps: the largest number of deformations.
-        candidates: how many classes, the label's included, are considered.
-        smoothness: the standard deviation, in pixels, of the Gaussian that smooths the
+        steps: The largest number of deformations.
+        candidates: How many classes, the label's included, are considered.
+        smoothness: The standard deviation, in pixels, of the Gaussian that smooths the
             field; 0 for none.
-        max_shift: the farthest, in pixels, that the deformations together may move any
+        max_shift: The farthest, in pixels, that the deformations together may move any
             pixel; an image that needs more is given up.
-        overshoot: the field is multiplied by 1 + overshoot, to pass the boundary.
+        overshoot: The field is multiplied by 1 + overshoot, to pass the boundary.
     """
 
     distance = linf

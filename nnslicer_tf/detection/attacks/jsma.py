@@ -12,10 +12,10 @@ not among all pairs.
 import numpy as np
 from foolbox.distances import l0
 
-from nnslicer_tf.detection.attacks._array_attack import ArrayAttack, Query
+from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["JSMAAttack"]
+__all__ = ["JSMAAttack", "best_pairs"]
 
 _CANDIDATES = 32  # by each of three orders
 
@@ -24,7 +24,7 @@ class JSMAAttack(ArrayAttack):
     """JSMA, towards the class that the model holds second most likely.
 
     Args:
-        share: the largest share of an image's values that may change, in (0, 1].
+        share: The largest share of an image's values that may change, in (0, 1].
     """
 
     distance = l0
@@ -49,7 +49,7 @@ class JSMAAttack(ArrayAttack):
                 break
             towards = query.gradient(x[active], target[active])
             away = query.gradient(x[active], 1 - target[active])
-            pairs, found = _best_pairs(
+            pairs, found = best_pairs(
                 towards.reshape(len(active), -1), away.reshape(len(active), -1), free[active]
             )
             active, pairs = active[found], pairs[found]
@@ -60,7 +60,7 @@ class JSMAAttack(ArrayAttack):
         return x
 
 
-def _best_pairs(
+def best_pairs(
     towards: np.ndarray, away: np.ndarray, free: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return each image's pair of values with the largest saliency, and where there is one.

@@ -15,7 +15,7 @@ from foolbox.distances import l0
 from scipy.special import log_softmax
 
 from nnslicer_tf._random import as_generator
-from nnslicer_tf.detection.attacks._array_attack import ArrayAttack, Query
+from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
 
 __all__ = ["LocalSearchAttack"]
@@ -25,13 +25,13 @@ class LocalSearchAttack(ArrayAttack):
     """LocSearchAdv, with the paper's names in brackets.
 
     Args:
-        rounds: the largest number of rounds (R).
-        candidates: the pixels that are tried in a round, at most.
-        pixels_a_round: the pixels that are changed in a round (t).
-        strength: the factor of the trial perturbation (p).
-        factor: the factor of the lasting one, between 1 and 2 (r).
-        radius: the half width of the square of new candidates around a pixel (d).
-        rng: which candidates are drawn.
+        rounds: The largest number of rounds (R).
+        candidates: The pixels that are tried in a round, at most.
+        pixels_a_round: The pixels that are changed in a round (t).
+        strength: The factor of the trial perturbation (p).
+        factor: The factor of the lasting one, between 1 and 2 (r).
+        radius: The half width of the square of new candidates around a pixel (d).
+        rng: Which candidates are drawn.
     """
 
     distance = l0

@@ -10,7 +10,7 @@ import numpy as np
 from foolbox.distances import l0
 
 from nnslicer_tf._random import as_generator
-from nnslicer_tf.detection.attacks._array_attack import ArrayAttack, Query
+from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
 
 __all__ = ["SinglePixelAttack"]
@@ -20,8 +20,8 @@ class SinglePixelAttack(ArrayAttack):
     """Try pixels in random order until one changes the prediction.
 
     Args:
-        max_pixels: how many pixels of an image are tried.
-        rng: the order of the pixels.
+        max_pixels: How many pixels of an image are tried.
+        rng: The order of the pixels.
     """
 
     distance = l0

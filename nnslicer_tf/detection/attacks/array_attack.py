@@ -20,8 +20,8 @@ class Query:
     """What an attack may ask of the attacked model.
 
     Attributes:
-        low: the smallest value of an input.
-        high: the largest.
+        low: The smallest value of an input.
+        high: The largest.
     """
 
     def __init__(self, model: Model, like: ep.Tensor):
@@ -67,7 +67,7 @@ class ArrayAttack(MinimizationAttack):
         """Return the attacked images.
 
         Args:
-            query: access to the model.
+            query: Access to the model.
             x: (N, height, width, channels) float32, within [query.low, query.high].
             labels: (N,) the classes that are to be lost.
         """

@@ -14,7 +14,7 @@ def logits_model(model: keras.Model) -> keras.Model:
     not changed.
 
     Args:
-        model: a built functional or sequential model with one output (N, classes), or
+        model: A built functional or sequential model with one output (N, classes), or
             any other model that outputs logits.
 
     Raises:

@@ -1,49 +1,102 @@
 """`Detector`: what all detectors of adversarial inputs have in common.
 
 A detector is a scikit-learn estimator that is fitted on normal inputs only. A part of
-them is held out from learning; its scores set the threshold.
+them is held out from learning; its anomaly scores set the threshold.
 """
 
 import os
 from abc import abstractmethod
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
 
 from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._checks import check_logits
 from nnslicer_tf._random import as_generator
-from nnslicer_tf.detection._thresholds import check_rate, threshold_at
+from nnslicer_tf.detection.calibration import check_rate, threshold_at
+from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel, check_array
+from nnslicer_tf.slicing import Slicer
 
-__all__ = ["Detector", "check_logits"]
+__all__ = ["Detector"]
 
 _FORMAT = "nnslicer_tf detector 1"
 _SAMPLES_OF_A_CLASS = 5
 
 
+# A dataclass, so that subclasses need not write out, store and document the common arguments:
+# scikit-learn asks for a constructor with explicit ones.
+@dataclass(eq=False, repr=False, kw_only=True)
 class Detector(BaseEstimator):
-    """Base class; a subclass writes `_learn`, `_suspicion`, `_state` and `_restore`.
+    """Base class of detectors.
 
-    The first argument of a subclass's constructor is what it looks at, an
-    `InstrumentedModel` or a `Slicer`; copies made by `sklearn.base.clone` share it.
-    Labels are 1 for adversarial and 0 for normal inputs.
+    A subclass writes `learn`, `anomaly_scores` and, to be saved, `state` and `restore`. It is a
+    dataclass of its constructor's arguments, `@dataclass(eq=False, repr=False)`, the first of
+    which is the `InstrumentedModel` or the `Slicer` that it works with; copies made by
+    `sklearn.base.clone` share that. All detectors take the arguments below as well. Labels
+    are 1 for adversarial and 0 for normal inputs.
+
+    Args:
+        false_positive_rate: Share of normal inputs that may be flagged; a detector whose rule
+            has a threshold of its own ignores it.
+        held_out: Share of the normal inputs that sets the threshold.
+        rng: Draws the held-out inputs, then whatever else is drawn.
 
     Attributes:
-        threshold_: inputs whose score is above it are flagged.
-        normal_scores_: scores of the held-out normal inputs, ascending float64.
+        im: The watched model.
+        threshold_: Inputs whose anomaly score is above it are flagged.
+        normal_scores_: Anomaly scores of the held-out normal inputs, ascending float64.
     """
 
-    im: InstrumentedModel
-    #: Name of the constructor's argument that is looked at.
-    source = "im"
-    #: A threshold that the rule itself sets; None: it is set by the false-positive rate.
-    fixed_threshold: float | None = None
+    #: Name of the constructor's first argument.
+    source: ClassVar[str] = "im"
 
-    def fit(self, X: np.ndarray, y: np.ndarray | None = None) -> Self:
+    im: InstrumentedModel = field(init=False)
+    false_positive_rate: float = 0.05
+    held_out: float = 0.25
+    rng: int | np.random.Generator = 0
+
+    threshold_: float = field(init=False)
+    normal_scores_: np.ndarray = field(init=False)
+
+    @property
+    def fixed_threshold(self) -> float | None:
+        """A threshold that the rule itself sets; None: the false-positive rate sets it."""
+        return None
+
+    @abstractmethod
+    def learn(self, evidence: Evidence, rng: np.random.Generator) -> None:
+        """Learn from normal inputs."""
+
+    @abstractmethod
+    def anomaly_scores(self, evidence: Evidence) -> np.ndarray:
+        """Return (N,) float64, the higher the more anomalous."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what `learn` learned, as arrays by name."""
+        return {}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Take over what `state` returned."""
+
+    def check_parameters(self) -> None:
+        """Refuse parameters of the subclass that are out of range, before any work."""
+
+    def evidence(self, x: np.ndarray) -> Evidence:
+        """Return what `learn` and `anomaly_scores` read of inputs (N, *input_shape)."""
+        return Evidence(self.im, x)
+
+    def identity(self) -> str:
+        """Return a hash of the model, by which a saved detector recognises it."""
+        return self.im.fingerprint
+
+    def fit(self, X: np.ndarray, y: ArrayLike | None = None) -> Self:
         """Learn what is normal.
 
         Args:
@@ -56,30 +109,31 @@ class Detector(BaseEstimator):
                 inputs (of a class), or the model's outputs are probabilities.
             InputShapeError, NonFiniteActivationError: for bad data.
         """
-        self._check_parameters()
+        self.check_parameters()
         rate = check_rate(self.false_positive_rate)
         x = check_array(X, self.im.input_shape)
         x = x if y is None else x[_labels(y, len(x)) == 0]
         rng = as_generator(self.rng)
         learned, held = self._split(len(x), rng)
-        if self.fixed_threshold is None:
+        fixed = self.fixed_threshold
+        if fixed is None:
             threshold_at(np.zeros(len(held)), rate)  # refuse too few before the work
-        self._check_classes(x, learned)
-        self._learn(x[learned], rng)
-        self.normal_scores_ = np.sort(self._suspicion(x[held]))
-        self.threshold_ = self.fixed_threshold
-        if self.fixed_threshold is None:
-            self.threshold_ = threshold_at(self.normal_scores_, rate)
+        evidence = self.evidence(x)
+        check_logits(evidence.logits)
+        _check_classes(evidence, learned)
+        self.learn(evidence.rows(learned), rng)
+        self.normal_scores_ = np.sort(self.anomaly_scores(evidence.rows(held)))
+        self.threshold_ = threshold_at(self.normal_scores_, rate) if fixed is None else fixed
         return self
 
     def score_samples(self, X: np.ndarray) -> np.ndarray:
-        """Return how suspicious inputs are, (N,) float64.
+        """Return the anomaly scores of inputs, (N,) float64.
 
         Raises:
             NotFittedError: if the detector is not fitted.
         """
         self._check_fitted()
-        return self._suspicion(check_array(X, self.im.input_shape))
+        return self.anomaly_scores(self.evidence(check_array(X, self.im.input_shape)))
 
     def decision_function(self, X: np.ndarray) -> np.ndarray:
         """Return score minus threshold, (N,) float64: above 0 an input is flagged."""
@@ -89,7 +143,7 @@ class Detector(BaseEstimator):
         """Return 1 for inputs that are flagged as adversarial, else 0, (N,) int64."""
         return (self.decision_function(X) > 0).astype(np.int64)
 
-    def score(self, X: np.ndarray, y: np.ndarray) -> float:
+    def score(self, X: np.ndarray, y: ArrayLike) -> float:
         """Return the area under the ROC curve, which no threshold enters.
 
         Raises:
@@ -109,24 +163,25 @@ class Detector(BaseEstimator):
         """
         self._check_fitted()
         arrays = {"normal_scores": self.normal_scores_, "threshold": np.array(self.threshold_)}
-        arrays |= {f"state/{name}": array for name, array in self._state().items()}
+        arrays |= {f"state/{name}": array for name, array in self.state().items()}
         parameters = self._parameters()
         if isinstance(parameters.get("rng"), np.random.Generator):
             raise InvalidArgumentError("A detector is saved with an int as rng, not a Generator.")
         header = {
             "class": type(self).__name__,
             "parameters": parameters,
-            "identity": self._identity(),
+            "identity": self.identity(),
         }
         write_archive(path, _FORMAT, header, arrays)
 
     @classmethod
-    def load(cls, path: str | os.PathLike, source: Any) -> Self:
+    def load(cls, path: str | os.PathLike, source: InstrumentedModel | Slicer) -> Self:
         """Read a fitted detector.
 
         Args:
-            path: the file.
-            source: the model or slicer that it was fitted with.
+            path: The file.
+            source: The model or slicer that it was fitted with. Where the slicer's θ is not
+                the one in the file, the detector uses a slicer like it with the file's θ.
 
         Raises:
             FileNotFoundError: if there is no such file.
@@ -139,14 +194,14 @@ class Detector(BaseEstimator):
             raise InvalidArgumentError(
                 f"'{path}' holds a {header['class']}: load it with {header['class']}.load."
             )
-        detector = cls(source, **header["parameters"])
-        if header["identity"] != detector._identity():
+        detector = cls._with_parameters(source, header["parameters"])
+        if header["identity"] != detector.identity():
             raise ProfileMismatchError(
                 f"The detector in '{path}' was fitted on another model than "
                 f"'{detector.im.model.name}', or with another profile."
             )
         state = {k.removeprefix("state/"): a for k, a in arrays.items() if k.startswith("state/")}
-        detector._restore(state)
+        detector.restore(state)
         detector.normal_scores_ = arrays["normal_scores"]
         detector.threshold_ = float(arrays["threshold"])
         return detector
@@ -155,31 +210,14 @@ class Detector(BaseEstimator):
         """Return an unfitted detector that shares the model, which cannot be copied."""
         return type(self)(**self.get_params(deep=False))
 
-    def _check_parameters(self) -> None:
-        """Refuse parameters of the subclass that are out of range, before any work."""
-
-    @abstractmethod
-    def _learn(self, x: np.ndarray, rng: np.random.Generator) -> None:
-        """Learn from normal inputs."""
-
-    @abstractmethod
-    def _suspicion(self, x: np.ndarray) -> np.ndarray:
-        """Return (N,) float64, the higher the more suspicious."""
-
-    def _state(self) -> dict[str, np.ndarray]:
-        """Return what `_learn` learned, as arrays by name."""
-        return {}
-
-    def _restore(self, state: dict[str, np.ndarray]) -> None:
-        """Take what `_state` returned."""
-
     def _parameters(self) -> dict[str, Any]:
-        """Return the constructor's arguments, less what is looked at."""
+        """Return the constructor's arguments that are saved: all but the first."""
         return {k: v for k, v in self.get_params(deep=False).items() if k != self.source}
 
-    def _identity(self) -> str:
-        """Return a hash of what is looked at, by which a saved detector knows it again."""
-        return self.im.fingerprint
+    @classmethod
+    def _with_parameters(cls, source: Any, parameters: dict[str, Any]) -> Self:
+        """Return an unfitted detector with saved arguments."""
+        return cls(source, **parameters)
 
     def _split(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return indices to learn from and indices that are held out."""
@@ -193,18 +231,6 @@ class Detector(BaseEstimator):
         cut = round(count * (1 - share))
         return np.sort(order[:cut]), np.sort(order[cut:])
 
-    def _check_classes(self, x: np.ndarray, learned: np.ndarray) -> None:
-        """Refuse probabilities, and classes of which there is too little to learn from."""
-        logits = self.im.logits(x)
-        check_logits(logits)
-        counts = np.bincount(logits[learned].argmax(axis=1), minlength=logits.shape[1])
-        if counts.min() < _SAMPLES_OF_A_CLASS:
-            raise InvalidArgumentError(
-                f"The model predicts class {counts.argmin()} for {counts.min()} of the "
-                f"{len(learned)} normal inputs to learn from; at least {_SAMPLES_OF_A_CLASS} of "
-                "each class are needed. Fit on more normal inputs."
-            )
-
     def _check_fitted(self) -> None:
         if not hasattr(self, "threshold_"):
             name = type(self).__name__
@@ -213,29 +239,19 @@ class Detector(BaseEstimator):
             )
 
 
-def check_logits(logits: np.ndarray) -> None:
-    """Refuse outputs that are no logits.
-
-    A model that ends in a softmax layer is no trouble, its logits are read before it.
-
-    Args:
-        logits: (N, …) the model's outputs.
-
-    Raises:
-        InvalidArgumentError: if they are no vectors of at least two, or probabilities.
-    """
-    if logits.ndim != 2 or logits.shape[1] < 2:
+def _check_classes(evidence: Evidence, learned: np.ndarray) -> None:
+    """Refuse inputs to learn from that have too few of a class."""
+    classes = evidence.logits.shape[1]
+    counts = np.bincount(evidence.predicted[learned], minlength=classes)
+    if counts.min() < _SAMPLES_OF_A_CLASS:
         raise InvalidArgumentError(
-            f"Detection needs a classifier with logits (N, classes). It gave {logits.shape}."
-        )
-    if (logits >= 0).all() and np.allclose(logits.sum(axis=1), 1, atol=1e-4):
-        raise InvalidArgumentError(
-            "The model outputs probabilities, and its last layer is not one whose softmax can "
-            "be taken off. Give a model that ends in logits or in a softmax."
+            f"The model predicts class {counts.argmin()} for {counts.min()} of the "
+            f"{len(learned)} normal inputs to learn from; at least {_SAMPLES_OF_A_CLASS} of "
+            "each class are needed. Fit on more normal inputs."
         )
 
 
-def _labels(y: Any, count: int) -> np.ndarray:
+def _labels(y: ArrayLike, count: int) -> np.ndarray:
     """Return labels (N,), 0 or 1."""
     y = np.asarray(y)
     if y.shape != (count,) or not np.isin(y, (0, 1)).all():

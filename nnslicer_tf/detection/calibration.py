@@ -1,6 +1,6 @@
 """From scores of normal inputs to thresholds and p-values, without assuming a distribution.
 
-Scores are "the higher, the more suspicious" throughout. Cost: a sort.
+Anomaly scores are the higher, the more anomalous, throughout. Cost: a sort.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def threshold_at(normal_scores: np.ndarray, rate: float) -> float:
 
     Args:
         normal_scores: (n,) scores of normal inputs that nothing was learned from.
-        rate: the false-positive rate.
+        rate: The false-positive rate.
 
     Raises:
         InvalidArgumentError: if n is too small for that rate (n < 1/rate - 1).
@@ -53,7 +53,7 @@ def threshold_at(normal_scores: np.ndarray, rate: float) -> float:
 
 
 def p_values(scores: np.ndarray, normal_scores: np.ndarray) -> np.ndarray:
-    """Return the share of normal inputs that are at least as suspicious, (N,) float64.
+    """Return the share of normal inputs that are at least as anomalous, (N,) float64.
 
     p = (1 + #{normal ≥ score}) / (1 + n), never 0.
     """
@@ -72,7 +72,7 @@ def two_sided(scores: np.ndarray, normal_scores: np.ndarray) -> np.ndarray:
 def fuse(groups: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
     """Return Σ over groups of the mean over a group of -log p, (N,) float64.
 
-    With one p-value a group it is half of Fisher's statistic. Members of a group tell
+    With one p-value in each group it is half of Fisher's statistic. Members of a group tell
     nearly the same and share one vote.
     """
     votes = [np.mean([-np.log(p) for p in group], axis=0) for group in groups]

@@ -1,63 +1,93 @@
-"""How suspicious a feature vector is, given the class that the model predicts for it.
+"""Scorers: how anomalous a feature vector is, given the class that the model predicts for it.
 
-Three ways, learned from normal inputs alone, whose label is the model's own prediction
-p = M(ξ). Each is fitted arrays and a function of them, so that it is saved without pickle.
+A scorer learns from normal inputs alone, whose label is the model's own prediction p = M(ξ).
+What it learned is arrays and a function of them, so that it is saved without pickle.
 
-Adding one: subclass `Score`, write `fit` and `__call__`, and list the fitted arrays in
-`names`.
+Adding one: subclass `Scorer`, write `fit` and `score`, and list the fitted arrays in `names`.
+A `Vote` says what it reads, a preset of `SliceDetector` takes the vote.
 """
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
-__all__ = ["ClassDistance", "RidgeMargin", "Score", "TreeDisagreement", "runner_up_margin"]
+__all__ = [
+    "ClassDistance",
+    "Identity",
+    "RidgeMargin",
+    "Scorer",
+    "TreeDisagreement",
+    "runner_up_margin",
+]
 
 # Samples whose distances are computed together.
 _ROWS = 1024
 
 
-class Score(ABC):
-    """A fitted score; the arrays in `names` are its whole state."""
+class Scorer(ABC):
+    """Base class; the arrays in `names` are the whole state."""
 
-    names: ClassVar[tuple[str, ...]]
+    #: Names of the attributes that `fit` sets; without any, there is nothing to fit.
+    names: ClassVar[tuple[str, ...]] = ()
+    #: Above it a score means adversarial by itself; None: normal inputs' scores tell.
+    threshold: ClassVar[float | None] = None
+
+    def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
+        """Learn from normal inputs; nothing, unless a subclass does.
+
+        Args:
+            vectors: (N, features) float32 or float64.
+            predicted: (N,) int64, the classes that the model predicts.
+            classes: How many classes there are.
+        """
+        return self
 
     @abstractmethod
-    def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> "Score":
-        """Learn from normal inputs: vectors (N, features) float32, predicted (N,) int64."""
+    def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        """Return anomaly scores (N,) float64, the higher the more anomalous.
 
-    @abstractmethod
-    def __call__(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-        """Return (N,) float64, the higher the more suspicious."""
+        Args:
+            vectors: (N, features), as for `fit`.
+            predicted: (N,) int64, the classes that the model predicts.
+        """
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def state(self) -> dict[str, np.ndarray]:
         """Return the fitted arrays by name."""
         return {name: getattr(self, name) for name in self.names}
 
-    def restore(self, arrays: dict[str, np.ndarray]) -> "Score":
-        """Take the arrays of a fitted score."""
+    def restore(self, state: dict[str, np.ndarray]) -> Self:
+        """Take over what `state` returned."""
         for name in self.names:
-            setattr(self, name, arrays[name])
+            setattr(self, name, state[name])
         return self
 
 
-class TreeDisagreement(Score):
-    """1 where a decision tree F says another class than the model, else 0.
+class Identity(Scorer):
+    """The feature is the anomaly score itself: there is nothing to learn."""
+
+    def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        """Return `vectors`, which are (N,) here; see `Scorer.score`."""
+        return vectors
+
+
+class TreeDisagreement(Scorer):
+    """1 where a decision tree F gives another class than the model, else 0.
 
     The rule of NNSlicer, section 6.1: flag ξ if F(slice) ≠ M(ξ).
 
     Args:
-        seed: breaks ties between equally good splits.
+        seed: Breaks ties between equally good splits.
     """
 
     names = ("feature", "cut", "left", "right", "label")
+    threshold = 0.5
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
 
-    def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> "TreeDisagreement":
-        """Learn the tree; see `Score.fit`."""
+    def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
+        """Learn the tree; see `Scorer.fit`."""
         from sklearn.tree import DecisionTreeClassifier
 
         fitted = DecisionTreeClassifier(random_state=self.seed).fit(vectors, predicted)
@@ -79,19 +109,19 @@ class TreeDisagreement(Score):
             below = vectors[rows, column] <= self.cut[node]
             node = np.where(inner, np.where(below, self.left[node], self.right[node]), node)
 
-    def __call__(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-        """Return 1.0 or 0.0; see `Score`."""
+    def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        """Return 1.0 or 0.0; see `Scorer.score`."""
         return (self.classify(vectors) != predicted).astype(np.float64)
 
 
-class RidgeMargin(Score):
+class RidgeMargin(Scorer):
     """max over c ≠ p of z_c - z_p, for a ridge regression z on the classes (-1, +1).
 
     Above 0 the classifier disagrees with the model; a threshold below 0 rejects inputs on
     which it agrees without conviction too.
 
     Args:
-        alpha: the penalty of the regression.
+        alpha: The penalty of the regression.
     """
 
     names = ("weights", "bias")
@@ -99,8 +129,8 @@ class RidgeMargin(Score):
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha
 
-    def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> "RidgeMargin":
-        """Learn the regression; see `Score.fit`."""
+    def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
+        """Learn the regression; see `Scorer.fit`."""
         from sklearn.linear_model import Ridge
 
         targets = np.where(np.arange(classes) == predicted[:, None], 1.0, -1.0)
@@ -108,12 +138,12 @@ class RidgeMargin(Score):
         self.weights, self.bias = fitted.coef_.T.astype(np.float64), fitted.intercept_
         return self
 
-    def __call__(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-        """Return the margins; see `Score`."""
+    def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        """Return the margins; see `Scorer.score`."""
         return runner_up_margin(vectors @ self.weights + self.bias, predicted)
 
 
-class ClassDistance(Score):
+class ClassDistance(Scorer):
     """Squared Mahalanobis distance to the mean of the predicted class.
 
     One covariance for all classes, shrunk by Ledoit and Wolf's formula. Cost: cubic in
@@ -122,8 +152,8 @@ class ClassDistance(Score):
 
     names = ("means", "whitening")
 
-    def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> "ClassDistance":
-        """Learn means and covariance; see `Score.fit`."""
+    def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
+        """Learn means and covariance; see `Scorer.fit`."""
         from sklearn.covariance import ledoit_wolf
 
         self.means = np.stack(
@@ -137,8 +167,8 @@ class ClassDistance(Score):
         self.whitening = np.linalg.inv(np.linalg.cholesky(covariance)).T
         return self
 
-    def __call__(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-        """Return the distances; see `Score`."""
+    def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        """Return the distances; see `Scorer.score`."""
         parts = []
         for first in range(0, len(vectors), _ROWS):
             rows = slice(first, first + _ROWS)

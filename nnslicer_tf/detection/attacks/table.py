@@ -21,16 +21,16 @@ class AttackSpec:
     """An attack, its parameters and its budget; calling it makes the Foolbox attack.
 
     Attributes:
-        name: the name in the paper's Table 4.
+        name: The name in the paper's Table 4.
         family: `"gradient"`, `"score"` or `"decision"`, as the paper groups them.
         factory: `"module:class"` of the Foolbox attack.
-        parameters: keyword arguments of the class.
-        norm: the norm in which the attack is bounded or minimises.
-        epsilon: the bound on the change in that norm, for values in [0, 1]; None if the
+        parameters: Keyword arguments of the class.
+        norm: The norm in which the attack is bounded or minimises.
+        epsilon: The bound on the change in that norm, for values in [0, 1]; None if the
             attack looks for the smallest change it finds.
         framework: `"tensorflow"` where gradients or TensorFlow's image operations are
             needed, else `"numpy"`.
-        start: the attack that finds the adversarial points from which a decision-based
+        start: The attack that finds the adversarial points from which a decision-based
             attack comes closer; what it cannot mislead is not attacked.
     """
 

@@ -7,6 +7,7 @@ import numpy as np
 __all__ = ["VIEWS", "View"]
 
 View = Callable[[np.ndarray], Iterator[np.ndarray]]
+"""From images (N, height, width, channels) to such images, one kind of view at a time."""
 
 _SHIFTS = ((0, 1), (1, 0), (-1, -1), (-1, 1))
 _ZOOMS = (1.12, 0.9)
@@ -47,3 +48,4 @@ def _scaled(x: np.ndarray, factor: float, axis: int) -> np.ndarray:
 
 
 VIEWS: dict[str, View] = {"mirror": mirrored, "shift": shifted, "zoom": zoomed}
+"""The kinds of views by name."""

@@ -18,12 +18,13 @@ import keras
 import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._checks import check_logits
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf._progress import track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.datasets import Normalisation
-from nnslicer_tf.detection.attacks._logits import logits_model
-from nnslicer_tf.detection.attacks._table import AttackSpec, find_attack
+from nnslicer_tf.detection.attacks.logits import logits_model
+from nnslicer_tf.detection.attacks.table import AttackSpec, find_attack
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
@@ -40,7 +41,7 @@ class AdversarialExamples(ShownAsTable):
     """What an attack made of some inputs.
 
     Attributes:
-        attack: the attack with its parameters.
+        attack: The attack with its parameters.
         x: (N, height, width, channels) float32 in [0, 1], the attacked inputs; where the
             attack failed, its last attempt or the input itself.
         success: (N,) bool: the model was right on the input and is wrong on `x`.
@@ -81,18 +82,18 @@ def generate(
     """Attack inputs that the model classifies correctly; leave the others alone.
 
     Args:
-        model: a Keras model that ends in logits or a softmax (N, classes).
-        attack: a name of `ATTACKS`, or an `AttackSpec`.
+        model: A Keras model that ends in logits or a softmax (N, classes).
+        attack: A name of `ATTACKS`, or an `AttackSpec`.
         x: (N, height, width, channels), values in [0, 1].
         y: (N,) integer classes.
-        normalise: the normalisation that `model` was trained with, where it takes other
+        normalise: The normalisation that `model` was trained with, where it takes other
             values than [0, 1] (`datasets.normalisation("cifar10", "standard")`); attacks
             work in [0, 1], the normalisation becomes part of the attacked model.
-        rng: the seed; every batch's random numbers depend on it and on the batch alone.
-        cache: a folder; finished batches are kept there by attack, parameters, model,
+        rng: The seed; every batch's random numbers depend on it and on the batch alone.
+        cache: A folder; finished batches are kept there by attack, parameters, model,
             data and seed, and are not made again.
-        batch_size: inputs that are attacked together.
-        progress: show a progress bar.
+        batch_size: Inputs that are attacked together.
+        progress: Show a progress bar.
 
     Raises:
         InvalidArgumentError: for an unknown attack, data outside [0, 1], outputs that
@@ -103,7 +104,7 @@ def generate(
     spec = find_attack(attack) if isinstance(attack, str) else attack
     x, y = _checked(model, x, y)
     network = _Network(logits_model(model), normalise)
-    network.refuse_probabilities(x[:batch_size], y)
+    _check_network(network, x[:batch_size], y)
     folder = None
     if cache is not None:
         folder = _cache_folder(Path(cache), model, spec, x, y, normalise, rng, batch_size)
@@ -203,22 +204,16 @@ class _Network:
         ]
         return np.concatenate(parts)
 
-    def refuse_probabilities(self, x: np.ndarray, y: np.ndarray) -> None:
-        outputs = self.logits(x)
-        if outputs.ndim != 2 or outputs.shape[1] < 2:
-            raise InvalidArgumentError(
-                f"Attacks need a classifier with logits (N, classes). It gave {outputs.shape}."
-            )
-        if y.min() < 0 or y.max() >= outputs.shape[1]:
-            raise InvalidArgumentError(
-                f"y has classes from {y.min()} to {y.max()}, the model has {outputs.shape[1]} "
-                "classes from 0."
-            )
-        if (outputs >= 0).all() and np.allclose(outputs.sum(axis=1), 1, atol=1e-4):
-            raise InvalidArgumentError(
-                "The model outputs probabilities, and its last layer is not one whose softmax "
-                "can be taken off. Give a model that ends in logits."
-            )
+
+def _check_network(network: _Network, x: np.ndarray, y: np.ndarray) -> None:
+    """Refuse outputs that are not logits, and classes that the model does not have."""
+    logits = network.logits(x)
+    check_logits(logits)
+    if y.min() < 0 or y.max() >= logits.shape[1]:
+        raise InvalidArgumentError(
+            f"y has classes from {y.min()} to {y.max()}, the model has {logits.shape[1]} "
+            "classes from 0."
+        )
 
 
 def _attack(

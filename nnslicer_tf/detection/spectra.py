@@ -25,7 +25,8 @@ def ring_powers(x: np.ndarray) -> np.ndarray:
         x: `(N, height, width, channels)` images.
 
     Returns:
-        `(N, 13 · channels)` float64, of small images less: rings without a frequency are left out.
+        `(N, 13 · channels)` float64, fewer for small images: rings without a frequency are
+        left out.
     """
     planes = _planes(x)
     height, width = planes.shape[1:3]
@@ -46,7 +47,7 @@ def block_amplitudes(x: np.ndarray) -> np.ndarray:
         x: `(N, height, width, channels)` images.
 
     Returns:
-        `(N, 64 · channels)` float64, of smaller images less.
+        `(N, 64 · channels)` float64, fewer for smaller images.
     """
     amplitudes = np.abs(fft.dctn(_planes(x), axes=(1, 2), norm="ortho"))
     values = np.log(_SMALLEST_AMPLITUDE + amplitudes)
@@ -65,3 +66,4 @@ SPECTRA: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "rings": ring_powers,
     "blocks": block_amplitudes,
 }
+"""How frequencies are taken together, by name: images → (N, features) float64."""

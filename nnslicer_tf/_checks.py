@@ -1,0 +1,43 @@
+"""Checks of arguments and of models' outputs that several packages make."""
+
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = ["check_count", "check_logits"]
+
+
+def check_count(name: str, value: object) -> None:
+    """Refuse what is not an int of at least 1.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: Its value.
+
+    Raises:
+        InvalidArgumentError: if it is something else.
+    """
+    if not isinstance(value, (int, np.integer)) or value < 1:
+        raise InvalidArgumentError(f"{name} must be a positive int. Received: {value!r}")
+
+
+def check_logits(logits: np.ndarray) -> None:
+    """Refuse outputs that are not logits.
+
+    A model that ends in a softmax layer is accepted: its logits are read before that layer.
+
+    Args:
+        logits: (N, …) the model's outputs.
+
+    Raises:
+        InvalidArgumentError: if they are not vectors of at least two, or are probabilities.
+    """
+    if logits.ndim != 2 or logits.shape[1] < 2:
+        raise InvalidArgumentError(
+            f"The model must be a classifier with logits (N, classes). It gave {logits.shape}."
+        )
+    if (logits >= 0).all() and np.allclose(logits.sum(axis=1), 1, atol=1e-4):
+        raise InvalidArgumentError(
+            "The model outputs probabilities, and its last layer is not one whose softmax can "
+            "be taken off. Give a model that ends in logits or in a softmax."
+        )

@@ -1,0 +1,24 @@
+"""Which kernels a detector looks at, and the operations that use them."""
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+
+__all__ = ["convolutions", "operation_of"]
+
+
+def convolutions(im: InstrumentedModel) -> list[str]:
+    """Return the kernels of convolutions; of a model without any, all but the last."""
+    kernels = im.kernels
+    found = [name for name, kernel in kernels.items() if len(kernel.shape) > 2]
+    found = found or list(kernels)[:-1]
+    if not found:
+        raise InvalidArgumentError(
+            f"'{im.model.name}' has no kernel before the last layer, whose slice tells "
+            "nothing but the prediction."
+        )
+    return found
+
+
+def operation_of(im: InstrumentedModel, kernel: str) -> str:
+    """Return the first operation that uses a kernel."""
+    return next(o.name for o in im.operations if getattr(o.params, "name", None) == kernel)

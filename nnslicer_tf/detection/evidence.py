@@ -1,0 +1,175 @@
+"""`Evidence`: what detectors read of a batch of inputs, each part computed once.
+
+All scorers of a detector read the same object, so what two of them need is computed once,
+when the first asks for it. Memory: logits, margins, channel statistics and spectra are kept,
+some hundred numbers an input. Slice vectors are larger, a float32 for each synapse that is
+taken and each input: the latest alone are kept.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from nnslicer_tf._names import check_name
+from nnslicer_tf.detection._kernels import operation_of
+from nnslicer_tf.detection.scorers import runner_up_margin
+from nnslicer_tf.detection.spectra import SPECTRA
+from nnslicer_tf.detection.views import VIEWS
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.slicing import Criterion, Slicer
+
+__all__ = ["Evidence"]
+
+# Samples that are sliced together: their sparse rows and dense vectors are held at once.
+_SAMPLES = 512
+# Added to standard deviations before their logarithm is taken: a channel may be constant.
+_SMALLEST_SPREAD = 1e-3
+
+
+class Evidence:
+    """A batch of inputs and, computed on first use, what a model makes of them.
+
+    Args:
+        im: The watched model.
+        x: (N, *input_shape) the inputs.
+        slicer: Makes the slices; None if nothing asks for slices.
+        logits: (N, classes) the model's logits of `x`, where they are known.
+
+    Attributes:
+        im: The watched model.
+        x: The inputs.
+        slicer: Makes the slices.
+
+    Methods raise NonFiniteActivationError where the model gives NaN or infinite values.
+    """
+
+    def __init__(
+        self,
+        im: InstrumentedModel,
+        x: np.ndarray,
+        slicer: Slicer | None = None,
+        *,
+        logits: np.ndarray | None = None,
+    ) -> None:
+        self.im, self.x, self.slicer = im, x, slicer
+        self._logits = logits
+        self._kept: dict[tuple[str, str], np.ndarray] = {}
+        self._latest_slices: tuple[object, np.ndarray] | None = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def rows(self, index: np.ndarray) -> "Evidence":
+        """Return the evidence of some of the inputs; the logits are taken over."""
+        return Evidence(self.im, self.x[index], self.slicer, logits=self.logits[index])
+
+    @property
+    def logits(self) -> np.ndarray:
+        """The model's logits, (N, classes) float32."""
+        if self._logits is None:
+            self._logits = self.im.logits(self.x)
+        return self._logits
+
+    @cached_property
+    def predicted(self) -> np.ndarray:
+        """The predicted classes p = M(ξ), (N,) int64."""
+        return self.logits.argmax(axis=1)
+
+    @cached_property
+    def margins(self) -> np.ndarray:
+        """Max over c ≠ p of logit c - logit p, (N,) float64: near 0 the model is unsure."""
+        return runner_up_margin(self.logits, self.predicted)
+
+    def view_margins(self, view: str) -> np.ndarray:
+        """Return the margins of the inputs' predictions in other views of the inputs.
+
+        Args:
+            view: Name of a kind of view, of `VIEWS`.
+
+        Returns:
+            (N,) float64, the mean over the views of that kind; above 0 where they are
+            classified otherwise.
+        """
+
+        def compute() -> np.ndarray:
+            logits = map(self.im.logits, VIEWS[view](self.x))
+            return np.mean([runner_up_margin(z, self.predicted) for z in logits], axis=0)
+
+        check_name("view", view, VIEWS)
+        return self._once(("view", view), compute)
+
+    def spectrum(self, name: str) -> np.ndarray:
+        """Return the power of the images by frequency, (N, features) float64.
+
+        Args:
+            name: How frequencies are taken together, of `SPECTRA`.
+        """
+        check_name("spectrum", name, SPECTRA)
+        return self._once(("spectrum", name), lambda: SPECTRA[name](self.x))
+
+    def channel_statistics(self, kernel: str) -> np.ndarray:
+        """Return how strongly each channel of a weighted sum responds.
+
+        Args:
+            kernel: Name of the layer's kernel.
+
+        Returns:
+            (N, 4 · channels) float32: of all channels the mean, the logarithm of the
+            standard deviation, the largest and the smallest value over their positions.
+            It is what the texture of an image does to a layer.
+        """
+        return self._once(("channels", kernel), lambda: self._channel_statistics(kernel))
+
+    def slices(
+        self, kernels: Sequence[str], columns: np.ndarray, local: bool = False
+    ) -> np.ndarray:
+        """Return each input's CONTRIB of some synapses, (N, columns) float32.
+
+        Args:
+            kernels: Names of the kernels whose synapses are taken.
+            columns: Indices of the synapses, among those of these kernels.
+            local: False: slices for the predicted class. True: the local slice of the first
+                kernel, for all outputs of its layer, which does not depend on the prediction.
+
+        Raises:
+            InvalidArgumentError: if there is no slicer.
+        """
+        key = (tuple(kernels), local, columns.tobytes())
+        if self._latest_slices is None or self._latest_slices[0] != key:
+            self._latest_slices = None  # frees the memory before more is taken
+            self._latest_slices = key, self._slices(kernels, columns, local)
+        return self._latest_slices[1]
+
+    def _once(self, key: tuple[str, str], compute: Callable[[], np.ndarray]) -> np.ndarray:
+        if key not in self._kept:
+            self._kept[key] = compute()
+        return self._kept[key]
+
+    def _channel_statistics(self, kernel: str) -> np.ndarray:
+        name = operation_of(self.im, kernel)
+        parts = []
+        for captured in self.im.capture_batches(self.x, batch_size=_SAMPLES, of=[name]):
+            values = np.asarray(captured[name], np.float32)
+            values = values.reshape(len(values), -1, values.shape[-1])
+            spread = np.log(values.std(axis=1) + _SMALLEST_SPREAD)
+            statistics = [values.mean(axis=1), spread, values.max(axis=1), values.min(axis=1)]
+            parts.append(np.concatenate(statistics, axis=1))
+        return np.concatenate(parts)
+
+    def _slices(self, kernels: Sequence[str], columns: np.ndarray, local: bool) -> np.ndarray:
+        if self.slicer is None:
+            raise InvalidArgumentError("Slices were asked for, but there is no slicer. Give one.")
+        outputs = _local_criterion(self.im, kernels[0]) if local else "predicted"
+        vectors = np.empty((len(self), len(columns)), np.float32)
+        for first in range(0, len(self), _SAMPLES):
+            rows = slice(first, first + _SAMPLES)
+            slices = self.slicer.slice_each(self.x[rows], outputs, kernels, operations=())
+            vectors[rows] = slices.matrix[:, columns].toarray()
+        return vectors
+
+
+def _local_criterion(im: InstrumentedModel, kernel: str) -> Criterion:
+    name = operation_of(im, kernel)
+    return Criterion({name: "all"}, until=name)

@@ -1,0 +1,57 @@
+"""What any detector must beat: flagging everything, and the model's own logit margin."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnslicer_tf.detection.detector import Detector
+from nnslicer_tf.detection.evidence import Evidence
+from nnslicer_tf.instrument import InstrumentedModel
+
+__all__ = ["FlagEverything", "LogitMargin"]
+
+
+@dataclass(eq=False, repr=False)
+class _Trivial(Detector):
+    """Base class: learns nothing but the threshold."""
+
+    im: InstrumentedModel
+
+    def learn(self, evidence: Evidence, rng: np.random.Generator) -> None:
+        """Learn nothing."""
+
+
+@dataclass(eq=False, repr=False)
+class FlagEverything(_Trivial):
+    """Flags every input: precision 0.5, recall 1 and F1 2/3 on equally many of both.
+
+    Args:
+        im: The watched model.
+
+    It takes what all detectors take, and uses none of it.
+    """
+
+    @property
+    def fixed_threshold(self) -> float | None:
+        """A threshold that all scores exceed."""
+        return 0.5
+
+    def anomaly_scores(self, evidence: Evidence) -> np.ndarray:
+        """Return ones; see `Detector.anomaly_scores`."""
+        return np.ones(len(evidence))
+
+
+@dataclass(eq=False, repr=False)
+class LogitMargin(_Trivial):
+    """Flags inputs whose largest logit is little above the second: the model is unsure.
+
+    Nothing is learned: the inputs that are not held out only serve to make the threshold's
+    share the same as of other detectors.
+
+    Args:
+        im: The watched model.
+    """
+
+    def anomaly_scores(self, evidence: Evidence) -> np.ndarray:
+        """Return the margins of the predictions; see `Detector.anomaly_scores`."""
+        return evidence.margins

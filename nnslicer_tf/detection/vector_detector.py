@@ -1,0 +1,57 @@
+"""`VectorDetector`: a detector by any feature vector, scored as `SliceDetector` scores slices."""
+
+from abc import abstractmethod
+from dataclasses import KW_ONLY, dataclass
+
+import numpy as np
+
+from nnslicer_tf._checks import check_count
+from nnslicer_tf._names import check_name
+from nnslicer_tf.detection.scorers import RidgeMargin, TreeDisagreement
+from nnslicer_tf.detection.votes import DrawnColumns, Vote, VotingDetector
+from nnslicer_tf.instrument import InstrumentedModel
+
+__all__ = ["VectorDetector"]
+
+_PRESETS = ("paper", "margin")
+
+
+@dataclass(eq=False, repr=False)
+class VectorDetector(VotingDetector):
+    """Base class; a subclass writes `vectors` and `width`.
+
+    Args:
+        im: The watched model.
+        preset: `"paper"` (decision tree, F ≠ M) or `"margin"` (ridge regression with a
+            threshold), as of `SliceDetector`.
+        max_features: Of longer vectors, so many elements are drawn at random.
+    """
+
+    im: InstrumentedModel
+    preset: str = "paper"
+    _: KW_ONLY
+    max_features: int = 16_384
+
+    @abstractmethod
+    def vectors(self, x: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Return those columns of the inputs' feature vectors, (N, columns) float32."""
+
+    @abstractmethod
+    def width(self) -> int:
+        """Return the length of the whole feature vector."""
+
+    def votes(self) -> list[Vote]:
+        """Return the one vote; see `VotingDetector.votes`."""
+        features = DrawnColumns(
+            [self.width()],
+            self.max_features,
+            lambda evidence, columns: self.vectors(evidence.x, columns),
+        )
+        scorer = TreeDisagreement() if self.preset == "paper" else RidgeMargin(self.alpha)
+        return [Vote(self.preset, features, scorer)]
+
+    def check_parameters(self) -> None:
+        """Refuse an unknown preset, and numbers that are out of range."""
+        super().check_parameters()
+        check_name("preset", self.preset, _PRESETS)
+        check_count("max_features", self.max_features)

@@ -1,0 +1,214 @@
+"""`Vote`: an anomaly score and how it counts; `VotingDetector`: the votes' joint score.
+
+A single vote's anomaly score is the detector's. Several are fused: each score becomes a p-value
+among normal inputs that nothing was learned from, and the logarithms of the p-values are added
+(see `calibration.fuse`).
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nnslicer_tf.detection.calibration import fuse, p_values, two_sided
+from nnslicer_tf.detection.detector import Detector
+from nnslicer_tf.detection.evidence import Evidence
+from nnslicer_tf.detection.scorers import Scorer
+from nnslicer_tf.errors import InvalidArgumentError
+
+__all__ = ["DrawnColumns", "Features", "Vote", "VotingDetector"]
+
+# Share of the normal inputs to learn from that only serve as reference of the p-values.
+_REFERENCE = 0.25
+
+
+class Features:
+    """What a scorer reads: a function of the evidence.
+
+    Args:
+        read: Evidence → (N, features), or (N,) for `Identity`.
+    """
+
+    def __init__(self, read: Callable[[Evidence], np.ndarray]) -> None:
+        self._read = read
+
+    def __call__(self, evidence: Evidence) -> np.ndarray:
+        """Return the features of the inputs, as `read` does."""
+        return self._read(evidence)
+
+    def draw(self, rng: np.random.Generator) -> None:
+        """Draw at random what has to be drawn before the first use: nothing."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what was drawn, as arrays by name."""
+        return {}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take over what `state` returned."""
+
+
+class DrawnColumns(Features):
+    """A bounded number of columns of long vectors, drawn at random.
+
+    Args:
+        sizes: Lengths of the blocks that the vectors are made of.
+        most: Of longer blocks, so many columns are drawn, evenly.
+        read: Evidence, indices of columns → (N, columns) float32.
+    """
+
+    columns: np.ndarray
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        most: int,
+        read: Callable[[Evidence, np.ndarray], np.ndarray],
+    ) -> None:
+        super().__init__(lambda evidence: read(evidence, self.columns))
+        self._sizes, self._most = sizes, most
+
+    def draw(self, rng: np.random.Generator) -> None:
+        """Draw the columns, ascending."""
+        parts, first = [], 0
+        for size in self._sizes:
+            drawn = np.arange(size)
+            if size > self._most:
+                drawn = np.sort(rng.choice(size, self._most, replace=False))
+            parts.append(first + drawn)
+            first += size
+        self.columns = np.concatenate(parts)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the indices of the columns."""
+        return {"columns": self.columns}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take over the columns."""
+        self.columns = state["columns"]
+
+
+@dataclass(frozen=True)
+class Vote:
+    """An anomaly score and how it counts among others.
+
+    Attributes:
+        name: Name of the vote; its state is saved under it.
+        features: What the scorer reads.
+        scorer: Gives the anomaly score.
+        group: Votes of one group tell nearly the same: their mean counts as one vote. None:
+            a group of its own.
+        two_sided: Unusually low scores count as much as unusually high ones.
+    """
+
+    name: str
+    features: Features
+    scorer: Scorer
+    group: str | None = None
+    two_sided: bool = False
+
+    def fit(self, evidence: Evidence, rng: np.random.Generator) -> None:
+        """Draw the features, and let the scorer learn from normal inputs."""
+        self.features.draw(rng)
+        if self.scorer.names:  # features that nothing is learned from are not computed
+            classes = evidence.logits.shape[1]
+            self.scorer.fit(self.features(evidence), evidence.predicted, classes)
+
+    def score(self, evidence: Evidence) -> np.ndarray:
+        """Return the anomaly scores, (N,) float64."""
+        return self.scorer.score(self.features(evidence), evidence.predicted)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what was drawn and learned, as arrays by name."""
+        return self.features.state() | self.scorer.state()
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Take over what `state` returned."""
+        self.features.restore(state)
+        self.scorer.restore(state)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class VotingDetector(Detector):
+    """A detector by votes; a subclass writes `votes`, and takes what `Detector` takes.
+
+    Args:
+        alpha: Penalty of the ridge regressions among the scorers.
+
+    Attributes:
+        votes_: The fitted votes.
+        reference_: Vote → its scores of the normal inputs that p-values are taken among;
+            empty if there is but one vote.
+    """
+
+    alpha: float = 1e3
+
+    votes_: list[Vote] = field(init=False)
+    reference_: dict[str, np.ndarray] = field(init=False)
+
+    @abstractmethod
+    def votes(self) -> list[Vote]:
+        """Return new votes, with names of their own, that are not fitted."""
+
+    @property
+    def fixed_threshold(self) -> float | None:
+        """The threshold of the scorer, if there is but one vote, and it has one."""
+        votes = self.votes()
+        return votes[0].scorer.threshold if len(votes) == 1 else None
+
+    def check_parameters(self) -> None:
+        """Refuse a penalty that is not positive."""
+        if not self.alpha > 0:
+            raise InvalidArgumentError(f"alpha must be above 0. Received: {self.alpha!r}")
+
+    def learn(self, evidence: Evidence, rng: np.random.Generator) -> None:
+        """Fit the votes; see `Detector.learn`."""
+        self.votes_ = self.votes()
+        self.reference_ = {}
+        if len(self.votes_) == 1:
+            self.votes_[0].fit(evidence, rng)
+            return
+        order = rng.permutation(len(evidence))
+        cut = round(len(evidence) * (1 - _REFERENCE))
+        self._fit_votes(evidence.rows(np.sort(order[:cut])), rng)
+        reference = evidence.rows(np.sort(order[cut:]))
+        self.reference_ = {vote.name: vote.score(reference) for vote in self.votes_}
+
+    def anomaly_scores(self, evidence: Evidence) -> np.ndarray:
+        """Return the joint score of the votes; see `Detector.anomaly_scores`."""
+        if len(self.votes_) == 1:
+            return self.votes_[0].score(evidence)
+        groups: dict[str, list[np.ndarray]] = {}
+        for vote in self.votes_:
+            p = two_sided if vote.two_sided else p_values
+            values = p(vote.score(evidence), self.reference_[vote.name])
+            groups.setdefault(vote.group or vote.name, []).append(values)
+        return fuse(list(groups.values()))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the votes' arrays; see `Detector.state`."""
+        if len(self.votes_) == 1:
+            return self.votes_[0].state()
+        arrays = {f"reference|{name}": scores for name, scores in self.reference_.items()}
+        for vote in self.votes_:
+            arrays |= {f"{vote.name}|{key}": array for key, array in vote.state().items()}
+        return arrays
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Take over what `state` returned; see `Detector.restore`."""
+        self.check_parameters()
+        self.votes_ = self.votes()
+        self.reference_ = {}
+        if len(self.votes_) == 1:
+            self.votes_[0].restore(state)
+            return
+        for vote in self.votes_:
+            self.reference_[vote.name] = state[f"reference|{vote.name}"]
+            start = f"{vote.name}|"
+            own = {k.removeprefix(start): a for k, a in state.items() if k.startswith(start)}
+            vote.restore(own)
+
+    def _fit_votes(self, evidence: Evidence, rng: np.random.Generator) -> None:
+        """Fit them one after the other: only the latest slices are held."""
+        for vote in self.votes_:
+            vote.fit(evidence, rng)
