@@ -4,7 +4,8 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.errors import CorruptFileError
 
-__all__ = ["read_archive", "write_archive"]
+__all__ = ["read_archive", "read_header", "write_archive"]
 
 # AttributeError: a file that is no archive at all loads as an array.
 _DAMAGE = (
@@ -23,22 +24,29 @@ _DAMAGE = (
 
 
 def write_archive(
-    path: str | os.PathLike, kind: str, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
+    path: str | os.PathLike,
+    kind: str,
+    header: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    *,
+    compress: bool = True,
 ) -> None:
-    """Write a compressed .npz file, replacing an older one only when all is written.
+    """Write an .npz file, replacing an older one only when all is written.
 
     Args:
         path: The file.
         kind: Name and version of the format, which `read_archive` checks.
         header: Whatever JSON can hold.
         arrays: The arrays by name.
+        compress: Whether to compress the arrays.
 
     Raises:
         InvalidArgumentError: if nothing can be written there.
     """
     text = json.dumps({"format": kind, **header})
+    save = np.savez_compressed if compress else np.savez
     with atomic_path(path) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, header=np.array(text), **arrays)
+        save(file, header=np.array(text), **arrays)
 
 
 def read_archive(path: str | os.PathLike, kind: str, what: str) -> tuple[dict, dict]:
@@ -53,6 +61,19 @@ def read_archive(path: str | os.PathLike, kind: str, what: str) -> tuple[dict, d
         FileNotFoundError: if there is no such file.
         CorruptFileError: if the file is damaged, or of another format.
     """
+    with _opened(path, kind, what) as (header, archive):
+        return header, {name: archive[name] for name in archive.files if name != "header"}
+
+
+def read_header(path: str | os.PathLike, kind: str, what: str) -> dict:
+    """Return the header alone; arguments and errors are those of `read_archive`."""
+    with _opened(path, kind, what) as (header, _):
+        return header
+
+
+@contextmanager
+def _opened(path: str | os.PathLike, kind: str, what: str) -> Iterator[tuple[dict, Any]]:
+    """Yield the checked header and the archive, whose arrays are read when asked for."""
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"There is no {what} file '{path}'.")
@@ -60,13 +81,13 @@ def read_archive(path: str | os.PathLike, kind: str, what: str) -> tuple[dict, d
         # Opened here: NumPy leaves its own file open when the archive is damaged.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             header = json.loads(str(archive["header"]))
-            arrays = {name: archive[name] for name in archive.files if name != "header"}
+            if header.get("format") != kind:
+                raise CorruptFileError(
+                    f"'{path}' is not a {what}: its format is {header.get('format')!r}, "
+                    f"expected {kind!r}."
+                )
+            yield header, archive
     except _DAMAGE as error:
         raise CorruptFileError(
             f"'{path}' is not a {what}: it is truncated, damaged or of another kind ({error})."
         ) from error
-    if header.get("format") != kind:
-        raise CorruptFileError(
-            f"'{path}' is not a {what}: its format is {header.get('format')!r}, expected {kind!r}."
-        )
-    return header, arrays

@@ -1,0 +1,119 @@
+"""Finished parts of long work in a folder, so that an interrupted run resumes.
+
+`identity.json` says what the work is: models, data, options, as plain values or digests.
+Each part is an archive `<key>.npz` with a JSON header. All files are written atomically, so
+a process that is killed leaves whole parts only.
+
+Cost: a part is read and written as a whole; the header alone is read without its arrays.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from nnslicer_tf._archive import read_archive, read_header, write_archive
+from nnslicer_tf._files import atomic_path, check_writable
+from nnslicer_tf.errors import CorruptFileError, ProfileMismatchError
+
+__all__ = ["Store"]
+
+_IDENTITY = "identity.json"
+
+
+class Store:
+    """Finished parts of long work, in a folder, with the identity of the work.
+
+    Args:
+        folder: Made if it is missing.
+        identity: What the parts depend on, values that JSON can hold.
+        what: The kind of work, as messages and the format of the files name it:
+            "checkpoint of a training".
+        compress: Whether files are compressed; without, they are written faster.
+
+    Attributes:
+        folder: The folder.
+
+    Raises:
+        ProfileMismatchError: if the folder was begun with another identity.
+        CorruptFileError: if the identity in the folder cannot be read.
+        InvalidArgumentError: if nothing can be written there.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        identity: Mapping[str, object],
+        what: str,
+        *,
+        compress: bool = True,
+    ) -> None:
+        self.folder = Path(folder)
+        self._what = what
+        self._format = f"nnslicer_tf {what} 1"
+        self._compress = compress
+        self._open(dict(identity))
+
+    def keys(self) -> list[str]:
+        """Return the keys of the finished parts, sorted."""
+        return sorted(path.stem for path in self.folder.glob("*.npz") if path.name[0] != ".")
+
+    def __contains__(self, key: str) -> bool:
+        return self.path(key).exists()
+
+    def path(self, key: str) -> Path:
+        """Return the file of a part, which need not exist."""
+        return self.folder / f"{key}.npz"
+
+    def save(
+        self, key: str, header: Mapping[str, object], arrays: Mapping[str, np.ndarray]
+    ) -> None:
+        """Write a part, replacing an older one of the same key.
+
+        Args:
+            key: A file name without its ending.
+            header: Values that JSON can hold.
+            arrays: Arrays by name.
+
+        Raises:
+            InvalidArgumentError: if the file cannot be written.
+        """
+        write_archive(self.path(key), self._format, header, arrays, compress=self._compress)
+
+    def load(self, key: str) -> tuple[dict, dict[str, np.ndarray]]:
+        """Return header and arrays of a part.
+
+        Raises:
+            FileNotFoundError: if there is no such part.
+            CorruptFileError: if its file is damaged.
+        """
+        return read_archive(self.path(key), self._format, self._what)
+
+    def header(self, key: str) -> dict:
+        """Return the header of a part without reading its arrays; errors as of `load`."""
+        return read_header(self.path(key), self._format, self._what)
+
+    def remove(self, key: str) -> None:
+        """Remove a part, if it is there."""
+        self.path(key).unlink(missing_ok=True)
+
+    def _open(self, identity: dict[str, object]) -> None:
+        path = check_writable(self.folder / _IDENTITY)
+        if not path.exists():
+            with atomic_path(path) as temporary:
+                temporary.write_text(json.dumps(identity, indent=1))
+            return
+        try:
+            found = dict(json.loads(path.read_text()))
+        except (ValueError, TypeError) as error:
+            raise CorruptFileError(f"The {self._what} '{path}' is damaged: {error}.") from error
+        expected = json.loads(json.dumps(identity))
+        for key in {**expected, **found}:
+            if found.get(key) != expected.get(key):
+                raise ProfileMismatchError(
+                    f"The {self._what} in '{self.folder}' is of another run: its {key} is "
+                    f"{found.get(key)!r}, this run's is {expected.get(key)!r}. Choose another "
+                    "folder, or remove this one."
+                )
