@@ -8,15 +8,16 @@ Quantisation needs TensorFlow's converter; the rest works on every Keras backend
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
 
 import keras
 import numpy as np
 
-from nnslicer_tf._progress import track
+from nnslicer_tf._magnitude import smallest
 from nnslicer_tf._random import as_generator
+from nnslicer_tf._training import train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
 
 __all__ = [
@@ -83,11 +84,7 @@ def prune_magnitude(model: keras.Model, ratio: float) -> keras.Model:
         raise InvalidArgumentError(f"ratio must be in 0 … 1, 1 excluded. Received: {ratio}")
 
     def prune(weights: np.ndarray) -> np.ndarray:
-        count = int(ratio * weights.size)
-        smallest = np.argsort(np.abs(weights), axis=None, kind="stable")[:count]
-        pruned = weights.copy()
-        pruned.reshape(-1)[smallest] = 0
-        return pruned
+        return np.where(smallest(np.abs(weights), int(ratio * weights.size)), 0, weights)
 
     return _changed(model, prune)
 
@@ -165,19 +162,15 @@ def distill(
     trained.compile(keras.optimizers.Adam(learning_rate), "kl_divergence")
     teaching = teacher.predict(x, batch_size=batch_size, verbose=0)
     targets = keras.ops.convert_to_numpy(_soften(teaching, temperature))
-    for rows in _batches(len(x), epochs, batch_size, as_generator(rng), progress):
-        trained.train_on_batch(x[rows], targets[rows])
+    train_epochs(
+        lambda rows, _: trained.train_on_batch(x[rows], targets[rows]),
+        len(x),
+        epochs,
+        batch_size,
+        as_generator(rng),
+        progress=progress,
+    )
     return learner
-
-
-def _batches(
-    count: int, epochs: int, batch_size: int, rng: np.random.Generator, progress: bool
-) -> Iterator[np.ndarray]:
-    """Yield the indices of every batch of every epoch, each epoch in another order."""
-    for _ in track(range(epochs), "epochs", progress=progress):
-        order = rng.permutation(count)
-        for start in range(0, count, batch_size):
-            yield order[start : start + batch_size]
 
 
 def _soften(probabilities: np.ndarray, temperature: float) -> np.ndarray:

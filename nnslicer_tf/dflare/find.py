@@ -20,7 +20,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from nnslicer_tf._random import as_generator
-from nnslicer_tf.dflare._checkpoint import Checkpoint, digest
+from nnslicer_tf.dflare._checkpoint import Checkpoint, identity
 from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, Outcome
 from nnslicer_tf.dflare.domain import Domain
@@ -124,7 +124,7 @@ def find_deviations(
         domain: the kind of input; None: `ImageDomain()`.
         batch_size: fixed batch size for Keras models.
         together: how many searches run at once.
-        checkpoint: a file that keeps the finished searches; an interrupted call goes on
+        checkpoint: a folder that keeps the finished searches; an interrupted call resumes
             from it when it is repeated.
         progress: whether to show a progress bar.
 
@@ -146,7 +146,7 @@ def find_deviations(
     pair = ModelPair(original, compressed, domain, preprocess, batch_size)
     budget = _Budget(timeout, max_queries)
     streams = _streams(seeds, as_generator(rng))
-    kept = Checkpoint(checkpoint, digest(pair, seeds, streams, (search, budget, batch_size)))
+    kept = Checkpoint(checkpoint, identity(pair, seeds, streams, (search, budget, batch_size)))
 
     def start(index: int) -> SearchSteps:
         return search.run(seeds[index], domain, streams[index])

@@ -18,6 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 from sklearn.neural_network import MLPClassifier
 
+from nnslicer_tf._checks import check_labels
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.dflare.classifiers import Classifier, ModelLike, as_classifier
 from nnslicer_tf.dflare.deviations import DeviationSet
@@ -69,8 +70,7 @@ class Repair(ClassifierMixin, BaseEstimator):
                 f"{probabilities.shape} and {labels.shape}"
             )
         classes = probabilities.shape[1]
-        if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= classes:
-            raise InvalidArgumentError(f"Labels must be integers in 0 … {classes - 1}.")
+        labels = check_labels(labels, len(probabilities), classes)
         network = MLPClassifier(
             (self.hidden,), max_iter=self.max_iter, random_state=self.random_state
         )

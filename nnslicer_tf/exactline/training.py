@@ -15,8 +15,8 @@ import numpy as np
 from keras import layers, ops
 
 from nnslicer_tf._names import check_name
-from nnslicer_tf._progress import track
 from nnslicer_tf._random import as_generator
+from nnslicer_tf._training import train_epochs
 from nnslicer_tf.datasets import Dataset
 
 __all__ = ["METHODS", "RobustRecipe", "convsmall", "train_robustly"]
@@ -74,7 +74,6 @@ def train_robustly(
     import tensorflow as tf
 
     check_name("method", recipe.method, METHODS)
-    generator = as_generator(rng)
     batches = -(-len(data) // recipe.batch_size)
     schedule = keras.optimizers.schedules.CosineDecay(recipe.learning_rate, batches * recipe.epochs)
     optimizer = keras.optimizers.Adam(schedule)
@@ -82,25 +81,23 @@ def train_robustly(
     loss_of = _LOSSES[recipe.method]
 
     @tf.function(reduce_retracing=True)
-    def step(x: Any, y: Any, noise: Any, epsilon: Any) -> Any:
+    def descend(x: Any, y: Any, noise: Any, epsilon: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = loss_of(model, x, y, noise, epsilon, recipe.steps)
         optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
         return loss
 
-    history = []
-    for epoch in range(recipe.epochs):
-        order = generator.permutation(len(data))
-        losses = []
-        for i in track(range(batches), f"epoch {epoch + 1}/{recipe.epochs}", batches, progress):
-            index = order[i * recipe.batch_size : (i + 1) * recipe.batch_size]
-            grown = min(1.0, 2 * (epoch + i / batches) / recipe.epochs)
-            epsilon = recipe.epsilon * (grown if recipe.method == "box" else 1.0)
-            x = tf.constant(data.x[index])
-            noise = tf.constant(generator.uniform(-1, 1, x.shape).astype(np.float32))
-            losses.append(float(step(x, data.y[index], noise, tf.constant(epsilon, tf.float32))))
-        history.append(float(np.mean(losses)))
-    return history
+    def step(rows: np.ndarray, generator: np.random.Generator) -> float:
+        epoch, batch = divmod(int(optimizer.iterations), batches)
+        grown = min(1.0, 2 * (epoch + batch / batches) / recipe.epochs)
+        epsilon = recipe.epsilon * (grown if recipe.method == "box" else 1.0)
+        x = tf.constant(data.x[rows])
+        noise = tf.constant(generator.uniform(-1, 1, x.shape).astype(np.float32))
+        return float(descend(x, data.y[rows], noise, tf.constant(epsilon, tf.float32)))
+
+    return train_epochs(
+        step, len(data), recipe.epochs, recipe.batch_size, as_generator(rng), progress=progress
+    )
 
 
 def _cross_entropy(y: Any, logits: Any) -> Any:

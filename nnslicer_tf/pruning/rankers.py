@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nnslicer_tf._checks import check_labels
 from nnslicer_tf._names import check_name
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.baselines import effective_paths
@@ -148,13 +149,13 @@ class ClassRanker(Ranker):
         Arguments and errors are those of `scores`.
         """
         wanted = check_classes(im, y, classes)
-        _check_samples(x, y)
+        y = check_labels(y, len(x))
         right = np.ones(len(x), bool)
         if self.correct_only:
             right = np.argmax(im.logits(x), axis=-1) == y
         found = {}
         for target in wanted:
-            chosen = x[right & (np.asarray(y) == target)]
+            chosen = x[right & (y == target)]
             if not len(chosen):
                 raise InvalidArgumentError(
                     f"There are no samples of class {target} that the model classifies "
@@ -299,8 +300,3 @@ def _split(im: InstrumentedModel, row: np.ndarray) -> Scores:
     ends = np.cumsum([kernel.size for kernel in kernels.values()])
     parts = np.split(row, ends[:-1])
     return {n: part.reshape(k.shape) for (n, k), part in zip(kernels.items(), parts, strict=True)}
-
-
-def _check_samples(x: np.ndarray, y: np.ndarray) -> None:
-    if len(x) != len(y):
-        raise InvalidArgumentError(f"x has {len(x)} samples, y has {len(y)} labels.")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
+from nnslicer_tf._magnitude import largest
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf._tables import ShownAsTable
@@ -208,27 +209,14 @@ def _lamp_scores(weights: np.ndarray) -> np.ndarray:
 
 def _largest_of_all(scores: Kernels, density: float) -> Masks:
     flat = np.concatenate([s.ravel() for s in scores.values()])
-    kept = _largest(flat, round(density * len(flat)))
+    kept = largest(flat, round(density * len(flat)))
     ends = np.cumsum([s.size for s in scores.values()])
     parts = np.split(kept, ends[:-1])
     return {name: p.reshape(s.shape) for (name, s), p in zip(scores.items(), parts, strict=True)}
 
 
 def _largest_of_each(scores: Kernels, shares: Mapping[str, float]) -> Masks:
-    return {
-        name: _largest(s.ravel(), round(shares[name] * s.size)).reshape(s.shape)
-        for name, s in scores.items()
-    }
-
-
-def _largest(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return bools, True for the largest scores; of equal ones the first."""
-    if count == 0:
-        return np.zeros(len(scores), bool)
-    least = np.partition(scores, len(scores) - count)[len(scores) - count]  # no need to sort
-    kept = scores > least
-    kept[np.flatnonzero(scores == least)[: count - kept.sum()]] = True
-    return kept
+    return {name: largest(s, round(shares[name] * s.size)) for name, s in scores.items()}
 
 
 def _uniform_plus(scores: Kernels, density: float) -> Masks:

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._checks import check_labels
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError
@@ -186,33 +187,18 @@ def labelled(
     if y is None:
         logits = im.logits(x, batch_size) if needs_labels else np.zeros((len(x), 1))
         return x, logits.argmax(axis=-1)
-    return x, check_labels(im, y, len(x))
+    return x, check_labels(y, len(x), _classes(im))
 
 
-def check_labels(im: InstrumentedModel, y: Any, samples: int) -> np.ndarray:
-    """Return labels `(samples,)` int64.
-
-    Raises:
-        InvalidArgumentError: if they are not one class index for each sample.
-    """
+def _classes(im: InstrumentedModel) -> int:
+    """Return the number of a classifier's classes."""
     shape = im[im.logit_operation].shape
     if len(shape) != 1 or shape[0] < 2:
         raise InvalidArgumentError(
             f"A classifier with logits (samples, 2 or more classes) is needed. The model's have "
             f"the shape (samples, {', '.join(map(str, shape))})."
         )
-    labels = np.asarray(y)
-    if labels.shape != (samples,) or labels.dtype.kind not in "iu":
-        raise InvalidArgumentError(
-            f"y must be one class index for each of {samples} samples, integers of shape "
-            f"({samples},). Received: {labels.dtype} of shape {labels.shape}"
-        )
-    if labels.min() < 0 or labels.max() >= shape[0]:
-        raise InvalidArgumentError(
-            f"The model has {shape[0]} outputs, labels must be in 0 … {shape[0] - 1}. "
-            f"Received: labels from {labels.min()} to {labels.max()}"
-        )
-    return labels.astype(np.int64)
+    return shape[0]
 
 
 def reference_sample(im: InstrumentedModel, baseline: np.ndarray | None) -> np.ndarray:

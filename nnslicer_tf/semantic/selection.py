@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._magnitude import largest
 from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
@@ -138,7 +139,7 @@ class SemanticSlicer:
             InvalidArgumentError: if `share` is out of range.
         """
         _check_fraction(share, "share")
-        return CriticalNeurons({k: _top(s, _count(share, s)) for k, s in self.scores.items()})
+        return CriticalNeurons({k: largest(s, _count(share, s)) for k, s in self.scores.items()})
 
     def category_slice(self, share: float) -> CriticalNeurons:
         """Return the top share of every layer by each category's scores, united.
@@ -152,7 +153,7 @@ class SemanticSlicer:
         _check_fraction(share, "share")
         return CriticalNeurons(
             {
-                layer: np.any([_top(s, _count(share, s)) for s in scores], axis=0)
+                layer: np.any([largest(s, _count(share, s)) for s in scores], axis=0)
                 for layer, scores in self.category_scores.items()
             }
         )
@@ -181,7 +182,7 @@ class SemanticSlicer:
         return {
             layer: np.stack(
                 [
-                    _top(score, _shortest(similarity, threshold, step))
+                    largest(score, _shortest(similarity, threshold, step))
                     for score, similarity in zip(scores, self.similarities[layer], strict=True)
                 ]
             )
@@ -296,12 +297,6 @@ def _count(share: float, scores: np.ndarray) -> int:
 def _descending(scores: np.ndarray) -> np.ndarray:
     """Return the neurons by descending score, equal ones by their index."""
     return np.argsort(-scores, kind="stable")
-
-
-def _top(scores: np.ndarray, count: int) -> np.ndarray:
-    mask = np.zeros(len(scores), bool)
-    mask[_descending(scores)[:count]] = True
-    return mask
 
 
 def _shortest(similarities: np.ndarray, threshold: float, step: int) -> int:

@@ -11,14 +11,14 @@ change them: else frozen neurons would change their values without a change of p
 Everything that belongs to no neuron stays as well.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
-from nnslicer_tf._progress import track
 from nnslicer_tf._random import as_generator
+from nnslicer_tf._training import compile_classifier, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model
@@ -129,15 +129,15 @@ def train_neurons(
     logits = im.logit_operation in im.output_operations
     selective = selective_optimizer(optimizer or keras.optimizers.Adam(), by_variable)
     selective.build(learner.trainable_variables)  # else the first step is compiled twice
-    learner.compile(
-        selective,
-        keras.losses.SparseCategoricalCrossentropy(from_logits=logits),
-        jit_compile=False,
+    compile_classifier(learner, selective, logits)
+    train_epochs(
+        lambda rows, _: learner.train_on_batch(x[rows], y[rows]),
+        len(x),
+        epochs,
+        batch_size,
+        generator,
+        progress=progress,
     )
-    steps = epochs * -(-len(x) // batch_size)
-    batches = _batches(len(x), epochs, batch_size, generator)
-    for rows in track(batches, "Training", steps, progress):
-        learner.train_on_batch(x[rows], y[rows])
     trained = copy_model(model)
     trained.set_weights(learner.get_weights())
     return trained
@@ -240,15 +240,6 @@ def _reseed(model: keras.Model, generator: np.random.Generator) -> None:
     for variable in model.variables:
         if variable.path.endswith("seed_generator_state"):
             variable.assign(generator.integers(1 << 32, size=variable.shape, dtype=np.uint32))
-
-
-def _batches(
-    count: int, epochs: int, batch_size: int, generator: np.random.Generator
-) -> Iterator[np.ndarray]:
-    for _ in range(epochs):
-        order = generator.permutation(count)
-        for start in range(0, count, batch_size):
-            yield order[start : start + batch_size]
 
 
 def _copies(variables: list) -> list:

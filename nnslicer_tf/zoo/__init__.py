@@ -16,6 +16,7 @@ from pathlib import Path
 import keras
 
 from nnslicer_tf._files import data_folder
+from nnslicer_tf._metrics import accuracy
 from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 from nnslicer_tf.zoo.alexnet import alexnet
@@ -28,7 +29,6 @@ from nnslicer_tf.zoo.training import (
     DEFAULT_RECIPE,
     RECIPES,
     Recipe,
-    accuracy,
     in_precision,
     save_weights,
     train,

@@ -8,28 +8,25 @@ Memory: the training images as one float32 array. Time: on two CPU cores a minut
 LeNets on MNIST, an hour or more for 40 epochs of ResNet10 on CIFAR-10.
 """
 
-import json
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass, fields
 
 import keras
 import numpy as np
 
 from nnslicer_tf._files import atomic_path
+from nnslicer_tf._metrics import accuracy
 from nnslicer_tf._names import check_name
-from nnslicer_tf._progress import track
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._training import compile_classifier, train_epoch
 from nnslicer_tf.datasets import Dataset
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.engine import Store
+from nnslicer_tf.errors import CorruptFileError
 
 __all__ = [
     "DEFAULT_RECIPE",
     "RECIPES",
     "Recipe",
-    "accuracy",
     "in_precision",
     "save_weights",
     "train",
@@ -122,26 +119,31 @@ def train(
         For every epoch: its number, mean training loss, seconds, and validation accuracy.
 
     Raises:
-        InvalidArgumentError: if the folder has a checkpoint of another run.
+        ProfileMismatchError: if the folder has a checkpoint of another run.
         CorruptFileError: if the checkpoint cannot be read.
+        InvalidArgumentError: if nothing can be written in the folder.
     """
     steps = -(-len(data) // recipe.batch_size)
     trained = in_precision(model, recipe.precision)
-    trained.compile(
-        optimizer=_optimizer(recipe, steps),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=False,  # XLA's convolutions are a third slower on a CPU
-    )
-    checkpoint = _Checkpoint(Path(folder), model.name, recipe, rng)
+    compile_classifier(trained, _optimizer(recipe, steps))
+
+    def step(rows: np.ndarray, generator: np.random.Generator) -> float:
+        x = _augment(data.x[rows], recipe.augment, generator)
+        return trained.train_on_batch(x, data.y[rows])
+
+    checkpoint = _Checkpoint(folder, model.name, recipe, rng)
     history = checkpoint.restore(trained)
     for epoch in range(len(history), recipe.epochs):
-        batches = _batches(data, recipe, rng, epoch)
         _reseed_dropout(trained, rng, epoch)
         start = time.monotonic()
-        losses = [
-            trained.train_on_batch(x, y)
-            for x, y in track(batches, f"epoch {epoch + 1}/{recipe.epochs}", steps, progress)
-        ]
+        losses = train_epoch(
+            step,
+            len(data),
+            recipe.batch_size,
+            np.random.default_rng([rng, epoch]),
+            what=f"epoch {epoch + 1}/{recipe.epochs}",
+            progress=progress,
+        )
         row = {
             "epoch": epoch + 1,
             "mean_loss": float(np.mean(losses)),
@@ -154,15 +156,6 @@ def train(
     if trained is not model:
         model.set_weights(trained.get_weights())
     return history
-
-
-def accuracy(model: keras.Model, data: Dataset, batch_size: int = 512) -> float:
-    """Return the share of `data` whose largest output is at the label."""
-    predicted = [
-        np.argmax(model.predict_on_batch(data.x[i : i + batch_size]), axis=1)
-        for i in range(0, len(data), batch_size)
-    ]
-    return float(np.mean(np.concatenate(predicted) == data.y))
 
 
 def save_weights(model: keras.Model, path: str | os.PathLike) -> None:
@@ -226,17 +219,6 @@ def _reseed_dropout(model: keras.Model, rng: int, epoch: int) -> None:
         state.assign(np.random.SeedSequence([rng, epoch, i]).generate_state(2))
 
 
-def _batches(
-    data: Dataset, recipe: Recipe, rng: int, epoch: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield one epoch's batches, in an order that seed and epoch determine."""
-    generator = as_generator(np.random.default_rng([rng, epoch]))
-    order = generator.permutation(len(data))
-    for start in range(0, len(data), recipe.batch_size):
-        index = order[start : start + recipe.batch_size]
-        yield _augment(data.x[index], recipe.augment, generator), data.y[index]
-
-
 def _augment(x: np.ndarray, how: str, generator: np.random.Generator) -> np.ndarray:
     """Return randomly flipped and shifted images (N, height, width, channels)."""
     if how == "none":
@@ -259,43 +241,49 @@ def _shift(x: np.ndarray, most: int, generator: np.random.Generator) -> np.ndarr
 
 
 class _Checkpoint:
-    """The last finished epoch of one run: its weights, and a history that names them."""
+    """The last finished epoch of one run: weights, optimiser state and the history so far."""
 
-    def __init__(self, folder: Path, model: str, recipe: Recipe, rng: int):
-        self._folder = folder
-        self._history = folder / "history.json"
-        self._run = {"model": model, "rng": rng, "recipe": asdict(recipe)}
+    def __init__(self, folder: str | os.PathLike, model: str, recipe: Recipe, rng: int) -> None:
+        # Fields with their default are left out: a checkpoint stays readable when one is added.
+        changed = {
+            field.name: getattr(recipe, field.name)
+            for field in fields(recipe)
+            if getattr(recipe, field.name) != field.default
+        }
+        identity = {"model": model, "rng": rng, "recipe": changed}
+        self._store = Store(folder, identity, "checkpoint of a training", compress=False)
 
     def restore(self, model: keras.Model) -> list[dict[str, float]]:
         """Bring the compiled `model` to the checkpoint's state; return its history."""
-        if not self._history.exists():
+        keys = self._store.keys()
+        if not keys:
             return []
-        try:
-            saved = json.loads(self._history.read_text())
-            run, history = saved["run"], saved["history"]
-            # Of a checkpoint from before a field was added it has the default.
-            run["recipe"] = asdict(Recipe(**run["recipe"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptFileError(f"'{self._history}' is no training history.") from error
-        if run != self._run:
-            raise InvalidArgumentError(
-                f"'{self._folder}' has the checkpoint of another run ({run}), not of "
-                f"{self._run}. Give another folder or remove it."
+        header, arrays = self._store.load(keys[-1])
+        variables = _state(model)
+        shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
+        if shapes != {name: array.shape for name, array in arrays.items()}:
+            raise CorruptFileError(
+                f"'{self._store.path(keys[-1])}' does not have the variables of '{model.name}'."
             )
-        path = self._weights(len(history))
-        model.optimizer.build(model.trainable_variables)
-        try:
-            model.load_weights(path)  # of a compiled model: the optimiser's state too
-        except (OSError, ValueError, KeyError) as error:
-            raise CorruptFileError(f"'{path}' is no readable checkpoint: {error}") from error
-        return history
+        for name, variable in variables.items():
+            variable.assign(arrays[name])
+        return header["history"]
 
     def save(self, model: keras.Model, history: list[dict[str, float]]) -> None:
-        """Write the weights, then the history, then remove the weights before them."""
-        save_weights(model, self._weights(len(history)))
-        with atomic_path(self._history) as path:
-            path.write_text(json.dumps({"run": self._run, "history": history}, indent=1))
-        self._weights(len(history) - 1).unlink(missing_ok=True)
+        """Write the state, then remove that of the epoch before."""
+        arrays = {name: keras.ops.convert_to_numpy(v) for name, v in _state(model).items()}
+        self._store.save(_key(len(history)), {"history": history}, arrays)
+        self._store.remove(_key(len(history) - 1))
 
-    def _weights(self, epochs: int) -> Path:
-        return self._folder / f"epoch{epochs:04d}.weights.h5"
+
+def _key(epochs: int) -> str:
+    return f"epoch{epochs:04d}"
+
+
+def _state(model: keras.Model) -> dict[str, keras.Variable]:
+    """Return the variables of a compiled model and of its optimiser by position."""
+    model.optimizer.build(model.trainable_variables)
+    return {
+        **{f"weight{i}": variable for i, variable in enumerate(model.weights)},
+        **{f"optimizer{i}": variable for i, variable in enumerate(model.optimizer.variables)},
+    }
