@@ -31,7 +31,7 @@ def check_labels(y: ArrayLike, samples: int, classes: int | None = None) -> np.n
     if labels.min() < 0 or (classes is not None and labels.max() >= classes):
         expected = "0 or more" if classes is None else f"in 0 … {classes - 1}"
         raise InvalidArgumentError(
-            f"Labels must be classes, {expected}; leave out samples without a class. Received: "
+            f"Class labels must be {expected}; leave out samples without a class. Received: "
             f"labels from {labels.min()} to {labels.max()}"
         )
     return labels.astype(np.int64)

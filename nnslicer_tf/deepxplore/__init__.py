@@ -18,7 +18,7 @@ from nnslicer_tf.deepxplore.constraints import (
     Projection,
 )
 from nnslicer_tf.deepxplore.coverage import Coverage, NeuronCoverage
-from nnslicer_tf.deepxplore.criteria import (
+from nnslicer_tf.deepxplore.deepgauge import (
     BoundaryCoverage,
     KMultisectionCoverage,
     NeuronRanges,

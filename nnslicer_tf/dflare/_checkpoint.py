@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from nnslicer_tf.dflare.deviations import Outcome, pack, unpack
-from nnslicer_tf.dflare.pair import ModelPair
+from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.engine import Store
 
 __all__ = ["Checkpoint", "identity"]

@@ -25,7 +25,7 @@ from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, Outcome
 from nnslicer_tf.dflare.domain import Domain
 from nnslicer_tf.dflare.images import ImageDomain
-from nnslicer_tf.dflare.pair import ModelPair, Preprocess
+from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 from nnslicer_tf.dflare.search import DFlare, Search, SearchSteps
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 

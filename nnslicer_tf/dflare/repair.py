@@ -22,7 +22,7 @@ from nnslicer_tf._checks import check_labels
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.dflare.classifiers import Classifier, ModelLike, as_classifier
 from nnslicer_tf.dflare.deviations import DeviationSet
-from nnslicer_tf.dflare.pair import ModelPair
+from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
 __all__ = [

@@ -8,7 +8,7 @@ from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.deviations import DeviationSet
 from nnslicer_tf.dflare.domain import Domain, replay
 from nnslicer_tf.dflare.images import ImageDomain
-from nnslicer_tf.dflare.pair import ModelPair, Preprocess
+from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 
 __all__ = ["verify"]
 

@@ -15,7 +15,7 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.protection.hide import hide
 from nnslicer_tf.pruning.class_scores import check_classes
 from nnslicer_tf.pruning.experiments import subset_figures
-from nnslicer_tf.pruning.training import fine_tune
+from nnslicer_tf.pruning.fine_tuning import fine_tune
 
 if TYPE_CHECKING:
     import pandas as pd

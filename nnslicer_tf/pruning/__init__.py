@@ -8,6 +8,7 @@
 """
 
 from nnslicer_tf.pruning.class_scores import ClassScores
+from nnslicer_tf.pruning.fine_tuning import fine_tune
 from nnslicer_tf.pruning.masks import apply_masks, masks, without_masks
 from nnslicer_tf.pruning.normalisation import renormalise
 from nnslicer_tf.pruning.predictor import MaskedPredictor
@@ -23,10 +24,9 @@ from nnslicer_tf.pruning.rankers import (
     WeightRanker,
     scores,
 )
-from nnslicer_tf.pruning.refine import ties_by_weight, times_weight
 from nnslicer_tf.pruning.removal import compact, mask_units, remove_units
-from nnslicer_tf.pruning.training import fine_tune
 from nnslicer_tf.pruning.weight_mask import WeightMask
+from nnslicer_tf.pruning.weighted_scores import ties_by_weight, times_weight
 
 __all__ = [
     "RANKERS",

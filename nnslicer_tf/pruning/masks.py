@@ -117,7 +117,7 @@ class MaskPlan:
             present = read_mask(layer, slot)
             keep[name] = mask if present is None else mask & present
             configs.setdefault(id(layer), {})[slot] = serialized(keep[name])
-        for offset in self._graph.offsets(self._gone(keep)):
+        for offset in self._graph.offsets(self._affected(keep)):
             if offset.slot:
                 present = read_mask(offset.layer, offset.slot)
                 kept = ~offset.channels if present is None else ~offset.channels & present
@@ -137,31 +137,31 @@ class MaskPlan:
             id(kernels[name].variable()): np.where(mask, kernels[name].kernel(), 0)
             for name, mask in keep.items()
         }
-        for offset in self._graph.offsets(self._gone(keep)):
+        for offset in self._graph.offsets(self._affected(keep)):
             value = keras.ops.convert_to_numpy(offset.variable)
             values[id(offset.variable)] = np.where(offset.channels, 0, value)
         return values
 
     def _complete(self, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the masks without synapses to neurons that keep none, but are not zero."""
-        keep, gone = dict(keep), self._gone(keep)
-        silent = self._graph.silent(gone)
+        """Return the masks without the outgoing synapses of pruned neurons that are not zero."""
+        keep, affected = dict(keep), self._affected(keep)
+        zeroed = self._graph.zeroed(affected)
         for operation in filter(is_reader, self.im.operations):
             source = operation.inputs[0]
-            speaks = gone[source] & ~silent[source]
-            if speaks.any() and operation.params.groups == 1:
+            nonzero = affected[source] & ~zeroed[source]
+            if nonzero.any() and operation.params.groups == 1:
                 kernel = operation.params
                 mask = kernel.from_kernel(keep.get(kernel.name, np.ones(kernel.shape, bool)))
-                keep[kernel.name] = kernel.to_kernel(mask & ~speaks[:, None])
+                keep[kernel.name] = kernel.to_kernel(mask & ~nonzero[:, None])
         return keep
 
-    def _gone(self, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the channels of the neurons that keep no synapse, as far as they reach."""
+    def _affected(self, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the channels that depend on neurons without a synapse alone."""
         pruned = {}
         for name, mask in keep.items():
             dead = ~self.im.kernels[name].from_kernel(mask).any(axis=(0, 1))
             pruned |= dict.fromkeys(self._operations[name], dead)
-        return self._graph.gone(pruned)
+        return self._graph.affected(pruned)
 
 
 def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[Any, str | None]]:

@@ -30,7 +30,7 @@ from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning.masks import SLOTS, MaskPlan, read_mask, serialized
 
-__all__ = ["compact", "compact_size", "mask_units", "remove_units"]
+__all__ = ["compact", "compact_size", "mask_units", "masked_units", "remove_units"]
 
 Cuts = list[tuple[int, np.ndarray]]  # axis, what to keep of it
 
@@ -59,7 +59,11 @@ def mask_units(model: keras.Model, keep: Mapping[str, np.ndarray]) -> keras.Mode
 
     Arguments and errors are those of `remove_units`.
     """
-    im = InstrumentedModel(model)
+    return masked_units(InstrumentedModel(model), keep)
+
+
+def masked_units(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> keras.Model:
+    """Return what `mask_units` does, for a model that is instrumented already."""
     kernels = {}
     for operation in im.operations:
         if operation.kind == "weighted_sum" and not operation.name.endswith(":depthwise"):

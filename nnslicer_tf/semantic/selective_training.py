@@ -17,6 +17,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from nnslicer_tf._deprecated import renamed_argument
 from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import compile_classifier, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
@@ -28,7 +29,7 @@ from nnslicer_tf.semantic.neurons import NeuronLayer, along, neuron_layers, outp
 
 __all__ = ["parameter_share", "selective_optimizer", "train_neurons"]
 
-Neurons = Mapping[str, np.ndarray]
+NeuronMasks = Mapping[str, np.ndarray]
 
 
 def selective_optimizer(
@@ -61,19 +62,19 @@ def selective_optimizer(
             ]
             before = _copies(variables)
             result = super().apply(masked, trainable_variables)
-            _give_back(variables, before)
+            _restore(variables, before)
             return result
 
         def finalize_variable_values(self, var_list: list) -> None:
             before = _copies(var_list)
             super().finalize_variable_values(var_list)  # of a moving average of the weights
-            _give_back(var_list, before)
+            _restore(var_list, before)
 
     def _free(variable: Any) -> Any:
         mask = free.get(id(variable))
         return keras.ops.zeros(variable.shape, dtype="bool") if mask is None else mask
 
-    def _give_back(variables: list, before: list) -> None:
+    def _restore(variables: list, before: list) -> None:
         for variable, old in zip(variables, before, strict=True):
             variable.assign(keras.ops.where(_free(variable), variable.value, old))
 
@@ -81,13 +82,14 @@ def selective_optimizer(
     return Selective.from_config(optimizer.get_config())
 
 
+@renamed_argument("sealed", "frozen_outgoing")
 def train_neurons(
     model: keras.Model,
-    neurons: Neurons,
+    neurons: NeuronMasks,
     x: Any,
     y: Any,
     *,
-    sealed: Neurons | None = None,
+    frozen_outgoing: NeuronMasks | None = None,
     optimizer: keras.optimizers.Optimizer | None = None,
     epochs: int = 5,
     batch_size: int = 64,
@@ -102,8 +104,8 @@ def train_neurons(
             layer's units are the classes. Layers that are not named are not trained.
         x: Samples `(samples, *input shape)`.
         y: Labels `(samples,)`.
-        sealed: Neurons, named alike, that no trained weight reads: their outgoing weights
-            stay as they are too, whomever these belong to.
+        frozen_outgoing: Neurons, named alike, whose outgoing weights are not trained either,
+            whichever neuron these belong to.
         optimizer: Any Keras optimiser, whose settings are used; Adam by default.
         epochs: Passes over the samples.
         batch_size: Samples in a step.
@@ -116,7 +118,7 @@ def train_neurons(
     """
     im = InstrumentedModel(model)
     x, y = labelled(im, x, y, batch_size)
-    masks = parameter_masks(im, neurons, sealed)
+    masks = parameter_masks(im, neurons, frozen_outgoing)
     generator = as_generator(rng)
     learner = keras.models.clone_model(model, clone_function=_steady, recursive=True)
     learner.set_weights(model.get_weights())
@@ -143,7 +145,7 @@ def train_neurons(
     return trained
 
 
-def parameter_share(model: keras.Model, neurons: Neurons) -> float:
+def parameter_share(model: keras.Model, neurons: NeuronMasks) -> float:
     """Return the share of a model's trained parameters that belong to chosen neurons (TPR).
 
     Args:
@@ -159,7 +161,7 @@ def parameter_share(model: keras.Model, neurons: Neurons) -> float:
 
 
 def parameter_masks(
-    im: InstrumentedModel, neurons: Neurons, sealed: Neurons | None = None
+    im: InstrumentedModel, neurons: NeuronMasks, frozen_outgoing: NeuronMasks | None = None
 ) -> dict[int, np.ndarray]:
     """Return id of a variable → bools of its shape, True for what `train_neurons` trains.
 
@@ -173,7 +175,7 @@ def parameter_masks(
         for variable, axis in layers[name].parameters:
             shape = tuple(variable.shape)
             masks[id(variable)] = np.broadcast_to(along(chosen, len(shape), axis), shape)
-    for variable, unread in _unread(im, layers, sealed or {}).items():
+    for variable, unread in _unread(im, layers, frozen_outgoing or {}).items():
         if variable in masks:
             masks[variable] = masks[variable] & unread
     if not any(mask.any() for mask in masks.values()):
@@ -181,7 +183,7 @@ def parameter_masks(
     return masks
 
 
-def _check_units(neurons: Neurons, layers: Mapping[str, NeuronLayer]) -> None:
+def _check_units(neurons: NeuronMasks, layers: Mapping[str, NeuronLayer]) -> None:
     for name, chosen in neurons.items():
         if name not in layers or np.shape(chosen) != (layers[name].units,):
             sizes = ", ".join(f"{layer.name} {layer.units}" for layer in layers.values())
@@ -191,15 +193,15 @@ def _check_units(neurons: Neurons, layers: Mapping[str, NeuronLayer]) -> None:
 
 
 def _unread(
-    im: InstrumentedModel, layers: Mapping[str, NeuronLayer], sealed: Neurons
+    im: InstrumentedModel, layers: Mapping[str, NeuronLayer], neurons: NeuronMasks
 ) -> dict[int, np.ndarray]:
-    """Return id of a kernel → bools of its shape, False for weights that read sealed neurons.
+    """Return id of a kernel → bools of its shape, False for weights that read given neurons.
 
-    A channel that is made of several neurons (an addition's) is sealed if all of them are.
+    A channel that is made of several neurons (an addition's) counts if all of them are given.
     """
-    _check_units(sealed, layers)
-    sums = {layers[name].sum: np.asarray(mask, bool) for name, mask in sealed.items()}
-    channels = ChannelGraph(im).gone(sums)
+    _check_units(neurons, layers)
+    sums = {layers[name].sum: np.asarray(mask, bool) for name, mask in neurons.items()}
+    channels = ChannelGraph(im).affected(sums)
     unread = {}
     for operation in filter(is_reader, im.operations):
         kernel = operation.params

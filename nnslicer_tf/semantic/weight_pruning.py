@@ -28,7 +28,7 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning import apply_masks
-from nnslicer_tf.semantic.masking import Masker
+from nnslicer_tf.semantic.restructuring import Masker
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,15 @@ from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import train_epochs
 from nnslicer_tf.datasets import Dataset
 
-__all__ = ["METHODS", "RobustRecipe", "convsmall", "train_robustly"]
+__all__ = [
+    "METHODS",
+    "RobustRecipe",
+    "box_loss",
+    "convsmall",
+    "normal_loss",
+    "pgd_loss",
+    "train_robustly",
+]
 
 METHODS = ("normal", "pgd", "box")
 
@@ -104,11 +112,22 @@ def _cross_entropy(y: Any, logits: Any) -> Any:
     return ops.mean(keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True))
 
 
-def _normal_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps: int) -> Any:
+def normal_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps: int) -> Any:
+    """Return the mean cross-entropy on images `x` with classes `y`; the rest does not matter."""
     return _cross_entropy(y, model(x, training=True))
 
 
-def _pgd_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps: int) -> Any:
+def pgd_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps: int) -> Any:
+    """Return the mean of the losses on images and on those that PGD makes of them.
+
+    Args:
+        model: Any classifier with logits.
+        x: Images in [0, 1].
+        y: Their classes.
+        noise: Of the images' shape in [-1, 1]: where in the box PGD starts.
+        epsilon: Half the width of the box.
+        steps: Gradient steps.
+    """
     import tensorflow as tf
 
     changed = ops.clip(x + epsilon * noise, 0.0, 1.0)
@@ -123,7 +142,11 @@ def _pgd_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, step
     return (clean + _cross_entropy(y, model(changed, training=True))) / 2
 
 
-def _box_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps: int) -> Any:
+def box_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps: int) -> Any:
+    """Return the mean of the losses on images and at the worst corner of their output boxes.
+
+    Arguments are those of `pgd_loss`; `noise` and `steps` do not matter.
+    """
     low, high = ops.clip(x - epsilon, 0.0, 1.0), ops.clip(x + epsilon, 0.0, 1.0)
     centre, radius = (low + high) / 2, (high - low) / 2
     for layer in model.layers[1:]:
@@ -148,4 +171,4 @@ def _box_sum(layer: keras.layers.Layer, centre: Any, radius: Any) -> tuple[Any, 
     return ops.conv(centre, layer.kernel, **how) + layer.bias, ops.conv(radius, size, **how)
 
 
-_LOSSES: dict[str, Callable] = {"normal": _normal_loss, "pgd": _pgd_loss, "box": _box_loss}
+_LOSSES: dict[str, Callable] = {"normal": normal_loss, "pgd": pgd_loss, "box": box_loss}
