@@ -21,7 +21,7 @@ def retrain(
     batch_size: int = 128,
     rng: int | np.random.Generator = 0,
 ) -> keras.Model:
-    """Return a copy of a classifier that was trained on, with Adam; the model stays as it is.
+    """Return a copy of a classifier, trained further by Adam; the model is not changed.
 
     Args:
         model: A classifier whose output is logits or probabilities.

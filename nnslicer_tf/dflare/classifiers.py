@@ -41,7 +41,7 @@ class Classifier(ABC):
     """A black box that gives class probabilities.
 
     Attributes:
-        resolution: the step between two output values (0 for floating point); quantised
+        resolution: The step between two output values (0 for floating point); quantised
             outputs sum to one only up to half a step a class.
     """
 
@@ -56,8 +56,8 @@ class KerasClassifier(Classifier):
     """A Keras model, called with one fixed batch size.
 
     Args:
-        model: a Keras model with one input and one output.
-        batch_size: inputs a call; the last batch is padded with copies of its first input.
+        model: A Keras model with one input and one output.
+        batch_size: Inputs a call; the last batch is padded with copies of its first input.
     """
 
     def __init__(self, model: keras.Model, batch_size: int = 32) -> None:
@@ -86,8 +86,8 @@ class TFLiteClassifier(Classifier):
     Float inputs are quantised and integer outputs dequantised as the file says.
 
     Args:
-        model: a path or the file's content.
-        workers: interpreters that run in parallel threads; None: one a core, at most 4.
+        model: A path or the file's content.
+        workers: Interpreters that run in parallel threads; None: one a core, at most 4.
 
     Raises:
         CorruptFileError: if it is no TFLite model or a damaged one.
@@ -161,10 +161,10 @@ def as_classifier(model: ModelLike, batch_size: int = 32) -> Classifier:
     """Return `model` as a `Classifier`.
 
     Args:
-        model: a `Classifier`, a Keras model, an object whose `model` is one (such as an
+        model: A `Classifier`, a Keras model, an object whose `model` is one (such as an
             `InstrumentedModel`), the path or bytes of a TFLite model, an object with
             `predict`, or a function `(batch, ...) -> (batch, classes)`.
-        batch_size: the fixed batch size for a Keras model.
+        batch_size: The fixed batch size for a Keras model.
 
     Raises:
         InvalidArgumentError: if `model` is none of these.

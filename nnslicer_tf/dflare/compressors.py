@@ -48,7 +48,7 @@ def quantize_integer(model: keras.Model, samples: np.ndarray) -> bytes:
     """Return a TFLite model that computes with 8-bit integers from input to output.
 
     Args:
-        model: a Keras model.
+        model: A Keras model.
         samples: `(samples, ...)` preprocessed inputs that show the range of every
             activation; some hundred are enough.
 
@@ -73,8 +73,8 @@ def prune_magnitude(model: keras.Model, ratio: float) -> keras.Model:
     """Return a copy whose smallest weights are zero, the same share in every kernel.
 
     Args:
-        model: a Keras model.
-        ratio: the share of weights that become zero, 0 … 1 (1 excluded); biases and other
+        model: A Keras model.
+        ratio: The share of weights that become zero, 0 … 1 (1 excluded); biases and other
             vectors stay.
 
     Raises:
@@ -95,9 +95,9 @@ def mutate_weights(
     """Return a copy in which a share of the weights is 10 % larger or smaller (section 5.4.1).
 
     Args:
-        model: a Keras model.
-        share: the share of the weights of all kernels together, 0 … 1.
-        rng: chooses the weights and the direction of each.
+        model: A Keras model.
+        share: The share of the weights of all kernels together, 0 … 1.
+        rng: Chooses the weights and the direction of each.
 
     Raises:
         InvalidArgumentError: if the share is out of range.
@@ -135,15 +135,15 @@ def distill(
     """Train a copy of `student` to give the teacher's softened probabilities.
 
     Args:
-        teacher: gives probabilities.
-        student: gives probabilities of the same classes, usually from a smaller network.
-        x: training inputs `(samples, ...)`.
-        temperature: softening of both models' probabilities, p^(1/T) normalised.
-        epochs: passes over `x`.
-        batch_size: samples a step.
-        learning_rate: of Adam.
-        rng: order of the samples. Weights start as they are in `student`.
-        progress: whether to show a progress bar.
+        teacher: Gives probabilities.
+        student: Gives probabilities of the same classes, usually from a smaller network.
+        x: Training inputs `(samples, ...)`.
+        temperature: Softening of both models' probabilities, p^(1/T) normalised.
+        epochs: Passes over `x`.
+        batch_size: Samples a step.
+        learning_rate: Of Adam.
+        rng: Order of the samples. Weights start as they are in `student`.
+        progress: Whether to show a progress bar.
 
     Returns:
         The trained student.

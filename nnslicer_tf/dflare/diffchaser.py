@@ -38,10 +38,10 @@ class DiffChaser(Search):
     """The genetic search.
 
     Args:
-        population: inputs in the pool, and new ones a generation.
-        k: which probability is compared with the highest.
-        tournament: how many inputs compete to become a parent.
-        mutation_rate: the share of children that are mutated after the crossover.
+        population: Inputs in the pool, and new ones a generation.
+        k: Which probability is compared with the highest.
+        tournament: How many inputs compete to become a parent.
+        mutation_rate: The share of children that are mutated after the crossover.
 
     Raises:
         InvalidArgumentError: if an option is out of range.

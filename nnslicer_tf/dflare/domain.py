@@ -32,9 +32,9 @@ class Mutation:
     """One applied operator: its name, and all that repeats it exactly.
 
     Attributes:
-        operator: the operator's name.
-        parameters: its parameters.
-        share: how far the input went from its old value (0) to the mutated one (1).
+        operator: The operator's name.
+        parameters: Its parameters.
+        share: How far the input went from its old value (0) to the mutated one (1).
     """
 
     operator: str
@@ -47,11 +47,11 @@ class Answers:
     """What the two models said about a batch, and what follows from it.
 
     Attributes:
-        original: outputs of the original model, `(batch, classes) float32`.
-        compressed: outputs of the compressed model, the same shape.
-        labels: what is compared: top-1 labels `(batch, 2) int64`, original then compressed.
+        original: Outputs of the original model, `(batch, classes) float32`.
+        compressed: Outputs of the compressed model, the same shape.
+        labels: What is compared: top-1 labels `(batch, 2) int64`, original then compressed.
         deviates: `(batch,) bool`.
-        distance: difference of the top-1 probabilities, `(batch,) float64`.
+        distance: Difference of the top-1 probabilities, `(batch,) float64`.
     """
 
     original: np.ndarray
@@ -76,7 +76,7 @@ class MutationOperator(ABC):
     """One way to change an input a little.
 
     Attributes:
-        name: the operator's name in traces and tables.
+        name: The operator's name in traces and tables.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Domain(ABC):
     """The mutation operators of one kind of input, and the comparison of outputs.
 
     Args:
-        operators: the pool; names must differ.
+        operators: The pool; names must differ.
 
     Raises:
         InvalidArgumentError: if the pool is empty or has two operators of one name.
@@ -136,9 +136,9 @@ class Domain(ABC):
         """Refuse outputs that are not probabilities of two classes or more.
 
         Args:
-            outputs: one model's outputs for a batch.
-            resolution: the step between two output values, 0 for floating point.
-            whose: the model's role, for the message.
+            outputs: One model's outputs for a batch.
+            resolution: The step between two output values, 0 for floating point.
+            whose: The model's role, for the message.
 
         Raises:
             InvalidArgumentError: if they have another form, or are logits.
@@ -169,7 +169,7 @@ class Domain(ABC):
 
         Args:
             original: `(batch, classes)` probabilities.
-            compressed: the same shape.
+            compressed: The same shape.
         """
         first, second = (_top_two(outputs) for outputs in (original, compressed))
         labels = np.stack([first[0], second[0]], axis=1)
@@ -194,9 +194,9 @@ def replay(seed: np.ndarray, trace: Iterable[Mutation], domain: Domain) -> np.nd
     """Repeat a trace on the seed that it began with.
 
     Args:
-        seed: the seed input.
-        trace: the mutations, in order.
-        domain: the domain that the search used.
+        seed: The seed input.
+        trace: The mutations, in order.
+        domain: The domain that the search used.
 
     Raises:
         InvalidArgumentError: if the trace names an operator that `domain` lacks.

@@ -52,16 +52,16 @@ def find_deviation(
     one seed.
 
     Args:
-        original: the original model.
-        compressed: the compressed model.
-        seed_image: one input, for images `(height, width, channels) uint8`.
-        preprocess: maps a batch of images to model inputs.
-        timeout: seconds after which the search gives up.
-        rng: seed or generator of everything random.
-        max_queries: queries after which the search gives up; None: no limit.
-        search: how to search; None: `DFlare()`.
-        domain: the kind of input; None: `ImageDomain()`.
-        batch_size: fixed batch size for Keras models.
+        original: The original model.
+        compressed: The compressed model.
+        seed_image: One input, for images `(height, width, channels) uint8`.
+        preprocess: Maps a batch of images to model inputs.
+        timeout: Seconds after which the search gives up.
+        rng: Seed or generator of everything random.
+        max_queries: Queries after which the search gives up; None: no limit.
+        search: How to search; None: `DFlare()`.
+        domain: The kind of input; None: `ImageDomain()`.
+        batch_size: Fixed batch size for Keras models.
 
     Returns:
         The deviation, or None if the budget ran out.
@@ -111,22 +111,22 @@ def find_deviations(
     """Search from many seeds at once (paper, Algorithm 1, one search a seed).
 
     Args:
-        original: the original model; anything that `as_classifier` takes.
-        compressed: the compressed model, likewise.
+        original: The original model; anything that `as_classifier` takes.
+        compressed: The compressed model, likewise.
         seeds: `(seeds, ...)`; images are `(seeds, height, width, channels) uint8`.
-        preprocess: maps `(batch, height, width, channels) uint8` to the models' inputs;
+        preprocess: Maps `(batch, height, width, channels) uint8` to the models' inputs;
             None: the values as float32.
-        timeout: seconds after which a search gives up; a search's time is its share of
+        timeout: Seconds after which a search gives up; a search's time is its share of
             the time of all that run beside it.
-        rng: seed or generator of everything random.
-        max_queries: queries after which a search gives up; None: no limit.
-        search: how to search; None: `DFlare()`.
-        domain: the kind of input; None: `ImageDomain()`.
-        batch_size: fixed batch size for Keras models.
-        together: how many searches run at once.
-        checkpoint: a folder that keeps the finished searches; an interrupted call resumes
+        rng: Seed or generator of everything random.
+        max_queries: Queries after which a search gives up; None: no limit.
+        search: How to search; None: `DFlare()`.
+        domain: The kind of input; None: `ImageDomain()`.
+        batch_size: Fixed batch size for Keras models.
+        together: How many searches run at once.
+        checkpoint: A folder that keeps the finished searches; an interrupted call resumes
             from it when it is repeated.
-        progress: whether to show a progress bar.
+        progress: Whether to show a progress bar.
 
     Returns:
         One outcome a seed; a seed on which the models already disagree is reported as

@@ -25,7 +25,7 @@ class ObservedStates:
     """The pairs of probability vectors that one search has seen.
 
     Args:
-        radius: a pair is new if its nearest neighbour lies farther than this (L2 over both
+        radius: A pair is new if its nearest neighbour lies farther than this (L2 over both
             vectors together).
     """
 
@@ -85,7 +85,7 @@ class NoveltyFitness(Fitness):
 
     Args:
         delta: δ, the difference of D below which O decides.
-        radius: how far a pair of probability vectors must be from all others to be new.
+        radius: How far a pair of probability vectors must be from all others to be new.
 
     Raises:
         InvalidArgumentError: if δ is not above 0 or the radius is negative.
@@ -139,8 +139,8 @@ class AnyChangeFitness(NoveltyFitness):
     """What the authors' program does: D changed by more than δ, up or down, or a new pair.
 
     Args:
-        delta: the change of D that is enough.
-        radius: as in `NoveltyFitness`; the program's squared distance is 0.5.
+        delta: The change of D that is enough.
+        radius: As in `NoveltyFitness`; the program's squared distance is 0.5.
     """
 
     def __init__(self, delta: float = 1e-3, radius: float = 0.5**0.5) -> None:

@@ -34,8 +34,8 @@ class _Noise(MutationOperator):
     """An operator with a strength from a range, and noise from a recorded seed.
 
     Args:
-        weakest: smallest strength, above 0.
-        strongest: largest strength; strengths are drawn evenly on a log scale.
+        weakest: Smallest strength, above 0.
+        strongest: Largest strength; strengths are drawn evenly on a log scale.
     """
 
     weakest: float
@@ -201,7 +201,7 @@ class ImageDomain(Domain):
     """Images `(height, width, channels) uint8`.
 
     Args:
-        operators: the pool of mutation operators.
+        operators: The pool of mutation operators.
     """
 
     def __init__(self, operators: Sequence[MutationOperator] = IMAGE_OPERATORS) -> None:

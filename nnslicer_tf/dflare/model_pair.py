@@ -20,11 +20,11 @@ class ModelPair:
     """An original model and its compressed one.
 
     Args:
-        original: anything that `as_classifier` takes.
-        compressed: likewise.
-        domain: how outputs are checked and compared.
-        preprocess: maps a batch of raw inputs to model inputs; None: to float32.
-        batch_size: fixed batch size for Keras models.
+        original: Anything that `as_classifier` takes.
+        compressed: Likewise.
+        domain: How outputs are checked and compared.
+        preprocess: Maps a batch of raw inputs to model inputs; None: to float32.
+        batch_size: Fixed batch size for Keras models.
     """
 
     def __init__(

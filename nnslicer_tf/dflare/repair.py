@@ -42,9 +42,9 @@ class Repair(ClassifierMixin, BaseEstimator):
     A scikit-learn classifier: `fit`, `predict`, `predict_proba`, `get_params`.
 
     Args:
-        hidden: units of the hidden layer.
-        max_iter: passes over the training data.
-        random_state: seed of the initial weights and of the order of the samples.
+        hidden: Units of the hidden layer.
+        max_iter: Passes over the training data.
+        random_state: Seed of the initial weights and of the order of the samples.
     """
 
     def __init__(self, hidden: int = 100, max_iter: int = 500, random_state: int = 0) -> None:
@@ -92,8 +92,8 @@ class RepairedClassifier(Classifier):
     """A compressed model with its `Repair` behind it; gives probabilities of all classes.
 
     Args:
-        compressed: the compressed model; anything that `as_classifier` takes.
-        repair: a fitted `Repair`.
+        compressed: The compressed model; anything that `as_classifier` takes.
+        repair: A fitted `Repair`.
     """
 
     def __init__(self, compressed: ModelLike, repair: Repair) -> None:
@@ -113,10 +113,10 @@ class RepairData:
     """Probabilities and labels for pairs of a seed and the triggering input found from it.
 
     Attributes:
-        seeds: the compressed model's probabilities on the seeds, `(pairs, classes)`.
-        seed_labels: the original's labels on them, `(pairs,)`.
-        triggers: the compressed model's probabilities on the triggering inputs.
-        trigger_labels: the original's labels on them.
+        seeds: The compressed model's probabilities on the seeds, `(pairs, classes)`.
+        seed_labels: The original's labels on them, `(pairs,)`.
+        triggers: The compressed model's probabilities on the triggering inputs.
+        trigger_labels: The original's labels on them.
     """
 
     seeds: np.ndarray
@@ -147,10 +147,10 @@ class RepairScore(ShownAsTable):
     """What a repair did to one test set (section 5.5.2).
 
     Attributes:
-        triggers: triggering inputs, all deviations before the repair.
-        seeds: inputs that did not deviate before.
-        repair_count: triggering inputs that no longer deviate.
-        inducing_count: seeds that deviate only now.
+        triggers: Triggering inputs, all deviations before the repair.
+        seeds: Inputs that did not deviate before.
+        repair_count: Triggering inputs that no longer deviate.
+        inducing_count: Seeds that deviate only now.
     """
 
     triggers: int
@@ -187,9 +187,9 @@ def repair_data(pair: ModelPair, seeds: np.ndarray, found: DeviationSet) -> Repa
     """Ask the models about the seeds of successful searches and about what was found.
 
     Args:
-        pair: the models of the search.
-        seeds: its seeds, `(seeds, ...)`.
-        found: its outcomes.
+        pair: The models of the search.
+        seeds: Its seeds, `(seeds, ...)`.
+        found: Its outcomes.
 
     Raises:
         InvalidArgumentError: if nothing was found.
@@ -208,10 +208,10 @@ def cross_validate(
     A seed and its triggering input are always in the same fold.
 
     Args:
-        data: pairs of seeds and triggering inputs.
-        folds: how many.
-        rng: seed of the folds and of the perceptrons.
-        repair: an unfitted `Repair` with other options; None: the default.
+        data: Pairs of seeds and triggering inputs.
+        folds: How many.
+        rng: Seed of the folds and of the perceptrons.
+        repair: An unfitted `Repair` with other options; None: the default.
 
     Returns:
         One row a fold: `repair_count`, `repair_ratio`, `inducing_count`,

@@ -38,9 +38,9 @@ class Found:
     """A triggering input, as a search returns it.
 
     Attributes:
-        x: the triggering input.
-        labels: the labels of the original and the compressed model.
-        trace: the mutations that lead from the seed to it; None if there is no such chain.
+        x: The triggering input.
+        labels: The labels of the original and the compressed model.
+        trace: The mutations that lead from the seed to it; None if there is no such chain.
     """
 
     x: np.ndarray
@@ -59,9 +59,9 @@ class Search(ABC):
         """Search from a seed on which the models agree.
 
         Args:
-            seed: one input.
-            domain: its mutation operators.
-            rng: the only source of randomness.
+            seed: One input.
+            domain: Its mutation operators.
+            rng: The only source of randomness.
 
         Yields:
             Batches of inputs `(k, ...)`. `Answers` for them must be sent in.
@@ -78,11 +78,11 @@ class DFlare(Search):
     `DFlare(patience=None, bisections=0)` is Algorithm 1 and nothing else.
 
     Args:
-        fitness: which mutants are accepted.
-        selection: which operator comes next.
-        patience: after so many refused mutants in a row the last one is accepted; None:
+        fitness: Which mutants are accepted.
+        selection: Which operator comes next.
+        patience: After so many refused mutants in a row the last one is accepted; None:
             never.
-        bisections: halvings after a mutation that crossed the decision boundary; 0: none.
+        bisections: Halvings after a mutation that crossed the decision boundary; 0: none.
 
     Raises:
         InvalidArgumentError: if `patience` is below 1 or `bisections` below 0.

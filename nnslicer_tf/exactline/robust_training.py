@@ -37,12 +37,12 @@ class RobustRecipe:
     """How a network is trained.
 
     Attributes:
-        method: one of `METHODS`.
-        epsilon: largest change of a pixel, on images in [0, 1].
-        epochs: passes over the images.
-        batch_size: images in a step.
-        learning_rate: of Adam; a cosine brings it to zero.
-        steps: gradient steps of PGD, each 2.5 · epsilon / steps long.
+        method: One of `METHODS`.
+        epsilon: Largest change of a pixel, on images in [0, 1].
+        epochs: Passes over the images.
+        batch_size: Images in a step.
+        learning_rate: Of Adam; a cosine brings it to zero.
+        steps: Gradient steps of PGD, each 2.5 · epsilon / steps long.
     """
 
     method: str

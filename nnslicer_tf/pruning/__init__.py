@@ -1,10 +1,10 @@
-"""Pruning: scores of synapses, masks that hold, and the removal of what is dead.
+"""Pruning: scores of synapses, masks that stay in training, removal of dead neurons.
 
     found = scores(im, "nnslicer", x, y, classes=[3, 5])
     pruned = prune(model, found, 0.6)  # a masked Keras model
     small = compact(pruned)  # the same outputs from fewer neurons
 
-`RANKERS` says what can be ranked by; `remove_units` takes units away that you name.
+`RANKERS` lists the methods by name; `remove_units` removes units that you name.
 """
 
 from nnslicer_tf.pruning.class_scores import ClassScores

@@ -1,8 +1,8 @@
-"""Masks of weights that hold: weights that are zero stay zero, also in training.
+"""Masks of weights: masked weights are zero and stay zero, also in training.
 
 A mask is a kernel constraint, `WeightMask`, which Keras applies after every step of an
-optimiser, saves with its layer and loads again. Weights can also be masked for good, with
-nothing that holds them: `without_masks`.
+optimiser, saves with its layer and loads again. `without_masks` removes the constraints; the
+weights are still zero, but may be trained.
 
 Cost: a copy of the model; in a file, one bit for each weight.
 """
@@ -37,7 +37,7 @@ SLOTS = (*_KERNELS, "bias_constraint", "beta_constraint")
 
 
 def masks(model: keras.Model) -> dict[str, np.ndarray]:
-    """Return the masks that hold in a model.
+    """Return the masks of a model.
 
     Args:
         model: A model of `prune`, `apply_masks` or `compact`, or one loaded from its file.
@@ -52,18 +52,18 @@ def masks(model: keras.Model) -> dict[str, np.ndarray]:
 
 
 def apply_masks(model: keras.Model, keep: Mapping[str, np.ndarray]) -> keras.Model:
-    """Return a copy whose kernels are masked; the masks hold in training and in files.
+    """Return a copy whose kernels are masked; the masks stay in training and in files.
 
-    A neuron that keeps no synapse is pruned as a whole: its bias becomes zero for good, and
-    so does what a batch normalisation behind it would add. Where an activation still makes
-    something else of it (a sigmoid), the synapses that read it are masked.
+    A neuron that keeps no synapse is pruned as a whole: its bias becomes and stays zero, and so
+    does the shift of a batch normalisation behind it. Where an activation does not map zero to
+    zero (a sigmoid), the outgoing synapses are masked instead.
 
     Args:
         model: Any model that `InstrumentedModel` takes; the copy of a subclassed one is
             functional.
         keep: Kernel name → bool array of the kernel's shape, false where weights become
-            zero. Kernels that are not named stay as they are; masks that the model has
-            already hold on.
+            zero. Kernels that are not named stay as they are; masks that the model already
+            has stay too.
 
     Raises:
         InvalidArgumentError: if there is no such kernel, or its shape is another.
@@ -92,7 +92,7 @@ def without_masks(model: keras.Model) -> keras.Model:
 
 
 class MaskPlan:
-    """How to mask one model, again and again.
+    """Masks one model many times; its graph is analysed once.
 
     Args:
         im: The model.
@@ -127,7 +127,7 @@ class MaskPlan:
     def values(self, keep: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
         """Return what masking assigns: id of a variable of the model → its value, masked.
 
-        For those who try many masks: to assign costs less than to build copies.
+        To try many masks: assigning values costs less than building copies.
         """
         return self._values(self._complete(keep))
 
@@ -175,13 +175,13 @@ def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[Any, str | None]]:
 
 
 def read_mask(layer: Any, slot: str) -> np.ndarray | None:
-    """Return the mask in a constraint of a layer; None if it is none of ours."""
+    """Return the mask in a constraint of a layer; None if it is no `WeightMask`."""
     constraint = getattr(layer, slot, None)
     return constraint.mask if isinstance(constraint, WeightMask) else None
 
 
 def check_masks(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return masks as bool arrays, after a look at their names and shapes.
+    """Return masks as bool arrays, after checking their names and shapes.
 
     Raises:
         InvalidArgumentError: if there is no such kernel, or its shape is another.

@@ -37,10 +37,10 @@ def readapt(
     adversarial: np.ndarray,
     **options: Any,
 ) -> keras.Model:
-    """Return a copy of a classifier whose critical neurons learned adversarial samples.
+    """Return a copy of a classifier whose critical neurons were trained on adversarial samples.
 
     The loss is the sum of the cross-entropies of samples and adversarial samples, up to a
-    factor (Equation 6); only parameters of critical neurons move (Equation 7).
+    factor (Equation 6); only parameters of critical neurons change (Equation 7).
 
     Args:
         model: A classifier that ends in logits or a softmax; it is not changed.
@@ -75,9 +75,9 @@ def develop(
     freeze_outgoing: bool = False,
     **options: Any,
 ) -> keras.Model:
-    """Return a copy of a classifier that learned new classes without its critical neurons.
+    """Return a copy of a classifier that was trained on new classes, critical neurons frozen.
 
-    Only parameters of neurons that are not critical move (Equation 9).
+    Only parameters of neurons that are not critical change (Equation 9).
 
     Args:
         model: A classifier that ends in logits or a softmax, with outputs for the new

@@ -26,8 +26,8 @@ __all__ = ["Masker", "restructure"]
 class Masker:
     """One working copy of a model, which is masked again and again.
 
-    Cheaper than a new model for each of many masks: nothing is built or compiled anew. The
-    model that is returned is always the same one; the next mask changes it.
+    Cheaper than a new model for each of many masks: nothing is built or compiled again. All
+    methods return the same model; the next mask changes it.
 
     Args:
         model: A Keras model; it is not changed.
@@ -89,7 +89,7 @@ class Masker:
 
 
 def restructure(model: keras.Model, critical: Mapping[str, np.ndarray]) -> keras.Model:
-    """Return a smaller model that has only the critical neurons (section 4.1).
+    """Return a smaller model with only the critical neurons (section 4.1).
 
     Its outputs are those of the model with the other neurons masked. Masked neurons that cannot
     be removed, such as those that are added to critical ones, stay, as zeros.

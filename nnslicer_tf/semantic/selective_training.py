@@ -1,14 +1,13 @@
-"""Selective training: only the parameters of chosen neurons move.
+"""Selective training: only the parameters of chosen neurons change.
 
-`selective_optimizer` makes any Keras optimiser leave parameters alone: their gradients are
-masked, and after every step they get the values back that they had before it, so that
-neither weight decay nor momentum moves them. They are bit-identical afterwards.
+`selective_optimizer` makes any Keras optimiser freeze parameters: their gradients are masked,
+and after every step their values are restored, so that neither weight decay nor momentum
+changes them. They are bit-identical afterwards.
 
 `train_neurons` trains a copy of a model that way. A neuron's parameters are its weights and
-bias, and what the batch normalisation and the depthwise convolution behind it have for it.
-Batch normalisation uses its moving statistics throughout, as at inference, and does not
-change them: else frozen neurons would change their values without a change of parameters.
-Everything that belongs to no neuron stays as well.
+bias, and its own in the batch normalisation and the depthwise convolution behind it. Batch
+normalisation uses its moving statistics, as at inference, and does not update them: otherwise
+frozen neurons would change their values. Parameters that belong to no neuron are frozen.
 """
 
 from collections.abc import Mapping
@@ -35,15 +34,15 @@ NeuronMasks = Mapping[str, np.ndarray]
 def selective_optimizer(
     optimizer: keras.optimizers.Optimizer, masks: Mapping[int, np.ndarray]
 ) -> keras.optimizers.Optimizer:
-    """Return an optimiser of the same class and settings that leaves some parameters alone.
+    """Return an optimiser of the same class and settings that freezes some parameters.
 
-    It is made anew from the optimiser's config, without its state and without names excluded
-    from weight decay.
+    It is made from the optimiser's config, without its state and without names excluded from
+    weight decay.
 
     Args:
         optimizer: Any Keras optimiser.
         masks: Id of a trained variable → bools of its shape, True for what may change.
-            Variables that are not named do not change at all.
+            Other variables are frozen.
     """
     kind = type(optimizer)
     # Converted here, not in a compiled step, which would write them into its graph.

@@ -74,8 +74,8 @@ class Entry:
     """A model of the zoo.
 
     Attributes:
-        builder: called with `input_shape` and `classes`.
-        dataset: the data set that the papers use it on.
+        builder: Called with `input_shape` and `classes`.
+        dataset: The data set that the papers use it on.
     """
 
     builder: Callable[..., keras.Model]
@@ -123,10 +123,10 @@ def build(
     """Build a model with fresh weights; call `keras.utils.set_random_seed` to fix them.
 
     Args:
-        name: one of `names()`.
+        name: One of `names()`.
         input_shape: (height, width, channels) of an image, with values in [0, 1]; by
             default that of the data set on which the papers use the model.
-        classes: the number of logits; by default that data set's.
+        classes: The number of logits; by default that data set's.
 
     Raises:
         InvalidArgumentError: for an unknown name, or a shape that the model cannot take.
@@ -146,8 +146,8 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
     """Build a model with the weights that this project trained.
 
     Args:
-        name: one of `names()`.
-        dataset: the data set that it was trained on; by default the model's own.
+        name: One of `names()`.
+        dataset: The data set that it was trained on; by default the model's own.
 
     Raises:
         InvalidArgumentError: for an unknown name, or where there are no weights.

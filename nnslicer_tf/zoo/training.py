@@ -44,14 +44,14 @@ class Recipe:
 
     Attributes:
         optimizer: `"adam"` or `"sgd"` (Nesterov momentum 0.9).
-        learning_rate: the highest, after one epoch of linear warm-up; a cosine then
+        learning_rate: The highest, after one epoch of linear warm-up; a cosine then
             brings it to zero at the last step.
-        epochs: passes over the training images.
-        batch_size: images in a step.
-        weight_decay: decoupled decay of kernels (Loshchilov and Hutter, 2019).
+        epochs: Passes over the training images.
+        batch_size: Images in a step.
+        weight_decay: Decoupled decay of kernels (Loshchilov and Hutter, 2019).
         augment: `"none"`, `"shift"` (crops of the image padded by 2), or `"flip_crop"`
             (horizontal flips, crops of the image padded by 4).
-        precision: what layers compute in: `"float32"`, or `"mixed_bfloat16"`, which is
+        precision: What layers compute in: `"float32"`, or `"mixed_bfloat16"`, which is
             faster for wide layers where the hardware has it. Weights, and the last layer's
             outputs, are float32 in both (Micikevicius et al., 2018).
 
@@ -105,15 +105,15 @@ def train(
     """Train `model`, whose outputs are logits, in place.
 
     Args:
-        model: a model with logits (N, classes).
-        data: the training images and labels.
-        recipe: how to train.
-        rng: the seed of order and augmentation.
-        folder: where the checkpoint of every epoch is written; if one of the same
+        model: A model with logits (N, classes).
+        data: The training images and labels.
+        recipe: How to train.
+        rng: The seed of order and augmentation.
+        folder: Where the checkpoint of every epoch is written; if one of the same
             recipe and seed is there, training goes on from it.
-        validation: images on which the accuracy is measured after every epoch; the
+        validation: Images on which the accuracy is measured after every epoch; the
             training does not depend on it.
-        progress: show a progress bar for every epoch.
+        progress: Show a progress bar for every epoch.
 
     Returns:
         For every epoch: its number, mean training loss, seconds, and validation accuracy.
