@@ -14,9 +14,9 @@ __all__ = ["BehaviourCache"]
 class BehaviourCache:
     """A folder of arrays, found again by what they were computed from.
 
-    A key names the model's weights, the operation and the very records, so that nothing is
-    ever stale. A damaged file counts as missing. When the folder is full, what was not
-    used for longest is removed.
+    A key identifies the model's weights, the operation and the records, so that no entry is
+    ever stale. A damaged file counts as missing. When the folder is full, the least recently
+    used entries are removed.
 
     Args:
         folder: Made when it is missing.

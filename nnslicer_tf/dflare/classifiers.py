@@ -1,18 +1,16 @@
-"""Models under test, seen as black boxes: a batch of inputs goes in, probabilities come out.
+"""Models under test as black boxes: from a batch of inputs to probabilities.
 
-`as_classifier` takes what people have: a Keras model, an `InstrumentedModel`, a TFLite
-file or its bytes, an object with `predict`, or a function.
+`as_classifier` takes a Keras model, an `InstrumentedModel`, a TFLite file or its bytes, an
+object with `predict`, or a function.
 
-A floating-point result can depend on the size of the batch in its last bits, and a search
-that compares nearly equal numbers then takes another path. Keras models are therefore
-always called with one fixed, padded batch size, and TFLite models with one input at a
-time: the answer for an input is the same whatever is asked beside it. (With the two
-models of the tests the bits are equal at every position of a batch; a function that is
-passed in has to see to this itself.)
+The last bits of a floating-point result can depend on the size of the batch, and a search that
+compares nearly equal numbers then takes another path. Keras models are therefore always called
+with one fixed, padded batch size, and TFLite models with one input at a time: the answer for an
+input does not depend on the others in its batch. (With the two models of the tests the bits are
+equal at every position of a batch; a function that is passed in must ensure this itself.)
 
-Cost: a Keras call pays for a whole batch even when one input is asked. TFLite's kernels
-are not faster on batches (its quantised ones are slower), so several interpreters, one a
-thread, share the work.
+Cost: a Keras call computes a whole batch even for one input. TFLite's kernels are not faster on
+batches (its quantised ones are slower), so several interpreters run in threads.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""Compressed versions of a Keras model, to make pairs with (paper, sections 2.2 and 5.4).
+"""Compressed versions of a Keras model, as the second of a pair (paper, sections 2.2 and 5.4).
 
 Two kinds of 8-bit quantisation (TFLite files, as bytes), magnitude pruning, knowledge
 distillation, and the mutation of a share of the weights. The given model is never changed.
-Pruned models are not trained further, so that what is measured is the pruning's doing.
+Pruned models are not fine-tuned, so that deviations are due to pruning alone.
 
 Quantisation needs TensorFlow's converter; the rest works on every Keras backend.
 """
@@ -187,7 +187,7 @@ def _converter(model: keras.Model) -> object:
 
 
 def _convert(converter: object) -> bytes:
-    """Convert without the converter's chatter: it prints, and warns of what it ignores."""
+    """Convert without the converter's prints and its warnings of ignored entries."""
     with redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Statistics for quantized inputs")
         return converter.convert()

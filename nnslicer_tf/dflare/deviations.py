@@ -1,4 +1,4 @@
-"""What searches found: one `Deviation`, and a `DeviationSet` for many seeds, kept in one file.
+"""Results of searches: one `Deviation`, and a `DeviationSet` for many seeds, saved in one file.
 
 Files are compressed `.npz` without pickle; traces are JSON inside.
 """
@@ -29,15 +29,15 @@ Status = str
 
 @dataclass(frozen=True, repr=False)
 class Deviation(ShownAsTable):
-    """An input on which the compressed model says something else than the original.
+    """An input on which the compressed model deviates from the original.
 
     Attributes:
         image: The triggering input, of the seed's shape and dtype.
-        queries: How often both models were asked, the seed included.
+        queries: Number of inputs that both models were queried about, with the seed.
         seconds: The search's share of the time that all searches beside it took.
         labels: The original's and the compressed model's label.
-        trace: The mutations from the seed to `image`, see `replay`; None if the search
-            does not make its inputs by a chain of mutations (`DiffChaser`).
+        trace: The mutations from the seed to `image`, see `replay`; None if the search is not
+            by a chain of mutations (`DiffChaser`).
     """
 
     image: np.ndarray
@@ -77,7 +77,7 @@ class Outcome:
 
     Attributes:
         status: One of `found`, `already_deviates`, `query_budget`, `timeout`.
-        queries: How often both models were asked.
+        queries: Number of inputs that both models were queried about.
         seconds: The search's share of the time.
         deviation: What was found, or None.
     """

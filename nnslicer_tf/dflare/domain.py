@@ -1,12 +1,10 @@
-"""What a search must know about its inputs and outputs, and nothing else.
+"""Domains: the mutation operators for a kind of input, and the comparison of outputs.
 
-A `Domain` brings the mutation operators for one kind of input and says when the outputs of
-two models deviate. Images and one-dimensional audio are there; another kind of input is
-one subclass with its operators and `check_seeds`, and, when the outputs are not class
-probabilities, `judge`.
+There are domains for images and one-dimensional audio. To add one, subclass `Domain` with its
+operators and `check_seeds`, and, if the outputs are not class probabilities, `judge`.
 
-A mutation is drawn first and applied second: the drawn parameters (the seed of its noise
-included) are all that `apply` uses, so that a deviation can be replayed from its trace.
+A mutation is first drawn, then applied: `apply` uses only the drawn parameters, the seed of
+noise included, so that a deviation can be replayed from its trace.
 """
 
 from abc import ABC, abstractmethod
@@ -34,7 +32,7 @@ class Mutation:
     Attributes:
         operator: The operator's name.
         parameters: Its parameters.
-        share: How far the input went from its old value (0) to the mutated one (1).
+        share: Position of the result between the old input (0) and the mutant (1).
     """
 
     operator: str
@@ -44,12 +42,12 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Answers:
-    """What the two models said about a batch, and what follows from it.
+    """The outputs of the two models for a batch, and their comparison.
 
     Attributes:
         original: Outputs of the original model, `(batch, classes) float32`.
         compressed: Outputs of the compressed model, the same shape.
-        labels: What is compared: top-1 labels `(batch, 2) int64`, original then compressed.
+        labels: Top-1 labels `(batch, 2) int64`, original then compressed.
         deviates: `(batch,) bool`.
         distance: Difference of the top-1 probabilities, `(batch,) float64`.
     """
@@ -123,7 +121,7 @@ class Domain(ABC):
         return chosen.apply(x, parameters), Mutation(operator, parameters)
 
     def blend(self, x: np.ndarray, mutant: np.ndarray, share: float) -> np.ndarray:
-        """Return the input at `share` of the way from `x` (0) to `mutant` (1).
+        """Return the input between `x` (share 0) and `mutant` (share 1), linearly.
 
         Integers are rounded. Override it where inputs do not form a convex set.
         """
@@ -191,7 +189,7 @@ def _top_two(outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def replay(seed: np.ndarray, trace: Iterable[Mutation], domain: Domain) -> np.ndarray:
-    """Repeat a trace on the seed that it began with.
+    """Apply a trace to the seed that it began with.
 
     Args:
         seed: The seed input.

@@ -1,13 +1,13 @@
 """`find_deviation` and `find_deviations`: run searches, many at once, within their budgets.
 
-Searches advance in rounds. A round collects what every running search asks, puts it to
-both models in one batch, and hands the answers back. A finished search makes room for the
-next seed, so memory and batch size stay bounded however many seeds there are.
+Searches advance in rounds. A round queries both models in one batch about the inputs of all
+running searches. A finished search is replaced by the next seed, so memory and batch size stay
+bounded however many seeds there are.
 
-A seed's result depends on the seed, the models, the options and `rng`, and on nothing else:
-its random stream comes from `rng` and the seed's own content, and the models' answers do
-not depend on their batch (see `classifiers`). It is the same in any order, in any company
-and after a resumption, unless a timeout, which is measured in seconds, cuts it off.
+A seed's result depends on the seed, the models, the options and `rng` alone: its random stream
+comes from `rng` and the seed's content, and the models' answers do not depend on their batch
+(see `classifiers`). It is the same in any order, beside any other seeds and after a resumption,
+unless it is cut off by a timeout.
 """
 
 import hashlib

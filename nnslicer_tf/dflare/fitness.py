@@ -1,8 +1,7 @@
-"""When is a mutant a better starting point than the best input so far? (paper, section 3.3).
+"""Fitness: which mutants replace the best input so far (paper, section 3.3).
 
-A fitness is asked about every mutant that does not deviate. It remembers the pairs of
-probability vectors of one search (`start` gives a fresh memory), so one object can serve
-many searches.
+A fitness decides about every mutant that does not deviate. It remembers the pairs of
+probability vectors of one search; `start` gives a copy without any for the next.
 
 The paper's H = D / δ + O compares the difference D of the top-1 probabilities first; where
 two D lie within δ, the one whose pair of probability vectors is new wins. By the time of a

@@ -1,8 +1,8 @@
 """8-bit images: the mutation operators of the DFlare paper (Table 3).
 
-The paper names the operators and leaves their strength open. Here every application draws
-its own strength, between hardly visible and strong, and values saturate at 0 and 255. The
-blurs begin at a size that changes something: one of size 1 would waste a query.
+The paper names the operators, but not their strength. Here every application draws its own
+strength, between hardly visible and strong, and values saturate at 0 and 255. The smallest
+blur is of size 2, as one of size 1 changes nothing.
 
 Cost: 10–40 µs for a 28 × 28 or 32 × 32 image.
 """

@@ -1,4 +1,4 @@
-"""The two models under test, asked together."""
+"""The two models under test, queried together."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 __all__ = ["ModelPair", "Preprocess"]
 
 CHUNK = 1024
-"""Inputs that are preprocessed and asked at once, so that memory stays bounded."""
+"""Inputs that are preprocessed and queried at once, so that memory stays bounded."""
 
 Preprocess = Callable[[np.ndarray], np.ndarray]
 

@@ -1,8 +1,8 @@
-"""DRepair: mend a compressed model's labels from its probabilities (paper, section 5.5).
+"""DRepair: correct a compressed model's labels from its probabilities (paper, section 5.5).
 
-A perceptron with a single hidden layer learns, from seeds and the triggering inputs found
-for them, which label the original model gives where the compressed one gives a certain
-probability vector. The compressed model itself stays a black box.
+A perceptron with a single hidden layer learns the original model's label from the compressed
+one's probability vector, on seeds and the triggering inputs found for them. The compressed
+model stays a black box.
 
 Cost: a second or two to fit 1,000 inputs; microseconds an input afterwards.
 """
@@ -144,7 +144,7 @@ class RepairData:
 
 @dataclass(frozen=True)
 class RepairScore(ShownAsTable):
-    """What a repair did to one test set (section 5.5.2).
+    """The effect of a repair on one test set (section 5.5.2).
 
     Attributes:
         triggers: Triggering inputs, all deviations before the repair.
@@ -184,7 +184,7 @@ class RepairScore(ShownAsTable):
 
 
 def repair_data(pair: ModelPair, seeds: np.ndarray, found: DeviationSet) -> RepairData:
-    """Ask the models about the seeds of successful searches and about what was found.
+    """Query the models about the seeds of successful searches and the triggering inputs found.
 
     Args:
         pair: The models of the search.
@@ -253,7 +253,7 @@ def _row(score: RepairScore) -> dict[str, float]:
 
 
 def _fit_quietly(network: MLPClassifier, x: np.ndarray, y: np.ndarray) -> MLPClassifier:
-    """Fit; that the optimiser stops at `max_iter` is wanted, it stops the overfitting."""
+    """Fit without the warning at `max_iter`: stopping early prevents overfitting."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return network.fit(x, y)

@@ -27,7 +27,9 @@ __all__ = [
     "DEFAULT_RECIPE",
     "RECIPES",
     "Recipe",
+    "augment",
     "in_precision",
+    "learning_rates",
     "save_weights",
     "train",
 ]
@@ -125,10 +127,10 @@ def train(
     """
     steps = -(-len(data) // recipe.batch_size)
     trained = in_precision(model, recipe.precision)
-    compile_classifier(trained, _optimizer(recipe, steps))
+    compile_classifier(trained, _optimizer(recipe, learning_rates(recipe, steps)))
 
     def step(rows: np.ndarray, generator: np.random.Generator) -> float:
-        x = _augment(data.x[rows], recipe.augment, generator)
+        x = augment(data.x[rows], recipe.augment, generator)
         return trained.train_on_batch(x, data.y[rows])
 
     checkpoint = _Checkpoint(folder, model.name, recipe, rng)
@@ -195,13 +197,24 @@ def in_precision(model: keras.Model, precision: str) -> keras.Model:
     return copy
 
 
-def _optimizer(recipe: Recipe, steps: int) -> keras.optimizers.Optimizer:
-    schedule = keras.optimizers.schedules.CosineDecay(
+def learning_rates(recipe: Recipe, steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
+    """Return the learning rate by step: an epoch of linear warm-up, then a cosine to zero.
+
+    Args:
+        recipe: How the model is trained.
+        steps: Steps of an epoch.
+    """
+    return keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=0.0,
         decay_steps=max(1, steps * (recipe.epochs - 1)),
         warmup_target=recipe.learning_rate,
         warmup_steps=steps,
     )
+
+
+def _optimizer(
+    recipe: Recipe, schedule: keras.optimizers.schedules.LearningRateSchedule
+) -> keras.optimizers.Optimizer:
     if recipe.optimizer == "sgd":
         optimizer = keras.optimizers.SGD(
             schedule, momentum=0.9, nesterov=True, weight_decay=recipe.weight_decay or None
@@ -219,8 +232,14 @@ def _reseed_dropout(model: keras.Model, rng: int, epoch: int) -> None:
         state.assign(np.random.SeedSequence([rng, epoch, i]).generate_state(2))
 
 
-def _augment(x: np.ndarray, how: str, generator: np.random.Generator) -> np.ndarray:
-    """Return randomly flipped and shifted images (N, height, width, channels)."""
+def augment(x: np.ndarray, how: str, generator: np.random.Generator) -> np.ndarray:
+    """Return images (N, height, width, channels), randomly flipped and shifted.
+
+    Args:
+        x: The images.
+        how: An augmentation, as of `Recipe`.
+        generator: Draws flips, then shifts.
+    """
     if how == "none":
         return x
     if how == "shift":
