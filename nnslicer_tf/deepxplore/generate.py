@@ -258,11 +258,8 @@ def _check_models(ims: Sequence[InstrumentedModel]) -> None:
     shapes = {im.model.name: im.input_shape for im in ims}
     if len({im.input_shape for im in ims}) > 1:
         raise InputShapeError(f"All models must take inputs of the same shape. Received: {shapes}")
-    outputs = {im.model.name: im[im.output_operations[0]].shape for im in ims}
-    if (
-        len({im[im.output_operations[0]].shape for im in ims}) > 1
-        or len(next(iter(outputs.values()))) != 1
-    ):
+    outputs = [im[im.output_operations[0]].shape for im in ims]
+    if len(set(outputs)) > 1 or len(outputs[0]) != 1:
         raise InvalidArgumentError(
             f"All models must classify into the same classes: one output of shape (classes,). "
             f"Received: {outputs}"

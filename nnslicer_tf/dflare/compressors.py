@@ -19,6 +19,7 @@ from nnslicer_tf._magnitude import smallest
 from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument.copies import copy_model
 
 __all__ = [
     "distill",
@@ -156,7 +157,7 @@ def distill(
             "Teacher and student need outputs of one size, and temperature must be above 0. "
             f"Received: {teacher.output_shape}, {student.output_shape}, {temperature}"
         )
-    learner = _copy(student)
+    learner = copy_model(student)
     soft = keras.layers.Lambda(lambda p: _soften(p, temperature))(learner.outputs[0])
     trained = keras.Model(learner.inputs, soft)
     trained.compile(keras.optimizers.Adam(learning_rate), "kl_divergence")
@@ -193,14 +194,8 @@ def _convert(converter: object) -> bytes:
         return converter.convert()
 
 
-def _copy(model: keras.Model) -> keras.Model:
-    copy = keras.models.clone_model(model)
-    copy.set_weights(model.get_weights())
-    return copy
-
-
 def _changed(model: keras.Model, change: Callable[[np.ndarray], np.ndarray]) -> keras.Model:
     """Return a copy whose kernels (weights of two dimensions or more) went through `change`."""
-    copy = _copy(model)
+    copy = copy_model(model)
     copy.set_weights([change(w) if w.ndim > 1 else w for w in model.get_weights()])
     return copy

@@ -47,21 +47,9 @@ def find_deviation(
 ) -> Deviation | None:
     """Search from one seed for an input on which the two models disagree.
 
-    Arguments are those of `find_deviations`, for one seed. The result is that of
-    `find_deviations` with the same `rng` and `batch_size`; the default of 1 is fastest for
-    one seed.
-
-    Args:
-        original: The original model.
-        compressed: The compressed model.
-        seed_image: One input, for images `(height, width, channels) uint8`.
-        preprocess: Maps a batch of images to model inputs.
-        timeout: Seconds after which the search gives up.
-        rng: Seed or generator of everything random.
-        max_queries: Queries after which the search gives up; None: no limit.
-        search: How to search; None: `DFlare()`.
-        domain: The kind of input; None: `ImageDomain()`.
-        batch_size: Fixed batch size for Keras models.
+    Arguments are those of `find_deviations`, with one input as `seed_image`, for images
+    `(height, width, channels) uint8`. The result is that of `find_deviations` with the same
+    `rng` and `batch_size`; the default of 1 is fastest for one seed.
 
     Returns:
         The deviation, or None if the budget ran out.

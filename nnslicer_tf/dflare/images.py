@@ -63,8 +63,12 @@ class RandomPixels(_Noise):
         rng = _generator(parameters)
         count = max(1, round(parameters["strength"] * x.size))
         mutant = x.copy()
-        mutant.reshape(-1)[rng.integers(0, x.size, count)] = rng.integers(0, 256, count)
+        mutant.reshape(-1)[rng.integers(0, x.size, count)] = self.new_values(rng, count)
         return mutant
+
+    def new_values(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Draw `count` values in 0 … 255."""
+        return rng.integers(0, 256, count)
 
 
 class GaussianNoise(_Noise):
@@ -107,19 +111,14 @@ class WrappingMultiplicativeNoise(WrappingGaussianNoise, MultiplicativeNoise):
     """As the authors' program has it: values are cut off and wrap around at 256."""
 
 
-class SaltAndPepper(_Noise):
+class SaltAndPepper(RandomPixels):
     """Set a share of the values to 0 or 255; the strength is the share."""
 
     name = "salt_and_pepper"
-    weakest, strongest = 0.005, 0.2
 
-    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return the image with at least one value at an end of its range."""
-        rng = _generator(parameters)
-        count = max(1, round(parameters["strength"] * x.size))
-        mutant = x.copy()
-        mutant.reshape(-1)[rng.integers(0, x.size, count)] = rng.integers(0, 2, count) * 255
-        return mutant
+    def new_values(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Draw `count` values, each 0 or 255."""
+        return rng.integers(0, 2, count) * 255
 
 
 class AverageBlur(MutationOperator):

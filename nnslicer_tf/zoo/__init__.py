@@ -8,7 +8,6 @@ Adding a model: write its builder in the file of its family (arguments `input_sh
 `classes`), and add a line to `MODELS`.
 """
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,8 @@ import keras
 from nnslicer_tf._files import data_folder
 from nnslicer_tf._metrics import accuracy
 from nnslicer_tf._names import check_name
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf._weights import load_weights, save_weights
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.zoo.alexnet import alexnet
 from nnslicer_tf.zoo.applications import mobilenet_v3_large, mobilenet_v3_small, resnet101, vgg19
 from nnslicer_tf.zoo.digits import digits_cnn
@@ -30,7 +30,6 @@ from nnslicer_tf.zoo.training import (
     RECIPES,
     Recipe,
     in_precision,
-    save_weights,
     train,
 )
 from nnslicer_tf.zoo.vgg import vgg16
@@ -162,12 +161,7 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
             f"(MODEL-DATASET). Train them: python apps/train.py {name} --dataset {dataset}"
         )
     model = build(name, *_SHAPES[dataset])
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # Keras skips some misfits so
-            model.load_weights(path)
-    except (OSError, ValueError, KeyError, UserWarning) as error:
-        raise CorruptFileError(f"'{path}' does not hold weights of '{name}': {error}") from error
+    load_weights(model, path)
     return model
 
 

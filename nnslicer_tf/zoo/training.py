@@ -15,13 +15,13 @@ from dataclasses import dataclass, fields
 import keras
 import numpy as np
 
-from nnslicer_tf._files import atomic_path
 from nnslicer_tf._metrics import accuracy
 from nnslicer_tf._names import check_name
 from nnslicer_tf._training import compile_classifier, train_epoch
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import CorruptFileError
+from nnslicer_tf.instrument.copies import copy_model
 
 __all__ = [
     "DEFAULT_RECIPE",
@@ -30,7 +30,6 @@ __all__ = [
     "augment",
     "in_precision",
     "learning_rates",
-    "save_weights",
     "train",
 ]
 
@@ -160,20 +159,6 @@ def train(
     return history
 
 
-def save_weights(model: keras.Model, path: str | os.PathLike) -> None:
-    """Write `path` (its name ends in `.weights.h5`) whole or not at all.
-
-    Of a compiled model the optimiser's state is written too.
-    """
-    with atomic_path(path) as temporary:
-        named = temporary.with_suffix(".weights.h5")  # Keras takes no other ending
-        try:
-            model.save_weights(named)
-            os.replace(named, temporary)
-        finally:
-            named.unlink(missing_ok=True)
-
-
 def in_precision(model: keras.Model, precision: str) -> keras.Model:
     """Return a float32 model, or a copy whose layers, but for the last, compute in bfloat16.
 
@@ -190,8 +175,7 @@ def in_precision(model: keras.Model, precision: str) -> keras.Model:
     check_name("precision", precision, PRECISIONS)
     if precision == "float32":
         return model
-    copy = keras.models.clone_model(model)
-    copy.set_weights(model.get_weights())
+    copy = copy_model(model)
     for layer in copy.layers[:-1]:
         layer.dtype_policy = precision
     return copy
