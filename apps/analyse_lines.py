@@ -32,7 +32,7 @@ from nnslicer_tf.exactline import (
     linearity,
     plots,
     relative_error,
-    training,
+    robust_training,
 )
 from nnslicer_tf.exactline.gradients import RULES
 from nnslicer_tf.report import (
@@ -192,7 +192,7 @@ def _networks() -> dict[str, tuple[str, keras.Model]]:
     """Return the trained networks at hand whose activations are ReLU: data set and model."""
     found = {"lenet5": ("mnist", zoo.load("lenet5", "mnist"))}
     for dataset in EPSILON:
-        for method in training.METHODS:
+        for method in robust_training.METHODS:
             if _weights(dataset, method).exists():
                 found[f"convsmall-{dataset}-{method}"] = (dataset, _convsmall(dataset, method))
     return found
@@ -200,7 +200,7 @@ def _networks() -> dict[str, tuple[str, keras.Model]]:
 
 def _convsmall(dataset: str, method: str) -> keras.Model:
     shape = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3)}[dataset]
-    model = training.convsmall(shape)
+    model = robust_training.convsmall(shape)
     model.load_weights(_weights(dataset, method))
     return model
 
@@ -264,7 +264,7 @@ def analyse_linearity(
     tables = []
     for dataset, epsilon in EPSILON.items():
         data = datasets.load(dataset, f"test[:{images}]")
-        for method in training.METHODS:
+        for method in robust_training.METHODS:
             if _weights(dataset, method).exists():
                 im = nns.InstrumentedModel(_convsmall(dataset, method))
                 table = linearity(im, data.x, data.y, epsilon, rng=seed)
@@ -337,7 +337,7 @@ def _draw_ticks(seed: int, path: Path) -> None:
     lines = {}
     for dataset, epsilon in EPSILON.items():
         data = datasets.load(dataset, "test[:1]")
-        for method in training.METHODS:
+        for method in robust_training.METHODS:
             if _weights(dataset, method).exists():
                 im = nns.InstrumentedModel(_convsmall(dataset, method))
                 walker = LineWalker(im)
@@ -363,13 +363,13 @@ def train(
     tensorflow.config.threading.set_intra_op_parallelism_threads(threads)
     name = f"convsmall-{dataset}-{method}" + ("-quick" if quick else "")
     weights = check_writable(_weights(dataset, method, Path("runs") if quick else None))
-    recipe = training.RobustRecipe(method, EPSILON[dataset], 1 if quick else EPOCHS[method])
+    recipe = robust_training.RobustRecipe(method, EPSILON[dataset], 1 if quick else EPOCHS[method])
     data = datasets.load(dataset, "train[:2000]" if quick else "train[:90%]")
     held_out = datasets.load(dataset, "train[90%:]")
     keras.utils.set_random_seed(seed)
-    network = training.convsmall(data.x.shape[1:], data.classes)
+    network = robust_training.convsmall(data.x.shape[1:], data.classes)
     start = time.monotonic()
-    losses = training.train_robustly(network, data, recipe, rng=seed)
+    losses = robust_training.train_robustly(network, data, recipe, rng=seed)
     minutes = (time.monotonic() - start) / 60
     zoo.save_weights(network, weights)
     test = datasets.load(dataset, "test")

@@ -28,7 +28,7 @@ from nnslicer_tf.dflare.experiments import (
     means_beside_the_paper,
     paper_repair,
 )
-from nnslicer_tf.dflare.pair import ModelPair
+from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.dflare.pairs import PUBLISHED, NamedPair, load_pair, seed_images
 from nnslicer_tf.dflare.repair import Repair, RepairedClassifier, cross_validate, repair_data
 from nnslicer_tf.report import plot_queries, provenance, save_figure, write_table

@@ -35,8 +35,8 @@ _MODULES = {
     ),
 }
 _SUBPACKAGES = (
-    *("baselines", "datasets", "deepbase", "deepxplore", "detection", "dflare", "exactline"),
-    *("instrument", "protection", "pruning", "report", "semantic", "slicing", "zoo"),
+    *("baselines", "datasets", "deepbase", "deepxplore", "detection", "dflare", "engine"),
+    *("exactline", "instrument", "protection", "pruning", "report", "semantic", "slicing", "zoo"),
 )
 
 __all__ = [name for names in _MODULES.values() for name in names]

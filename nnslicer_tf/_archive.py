@@ -49,19 +49,22 @@ def write_archive(
         save(file, header=np.array(text), **arrays)
 
 
-def read_archive(path: str | os.PathLike, kind: str, what: str) -> tuple[dict, dict]:
+def read_archive(
+    path: str | os.PathLike, kind: str, what: str, *, bare: bool = False
+) -> tuple[dict, dict]:
     """Return the header and the arrays of an .npz file written by this package.
 
     Args:
         path: The file.
         kind: The header's expected `format`.
         what: What the file should be, for messages.
+        bare: Whether a file of arrays without a header, an older form, is read as well.
 
     Raises:
         FileNotFoundError: if there is no such file.
         CorruptFileError: if the file is damaged, or of another format.
     """
-    with _opened(path, kind, what) as (header, archive):
+    with _opened(path, kind, what, bare) as (header, archive):
         return header, {name: archive[name] for name in archive.files if name != "header"}
 
 
@@ -72,7 +75,9 @@ def read_header(path: str | os.PathLike, kind: str, what: str) -> dict:
 
 
 @contextmanager
-def _opened(path: str | os.PathLike, kind: str, what: str) -> Iterator[tuple[dict, Any]]:
+def _opened(
+    path: str | os.PathLike, kind: str, what: str, bare: bool = False
+) -> Iterator[tuple[dict, Any]]:
     """Yield the checked header and the archive, whose arrays are read when asked for."""
     path = Path(path)
     if not path.exists():
@@ -80,7 +85,8 @@ def _opened(path: str | os.PathLike, kind: str, what: str) -> Iterator[tuple[dic
     try:
         # Opened here: NumPy leaves its own file open when the archive is damaged.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            header = json.loads(str(archive["header"]))
+            is_bare = bare and "header" not in archive
+            header = {"format": kind} if is_bare else json.loads(str(archive["header"]))
             if header.get("format") != kind:
                 raise CorruptFileError(
                     f"'{path}' is not a {what}: its format is {header.get('format')!r}, "

@@ -6,9 +6,9 @@
         ["correlation", "logistic_probe"], units="conv*", error=0.05,
     )
 
-`hypotheses` has functions for images; a hypothesis of your own is a function or an array. A
-measure of your own is an `AdditiveMeasure`, see `measures.base`. `findings` goes on from
-the result: units to prune, and hypotheses that nothing follows.
+`hypotheses` has functions for images; any function or array is a hypothesis. To add a measure,
+subclass `AdditiveMeasure`, see `measures.base`. `findings` draws conclusions from the result:
+units to prune, and hypotheses that no unit follows.
 """
 
 from nnslicer_tf._lazy import lazy_exports

@@ -38,7 +38,7 @@ class Extractor:
 
     Args:
         im: The model.
-        needs: All that will be asked for.
+        needs: All behaviours that calls may need.
         cache: Where behaviours are kept, or None.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""What follows from an inspection: units to keep, and hypotheses that nothing follows."""
+"""Conclusions from an inspection: units to keep, and hypotheses that no unit follows."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Hypotheses: what a unit may have learned to see, as behaviours over the records.
+"""Hypotheses: concepts that a unit may have learned, as behaviours over the records.
 
 A hypothesis is a function from a batch of records `(batch, …)`, as the models get them, to
 behaviours `(batch,)` or, one for every position, `(batch, height, width)`; or it is an

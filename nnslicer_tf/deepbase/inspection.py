@@ -1,14 +1,13 @@
 """`inspect`: the affinity of every unit with every hypothesis, in one pass over the data.
 
-Sellam et al., "DeepBase: Deep Inspection of Neural Networks" (SIGMOD 2019). What is asked
-is declared as models, units, hypotheses and measures; how it is computed is decided here:
+Sellam et al., "DeepBase: Deep Inspection of Neural Networks" (SIGMOD 2019). The caller
+declares models, units, hypotheses and measures; the computation is planned here:
 
 - one forward pass of each model serves all its groups, hypotheses and measures; a block of
   records is read once for all models, and each hypothesis evaluated once for all of them;
 - behaviours stream in blocks: memory does not grow with the data;
 - with `error=`, every pair of unit and hypothesis stops when its confidence interval is
-  small enough; when all pairs of a model have, it is run no more, and when all have, no
-  more data is read;
+  small enough; a model is run, and data is read, only while a pair still needs it;
 - with `cache=`, behaviours of units are kept on disk for further inspections;
 - with `workers=`, the affinities are computed on Ray workers beside the forward passes.
 

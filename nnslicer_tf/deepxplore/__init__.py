@@ -1,12 +1,12 @@
-"""DeepXplore: inputs on which models disagree, and how much of a model inputs exercise.
+"""DeepXplore: inputs on which models disagree, and coverage of models by inputs.
 
     found = generate([model1, model2, model3], images, constraint="light")
     found.inputs, found.predictions, found.seed_index
     cov = NeuronCoverage(im, threshold=0.25)
     cov.update(images); cov.total()
 
-`generate` searches; a `Constraint` says how inputs may change. A criterion of your own is a
-`Coverage`. `retrain` trains on what was found.
+`generate` searches; a `Constraint` says how inputs may change. To add a coverage criterion,
+subclass `Coverage`. `retrain` trains on found inputs.
 """
 
 from nnslicer_tf.deepxplore.constraints import (
@@ -18,7 +18,7 @@ from nnslicer_tf.deepxplore.constraints import (
     Projection,
 )
 from nnslicer_tf.deepxplore.coverage import Coverage, NeuronCoverage
-from nnslicer_tf.deepxplore.criteria import (
+from nnslicer_tf.deepxplore.deepgauge import (
     BoundaryCoverage,
     KMultisectionCoverage,
     NeuronRanges,

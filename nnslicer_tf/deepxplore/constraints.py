@@ -1,9 +1,8 @@
-"""How an input may be changed: light, occlusion, blackout, or a projection of one's own.
+"""Constraints on changes of an input: light, occlusion, blackout, or a custom projection.
 
 A constraint turns a gradient into a direction of change (Pei et al., SOSP 2017, section
-6.2), and puts what comes out back among the valid inputs. One of your own is a
-`Constraint` with these methods, or merely a function `(x, seeds) -> x` that puts changed
-inputs back: `generate(..., constraint=function)`.
+6.2), and projects changed inputs to valid ones. To add one, subclass `Constraint`, or pass a
+function `(x, seeds) -> x` that projects changed inputs: `generate(..., constraint=function)`.
 """
 
 from collections.abc import Callable
@@ -26,17 +25,17 @@ __all__ = [
 
 
 class Constraint:
-    """Any change at all; the base of the other constraints.
+    """Any change; the base class of the other constraints.
 
     Attributes:
-        step: Change in one iteration where `generate` is not told another, root mean
-            square over the values that may change, for inputs within 0 … 1.
+        step: Default change in one iteration, root mean square over the values that may
+            change, for inputs within 0 … 1.
     """
 
     step: ClassVar[float] = 0.05
 
     def begin(self, shape: tuple[int, ...], count: int, rng: np.random.Generator) -> np.ndarray:
-        """Return what the constraint keeps for each of `count` new seeds, `(count, …)`.
+        """Return the constraint's state for each of `count` new seeds, `(count, …)`.
 
         Args:
             shape: Shape of one input.
@@ -71,7 +70,7 @@ class Constraint:
 
 
 class Light(Constraint):
-    """Another light: all values of an input change by the same amount."""
+    """Changed lighting: all values of an input change by the same amount."""
 
     def direction(
         self, gradient: np.ndarray, kept: np.ndarray, rng: np.random.Generator
@@ -83,9 +82,9 @@ class Light(Constraint):
 
 @dataclass(frozen=True)
 class Occlusion(Constraint):
-    """One small rectangle is covered: only its values change.
+    """Occlusion by one small rectangle: only its values change.
 
-    Its place is drawn for every seed and then stays.
+    Its place is drawn once for every seed.
 
     Attributes:
         size: Height and width of the rectangle, in pixels.
@@ -107,7 +106,7 @@ class Occlusion(Constraint):
 
 @dataclass(frozen=True)
 class Blackout(Constraint):
-    """Dirt on the lens: tiny patches, one drawn in every iteration, which only get darker.
+    """Dirt on the lens: small patches, one drawn in every iteration, which only get darker.
 
     Attributes:
         size: Height and width of a patch, in pixels.
@@ -133,7 +132,7 @@ class Blackout(Constraint):
 
 @dataclass(frozen=True)
 class Projection(Constraint):
-    """Any change, put back among the valid inputs by a function.
+    """Any change, projected to valid inputs by a function.
 
     Attributes:
         function: From changed inputs and their seeds, both `(batch, *shape)`, to valid

@@ -1,10 +1,10 @@
-"""Neuron coverage, and what all coverage criteria have in common.
+"""Neuron coverage, and the base class of all coverage criteria.
 
     cov = NeuronCoverage(im, threshold=0.25)
     cov.update(x_test); cov.total(); cov.covered["conv1"]
 
 Updating costs a forward pass and the memory of one batch of activations, however many
-inputs there are. A criterion of your own is a `Coverage` with one method, `_hits`.
+inputs there are. To add a criterion, subclass `Coverage` and write one method, `_hits`.
 """
 
 import os
@@ -30,7 +30,7 @@ _FORMAT = "nnslicer_tf coverage 1"
 
 
 class Coverage(ShownAsTable, ABC):
-    """What a set of inputs covers of a model: a mask for every operation.
+    """The part of a model that a set of inputs covers: a mask for every operation.
 
     Args:
         neurons: The neurons that count.

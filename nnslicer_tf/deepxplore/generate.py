@@ -2,11 +2,11 @@
 
 Pei et al., "DeepXplore: Automated Whitebox Testing of Deep Learning Systems" (SOSP 2017),
 Algorithm 1. From a seed on which all models agree, the input is changed so that one of
-them, drawn by chance, turns away from the common class while the others keep it, and that
-in every model a neuron which nothing has covered yet becomes active. Labels are not needed.
+them, drawn at random, leaves the common class while the others keep it, and that in every
+model a neuron that is not covered yet becomes active. Labels are not needed.
 
-Many seeds ascend together, so that a step is one pass forward and back through each model
-for all of them; a seed that is finished makes room for the next.
+Many seeds ascend together, so that a step is one forward and backward pass through each model
+for all of them; a finished seed is replaced by the next.
 
 Limits: classifiers with one input and one output. Memory: the activations of one batch.
 """
@@ -53,8 +53,8 @@ def generate(
         models: Two or more classifiers of the same inputs and classes.
         seeds: Inputs to start from, `(seeds, *input_shape)`, within `bounds`; no labels.
         constraint: `"light"`, `"occlusion"`, `"blackout"`, a `Constraint`, or a function
-            `(x, seeds) -> x` that puts changed inputs back among the valid ones.
-        lambda1: Weight of turning one model away, against the others keeping their class.
+            `(x, seeds) -> x` that projects changed inputs to valid ones.
+        lambda1: Weight of making one model leave the class, against the others keeping it.
         lambda2: Weight of the uncovered neurons; 0 for differences alone.
         step: Change in one iteration: root mean square over the values that the
             constraint lets change. By default the constraint's own, for bounds 0 … 1.
@@ -68,8 +68,8 @@ def generate(
         progress: Show a progress bar.
 
     Returns:
-        The inputs found. Seeds on which the models disagree already are among them, with
-        0 iterations.
+        The inputs found, with the seeds on which the models disagree already, which have 0
+        iterations.
 
     Raises:
         InvalidArgumentError: if there are less than two models, they differ in their
@@ -258,11 +258,8 @@ def _check_models(ims: Sequence[InstrumentedModel]) -> None:
     shapes = {im.model.name: im.input_shape for im in ims}
     if len({im.input_shape for im in ims}) > 1:
         raise InputShapeError(f"All models must take inputs of the same shape. Received: {shapes}")
-    outputs = {im.model.name: im[im.output_operations[0]].shape for im in ims}
-    if (
-        len({im[im.output_operations[0]].shape for im in ims}) > 1
-        or len(next(iter(outputs.values()))) != 1
-    ):
+    outputs = [im[im.output_operations[0]].shape for im in ims]
+    if len(set(outputs)) > 1 or len(outputs[0]) != 1:
         raise InvalidArgumentError(
             f"All models must classify into the same classes: one output of shape (classes,). "
             f"Received: {outputs}"

@@ -1,4 +1,4 @@
-"""Which values of a model count as neurons, as DeepXplore counts them.
+"""The neurons of a model as DeepXplore counts them.
 
 A filter is one neuron, whose output is the mean over its positions; a unit of a dense
 layer is one neuron. All layers count but the input and those that only move values, so

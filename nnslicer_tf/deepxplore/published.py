@@ -7,14 +7,14 @@ MNIST: `model1.h5`, `model2.h5` and `model3.h5` are LeNet-1, LeNet-4 and LeNet-5
 """
 
 import os
-import warnings
 from pathlib import Path
 
 import keras
 from keras import layers
 
 from nnslicer_tf._names import check_name
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf._weights import load_weights
+from nnslicer_tf.errors import InvalidArgumentError
 
 __all__ = ["PUBLISHED", "published_lenet"]
 
@@ -63,9 +63,4 @@ def _load(model: keras.Model, path: Path) -> None:
             f"There is no file '{path}' with the weights of {model.name}: they are in the "
             "authors' repository, https://github.com/peikexin9/deepxplore, folder MNIST."
         )
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # Keras skips some misfits so
-            model.load_weights(path)
-    except (OSError, ValueError, KeyError, UserWarning) as error:
-        raise CorruptFileError(f"'{path}' does not hold {model.name}: {error}") from error
+    load_weights(model, path)

@@ -3,8 +3,9 @@
 import keras
 import numpy as np
 
+from nnslicer_tf._checks import check_labels
 from nnslicer_tf._random import as_generator
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf._training import compile_classifier, train_epochs
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 
 __all__ = ["retrain"]
@@ -20,7 +21,7 @@ def retrain(
     batch_size: int = 128,
     rng: int | np.random.Generator = 0,
 ) -> keras.Model:
-    """Return a copy of a classifier that was trained on, with Adam; the model stays as it is.
+    """Return a copy of a classifier, trained further by Adam; the model is not changed.
 
     Args:
         model: A classifier whose output is logits or probabilities.
@@ -35,24 +36,15 @@ def retrain(
         InvalidArgumentError: if there is not one class for every input, or a class is
             negative, such as the -1 of a tie.
     """
-    if len(x) != len(y) or not len(x):
-        raise InvalidArgumentError(f"One class is needed for each of {len(x)} inputs, not {len(y)}")
-    if np.min(y) < 0:
-        raise InvalidArgumentError(
-            f"Classes must not be negative, {int(np.argmin(y))} is {np.min(y)}: leave out ties."
-        )
+    y = check_labels(y, len(x))
     im = InstrumentedModel(model)
     from_logits = im.logit_operation == im.output_operations[0]
     copy = copy_model(model)
-    copy.compile(
-        optimizer=keras.optimizers.Adam(learning_rate),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits),
-        jit_compile=False,
-    )
-    rng = as_generator(rng)
-    for _ in range(epochs):
-        order = rng.permutation(len(x))
-        for start in range(0, len(order), batch_size):
-            rows = np.sort(order[start : start + batch_size])
-            copy.train_on_batch(x[rows], y[rows])
+    compile_classifier(copy, keras.optimizers.Adam(learning_rate), from_logits)
+
+    def step(rows: np.ndarray, _: np.random.Generator) -> float:
+        rows = np.sort(rows)  # a memory-mapped x is read in order
+        return copy.train_on_batch(x[rows], y[rows])
+
+    train_epochs(step, len(x), epochs, batch_size, as_generator(rng), progress=False)
     return copy

@@ -3,10 +3,9 @@
     found = find_deviations(model, "model.tflite", images, preprocess=lambda x: x / 255)
     found.summary(); found.images; found[0].deviation.trace
 
-`find_deviation` and `find_deviations` search; `DFlare` and `DiffChaser` say how, a
-`Domain` says in what kind of input. `compressors` makes pairs of models, `Repair` mends
-deviations, `verify` replays them. A mutation operator of your own is a `MutationOperator`
-in a `Domain`'s pool.
+`find_deviation` and `find_deviations` search, by `DFlare` or `DiffChaser`, in the inputs of a
+`Domain`. `compressors` compresses models, `Repair` corrects deviations, `verify` replays them.
+To add a mutation operator, subclass `MutationOperator` and add it to a `Domain`'s operators.
 """
 
 from nnslicer_tf.dflare.audio import AUDIO_OPERATORS, AudioDomain

@@ -1,23 +1,20 @@
-"""Finished searches on disk, so that an interrupted call goes on where it was.
+"""Finished searches on disk, so that an interrupted call resumes.
 
-The file is a `.npz` without pickle: the outcomes of the finished seeds, and a digest of
-everything that their results depend on. The models are known by their answers to some of
-the seeds, so that any black box can be recognised.
+The models are known by their answers to some of the seeds, so that any black box can be
+recognised.
 """
 
 import hashlib
 import os
 import time
-from pathlib import Path
 
 import numpy as np
 
-from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.dflare.deviations import Outcome, pack, unpack
-from nnslicer_tf.dflare.pair import ModelPair
-from nnslicer_tf.errors import CorruptFileError, ProfileMismatchError
+from nnslicer_tf.dflare.model_pair import ModelPair
+from nnslicer_tf.engine import Store
 
-__all__ = ["Checkpoint", "digest"]
+__all__ = ["Checkpoint", "identity"]
 
 PROBES = 8
 """Seeds whose answers identify the models."""
@@ -30,69 +27,60 @@ class Checkpoint:
     """The outcomes so far, by seed, and where they are kept.
 
     Args:
-        path: the file, or None to keep them in memory only.
-        key: the digest of what the results depend on.
+        folder: The folder, or None to keep them in memory only.
+        work: What the results depend on, as of `identity`.
 
     Raises:
-        ProfileMismatchError: if the file was made with another digest.
-        CorruptFileError: if the file is damaged.
-        InvalidArgumentError: if the file cannot be written.
+        ProfileMismatchError: if the folder is of other searches.
+        CorruptFileError: if a file in it is damaged.
+        InvalidArgumentError: if nothing can be written there.
     """
 
-    def __init__(self, path: str | os.PathLike | None, key: str) -> None:
-        self.path = None if path is None else check_writable(path)
-        self.key = key
+    def __init__(self, folder: str | os.PathLike | None, work: dict[str, str]) -> None:
         self.outcomes: dict[int, Outcome] = {}
+        self._store = None if folder is None else Store(folder, work, "checkpoint of searches")
+        self._unwritten: list[int] = []
         self._written = time.monotonic()
-        if self.path is not None and self.path.exists():
-            self.outcomes = _read(self.path, key)
+        for key in self._store.keys() if self._store else ():
+            header, arrays = self._store.load(key)
+            self.outcomes.update(zip(header["seeds"], unpack(arrays), strict=True))
 
     def add(self, index: int, outcome: Outcome) -> None:
-        """Keep the outcome of seed `index`; writes the file every 15 seconds."""
+        """Keep the outcome of seed `index`; writes what is new every 15 seconds."""
         self.outcomes[index] = outcome
+        self._unwritten.append(index)
         if time.monotonic() - self._written > INTERVAL:
             self.write()
 
     def write(self) -> None:
-        """Write the file, if there is one to write."""
+        """Write the outcomes that are not written yet, if there is a folder."""
         self._written = time.monotonic()
-        if self.path is None or not self.outcomes:
+        if self._store is None or not self._unwritten:
             return
-        indices, outcomes = zip(*sorted(self.outcomes.items()), strict=True)
-        with atomic_path(self.path) as temporary, open(temporary, "wb") as file:
-            np.savez_compressed(
-                file, key=np.array(self.key), indices=np.array(indices), **pack(outcomes)
-            )
+        arrays = pack([self.outcomes[index] for index in self._unwritten])
+        key = f"seed{self._unwritten[0]:08d}"
+        self._store.save(key, {"seeds": self._unwritten}, arrays)
+        self._unwritten = []
 
 
-def digest(
+def identity(
     pair: ModelPair, seeds: np.ndarray, streams: list[np.random.Generator], options: object
-) -> str:
-    """Return a digest of models, seeds, random streams and options."""
+) -> dict[str, str]:
+    """Return what the results depend on: models, seeds, options and random streams."""
     answers = pair.ask(seeds[:PROBES])
-    known = hashlib.blake2b(digest_size=16)
     operators = list(pair.domain.operators.values())
-    known.update(f"{seeds.shape} {seeds.dtype} {options!r} {operators!r}".encode())
-    for array in (seeds, answers.original, answers.compressed):
-        known.update(np.ascontiguousarray(array).tobytes())
-    for stream in streams:
-        known.update(repr(stream.bit_generator.state).encode())
+    states = repr([stream.bit_generator.state for stream in streams])
+    return {
+        "seeds": _digest(f"{seeds.shape} {seeds.dtype}".encode(), seeds),
+        "models": _digest(answers.original, answers.compressed),
+        "operators": _digest(repr(operators).encode()),
+        "options": repr(options),
+        "rng": _digest(states.encode()),
+    }
+
+
+def _digest(*parts: bytes | np.ndarray) -> str:
+    known = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        known.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).tobytes())
     return known.hexdigest()
-
-
-def _read(path: Path, key: str) -> dict[int, Outcome]:
-    try:
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = dict(file)
-        made_with = str(arrays["key"])
-        outcomes = dict(zip(arrays["indices"].tolist(), unpack(arrays), strict=True))
-    except Exception as error:
-        raise CorruptFileError(
-            f"The checkpoint '{path}' is damaged ({error}). Delete it to start again."
-        ) from error
-    if made_with != key:
-        raise ProfileMismatchError(
-            f"The checkpoint '{path}' was made with other models, seeds, options or rng. "
-            "Repeat the call that made it, or choose another file."
-        )
-    return outcomes

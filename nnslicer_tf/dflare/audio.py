@@ -94,7 +94,7 @@ class AudioDomain(Domain):
     """Signals `(samples,) float32` in −1 … 1.
 
     Args:
-        operators: the pool of mutation operators.
+        operators: The pool of mutation operators.
     """
 
     def __init__(self, operators: Sequence[MutationOperator] = AUDIO_OPERATORS) -> None:

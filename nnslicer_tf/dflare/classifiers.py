@@ -1,18 +1,16 @@
-"""Models under test, seen as black boxes: a batch of inputs goes in, probabilities come out.
+"""Models under test as black boxes: from a batch of inputs to probabilities.
 
-`as_classifier` takes what people have: a Keras model, an `InstrumentedModel`, a TFLite
-file or its bytes, an object with `predict`, or a function.
+`as_classifier` takes a Keras model, an `InstrumentedModel`, a TFLite file or its bytes, an
+object with `predict`, or a function.
 
-A floating-point result can depend on the size of the batch in its last bits, and a search
-that compares nearly equal numbers then takes another path. Keras models are therefore
-always called with one fixed, padded batch size, and TFLite models with one input at a
-time: the answer for an input is the same whatever is asked beside it. (With the two
-models of the tests the bits are equal at every position of a batch; a function that is
-passed in has to see to this itself.)
+The last bits of a floating-point result can depend on the size of the batch, and a search that
+compares nearly equal numbers then takes another path. Keras models are therefore always called
+with one fixed, padded batch size, and TFLite models with one input at a time: the answer for an
+input does not depend on the others in its batch. (With the two models of the tests the bits are
+equal at every position of a batch; a function that is passed in must ensure this itself.)
 
-Cost: a Keras call pays for a whole batch even when one input is asked. TFLite's kernels
-are not faster on batches (its quantised ones are slower), so several interpreters, one a
-thread, share the work.
+Cost: a Keras call computes a whole batch even for one input. TFLite's kernels are not faster on
+batches (its quantised ones are slower), so several interpreters run in threads.
 """
 
 import os
@@ -41,7 +39,7 @@ class Classifier(ABC):
     """A black box that gives class probabilities.
 
     Attributes:
-        resolution: the step between two output values (0 for floating point); quantised
+        resolution: The step between two output values (0 for floating point); quantised
             outputs sum to one only up to half a step a class.
     """
 
@@ -56,8 +54,8 @@ class KerasClassifier(Classifier):
     """A Keras model, called with one fixed batch size.
 
     Args:
-        model: a Keras model with one input and one output.
-        batch_size: inputs a call; the last batch is padded with copies of its first input.
+        model: A Keras model with one input and one output.
+        batch_size: Inputs a call; the last batch is padded with copies of its first input.
     """
 
     def __init__(self, model: keras.Model, batch_size: int = 32) -> None:
@@ -86,8 +84,8 @@ class TFLiteClassifier(Classifier):
     Float inputs are quantised and integer outputs dequantised as the file says.
 
     Args:
-        model: a path or the file's content.
-        workers: interpreters that run in parallel threads; None: one a core, at most 4.
+        model: A path or the file's content.
+        workers: Interpreters that run in parallel threads; None: one a core, at most 4.
 
     Raises:
         CorruptFileError: if it is no TFLite model or a damaged one.
@@ -161,10 +159,10 @@ def as_classifier(model: ModelLike, batch_size: int = 32) -> Classifier:
     """Return `model` as a `Classifier`.
 
     Args:
-        model: a `Classifier`, a Keras model, an object whose `model` is one (such as an
+        model: A `Classifier`, a Keras model, an object whose `model` is one (such as an
             `InstrumentedModel`), the path or bytes of a TFLite model, an object with
             `predict`, or a function `(batch, ...) -> (batch, classes)`.
-        batch_size: the fixed batch size for a Keras model.
+        batch_size: The fixed batch size for a Keras model.
 
     Raises:
         InvalidArgumentError: if `model` is none of these.

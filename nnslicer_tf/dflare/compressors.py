@@ -1,23 +1,25 @@
-"""Compressed versions of a Keras model, to make pairs with (paper, sections 2.2 and 5.4).
+"""Compressed versions of a Keras model, as the second of a pair (paper, sections 2.2 and 5.4).
 
 Two kinds of 8-bit quantisation (TFLite files, as bytes), magnitude pruning, knowledge
 distillation, and the mutation of a share of the weights. The given model is never changed.
-Pruned models are not trained further, so that what is measured is the pruning's doing.
+Pruned models are not fine-tuned, so that deviations are due to pruning alone.
 
 Quantisation needs TensorFlow's converter; the rest works on every Keras backend.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
 
 import keras
 import numpy as np
 
-from nnslicer_tf._progress import track
+from nnslicer_tf._magnitude import smallest
 from nnslicer_tf._random import as_generator
+from nnslicer_tf._training import train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument.copies import copy_model
 
 __all__ = [
     "distill",
@@ -47,7 +49,7 @@ def quantize_integer(model: keras.Model, samples: np.ndarray) -> bytes:
     """Return a TFLite model that computes with 8-bit integers from input to output.
 
     Args:
-        model: a Keras model.
+        model: A Keras model.
         samples: `(samples, ...)` preprocessed inputs that show the range of every
             activation; some hundred are enough.
 
@@ -72,8 +74,8 @@ def prune_magnitude(model: keras.Model, ratio: float) -> keras.Model:
     """Return a copy whose smallest weights are zero, the same share in every kernel.
 
     Args:
-        model: a Keras model.
-        ratio: the share of weights that become zero, 0 … 1 (1 excluded); biases and other
+        model: A Keras model.
+        ratio: The share of weights that become zero, 0 … 1 (1 excluded); biases and other
             vectors stay.
 
     Raises:
@@ -83,11 +85,7 @@ def prune_magnitude(model: keras.Model, ratio: float) -> keras.Model:
         raise InvalidArgumentError(f"ratio must be in 0 … 1, 1 excluded. Received: {ratio}")
 
     def prune(weights: np.ndarray) -> np.ndarray:
-        count = int(ratio * weights.size)
-        smallest = np.argsort(np.abs(weights), axis=None, kind="stable")[:count]
-        pruned = weights.copy()
-        pruned.reshape(-1)[smallest] = 0
-        return pruned
+        return np.where(smallest(np.abs(weights), int(ratio * weights.size)), 0, weights)
 
     return _changed(model, prune)
 
@@ -98,9 +96,9 @@ def mutate_weights(
     """Return a copy in which a share of the weights is 10 % larger or smaller (section 5.4.1).
 
     Args:
-        model: a Keras model.
-        share: the share of the weights of all kernels together, 0 … 1.
-        rng: chooses the weights and the direction of each.
+        model: A Keras model.
+        share: The share of the weights of all kernels together, 0 … 1.
+        rng: Chooses the weights and the direction of each.
 
     Raises:
         InvalidArgumentError: if the share is out of range.
@@ -138,15 +136,15 @@ def distill(
     """Train a copy of `student` to give the teacher's softened probabilities.
 
     Args:
-        teacher: gives probabilities.
-        student: gives probabilities of the same classes, usually from a smaller network.
-        x: training inputs `(samples, ...)`.
-        temperature: softening of both models' probabilities, p^(1/T) normalised.
-        epochs: passes over `x`.
-        batch_size: samples a step.
-        learning_rate: of Adam.
-        rng: order of the samples. Weights start as they are in `student`.
-        progress: whether to show a progress bar.
+        teacher: Gives probabilities.
+        student: Gives probabilities of the same classes, usually from a smaller network.
+        x: Training inputs `(samples, ...)`.
+        temperature: Softening of both models' probabilities, p^(1/T) normalised.
+        epochs: Passes over `x`.
+        batch_size: Samples a step.
+        learning_rate: Of Adam.
+        rng: Order of the samples. Weights start as they are in `student`.
+        progress: Whether to show a progress bar.
 
     Returns:
         The trained student.
@@ -159,25 +157,21 @@ def distill(
             "Teacher and student need outputs of one size, and temperature must be above 0. "
             f"Received: {teacher.output_shape}, {student.output_shape}, {temperature}"
         )
-    learner = _copy(student)
+    learner = copy_model(student)
     soft = keras.layers.Lambda(lambda p: _soften(p, temperature))(learner.outputs[0])
     trained = keras.Model(learner.inputs, soft)
     trained.compile(keras.optimizers.Adam(learning_rate), "kl_divergence")
     teaching = teacher.predict(x, batch_size=batch_size, verbose=0)
     targets = keras.ops.convert_to_numpy(_soften(teaching, temperature))
-    for rows in _batches(len(x), epochs, batch_size, as_generator(rng), progress):
-        trained.train_on_batch(x[rows], targets[rows])
+    train_epochs(
+        lambda rows, _: trained.train_on_batch(x[rows], targets[rows]),
+        len(x),
+        epochs,
+        batch_size,
+        as_generator(rng),
+        progress=progress,
+    )
     return learner
-
-
-def _batches(
-    count: int, epochs: int, batch_size: int, rng: np.random.Generator, progress: bool
-) -> Iterator[np.ndarray]:
-    """Yield the indices of every batch of every epoch, each epoch in another order."""
-    for _ in track(range(epochs), "epochs", progress=progress):
-        order = rng.permutation(count)
-        for start in range(0, count, batch_size):
-            yield order[start : start + batch_size]
 
 
 def _soften(probabilities: np.ndarray, temperature: float) -> np.ndarray:
@@ -194,20 +188,14 @@ def _converter(model: keras.Model) -> object:
 
 
 def _convert(converter: object) -> bytes:
-    """Convert without the converter's chatter: it prints, and warns of what it ignores."""
+    """Convert without the converter's prints and its warnings of ignored entries."""
     with redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Statistics for quantized inputs")
         return converter.convert()
 
 
-def _copy(model: keras.Model) -> keras.Model:
-    copy = keras.models.clone_model(model)
-    copy.set_weights(model.get_weights())
-    return copy
-
-
 def _changed(model: keras.Model, change: Callable[[np.ndarray], np.ndarray]) -> keras.Model:
     """Return a copy whose kernels (weights of two dimensions or more) went through `change`."""
-    copy = _copy(model)
+    copy = copy_model(model)
     copy.set_weights([change(w) if w.ndim > 1 else w for w in model.get_weights()])
     return copy

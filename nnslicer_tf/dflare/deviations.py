@@ -1,4 +1,4 @@
-"""What searches found: one `Deviation`, and a `DeviationSet` for many seeds, kept in one file.
+"""Results of searches: one `Deviation`, and a `DeviationSet` for many seeds, saved in one file.
 
 Files are compressed `.npz` without pickle; traces are JSON inside.
 """
@@ -29,15 +29,15 @@ Status = str
 
 @dataclass(frozen=True, repr=False)
 class Deviation(ShownAsTable):
-    """An input on which the compressed model says something else than the original.
+    """An input on which the compressed model deviates from the original.
 
     Attributes:
-        image: the triggering input, of the seed's shape and dtype.
-        queries: how often both models were asked, the seed included.
-        seconds: the search's share of the time that all searches beside it took.
-        labels: the original's and the compressed model's label.
-        trace: the mutations from the seed to `image`, see `replay`; None if the search
-            does not make its inputs by a chain of mutations (`DiffChaser`).
+        image: The triggering input, of the seed's shape and dtype.
+        queries: Number of inputs that both models were queried about, with the seed.
+        seconds: The search's share of the time that all searches beside it took.
+        labels: The original's and the compressed model's label.
+        trace: The mutations from the seed to `image`, see `replay`; None if the search is not
+            by a chain of mutations (`DiffChaser`).
     """
 
     image: np.ndarray
@@ -76,10 +76,10 @@ class Outcome:
     """How the search of one seed ended.
 
     Attributes:
-        status: one of `found`, `already_deviates`, `query_budget`, `timeout`.
-        queries: how often both models were asked.
-        seconds: the search's share of the time.
-        deviation: what was found, or None.
+        status: One of `found`, `already_deviates`, `query_budget`, `timeout`.
+        queries: Number of inputs that both models were queried about.
+        seconds: The search's share of the time.
+        deviation: What was found, or None.
     """
 
     status: Status
@@ -92,7 +92,7 @@ class DeviationSet(ShownAsTable):
     """The outcomes for a batch of seeds, in the seeds' order.
 
     Args:
-        outcomes: one for each seed.
+        outcomes: One for each seed.
     """
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:

@@ -4,11 +4,11 @@ Source: Xie et al., "DiffChaser: Detecting Disagreements for Deep Neural Network
 2019), as sections 2.5 and 4.4 of the DFlare paper describe it. A pool of mutants of the
 seed is bred in two branches, one for each model: a branch prefers inputs on which its
 model is uncertain, that is, with a small difference between the highest and the k-highest
-probability. What the descriptions leave open (tournaments, uniform crossover, rates) is an
-option here.
+probability. Details that the descriptions do not give (tournaments, uniform crossover, rates)
+are options.
 
-Cost: `population` queries a generation, thousands a seed; run few seeds together, since
-each of them asks for a whole generation at once.
+Cost: `population` queries a generation, thousands a seed; run few seeds together, since each
+queries a whole generation at once.
 """
 
 from dataclasses import dataclass
@@ -38,10 +38,10 @@ class DiffChaser(Search):
     """The genetic search.
 
     Args:
-        population: inputs in the pool, and new ones a generation.
-        k: which probability is compared with the highest.
-        tournament: how many inputs compete to become a parent.
-        mutation_rate: the share of children that are mutated after the crossover.
+        population: Inputs in the pool, and new ones a generation.
+        k: Which probability is compared with the highest.
+        tournament: How many inputs compete to become a parent.
+        mutation_rate: The share of children that are mutated after the crossover.
 
     Raises:
         InvalidArgumentError: if an option is out of range.

@@ -1,12 +1,10 @@
-"""What a search must know about its inputs and outputs, and nothing else.
+"""Domains: the mutation operators for a kind of input, and the comparison of outputs.
 
-A `Domain` brings the mutation operators for one kind of input and says when the outputs of
-two models deviate. Images and one-dimensional audio are there; another kind of input is
-one subclass with its operators and `check_seeds`, and, when the outputs are not class
-probabilities, `judge`.
+There are domains for images and one-dimensional audio. To add one, subclass `Domain` with its
+operators and `check_seeds`, and, if the outputs are not class probabilities, `judge`.
 
-A mutation is drawn first and applied second: the drawn parameters (the seed of its noise
-included) are all that `apply` uses, so that a deviation can be replayed from its trace.
+A mutation is first drawn, then applied: `apply` uses only the drawn parameters, the seed of
+noise included, so that a deviation can be replayed from its trace.
 """
 
 from abc import ABC, abstractmethod
@@ -32,9 +30,9 @@ class Mutation:
     """One applied operator: its name, and all that repeats it exactly.
 
     Attributes:
-        operator: the operator's name.
-        parameters: its parameters.
-        share: how far the input went from its old value (0) to the mutated one (1).
+        operator: The operator's name.
+        parameters: Its parameters.
+        share: Position of the result between the old input (0) and the mutant (1).
     """
 
     operator: str
@@ -44,14 +42,14 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Answers:
-    """What the two models said about a batch, and what follows from it.
+    """The outputs of the two models for a batch, and their comparison.
 
     Attributes:
-        original: outputs of the original model, `(batch, classes) float32`.
-        compressed: outputs of the compressed model, the same shape.
-        labels: what is compared: top-1 labels `(batch, 2) int64`, original then compressed.
+        original: Outputs of the original model, `(batch, classes) float32`.
+        compressed: Outputs of the compressed model, the same shape.
+        labels: Top-1 labels `(batch, 2) int64`, original then compressed.
         deviates: `(batch,) bool`.
-        distance: difference of the top-1 probabilities, `(batch,) float64`.
+        distance: Difference of the top-1 probabilities, `(batch,) float64`.
     """
 
     original: np.ndarray
@@ -76,7 +74,7 @@ class MutationOperator(ABC):
     """One way to change an input a little.
 
     Attributes:
-        name: the operator's name in traces and tables.
+        name: The operator's name in traces and tables.
     """
 
     name: str
@@ -98,7 +96,7 @@ class Domain(ABC):
     """The mutation operators of one kind of input, and the comparison of outputs.
 
     Args:
-        operators: the pool; names must differ.
+        operators: The pool; names must differ.
 
     Raises:
         InvalidArgumentError: if the pool is empty or has two operators of one name.
@@ -123,7 +121,7 @@ class Domain(ABC):
         return chosen.apply(x, parameters), Mutation(operator, parameters)
 
     def blend(self, x: np.ndarray, mutant: np.ndarray, share: float) -> np.ndarray:
-        """Return the input at `share` of the way from `x` (0) to `mutant` (1).
+        """Return the input between `x` (share 0) and `mutant` (share 1), linearly.
 
         Integers are rounded. Override it where inputs do not form a convex set.
         """
@@ -136,9 +134,9 @@ class Domain(ABC):
         """Refuse outputs that are not probabilities of two classes or more.
 
         Args:
-            outputs: one model's outputs for a batch.
-            resolution: the step between two output values, 0 for floating point.
-            whose: the model's role, for the message.
+            outputs: One model's outputs for a batch.
+            resolution: The step between two output values, 0 for floating point.
+            whose: The model's role, for the message.
 
         Raises:
             InvalidArgumentError: if they have another form, or are logits.
@@ -169,7 +167,7 @@ class Domain(ABC):
 
         Args:
             original: `(batch, classes)` probabilities.
-            compressed: the same shape.
+            compressed: The same shape.
         """
         first, second = (_top_two(outputs) for outputs in (original, compressed))
         labels = np.stack([first[0], second[0]], axis=1)
@@ -191,12 +189,12 @@ def _top_two(outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def replay(seed: np.ndarray, trace: Iterable[Mutation], domain: Domain) -> np.ndarray:
-    """Repeat a trace on the seed that it began with.
+    """Apply a trace to the seed that it began with.
 
     Args:
-        seed: the seed input.
-        trace: the mutations, in order.
-        domain: the domain that the search used.
+        seed: The seed input.
+        trace: The mutations, in order.
+        domain: The domain that the search used.
 
     Raises:
         InvalidArgumentError: if the trace names an operator that `domain` lacks.

@@ -1,13 +1,13 @@
 """`find_deviation` and `find_deviations`: run searches, many at once, within their budgets.
 
-Searches advance in rounds. A round collects what every running search asks, puts it to
-both models in one batch, and hands the answers back. A finished search makes room for the
-next seed, so memory and batch size stay bounded however many seeds there are.
+Searches advance in rounds. A round queries both models in one batch about the inputs of all
+running searches. A finished search is replaced by the next seed, so memory and batch size stay
+bounded however many seeds there are.
 
-A seed's result depends on the seed, the models, the options and `rng`, and on nothing else:
-its random stream comes from `rng` and the seed's own content, and the models' answers do
-not depend on their batch (see `classifiers`). It is the same in any order, in any company
-and after a resumption, unless a timeout, which is measured in seconds, cuts it off.
+A seed's result depends on the seed, the models, the options and `rng` alone: its random stream
+comes from `rng` and the seed's content, and the models' answers do not depend on their batch
+(see `classifiers`). It is the same in any order, beside any other seeds and after a resumption,
+unless it is cut off by a timeout.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from nnslicer_tf._random import as_generator
-from nnslicer_tf.dflare._checkpoint import Checkpoint, digest
+from nnslicer_tf.dflare._checkpoint import Checkpoint, identity
 from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, Outcome
 from nnslicer_tf.dflare.domain import Domain
 from nnslicer_tf.dflare.images import ImageDomain
-from nnslicer_tf.dflare.pair import ModelPair, Preprocess
+from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 from nnslicer_tf.dflare.search import DFlare, Search, SearchSteps
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
@@ -47,21 +47,9 @@ def find_deviation(
 ) -> Deviation | None:
     """Search from one seed for an input on which the two models disagree.
 
-    Arguments are those of `find_deviations`, for one seed. The result is that of
-    `find_deviations` with the same `rng` and `batch_size`; the default of 1 is fastest for
-    one seed.
-
-    Args:
-        original: the original model.
-        compressed: the compressed model.
-        seed_image: one input, for images `(height, width, channels) uint8`.
-        preprocess: maps a batch of images to model inputs.
-        timeout: seconds after which the search gives up.
-        rng: seed or generator of everything random.
-        max_queries: queries after which the search gives up; None: no limit.
-        search: how to search; None: `DFlare()`.
-        domain: the kind of input; None: `ImageDomain()`.
-        batch_size: fixed batch size for Keras models.
+    Arguments are those of `find_deviations`, with one input as `seed_image`, for images
+    `(height, width, channels) uint8`. The result is that of `find_deviations` with the same
+    `rng` and `batch_size`; the default of 1 is fastest for one seed.
 
     Returns:
         The deviation, or None if the budget ran out.
@@ -111,22 +99,22 @@ def find_deviations(
     """Search from many seeds at once (paper, Algorithm 1, one search a seed).
 
     Args:
-        original: the original model; anything that `as_classifier` takes.
-        compressed: the compressed model, likewise.
+        original: The original model; anything that `as_classifier` takes.
+        compressed: The compressed model, likewise.
         seeds: `(seeds, ...)`; images are `(seeds, height, width, channels) uint8`.
-        preprocess: maps `(batch, height, width, channels) uint8` to the models' inputs;
+        preprocess: Maps `(batch, height, width, channels) uint8` to the models' inputs;
             None: the values as float32.
-        timeout: seconds after which a search gives up; a search's time is its share of
+        timeout: Seconds after which a search gives up; a search's time is its share of
             the time of all that run beside it.
-        rng: seed or generator of everything random.
-        max_queries: queries after which a search gives up; None: no limit.
-        search: how to search; None: `DFlare()`.
-        domain: the kind of input; None: `ImageDomain()`.
-        batch_size: fixed batch size for Keras models.
-        together: how many searches run at once.
-        checkpoint: a file that keeps the finished searches; an interrupted call goes on
+        rng: Seed or generator of everything random.
+        max_queries: Queries after which a search gives up; None: no limit.
+        search: How to search; None: `DFlare()`.
+        domain: The kind of input; None: `ImageDomain()`.
+        batch_size: Fixed batch size for Keras models.
+        together: How many searches run at once.
+        checkpoint: A folder that keeps the finished searches; an interrupted call resumes
             from it when it is repeated.
-        progress: whether to show a progress bar.
+        progress: Whether to show a progress bar.
 
     Returns:
         One outcome a seed; a seed on which the models already disagree is reported as
@@ -146,7 +134,7 @@ def find_deviations(
     pair = ModelPair(original, compressed, domain, preprocess, batch_size)
     budget = _Budget(timeout, max_queries)
     streams = _streams(seeds, as_generator(rng))
-    kept = Checkpoint(checkpoint, digest(pair, seeds, streams, (search, budget, batch_size)))
+    kept = Checkpoint(checkpoint, identity(pair, seeds, streams, (search, budget, batch_size)))
 
     def start(index: int) -> SearchSteps:
         return search.run(seeds[index], domain, streams[index])

@@ -1,8 +1,7 @@
-"""When is a mutant a better starting point than the best input so far? (paper, section 3.3).
+"""Fitness: which mutants replace the best input so far (paper, section 3.3).
 
-A fitness is asked about every mutant that does not deviate. It remembers the pairs of
-probability vectors of one search (`start` gives a fresh memory), so one object can serve
-many searches.
+A fitness decides about every mutant that does not deviate. It remembers the pairs of
+probability vectors of one search; `start` gives a copy without any for the next.
 
 The paper's H = D / δ + O compares the difference D of the top-1 probabilities first; where
 two D lie within δ, the one whose pair of probability vectors is new wins. By the time of a
@@ -25,7 +24,7 @@ class ObservedStates:
     """The pairs of probability vectors that one search has seen.
 
     Args:
-        radius: a pair is new if its nearest neighbour lies farther than this (L2 over both
+        radius: A pair is new if its nearest neighbour lies farther than this (L2 over both
             vectors together).
     """
 
@@ -85,7 +84,7 @@ class NoveltyFitness(Fitness):
 
     Args:
         delta: δ, the difference of D below which O decides.
-        radius: how far a pair of probability vectors must be from all others to be new.
+        radius: How far a pair of probability vectors must be from all others to be new.
 
     Raises:
         InvalidArgumentError: if δ is not above 0 or the radius is negative.
@@ -139,8 +138,8 @@ class AnyChangeFitness(NoveltyFitness):
     """What the authors' program does: D changed by more than δ, up or down, or a new pair.
 
     Args:
-        delta: the change of D that is enough.
-        radius: as in `NoveltyFitness`; the program's squared distance is 0.5.
+        delta: The change of D that is enough.
+        radius: As in `NoveltyFitness`; the program's squared distance is 0.5.
     """
 
     def __init__(self, delta: float = 1e-3, radius: float = 0.5**0.5) -> None:

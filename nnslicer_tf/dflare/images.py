@@ -1,8 +1,8 @@
 """8-bit images: the mutation operators of the DFlare paper (Table 3).
 
-The paper names the operators and leaves their strength open. Here every application draws
-its own strength, between hardly visible and strong, and values saturate at 0 and 255. The
-blurs begin at a size that changes something: one of size 1 would waste a query.
+The paper names the operators, but not their strength. Here every application draws its own
+strength, between hardly visible and strong, and values saturate at 0 and 255. The smallest
+blur is of size 2, as one of size 1 changes nothing.
 
 Cost: 10–40 µs for a 28 × 28 or 32 × 32 image.
 """
@@ -34,8 +34,8 @@ class _Noise(MutationOperator):
     """An operator with a strength from a range, and noise from a recorded seed.
 
     Args:
-        weakest: smallest strength, above 0.
-        strongest: largest strength; strengths are drawn evenly on a log scale.
+        weakest: Smallest strength, above 0.
+        strongest: Largest strength; strengths are drawn evenly on a log scale.
     """
 
     weakest: float
@@ -63,8 +63,12 @@ class RandomPixels(_Noise):
         rng = _generator(parameters)
         count = max(1, round(parameters["strength"] * x.size))
         mutant = x.copy()
-        mutant.reshape(-1)[rng.integers(0, x.size, count)] = rng.integers(0, 256, count)
+        mutant.reshape(-1)[rng.integers(0, x.size, count)] = self.new_values(rng, count)
         return mutant
+
+    def new_values(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Draw `count` values in 0 … 255."""
+        return rng.integers(0, 256, count)
 
 
 class GaussianNoise(_Noise):
@@ -107,19 +111,14 @@ class WrappingMultiplicativeNoise(WrappingGaussianNoise, MultiplicativeNoise):
     """As the authors' program has it: values are cut off and wrap around at 256."""
 
 
-class SaltAndPepper(_Noise):
+class SaltAndPepper(RandomPixels):
     """Set a share of the values to 0 or 255; the strength is the share."""
 
     name = "salt_and_pepper"
-    weakest, strongest = 0.005, 0.2
 
-    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return the image with at least one value at an end of its range."""
-        rng = _generator(parameters)
-        count = max(1, round(parameters["strength"] * x.size))
-        mutant = x.copy()
-        mutant.reshape(-1)[rng.integers(0, x.size, count)] = rng.integers(0, 2, count) * 255
-        return mutant
+    def new_values(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Draw `count` values, each 0 or 255."""
+        return rng.integers(0, 2, count) * 255
 
 
 class AverageBlur(MutationOperator):
@@ -201,7 +200,7 @@ class ImageDomain(Domain):
     """Images `(height, width, channels) uint8`.
 
     Args:
-        operators: the pool of mutation operators.
+        operators: The pool of mutation operators.
     """
 
     def __init__(self, operators: Sequence[MutationOperator] = IMAGE_OPERATORS) -> None:

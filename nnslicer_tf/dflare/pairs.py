@@ -20,7 +20,7 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf.dflare import compressors
 from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.images import ImageDomain
-from nnslicer_tf.dflare.pair import ModelPair, Preprocess
+from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 from nnslicer_tf.errors import InvalidArgumentError
 
 __all__ = ["NamedPair", "load_pair", "pair_names", "seed_images", "uint8_images"]

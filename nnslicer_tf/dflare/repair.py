@@ -1,8 +1,8 @@
-"""DRepair: mend a compressed model's labels from its probabilities (paper, section 5.5).
+"""DRepair: correct a compressed model's labels from its probabilities (paper, section 5.5).
 
-A perceptron with a single hidden layer learns, from seeds and the triggering inputs found
-for them, which label the original model gives where the compressed one gives a certain
-probability vector. The compressed model itself stays a black box.
+A perceptron with a single hidden layer learns the original model's label from the compressed
+one's probability vector, on seeds and the triggering inputs found for them. The compressed
+model stays a black box.
 
 Cost: a second or two to fit 1,000 inputs; microseconds an input afterwards.
 """
@@ -18,10 +18,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 from sklearn.neural_network import MLPClassifier
 
+from nnslicer_tf._checks import check_labels
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.dflare.classifiers import Classifier, ModelLike, as_classifier
 from nnslicer_tf.dflare.deviations import DeviationSet
-from nnslicer_tf.dflare.pair import ModelPair
+from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
 __all__ = [
@@ -41,9 +42,9 @@ class Repair(ClassifierMixin, BaseEstimator):
     A scikit-learn classifier: `fit`, `predict`, `predict_proba`, `get_params`.
 
     Args:
-        hidden: units of the hidden layer.
-        max_iter: passes over the training data.
-        random_state: seed of the initial weights and of the order of the samples.
+        hidden: Units of the hidden layer.
+        max_iter: Passes over the training data.
+        random_state: Seed of the initial weights and of the order of the samples.
     """
 
     def __init__(self, hidden: int = 100, max_iter: int = 500, random_state: int = 0) -> None:
@@ -69,8 +70,7 @@ class Repair(ClassifierMixin, BaseEstimator):
                 f"{probabilities.shape} and {labels.shape}"
             )
         classes = probabilities.shape[1]
-        if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= classes:
-            raise InvalidArgumentError(f"Labels must be integers in 0 … {classes - 1}.")
+        labels = check_labels(labels, len(probabilities), classes)
         network = MLPClassifier(
             (self.hidden,), max_iter=self.max_iter, random_state=self.random_state
         )
@@ -92,8 +92,8 @@ class RepairedClassifier(Classifier):
     """A compressed model with its `Repair` behind it; gives probabilities of all classes.
 
     Args:
-        compressed: the compressed model; anything that `as_classifier` takes.
-        repair: a fitted `Repair`.
+        compressed: The compressed model; anything that `as_classifier` takes.
+        repair: A fitted `Repair`.
     """
 
     def __init__(self, compressed: ModelLike, repair: Repair) -> None:
@@ -113,10 +113,10 @@ class RepairData:
     """Probabilities and labels for pairs of a seed and the triggering input found from it.
 
     Attributes:
-        seeds: the compressed model's probabilities on the seeds, `(pairs, classes)`.
-        seed_labels: the original's labels on them, `(pairs,)`.
-        triggers: the compressed model's probabilities on the triggering inputs.
-        trigger_labels: the original's labels on them.
+        seeds: The compressed model's probabilities on the seeds, `(pairs, classes)`.
+        seed_labels: The original's labels on them, `(pairs,)`.
+        triggers: The compressed model's probabilities on the triggering inputs.
+        trigger_labels: The original's labels on them.
     """
 
     seeds: np.ndarray
@@ -144,13 +144,13 @@ class RepairData:
 
 @dataclass(frozen=True)
 class RepairScore(ShownAsTable):
-    """What a repair did to one test set (section 5.5.2).
+    """The effect of a repair on one test set (section 5.5.2).
 
     Attributes:
-        triggers: triggering inputs, all deviations before the repair.
-        seeds: inputs that did not deviate before.
-        repair_count: triggering inputs that no longer deviate.
-        inducing_count: seeds that deviate only now.
+        triggers: Triggering inputs, all deviations before the repair.
+        seeds: Inputs that did not deviate before.
+        repair_count: Triggering inputs that no longer deviate.
+        inducing_count: Seeds that deviate only now.
     """
 
     triggers: int
@@ -184,12 +184,12 @@ class RepairScore(ShownAsTable):
 
 
 def repair_data(pair: ModelPair, seeds: np.ndarray, found: DeviationSet) -> RepairData:
-    """Ask the models about the seeds of successful searches and about what was found.
+    """Query the models about the seeds of successful searches and the triggering inputs found.
 
     Args:
-        pair: the models of the search.
-        seeds: its seeds, `(seeds, ...)`.
-        found: its outcomes.
+        pair: The models of the search.
+        seeds: Its seeds, `(seeds, ...)`.
+        found: Its outcomes.
 
     Raises:
         InvalidArgumentError: if nothing was found.
@@ -208,10 +208,10 @@ def cross_validate(
     A seed and its triggering input are always in the same fold.
 
     Args:
-        data: pairs of seeds and triggering inputs.
-        folds: how many.
-        rng: seed of the folds and of the perceptrons.
-        repair: an unfitted `Repair` with other options; None: the default.
+        data: Pairs of seeds and triggering inputs.
+        folds: How many.
+        rng: Seed of the folds and of the perceptrons.
+        repair: An unfitted `Repair` with other options; None: the default.
 
     Returns:
         One row a fold: `repair_count`, `repair_ratio`, `inducing_count`,
@@ -253,7 +253,7 @@ def _row(score: RepairScore) -> dict[str, float]:
 
 
 def _fit_quietly(network: MLPClassifier, x: np.ndarray, y: np.ndarray) -> MLPClassifier:
-    """Fit; that the optimiser stops at `max_iter` is wanted, it stops the overfitting."""
+    """Fit without the warning at `max_iter`: stopping early prevents overfitting."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return network.fit(x, y)

@@ -1,22 +1,22 @@
 """Algorithm 1: the search for one deviation, as a coroutine.
 
-A search is written as if it were alone: it yields a batch of inputs and is sent the two
-models' `Answers` for them; it returns when it has found a deviation, and goes on for ever
-otherwise. Whoever runs it counts queries and time. So one driver can advance many searches
-in step and ask the models about all their inputs at once.
+A search is a generator: it yields a batch of inputs and is sent the two models' `Answers` for
+them; it returns when it has found a deviation, and otherwise runs without end. Its caller counts
+queries and time. So one caller can advance many searches in step and query the models about all
+their inputs at once.
 
 Two things go beyond the paper; each has an option that turns it off.
 
-*Patience.* The search stands still where no mutant reaches the fitness of the best input:
-the difference D has a local maximum there, at the seed itself when the compressed model's
+*Patience.* The search is stuck where no mutant reaches the fitness of the best input: the
+difference D has a local maximum there, at the seed itself when the compressed model's
 probabilities are coarse. The last of `patience` refused mutants in a row is accepted,
-whatever its fitness, and the search goes on from there.
+whatever its fitness.
 
 *Bisection.* The two models have nearly the same decision boundary, and deviate between
-one's and the other's. When a mutation carries the input across it (both models change
-their label, to the same one), the search applies less of that mutation: it halves the way
-until the models disagree, or `bisections` halvings are spent, or two neighbours differ by
-rounding only. What is then nearest to the boundary is judged by the fitness as any mutant.
+one's and the other's. When a mutation moves the input across it (both models change their
+label, to the same one), the search applies less of that mutation: it bisects until the models
+disagree, or after `bisections` halvings, or until two neighbours differ by rounding only. The
+input nearest to the boundary is then accepted or refused by its fitness, as any mutant.
 """
 
 from abc import ABC, abstractmethod
@@ -38,9 +38,9 @@ class Found:
     """A triggering input, as a search returns it.
 
     Attributes:
-        x: the triggering input.
-        labels: the labels of the original and the compressed model.
-        trace: the mutations that lead from the seed to it; None if there is no such chain.
+        x: The triggering input.
+        labels: The labels of the original and the compressed model.
+        trace: The mutations that lead from the seed to it; None if there is no such chain.
     """
 
     x: np.ndarray
@@ -52,16 +52,16 @@ SearchSteps = Generator[np.ndarray, Answers, Found]
 
 
 class Search(ABC):
-    """A way to search; holds options only, so that one object serves many seeds."""
+    """A search algorithm; holds options only, so that one object serves many seeds."""
 
     @abstractmethod
     def run(self, seed: np.ndarray, domain: Domain, rng: np.random.Generator) -> SearchSteps:
         """Search from a seed on which the models agree.
 
         Args:
-            seed: one input.
-            domain: its mutation operators.
-            rng: the only source of randomness.
+            seed: One input.
+            domain: Its mutation operators.
+            rng: The only source of randomness.
 
         Yields:
             Batches of inputs `(k, ...)`. `Answers` for them must be sent in.
@@ -75,14 +75,14 @@ class Search(ABC):
 class DFlare(Search):
     """The search of the paper (section 3), with patience and bisection.
 
-    `DFlare(patience=None, bisections=0)` is Algorithm 1 and nothing else.
+    `DFlare(patience=None, bisections=0)` is exactly Algorithm 1.
 
     Args:
-        fitness: which mutants are accepted.
-        selection: which operator comes next.
-        patience: after so many refused mutants in a row the last one is accepted; None:
+        fitness: Which mutants are accepted.
+        selection: Which operator comes next.
+        patience: After so many refused mutants in a row the last one is accepted; None:
             never.
-        bisections: halvings after a mutation that crossed the decision boundary; 0: none.
+        bisections: Halvings after a mutation that crossed the decision boundary; 0: none.
 
     Raises:
         InvalidArgumentError: if `patience` is below 1 or `bisections` below 0.
@@ -121,7 +121,7 @@ class DFlare(Search):
     def _bisect(
         self, best: "_Candidate", mutant: "_Candidate", domain: Domain, fitness: Fitness
     ) -> Generator[np.ndarray, Answers, "_Candidate"]:
-        """Halve the way from `best` to `mutant`; return what deviates or is nearest to it."""
+        """Bisect between `best` and `mutant`; return a deviation, or the largest distance."""
         *earlier, mutation = mutant.trace
         near, far, low, high = best, mutant, 0.0, 1.0
         for _ in range(self.bisections):
@@ -143,7 +143,7 @@ class DFlare(Search):
 
 @dataclass(frozen=True)
 class _Candidate:
-    """An input, how it came about, and what the models and the fitness said about it."""
+    """An input, the mutations that made it, and the answers of models and fitness."""
 
     x: np.ndarray
     trace: tuple[Mutation, ...]
@@ -156,7 +156,7 @@ class _Candidate:
 def _ask(
     x: np.ndarray, trace: tuple[Mutation, ...], fitness: Fitness
 ) -> Generator[np.ndarray, Answers, _Candidate]:
-    """Query the models about one input and tell the fitness what they said."""
+    """Query the models about one input, and let the fitness observe the answers."""
     answers = yield x[None]
     state = np.concatenate([answers.original[0], answers.compressed[0]])
     return _Candidate(

@@ -1,7 +1,7 @@
-"""Which mutation operator comes next? (paper, Algorithm 2).
+"""Selection of the next mutation operator (paper, Algorithm 2).
 
-A selection ranks the operators by v = accepted mutants / uses, and walks from operator to
-operator as a Markov chain. Cost: some microseconds a choice.
+A selection ranks the operators by v = accepted mutants / uses, and chooses them as a Markov
+chain. Cost: some microseconds a choice.
 """
 
 from abc import ABC, abstractmethod

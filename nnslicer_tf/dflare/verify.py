@@ -8,7 +8,7 @@ from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.deviations import DeviationSet
 from nnslicer_tf.dflare.domain import Domain, replay
 from nnslicer_tf.dflare.images import ImageDomain
-from nnslicer_tf.dflare.pair import ModelPair, Preprocess
+from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 
 __all__ = ["verify"]
 
@@ -28,12 +28,12 @@ def verify(
     models, asked about this image alone, give the two recorded labels.
 
     Args:
-        load_original: loads the original model.
-        load_compressed: loads the compressed one.
-        seeds: the seeds of the search, `(seeds, ...)`.
-        found: what was found.
-        preprocess: as in the search.
-        domain: as in the search; None: `ImageDomain()`.
+        load_original: Loads the original model.
+        load_compressed: Loads the compressed one.
+        seeds: The seeds of the search, `(seeds, ...)`.
+        found: What was found.
+        preprocess: As in the search.
+        domain: As in the search; None: `ImageDomain()`.
 
     Returns:
         Which of the found deviations hold, `(found,) bool`, in the order of `found.images`.

@@ -1,15 +1,13 @@
 """`LinearPartition`: what a network does on a segment, exactly."""
 
 import os
-import zipfile
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnslicer_tf._files import atomic_path
+from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._kernels import lines as _kernels
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LinearPartition", "Regions"]
 
+_FORMAT = "nnslicer_tf line 1"
 _ARRAYS = ("q", "r", "ratios", "outputs")
 
 
@@ -168,21 +167,19 @@ class LinearPartition(ShownAsTable):
         Raises:
             InvalidArgumentError: if nothing can be written there.
         """
-        with atomic_path(path) as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, **{name: getattr(self, name) for name in _ARRAYS})
+        write_archive(path, _FORMAT, {}, {name: getattr(self, name) for name in _ARRAYS})
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "LinearPartition":
         """Read what `save` wrote.
 
         Raises:
-            InvalidArgumentError: if there is no such file.
+            FileNotFoundError: if there is no such file.
             CorruptFileError: if it is damaged or something else.
         """
-        if not Path(path).is_file():
-            raise InvalidArgumentError(f"There is no file '{path}'.")
-        try:
-            with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                return cls(**{name: file[name] for name in _ARRAYS})
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise CorruptFileError(f"'{path}' is no saved LinearPartition: {error}") from error
+        what = "saved LinearPartition"
+        _, arrays = read_archive(path, _FORMAT, what, bare=True)
+        missing = [name for name in _ARRAYS if name not in arrays]
+        if missing:
+            raise CorruptFileError(f"'{path}' is not a {what}: it has no {missing[0]!r}.")
+        return cls(**{name: arrays[name] for name in _ARRAYS})

@@ -15,7 +15,7 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.protection.hide import hide
 from nnslicer_tf.pruning.class_scores import check_classes
 from nnslicer_tf.pruning.experiments import subset_figures
-from nnslicer_tf.pruning.training import fine_tune
+from nnslicer_tf.pruning.fine_tuning import fine_tune
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,15 +29,14 @@ TRAINED = ("all", "hidden", "known")
 
 @dataclass(frozen=True)
 class Attacker:
-    """Someone who knows a model but for its hidden weights, and trains it.
+    """An attacker, who knows all of a model but its hidden weights, and trains it.
 
     Attributes:
         epochs: Passes over the samples.
         learning_rate: Adam's.
         batch_size: Samples in a step.
-        trains: "all": all weights. "hidden": the hidden weights alone, all that is known stays
-            as it is. "known": all but the hidden weights, whose synapses are left out. The paper
-            does not say which it has.
+        trains: "all": all weights. "hidden": the hidden weights alone. "known": all but the
+            hidden weights, which are zero. The paper does not say which.
         progress: Show progress bars.
 
     Raises:
@@ -94,7 +93,7 @@ class Attacker:
 
 @dataclass(frozen=True)
 class AttackReport(ShownAsTable):
-    """What attackers with different budgets reach.
+    """The accuracies that attackers with different budgets reach.
 
     Attributes:
         targets: The target classes.
@@ -143,16 +142,16 @@ def steal(
     attacker: Attacker | None = None,
     rng: int | np.random.Generator = 0,
 ) -> keras.Model:
-    """Return what an attacker makes of a protected model.
+    """Return the model that an attacker trains from a protected one.
 
-    The attack starts from the hidden weights drawn anew; of one seed, a larger budget has the
-    samples of the smaller ones and more.
+    The attack starts from the hidden weights drawn anew. With one seed, the samples of a larger
+    budget include those of the smaller ones.
 
     Args:
         model: The model, with logits as output; it is not changed.
         hidden: Kernel name → bool array, the hidden synapses, as of `select`.
-        train: The samples that attackers may have.
-        budget: How many of them this one has, drawn at random.
+        train: The samples that attackers draw from.
+        budget: Number of samples of this attacker, drawn at random.
         attacker: How to train; `Attacker()` by default.
         rng: Draws hidden weights, samples and their order.
 
@@ -173,12 +172,12 @@ def simulate_attacks(
     attacker: Attacker | None = None,
     rng: int | np.random.Generator = 0,
 ) -> AttackReport:
-    """Return how much of a protected model attackers get back.
+    """Return how much accuracy attackers with different budgets recover.
 
     Args:
         model: The model, with logits as output.
         hidden: Kernel name → bool array, the hidden synapses, as of `select`.
-        train: The samples that attackers may have.
+        train: The samples that attackers draw from.
         test: The samples to measure on.
         targets: The classes that were to be protected.
         budgets: How many samples each attacker has, at most as many as `train` has.
@@ -228,10 +227,10 @@ def _steal(
 def _hold(
     im: InstrumentedModel, hidden: Mapping[str, np.ndarray], trains: str
 ) -> list[tuple[Any, Any]]:
-    """Constrain what is not trained to its value, hidden synapses that are left out to zero.
+    """Constrain weights that are not trained to their values, unused hidden ones to zero.
 
     Returns:
-        The constrained variables, and what their constraints were.
+        The constrained variables with their former constraints.
     """
     masks = {id(im.kernels[name].variable()): mask for name, mask in hidden.items()}
     held = []
@@ -247,7 +246,7 @@ def _hold(
 
 
 class _Held:
-    """A constraint that puts weights back after each step, but those that are free."""
+    """A constraint that restores all but the free weights after each step."""
 
     def __init__(self, free: np.ndarray, values: np.ndarray) -> None:
         self._free = free

@@ -1,4 +1,4 @@
-"""Which synapses to hide, and what is left of a model without them (NNSlicer, 6.3.1)."""
+"""Choice of the synapses to hide, and the model without them (NNSlicer, 6.3.1)."""
 
 from collections.abc import Mapping
 from numbers import Real
@@ -42,10 +42,10 @@ def select(scores: Mapping[str, np.ndarray], share: float) -> dict[str, np.ndarr
 def hide(
     model: keras.Model, hidden: Mapping[str, np.ndarray], rng: int | np.random.Generator = 0
 ) -> keras.Model:
-    """Return what an attacker gets: a copy whose hidden weights are drawn anew.
+    """Return the model that an attacker gets: a copy whose hidden weights are drawn anew.
 
-    They are drawn as the layer's initializer does; everything else is known. The copy is an
-    ordinary Keras model, to be saved and loaded as any other.
+    They are drawn by the layer's initializer; all other weights stay. The copy is an ordinary
+    Keras model.
 
     Args:
         model: The model to protect.

@@ -1,13 +1,14 @@
-"""Pruning: scores of synapses, masks that hold, and the removal of what is dead.
+"""Pruning: scores of synapses, masks that stay in training, removal of dead neurons.
 
     found = scores(im, "nnslicer", x, y, classes=[3, 5])
     pruned = prune(model, found, 0.6)  # a masked Keras model
     small = compact(pruned)  # the same outputs from fewer neurons
 
-`RANKERS` says what can be ranked by; `remove_units` takes units away that you name.
+`RANKERS` lists the methods by name; `remove_units` removes units that you name.
 """
 
 from nnslicer_tf.pruning.class_scores import ClassScores
+from nnslicer_tf.pruning.fine_tuning import fine_tune
 from nnslicer_tf.pruning.masks import apply_masks, masks, without_masks
 from nnslicer_tf.pruning.normalisation import renormalise
 from nnslicer_tf.pruning.predictor import MaskedPredictor
@@ -23,10 +24,9 @@ from nnslicer_tf.pruning.rankers import (
     WeightRanker,
     scores,
 )
-from nnslicer_tf.pruning.refine import ties_by_weight, times_weight
 from nnslicer_tf.pruning.removal import compact, mask_units, remove_units
-from nnslicer_tf.pruning.training import fine_tune
 from nnslicer_tf.pruning.weight_mask import WeightMask
+from nnslicer_tf.pruning.weighted_scores import ties_by_weight, times_weight
 
 __all__ = [
     "RANKERS",

@@ -15,7 +15,7 @@ __all__ = ["rebuild"]
 def rebuild(
     im: InstrumentedModel, values: Mapping[int, np.ndarray], configs: Mapping[int, dict[str, Any]]
 ) -> keras.Model:
-    """Return a copy of the instrumented model, in which some things are others.
+    """Return a copy of the instrumented model with some variables and layer configs replaced.
 
     Args:
         im: The model; the copy of a subclassed one is functional.

@@ -1,4 +1,4 @@
-"""Which channels of a model's operations hang together, and which are zero.
+"""Channels of a model's operations: how each is made of others, and which are zero.
 
 A channel is an index into the last axis of an operation's output: a filter, a unit, or one
 of the values that a `Flatten` makes of a filter's positions.
@@ -30,7 +30,7 @@ class Offset:
         layer: The layer that has it.
         variable: `(channels,)`, a Keras variable.
         slot: Name of the constraint in the layer's config; None if it is not trained.
-        channels: The channels that shall be zero, bool `(channels,)`.
+        channels: The channels that are to be zero, bool `(channels,)`.
     """
 
     layer: Any
@@ -68,8 +68,8 @@ class ChannelGraph:
         self.sources = {o.name: _sources(o) for o in im.operations if o.kind == "routing"}
         self._at_zero = {o.name: _is_zero_at_zero(o) for o in im.operations if _is_fixed(o)}
 
-    def gone(self, pruned: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return which channels are to be zero, if some weighted sums' are.
+    def affected(self, pruned: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return which channels depend on pruned channels of weighted sums alone.
 
         Args:
             pruned: Name of a weighted sum → bool `(channels,)`.
@@ -77,30 +77,30 @@ class ChannelGraph:
         Returns:
             Operation name → bool `(channels,)`.
         """
-        gone: dict[str, np.ndarray] = {}
+        affected: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
-            states = [gone[name] for name in operation.inputs]
+            states = [affected[name] for name in operation.inputs]
             if is_reader(operation) or operation.kind == "input" or mixes_channels(operation):
                 state = np.zeros(operation.shape[-1], bool)
             else:
-                state = self.hand_on(operation, states)
-            gone[operation.name] = state | pruned.get(operation.name, False)
-        return gone
+                state = self.propagate(operation, states)
+            affected[operation.name] = state | pruned.get(operation.name, False)
+        return affected
 
-    def silent(self, gone: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return which of the channels that are to be zero are so once the offsets vanish.
+    def zeroed(self, affected: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return which of the affected channels are zero once their offsets are.
 
-        Behind an activation that is not zero at zero (a sigmoid) they are not.
+        Those after an activation that is not zero at zero (a sigmoid) are not.
         """
-        silent: dict[str, np.ndarray] = {}
+        zeroed: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
-            states = [silent[name] for name in operation.inputs]
-            state = gone[operation.name]
+            states = [zeroed[name] for name in operation.inputs]
+            state = affected[operation.name]
             if operation.kind != "weighted_sum" and state.any():
-                state = state & self.hand_on(operation, states)
+                state = state & self.propagate(operation, states)
                 state = state & self._at_zero.get(operation.name, True)
-            silent[operation.name] = state
-        return silent
+            zeroed[operation.name] = state
+        return zeroed
 
     def zeros(self) -> dict[str, np.ndarray]:
         """Return which channels are zero for every input: operation name → bool `(channels,)`."""
@@ -110,18 +110,18 @@ class ChannelGraph:
             zero[operation.name] = self._zero(operation, states)
         return zero
 
-    def offsets(self, gone: Mapping[str, np.ndarray]) -> Iterator[Offset]:
-        """Yield the biases and shifts that must vanish for channels to be gone."""
+    def offsets(self, affected: Mapping[str, np.ndarray]) -> Iterator[Offset]:
+        """Yield the biases and shifts that must be zero for the affected channels to be."""
         seen: dict[int, Offset] = {}
         for operation in self.im.operations:
             for variable, slot in _shifts(operation):
-                channels = gone[operation.name]
-                if id(variable) in seen:  # a shared layer: gone only if it is at every call
+                channels = affected[operation.name]
+                if id(variable) in seen:  # a shared layer: affected only if it is at every call
                     channels = channels & seen[id(variable)].channels
                 seen[id(variable)] = Offset(operation.keras_layer, variable, slot, channels)
         yield from (offset for offset in seen.values() if offset.channels.any())
 
-    def hand_on(self, operation: Operation, states: list[np.ndarray]) -> np.ndarray:
+    def propagate(self, operation: Operation, states: list[np.ndarray]) -> np.ndarray:
         """Return the state of an operation's channels from those of its inputs'.
 
         A channel has the state if all channels that it is made of have it; a product, if
@@ -143,7 +143,7 @@ class ChannelGraph:
             return np.zeros(operation.shape[-1], bool)
         if operation.kind == "weighted_sum":
             return _zero_sums(operation.params, states[0])
-        state = self.hand_on(operation, states)
+        state = self.propagate(operation, states)
         if operation.name in self._at_zero:
             return state & self._at_zero[operation.name]
         if isinstance(operation.params, Affine):

@@ -1,4 +1,4 @@
-"""Scores for each class, kept apart so that any set of target classes is a sum."""
+"""Scores by class, from which the scores of any set of target classes are summed."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping

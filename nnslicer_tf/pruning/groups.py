@@ -1,4 +1,4 @@
-"""Channels that can only be removed together, and those that cannot be removed at all."""
+"""Groups of channels that can only be removed together, or not at all."""
 
 import re
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ _ADAPTING = (
 
 @dataclass(frozen=True)
 class ChannelGroups:
-    """Groups of channels, one for each set that hangs together.
+    """A partition of all channels into groups that are removed together.
 
     Attributes:
         of: Operation name → the number of each channel's group, int `(channels,)`.
@@ -42,7 +42,7 @@ class ChannelGroups:
 
 
 def channel_groups(graph: ChannelGraph) -> ChannelGroups:
-    """Return the groups of a model's channels."""
+    """Return the groups of a model's channels: connected through all but weighted sums."""
     operations = graph.im.operations
     ends = np.cumsum([operation.shape[-1] for operation in operations])
     numbers = {
@@ -76,7 +76,7 @@ def _tie(
     graph: ChannelGraph,
     union: "_Union",
 ) -> None:
-    """Join the channels that an operation makes of each other."""
+    """Join an operation's output channels with the input channels they are made of."""
     if is_reader(operation):
         return
     if operation.kind == "routing":

@@ -1,8 +1,8 @@
-"""Masks of weights that hold: weights that are zero stay zero, also in training.
+"""Masks of weights: masked weights are zero and stay zero, also in training.
 
 A mask is a kernel constraint, `WeightMask`, which Keras applies after every step of an
-optimiser, saves with its layer and loads again. Weights can also be masked for good, with
-nothing that holds them: `without_masks`.
+optimiser, saves with its layer and loads again. `without_masks` removes the constraints; the
+weights are still zero, but may be trained.
 
 Cost: a copy of the model; in a file, one bit for each weight.
 """
@@ -37,7 +37,7 @@ SLOTS = (*_KERNELS, "bias_constraint", "beta_constraint")
 
 
 def masks(model: keras.Model) -> dict[str, np.ndarray]:
-    """Return the masks that hold in a model.
+    """Return the masks of a model.
 
     Args:
         model: A model of `prune`, `apply_masks` or `compact`, or one loaded from its file.
@@ -52,18 +52,18 @@ def masks(model: keras.Model) -> dict[str, np.ndarray]:
 
 
 def apply_masks(model: keras.Model, keep: Mapping[str, np.ndarray]) -> keras.Model:
-    """Return a copy whose kernels are masked; the masks hold in training and in files.
+    """Return a copy whose kernels are masked; the masks stay in training and in files.
 
-    A neuron that keeps no synapse is pruned as a whole: its bias becomes zero for good, and
-    so does what a batch normalisation behind it would add. Where an activation still makes
-    something else of it (a sigmoid), the synapses that read it are masked.
+    A neuron that keeps no synapse is pruned as a whole: its bias becomes and stays zero, and so
+    does the shift of a batch normalisation behind it. Where an activation does not map zero to
+    zero (a sigmoid), the outgoing synapses are masked instead.
 
     Args:
         model: Any model that `InstrumentedModel` takes; the copy of a subclassed one is
             functional.
         keep: Kernel name → bool array of the kernel's shape, false where weights become
-            zero. Kernels that are not named stay as they are; masks that the model has
-            already hold on.
+            zero. Kernels that are not named stay as they are; masks that the model already
+            has stay too.
 
     Raises:
         InvalidArgumentError: if there is no such kernel, or its shape is another.
@@ -92,7 +92,7 @@ def without_masks(model: keras.Model) -> keras.Model:
 
 
 class MaskPlan:
-    """How to mask one model, again and again.
+    """Masks one model many times; its graph is analysed once.
 
     Args:
         im: The model.
@@ -117,7 +117,7 @@ class MaskPlan:
             present = read_mask(layer, slot)
             keep[name] = mask if present is None else mask & present
             configs.setdefault(id(layer), {})[slot] = serialized(keep[name])
-        for offset in self._graph.offsets(self._gone(keep)):
+        for offset in self._graph.offsets(self._affected(keep)):
             if offset.slot:
                 present = read_mask(offset.layer, offset.slot)
                 kept = ~offset.channels if present is None else ~offset.channels & present
@@ -127,7 +127,7 @@ class MaskPlan:
     def values(self, keep: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
         """Return what masking assigns: id of a variable of the model → its value, masked.
 
-        For those who try many masks: to assign costs less than to build copies.
+        To try many masks: assigning values costs less than building copies.
         """
         return self._values(self._complete(keep))
 
@@ -137,31 +137,31 @@ class MaskPlan:
             id(kernels[name].variable()): np.where(mask, kernels[name].kernel(), 0)
             for name, mask in keep.items()
         }
-        for offset in self._graph.offsets(self._gone(keep)):
+        for offset in self._graph.offsets(self._affected(keep)):
             value = keras.ops.convert_to_numpy(offset.variable)
             values[id(offset.variable)] = np.where(offset.channels, 0, value)
         return values
 
     def _complete(self, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the masks without synapses to neurons that keep none, but are not zero."""
-        keep, gone = dict(keep), self._gone(keep)
-        silent = self._graph.silent(gone)
+        """Return the masks without the outgoing synapses of pruned neurons that are not zero."""
+        keep, affected = dict(keep), self._affected(keep)
+        zeroed = self._graph.zeroed(affected)
         for operation in filter(is_reader, self.im.operations):
             source = operation.inputs[0]
-            speaks = gone[source] & ~silent[source]
-            if speaks.any() and operation.params.groups == 1:
+            nonzero = affected[source] & ~zeroed[source]
+            if nonzero.any() and operation.params.groups == 1:
                 kernel = operation.params
                 mask = kernel.from_kernel(keep.get(kernel.name, np.ones(kernel.shape, bool)))
-                keep[kernel.name] = kernel.to_kernel(mask & ~speaks[:, None])
+                keep[kernel.name] = kernel.to_kernel(mask & ~nonzero[:, None])
         return keep
 
-    def _gone(self, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the channels of the neurons that keep no synapse, as far as they reach."""
+    def _affected(self, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the channels that depend on neurons without a synapse alone."""
         pruned = {}
         for name, mask in keep.items():
             dead = ~self.im.kernels[name].from_kernel(mask).any(axis=(0, 1))
             pruned |= dict.fromkeys(self._operations[name], dead)
-        return self._graph.gone(pruned)
+        return self._graph.affected(pruned)
 
 
 def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[Any, str | None]]:
@@ -175,13 +175,13 @@ def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[Any, str | None]]:
 
 
 def read_mask(layer: Any, slot: str) -> np.ndarray | None:
-    """Return the mask in a constraint of a layer; None if it is none of ours."""
+    """Return the mask in a constraint of a layer; None if it is no `WeightMask`."""
     constraint = getattr(layer, slot, None)
     return constraint.mask if isinstance(constraint, WeightMask) else None
 
 
 def check_masks(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return masks as bool arrays, after a look at their names and shapes.
+    """Return masks as bool arrays, after checking their names and shapes.
 
     Raises:
         InvalidArgumentError: if there is no such kernel, or its shape is another.

@@ -19,7 +19,7 @@ __all__ = ["renormalise", "with_batch_statistics"]
 def renormalise(model: keras.Model, x: np.ndarray) -> keras.Model:
     """Return a copy whose batch normalisations have the statistics of these samples.
 
-    Masks hold on. Layers that act in training alone, such as dropout, act here too.
+    Masks stay. Layers that act in training alone, such as dropout, act here too.
 
     Args:
         model: Any model that `InstrumentedModel` takes, as a rule a pruned one.

@@ -6,6 +6,7 @@ from numbers import Real
 import keras
 import numpy as np
 
+from nnslicer_tf._magnitude import smallest
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning.masks import MaskPlan
@@ -65,7 +66,7 @@ def global_ratios(scores: Mapping[str, np.ndarray], ratio: float) -> dict[str, f
     sizes = [np.size(score) for score in scores.values()]
     kernel_of = np.repeat(np.arange(len(sizes)), sizes)
     magnitudes = np.concatenate([np.abs(score).ravel() for score in scores.values()])
-    pruned = np.argsort(magnitudes, kind="stable")[: int(ratio * len(magnitudes))]
+    pruned = smallest(magnitudes, int(ratio * len(magnitudes)))
     counts = np.bincount(kernel_of[pruned], minlength=len(sizes))
     return {
         name: min(count, size - 1) / size
@@ -77,10 +78,7 @@ def _keep(name: str, score: np.ndarray, ratio: float) -> np.ndarray:
     if np.isnan(score).any():
         raise InvalidArgumentError(f"The scores of kernel '{name}' are NaN in places.")
     # 0.29 · 100 is a little less than 29.
-    count = int(ratio * score.size + 1e-9)
-    keep = np.ones(score.size, bool)
-    keep[np.argsort(np.abs(score), axis=None, kind="stable")[:count]] = False
-    return keep.reshape(score.shape)
+    return ~smallest(np.abs(score), int(ratio * score.size + 1e-9))
 
 
 def _ratios(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, float]:

@@ -7,8 +7,8 @@ by name.
 Adding a ranker: subclass `Ranker`, write `scores`, and add a line to `RANKERS`. One that
 ranks for target classes by samples subclasses `ClassRanker` and writes `class_scores`.
 
-Cost: nothing but for the rankers by samples. Those walk every sample once, whatever the
-number of sets of target classes: what a class contributes is kept, and sets are sums.
+Cost: rankers by samples slice every sample once, however many sets of target classes there
+are: scores are kept by class, and those of a set are their sum. The others cost next to nothing.
 """
 
 from abc import ABC, abstractmethod
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nnslicer_tf._checks import check_labels
 from nnslicer_tf._names import check_name
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.baselines import effective_paths
@@ -65,9 +66,8 @@ class Ranker(ABC):
         """
 
 
-@dataclass(frozen=True)
-class WeightRanker(Ranker):
-    """Magnitude of the weight (Han et al., ICLR 2016)."""
+class _ModelRanker(Ranker):
+    """A ranker that needs no samples, and has no use for target classes."""
 
     def scores(
         self,
@@ -76,22 +76,27 @@ class WeightRanker(Ranker):
         y: np.ndarray | None = None,
         classes: Iterable[int] | None = None,
     ) -> Scores:
-        """Return |w|; samples and classes do not matter."""
+        """Return the scores, which do not depend on samples or classes."""
+        return self._model_scores(im)
+
+    @abstractmethod
+    def _model_scores(self, im: InstrumentedModel) -> Scores:
+        """Return the scores of a model's synapses."""
+
+
+@dataclass(frozen=True)
+class WeightRanker(_ModelRanker):
+    """Magnitude of the weight, |w| (Han et al., ICLR 2016)."""
+
+    def _model_scores(self, im: InstrumentedModel) -> Scores:
         return {name: np.abs(kernel.kernel()) for name, kernel in im.kernels.items()}
 
 
 @dataclass(frozen=True)
-class ChannelRanker(Ranker):
-    """Mean magnitude of the weights that lead to a neuron, the same for all of its synapses."""
+class ChannelRanker(_ModelRanker):
+    """Mean magnitude of a neuron's incoming weights, the same for all of its synapses."""
 
-    def scores(
-        self,
-        im: InstrumentedModel,
-        x: np.ndarray | None = None,
-        y: np.ndarray | None = None,
-        classes: Iterable[int] | None = None,
-    ) -> Scores:
-        """Return the mean of |w| over each neuron's synapses."""
+    def _model_scores(self, im: InstrumentedModel) -> Scores:
         result = {}
         for name, kernel in im.kernels.items():
             weights = np.abs(kernel.matrix())
@@ -101,7 +106,7 @@ class ChannelRanker(Ranker):
 
 
 @dataclass(frozen=True)
-class RandomRanker(Ranker):
+class RandomRanker(_ModelRanker):
     """Random scores, between 0 and 1.
 
     Attributes:
@@ -110,14 +115,7 @@ class RandomRanker(Ranker):
 
     rng: int | np.random.Generator = 0
 
-    def scores(
-        self,
-        im: InstrumentedModel,
-        x: np.ndarray | None = None,
-        y: np.ndarray | None = None,
-        classes: Iterable[int] | None = None,
-    ) -> Scores:
-        """Return random numbers."""
+    def _model_scores(self, im: InstrumentedModel) -> Scores:
         generator = as_generator(self.rng)
         return {name: generator.random(kernel.shape) for name, kernel in im.kernels.items()}
 
@@ -148,13 +146,13 @@ class ClassRanker(Ranker):
         Arguments and errors are those of `scores`.
         """
         wanted = check_classes(im, y, classes)
-        _check_samples(x, y)
+        y = check_labels(y, len(x))
         right = np.ones(len(x), bool)
         if self.correct_only:
             right = np.argmax(im.logits(x), axis=-1) == y
         found = {}
         for target in wanted:
-            chosen = x[right & (np.asarray(y) == target)]
+            chosen = x[right & (y == target)]
             if not len(chosen):
                 raise InvalidArgumentError(
                     f"There are no samples of class {target} that the model classifies "
@@ -299,8 +297,3 @@ def _split(im: InstrumentedModel, row: np.ndarray) -> Scores:
     ends = np.cumsum([kernel.size for kernel in kernels.values()])
     parts = np.split(row, ends[:-1])
     return {n: part.reshape(k.shape) for (n, k), part in zip(kernels.items(), parts, strict=True)}
-
-
-def _check_samples(x: np.ndarray, y: np.ndarray) -> None:
-    if len(x) != len(y):
-        raise InvalidArgumentError(f"x has {len(x)} samples, y has {len(y)} labels.")

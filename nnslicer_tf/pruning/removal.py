@@ -1,14 +1,13 @@
 """Physical removal of dead neurons: smaller kernels, the same outputs.
 
-A channel (a filter, a unit) is removed if no weighted sum reads anything but zero from it,
-or none that itself matters reads it at all. What was made of it goes with it: its weights
-in batch normalisations, depthwise kernels and PReLUs, its rows in the kernels that read it,
-through pooling, `Flatten`, padding, `Concatenate` and merges.
+A channel (a filter, a unit) is removed if it is zero for every input, or if no living channel
+reads it. Its weights in batch normalisations, depthwise kernels and PReLUs are removed with it,
+and so are its rows in the kernels that read it, also through pooling, `Flatten`, padding,
+`Concatenate` and merges.
 
-Limits. Channels that meet in an addition are removed only if all of them can be; the
-others stay, zero as they are. Around reshapes that move channels, grouped convolutions,
-layer normalisation and layers of your own, channels stay, and every layer keeps at least
-one. A neuron that is constant but not zero is not dead.
+Limits. Channels that are added to each other are removed only if all of them can be. Channels
+next to reshapes that move channels, grouped convolutions, layer normalisation and custom layers
+are kept, and every layer keeps at least one. A neuron that is constant but not zero is not dead.
 
 Cost: a copy of the model and a pass over its weights.
 """
@@ -30,13 +29,13 @@ from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning.masks import SLOTS, MaskPlan, read_mask, serialized
 
-__all__ = ["compact", "compact_size", "mask_units", "remove_units"]
+__all__ = ["compact", "compact_size", "mask_units", "masked_units", "remove_units"]
 
 Cuts = list[tuple[int, np.ndarray]]  # axis, what to keep of it
 
 
 def remove_units(model: keras.Model, keep: Mapping[str, np.ndarray]) -> keras.Model:
-    """Return a smaller copy without some units or filters, and without all that hung on them.
+    """Return a smaller copy without some units or filters, and without all that depends on them.
 
     Its outputs are those of `mask_units`: a removed unit counts as zero wherever it is read.
 
@@ -45,7 +44,7 @@ def remove_units(model: keras.Model, keep: Mapping[str, np.ndarray]) -> keras.Mo
             functional.
         keep: Name of a layer with a kernel → bool array `(units,)`, false for the units or
             filters to remove (of a separable convolution: those of its pointwise part).
-            Other layers keep theirs, as far as they still matter.
+            Layers that are not named lose only units that are dead without the removed ones.
 
     Raises:
         InvalidArgumentError: if there is no such layer, or it has another number of units.
@@ -59,7 +58,11 @@ def mask_units(model: keras.Model, keep: Mapping[str, np.ndarray]) -> keras.Mode
 
     Arguments and errors are those of `remove_units`.
     """
-    im = InstrumentedModel(model)
+    return masked_units(InstrumentedModel(model), keep)
+
+
+def masked_units(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> keras.Model:
+    """Return what `mask_units` does, for a model that is instrumented already."""
     kernels = {}
     for operation in im.operations:
         if operation.kind == "weighted_sum" and not operation.name.endswith(":depthwise"):

@@ -11,7 +11,34 @@ metrics; `deeparc` is the layer-level baseline; `compress` iterates one of `COMP
 """
 
 from nnslicer_tf.semantic.comparison import Comparison, area_under, compare, paired
-from nnslicer_tf.semantic.compressors import (
+from nnslicer_tf.semantic.deeparc import layer_similarities, redundant_layers, remove_layers
+from nnslicer_tf.semantic.maintenance import (
+    develop,
+    developed_neurons,
+    readapt,
+    readapted_neurons,
+)
+from nnslicer_tf.semantic.metrics import METRICS, Metric, contributions
+from nnslicer_tf.semantic.neurons import (
+    CriticalNeurons,
+    NeuronLayer,
+    neuron_layers,
+    output_layer,
+)
+from nnslicer_tf.semantic.restructuring import Masker, restructure
+from nnslicer_tf.semantic.selective_training import (
+    parameter_share,
+    selective_optimizer,
+    train_neurons,
+)
+from nnslicer_tf.semantic.similarity import centre, landscape, prefix_similarities, similarity
+from nnslicer_tf.semantic.slicer import (
+    SemanticSlicer,
+    category_slice,
+    global_slice,
+    semantic_slice,
+)
+from nnslicer_tf.semantic.weight_pruning import (
     COMPRESSORS,
     Compression,
     compress,
@@ -20,29 +47,6 @@ from nnslicer_tf.semantic.compressors import (
     lamp,
     uniform_plus,
 )
-from nnslicer_tf.semantic.deeparc import layer_similarities, redundant_layers, remove_layers
-from nnslicer_tf.semantic.maintenance import (
-    develop,
-    developed_neurons,
-    readapt,
-    readapted_neurons,
-)
-from nnslicer_tf.semantic.masking import Masker, restructure
-from nnslicer_tf.semantic.metrics import METRICS, Metric, contributions
-from nnslicer_tf.semantic.neurons import (
-    CriticalNeurons,
-    NeuronLayer,
-    neuron_layers,
-    output_layer,
-)
-from nnslicer_tf.semantic.selection import (
-    SemanticSlicer,
-    category_slice,
-    global_slice,
-    semantic_slice,
-)
-from nnslicer_tf.semantic.selective import parameter_share, selective_optimizer, train_neurons
-from nnslicer_tf.semantic.similarity import centre, landscape, prefix_similarities, similarity
 
 __all__ = [
     "COMPRESSORS",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "area_under", "common_range", "compare", "paired"]
 
-Curve = tuple[np.ndarray, np.ndarray]
+AccuracyCurve = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Comparison:
     return Comparison(float(gain.mean()), p_value, float(gain.mean() / spread), len(gain))
 
 
-def common_range(curves: Sequence[Curve]) -> tuple[float, float]:
+def common_range(curves: Sequence[AccuracyCurve]) -> tuple[float, float]:
     """Return the lowest and highest rate that all curves reach.
 
     Raises:
@@ -92,7 +92,7 @@ def common_range(curves: Sequence[Curve]) -> tuple[float, float]:
     return low, high
 
 
-def area_under(curve: Curve, low: float, high: float) -> float:
+def area_under(curve: AccuracyCurve, low: float, high: float) -> float:
     """Return the mean height of a curve between two rates, interpolated linearly.
 
     Args:
@@ -108,7 +108,7 @@ def area_under(curve: Curve, low: float, high: float) -> float:
     return float(np.trapezoid(np.interp(grid, distinct, best), grid) / (high - low))
 
 
-def compare(first: Sequence[Curve], second: Sequence[Curve]) -> Comparison:
+def compare(first: Sequence[AccuracyCurve], second: Sequence[AccuracyCurve]) -> Comparison:
     """Compare two methods by their curves' areas, each repeat over its common range.
 
     Args:

@@ -1,4 +1,4 @@
-"""DeepArc, the layer-level baseline (Ren et al., ICSE 2023, as NeuSemSlice section 2.2 has it).
+"""DeepArc, the layer-level baseline (Ren et al., ICSE 2023; NeuSemSlice, section 2.2).
 
 A layer whose embedding landscape is almost that of the layer before it is redundant. It is
 removed by leaving it out; where its output has another shape than its input, a sewing
@@ -64,8 +64,8 @@ def remove_layers(
 ) -> keras.Model:
     """Return a copy of a model without some of its hidden layers.
 
-    The convolution or dense layer goes with its batch normalisation; the activation stays,
-    also where it is the layer's own.
+    A convolution or dense layer is removed with its batch normalisation; the activation stays,
+    even where it is the layer's own.
 
     Args:
         model: A functional or sequential model without nested ones.
@@ -133,7 +133,7 @@ def _sewing_layer(operation: Operation) -> keras.layers.Layer:
     if len(operation.shape) != 3 or operation.shape[:-1] != _strided(operation, strides):
         raise UnsupportedLayerError(
             f"Layer '{operation.layer}' turns {operation.input_shapes[0]} into {operation.shape}, "
-            "which a 1×1 convolution with its strides does not. Leave this layer in."
+            "which a 1×1 convolution with its strides does not. Do not remove this layer."
         )
     return keras.layers.Conv2D(
         units, 1, strides, activation=_activation(operation), name=operation.layer

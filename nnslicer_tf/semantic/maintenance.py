@@ -7,10 +7,11 @@ keep what the model knows.
 The units of the output layer are the classes. In re-adaptation all are trained; in
 development those of the classes learned before are frozen, the others trained.
 
-A neuron's parameters are those that its value is made of. What reads the neuron belongs to
-others: so in development the new classes also learn from critical neurons, and may win on
-old samples, which nobody shows them. `sealed` freezes the weights that read critical
-neurons as well; then the new task has only what the other neurons compute.
+A neuron's parameters are its incoming weights, bias and normalisation; its outgoing weights
+belong to the neurons that read it. So in development the new classes also learn from critical
+neurons, and may be predicted for old samples, which are not shown again. `freeze_outgoing`
+freezes the outgoing weights of critical neurons as well: the new task is then learned from
+the other neurons alone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,10 +20,11 @@ from typing import Any
 import keras
 import numpy as np
 
+from nnslicer_tf._deprecated import renamed_argument
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.semantic.neurons import check_critical, neuron_layers, output_layer
-from nnslicer_tf.semantic.selective import train_neurons
+from nnslicer_tf.semantic.selective_training import train_neurons
 
 __all__ = ["develop", "developed_neurons", "readapt", "readapted_neurons"]
 
@@ -35,10 +37,10 @@ def readapt(
     adversarial: np.ndarray,
     **options: Any,
 ) -> keras.Model:
-    """Return a copy of a classifier whose critical neurons learned adversarial samples.
+    """Return a copy of a classifier whose critical neurons were trained on adversarial samples.
 
     The loss is the sum of the cross-entropies of samples and adversarial samples, up to a
-    factor (Equation 6); only parameters of critical neurons move (Equation 7).
+    factor (Equation 6); only parameters of critical neurons change (Equation 7).
 
     Args:
         model: A classifier that ends in logits or a softmax; it is not changed.
@@ -62,6 +64,7 @@ def readapt(
     return train_neurons(model, neurons, both, np.concatenate([y, y]), **options)
 
 
+@renamed_argument("sealed", "freeze_outgoing")
 def develop(
     model: keras.Model,
     critical: Mapping[str, np.ndarray],
@@ -69,12 +72,12 @@ def develop(
     y: np.ndarray,
     learned: Iterable[int],
     *,
-    sealed: bool = False,
+    freeze_outgoing: bool = False,
     **options: Any,
 ) -> keras.Model:
-    """Return a copy of a classifier that learned new classes without its critical neurons.
+    """Return a copy of a classifier that was trained on new classes, critical neurons frozen.
 
-    Only parameters of neurons that are not critical move (Equation 9).
+    Only parameters of neurons that are not critical change (Equation 9).
 
     Args:
         model: A classifier that ends in logits or a softmax, with outputs for the new
@@ -84,7 +87,7 @@ def develop(
             that are replayed, if any.
         y: Their labels `(samples,)`.
         learned: The classes of the earlier tasks, whose outputs are frozen.
-        sealed: Freeze the weights that read critical neurons too (see the module).
+        freeze_outgoing: Freeze the outgoing weights of critical neurons too (see the module).
         **options: `optimizer`, `epochs`, `batch_size`, `rng`, `progress` of `train_neurons`.
 
     Raises:
@@ -92,7 +95,8 @@ def develop(
         InputShapeError: if the samples have another shape than the model's inputs.
     """
     neurons = developed_neurons(model, critical, learned)
-    return train_neurons(model, neurons, x, y, sealed=critical if sealed else None, **options)
+    frozen = critical if freeze_outgoing else None
+    return train_neurons(model, neurons, x, y, frozen_outgoing=frozen, **options)
 
 
 def readapted_neurons(

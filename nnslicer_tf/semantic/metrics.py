@@ -5,13 +5,12 @@
 | `avg` | mean activation |
 | `var` | variance of the activation |
 | `ens` | mean of both, each scaled to [0, 1] within its layer |
-| `deeplift` | mean of the size of its DeepLIFT contribution to the label's logit |
-| `taylor` | mean of the size of activation × gradient of the cross-entropy |
+| `deeplift` | mean absolute DeepLIFT contribution to the label's logit |
+| `taylor` | mean absolute product of activation and gradient of the cross-entropy |
 | `taylor_weights` | mean squared sum of weight × gradient over the neuron's weights |
 
 A filter's activation on a sample is the mean over its positions; contributions and Taylor
-terms are summed over them. Data are streamed, a `tf.data.Dataset` from its source; nothing
-is kept but means and squares.
+terms are summed over them. Data are streamed; only means and squares are kept.
 
 DeepLIFT is the rescale rule of Shrikumar et al. (ICML 2017). `taylor` is the criterion of
 Molchanov et al., "Pruning Convolutional Neural Networks for Resource Efficient Inference"
@@ -29,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._checks import check_labels
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError
@@ -74,7 +74,7 @@ class Moments:
     squares: Any = 0.0
 
     def add(self, values: np.ndarray) -> None:
-        """Take in `values` `(samples, units)` (Chan et al., 1979)."""
+        """Add `values` `(samples, units)` (Chan et al., 1979)."""
         values = values.astype(np.float64)
         total = self.count + len(values)
         mean = values.mean(axis=0)
@@ -124,7 +124,7 @@ def contributions(
     check_batch_size(batch_size)
     layers = neuron_layers(im)
     values_of = chosen.prepare(im, layers, reference_sample(im, baseline))
-    moments = Tally(layers)
+    moments = LayerMoments(layers)
     total = None
     if is_pairs(x, y):
         pairs = _pairs(x, len(im.input_shape), batch_size)
@@ -141,14 +141,14 @@ def contributions(
     return moments.scores(chosen)
 
 
-class Tally:
+class LayerMoments:
     """The moments of every layer's values."""
 
     def __init__(self, layers: Mapping[str, NeuronLayer]) -> None:
         self._moments = {layer: Moments() for layer in layers}
 
     def add(self, values: Values) -> None:
-        """Take in the values of one batch."""
+        """Add the values of one batch."""
         for layer, moments in self._moments.items():
             moments.add(values[layer])
 
@@ -186,33 +186,18 @@ def labelled(
     if y is None:
         logits = im.logits(x, batch_size) if needs_labels else np.zeros((len(x), 1))
         return x, logits.argmax(axis=-1)
-    return x, check_labels(im, y, len(x))
+    return x, check_labels(y, len(x), _classes(im))
 
 
-def check_labels(im: InstrumentedModel, y: Any, samples: int) -> np.ndarray:
-    """Return labels `(samples,)` int64.
-
-    Raises:
-        InvalidArgumentError: if they are not one class index for each sample.
-    """
+def _classes(im: InstrumentedModel) -> int:
+    """Return the number of a classifier's classes."""
     shape = im[im.logit_operation].shape
     if len(shape) != 1 or shape[0] < 2:
         raise InvalidArgumentError(
             f"A classifier with logits (samples, 2 or more classes) is needed. The model's have "
             f"the shape (samples, {', '.join(map(str, shape))})."
         )
-    labels = np.asarray(y)
-    if labels.shape != (samples,) or labels.dtype.kind not in "iu":
-        raise InvalidArgumentError(
-            f"y must be one class index for each of {samples} samples, integers of shape "
-            f"({samples},). Received: {labels.dtype} of shape {labels.shape}"
-        )
-    if labels.min() < 0 or labels.max() >= shape[0]:
-        raise InvalidArgumentError(
-            f"The model has {shape[0]} outputs, labels must be in 0 … {shape[0] - 1}. "
-            f"Received: labels from {labels.min()} to {labels.max()}"
-        )
-    return labels.astype(np.int64)
+    return shape[0]
 
 
 def reference_sample(im: InstrumentedModel, baseline: np.ndarray | None) -> np.ndarray:

@@ -1,15 +1,14 @@
 """Neurons and sets of critical ones.
 
-A neuron is an output unit of a dense layer or a filter of a convolution. Its value is taken
-where the rest of the network reads it: after the batch normalisation, the activation and the
-depthwise convolution that follow, as long as these map zero to zero, channel to channel, and
-are read by nobody else. So a neuron whose parameters are zero has the value zero, which is
-what masking means here.
+A neuron is an output unit of a dense layer or a filter of a convolution. Its value is that
+after the batch normalisation, the activation and the depthwise convolution that follow, as long
+as these map zero to zero, channel to channel, and nothing else reads the values in between.
+So a neuron whose parameters are zero has the value zero: it is masked.
 
-The output layer has no such neurons (its units are the classes), nor have layers whose units
-pass a function that does not map zero to zero (a convolution that gates others through a
-sigmoid, a dense layer before a layer normalisation), grouped and depthwise convolutions, and
-layers that are called more than once.
+Not among these neurons are the output layer's units (the classes), layers followed by a
+function that does not map zero to zero (a convolution that gates others through a sigmoid, a
+dense layer before a layer normalisation), grouped and depthwise convolutions, and layers that
+are called more than once.
 """
 
 import math
@@ -202,8 +201,9 @@ def neuron_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
         if not _has_neurons(operation, im):
             continue
         chain = _chain(operation, im, consumers)
-        bent = any(im[c].kind in ("elementwise", "scale") for c in consumers[chain[-1].name])
-        if final.isdisjoint(o.name for o in chain) and not bent:
+        readers = [im[name].kind for name in consumers[chain[-1].name]]
+        offset = "elementwise" in readers or "scale" in readers  # zero is not mapped to zero
+        if final.isdisjoint(o.name for o in chain) and not offset:
             layers[operation.layer] = _neuron_layer(operation, chain)
     if not layers:
         raise UnsupportedLayerError(
@@ -231,7 +231,7 @@ def output_layer(im: InstrumentedModel) -> NeuronLayer:
 
 
 def _back_through_routing(im: InstrumentedModel) -> list[str]:
-    """Return the logits' operation, and those before it that its values only passed."""
+    """Return the logits' operation, and those before it that are only routed to it."""
     names = [im.logit_operation]
     while im[names[-1]].kind == "routing" and len(im[names[-1]].inputs) == 1:
         names.append(im[names[-1]].inputs[0])
@@ -286,11 +286,11 @@ def _consumers(im: InstrumentedModel) -> dict[str, list[str]]:
 def _chain(
     operation: Operation, im: InstrumentedModel, consumers: Mapping[str, list[str]]
 ) -> tuple[Operation, ...]:
-    """Return the operations that carry the neurons' values on, up to the last that works."""
+    """Return the weighted sum and what computes the neurons' values from it; no last routing."""
     chain = [operation]
     while len(consumers[chain[-1].name]) == 1:
         following = im[consumers[chain[-1].name][0]]
-        if len(following.inputs) != 1 or not _carries_on(following, im):
+        if len(following.inputs) != 1 or not _keeps_neurons(following, im):
             break
         chain.append(following)
     while chain[-1].kind == "routing":
@@ -298,7 +298,7 @@ def _chain(
     return tuple(chain)
 
 
-def _carries_on(operation: Operation, im: InstrumentedModel) -> bool:
+def _keeps_neurons(operation: Operation, im: InstrumentedModel) -> bool:
     """Whether channels stay apart, and a channel without parameters is mapped to zero."""
     if operation.kind in ("rectify", "elementwise"):
         return _maps_zero_to_zero(operation)

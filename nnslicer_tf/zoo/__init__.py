@@ -8,7 +8,6 @@ Adding a model: write its builder in the file of its family (arguments `input_sh
 `classes`), and add a line to `MODELS`.
 """
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,10 @@ from pathlib import Path
 import keras
 
 from nnslicer_tf._files import data_folder
+from nnslicer_tf._metrics import accuracy
 from nnslicer_tf._names import check_name
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf._weights import load_weights, save_weights
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.zoo.alexnet import alexnet
 from nnslicer_tf.zoo.applications import mobilenet_v3_large, mobilenet_v3_small, resnet101, vgg19
 from nnslicer_tf.zoo.digits import digits_cnn
@@ -28,9 +29,7 @@ from nnslicer_tf.zoo.training import (
     DEFAULT_RECIPE,
     RECIPES,
     Recipe,
-    accuracy,
     in_precision,
-    save_weights,
     train,
 )
 from nnslicer_tf.zoo.vgg import vgg16
@@ -74,8 +73,8 @@ class Entry:
     """A model of the zoo.
 
     Attributes:
-        builder: called with `input_shape` and `classes`.
-        dataset: the data set that the papers use it on.
+        builder: Called with `input_shape` and `classes`.
+        dataset: The data set that the papers use it on.
     """
 
     builder: Callable[..., keras.Model]
@@ -123,10 +122,10 @@ def build(
     """Build a model with fresh weights; call `keras.utils.set_random_seed` to fix them.
 
     Args:
-        name: one of `names()`.
+        name: One of `names()`.
         input_shape: (height, width, channels) of an image, with values in [0, 1]; by
             default that of the data set on which the papers use the model.
-        classes: the number of logits; by default that data set's.
+        classes: The number of logits; by default that data set's.
 
     Raises:
         InvalidArgumentError: for an unknown name, or a shape that the model cannot take.
@@ -146,8 +145,8 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
     """Build a model with the weights that this project trained.
 
     Args:
-        name: one of `names()`.
-        dataset: the data set that it was trained on; by default the model's own.
+        name: One of `names()`.
+        dataset: The data set that it was trained on; by default the model's own.
 
     Raises:
         InvalidArgumentError: for an unknown name, or where there are no weights.
@@ -162,12 +161,7 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
             f"(MODEL-DATASET). Train them: python apps/train.py {name} --dataset {dataset}"
         )
     model = build(name, *_SHAPES[dataset])
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # Keras skips some misfits so
-            model.load_weights(path)
-    except (OSError, ValueError, KeyError, UserWarning) as error:
-        raise CorruptFileError(f"'{path}' does not hold weights of '{name}': {error}") from error
+    load_weights(model, path)
     return model
 
 

@@ -8,30 +8,28 @@ Memory: the training images as one float32 array. Time: on two CPU cores a minut
 LeNets on MNIST, an hour or more for 40 epochs of ResNet10 on CIFAR-10.
 """
 
-import json
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass, fields
 
 import keras
 import numpy as np
 
-from nnslicer_tf._files import atomic_path
+from nnslicer_tf._metrics import accuracy
 from nnslicer_tf._names import check_name
-from nnslicer_tf._progress import track
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._training import compile_classifier, train_epoch
 from nnslicer_tf.datasets import Dataset
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.engine import Store
+from nnslicer_tf.errors import CorruptFileError
+from nnslicer_tf.instrument.copies import copy_model
 
 __all__ = [
     "DEFAULT_RECIPE",
     "RECIPES",
     "Recipe",
-    "accuracy",
+    "augment",
     "in_precision",
-    "save_weights",
+    "learning_rates",
     "train",
 ]
 
@@ -47,14 +45,14 @@ class Recipe:
 
     Attributes:
         optimizer: `"adam"` or `"sgd"` (Nesterov momentum 0.9).
-        learning_rate: the highest, after one epoch of linear warm-up; a cosine then
+        learning_rate: The highest, after one epoch of linear warm-up; a cosine then
             brings it to zero at the last step.
-        epochs: passes over the training images.
-        batch_size: images in a step.
-        weight_decay: decoupled decay of kernels (Loshchilov and Hutter, 2019).
+        epochs: Passes over the training images.
+        batch_size: Images in a step.
+        weight_decay: Decoupled decay of kernels (Loshchilov and Hutter, 2019).
         augment: `"none"`, `"shift"` (crops of the image padded by 2), or `"flip_crop"`
             (horizontal flips, crops of the image padded by 4).
-        precision: what layers compute in: `"float32"`, or `"mixed_bfloat16"`, which is
+        precision: What layers compute in: `"float32"`, or `"mixed_bfloat16"`, which is
             faster for wide layers where the hardware has it. Weights, and the last layer's
             outputs, are float32 in both (Micikevicius et al., 2018).
 
@@ -108,40 +106,45 @@ def train(
     """Train `model`, whose outputs are logits, in place.
 
     Args:
-        model: a model with logits (N, classes).
-        data: the training images and labels.
-        recipe: how to train.
-        rng: the seed of order and augmentation.
-        folder: where the checkpoint of every epoch is written; if one of the same
+        model: A model with logits (N, classes).
+        data: The training images and labels.
+        recipe: How to train.
+        rng: The seed of order and augmentation.
+        folder: Where the checkpoint of every epoch is written; if one of the same
             recipe and seed is there, training goes on from it.
-        validation: images on which the accuracy is measured after every epoch; the
+        validation: Images on which the accuracy is measured after every epoch; the
             training does not depend on it.
-        progress: show a progress bar for every epoch.
+        progress: Show a progress bar for every epoch.
 
     Returns:
         For every epoch: its number, mean training loss, seconds, and validation accuracy.
 
     Raises:
-        InvalidArgumentError: if the folder has a checkpoint of another run.
+        ProfileMismatchError: if the folder has a checkpoint of another run.
         CorruptFileError: if the checkpoint cannot be read.
+        InvalidArgumentError: if nothing can be written in the folder.
     """
     steps = -(-len(data) // recipe.batch_size)
     trained = in_precision(model, recipe.precision)
-    trained.compile(
-        optimizer=_optimizer(recipe, steps),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=False,  # XLA's convolutions are a third slower on a CPU
-    )
-    checkpoint = _Checkpoint(Path(folder), model.name, recipe, rng)
+    compile_classifier(trained, _optimizer(recipe, learning_rates(recipe, steps)))
+
+    def step(rows: np.ndarray, generator: np.random.Generator) -> float:
+        x = augment(data.x[rows], recipe.augment, generator)
+        return trained.train_on_batch(x, data.y[rows])
+
+    checkpoint = _Checkpoint(folder, model.name, recipe, rng)
     history = checkpoint.restore(trained)
     for epoch in range(len(history), recipe.epochs):
-        batches = _batches(data, recipe, rng, epoch)
         _reseed_dropout(trained, rng, epoch)
         start = time.monotonic()
-        losses = [
-            trained.train_on_batch(x, y)
-            for x, y in track(batches, f"epoch {epoch + 1}/{recipe.epochs}", steps, progress)
-        ]
+        losses = train_epoch(
+            step,
+            len(data),
+            recipe.batch_size,
+            np.random.default_rng([rng, epoch]),
+            what=f"epoch {epoch + 1}/{recipe.epochs}",
+            progress=progress,
+        )
         row = {
             "epoch": epoch + 1,
             "mean_loss": float(np.mean(losses)),
@@ -154,29 +157,6 @@ def train(
     if trained is not model:
         model.set_weights(trained.get_weights())
     return history
-
-
-def accuracy(model: keras.Model, data: Dataset, batch_size: int = 512) -> float:
-    """Return the share of `data` whose largest output is at the label."""
-    predicted = [
-        np.argmax(model.predict_on_batch(data.x[i : i + batch_size]), axis=1)
-        for i in range(0, len(data), batch_size)
-    ]
-    return float(np.mean(np.concatenate(predicted) == data.y))
-
-
-def save_weights(model: keras.Model, path: str | os.PathLike) -> None:
-    """Write `path` (its name ends in `.weights.h5`) whole or not at all.
-
-    Of a compiled model the optimiser's state is written too.
-    """
-    with atomic_path(path) as temporary:
-        named = temporary.with_suffix(".weights.h5")  # Keras takes no other ending
-        try:
-            model.save_weights(named)
-            os.replace(named, temporary)
-        finally:
-            named.unlink(missing_ok=True)
 
 
 def in_precision(model: keras.Model, precision: str) -> keras.Model:
@@ -195,20 +175,30 @@ def in_precision(model: keras.Model, precision: str) -> keras.Model:
     check_name("precision", precision, PRECISIONS)
     if precision == "float32":
         return model
-    copy = keras.models.clone_model(model)
-    copy.set_weights(model.get_weights())
+    copy = copy_model(model)
     for layer in copy.layers[:-1]:
         layer.dtype_policy = precision
     return copy
 
 
-def _optimizer(recipe: Recipe, steps: int) -> keras.optimizers.Optimizer:
-    schedule = keras.optimizers.schedules.CosineDecay(
+def learning_rates(recipe: Recipe, steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
+    """Return the learning rate by step: an epoch of linear warm-up, then a cosine to zero.
+
+    Args:
+        recipe: How the model is trained.
+        steps: Steps of an epoch.
+    """
+    return keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=0.0,
         decay_steps=max(1, steps * (recipe.epochs - 1)),
         warmup_target=recipe.learning_rate,
         warmup_steps=steps,
     )
+
+
+def _optimizer(
+    recipe: Recipe, schedule: keras.optimizers.schedules.LearningRateSchedule
+) -> keras.optimizers.Optimizer:
     if recipe.optimizer == "sgd":
         optimizer = keras.optimizers.SGD(
             schedule, momentum=0.9, nesterov=True, weight_decay=recipe.weight_decay or None
@@ -226,19 +216,14 @@ def _reseed_dropout(model: keras.Model, rng: int, epoch: int) -> None:
         state.assign(np.random.SeedSequence([rng, epoch, i]).generate_state(2))
 
 
-def _batches(
-    data: Dataset, recipe: Recipe, rng: int, epoch: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield one epoch's batches, in an order that seed and epoch determine."""
-    generator = as_generator(np.random.default_rng([rng, epoch]))
-    order = generator.permutation(len(data))
-    for start in range(0, len(data), recipe.batch_size):
-        index = order[start : start + recipe.batch_size]
-        yield _augment(data.x[index], recipe.augment, generator), data.y[index]
+def augment(x: np.ndarray, how: str, generator: np.random.Generator) -> np.ndarray:
+    """Return images (N, height, width, channels), randomly flipped and shifted.
 
-
-def _augment(x: np.ndarray, how: str, generator: np.random.Generator) -> np.ndarray:
-    """Return randomly flipped and shifted images (N, height, width, channels)."""
+    Args:
+        x: The images.
+        how: An augmentation, as of `Recipe`.
+        generator: Draws flips, then shifts.
+    """
     if how == "none":
         return x
     if how == "shift":
@@ -259,43 +244,49 @@ def _shift(x: np.ndarray, most: int, generator: np.random.Generator) -> np.ndarr
 
 
 class _Checkpoint:
-    """The last finished epoch of one run: its weights, and a history that names them."""
+    """The last finished epoch of one run: weights, optimiser state and the history so far."""
 
-    def __init__(self, folder: Path, model: str, recipe: Recipe, rng: int):
-        self._folder = folder
-        self._history = folder / "history.json"
-        self._run = {"model": model, "rng": rng, "recipe": asdict(recipe)}
+    def __init__(self, folder: str | os.PathLike, model: str, recipe: Recipe, rng: int) -> None:
+        # Fields with their default are left out: a checkpoint stays readable when one is added.
+        changed = {
+            field.name: getattr(recipe, field.name)
+            for field in fields(recipe)
+            if getattr(recipe, field.name) != field.default
+        }
+        identity = {"model": model, "rng": rng, "recipe": changed}
+        self._store = Store(folder, identity, "checkpoint of a training", compress=False)
 
     def restore(self, model: keras.Model) -> list[dict[str, float]]:
         """Bring the compiled `model` to the checkpoint's state; return its history."""
-        if not self._history.exists():
+        keys = self._store.keys()
+        if not keys:
             return []
-        try:
-            saved = json.loads(self._history.read_text())
-            run, history = saved["run"], saved["history"]
-            # Of a checkpoint from before a field was added it has the default.
-            run["recipe"] = asdict(Recipe(**run["recipe"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptFileError(f"'{self._history}' is no training history.") from error
-        if run != self._run:
-            raise InvalidArgumentError(
-                f"'{self._folder}' has the checkpoint of another run ({run}), not of "
-                f"{self._run}. Give another folder or remove it."
+        header, arrays = self._store.load(keys[-1])
+        variables = _state(model)
+        shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
+        if shapes != {name: array.shape for name, array in arrays.items()}:
+            raise CorruptFileError(
+                f"'{self._store.path(keys[-1])}' does not have the variables of '{model.name}'."
             )
-        path = self._weights(len(history))
-        model.optimizer.build(model.trainable_variables)
-        try:
-            model.load_weights(path)  # of a compiled model: the optimiser's state too
-        except (OSError, ValueError, KeyError) as error:
-            raise CorruptFileError(f"'{path}' is no readable checkpoint: {error}") from error
-        return history
+        for name, variable in variables.items():
+            variable.assign(arrays[name])
+        return header["history"]
 
     def save(self, model: keras.Model, history: list[dict[str, float]]) -> None:
-        """Write the weights, then the history, then remove the weights before them."""
-        save_weights(model, self._weights(len(history)))
-        with atomic_path(self._history) as path:
-            path.write_text(json.dumps({"run": self._run, "history": history}, indent=1))
-        self._weights(len(history) - 1).unlink(missing_ok=True)
+        """Write the state, then remove that of the epoch before."""
+        arrays = {name: keras.ops.convert_to_numpy(v) for name, v in _state(model).items()}
+        self._store.save(_key(len(history)), {"history": history}, arrays)
+        self._store.remove(_key(len(history) - 1))
 
-    def _weights(self, epochs: int) -> Path:
-        return self._folder / f"epoch{epochs:04d}.weights.h5"
+
+def _key(epochs: int) -> str:
+    return f"epoch{epochs:04d}"
+
+
+def _state(model: keras.Model) -> dict[str, keras.Variable]:
+    """Return the variables of a compiled model and of its optimiser by position."""
+    model.optimizer.build(model.trainable_variables)
+    return {
+        **{f"weight{i}": variable for i, variable in enumerate(model.weights)},
+        **{f"optimizer{i}": variable for i, variable in enumerate(model.optimizer.variables)},
+    }

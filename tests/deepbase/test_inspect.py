@@ -191,7 +191,7 @@ def test_a_cache_spares_the_forward_pass(im, digits, tmp_path):
     frame = inspect(moved, *arguments, cache=tmp_path / "cache", progress=False)
     assert frame.attrs["passes"]["digits_cnn"] == 1
     # A damaged file is computed again.
-    for path in (tmp_path / "cache").glob("*/*.npy"):
+    for path in (tmp_path / "cache").glob("*.npz"):
         path.write_bytes(path.read_bytes()[:50])
     frame = inspect(im, *arguments, cache=tmp_path / "cache", progress=False)
     assert frame.attrs["passes"]["digits_cnn"] == 1
@@ -199,16 +199,18 @@ def test_a_cache_spares_the_forward_pass(im, digits, tmp_path):
 
 
 def test_a_full_cache_forgets_what_was_not_used(tmp_path):
-    cache = BehaviourCache(tmp_path, max_bytes=3 * 1128)  # an array of 1000 bytes and a header
+    BehaviourCache(tmp_path / "one").put("one", np.zeros(125))
+    size = (tmp_path / "one" / "one.npz").stat().st_size
+    cache = BehaviourCache(tmp_path / "three", max_bytes=3 * size)
     for i in range(3):
         cache.put(f"{i:040d}", np.full(125, i, np.float64))
-    for path in tmp_path.glob("*/*"):
+    for path in tmp_path.glob("three/*.npz"):
         os.utime(path, (0, 0))
     assert cache.get(f"{0:040d}")[0] == 0
     cache.put(f"{3:040d}", np.full(125, 3.0))
     assert cache.get(f"{1:040d}") is None
     assert [cache.get(f"{i:040d}")[0] for i in (0, 3)] == [0, 3]
-    assert sum(p.stat().st_size for p in tmp_path.glob("*/*")) <= 3 * 1128
+    assert sum(p.stat().st_size for p in tmp_path.glob("three/*.npz")) <= 3 * size
     with pytest.raises(InvalidArgumentError, match="max_bytes"):
         BehaviourCache(tmp_path, 0)
 

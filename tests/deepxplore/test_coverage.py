@@ -223,7 +223,7 @@ def test_wrong_inputs(im):
 
 def test_weights_of_another_network_are_refused(tmp_path):
     published_lenet("lenet4").save_weights(tmp_path / "other.weights.h5")
-    with pytest.raises(CorruptFileError, match="does not hold lenet1"):
+    with pytest.raises(CorruptFileError, match="does not hold weights of 'lenet1'"):
         published_lenet("lenet1", tmp_path / "other.weights.h5")
 
 

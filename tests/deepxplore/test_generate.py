@@ -266,7 +266,7 @@ def test_wrong_models_and_seeds(ims, digits):
         generate(ims, x, lambda changed, seeds: changed[..., 0], progress=False)
     with pytest.raises(InvalidArgumentError, match=r"coverage\[1\] is not of models\[1\]"):
         generate(ims, x, coverage=[NeuronCoverage(ims[0]), NeuronCoverage(ims[0])])
-    with pytest.raises(InvalidArgumentError, match="leave out ties"):
+    with pytest.raises(InvalidArgumentError, match="leave out samples without a class"):
         retrain(ims[0].model, x, np.array([1, -1, 2]))
-    with pytest.raises(InvalidArgumentError, match="One class is needed"):
+    with pytest.raises(InvalidArgumentError, match="one class index for each of 3"):
         retrain(ims[0].model, x, np.array([1, 2]))

@@ -159,7 +159,7 @@ def test_the_cache_tells_runs_apart(model, data, tmp_path):
     assert run(attack=shorter) == 4
     assert run(network=other) == 5
     assert run(x=data.x * 0.5) == 6
-    records = [json.loads(p.read_text()) for p in tmp_path.glob("*/run.json")]
+    records = [json.loads(p.read_text()) for p in tmp_path.glob("*/identity.json")]
     assert {record["attack"]["epsilon"] for record in records} == {0.1, 0.15}
 
 

@@ -129,7 +129,7 @@ class Interrupted(Exception):
 
 
 def test_resumes_where_it_was(pair, seeds, tmp_path):
-    path = tmp_path / "searches.npz"
+    path = tmp_path / "searches"
     whole = find_deviations(*pair, seeds, together=3, progress=False)
     calls = [0]
 
@@ -151,11 +151,12 @@ def test_resumes_where_it_was(pair, seeds, tmp_path):
     resumed = find_deviations(counting, pair[1], seeds, **options)
     assert all(same(a, b) for a, b in zip(whole, resumed, strict=True))
     assert sum(asked) < whole.queries.sum()
-    with pytest.raises(ProfileMismatchError, match="other models, seeds, options or rng"):
+    with pytest.raises(ProfileMismatchError, match="its rng is"):
         find_deviations(*pair, seeds, rng=1, **options)
-    with pytest.raises(ProfileMismatchError):
+    with pytest.raises(ProfileMismatchError, match="its models is"):
         find_deviations(pair[0], pair[0], seeds, **options)
-    path.write_bytes(path.read_bytes()[:200])
+    part = next(path.glob("*.npz"))
+    part.write_bytes(part.read_bytes()[:200])
     with pytest.raises(CorruptFileError, match="damaged"):
         find_deviations(*pair, seeds, **options)
 

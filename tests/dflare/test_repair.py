@@ -3,7 +3,7 @@ import pytest
 from sklearn.base import clone
 
 from nnslicer_tf.dflare import ImageDomain, find_deviations
-from nnslicer_tf.dflare.pair import ModelPair
+from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.dflare.repair import (
     Repair,
     RepairData,

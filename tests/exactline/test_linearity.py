@@ -10,7 +10,7 @@ from nnslicer_tf.exactline import (
     density,
     fgsm,
     gradient_error,
-    training,
+    robust_training,
 )
 from nnslicer_tf.exactline.linearity import linearity, random_neighbours
 
@@ -88,19 +88,23 @@ def test_rows_are_the_lines(classifier, images):
         linearity(im, images, LABELS[:5], 0.2, rng=0)
 
 
-@pytest.mark.parametrize("method", training.METHODS)
+@pytest.mark.parametrize("method", robust_training.METHODS)
 def test_training_lowers_the_loss_the_same_way_each_time(method):
     digits = load("digits", "train[:256]")
     digits = type(digits)(
         np.pad(digits.x, ((0, 0), (3, 3), (3, 3), (0, 0))),
         *(getattr(digits, name) for name in ("y", "name", "split", "normalise", "classes")),
     )
-    recipe = training.RobustRecipe(method, 0.02, 4, batch_size=32, learning_rate=3e-3, steps=2)
+    recipe = robust_training.RobustRecipe(
+        method, 0.02, 4, batch_size=32, learning_rate=3e-3, steps=2
+    )
     histories = []
     for _ in range(2):
         keras.utils.set_random_seed(0)
-        model = training.convsmall((14, 14, 1))
-        histories.append(training.train_robustly(model, digits, recipe, rng=0, progress=False))
+        model = robust_training.convsmall((14, 14, 1))
+        histories.append(
+            robust_training.train_robustly(model, digits, recipe, rng=0, progress=False)
+        )
     assert histories[0] == pytest.approx(histories[1], rel=1e-3)
     assert histories[0][-1] < 0.98 * histories[0][0]
 
@@ -108,19 +112,19 @@ def test_training_lowers_the_loss_the_same_way_each_time(method):
 def test_box_bounds_hold():
     """The label's logit less any other's is nowhere in the box below the bound's."""
     keras.utils.set_random_seed(0)
-    model = training.convsmall((14, 14, 1), classes=2)
+    model = robust_training.convsmall((14, 14, 1), classes=2)
     rng = np.random.default_rng(0)
     x, epsilon = rng.uniform(0.2, 0.8, (1, 14, 14, 1)).astype(np.float32), 0.05
     inside = np.clip(x + rng.choice([-epsilon, epsilon], (2_000, 14, 14, 1)), 0, 1)
     y = np.zeros(1, np.int64)
-    loss = float(training._box_loss(model, x, y, 0 * x, epsilon, 0))
-    clean = float(training._normal_loss(model, x, y, 0 * x, epsilon, 0))
+    loss = float(robust_training.box_loss(model, x, y, 0 * x, epsilon, 0))
+    clean = float(robust_training.normal_loss(model, x, y, 0 * x, epsilon, 0))
     logits = np.asarray(model(inside.astype(np.float32)))
     worst = np.log1p(np.exp(logits[:, 1] - logits[:, 0])).max()
     assert 2 * loss - clean >= worst > clean
 
 
 def test_unknown_method_is_refused():
-    recipe = training.RobustRecipe("magic", 0.1, 1)
+    recipe = robust_training.RobustRecipe("magic", 0.1, 1)
     with pytest.raises(nns.InvalidArgumentError, match="normal, pgd, box"):
-        training.train_robustly(None, None, recipe, rng=0)
+        robust_training.train_robustly(None, None, recipe, rng=0)

@@ -59,13 +59,25 @@ def test_save_and_load(partition, tmp_path):
         np.testing.assert_array_equal(getattr(loaded, name), getattr(partition, name))
 
 
+def test_files_of_the_older_form_are_read(partition, tmp_path):
+    arrays = {name: getattr(partition, name) for name in ("q", "r", "ratios", "outputs")}
+    np.savez_compressed(tmp_path / "old.npz", **arrays)
+    loaded = LinearPartition.load(tmp_path / "old.npz")
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(getattr(loaded, name), array)
+    del arrays["r"]
+    np.savez_compressed(tmp_path / "other.npz", **arrays)
+    with pytest.raises(nns.CorruptFileError, match="it has no 'r'"):
+        LinearPartition.load(tmp_path / "other.npz")
+
+
 def test_damaged_file_is_refused(partition, tmp_path):
     path = tmp_path / "line.npz"
     partition.save(path)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(nns.CorruptFileError, match=r"line.npz"):
         LinearPartition.load(path)
-    with pytest.raises(nns.InvalidArgumentError, match="no file"):
+    with pytest.raises(FileNotFoundError, match=r"missing\.npz"):
         LinearPartition.load(tmp_path / "missing.npz")
 
 

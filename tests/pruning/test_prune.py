@@ -198,7 +198,7 @@ def test_wrong_samples_count_if_wanted(digits):
         ({"classes": [3, 10]}, "no class 10: its classes are 0 … 9"),
         ({"classes": [-1]}, "no class -1"),
         ({"classes": [9], "short": True}, "no samples of class 9"),
-        ({"lost": True}, "x has 49 samples, y has 50 labels"),
+        ({"lost": True}, "one class index for each of 49 samples"),
     ],
 )
 def test_bad_requests_are_refused(digits, arguments, message):

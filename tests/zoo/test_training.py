@@ -9,7 +9,7 @@ import pytest
 from keras import layers
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.zoo import training
 
 # Keras saves TensorFlow variables by a call that NumPy 2 deprecates.
@@ -39,23 +39,40 @@ def _train(data, folder, **changes):
     return model, history
 
 
+class Interrupting:
+    """Validation images; they are read after an epoch, which here stops the training."""
+
+    def __init__(self, data, epochs):
+        self.y, self._x, self._left = data.y, data.x, epochs
+
+    def __len__(self):
+        return len(self.y)
+
+    @property
+    def x(self):
+        self._left -= 1
+        if self._left < 0:
+            raise KeyboardInterrupt
+        return self._x
+
+
 @pytest.mark.parametrize(
     "changes", [{"optimizer": "sgd"}, {"optimizer": "adam"}, {"precision": "mixed_bfloat16"}]
 )
-def test_an_interrupted_run_resumes_exactly(data, tmp_path, monkeypatch, changes):
+def test_an_interrupted_run_resumes_exactly(data, tmp_path, changes):
     whole, history = _train(data, tmp_path / "whole", **changes)
 
-    save = training._Checkpoint.save
-
-    def stop_after_two(self, model, rows):
-        save(self, model, rows)
-        if len(rows) == 2:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(training._Checkpoint, "save", stop_after_two)
-        with pytest.raises(KeyboardInterrupt):
-            _train(data, tmp_path / "parts", **changes)
+    recipe = dataclasses.replace(RECIPE, **changes)
+    with pytest.raises(KeyboardInterrupt):
+        zoo.train(
+            _model(),
+            data,
+            recipe,
+            rng=1,
+            folder=tmp_path / "parts",
+            validation=Interrupting(data, 2),
+            progress=False,
+        )
     resumed, resumed_history = _train(data, tmp_path / "parts", **changes)
 
     assert [row["epoch"] for row in resumed_history] == [1, 2, 3]
@@ -74,23 +91,37 @@ def test_a_finished_run_is_not_trained_again(data, tmp_path):
 
 def test_the_checkpoint_of_another_run_is_refused(data, tmp_path):
     _train(data, tmp_path)
-    with pytest.raises(InvalidArgumentError, match="checkpoint of another run"):
+    with pytest.raises(ProfileMismatchError, match="is of another run: its recipe"):
         _train(data, tmp_path, learning_rate=0.05)
 
 
-@pytest.mark.parametrize("name", ["history.json", "epoch0003.weights.h5"])
+@pytest.mark.parametrize("name", ["identity.json", "epoch0003.npz"])
 def test_a_damaged_checkpoint_is_refused(data, tmp_path, name):
     _train(data, tmp_path)
-    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:200])
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:50])
     with pytest.raises(CorruptFileError, match=name):
         _train(data, tmp_path)
 
 
+def test_the_checkpoint_of_another_architecture_is_refused(data, tmp_path):
+    _train(data, tmp_path)
+    inputs = keras.Input((8, 8, 1))
+    other = keras.Model(inputs, layers.Dense(10)(layers.Flatten()(inputs)), name="tiny")
+    with pytest.raises(CorruptFileError, match="variables of 'tiny'"):
+        zoo.train(other, data, RECIPE, rng=1, folder=tmp_path, progress=False)
+
+
 def test_a_checkpoint_from_before_a_field_was_added_is_read(data, tmp_path):
     first, _ = _train(data, tmp_path)
-    history = json.loads((tmp_path / "history.json").read_text())
-    del history["run"]["recipe"]["precision"]
-    (tmp_path / "history.json").write_text(json.dumps(history))
+    recipe = json.loads((tmp_path / "identity.json").read_text())["recipe"]
+    assert recipe == {
+        "optimizer": "sgd",
+        "learning_rate": 0.1,
+        "epochs": 3,
+        "batch_size": 16,
+        "weight_decay": 1e-3,
+        "augment": "flip_crop",
+    }  # no field that has its default
     second, _ = _train(data, tmp_path)
     assert all(map(np.array_equal, first.get_weights(), second.get_weights()))
 
@@ -148,7 +179,7 @@ def test_accuracy_is_the_share_of_hits():
 
 
 def test_the_learning_rate_rises_for_one_epoch_and_falls_to_zero():
-    schedule = training._optimizer(RECIPE, steps=10)._learning_rate
+    schedule = training.learning_rates(RECIPE, steps=10)
     rates = [float(schedule(step)) for step in range(31)]
     assert rates[0] == 0
     assert rates[10] == pytest.approx(0.1)
@@ -159,7 +190,7 @@ def test_the_learning_rate_rises_for_one_epoch_and_falls_to_zero():
 
 def test_shifts_move_images_and_fill_with_zeros():
     x = np.random.default_rng(0).random((40, 5, 6, 2)).astype(np.float32)
-    shifted = training._augment(x, "shift", np.random.default_rng(1))
+    shifted = training.augment(x, "shift", np.random.default_rng(1))
     moves = set()
     for before, after in zip(x, shifted, strict=True):
         found = [
@@ -173,14 +204,13 @@ def test_shifts_move_images_and_fill_with_zeros():
     assert len(moves) > 10
 
 
-def test_flips_mirror_about_half_of_the_images(monkeypatch):
-    monkeypatch.setattr(training, "_shift", lambda x, most, generator: x)
-    x = np.random.default_rng(0).random((200, 4, 4, 1))
-    flipped = training._augment(x, "flip_crop", np.random.default_rng(1))
-    mirrored = [np.array_equal(a[:, ::-1], b) for a, b in zip(x, flipped, strict=True)]
-    same = [np.array_equal(a, b) for a, b in zip(x, flipped, strict=True)]
-    assert all(m != s for m, s in zip(mirrored, same, strict=True))
-    assert 70 <= sum(mirrored) <= 130
+def test_flips_mirror_about_half_of_the_images():
+    x = np.zeros((200, 20, 20, 1), np.float32)
+    x[:, 10, 8:12, 0] = (1, 2, 3, 4)  # far from the border, so that no shift loses them
+    flipped = training.augment(x, "flip_crop", np.random.default_rng(1))
+    rows = [image[image > 0].tolist() for image in flipped]
+    assert all(row in ([1, 2, 3, 4], [4, 3, 2, 1]) for row in rows)
+    assert 70 <= rows.count([4, 3, 2, 1]) <= 130
 
 
 def _moved(image, dy, dx):

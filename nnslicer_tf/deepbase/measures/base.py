@@ -1,9 +1,9 @@
-"""What a measure is, and the error bound that all additive measures share.
+"""The base classes of measures, with the error bound of all additive ones.
 
-A measure turns blocks of behaviours into summaries, merges summaries, and scores what was
-merged. It holds no data itself, so that one object serves many groups, here and on workers.
+A measure turns blocks of behaviours into summaries, merges summaries, and computes scores from
+them. It holds no data itself, so that one object serves many groups, here and on workers.
 
-Most measures need sums only: an `AdditiveMeasure` of your own is a name and two methods.
+Most measures need sums only. To add one, subclass `AdditiveMeasure` with a name and two methods.
 
     class Covariance(AdditiveMeasure):
         name = "covariance"
@@ -32,7 +32,7 @@ from scipy import stats
 __all__ = ["REPLICATES", "AdditiveMeasure", "Block", "Measure", "Scores", "jackknife"]
 
 REPLICATES = 20
-"""Into how many parts the records are dealt, to see how much a score varies."""
+"""Number of parts into which the records are divided, to estimate a score's variance."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Measure(ABC):
 class AdditiveMeasure(Measure):
     """A measure that is a function of sums over records.
 
-    The records are dealt into `REPLICATES` parts, whose sums are kept apart. A score's
+    The records are divided into `REPLICATES` parts, whose sums are kept apart. A score's
     error is the half width of its jackknife confidence interval over these parts, plus the
     jackknife's estimate of its bias. Positions of one record stay together, so that they
     need not be independent.

@@ -28,15 +28,8 @@ class LinearProbe(AdditiveMeasure):
         self, units: np.ndarray, hypotheses: np.ndarray, calibration: Shifts
     ) -> dict[str, np.ndarray]:
         """Return the sums of first and second moments, between the units too."""
-        u, h = units - calibration[0], hypotheses - calibration[1]
-        return {
-            "count": np.array(float(len(u))),
-            "u": u.sum(axis=0),
-            "h": h.sum(axis=0),
-            "uu": u.T @ u,
-            "hh": (h * h).sum(axis=0),
-            "uh": u.T @ h,
-        }
+        u = units - calibration[0]
+        return {**Correlation().statistics(units, hypotheses, calibration), "uu": u.T @ u}
 
     def score(self, sums: Mapping[str, np.ndarray], calibration: Shifts) -> np.ndarray:
         """Return R² `(1, hypotheses)`; NaN where a hypothesis is constant."""

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._checks import check_logits
-from nnslicer_tf._files import atomic_path
 from nnslicer_tf._progress import track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.datasets import Normalisation
 from nnslicer_tf.detection.attacks.logits import logits_model
 from nnslicer_tf.detection.attacks.table import AttackSpec, find_attack
+from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["AdversarialExamples", "generate"]
-
-_FORMAT = "nnslicer_tf adversarial batch 1"
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,21 +102,20 @@ def generate(
     x, y = _checked(model, x, y)
     network = _Network(logits_model(model), normalise)
     _check_network(network, x[:batch_size], y)
-    folder = None
+    store = None
     if cache is not None:
-        folder = _cache_folder(Path(cache), model, spec, x, y, normalise, rng, batch_size)
+        store = _open_cache(Path(cache), model, spec, x, y, normalise, rng, batch_size)
     starts = range(0, len(x), batch_size)
     parts = []
     for number, start in enumerate(track(starts, spec.name, len(starts), progress)):
         batch = slice(start, start + batch_size)
-        path = folder / f"batch{number:05d}.npz" if folder else None
-        if path is not None and path.exists():
-            _, arrays = read_archive(path, _FORMAT, "batch of adversarial examples")
-            parts.append(arrays["x"])
+        key = f"batch{number:05d}"
+        if store is not None and key in store:
+            parts.append(store.load(key)[1]["x"])
             continue
         parts.append(_attack(network, spec, x[batch], y[batch], _seed(rng, spec.name, number)))
-        if path is not None:
-            write_archive(path, _FORMAT, {}, {"x": parts[-1]})
+        if store is not None:
+            store.save(key, {}, {"x": parts[-1]})
     attacked = np.concatenate(parts)
     predicted = network.predict(attacked, batch_size)
     success = (network.predict(x, batch_size) == y) & (predicted != y)
@@ -277,7 +273,7 @@ def _seed(rng: int, attack: str, batch: int) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
-def _cache_folder(
+def _open_cache(
     cache: Path,
     model: keras.Model,
     spec: AttackSpec,
@@ -286,8 +282,8 @@ def _cache_folder(
     normalise: Normalisation | None,
     rng: int,
     batch_size: int,
-) -> Path:
-    """Return the folder of this run's batches; it holds what the run is made of."""
+) -> Store:
+    """Return the store of this run's batches, in a folder of its own."""
     run = {
         "attack": asdict(spec),
         "model": model_fingerprint(model),
@@ -299,7 +295,4 @@ def _cache_folder(
     }
     text = json.dumps(run, indent=1, sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
-    folder = cache / f"{spec.name}-{key}"
-    with atomic_path(folder / "run.json") as path:
-        path.write_text(text)
-    return folder
+    return Store(cache / f"{spec.name}-{key}", run, "batch of adversarial examples")

@@ -26,9 +26,9 @@ from nnslicer_tf.semantic.experiments.slices import (
 )
 from nnslicer_tf.semantic.experiments.trial import Trial, of_classes
 from nnslicer_tf.semantic.maintenance import develop
-from nnslicer_tf.semantic.masking import Masker
 from nnslicer_tf.semantic.neurons import CriticalNeurons, neuron_layers, output_layer
-from nnslicer_tf.semantic.selective import train_neurons
+from nnslicer_tf.semantic.restructuring import Masker
+from nnslicer_tf.semantic.selective_training import train_neurons
 from nnslicer_tf.zoo import accuracy
 
 __all__ = ["develop_rows"]
@@ -136,7 +136,7 @@ class _Learner:
             layers = (*neuron_layers(im).values(), output_layer(im))
             whole = {layer.name: np.ones(layer.units, bool) for layer in layers}
             return train_neurons(model, whole, data.x, data.y, **options)
-        options["sealed"] = self._method.sealed
+        options["freeze_outgoing"] = self._method.sealed
         return develop(model, frozen, data.x, data.y, learned, **options)
 
     def _samples(self, number: int, learned: Sequence[int]) -> Dataset:

@@ -12,7 +12,7 @@ from nnslicer_tf.semantic.experiments.slices import redundant, slices_of_one_siz
 from nnslicer_tf.semantic.experiments.trial import Trial
 from nnslicer_tf.semantic.maintenance import readapted_neurons
 from nnslicer_tf.semantic.neurons import neuron_layers, output_layer
-from nnslicer_tf.semantic.selective import parameter_share, train_neurons
+from nnslicer_tf.semantic.selective_training import parameter_share, train_neurons
 from nnslicer_tf.zoo import accuracy
 
 __all__ = ["attacks", "readapt_rows"]

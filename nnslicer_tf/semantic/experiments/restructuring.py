@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import keras
 
-from nnslicer_tf.semantic.compressors import compress
 from nnslicer_tf.semantic.experiments.slices import slices_of_one_size
 from nnslicer_tf.semantic.experiments.trial import Trial
-from nnslicer_tf.semantic.masking import restructure
+from nnslicer_tf.semantic.restructuring import restructure
+from nnslicer_tf.semantic.weight_pruning import compress
 from nnslicer_tf.zoo import accuracy
 
 __all__ = ["restructure_rows"]

@@ -11,9 +11,9 @@ import numpy as np
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.semantic.deeparc import layer_similarities, redundant_layers, remove_layers
 from nnslicer_tf.semantic.experiments.trial import Trial, first, of_classes
-from nnslicer_tf.semantic.masking import Masker
 from nnslicer_tf.semantic.neurons import CriticalNeurons
-from nnslicer_tf.semantic.selection import SemanticSlicer
+from nnslicer_tf.semantic.restructuring import Masker
+from nnslicer_tf.semantic.slicer import SemanticSlicer
 from nnslicer_tf.zoo import accuracy
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The two models under test, asked together."""
+"""The two models under test, queried together."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 __all__ = ["ModelPair", "Preprocess"]
 
 CHUNK = 1024
-"""Inputs that are preprocessed and asked at once, so that memory stays bounded."""
+"""Inputs that are preprocessed and queried at once, so that memory stays bounded."""
 
 Preprocess = Callable[[np.ndarray], np.ndarray]
 
@@ -20,11 +20,11 @@ class ModelPair:
     """An original model and its compressed one.
 
     Args:
-        original: anything that `as_classifier` takes.
-        compressed: likewise.
-        domain: how outputs are checked and compared.
-        preprocess: maps a batch of raw inputs to model inputs; None: to float32.
-        batch_size: fixed batch size for Keras models.
+        original: Anything that `as_classifier` takes.
+        compressed: Likewise.
+        domain: How outputs are checked and compared.
+        preprocess: Maps a batch of raw inputs to model inputs; None: to float32.
+        batch_size: Fixed batch size for Keras models.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Finer criteria of coverage (DeepGauge: Ma et al., ASE 2018), beside neuron coverage.
+"""The coverage criteria of DeepGauge (Ma et al., ASE 2018), finer than neuron coverage.
 
 Three of them compare a neuron's output with the range that it had on the training data:
 
@@ -162,7 +162,7 @@ class KMultisectionCoverage(_RangeCoverage):
 
     Args:
         ranges: Ranges on the training data.
-        sections: k.
+        sections: K.
 
     Raises:
         InvalidArgumentError: if there are less than two sections.

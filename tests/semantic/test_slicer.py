@@ -97,7 +97,7 @@ def test_slices_grow(case):
 def test_capturing_layer_by_layer_gives_the_same(case, monkeypatch):
     im, x, y = case
     expected = SemanticSlicer(im, x, y).similarities
-    monkeypatch.setattr("nnslicer_tf.semantic.selection._AT_ONCE", 1)
+    monkeypatch.setattr("nnslicer_tf.semantic.slicer._AT_ONCE", 1)
     found = SemanticSlicer(im, x, y).similarities
     for layer, values in expected.items():
         np.testing.assert_allclose(found[layer], values, rtol=1e-5)

@@ -14,11 +14,10 @@ import numpy as np
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model
-from nnslicer_tf.pruning import remove_units
 from nnslicer_tf.pruning.channels import ChannelGraph
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning.masks import MaskPlan, check_masks
-from nnslicer_tf.pruning.removal import compact_size
+from nnslicer_tf.pruning.removal import compact, compact_size, masked_units
 from nnslicer_tf.semantic.neurons import check_critical, neuron_layers
 
 __all__ = ["Masker", "restructure"]
@@ -27,8 +26,8 @@ __all__ = ["Masker", "restructure"]
 class Masker:
     """One working copy of a model, which is masked again and again.
 
-    Cheaper than a new model for each of many masks: nothing is built or compiled anew. The
-    model that is returned is always the same one; the next mask changes it.
+    Cheaper than a new model for each of many masks: nothing is built or compiled again. All
+    methods return the same model; the next mask changes it.
 
     Args:
         model: A Keras model; it is not changed.
@@ -90,10 +89,10 @@ class Masker:
 
 
 def restructure(model: keras.Model, critical: Mapping[str, np.ndarray]) -> keras.Model:
-    """Return a smaller model that has only the critical neurons (section 4.1).
+    """Return a smaller model with only the critical neurons (section 4.1).
 
-    Its outputs are those of the model with the other neurons masked; channels that shapes
-    do not let go (one side of an addition, say) stay, as zeros.
+    Its outputs are those of the model with the other neurons masked. Masked neurons that cannot
+    be removed, such as those that are added to critical ones, stay, as zeros.
 
     Args:
         model: A Keras model; it is not changed.
@@ -104,10 +103,11 @@ def restructure(model: keras.Model, critical: Mapping[str, np.ndarray]) -> keras
         InvalidArgumentError: if the masks are not of the model's layers, or leave a layer
             without neurons.
     """
-    check_critical(critical, neuron_layers(InstrumentedModel(model)))
+    im = InstrumentedModel(model)
+    check_critical(critical, neuron_layers(im))
     for name, mask in critical.items():
         if not mask.any():
             raise InvalidArgumentError(
                 f"Layer '{name}' would have no neurons left. Keep at least one."
             )
-    return remove_units(model, dict(critical))
+    return compact(masked_units(im, critical))

@@ -20,7 +20,7 @@ from nnslicer_tf.semantic import (
     selective_optimizer,
     train_neurons,
 )
-from nnslicer_tf.semantic.selective import parameter_masks
+from nnslicer_tf.semantic.selective_training import parameter_masks
 from support.classifiers import MODELS, make, samples
 
 OPTIMIZERS = {
@@ -160,7 +160,7 @@ def test_normalisation_belongs_to_its_neuron():
     assert id(norm.moving_mean) not in masks
 
 
-def test_weights_that_read_sealed_neurons_stay():
+def test_outgoing_weights_can_be_frozen_too():
     model = make("convolutional")
     x, y = samples(model, 24)
     critical = {
@@ -168,7 +168,7 @@ def test_weights_that_read_sealed_neurons_stay():
         "c2": np.arange(5) >= 3,
         "d": np.array([True, False, False, False, True, True]),
     }
-    trained = develop(model, critical, x, y, [0], sealed=True, epochs=2, batch_size=6)
+    trained = develop(model, critical, x, y, [0], freeze_outgoing=True, epochs=2, batch_size=6)
     changed = {
         v.path.split("/")[-2] + "/" + v.name: np.asarray(v) != np.asarray(w)
         for v, w in zip(model.weights, trained.weights, strict=True)
@@ -190,14 +190,14 @@ def test_weights_that_read_sealed_neurons_stay():
     np.testing.assert_allclose(kept[0](x), kept[1](x), rtol=1e-6)
 
 
-def test_a_sum_is_sealed_with_both_its_terms():
+def test_outgoing_weights_of_a_sum_are_frozen_with_both_its_terms():
     """In the residual model the skip adds c1 to c3: a channel is read by c4 and the logits."""
     model = make("residual")
     im = nns.InstrumentedModel(model)
     kernel = model.get_layer("c4").kernel
     chosen = {"c4": np.ones(3, bool)}
-    half_sealed = parameter_masks(im, chosen, {"c1": np.arange(4) < 2})
-    assert half_sealed[id(kernel)].all()
+    half = parameter_masks(im, chosen, {"c1": np.arange(4) < 2})
+    assert half[id(kernel)].all()
     whole = parameter_masks(im, chosen, {"c1": np.arange(4) < 2, "c3": np.arange(4) < 3})
     assert whole[id(kernel)][0, 0].all(axis=1).tolist() == [False, False, True, True]
 
@@ -266,7 +266,7 @@ def test_develop_learns_new_classes_and_keeps_the_critical_neurons(digits):
         (lambda m, x, y: train_neurons(m, {"a": np.ones(7, bool)}, x, y + 1), "labels must be"),
         (
             lambda m, x, y: train_neurons(
-                m, {"a": np.ones(7, bool)}, x, y, sealed={"c": np.ones(2)}
+                m, {"a": np.ones(7, bool)}, x, y, frozen_outgoing={"c": np.ones(2)}
             ),
             "no layer 'c'",
         ),

@@ -3,9 +3,9 @@
 import keras
 import numpy as np
 
-from nnslicer_tf._progress import track
+from nnslicer_tf._checks import check_labels
 from nnslicer_tf._random import as_generator
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf._training import compile_classifier, train_epochs
 from nnslicer_tf.instrument import check_array
 
 __all__ = ["fine_tune"]
@@ -39,22 +39,20 @@ def fine_tune(
         The model.
 
     Raises:
-        InvalidArgumentError: if there are no samples, or not as many labels.
+        InvalidArgumentError: if there are no samples, or there is not one label for each.
         InputShapeError: if the samples do not fit the model.
     """
     generator = as_generator(rng)
     x = check_array(x, tuple(model.input_shape[1:]))
-    if not len(x) or len(x) != len(y):
-        raise InvalidArgumentError(f"x has {len(x)} samples, y has {len(y)} labels.")
-    model.compile(
-        optimizer=keras.optimizers.Adam(learning_rate),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=False,  # XLA's convolutions are slower on a CPU
+    y = check_labels(y, len(x))
+    compile_classifier(model, keras.optimizers.Adam(learning_rate))
+    train_epochs(
+        lambda rows, _: model.train_on_batch(x[rows], y[rows]),
+        len(x),
+        epochs,
+        min(batch_size, len(x)),
+        generator,
+        drop_last=True,
+        progress=progress,
     )
-    size = min(batch_size, len(x))
-    steps = len(x) // size
-    for _ in range(epochs):
-        order = generator.permutation(len(x))[: steps * size].reshape(steps, size)
-        for chosen in track(order, "Training", steps, progress):
-            model.train_on_batch(x[chosen], np.asarray(y)[chosen])
     return model

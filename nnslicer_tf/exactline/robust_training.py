@@ -15,11 +15,19 @@ import numpy as np
 from keras import layers, ops
 
 from nnslicer_tf._names import check_name
-from nnslicer_tf._progress import track
 from nnslicer_tf._random import as_generator
+from nnslicer_tf._training import train_epochs
 from nnslicer_tf.datasets import Dataset
 
-__all__ = ["METHODS", "RobustRecipe", "convsmall", "train_robustly"]
+__all__ = [
+    "METHODS",
+    "RobustRecipe",
+    "box_loss",
+    "convsmall",
+    "normal_loss",
+    "pgd_loss",
+    "train_robustly",
+]
 
 METHODS = ("normal", "pgd", "box")
 
@@ -29,12 +37,12 @@ class RobustRecipe:
     """How a network is trained.
 
     Attributes:
-        method: one of `METHODS`.
-        epsilon: largest change of a pixel, on images in [0, 1].
-        epochs: passes over the images.
-        batch_size: images in a step.
-        learning_rate: of Adam; a cosine brings it to zero.
-        steps: gradient steps of PGD, each 2.5 · epsilon / steps long.
+        method: One of `METHODS`.
+        epsilon: Largest change of a pixel, on images in [0, 1].
+        epochs: Passes over the images.
+        batch_size: Images in a step.
+        learning_rate: Of Adam; a cosine brings it to zero.
+        steps: Gradient steps of PGD, each 2.5 · epsilon / steps long.
     """
 
     method: str
@@ -74,7 +82,6 @@ def train_robustly(
     import tensorflow as tf
 
     check_name("method", recipe.method, METHODS)
-    generator = as_generator(rng)
     batches = -(-len(data) // recipe.batch_size)
     schedule = keras.optimizers.schedules.CosineDecay(recipe.learning_rate, batches * recipe.epochs)
     optimizer = keras.optimizers.Adam(schedule)
@@ -82,36 +89,45 @@ def train_robustly(
     loss_of = _LOSSES[recipe.method]
 
     @tf.function(reduce_retracing=True)
-    def step(x: Any, y: Any, noise: Any, epsilon: Any) -> Any:
+    def descend(x: Any, y: Any, noise: Any, epsilon: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = loss_of(model, x, y, noise, epsilon, recipe.steps)
         optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
         return loss
 
-    history = []
-    for epoch in range(recipe.epochs):
-        order = generator.permutation(len(data))
-        losses = []
-        for i in track(range(batches), f"epoch {epoch + 1}/{recipe.epochs}", batches, progress):
-            index = order[i * recipe.batch_size : (i + 1) * recipe.batch_size]
-            grown = min(1.0, 2 * (epoch + i / batches) / recipe.epochs)
-            epsilon = recipe.epsilon * (grown if recipe.method == "box" else 1.0)
-            x = tf.constant(data.x[index])
-            noise = tf.constant(generator.uniform(-1, 1, x.shape).astype(np.float32))
-            losses.append(float(step(x, data.y[index], noise, tf.constant(epsilon, tf.float32))))
-        history.append(float(np.mean(losses)))
-    return history
+    def step(rows: np.ndarray, generator: np.random.Generator) -> float:
+        epoch, batch = divmod(int(optimizer.iterations), batches)
+        grown = min(1.0, 2 * (epoch + batch / batches) / recipe.epochs)
+        epsilon = recipe.epsilon * (grown if recipe.method == "box" else 1.0)
+        x = tf.constant(data.x[rows])
+        noise = tf.constant(generator.uniform(-1, 1, x.shape).astype(np.float32))
+        return float(descend(x, data.y[rows], noise, tf.constant(epsilon, tf.float32)))
+
+    return train_epochs(
+        step, len(data), recipe.epochs, recipe.batch_size, as_generator(rng), progress=progress
+    )
 
 
 def _cross_entropy(y: Any, logits: Any) -> Any:
     return ops.mean(keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True))
 
 
-def _normal_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps: int) -> Any:
+def normal_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps: int) -> Any:
+    """Return the mean cross-entropy on images `x` with classes `y`; the rest does not matter."""
     return _cross_entropy(y, model(x, training=True))
 
 
-def _pgd_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps: int) -> Any:
+def pgd_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps: int) -> Any:
+    """Return the mean of the losses on images and on those that PGD makes of them.
+
+    Args:
+        model: Any classifier with logits.
+        x: Images in [0, 1].
+        y: Their classes.
+        noise: Of the images' shape in [-1, 1]: where in the box PGD starts.
+        epsilon: Half the width of the box.
+        steps: Gradient steps.
+    """
     import tensorflow as tf
 
     changed = ops.clip(x + epsilon * noise, 0.0, 1.0)
@@ -126,7 +142,11 @@ def _pgd_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, step
     return (clean + _cross_entropy(y, model(changed, training=True))) / 2
 
 
-def _box_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps: int) -> Any:
+def box_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps: int) -> Any:
+    """Return the mean of the losses on images and at the worst corner of their output boxes.
+
+    Arguments are those of `pgd_loss`; `noise` and `steps` do not matter.
+    """
     low, high = ops.clip(x - epsilon, 0.0, 1.0), ops.clip(x + epsilon, 0.0, 1.0)
     centre, radius = (low + high) / 2, (high - low) / 2
     for layer in model.layers[1:]:
@@ -151,4 +171,4 @@ def _box_sum(layer: keras.layers.Layer, centre: Any, radius: Any) -> tuple[Any, 
     return ops.conv(centre, layer.kernel, **how) + layer.bias, ops.conv(radius, size, **how)
 
 
-_LOSSES: dict[str, Callable] = {"normal": _normal_loss, "pgd": _pgd_loss, "box": _box_loss}
+_LOSSES: dict[str, Callable] = {"normal": normal_loss, "pgd": pgd_loss, "box": box_loss}

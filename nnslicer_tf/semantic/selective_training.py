@@ -1,24 +1,24 @@
-"""Selective training: only the parameters of chosen neurons move.
+"""Selective training: only the parameters of chosen neurons change.
 
-`selective_optimizer` makes any Keras optimiser leave parameters alone: their gradients are
-masked, and after every step they get the values back that they had before it, so that
-neither weight decay nor momentum moves them. They are bit-identical afterwards.
+`selective_optimizer` makes any Keras optimiser freeze parameters: their gradients are masked,
+and after every step their values are restored, so that neither weight decay nor momentum
+changes them. They are bit-identical afterwards.
 
 `train_neurons` trains a copy of a model that way. A neuron's parameters are its weights and
-bias, and what the batch normalisation and the depthwise convolution behind it have for it.
-Batch normalisation uses its moving statistics throughout, as at inference, and does not
-change them: else frozen neurons would change their values without a change of parameters.
-Everything that belongs to no neuron stays as well.
+bias, and its own in the batch normalisation and the depthwise convolution behind it. Batch
+normalisation uses its moving statistics, as at inference, and does not update them: otherwise
+frozen neurons would change their values. Parameters that belong to no neuron are frozen.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
-from nnslicer_tf._progress import track
+from nnslicer_tf._deprecated import renamed_argument
 from nnslicer_tf._random import as_generator
+from nnslicer_tf._training import compile_classifier, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model
@@ -28,21 +28,21 @@ from nnslicer_tf.semantic.neurons import NeuronLayer, along, neuron_layers, outp
 
 __all__ = ["parameter_share", "selective_optimizer", "train_neurons"]
 
-Neurons = Mapping[str, np.ndarray]
+NeuronMasks = Mapping[str, np.ndarray]
 
 
 def selective_optimizer(
     optimizer: keras.optimizers.Optimizer, masks: Mapping[int, np.ndarray]
 ) -> keras.optimizers.Optimizer:
-    """Return an optimiser of the same class and settings that leaves some parameters alone.
+    """Return an optimiser of the same class and settings that freezes some parameters.
 
-    It is made anew from the optimiser's config, without its state and without names excluded
-    from weight decay.
+    It is made from the optimiser's config, without its state and without names excluded from
+    weight decay.
 
     Args:
         optimizer: Any Keras optimiser.
         masks: Id of a trained variable → bools of its shape, True for what may change.
-            Variables that are not named do not change at all.
+            Other variables are frozen.
     """
     kind = type(optimizer)
     # Converted here, not in a compiled step, which would write them into its graph.
@@ -61,19 +61,19 @@ def selective_optimizer(
             ]
             before = _copies(variables)
             result = super().apply(masked, trainable_variables)
-            _give_back(variables, before)
+            _restore(variables, before)
             return result
 
         def finalize_variable_values(self, var_list: list) -> None:
             before = _copies(var_list)
             super().finalize_variable_values(var_list)  # of a moving average of the weights
-            _give_back(var_list, before)
+            _restore(var_list, before)
 
     def _free(variable: Any) -> Any:
         mask = free.get(id(variable))
         return keras.ops.zeros(variable.shape, dtype="bool") if mask is None else mask
 
-    def _give_back(variables: list, before: list) -> None:
+    def _restore(variables: list, before: list) -> None:
         for variable, old in zip(variables, before, strict=True):
             variable.assign(keras.ops.where(_free(variable), variable.value, old))
 
@@ -81,13 +81,14 @@ def selective_optimizer(
     return Selective.from_config(optimizer.get_config())
 
 
+@renamed_argument("sealed", "frozen_outgoing")
 def train_neurons(
     model: keras.Model,
-    neurons: Neurons,
+    neurons: NeuronMasks,
     x: Any,
     y: Any,
     *,
-    sealed: Neurons | None = None,
+    frozen_outgoing: NeuronMasks | None = None,
     optimizer: keras.optimizers.Optimizer | None = None,
     epochs: int = 5,
     batch_size: int = 64,
@@ -102,8 +103,8 @@ def train_neurons(
             layer's units are the classes. Layers that are not named are not trained.
         x: Samples `(samples, *input shape)`.
         y: Labels `(samples,)`.
-        sealed: Neurons, named alike, that no trained weight reads: their outgoing weights
-            stay as they are too, whomever these belong to.
+        frozen_outgoing: Neurons, named alike, whose outgoing weights are not trained either,
+            whichever neuron these belong to.
         optimizer: Any Keras optimiser, whose settings are used; Adam by default.
         epochs: Passes over the samples.
         batch_size: Samples in a step.
@@ -116,7 +117,7 @@ def train_neurons(
     """
     im = InstrumentedModel(model)
     x, y = labelled(im, x, y, batch_size)
-    masks = parameter_masks(im, neurons, sealed)
+    masks = parameter_masks(im, neurons, frozen_outgoing)
     generator = as_generator(rng)
     learner = keras.models.clone_model(model, clone_function=_steady, recursive=True)
     learner.set_weights(model.get_weights())
@@ -129,21 +130,21 @@ def train_neurons(
     logits = im.logit_operation in im.output_operations
     selective = selective_optimizer(optimizer or keras.optimizers.Adam(), by_variable)
     selective.build(learner.trainable_variables)  # else the first step is compiled twice
-    learner.compile(
-        selective,
-        keras.losses.SparseCategoricalCrossentropy(from_logits=logits),
-        jit_compile=False,
+    compile_classifier(learner, selective, logits)
+    train_epochs(
+        lambda rows, _: learner.train_on_batch(x[rows], y[rows]),
+        len(x),
+        epochs,
+        batch_size,
+        generator,
+        progress=progress,
     )
-    steps = epochs * -(-len(x) // batch_size)
-    batches = _batches(len(x), epochs, batch_size, generator)
-    for rows in track(batches, "Training", steps, progress):
-        learner.train_on_batch(x[rows], y[rows])
     trained = copy_model(model)
     trained.set_weights(learner.get_weights())
     return trained
 
 
-def parameter_share(model: keras.Model, neurons: Neurons) -> float:
+def parameter_share(model: keras.Model, neurons: NeuronMasks) -> float:
     """Return the share of a model's trained parameters that belong to chosen neurons (TPR).
 
     Args:
@@ -159,7 +160,7 @@ def parameter_share(model: keras.Model, neurons: Neurons) -> float:
 
 
 def parameter_masks(
-    im: InstrumentedModel, neurons: Neurons, sealed: Neurons | None = None
+    im: InstrumentedModel, neurons: NeuronMasks, frozen_outgoing: NeuronMasks | None = None
 ) -> dict[int, np.ndarray]:
     """Return id of a variable → bools of its shape, True for what `train_neurons` trains.
 
@@ -173,7 +174,7 @@ def parameter_masks(
         for variable, axis in layers[name].parameters:
             shape = tuple(variable.shape)
             masks[id(variable)] = np.broadcast_to(along(chosen, len(shape), axis), shape)
-    for variable, unread in _unread(im, layers, sealed or {}).items():
+    for variable, unread in _unread(im, layers, frozen_outgoing or {}).items():
         if variable in masks:
             masks[variable] = masks[variable] & unread
     if not any(mask.any() for mask in masks.values()):
@@ -181,7 +182,7 @@ def parameter_masks(
     return masks
 
 
-def _check_units(neurons: Neurons, layers: Mapping[str, NeuronLayer]) -> None:
+def _check_units(neurons: NeuronMasks, layers: Mapping[str, NeuronLayer]) -> None:
     for name, chosen in neurons.items():
         if name not in layers or np.shape(chosen) != (layers[name].units,):
             sizes = ", ".join(f"{layer.name} {layer.units}" for layer in layers.values())
@@ -191,15 +192,15 @@ def _check_units(neurons: Neurons, layers: Mapping[str, NeuronLayer]) -> None:
 
 
 def _unread(
-    im: InstrumentedModel, layers: Mapping[str, NeuronLayer], sealed: Neurons
+    im: InstrumentedModel, layers: Mapping[str, NeuronLayer], neurons: NeuronMasks
 ) -> dict[int, np.ndarray]:
-    """Return id of a kernel → bools of its shape, False for weights that read sealed neurons.
+    """Return id of a kernel → bools of its shape, False for weights that read given neurons.
 
-    A channel that is made of several neurons (an addition's) is sealed if all of them are.
+    A channel that is made of several neurons (an addition's) counts if all of them are given.
     """
-    _check_units(sealed, layers)
-    sums = {layers[name].sum: np.asarray(mask, bool) for name, mask in sealed.items()}
-    channels = ChannelGraph(im).gone(sums)
+    _check_units(neurons, layers)
+    sums = {layers[name].sum: np.asarray(mask, bool) for name, mask in neurons.items()}
+    channels = ChannelGraph(im).affected(sums)
     unread = {}
     for operation in filter(is_reader, im.operations):
         kernel = operation.params
@@ -240,15 +241,6 @@ def _reseed(model: keras.Model, generator: np.random.Generator) -> None:
     for variable in model.variables:
         if variable.path.endswith("seed_generator_state"):
             variable.assign(generator.integers(1 << 32, size=variable.shape, dtype=np.uint32))
-
-
-def _batches(
-    count: int, epochs: int, batch_size: int, generator: np.random.Generator
-) -> Iterator[np.ndarray]:
-    for _ in range(epochs):
-        order = generator.permutation(count)
-        for start in range(0, count, batch_size):
-            yield order[start : start + batch_size]
 
 
 def _copies(variables: list) -> list:

@@ -1,9 +1,9 @@
 """Selection of critical neurons: global, category-wise and semantic slicing (section 3).
 
-All take a metric's scores. Global slicing keeps the top share of every layer by the score
-on the whole data set; category-wise slicing that by the score on each category, and unites
-the categories; semantic slicing keeps, for each category, the shortest prefix whose
-embedding landscape is similar enough to the whole layer's (Algorithm 1).
+All use a metric's scores. Global slicing selects the top share of every layer by the scores on
+the whole data set; category-wise slicing by those on each category, and takes the union;
+semantic slicing selects, for each category, the fewest neurons of the highest scores whose
+embedding landscape is similar enough to the whole layer's (Algorithm 1), and takes the union.
 
 Memory: the values of some layers for one category's samples (`_AT_ONCE` numbers at most,
 or one layer), and a matrix samples × samples or values × values in float64. Time: the
@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._magnitude import largest
 from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.semantic.metrics import Tally, find_metric, labelled, reference_sample
+from nnslicer_tf.semantic.metrics import LayerMoments, find_metric, labelled, reference_sample
 from nnslicer_tf.semantic.neurons import CriticalNeurons, NeuronLayer, neuron_layers
 from nnslicer_tf.semantic.similarity import centre, prefix_similarities
 
@@ -31,10 +32,10 @@ _AT_ONCE = 50_000_000  # captured numbers, 200 MB
 
 
 class SemanticSlicer:
-    """Scores and similarities of a model's neurons on a data set, to select from at will.
+    """Scores and similarities of a model's neurons on a data set, and slices by them.
 
-    Selecting costs next to nothing once the scores (and, for semantic slicing, the
-    similarities) are there: hold one slicer to try many thresholds.
+    Once the scores (and, for semantic slicing, the similarities) are computed, a slice costs
+    next to nothing: use one slicer to try many thresholds.
 
     Args:
         im: A classifier.
@@ -87,9 +88,9 @@ class SemanticSlicer:
         self._batch_size = batch_size
         self._progress = progress
         values_of = chosen.prepare(im, self._layers, reference_sample(im, baseline))
-        whole, parts = Tally(self._layers), []
+        whole, parts = LayerMoments(self._layers), []
         for c in track(self.categories, "Categories", len(self.categories), progress):
-            parts.append(Tally(self._layers))
+            parts.append(LayerMoments(self._layers))
             members = np.flatnonzero(self._y == c)
             for start in range(0, len(members), batch_size):
                 batch = members[start : start + batch_size]
@@ -138,7 +139,7 @@ class SemanticSlicer:
             InvalidArgumentError: if `share` is out of range.
         """
         _check_fraction(share, "share")
-        return CriticalNeurons({k: _top(s, _count(share, s)) for k, s in self.scores.items()})
+        return CriticalNeurons({k: largest(s, _count(share, s)) for k, s in self.scores.items()})
 
     def category_slice(self, share: float) -> CriticalNeurons:
         """Return the top share of every layer by each category's scores, united.
@@ -152,7 +153,7 @@ class SemanticSlicer:
         _check_fraction(share, "share")
         return CriticalNeurons(
             {
-                layer: np.any([_top(s, _count(share, s)) for s in scores], axis=0)
+                layer: np.any([largest(s, _count(share, s)) for s in scores], axis=0)
                 for layer, scores in self.category_scores.items()
             }
         )
@@ -181,7 +182,7 @@ class SemanticSlicer:
         return {
             layer: np.stack(
                 [
-                    _top(score, _shortest(similarity, threshold, step))
+                    largest(score, _shortest(similarity, threshold, step))
                     for score, similarity in zip(scores, self.similarities[layer], strict=True)
                 ]
             )
@@ -296,12 +297,6 @@ def _count(share: float, scores: np.ndarray) -> int:
 def _descending(scores: np.ndarray) -> np.ndarray:
     """Return the neurons by descending score, equal ones by their index."""
     return np.argsort(-scores, kind="stable")
-
-
-def _top(scores: np.ndarray, count: int) -> np.ndarray:
-    mask = np.zeros(len(scores), bool)
-    mask[_descending(scores)[:count]] = True
-    return mask
 
 
 def _shortest(similarities: np.ndarray, threshold: float, step: int) -> int:

@@ -9,9 +9,8 @@ All keep the largest weights of each kernel; they differ in how many each kernel
 | `uniform_plus` | the same share of every kernel, but all of a first convolution, and at least 20 % of the last kernel (Gale et al., "The State of Sparsity in Deep Neural Networks", 2019, section 6.2) |
 | `erk` | shares in proportion to (sum of the kernel's extents) / (product of them), none above 1 (Evci et al., "Rigging the Lottery", ICML 2020, section 3) |
 
-`compress` takes away a tenth of the weights left, again and again, until the accuracy
-falls. As all keep the largest weights and shares only shrink, what an iteration removes
-stays removed.
+`compress` removes a tenth of the remaining weights, iteratively, until the accuracy falls. As
+all keep the largest weights and shares only shrink, a removed weight stays removed.
 """  # noqa: E501
 
 from collections.abc import Callable, Mapping
@@ -21,13 +20,14 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
+from nnslicer_tf._magnitude import largest
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning import apply_masks
-from nnslicer_tf.semantic.masking import Masker
+from nnslicer_tf.semantic.restructuring import Masker
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,7 @@ def global_magnitude(kernels: Kernels, density: float) -> Masks:
 def uniform_plus(kernels: Kernels, density: float) -> Masks:
     """Keep the same share of every kernel, with two exceptions; arguments as of `lamp`.
 
-    A density that the exceptions do not leave room for is approached as far as it goes.
+    If the exceptions alone exceed a density, the other kernels keep nothing.
     """
     return _RULES["uniform_plus"].keep(kernels, density)
 
@@ -89,11 +89,11 @@ COMPRESSORS: dict[str, Callable[[Kernels, float], Masks]] = {
 
 @dataclass(frozen=True, eq=False)
 class Compression(ShownAsTable):
-    """What iterated compression came to.
+    """The result of iterative compression.
 
     Attributes:
-        model: The most compressed model before the accuracy fell; its masks hold when it
-            is trained on and when it is saved (see `pruning.apply_masks`).
+        model: The most compressed model before the accuracy fell; its masks stay when it
+            is trained and when it is saved (see `pruning.apply_masks`).
         rate: Share of the parameters removed, of the model that compression began with.
         iterations: Number of iterations that led to `model`.
         accuracy: Its accuracy, as `evaluate` gave it.
@@ -140,7 +140,7 @@ def compress(
     most: int = 40,
     progress: bool = False,
 ) -> Compression:
-    """Remove a share of the weights left, again and again, until the accuracy falls.
+    """Remove a share of the remaining weights, iteratively, until the accuracy falls.
 
     Nothing is trained in between.
 
@@ -150,8 +150,8 @@ def compress(
         evaluate: Returns the accuracy of a model; called once an iteration with a working
             copy that it must not keep.
         lowest: The accuracy below which compression stops; the iteration before counts.
-        share: Share of the weights left that an iteration removes, (0, 1).
-        most: Iterations after which to stop anyway.
+        share: Share of the remaining weights that an iteration removes, (0, 1).
+        most: Largest number of iterations.
         progress: Show a progress bar.
 
     Raises:
@@ -208,27 +208,14 @@ def _lamp_scores(weights: np.ndarray) -> np.ndarray:
 
 def _largest_of_all(scores: Kernels, density: float) -> Masks:
     flat = np.concatenate([s.ravel() for s in scores.values()])
-    kept = _largest(flat, round(density * len(flat)))
+    kept = largest(flat, round(density * len(flat)))
     ends = np.cumsum([s.size for s in scores.values()])
     parts = np.split(kept, ends[:-1])
     return {name: p.reshape(s.shape) for (name, s), p in zip(scores.items(), parts, strict=True)}
 
 
 def _largest_of_each(scores: Kernels, shares: Mapping[str, float]) -> Masks:
-    return {
-        name: _largest(s.ravel(), round(shares[name] * s.size)).reshape(s.shape)
-        for name, s in scores.items()
-    }
-
-
-def _largest(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return bools, True for the largest scores; of equal ones the first."""
-    if count == 0:
-        return np.zeros(len(scores), bool)
-    least = np.partition(scores, len(scores) - count)[len(scores) - count]  # no need to sort
-    kept = scores > least
-    kept[np.flatnonzero(scores == least)[: count - kept.sum()]] = True
-    return kept
+    return {name: largest(s, round(shares[name] * s.size)) for name, s in scores.items()}
 
 
 def _uniform_plus(scores: Kernels, density: float) -> Masks:

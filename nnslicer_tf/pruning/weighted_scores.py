@@ -1,7 +1,7 @@
-"""Finer scores: what to do where contributions are equal (ours, not the paper's).
+"""Scores combined with weights, where contributions are equal (ours, not the paper's).
 
-Contributions are whole numbers, many of them zero; weights tell synapses apart that
-contributions do not.
+Contributions are integers, many of them zero: many synapses have equal ones, and their
+weights decide between them.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _FLOOR = 0.05
 def ties_by_weight(
     im: InstrumentedModel, scores: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return scores in the order of |score|, of which equal ones are in the order of |weight|.
+    """Return scores that order synapses by |score|, equal ones by |weight|.
 
     Args:
         im: The model.
@@ -33,13 +33,12 @@ def times_weight(
 ) -> dict[str, np.ndarray]:
     """Return |weight| · (|score| / its mean in the kernel + 0.05) ^ power.
 
-    What is small in weight goes first, sooner where the score is small too. These scores
-    can be compared between kernels, as `global_ratios` does.
+    Unlike plain scores, these can be compared between kernels, as `global_ratios` does.
 
     Args:
         im: The model.
         scores: Kernel name → scores of the kernel's shape.
-        power: How much the scores say beside the weights; 0: nothing.
+        power: Influence of the scores beside the weights; 0: none.
     """
     kernels = im.kernels
     return {

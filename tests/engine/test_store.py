@@ -1,0 +1,79 @@
+"""Finished parts of long work: kept, found again, refused when they are of other work."""
+
+import numpy as np
+import pytest
+
+from nnslicer_tf.engine import Store
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, ProfileMismatchError
+
+WORK = {"model": "lenet", "theta": 0.3, "shape": (2, 3)}
+
+
+def store(folder, work=WORK, what="checkpoint", **options):
+    return Store(folder, work, what, **options)
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_parts_are_found_again(tmp_path, compress):
+    first = store(tmp_path / "new" / "work", compress=compress)
+    assert first.keys() == [] and "b" not in first
+    arrays = {"x": np.arange(6.0).reshape(2, 3), "empty": np.zeros(0, bool)}
+    first.save("b", {"samples": 2}, arrays)
+    first.save("a", {}, {})
+    again = store(tmp_path / "new" / "work")
+    assert again.keys() == ["a", "b"] and "b" in again
+    header, found = again.load("b")
+    assert header["samples"] == again.header("b")["samples"] == 2
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+    again.save("b", {"samples": 5}, {})
+    assert first.header("b")["samples"] == 5
+    again.remove("b")
+    again.remove("b")
+    assert first.keys() == ["a"]
+    with pytest.raises(FileNotFoundError, match="no checkpoint file"):
+        first.load("b")
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({**WORK, "theta": 0.2}, "its theta is 0.3, this run's is 0.2"),
+        ({**WORK, "rng": 1}, "its rng is None, this run's is 1"),
+        ({"model": "lenet"}, "its theta is 0.3, this run's is None"),
+    ],
+)
+def test_other_work_is_refused(tmp_path, other, message):
+    store(tmp_path).save("a", {}, {})
+    with pytest.raises(ProfileMismatchError, match=message):
+        store(tmp_path, other)
+    assert store(tmp_path).keys() == ["a"]
+
+
+@pytest.mark.parametrize("read", [Store.load, Store.header])
+def test_damaged_parts_are_refused(tmp_path, read):
+    kept = store(tmp_path)
+    kept.save("a", {}, {"x": np.arange(1000)})
+    path = kept.path("a")
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(CorruptFileError, match=path.name):
+        read(kept, "a")
+    store(tmp_path, what="cache").save("a", {}, {})
+    with pytest.raises(CorruptFileError, match="its format is 'nnslicer_tf cache 1'"):
+        read(kept, "a")
+
+
+@pytest.mark.parametrize("text", ["{", "[1, 2]"])
+def test_a_damaged_identity_is_refused(tmp_path, text):
+    store(tmp_path)
+    (tmp_path / "identity.json").write_text(text)
+    with pytest.raises(CorruptFileError, match=r"identity\.json' is damaged"):
+        store(tmp_path)
+
+
+def test_a_file_in_the_way_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidArgumentError, match="file"):
+        store(tmp_path / "file")
