@@ -36,7 +36,17 @@ _MODULES = {
 }
 _SUBPACKAGES = (
     *("baselines", "datasets", "deepbase", "deepxplore", "detection", "dflare", "exactline"),
-    *("instrument", "protection", "pruning", "report", "semantic", "slicing", "zoo"),
+    *(
+        "engine",
+        "experiments",
+        "instrument",
+        "protection",
+        "pruning",
+        "report",
+        "semantic",
+        "slicing",
+        "zoo",
+    ),
 )
 
 __all__ = [name for names in _MODULES.values() for name in names]

@@ -14,7 +14,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.protection.hide import hide
 from nnslicer_tf.pruning.class_scores import check_classes
-from nnslicer_tf.pruning.experiments import subset_figures
+from nnslicer_tf.pruning.subsets import subset_figures
 from nnslicer_tf.pruning.training import fine_tune
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class AttackReport(ShownAsTable):
     Attributes:
         targets: The target classes.
         budgets: The number of samples of each attack.
-        figures: For each attack, the accuracies of `pruning.experiments.subset_figures`:
+        figures: For each attack, the accuracies of `pruning.subsets.subset_figures`:
             on "targets", "others", "all", and "among_targets".
     """
 

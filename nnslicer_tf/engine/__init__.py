@@ -1,0 +1,5 @@
+"""Where long work runs, and where its finished parts are kept."""
+
+from nnslicer_tf.engine.rows import RowStore
+
+__all__ = ["RowStore"]
