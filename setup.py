@@ -7,5 +7,8 @@ from setuptools import find_packages, setup
 setup(
     packages=[*find_packages(include=["nnslicer_tf", "nnslicer_tf.*"]), "nnslicer_tf.data"],
     package_dir={"nnslicer_tf.data": "data"},
-    package_data={"nnslicer_tf": ["py.typed"], "nnslicer_tf.data": ["**/*"]},
+    package_data={
+        "nnslicer_tf": ["py.typed", "experiments/catalogue.toml"],
+        "nnslicer_tf.data": ["**/*"],
+    },
 )

@@ -29,7 +29,7 @@ from nnslicer_tf.dflare import (
     find_deviations,
 )
 from nnslicer_tf.dflare.classifiers import ModelLike
-from nnslicer_tf.dflare.pairs import NamedPair, load_pair, seed_images
+from nnslicer_tf.experiments.dflare.pairs import NamedPair, load_pair, seed_images
 
 
 def main(

@@ -36,7 +36,8 @@ _MODULES = {
 }
 _SUBPACKAGES = (
     *("baselines", "datasets", "deepbase", "deepxplore", "detection", "dflare", "engine"),
-    *("exactline", "instrument", "protection", "pruning", "report", "semantic", "slicing", "zoo"),
+    *("exactline", "experiments", "instrument", "kinds", "protection", "pruning", "report"),
+    *("semantic", "slicing", "zoo"),
 )
 
 __all__ = [name for names in _MODULES.values() for name in names]

@@ -1,5 +1,6 @@
 from .engines import AdaptiveEngine, Engine, InProcessEngine, Job, ThreadEngine, make_engine
 from .ray_engine import RayEngine
+from .rows import RowStore
 from .store import Store
 
 __all__ = [
@@ -8,6 +9,7 @@ __all__ = [
     "InProcessEngine",
     "Job",
     "RayEngine",
+    "RowStore",
     "Store",
     "ThreadEngine",
     "make_engine",

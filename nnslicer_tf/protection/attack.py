@@ -14,8 +14,8 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.protection.hide import hide
 from nnslicer_tf.pruning.class_scores import check_classes
-from nnslicer_tf.pruning.experiments import subset_figures
 from nnslicer_tf.pruning.fine_tuning import fine_tune
+from nnslicer_tf.pruning.subsets import subset_figures
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,14 +29,15 @@ TRAINED = ("all", "hidden", "known")
 
 @dataclass(frozen=True)
 class Attacker:
-    """An attacker, who knows all of a model but its hidden weights, and trains it.
+    """Someone who knows a model but for its hidden weights, and trains it.
 
     Attributes:
         epochs: Passes over the samples.
         learning_rate: Adam's.
         batch_size: Samples in a step.
-        trains: "all": all weights. "hidden": the hidden weights alone. "known": all but the
-            hidden weights, which are zero. The paper does not say which.
+        trains: "all": all weights. "hidden": the hidden weights alone, all that is known stays
+            as it is. "known": all but the hidden weights, whose synapses are left out. The paper
+            does not say which it has.
         progress: Show progress bars.
 
     Raises:
@@ -93,12 +94,12 @@ class Attacker:
 
 @dataclass(frozen=True)
 class AttackReport(ShownAsTable):
-    """The accuracies that attackers with different budgets reach.
+    """What attackers with different budgets reach.
 
     Attributes:
         targets: The target classes.
         budgets: The number of samples of each attack.
-        figures: For each attack, the accuracies of `pruning.experiments.subset_figures`:
+        figures: For each attack, the accuracies of `pruning.subsets.subset_figures`:
             on "targets", "others", "all", and "among_targets".
     """
 
@@ -142,16 +143,16 @@ def steal(
     attacker: Attacker | None = None,
     rng: int | np.random.Generator = 0,
 ) -> keras.Model:
-    """Return the model that an attacker trains from a protected one.
+    """Return what an attacker makes of a protected model.
 
-    The attack starts from the hidden weights drawn anew. With one seed, the samples of a larger
-    budget include those of the smaller ones.
+    The attack starts from the hidden weights drawn anew; of one seed, a larger budget has the
+    samples of the smaller ones and more.
 
     Args:
         model: The model, with logits as output; it is not changed.
         hidden: Kernel name → bool array, the hidden synapses, as of `select`.
-        train: The samples that attackers draw from.
-        budget: Number of samples of this attacker, drawn at random.
+        train: The samples that attackers may have.
+        budget: How many of them this one has, drawn at random.
         attacker: How to train; `Attacker()` by default.
         rng: Draws hidden weights, samples and their order.
 
@@ -172,12 +173,12 @@ def simulate_attacks(
     attacker: Attacker | None = None,
     rng: int | np.random.Generator = 0,
 ) -> AttackReport:
-    """Return how much accuracy attackers with different budgets recover.
+    """Return how much of a protected model attackers get back.
 
     Args:
         model: The model, with logits as output.
         hidden: Kernel name → bool array, the hidden synapses, as of `select`.
-        train: The samples that attackers draw from.
+        train: The samples that attackers may have.
         test: The samples to measure on.
         targets: The classes that were to be protected.
         budgets: How many samples each attacker has, at most as many as `train` has.
@@ -227,10 +228,10 @@ def _steal(
 def _hold(
     im: InstrumentedModel, hidden: Mapping[str, np.ndarray], trains: str
 ) -> list[tuple[Any, Any]]:
-    """Constrain weights that are not trained to their values, unused hidden ones to zero.
+    """Constrain what is not trained to its value, hidden synapses that are left out to zero.
 
     Returns:
-        The constrained variables with their former constraints.
+        The constrained variables, and what their constraints were.
     """
     masks = {id(im.kernels[name].variable()): mask for name, mask in hidden.items()}
     held = []
@@ -246,7 +247,7 @@ def _hold(
 
 
 class _Held:
-    """A constraint that restores all but the free weights after each step."""
+    """A constraint that puts weights back after each step, but those that are free."""
 
     def __init__(self, free: np.ndarray, values: np.ndarray) -> None:
         self._free = free

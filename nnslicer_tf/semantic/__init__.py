@@ -7,7 +7,7 @@
 
 `SemanticSlicer` tries many thresholds at the price of one; `METRICS` are the contribution
 metrics; `deeparc` is the layer-level baseline; `compress` iterates one of `COMPRESSORS`;
-`semantic.experiments` measures what the paper does.
+`experiments.neusemslice` measures what the paper does.
 """
 
 from nnslicer_tf.semantic.comparison import Comparison, area_under, compare, paired

@@ -1,0 +1,119 @@
+"""Rows of a table that are kept on disk as they are found, so that a run can resume."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnslicer_tf._files import atomic_path
+from nnslicer_tf.errors import CorruptFileError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["RowStore"]
+
+Row = Mapping[str, Any]
+
+_SECONDS = 5.0  # between two writes of rows that come one by one
+
+
+class RowStore:
+    """A table in a CSV file; the values in its key columns name a row, or a group of rows.
+
+    Every addition writes the whole file, atomically: meant for thousands of rows, not millions.
+
+    Args:
+        path: The CSV file; it need not exist.
+        keys: The columns that name rows.
+
+    Raises:
+        CorruptFileError: if the file exists but holds no table with these columns.
+    """
+
+    def __init__(self, path: str | os.PathLike, keys: Iterable[str]) -> None:
+        self._path = Path(path)
+        self._keys = tuple(keys)
+        self._groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        if self._path.exists():
+            for row in self._read():
+                self._groups.setdefault(self._key(row), []).append(row)
+
+    def __contains__(self, name: Row) -> bool:
+        """Whether there are rows with the key values of `name`."""
+        return self._key(name) in self._groups
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Keep rows, also on disk; they replace earlier rows with the same key values."""
+        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for row in rows:
+            groups.setdefault(self._key(row), []).append(dict(row))
+        self._groups.update(groups)
+        self._write()
+
+    def extend(self, rows: Iterable[Row]) -> None:
+        """Keep rows that are found one by one, each with key values of its own.
+
+        The file is written every few seconds, at the end, and when `rows` fails.
+        """
+        written = time.monotonic()
+        try:
+            for row in rows:
+                self._groups[self._key(row)] = [dict(row)]
+                if time.monotonic() - written > _SECONDS:
+                    self._write()
+                    written = time.monotonic()
+        finally:
+            self._write()
+
+    def complete(self, name: Row, make: Callable[[], Iterable[Row]]) -> "pd.DataFrame":
+        """Return the rows with the key values of `name`; make and keep them if there are none.
+
+        Args:
+            name: A value for each key column.
+            make: Returns the rows; the key columns are added to them.
+        """
+        if name not in self:
+            self.add([{**name, **row} for row in make()])
+        return self.to_frame([name])
+
+    def to_frame(self, names: Iterable[Row]) -> "pd.DataFrame":
+        """Return the rows with the key values of `names`; the file may hold more.
+
+        Raises:
+            KeyError: if there are none for one of the names.
+        """
+        import pandas as pd
+
+        return pd.DataFrame([row for name in names for row in self._groups[self._key(name)]])
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups.values()))
+
+    def __repr__(self) -> str:
+        return f"RowStore({len(self)} rows in '{self._path}')"
+
+    def _write(self) -> None:
+        import pandas as pd
+
+        every = [row for group in self._groups.values() for row in group]
+        if every:
+            with atomic_path(self._path) as temporary:
+                pd.DataFrame(every).to_csv(temporary, index=False)
+
+    def _read(self) -> list[dict[str, Any]]:
+        import pandas as pd
+
+        try:
+            table = pd.read_csv(self._path, dtype=dict.fromkeys(self._keys, str))
+            if not set(self._keys) <= set(table.columns):
+                raise ValueError(f"it has no columns {', '.join(self._keys)}")
+        except (ValueError, OSError) as error:
+            raise CorruptFileError(
+                f"'{self._path}' does not hold the rows of an unfinished run: {error}. Remove it."
+            ) from error
+        return table.to_dict("records")
+
+    def _key(self, row: Row) -> tuple[str, ...]:
+        return tuple(str(row[name]) for name in self._keys)

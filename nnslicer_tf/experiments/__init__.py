@@ -1,0 +1,20 @@
+"""Experiments of the papers: functions from settings to tables and figures, a folder a paper.
+
+    from nnslicer_tf.experiments.nnslicer.pruning import curves
+    from nnslicer_tf.experiments.nnslicer.settings import CurveSettings
+
+    result = curves(CurveSettings(model="digits_cnn", dataset="digits", samples=10))
+    result.table("figure3")  # a DataFrame
+    result.write("results")  # CSV, Markdown and PNG files
+
+Settings are dataclasses (`settings`), results are tables and figures (`result`); the scripts in
+`apps/` are command lines of the two (`application`). `catalogue.toml` says which command makes
+which table of a paper, `report` puts all of them on one page. Nothing in the library imports
+this package.
+"""
+
+from nnslicer_tf._lazy import lazy_exports
+
+__all__ = ["deepbase", "deepxplore", "dflare", "exactline", "neusemslice", "nnslicer", "zoo"]
+
+__getattr__, __dir__ = lazy_exports(__name__, {}, tuple(__all__))

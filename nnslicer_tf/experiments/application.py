@@ -1,0 +1,113 @@
+"""Command lines of experiments: options from a settings dataclass, then run and write.
+
+    app = application(__doc__)
+    add_experiment(app, "curves", CurveSettings, "nnslicer_tf.experiments.nnslicer.pruning:curves")
+    main(app)
+
+Experiments are named, not imported, so that `--help` does not load TensorFlow.
+"""
+
+import dataclasses
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, get_origin
+
+import typer
+
+from nnslicer_tf._files import check_writable
+from nnslicer_tf.errors import NNSlicerError
+from nnslicer_tf.experiments.result import ExperimentResult
+from nnslicer_tf.experiments.settings import Settings
+
+__all__ = ["add_experiment", "application", "main"]
+
+_LONGEST = 40
+
+Results = Annotated[Path | None, typer.Option(help="Folder of tables and figures.")]
+Quick = Annotated[bool, typer.Option(help="Few samples; a trial.")]
+
+
+def application(text: str | None) -> typer.Typer:
+    """Return an application without commands; `text` is its help."""
+    return typer.Typer(
+        add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=text
+    )
+
+
+def add_experiment(
+    app: typer.Typer,
+    name: str,
+    settings: type[Settings],
+    run: str,
+    text: str = "",
+    finish: str = "",
+) -> None:
+    """Add a command that runs an experiment and writes its results.
+
+    Its options are the annotated fields of the settings, `--results` and `--quick`.
+
+    Args:
+        app: An application.
+        name: The command's name. An application with a single command does not ask for it.
+        settings: A dataclass with Typer's annotations.
+        run: "module:function", from settings to `ExperimentResult`.
+        text: The command's help; by default the settings' docstring.
+        finish: "module:function" that gets the folder of the results when they are written.
+    """
+
+    def command(results: Path | None, quick: bool, **given: Any) -> None:
+        chosen = settings(**given)
+        chosen = chosen.quick() if quick else chosen
+        folder = results or (chosen.trial_folder if quick else chosen.results_folder)
+        check_writable(folder / "trial")
+        show(_load(run)(chosen), folder)
+        if finish:
+            _load(finish)(folder)
+
+    parameters = [
+        *(_parameter(f.name, f.type, f.default) for f in _options(settings)),
+        _parameter("results", Results, None),
+        _parameter("quick", Quick, False),
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    command.__doc__ = text or settings.__doc__
+    app.command(name)(command)
+
+
+def show(result: ExperimentResult, folder: Path) -> None:
+    """Write results, print the short tables, and say where everything is."""
+    files = result.write(folder)
+    for table in result.tables:
+        if table.title and len(table.frame) <= _LONGEST:
+            print(table, end="\n\n")
+    print(f"written to {folder}: {', '.join(path.name for path in files)}", flush=True)
+
+
+def main(app: Callable[[], object]) -> None:
+    """Run an application; bad input ends with one line on standard error and exit code 2."""
+    os.environ["MPLBACKEND"] = "Agg"
+    try:
+        app()
+    except (NNSlicerError, FileNotFoundError) as error:
+        print(f"{Path(sys.argv[0]).stem}: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _load(name: str) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def _options(settings: type[Settings]) -> list[dataclasses.Field]:
+    return [f for f in dataclasses.fields(settings) if get_origin(f.type) is Annotated]
+
+
+def _parameter(name: str, annotation: object, default: object) -> inspect.Parameter:
+    default = inspect.Parameter.empty if default is dataclasses.MISSING else default
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)

@@ -1,0 +1,171 @@
+"""The catalogue of the papers' tables and figures, and how much of each was measured."""
+
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.report.results import ResultTable
+
+__all__ = ["Catalogue", "Entry", "Extent", "load_catalogue"]
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of a paper's extent was measured.
+
+    Attributes:
+        count: What is counted, a key of `COUNTS`.
+        of: How many the paper has.
+        unit: Of what.
+        column: The column that is read.
+        but: A value of the column that does not count.
+        head: What stands above the tables and is read.
+        pattern: Its group is the number.
+    """
+
+    count: str
+    of: int
+    unit: str
+    column: str = ""
+    but: str = ""
+    head: str = ""
+    pattern: str = r"([\d,]+)"
+
+    def measured(self, tables: Sequence[ResultTable]) -> int:
+        """Return how many there are in some tables."""
+        return COUNTS[self.count](self, tables)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A table or a figure.
+
+    Attributes:
+        id: `paper/name`.
+        title: What it shows.
+        command: The command that makes it, without `python`; empty where nothing does.
+        minutes: Expected on two cores.
+        needs: Data sets, and what else must be given.
+        tables: Patterns of our result tables; files of single runs are left out.
+        figures: Patterns of our pictures.
+        more: Patterns of further files, which are linked.
+        paper: The papers' tables.
+        extents: How much of the paper's extent was measured.
+        without: Why there is no command.
+        view: Columns that become the rows, the columns and the values of a short form, which
+            stands above tables that have them.
+        trial: What is added to the command for a trial; `{folder}` is where it may write.
+    """
+
+    id: str
+    title: str
+    command: str = ""
+    minutes: int = 0
+    needs: str = ""
+    tables: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+    paper: tuple[str, ...] = ()
+    extents: tuple[Extent, ...] = ()
+    without: str = ""
+    view: tuple[str, ...] = ()
+    trial: str = "--quick --results {folder}"
+
+    @property
+    def part(self) -> str:
+        """The key of `Catalogue.papers`."""
+        return self.id.partition("/")[0]
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Every table and figure.
+
+    Attributes:
+        papers: Part of an id → what it is about, in the report's order.
+        entries: The tables and figures, in the papers' order.
+    """
+
+    papers: dict[str, str]
+    entries: tuple[Entry, ...]
+
+    def __getitem__(self, name: str) -> Entry:
+        """Return the entry of an id.
+
+        Raises:
+            InvalidArgumentError: for an unknown id.
+        """
+        entries = {entry.id: entry for entry in self.entries}
+        if name not in entries:
+            raise InvalidArgumentError(f"There is no '{name}'. Choose one of: {', '.join(entries)}")
+        return entries[name]
+
+
+@cache
+def load_catalogue() -> Catalogue:
+    """Return the catalogue, read from `catalogue.toml`."""
+    text = Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8")
+    data = tomllib.loads(text)
+    return Catalogue(data["papers"], tuple(map(_entry, data["entries"])))
+
+
+def _entry(fields: dict) -> Entry:
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+    extents = tuple(Extent(**extent) for extent in fields.pop("extents", ()))
+    return Entry(**fields, extents=extents)
+
+
+def _distinct(extent: Extent, tables: Sequence[ResultTable]) -> int:
+    columns = [t.frame[extent.column] for t in tables if extent.column in t.frame]
+    return len({value for column in columns for value in column.dropna()} - {extent.but})
+
+
+def _largest(extent: Extent, tables: Sequence[ResultTable]) -> int:
+    columns = [t.frame[extent.column] for t in tables if extent.column in t.frame]
+    return max((int(column.max()) for column in columns), default=0)
+
+
+def _seeds(extent: Extent, tables: Sequence[ResultTable]) -> int:
+    """Count the seeds `0 … n` that stand above the tables."""
+    found = [re.search(r"0 … (\d+)", table.head.get("seeds", "")) for table in tables]
+    return max((int(match[1]) + 1 for match in found if match), default=0)
+
+
+def _sets_at_ratios(extent: Extent, tables: Sequence[ResultTable]) -> int:
+    """Count sets of target classes at each prune ratio.
+
+    Of tables that share a ratio the one with most sets counts: it has the others' sets too.
+    """
+    of_sets = Extent("stated", extent.of, extent.unit, head="sets")
+    most: dict[float, int] = {}
+    for table in tables:
+        for ratio in table.frame.get("ratio", ()):
+            most[ratio] = max(most.get(ratio, 0), of_sets.measured([table]))
+    return sum(most.values())
+
+
+def _settings(extent: Extent, tables: Sequence[ResultTable]) -> int:
+    """Count the models and data sets that the files are named after."""
+    stems = [table.path.stem.removesuffix("-tests") for table in tables]
+    return len({tuple(stem.split("-")[-2:]) for stem in stems})
+
+
+def _stated(extent: Extent, tables: Sequence[ResultTable]) -> int:
+    """Take the number that stands above the tables."""
+    found = [re.search(extent.pattern, table.head.get(extent.head, "")) for table in tables]
+    return max((int(match[1].replace(",", "")) for match in found if match), default=0)
+
+
+COUNTS: dict[str, Callable[[Extent, Sequence[ResultTable]], int]] = {
+    "distinct": _distinct,
+    "largest": _largest,
+    "seeds": _seeds,
+    "sets at ratios": _sets_at_ratios,
+    "settings": _settings,
+    "stated": _stated,
+}
+"""Name → how it is counted: distinct values of a column, its largest value, …"""

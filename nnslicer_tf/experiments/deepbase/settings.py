@@ -1,0 +1,48 @@
+"""Settings of the experiments with DeepBase."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from typer import Option
+
+from nnslicer_tf.experiments.settings import Settings
+
+__all__ = ["ExplorationSettings", "PruningSettings", "UnitSettings"]
+
+Records = Annotated[int, Option(help="Training images.", min=100)]
+Seed = Annotated[int, Option(help="Random seed.", min=0)]
+
+
+@dataclass(frozen=True)
+class UnitSettings(Settings):
+    """Find the channels that follow brightness, hues, edge directions and classes."""
+
+    trial: ClassVar = {"records": 300}
+
+    kept = "deepbase"
+    records: Records = 2000
+    error: Annotated[float, Option(help="Asked error of a score.")] = 0.05
+
+
+@dataclass(frozen=True)
+class PruningSettings(Settings):
+    """Remove channels without affinity to three classes; tell these three apart."""
+
+    trial: ClassVar = {"records": 300, "least": (0.1, 0.2)}
+
+    kept = "deepbase"
+    records: Records = 2000
+    seed: Seed = 0
+    least: tuple[float, ...] = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)  # affinity that is kept
+
+
+@dataclass(frozen=True)
+class ExplorationSettings(Settings):
+    """Start DeepXplore from the images on which a hypothesis that no unit follows is strong."""
+
+    trial: ClassVar = {"seeds": 30, "records": 500}
+
+    kept = "deepbase"
+    seeds: Annotated[int, Option(help="Seeds of each kind.", min=10)] = 100
+    seed: Seed = 0
+    records: int = 2000  # inspected

@@ -1,0 +1,116 @@
+"""Channels of a CIFAR-10 network: what they follow, and removal of those that follow no target."""
+
+import keras
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nnslicer_tf import datasets, deepbase, zoo
+from nnslicer_tf.experiments.deepbase.settings import PruningSettings, UnitSettings
+from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.pruning import remove_units
+
+__all__ = ["prune", "units"]
+
+CLASSES = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+TARGETS = ("cat", "dog", "horse")
+
+_HUES = {"red": 0, "yellow": 60, "green": 120, "cyan": 180, "blue": 240, "magenta": 300}
+
+
+def units(s: UnitSettings) -> ExperimentResult:
+    """Find the channels that follow brightness, hues, edge directions and classes."""
+    data = datasets.load("cifar10", f"train[:{s.records}]")
+    hypotheses = {
+        "brightness": deepbase.brightness,
+        **{f"hue {name}": deepbase.hue(degrees) for name, degrees in _HUES.items()},
+        **{f"edge {angle}°": deepbase.edge_direction(angle) for angle in (0, 45, 90, 135)},
+    }
+    im = InstrumentedModel(zoo.load("resnet10", "cifar10"))
+    options = {"error": s.error, "block_size": 64}
+    spread = deepbase.inspect(im, data.x, hypotheses, units="st*_relu", **options)
+    classes = deepbase.classes(data.y, CLASSES)
+    whole = deepbase.inspect(im, data.x, classes, units=["st*_relu", "average"], **options)
+    frame = pd.concat([spread, whole], ignore_index=True)
+    head = {
+        "network": "resnet10 of the zoo, channels after each ReLU",
+        "records": f"CIFAR-10 train[:{s.records}]; asked error {s.error} with 95 % confidence",
+        "pairs": f"{len(frame)}, on average from {frame['records'].mean():.0f} records",
+    }
+    best = deepbase.best_units(frame, 3).drop(columns=["model", "measure"])
+    title = "The three channels nearest to each hypothesis"
+    return ExperimentResult(
+        [ExperimentTable("units", best, title, head)],
+        [ExperimentFigure("units", _plot(frame), dpi=100)],
+    )
+
+
+def prune(s: PruningSettings) -> ExperimentResult:
+    """Remove channels without affinity to three classes; tell these three apart."""
+    data, test = datasets.load("cifar10", f"train[:{s.records}]"), datasets.load("cifar10", "test")
+    labels = [CLASSES.index(name) for name in TARGETS]
+    kept = np.isin(test.y, labels)
+    x, y = test.x[kept], np.searchsorted(labels, test.y[kept])
+    im = InstrumentedModel(zoo.load("resnet10", "cifar10"))
+    frame = deepbase.inspect(im, data.x, deepbase.classes(data.y, CLASSES), units="stage*_1_conv")
+    rng = np.random.default_rng(s.seed)
+    rows = [{"at least": 0.0, "removed": "none", **_three_way(im.model, x, y, labels)}]
+    for at_least in s.least:
+        masks = deepbase.keep_masks(frame, im, TARGETS, at_least)
+        choices = {
+            "without affinity": masks,
+            "drawn by chance": {name: rng.permutation(mask) for name, mask in masks.items()},
+            "with most affinity": _reversed(frame, masks),
+        }
+        removed = sum(int((~mask).sum()) for mask in masks.values())
+        for how, chosen in choices.items():
+            row = {"at least": at_least, "removed": how, "channels removed": removed}
+            rows.append(row | _three_way(remove_units(im.model, chosen), x, y, labels))
+            print(rows[-1], flush=True)
+    columns = ["at least", "removed", "channels removed", "parameters", "accuracy"]
+    head = {
+        "network": f"resnet10 of the zoo, {sum(m.size for m in masks.values())} inner channels",
+        "affinity": f"|correlation| with one of {', '.join(TARGETS)}, on {len(data)} images",
+        "accuracy": f"among these three, on {len(x)} test images; nothing is trained afterwards",
+        "seed": s.seed,
+    }
+    title = "Removing channels by their affinity to three classes"
+    return ExperimentResult([ExperimentTable("prune", pd.DataFrame(rows)[columns], title, head)])
+
+
+def _three_way(
+    model: keras.Model, x: np.ndarray, y: np.ndarray, labels: list[int]
+) -> dict[str, float]:
+    logits = model.predict(x, verbose=0)[:, labels]
+    accuracy = float((logits.argmax(axis=1) == y).mean())
+    return {"parameters": model.count_params(), "accuracy": accuracy}
+
+
+def _reversed(frame: pd.DataFrame, masks: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return masks that remove as many channels, those of most affinity."""
+    rows = frame[frame["hypothesis"].isin(TARGETS)]
+    found = {}
+    for name, mask in masks.items():
+        largest = rows[rows["group"] == name]["score"].abs().fillna(0)
+        largest = largest.groupby(rows["unit"]).max().to_numpy(float)
+        found[name] = np.ones(len(mask), bool)
+        found[name][np.argsort(-largest)[: int((~mask).sum())]] = False
+    return found
+
+
+def _plot(frame: pd.DataFrame) -> Figure:
+    """Draw the largest |correlation| of each layer's channels with each hypothesis."""
+    largest = frame.assign(score=frame["score"].abs()).pivot_table(
+        index="hypothesis", columns="group", values="score", aggfunc="max", sort=False
+    )
+    figure = Figure(figsize=(8, 7), layout="constrained")
+    axis = figure.subplots()
+    image = axis.imshow(largest, vmin=0, vmax=1, cmap="viridis")
+    axis.set_xticks(range(largest.shape[1]), largest.columns, rotation=60, ha="right")
+    axis.set_yticks(range(len(largest)), largest.index)
+    figure.colorbar(image, label="largest |correlation| of a channel")
+    return figure

@@ -1,0 +1,222 @@
+"""Inputs on which digit classifiers disagree: what is found, what it covers, what it teaches.
+
+Three networks of MNIST: LeNet-1 and LeNet-4 with the weights that DeepXplore's authors published
+(`lenet1_weights.h5`, `lenet4_weights.h5` in a folder) and the zoo's LeNet-5. From the same test
+images, without their labels, differences are sought under every constraint; then it is measured
+what they cover beside as many test images, seeds and random images, and what retraining on one
+half of them does on the other half. What was found is kept in the working folder.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import keras
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nnslicer_tf import datasets, deepxplore, zoo
+from nnslicer_tf.datasets import Dataset
+from nnslicer_tf.deepxplore import CONSTRAINTS, Differences, NeuronCoverage, NeuronRanges
+from nnslicer_tf.experiments.deepxplore.settings import DifferenceSettings
+from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.instrument import InstrumentedModel
+
+__all__ = ["SEARCHES", "explore"]
+
+SEARCHES = {
+    "light": ("light", 0.1, 0.25),
+    "occlusion": ("occlusion", 0.1, 0.25),
+    "blackout": ("blackout", 0.1, 0.25),
+    "light, λ2 = 0": ("light", 0.0, 0.25),
+    "light, λ2 = 1": ("light", 1.0, 0.25),
+}
+"""Name → constraint, λ2, and threshold of the coverage that is pursued."""
+
+_THRESHOLDS = (0.0, 0.25, 0.5, 0.75)
+_SECTIONS = 100
+
+Found = dict[str, Differences]
+
+
+def explore(s: DifferenceSettings) -> ExperimentResult:
+    """Find differences, and measure what they cover and what retraining on them does."""
+    ims = [InstrumentedModel(model) for model in _networks(s.models)]
+    images = datasets.load("mnist", f"test[:{s.seeds}]")
+    others = datasets.load("mnist", f"test[{s.seeds}:]")
+    training = datasets.load("mnist", f"train[:{s.train}]")
+    found = {name: _search(name, ims, images.x, s) for name in SEARCHES}
+    accuracy = ", ".join(f"{im.model.name} {zoo.accuracy(im.model, others):.4f}" for im in ims)
+    head = {
+        "seeds": f"MNIST test[:{s.seeds}], without labels",
+        "random seed": s.seed,
+        "accuracy on the other test images": accuracy,
+    }
+    differences = pd.DataFrame([_figures(name, f, images.y) for name, f in found.items()])
+    ranges = [NeuronRanges.from_data(im, training.x) for im in ims]
+    coverage = pd.concat(
+        _coverage(name, f, images, others.x, ranges, s.seed) for name, f in found.items()
+    )
+    ranged = {**head, "ranges": f"of train[:{s.train}], k-multisection with k = {_SECTIONS}"}
+    retraining = pd.DataFrame(_retraining(ims, found, images, others, training, s.seed))
+    how = f"5 epochs of Adam, 0.0001, on train[:{s.train}] and the found inputs"
+    title = "Retraining on one half of the found inputs, measured on the other"
+    return ExperimentResult(
+        [
+            ExperimentTable("differences", differences, "Differences found", head),
+            ExperimentTable("coverage", coverage, "What the found inputs cover", ranged),
+            ExperimentTable("retraining", retraining, title, {**ranged, "retraining": how}),
+        ],
+        [
+            *(
+                ExperimentFigure(
+                    f"differences_{name}", found[name].plot(images.x, most=10), 100, tight=True
+                )
+                for name in CONSTRAINTS
+            ),
+            ExperimentFigure("coverage", _plot_coverage(coverage), 100),
+        ],
+    )
+
+
+def _networks(folder: Path) -> list[keras.Model]:
+    published = [
+        deepxplore.published_lenet(name, folder / f"{name}_weights.h5")
+        for name in ("lenet1", "lenet4")
+    ]
+    return [*published, zoo.load("lenet5", "mnist")]
+
+
+def _search(
+    name: str, ims: list[InstrumentedModel], images: np.ndarray, s: DifferenceSettings
+) -> Differences:
+    """Search, or read what was found when this was done before."""
+    path = s.work / f"{name}-{len(images)}-{s.seed}.npz".replace(" ", "")
+    if path.exists():
+        return Differences.load(path)
+    constraint, lambda2, threshold = SEARCHES[name]
+    coverage = [NeuronCoverage(im, threshold) for im in ims]
+    deepxplore.generate(ims, images[:2], constraint, max_iterations=1, progress=False)  # compile
+    found = deepxplore.generate(
+        ims, images, constraint, lambda2=lambda2, coverage=coverage, rng=s.seed
+    )
+    found.save(path)
+    return found
+
+
+def _figures(name: str, found: Differences, labels: np.ndarray) -> dict[str, object]:
+    made = found.generated
+    truth, majority = labels[found.seed_index][made], found.majority()[made]
+    return {
+        "search": name,
+        "seeds": found.tried,
+        "seeds on which they disagree": int((~made).sum()),
+        "found": int(made.sum()),
+        "found, share": found.success_rate,
+        "mean steps": found.iterations[made].mean(),
+        "seconds a difference": found.seconds / max(int(made.sum()), 1),
+        "seed's class is right, share": (found.labels[made] == truth).mean(),
+        "majority is right, share": (majority == truth).mean(),
+        "all three differ, share": (majority == -1).mean(),
+    }
+
+
+def _coverage(
+    name: str,
+    found: Differences,
+    images: Dataset,
+    others: np.ndarray,
+    ranges: list[NeuronRanges],
+    seed: int,
+) -> pd.DataFrame:
+    """Compare what found inputs cover with as many others."""
+    rng = np.random.default_rng(seed)
+    made = found.inputs[found.generated]
+    count = len(made)
+    sets = {
+        "found": made,
+        "their seeds": images.x[found.seed_index[found.generated]],
+        "test images": others[rng.choice(len(others), count, replace=False)],
+        "random images": rng.uniform(size=made.shape).astype(np.float32),
+    }
+    rows = []
+    for inputs, x in sets.items():
+        for of_model in ranges:
+            im = of_model.neurons.im
+            row = {"search": name, "inputs": inputs, "count": count, "model": im.model.name}
+            for criterion, coverage in _criteria(im, of_model).items():
+                coverage.update(x)
+                row[criterion] = coverage.total()
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _criteria(im: InstrumentedModel, ranges: NeuronRanges) -> dict[str, deepxplore.Coverage]:
+    return {
+        **{f"neurons > {t:g}": NeuronCoverage(im, t) for t in _THRESHOLDS},
+        "k-multisection": deepxplore.KMultisectionCoverage(ranges, _SECTIONS),
+        "boundary": deepxplore.BoundaryCoverage(ranges),
+        "strong activation": deepxplore.StrongActivationCoverage(ranges),
+        "top 2": deepxplore.TopKCoverage(im, 2),
+    }
+
+
+def _retraining(
+    ims: list[InstrumentedModel],
+    found: Found,
+    images: Dataset,
+    others: Dataset,
+    training: Dataset,
+    seed: int,
+) -> Iterator[dict[str, object]]:
+    """Yield accuracies of models retrained on found inputs of even seeds, on those of odd ones."""
+    for im in ims:
+        model = im.model
+        control = deepxplore.retrain(model, training.x, training.y, rng=seed)
+        for name in CONSTRAINTS:
+            one, even = found[name], found[name].seed_index % 2 == 0
+            held_out = ~even & one.generated
+            test_x, test_y = one.inputs[held_out], images.y[one.seed_index[held_out]]
+            rows = [("none", model, 0), ("no found inputs", control, 0)]
+            # Labelled in two ways without anybody's help.
+            for how, y in (
+                ("labelled by the majority", one.majority()),
+                ("labelled as their seed", one.labels),
+            ):
+                added = even & (y >= 0) & one.generated
+                x = np.concatenate([training.x, one.inputs[added]])
+                labels = np.concatenate([training.y, y[added]])
+                better = deepxplore.retrain(model, x, labels, rng=seed)
+                rows.append((how, better, int(added.sum())))
+            for how, better, count in rows:
+                yield {
+                    "model": model.name,
+                    "search": name,
+                    "training": how,
+                    "added": count,
+                    "held-out found inputs": len(test_x),
+                    "accuracy on them": _accuracy(better, test_x, test_y),
+                    "accuracy on other test images": zoo.accuracy(better, others),
+                }
+
+
+def _accuracy(model: keras.Model, x: np.ndarray, y: np.ndarray) -> float:
+    return float((np.argmax(model.predict(x, verbose=0), axis=1) == y).mean())
+
+
+def _plot_coverage(table: pd.DataFrame) -> Figure:
+    """Draw the coverage of LeNet-5 by the inputs of every constraint, and of as many others."""
+    columns = [column for column in table.columns[4:] if column != "neurons > 0"]
+    shown = table[(table["model"] == "lenet5") & table["search"].isin(CONSTRAINTS)]
+    figure = Figure(figsize=(12, 3.8), layout="constrained")
+    axes = figure.subplots(1, 3, sharey=True)
+    for axis, (name, group) in zip(axes, shown.groupby("search", sort=False), strict=True):
+        width = 0.8 / len(group)
+        for i, (_, row) in enumerate(group.iterrows()):
+            places = np.arange(len(columns)) + i * width
+            axis.bar(places, [row[column] for column in columns], width, label=row["inputs"])
+        axis.set_xticks(np.arange(len(columns)) + 0.3, columns, rotation=40, ha="right")
+        axis.set_title(f"{name}: {group['count'].iloc[0]} inputs of each kind")
+    axes[0].set_ylabel("covered share, LeNet-5")
+    axes[0].legend(fontsize=8)
+    return figure

@@ -1,0 +1,26 @@
+"""Settings of DeepXplore's experiments."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from typer import Option
+
+from nnslicer_tf.experiments.settings import Settings
+
+__all__ = ["DifferenceSettings"]
+
+
+@dataclass(frozen=True)
+class DifferenceSettings(Settings):
+    """Search, measure coverage, retrain, and write the tables and pictures."""
+
+    trial: ClassVar = {"seeds": 100, "train": 2000}
+
+    kept = "deepxplore"
+
+    models: Annotated[Path, Option(help="Folder of the published weights.")]
+    seeds: Annotated[int, Option(help="Test images to start from.", min=10)] = 1000
+    train: Annotated[int, Option(help="Training images for ranges, retraining.")] = 10_000
+    seed: Annotated[int, Option(help="Random seed.", min=0)] = 0
+    work: Annotated[Path, Option(help="Folder of what was found.")] = Path("runs/deepxplore")

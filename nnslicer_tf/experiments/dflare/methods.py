@@ -1,0 +1,158 @@
+"""The methods that the paper's experiments compare, and the paper's figures for them.
+
+`DFlare` is this library's default; `Algorithm 1` is the paper to the letter. The rows that
+follow change Algorithm 1 in one thing each, `as programmed` in all that the authors'
+program does otherwise (see `AnyChangeFitness`, `RankOnly`, `PROGRAM_OPERATORS`).
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from nnslicer_tf.dflare import DeviationSet, DFlare, DiffChaser, ImageDomain, Search, verify
+from nnslicer_tf.dflare.domain import Domain
+from nnslicer_tf.dflare.fitness import AnyChangeFitness, DistanceFitness
+from nnslicer_tf.dflare.images import PROGRAM_OPERATORS
+from nnslicer_tf.dflare.selection import RankOnly, Uniform
+from nnslicer_tf.experiments.dflare.pairs import NamedPair
+from nnslicer_tf.experiments.result import paper_frame
+
+__all__ = [
+    "METHODS",
+    "Method",
+    "figures",
+    "means_beside_the_paper",
+    "paper_figures",
+    "paper_repair",
+]
+
+PAPER = {"patience": None, "bisections": 0}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A search with its mutation operators.
+
+    Attributes:
+        search: How to search.
+        domain: The operators.
+        together: How many searches run at once.
+    """
+
+    search: Search
+    domain: Domain = field(default_factory=ImageDomain)
+    together: int = 500
+
+
+METHODS: dict[str, Method] = {
+    "DFlare": Method(DFlare()),
+    "Algorithm 1": Method(DFlare(**PAPER)),
+    "DFlare_D": Method(DFlare(DistanceFitness(), **PAPER)),
+    "DFlare_R": Method(DFlare(selection=Uniform(), **PAPER)),
+    "with patience": Method(DFlare(bisections=0)),
+    "with bisection": Method(DFlare(patience=None)),
+    "accepts any change": Method(DFlare(AnyChangeFitness(), **PAPER)),
+    "ignores the last operator": Method(DFlare(selection=RankOnly(), **PAPER)),
+    "noise wraps around": Method(DFlare(**PAPER), ImageDomain(PROGRAM_OPERATORS)),
+    "as programmed": Method(
+        DFlare(AnyChangeFitness(), RankOnly(), **PAPER), ImageDomain(PROGRAM_OPERATORS)
+    ),
+    "DiffChaser": Method(DiffChaser(), together=4),
+}
+
+SAME_AS = {
+    "lenet1": ("LeNet-1", "Quantization-8-bit"),
+    "resnet20": ("ResNet-20", "Quantization-8-bit"),
+}
+"""The published pairs and their names in the paper's tables."""
+
+LIKE = {
+    "lenet5-dynamic": ("LeNet-5", "Quantization-8-bit"),
+    "lenet5-integer": ("LeNet-5", "Quantization"),
+    "lenet5-pruned": ("LeNet-5", "Prune"),
+}
+"""Pairs of ours of a kind that the paper has too, with other weights."""
+
+COLUMNS = {
+    "DFlare": ("table4_search", "dflare"),
+    "Algorithm 1": ("table4_search", "dflare"),
+    "as programmed": ("table4_search", "dflare"),
+    "DiffChaser": ("table4_search", "diffchaser"),
+    "DFlare_D": ("table6_ablation", "dflare_d"),
+    "DFlare_R": ("table6_ablation", "dflare_r"),
+    **{
+        f"{method}, {when} repair": ("table8_search_after_repair", when)
+        for method in ("DFlare", "Algorithm 1")
+        for when in ("without", "with")
+    },
+}
+"""Where the paper has a method's figures: the table, and the prefix of its columns."""
+
+
+def figures(pair: NamedPair, seeds: np.ndarray, found: DeviationSet, domain: Domain) -> dict:
+    """Return what the tables say about one run, after a replay on freshly loaded models."""
+    held = verify(
+        pair.load_original, pair.load_compressed, seeds, found, pair.preprocess, domain=domain
+    )
+    queries = found.queries[found.found]
+    return {
+        **found.summary(),
+        "queries_90th_percentile": float(np.percentile(queries, 90)) if len(queries) else np.nan,
+        "verified": int(held.sum()),
+    }
+
+
+def means_beside_the_paper(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the means over the random seeds, one row a pair and method, with the paper's.
+
+    Args:
+        runs: Rows with `pair`, `method`, `rng` and figures.
+    """
+    means = runs.drop(columns="rng").groupby(["pair", "method"], sort=False).mean().reset_index()
+    published = [
+        paper_figures(*names) for names in zip(means["pair"], means["method"], strict=True)
+    ]
+    return pd.concat([means, pd.DataFrame(published)], axis=1)
+
+
+def paper_figures(pair: str, method: str) -> dict[str, object]:
+    """Return the published figures for a pair and a method, as far as there are any.
+
+    The keys are `paper_pair`, `paper_success` (a share), `paper_seconds`,
+    `paper_queries`, and for the authors' program `program_seconds`,
+    `program_mean_queries`, `program_median_queries`.
+    """
+    names = SAME_AS.get(pair) or LIKE.get(pair)
+    if names is None or method not in COLUMNS:
+        return {}
+    table, prefix = COLUMNS[method]
+    row = _row(table, names)
+    if row is None:
+        return {}
+    result = {
+        "paper_pair": ("" if pair in SAME_AS else "like ") + " ".join(names),
+        "paper_success": row[f"{prefix}_success"] / 100,
+        "paper_seconds": row[f"{prefix}_seconds"],
+        "paper_queries": row[f"{prefix}_queries"],
+    }
+    program = _row("authors_program", names)
+    if prefix == "dflare" and program is not None:
+        result |= {name: program[name] for name in program.index if name.startswith("program")}
+    return result
+
+
+def paper_repair(pair: str) -> dict[str, object]:
+    """Return Table 7's ratios for a pair, or nothing."""
+    names = SAME_AS.get(pair) or LIKE.get(pair)
+    if names is None:
+        return {}
+    row = _row("table7_repair", names)
+    kinds = ("repair", "inducing", "improvement")
+    return {f"paper_{kind}_ratio": row[f"{kind}_count"] / 100 for kind in kinds}
+
+
+def _row(table: str, names: tuple[str, str]) -> pd.Series | None:
+    rows = paper_frame(f"dflare/{table}")
+    rows = rows[(rows["model"] == names[0]) & (rows["compression"] == names[1])]
+    return rows.iloc[0] if len(rows) else None

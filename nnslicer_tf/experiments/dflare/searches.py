@@ -1,0 +1,132 @@
+"""Searches for deviations, and repair of what they find: Tables 4, 6, 7, 8, and section 5.4.1."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nnslicer_tf._names import check_name
+from nnslicer_tf.dflare import ImageDomain, Repair, RepairedClassifier, cross_validate, repair_data
+from nnslicer_tf.dflare.classifiers import ModelLike
+from nnslicer_tf.dflare.model_pair import ModelPair
+from nnslicer_tf.experiments.dflare.methods import METHODS, paper_repair
+from nnslicer_tf.experiments.dflare.pairs import PUBLISHED, NamedPair
+from nnslicer_tf.experiments.dflare.settings import (
+    AblationSettings,
+    DisseminationSettings,
+    PairSettings,
+    SearchSettings,
+)
+from nnslicer_tf.experiments.dflare.sweep import Sweep
+from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, paper_frame
+from nnslicer_tf.report import plot_queries
+
+__all__ = ["ablation", "dissemination", "repair", "search"]
+
+_COLUMNS = 3
+
+
+def search(s: SearchSettings) -> ExperimentResult:
+    """Search with DFlare and, from fewer seeds, DiffChaser (Table 4, Figure 4)."""
+    sweep, rows, queries = Sweep(s), [], {}
+    runs = [("DFlare", None, None), ("Algorithm 1", None, None)]
+    if s.diffchaser_seeds:
+        runs.append(("DiffChaser", s.diffchaser_seeds, 1))
+    for pair in s.pairs or PUBLISHED:
+        for method, seeds, repeats in runs:
+            found, queries[f"{pair}, {method}"] = sweep.measure(pair, method, seeds, repeats)
+            rows += found
+    figure = ExperimentFigure(f"{s.name}_queries", _plot_queries(queries), dpi=100)
+    return ExperimentResult(sweep.tables(s.name, rows), [figure])
+
+
+def ablation(s: AblationSettings) -> ExperimentResult:
+    """Change one thing at a time in the search (Table 6)."""
+    methods = s.method or [known for known in METHODS if known != "DiffChaser"]
+    for method in methods:
+        check_name("method", method, METHODS)
+    sweep = Sweep(s)
+    rows = [
+        row
+        for pair in s.pairs or PUBLISHED
+        for method in methods
+        for row in sweep.measure(pair, method)[0]
+    ]
+    return ExperimentResult(sweep.tables(s.name, rows))
+
+
+def dissemination(s: DisseminationSettings) -> ExperimentResult:
+    """Search pairs in which 10 … 50 % of the weights are mutated (section 5.4.1)."""
+    sweep = Sweep(s)
+    rows = [
+        {**row, "model": model, "mutated_percent": percent}
+        for model in s.zoo_models or ["lenet5"]
+        for method in ("DFlare", "Algorithm 1")
+        for percent in (10, 20, 30, 40, 50)
+        for row in sweep.measure(f"{model}-mutated{percent}", method)[0]
+    ]
+    runs, keys = pd.DataFrame(rows), ["model", "method"]
+    figures = ["success_rate", "mean_seconds", "mean_queries", "median_queries", "verified"]
+    means = runs.groupby([*keys, "mutated_percent"], sort=False)[figures].mean()
+    correlations = means.reset_index(level=2).groupby(keys, sort=False).corr()
+    correlations = correlations["mutated_percent"].unstack()[figures[1:4]].reset_index()
+    published = paper_frame("dflare/section54_dissemination").iloc[0]
+    correlations["paper_model"] = published["model"]
+    correlations["paper_seconds"] = published["correlation_seconds"]
+    correlations["paper_queries"] = published["correlation_queries"]
+    return ExperimentResult(
+        [
+            sweep.table("dissemination_runs", runs),
+            sweep.table("dissemination", means.reset_index()),
+            sweep.table("dissemination_correlation", correlations),
+        ]
+    )
+
+
+def repair(s: PairSettings) -> ExperimentResult:
+    """Repair what was found, and search the repaired models (Tables 7 and 8)."""
+    sweep, scores, searches = Sweep(s), [], []
+    for name in s.pairs or PUBLISHED:
+        pair = sweep.pair(name)
+        asked = ModelPair(
+            pair.load_original(), pair.load_compressed(), ImageDomain(), pair.preprocess
+        )
+        for method in ("DFlare", "Algorithm 1"):
+            for repeat in range(s.repeats):
+                images, found = sweep.search(pair, method, repeat, s.seeds)
+                data = repair_data(asked, images, found)
+                folds = cross_validate(data, rng=repeat).mean()
+                scores.append({"pair": name, "method": method, **folds, **paper_repair(name)})
+                fitted = Repair(random_state=repeat).fit(*data.all())
+                repaired = _repaired(pair, f"{method}-{repeat}", fitted)
+                for searched, label in ((pair, "without repair"), (repaired, "with repair")):
+                    row = sweep.row(searched, method, repeat, s.seeds)
+                    searches.append({**row, "pair": name, "method": f"{method}, {label}"})
+    table = pd.DataFrame(scores).groupby(["pair", "method"], sort=False).mean().reset_index()
+    return ExperimentResult(
+        [sweep.table("repair", table), *sweep.tables("repair_search", searches)]
+    )
+
+
+def _repaired(pair: NamedPair, how: str, fitted: Repair) -> NamedPair:
+    """Return the pair with a repaired compressed model."""
+
+    def load_repaired() -> ModelLike:
+        return RepairedClassifier(pair.load_compressed(), fitted)
+
+    name = f"{pair.name}-repaired-{how}"
+    return dataclasses.replace(pair, name=name, load_compressed=load_repaired)
+
+
+def _plot_queries(queries: dict[str, np.ndarray]) -> Figure:
+    """Draw histograms of the queries, one a pair and method (Figure 4)."""
+    rows = -(-len(queries) // _COLUMNS)
+    figure = Figure(figsize=(4 * _COLUMNS, 2.6 * rows))
+    axes = figure.subplots(rows, _COLUMNS)
+    for axis, (label, values) in zip(axes.flat, queries.items(), strict=False):
+        plot_queries(values, label, axis)
+    for axis in axes.flat[len(queries) :]:
+        axis.set_axis_off()
+    figure.tight_layout()
+    return figure

@@ -1,0 +1,77 @@
+"""Settings of the DFlare paper's experiments."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from typer import Argument, Option
+
+from nnslicer_tf.experiments.settings import Settings
+
+__all__ = [
+    "AblationSettings",
+    "DisseminationSettings",
+    "PairSettings",
+    "SearchSettings",
+    "SweepSettings",
+]
+
+
+@dataclass(frozen=True)
+class SweepSettings(Settings):
+    """What all experiments are asked: seeds, repeats, budget, and where work is kept."""
+
+    trial: ClassVar = {"seeds": 20, "repeats": 1}
+
+    kept = "dflare"
+
+    seeds: Annotated[int, Option(help="Seed images.", min=1)] = 500
+    repeats: Annotated[int, Option(help="Random seeds.", min=1)] = 5
+    max_queries: Annotated[int, Option(help="Queries after which a search gives up.", min=1)] = (
+        20_000
+    )
+    work: Annotated[Path, Option(help="Folder of resumable searches and made models.")] = Path(
+        "runs/dflare"
+    )
+
+    models: Path = Path(".")  # the folder of the published models
+
+    @property
+    def trial_folder(self) -> Path:
+        """The folder of a trial's results."""
+        return self.work / "results"
+
+
+@dataclass(frozen=True)
+class PairSettings(SweepSettings):
+    """Repair what was found, and search the repaired models (Tables 7 and 8)."""
+
+    pairs: Annotated[list[str] | None, Argument(help="Pairs; default: the published two.")] = None
+    models: Annotated[
+        Path, Option(help="Folder of the published models.", envvar="DIFFCHASER_MODELS")
+    ] = Path(".")
+
+
+@dataclass(frozen=True)
+class SearchSettings(PairSettings):
+    """Search with DFlare and, from fewer seeds, DiffChaser (Table 4)."""
+
+    diffchaser_seeds: Annotated[int, Option(help="Seeds for DiffChaser.", min=0)] = 50
+    name: Annotated[str, Option(help="The tables' name.")] = "search"
+
+
+@dataclass(frozen=True)
+class AblationSettings(PairSettings):
+    """Change one thing at a time in the search (Table 6)."""
+
+    method: Annotated[list[str] | None, Option(help="Only these; default: all but DiffChaser.")] = (
+        None
+    )
+    name: Annotated[str, Option(help="The tables' name.")] = "ablation"
+
+
+@dataclass(frozen=True)
+class DisseminationSettings(SweepSettings):
+    """Search pairs in which 10 … 50 % of the weights are mutated (section 5.4.1)."""
+
+    zoo_models: Annotated[list[str] | None, Argument(help="Models of the zoo.")] = None

@@ -1,0 +1,100 @@
+"""Searches of pairs with several random seeds, kept on disk, and what tables say of them.
+
+Searches start from the same test images, on which both models agree; what was found is replayed
+on freshly loaded models. An interrupted experiment goes on from its working folder.
+"""
+
+import numpy as np
+import pandas as pd
+
+from nnslicer_tf.dflare import DeviationSet, find_deviations
+from nnslicer_tf.experiments.dflare.methods import METHODS, figures, means_beside_the_paper
+from nnslicer_tf.experiments.dflare.pairs import NamedPair, load_pair, seed_images
+from nnslicer_tf.experiments.dflare.settings import SweepSettings
+from nnslicer_tf.experiments.result import ExperimentTable, versions
+
+__all__ = ["Sweep"]
+
+
+class Sweep:
+    """Searches of pairs.
+
+    Args:
+        settings: Seeds, repeats, budget, working folder.
+    """
+
+    def __init__(self, settings: SweepSettings) -> None:
+        self.settings = settings
+        self._images: dict[str, np.ndarray] = {}
+
+    def pair(self, name: str) -> NamedPair:
+        """Return a pair by name; models that are made are kept."""
+        return load_pair(name, self.settings.models, self.settings.work / "pairs")
+
+    def measure(
+        self, name: str, method: str, seeds: int | None = None, repeats: int | None = None
+    ) -> tuple[list[dict], np.ndarray]:
+        """Search a pair with every random seed.
+
+        Args:
+            name: The pair's name.
+            method: A key of `METHODS`.
+            seeds: From how many seed images; all by default.
+            repeats: With how many random seeds; all by default.
+
+        Returns:
+            A row for each random seed; the queries of all successful searches.
+        """
+        pair, seeds = self.pair(name), min(seeds or self.settings.seeds, self.settings.seeds)
+        rows, queries = [], []
+        for repeat in range(repeats or self.settings.repeats):
+            rows.append(self.row(pair, method, repeat, seeds))
+            print(rows[-1], flush=True)
+            found = self.search(pair, method, repeat, seeds)[1]
+            queries.append(found.queries[found.found])
+        return rows, np.concatenate(queries)
+
+    def search(
+        self, pair: NamedPair, method: str, repeat: int, seeds: int
+    ) -> tuple[np.ndarray, DeviationSet]:
+        """Return seed images and what a search found; searches that are on file are read."""
+        if pair.name not in self._images:
+            self._images[pair.name] = seed_images(pair, self.settings.seeds, 0)
+        images, chosen = self._images[pair.name][:seeds], METHODS[method]
+        limit = self.settings.max_queries
+        file = f"{pair.name}-{method}-{repeat}-{len(images)}-{limit}.npz"
+        found = find_deviations(
+            pair.load_original(),
+            pair.load_compressed(),
+            images,
+            pair.preprocess,
+            rng=repeat,
+            max_queries=limit,
+            search=chosen.search,
+            domain=chosen.domain,
+            together=chosen.together,
+            checkpoint=self.settings.work / "searches" / file.replace(" ", "_"),
+        )
+        return images, found
+
+    def row(self, pair: NamedPair, method: str, repeat: int, seeds: int) -> dict:
+        """Return what the tables say about one search."""
+        images, found = self.search(pair, method, repeat, seeds)
+        said = figures(pair, images, found, METHODS[method].domain)
+        return {"pair": pair.name, "method": method, "rng": repeat, **said}
+
+    def tables(self, name: str, rows: list[dict]) -> list[ExperimentTable]:
+        """Return every run, and the means over the random seeds beside the paper's figures."""
+        runs = pd.DataFrame(rows)
+        return [self.table(f"{name}_runs", runs), self.table(name, means_beside_the_paper(runs))]
+
+    def table(self, name: str, frame: pd.DataFrame) -> ExperimentTable:
+        """Return a table headed by how it was made."""
+        s = self.settings
+        head = {
+            "seed images": s.seeds,
+            "random seeds": f"0 ... {s.repeats - 1}",
+            "queries": f"at most {s.max_queries} a search",
+            "libraries": versions("ai-edge-litert", "opencv-python-headless"),
+        }
+        return ExperimentTable(name, frame, f"DFlare: {name.replace('_', ' ')}", head)

@@ -1,0 +1,92 @@
+"""Exact integrated gradients against sums of samples: the paper's tables 1 and 2."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nnslicer_tf import datasets
+from nnslicer_tf._progress import track
+from nnslicer_tf.exactline import Attributor, PathGradients, relative_error
+from nnslicer_tf.exactline.gradients import RULES
+from nnslicer_tf.experiments.exactline.networks import relu_networks
+from nnslicer_tf.experiments.exactline.settings import AttributionSettings
+from nnslicer_tf.experiments.plots import plot_boxes
+from nnslicer_tf.experiments.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    paper_text,
+)
+from nnslicer_tf.instrument import InstrumentedModel
+
+__all__ = ["attributions"]
+
+
+def attributions(s: AttributionSettings) -> ExperimentResult:
+    """Compare exact integrated gradients with sums of samples (tables 1 and 2)."""
+    tables = []
+    for name, (dataset, model) in relu_networks().items():
+        data = datasets.load(dataset, f"test[:{s.images}]")
+        attributor = Attributor(InstrumentedModel(model))
+        predicted = np.argmax(model.predict(data.x, verbose=0), axis=1)
+        rows = []
+        for x, target in track(zip(data.x, predicted, strict=True), name, len(data)):
+            line = attributor.walker.line(np.zeros(x.shape), x)
+            rows.append(_row(attributor.along(line, int(target)), s.most))
+        tables.append(pd.DataFrame(rows).assign(network=name, dataset=dataset))
+    table = pd.concat(tables, ignore_index=True)
+    head = {"baseline": "black", "target": "the predicted class", "most_samples": s.most}
+    title = "Integrated gradients: exact and by samples (tables 1 and 2)"
+    text = paper_text("exactline/table1", "exactline/table2")
+    return ExperimentResult(
+        [
+            ExperimentTable("attributions_images", table),
+            ExperimentTable("attributions", _summary(table), title, head, text),
+        ],
+        [ExperimentFigure("attributions", _plot(table), dpi=120)],
+    )
+
+
+def _row(path: PathGradients, most: int) -> dict[str, object]:
+    exact = path.exact()
+    outputs = path.partition.outputs[[0, -1], path.target]
+    row = {"exact": len(path.partition)}
+    row["completeness_error"] = abs(exact.sum() - (outputs[1] - outputs[0]))
+    row["m_tilde"] = path.samples_for_completeness(most=most)
+    if row["m_tilde"] is not None:
+        row["error_at_m_tilde"] = relative_error(path.approximate(row["m_tilde"]), exact)
+    return row | {rule: path.samples_within(rule, most=most) for rule in RULES}
+
+
+def _summary(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a row a network: means over images, those beyond the most samples left out."""
+    rows = []
+    for network, group in table.groupby("network", sort=False):
+        row = {"network": network, "images": len(group), "exact": group.exact.mean()}
+        row["completeness_error_max"] = group.completeness_error.max()
+        row["m_tilde"] = group.m_tilde.mean()
+        row["error_percent_at_m_tilde"] = 100 * group.error_at_m_tilde.mean()
+        within = group.dropna(subset=list(RULES))
+        row |= {rule: within[rule].mean() for rule in RULES}
+        row["saving_of_trapezoid_percent"] = 100 * (1 - within.trapezoid / within.left).mean()
+        row["trapezoid_worse_than_left"] = int((within.trapezoid > within.left).sum())
+        row["beyond_most"] = len(group) - len(within)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _plot(table: pd.DataFrame) -> Figure:
+    groups = dict(list(table.groupby("network", sort=False)))
+    figure = Figure(figsize=(10, 1.2 + 0.45 * len(groups) * len(RULES)), layout="constrained")
+    axes = figure.subplots(1, 2)
+    errors = {name: 100 * group.error_at_m_tilde.dropna() for name, group in groups.items()}
+    plot_boxes(axes[0], errors, "relative error at m̃ left samples, %")
+    counts = {
+        f"{name}, {rule}": group[rule].dropna() for name, group in groups.items() for rule in RULES
+    }
+    plot_boxes(axes[1], counts, "samples to stay within 5 %")
+    axes[1].set_xscale("log", subs=())
+    largest = table[list(RULES)].max().max()
+    ticks = [tick for tick in (5, 10, 20, 50, 100, 200, 500, 1_000) if tick <= 1.2 * largest]
+    axes[1].set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    return figure

@@ -1,0 +1,121 @@
+"""Linearity of normal and robust networks: the paper's tables 3 and 4, figures 4 and 5."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nnslicer_tf import datasets
+from nnslicer_tf.exactline import LineWalker, fgsm, linearity, random_neighbours
+from nnslicer_tf.experiments.exactline.networks import EPSILON, convsmall_networks
+from nnslicer_tf.experiments.exactline.settings import LinearitySettings
+from nnslicer_tf.experiments.plots import plot_boxes
+from nnslicer_tf.experiments.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    paper_text,
+)
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.report import plot_ticks
+
+__all__ = ["linearities"]
+
+Networks = dict[tuple[str, str], InstrumentedModel]
+
+
+def linearities(s: LinearitySettings) -> ExperimentResult:
+    """Compare densities of lines to adversarial and to random neighbours (tables 3 and 4)."""
+    networks = {key: InstrumentedModel(model) for key, model in convsmall_networks().items()}
+    tables = []
+    for (dataset, method), im in networks.items():
+        data = datasets.load(dataset, f"test[:{s.images}]")
+        table = linearity(im, data.x, data.y, EPSILON[dataset], rng=s.seed)
+        tables.append(table.assign(dataset=dataset, training=method, image=table.index))
+    table = pd.concat(tables, ignore_index=True)
+    head = {"epsilon": EPSILON, "images": s.images, "seed": s.seed}
+    return ExperimentResult(
+        [
+            ExperimentTable("linearity_images", table),
+            ExperimentTable(
+                "linearity_directions",
+                _directions(table),
+                "Density of FGSM lines / density of random lines (table 3), and gradient error",
+                head,
+                paper_text("exactline/table3"),
+            ),
+            ExperimentTable(
+                "linearity_trainings",
+                _trainings(table),
+                "Density of the normal network / density of the other (table 4)",
+                head,
+                paper_text("exactline/table4"),
+            ),
+        ],
+        [
+            ExperimentFigure("linearity", _plot(table), dpi=120),
+            ExperimentFigure("linearity_ticks", _plot_ticks(networks, s.seed), dpi=120),
+        ],
+    )
+
+
+def _directions(table: pd.DataFrame) -> pd.DataFrame:
+    """Compare directions: for images that are classified rightly, all or those FGSM changes."""
+    right = table[table.predicted == table.label]
+    changed = right[right.fgsm_predicted != right.label]
+    rows = []
+    for which, chosen in (("right", right), ("right, changed by FGSM", changed)):
+        for (dataset, method), group in chosen.groupby(["dataset", "training"], sort=False):
+            row = {"dataset": dataset, "training": method, "images": which, "count": len(group)}
+            row |= _quartiles(group.fgsm_density / group.random_density)
+            for direction in ("fgsm", "random"):
+                error = 100 * group[f"{direction}_gradient_error"].mean()
+                row[f"{direction}_parts"] = group[f"{direction}_parts"].mean()
+                row[f"{direction}_gradient_error_percent"] = error
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _trainings(table: pd.DataFrame) -> pd.DataFrame:
+    """Compare every robust network with the normal one, image by image."""
+    rows = []
+    for dataset, group in table.groupby("dataset", sort=False):
+        for direction in ("fgsm", "random"):
+            column = f"{direction}_density"
+            wide = group.pivot(index="image", columns="training", values=column)
+            for other in wide.columns.drop("normal", errors="ignore"):
+                ratio = wide["normal"] / wide[other]
+                row = {"dataset": dataset, "direction": direction, "other": other}
+                rows.append({**row, "count": len(ratio), **_quartiles(ratio)})
+    return pd.DataFrame(rows)
+
+
+def _quartiles(values: pd.Series) -> dict[str, float]:
+    lower, median, upper = np.percentile(values, [25, 50, 75]) if len(values) else [np.nan] * 3
+    return {"median": median, "quartile_25": lower, "quartile_75": upper}
+
+
+def _plot(table: pd.DataFrame) -> Figure:
+    groups = list(table.groupby(["dataset", "training"], sort=False))
+    figure = Figure(figsize=(9, 1 + 0.6 * len(groups)), layout="constrained")
+    axes = figure.subplots(1, 2)
+    ratios = {" ".join(key): g.fgsm_density / g.random_density for key, g in groups}
+    plot_boxes(axes[0], ratios, "FGSM density / random density")
+    axes[0].axvline(1, color="#bdbdbd", zorder=0)
+    errors = {" ".join(key): 100 * g.fgsm_gradient_error for key, g in groups}
+    plot_boxes(axes[1], errors, "gradient error along FGSM lines, %")
+    return figure
+
+
+def _plot_ticks(networks: Networks, seed: int) -> Figure:
+    """Draw the parts of the lines from one test image (figures 4 and 5)."""
+    lines = {}
+    for (dataset, method), im in networks.items():
+        data, epsilon = datasets.load(dataset, "test[:1]"), EPSILON[dataset]
+        walker = LineWalker(im)
+        ends = {
+            "FGSM": fgsm(im, data.x, data.y, epsilon)[0],
+            "random": random_neighbours(data.x, epsilon, seed)[0],
+        }
+        for direction, end in ends.items():
+            lines[f"{dataset} {method}, {direction}"] = walker.line(data.x[0], end)
+    return plot_ticks(lines).figure

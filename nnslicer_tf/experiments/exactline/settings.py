@@ -1,0 +1,76 @@
+"""Settings of the ExactLine paper's experiments."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from typer import Argument, Option
+
+from nnslicer_tf._files import data_folder
+from nnslicer_tf.experiments.settings import Settings
+
+__all__ = ["AcasSettings", "AttributionSettings", "LinearitySettings", "TrainingSettings"]
+
+
+@dataclass(frozen=True)
+class _LineSettings(Settings):
+    kept = "exactline"
+
+    trial_folder = Path("runs/exactline")
+
+
+@dataclass(frozen=True)
+class AcasSettings(_LineSettings):
+    """Decision boundaries of ACAS Xu networks: exact lines against samples (figure 2)."""
+
+    trial: ClassVar = {"every": 9, "grid": 12}
+
+    networks: Annotated[Path, Option(help="Folder of .nnet files.")]
+    speed: Annotated[float, Option(help="Of both aircraft, ft/s.")] = 800.0
+    reach: Annotated[float, Option(help="Largest distance, ft.")] = 20_000.0
+    every: int = 1  # this network of the folder's
+    grid: int = 60  # spokes, and circles
+
+
+@dataclass(frozen=True)
+class AttributionSettings(_LineSettings):
+    """Exact integrated gradients against sums of samples (tables 1 and 2)."""
+
+    trial: ClassVar = {"images": 3}
+
+    images: Annotated[int, Option(min=1, help="Test images a network.")] = 100
+    most: Annotated[int, Option(min=10, help="Samples at which to give up.")] = 1_000
+
+
+@dataclass(frozen=True)
+class LinearitySettings(_LineSettings):
+    """Linearity towards adversarial neighbours, of normal and robust networks (tables 3, 4)."""
+
+    trial: ClassVar = {"images": 5}
+
+    images: Annotated[int, Option(min=1, help="Test images a data set.")] = 100
+    seed: Annotated[int, Option(min=0)] = 0
+
+
+@dataclass(frozen=True)
+class TrainingSettings(_LineSettings):
+    """Train the small convolutional network that `linearity` and `attributions` analyse."""
+
+    trial: ClassVar = {"reduced": True}
+    trial_folder = Path("runs")
+
+    dataset: Annotated[str, Argument(help="mnist or cifar10")]
+    method: Annotated[str, Argument(help="normal, pgd or box")]
+    seed: Annotated[int, Option(min=0)] = 0
+    threads: Annotated[int, Option(help="Default: all cores.", min=0)] = 0
+    reduced: bool = False  # one epoch or two, few images
+
+    @property
+    def results_folder(self) -> Path:
+        """The folder of kept logs."""
+        return super().results_folder / "training"
+
+    @property
+    def weights_folder(self) -> Path:
+        """The folder of the weights."""
+        return self.trial_folder if self.reduced else data_folder() / "weights" / "exactline"

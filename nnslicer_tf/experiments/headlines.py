@@ -1,0 +1,254 @@
+"""The headline results, read from the result tables beside what the papers report.
+
+Every row is a function of the tables; a figure that misses the paper's or the goal is
+shown as it is.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from nnslicer_tf.experiments.result import paper_frame
+from nnslicer_tf.report import ResultTable
+
+__all__ = ["Headline", "headline_table", "headlines"]
+
+Tables = Mapping[str, ResultTable]
+
+
+@dataclass(frozen=True)
+class Headline:
+    """One figure.
+
+    Attributes:
+        what: What was measured.
+        here: Our figure.
+        published: The paper's.
+        reached: Whether ours is at least as good as the paper's or as the goal; None
+            where the two cannot be compared.
+        entry: Id in the catalogue.
+    """
+
+    what: str
+    here: str
+    published: str
+    reached: bool | None
+    entry: str
+
+
+def headlines(tables: Tables) -> list[Headline]:
+    """Return the headlines of all tables that are there.
+
+    Args:
+        tables: Path below `data/results` without ending → table.
+    """
+    rows: list[Headline] = []
+    for part in _PARTS:
+        try:
+            rows += part(tables)
+        except (KeyError, IndexError):
+            continue  # the table is not there, or has no such row
+    return rows
+
+
+def headline_table(rows: list[Headline]) -> pd.DataFrame:
+    """Return the headlines as a table."""
+    said = {True: "yes", False: "no", None: ""}
+    return pd.DataFrame(
+        {
+            "result": [row.what for row in rows],
+            "here": [row.here for row in rows],
+            "paper": [row.published for row in rows],
+            "as good": [said[row.reached] for row in rows],
+        }
+    )
+
+
+def _detection(model: str, title: str) -> Callable[[Tables], Iterator[Headline]]:
+    """Return the average F1 of each of our detectors, of one model."""
+
+    def rows(tables: Tables) -> Iterator[Headline]:
+        table = tables[f"detection/{model}"]
+        frame, rate = table.frame, table.head.get("false-positive rate asked", "")
+        average = frame[frame["attack"] == "Average"].set_index("method")
+        attacks = frame.loc[frame["attack"] != "Average", "attack"].nunique()
+        ours = [m for m in ("paper", "margin", "fused", "stable") if m in average.index]
+        scores = average.loc[ours, "f1"]
+        published = float(average.loc[ours[0], "paper_f1"])
+        here = ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
+        what = f"Detection on {title}, average F1 over {attacks} attacks"
+        what += f", {float(rate):.0%} false positives asked" if rate else ""
+        reached = bool(scores.max() >= published)
+        yield Headline(what, here, f"{published:.2f}", reached, "nnslicer/table4")
+
+    return rows
+
+
+def _speed(tables: Tables) -> Iterator[Headline]:
+    """Return the time to slice a sample, of the paper's models."""
+    frame = tables["benchmarks/slicing"].frame.set_index("model")
+    paper = paper_frame("nnslicer/table3").set_index("model")["backward_batch"]
+    for name, published in (("lenet", "LeNet"), ("resnet10", "ResNet10"), ("resnet18", "ResNet18")):
+        if name in frame.index:
+            here, theirs = frame.loc[name, "backward ms"], 1_000 * paper[published]
+            what = f"Slicing {published}, ms a sample (backward, in batches)"
+            yield Headline(
+                what, f"{here:.3g}", f"{theirs:,.0f}", bool(here <= theirs), "nnslicer/table3"
+            )
+
+
+def _deviations(tables: Tables) -> Iterator[Headline]:
+    """Return success and queries of DFlare on the published pairs."""
+    frame = tables["dflare/search"].frame
+    for _, row in frame[frame["method"] == "DFlare"].iterrows():
+        here = f"{row['success_rate']:.1%}, {row['mean_queries']:.1f}"
+        published = f"{row['paper_success']:.0%}, {row['paper_queries']:.1f}"
+        good = row["success_rate"] >= row["paper_success"]
+        good = good and row["mean_queries"] <= row["paper_queries"]
+        what = f"DFlare on {row['paper_pair']}: success, mean queries"
+        yield Headline(what, here, published, bool(good), "dflare/table4")
+
+
+def _repair(tables: Tables) -> Iterator[Headline]:
+    frame = tables["dflare/repair"].frame
+    for _, row in frame[frame["method"] == "DFlare"].iterrows():
+        here, published = row["improvement_ratio"], row["paper_improvement_ratio"]
+        if published == published:
+            what = f"DRepair on {row['pair']}: improvement"
+            good = bool(here >= published)
+            yield Headline(what, f"{here:.0%}", f"{published:.0%}", good, "dflare/table7")
+
+
+def _pruning(tables: Tables) -> Iterator[Headline]:
+    """Return the accuracy at 60 % pruned, by the paper's procedure and with changes."""
+    frame = tables["pruning/figure3"].frame
+    at = frame[frame["ratio"].round(3) == 0.6].set_index("method")["targets"]
+    for name, title in (
+        ("NNSlicer (targeted)", "the paper's procedure"),
+        ("NNSlicer (targeted), renormalised", "the same shares, normalisations measured again"),
+        ("NNSlicer (targeted), ours", "ours"),
+    ):
+        if name not in at.index:
+            continue
+        what = f"Pruning 60 % for four classes, accuracy on them, all sets: {title}"
+        here = float(at[name])
+        yield Headline(what, f"{here:.1%}", "about 80 % (at 55 %)", here >= 0.8, "nnslicer/figure3")
+
+
+def _protection(name: str, method: str, attackers: str) -> Callable[[Tables], Iterator[Headline]]:
+    """Return what attackers of one kind reach on protected classes where a method hides them."""
+
+    def rows(tables: Tables) -> Iterator[Headline]:
+        frame = tables[f"protection/{name}"].frame
+        reached = frame.set_index("method").loc[[method]].set_index("budget")["targets"]
+        here = ", ".join(f"{value:.1%} ({budget:,} images)" for budget, value in reached.items())
+        what = f"Protection, accuracy on the protected classes of attackers who {attackers}"
+        yield Headline(what, here, "below 10 %", bool(reached.max() < 0.1), "nnslicer/figure5")
+
+    return rows
+
+
+def _protection_bound(tables: Tables) -> Iterator[Headline]:
+    """Return what attackers who train all weights reach where nothing is left to steal."""
+    (row,) = _protection("figure5", "Everything", "have images alone, as all is hidden")(tables)
+    yield replace(row, published="", reached=None)
+
+
+def _semantic(tables: Tables) -> Iterator[Headline]:
+    """Return what semantic slicing gains on the other ways to slice."""
+    frame = tables["semantic/table4-mlp-mnist"].frame
+    frame = frame[(frame["settings"] == "all") & (frame["metric"] == "taylor")]
+    frame = frame[frame["method"] == "NeuSemSlice, centred"]
+    published = paper_frame("neusemslice/table4").set_index("setting").loc["MLP-MNIST"]
+    for other, column in (("Global", "p_value_global"), ("Category-wise", "p_value_category")):
+        row = frame.set_index("against").loc[other]
+        what = f"Semantic slicing, centred (MLP, MNIST), area gained on {other.lower()} slicing"
+        here = f"{100 * row['gain']:+.1f} points (p = {row['p_value']:.2g})"
+        better = bool(row["gain"] > 0 and row["p_value"] < 0.05)
+        worse = bool(row["gain"] < 0 and row["p_value"] < 0.05)
+        good = better or (published[column] == "> 0.05" and not worse)
+        yield Headline(what, here, f"p {published[column]}", good, "neusemslice/table4")
+
+
+def _restructuring(tables: Tables) -> Iterator[Headline]:
+    """Return the compression that slicing first adds to LAMP."""
+    frame = tables["semantic/table5-10permille-mlp-mnist"].frame.set_index("method")
+    paper = paper_frame("neusemslice/table5").set_index(["setting", "method"])["CR"]
+    theirs = paper[("MLP-MNIST", "NeuSemSlice+LAMP")] - paper[("MLP-MNIST", "LAMP")]
+    for name in ("NeuSemSlice+LAMP", "NeuSemSlice, centred+LAMP"):
+        ours = 100 * (frame.loc[name, "CR"] - frame.loc["LAMP", "CR"])
+        what = f"{name} (MLP, MNIST), parameters removed beyond LAMP alone"
+        good = bool(ours >= theirs)
+        yield Headline(
+            what, f"{ours:+.1f} points", f"{theirs:+.1f} points", good, "neusemslice/table5"
+        )
+
+
+def _development(tables: Tables) -> Iterator[Headline]:
+    """Return the mean accuracy on old and new classes, the new ones learned without replay."""
+    frame = tables["semantic/table7-mlp-mnist"].frame.set_index("method")
+    paper = paper_frame("neusemslice/table7").set_index(["setting", "method"])["mean"]
+    published = float(paper[("MLP-MNIST", "NeuSemSlice")]) / 100
+    for method, column, said in (
+        ("NeuSemSlice", "Avg", "among all classes"),
+        ("NeuSemSlice", "Avg known", "where the task is known"),
+    ):
+        ours = float(frame.loc[method, column])
+        what = f"Old and new classes without replay (MLP, MNIST), mean accuracy {said}"
+        good = ours >= published
+        yield Headline(what, f"{ours:.1%}", f"{published:.1%}", good, "neusemslice/table7")
+
+
+def _lines(tables: Tables) -> Iterator[Headline]:
+    """Return what exact lines say of integrated gradients and of linearity."""
+    frame = tables["exactline/attributions"].frame
+    frame = frame[frame["network"].str.contains("cifar10")]
+    paper = paper_frame("exactline/table1")["error_percent"]
+    errors = frame["error_percent_at_m_tilde"]
+    what = "Integrated gradients on CIFAR-10, error of m̃ samples"
+    here = f"{errors.min():.0f} … {errors.max():.0f} %"
+    published = f"{paper.min():.0f} … {paper.max():.0f} %"
+    yield Headline(what, here, published, None, "exactline/table1")
+    saving = tables["exactline/attributions"].frame["saving_of_trapezoid_percent"]
+    what = "Fewer samples by the trapezoid rule than by the left sum"
+    here = f"{saving.min():.0f} … {saving.max():.0f} %"
+    yield Headline(what, here, "20 … 40 %", None, "exactline/table2")
+
+
+def _density(tables: Tables) -> Iterator[Headline]:
+    frame = tables["exactline/linearity_directions"].frame
+    ours = frame[(frame["dataset"] == "mnist") & (frame["images"] == "right")]
+    ours = ours.set_index("training")["median"]
+    paper = paper_frame("exactline/table3").set_index("training")["median"]
+    what = "Parts towards FGSM over parts towards random neighbours, MNIST, median"
+    published = f"{paper['normal']:.2f}"
+    yield Headline(what, f"{ours['normal']:.2f}", published, None, "exactline/table3")
+
+
+def _differences(tables: Tables) -> Iterator[Headline]:
+    frame = tables["deepxplore/differences"].frame.set_index("search")
+    shares = frame.loc[["light", "occlusion", "blackout"], "found, share"]
+    here = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    what = "DeepXplore: seeds that become differences"
+    yield Headline(what, here, "", None, "deepxplore/differences")
+
+
+_PARTS: tuple[Callable[[Tables], Iterator[Headline]], ...] = (
+    _detection("lenet5-mnist", "LeNet-5, MNIST"),
+    _detection("resnet10-cifar10", "ResNet10, CIFAR-10"),
+    _speed,
+    _pruning,
+    _protection("figure5", "NNSlicer", "train all weights"),
+    _protection_bound,
+    _protection("figure5-known", "NNSlicer", "do without the hidden ones"),
+    _protection("figure5-known", "NNSlicer, θ = 0", "do without the hidden ones (θ = 0)"),
+    _deviations,
+    _repair,
+    _lines,
+    _density,
+    _semantic,
+    _restructuring,
+    _development,
+    _differences,
+)

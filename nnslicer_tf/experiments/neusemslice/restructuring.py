@@ -1,0 +1,66 @@
+"""Compression of whole and of restructured models (section 5.3, table 5)."""
+
+from collections.abc import Iterator
+
+import keras
+
+from nnslicer_tf.experiments.neusemslice.settings import OURS, MaintenanceSettings
+from nnslicer_tf.experiments.neusemslice.slices import slices_of_one_size
+from nnslicer_tf.experiments.neusemslice.tables import means_result
+from nnslicer_tf.experiments.neusemslice.trial import Repeats, Trial
+from nnslicer_tf.experiments.result import ExperimentResult
+from nnslicer_tf.semantic import compress
+from nnslicer_tf.semantic import restructure as remove_neurons
+from nnslicer_tf.zoo import accuracy
+
+__all__ = ["restructure", "restructure_rows"]
+
+_NAMES = {"lamp": "LAMP", "global": "Glob", "uniform_plus": "Unif", "erk": "ERK"}
+
+
+def restructure(s: MaintenanceSettings) -> ExperimentResult:
+    """Compress whole and restructured models until the accuracy falls (table 5)."""
+    repeats = Repeats(s)
+    rows = repeats.rows(
+        f"restructure-{s.metric}-{s.tolerance}",
+        lambda seed: restructure_rows(repeats.trial(seed), s.metric, s.tolerance),
+    )
+    pairs = [
+        (f"{way}+{name}", other)
+        for name in _NAMES.values()
+        for way in OURS
+        for other in (name, f"Global+{name}", f"Category-wise+{name}")
+    ]
+    used = {"tolerance": f"{s.tolerance:.1%} of held-out accuracy"}
+    name = f"table5-{1_000 * s.tolerance:.0f}permille"  # no dot: what follows is an ending
+    title = "Compression until the accuracy falls"
+    return means_result(repeats, rows, 5, title, ["CR", "NI", "MA"], pairs, used, name)
+
+
+def restructure_rows(trial: Trial, metric: str, tolerance: float = 0.01) -> Iterator[dict]:
+    """Yield what every compressor reaches, alone and after every way to slice.
+
+    Args:
+        trial: The model and its data.
+        metric: A name of `METRICS`.
+        tolerance: Loss of accuracy on held-out samples at which compression stops. The slices
+            may lose a tenth of a point, at most half of it: they take only what is redundant.
+
+    Yields:
+        method, CR (share of the whole model's parameters removed), NI (iterations), MA (test
+        accuracy).
+    """
+    lowest = accuracy(trial.model, trial.held_out) - tolerance
+    starts: dict[str, keras.Model] = {"": trial.model}
+    for way, critical in slices_of_one_size(trial, metric, min(0.001, tolerance / 2)).items():
+        starts[f"{way}+"] = remove_neurons(trial.model, critical)
+    size = trial.model.count_params()
+    for compressor, name in _NAMES.items():
+        for way, start in starts.items():
+            found = compress(start, compressor, lambda m: accuracy(m, trial.held_out), lowest)
+            yield {
+                "method": way + name,
+                "CR": 1 - (1 - found.rate) * start.count_params() / size,
+                "NI": found.iterations,
+                "MA": accuracy(found.model, trial.test),
+            }

@@ -1,0 +1,64 @@
+"""Settings of the NeuSemSlice paper's experiments."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from typer import Argument, Option
+
+from nnslicer_tf.experiments.settings import Settings
+
+__all__ = ["OURS", "PAPER_SETTINGS", "SETTINGS", "WAYS", "MaintenanceSettings"]
+
+WAYS = ("Global", "Category-wise", "NeuSemSlice", "NeuSemSlice, centred")
+
+OURS = WAYS[2:]
+
+_SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+_THETAS = (0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99)
+_MORE_SHARES = (0.01, 0.02, 0.05)
+_MORE_THETAS = (0.5, 0.7, 0.8, 0.995, 0.999, 0.9999)
+
+PAPER_SETTINGS = dict(zip(WAYS, (_SHARES, _SHARES, _THETAS, _THETAS), strict=True))
+"""Way to slice → the paper's shares or thresholds (section 5.2)."""
+
+SETTINGS = {
+    way: tuple(sorted((*known, *(_MORE_SHARES if known is _SHARES else _MORE_THETAS))))
+    for way, known in PAPER_SETTINGS.items()
+}
+"""The same with more, so that all ways reach from slight to nearly full compression."""
+
+
+@dataclass(frozen=True)
+class MaintenanceSettings(Settings):
+    """What all experiments are asked, and what single ones are (named in their help)."""
+
+    trial: ClassVar = {"repeats": 1, "images": 2_000, "epochs": 2, "tests": 500, "samples": 500}
+
+    kept = "semantic"
+
+    model: Annotated[str, Argument(help="A model of the zoo.")] = "mlp"
+    dataset: Annotated[str, Argument(help="A data set.")] = "mnist"
+    metrics: Annotated[str, Option(help="Comma between; slicing takes many.")] = "taylor"
+    repeats: Annotated[int, Option(min=1, help="Models, each with its seed.")] = 5
+    images: Annotated[int, Option(min=100, help="Training images.")] = 50_000
+    epochs: Annotated[int, Option(min=1, help="Epochs of training a model.")] = 4
+    tests: Annotated[int, Option(min=10, help="Test images.")] = 10_000
+    samples: Annotated[int, Option(min=10, help="Images for scores.")] = 5_000
+    precision: Annotated[
+        Literal["float32", "mixed_bfloat16"], Option(help="Of training and predictions.")
+    ] = "float32"
+    attacked: Annotated[int, Option(min=10, help="readapt: images attacked.")] = 1_000
+    tolerance: Annotated[float, Option(help="restructure: accuracy to lose.")] = 0.01
+    scenario: Annotated[int, Option(min=1, max=2, help="develop: 2 or 3 tasks.")] = 1
+    work: Annotated[Path, Option(help="Models and finished repeats.")] = Path("runs/semantic")
+
+    @property
+    def metric(self) -> str:
+        """The first metric."""
+        return self.metrics.split(",")[0]
+
+    @property
+    def name(self) -> str:
+        """Model and data set."""
+        return f"{self.model}-{self.dataset}"

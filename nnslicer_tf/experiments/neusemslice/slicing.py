@@ -1,0 +1,134 @@
+"""Accuracy and compression of every way to slice: figures 5 and 6, tables 1 to 4."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nnslicer_tf.experiments.neusemslice.settings import SETTINGS, MaintenanceSettings
+from nnslicer_tf.experiments.neusemslice.slices import SlicedModel, redundant
+from nnslicer_tf.experiments.neusemslice.tables import area_tests, masked_range_tables
+from nnslicer_tf.experiments.neusemslice.trial import Repeats, Trial
+from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult
+from nnslicer_tf.experiments.samples import first, of_classes
+from nnslicer_tf.semantic import remove_layers
+from nnslicer_tf.zoo import accuracy
+
+__all__ = ["curve_rows", "deeparc_row", "masked_range_rows", "plot_curves", "slicing"]
+
+
+def slicing(s: MaintenanceSettings) -> ExperimentResult:
+    """Measure accuracy over compression rate of every way to slice, and what masking costs."""
+    repeats = Repeats(s)
+    curves = [repeats.rows("deeparc", lambda seed: [deeparc_row(repeats.trial(seed))])]
+    masks = []
+    for metric in s.metrics.split(","):
+        for parts, what, rows in (
+            (curves, "slicing", curve_rows),
+            (masks, "masking", masked_range_rows),
+        ):
+
+            def run(seed: int, rows: Callable = rows, metric: str = metric) -> Iterator[dict]:
+                return rows(repeats.trial(seed), metric)
+
+            parts.append(repeats.rows(f"{what}-{metric}", run))
+    curve = pd.concat(curves)
+    tables = [
+        repeats.table("figure5", "Accuracy over compression rate (figure 5)", curve),
+        repeats.table(
+            "table4",
+            "Semantic slicing against the others, areas over the common range (table 4)",
+            area_tests(curve),
+        ),
+    ]
+    title = "Accuracy after masking a tenth of the neurons by rank ({}; paper: VGG16-CIFAR10)"
+    for name, part in masked_range_tables(pd.concat(masks)).items():
+        tables.append(repeats.table(name, title.format(name), part))
+    return ExperimentResult(
+        tables, [ExperimentFigure(f"figure5-{s.name}", plot_curves(curve, s.name))]
+    )
+
+
+def curve_rows(trial: Trial, metric: str) -> Iterator[dict]:
+    """Yield compression rate and test accuracy of every way at every setting (figures 5, 6)."""
+    sliced = SlicedModel(trial, metric)
+    for way, settings in SETTINGS.items():
+        for setting in settings:
+            critical = sliced.slice(way, setting)
+            yield {
+                "metric": metric,
+                "method": way,
+                "setting": setting,
+                "compression": sliced.compression(critical),
+                "accuracy": accuracy(sliced.masker.neurons(critical), trial.test),
+            }
+
+
+def deeparc_row(trial: Trial, threshold: float = 0.99) -> dict:
+    """Return what removing redundant layers comes to (the star of figure 5)."""
+    layers = redundant(trial, threshold)
+    samples = first(trial.train, 2_000).x
+    small = remove_layers(trial.model, layers, samples) if layers else trial.model
+    return {
+        "method": "DeepArc",
+        "setting": threshold,
+        "compression": 1 - small.count_params() / trial.model.count_params(),
+        "accuracy": accuracy(small, trial.test),
+        "removed": len(layers),
+    }
+
+
+def masked_range_rows(trial: Trial, metric: str) -> Iterator[dict]:
+    """Yield test accuracy with a tenth of every layer masked, by rank (tables 1, 2 and 3).
+
+    "global": ranks by the scores on all samples, accuracy on all; otherwise a category's
+    ranks, and the accuracy on its samples.
+    """
+    sliced = SlicedModel(trial, metric)
+    slicer = sliced.slicer
+    for low in (0.0, 0.1, 0.2, 0.3, 0.4):
+        row = {"metric": metric, "range": f"{low:.0%}→{low + 0.1:.0%}"}
+        masked = sliced.masker.neurons(_outside(slicer.scores, low))
+        yield {**row, "category": "global", "accuracy": accuracy(masked, trial.test)}
+        for i, category in enumerate(slicer.categories):
+            scores = {layer: values[i] for layer, values in slicer.category_scores.items()}
+            masked = sliced.masker.neurons(_outside(scores, low))
+            part = of_classes(trial.test, [category])
+            yield {**row, "category": str(category), "accuracy": accuracy(masked, part)}
+
+
+def _outside(scores: dict[str, np.ndarray], low: float) -> dict[str, np.ndarray]:
+    """Keep all neurons but a tenth of every layer, by rank from `low` on."""
+    keep = {}
+    for layer, score in scores.items():
+        begin, end = (round(share * len(score)) for share in (low, low + 0.1))
+        keep[layer] = np.ones(len(score), bool)
+        keep[layer][np.argsort(-score, kind="stable")[begin:end]] = False
+    return keep
+
+
+def plot_curves(curves: pd.DataFrame, title: str = "") -> Figure:
+    """Draw the mean curve of every way to slice, a panel a metric, DeepArc as a star.
+
+    Args:
+        curves: Rows of `curve_rows` and `deeparc_row`.
+        title: Above all panels.
+    """
+    metrics = list(curves.metric.dropna().unique())
+    figure = Figure(figsize=(3.6 * len(metrics) + 0.6, 3.8), layout="constrained")
+    axes = figure.subplots(1, len(metrics), squeeze=False, sharey=True)[0]
+    star = curves[curves.method == "DeepArc"][["compression", "accuracy"]].mean()
+    for axis, metric in zip(axes, metrics, strict=True):
+        for method in SETTINGS:
+            rows = curves[(curves.metric == metric) & (curves.method == method)]
+            means = rows.groupby("setting")[["compression", "accuracy"]].mean()
+            means = means.sort_values("compression")
+            axis.plot(means.compression, means.accuracy, marker="o", markersize=3, label=method)
+        axis.plot(star.compression, star.accuracy, "k*", markersize=10, label="DeepArc")
+        axis.set(title=metric, xlabel="compression rate", xlim=(-0.02, 1), ylim=(0, 1))
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("test accuracy")
+    axes[0].legend(fontsize=8, loc="lower left")
+    figure.suptitle(title)
+    return figure

@@ -1,0 +1,204 @@
+"""Detection of adversarial inputs: the paper's Table 4, with measured figures beside it.
+
+Every detector learns from the same normal training inputs. Each attack works on test images, the
+same for all; its successful examples and their originals are the test. Adversarial examples and
+the figures of finished detectors are kept in the working folder: an interrupted run goes on from
+there. Remove its `rows` after changing a detector's code.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import keras
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf._names import check_name
+from nnslicer_tf.baselines import EffectivePath, FeatureMap, FlagEverything, LogitMargin
+from nnslicer_tf.detection import Detector, SliceDetector, evaluate
+from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, AttackSpec, find_attack, generate
+from nnslicer_tf.detection.evaluation import FIGURES, average
+from nnslicer_tf.engine.rows import RowStore
+from nnslicer_tf.experiments.nnslicer.settings import DEFAULT_RATE, DetectionSettings
+from nnslicer_tf.experiments.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    paper_frame,
+    versions,
+)
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.loading import load_model
+from nnslicer_tf.slicing import Profile, Slicer
+
+__all__ = ["DETECTORS", "detect"]
+
+
+def _slice_detector(preset: str) -> Callable[..., Detector]:
+    return lambda slicer, **common: SliceDetector(slicer, preset, **common)
+
+
+DETECTORS: dict[str, Callable[..., Detector]] = {
+    **{name: _slice_detector(name) for name in ("paper", "margin", "fused", "stable")},
+    "FeatureMap": lambda slicer, **common: FeatureMap(slicer.im, **common),
+    "FeatureMap margin": lambda slicer, **common: FeatureMap(slicer.im, "margin", **common),
+    "EffectivePath": lambda slicer, **common: EffectivePath(slicer.im, **common),
+    "EffectivePath margin": lambda slicer, **common: EffectivePath(slicer.im, "margin", **common),
+    "logit margin": lambda slicer, **common: LogitMargin(slicer.im, **common),
+    "flag everything": lambda slicer, **common: FlagEverything(slicer.im, **common),
+}
+"""Method → how a detector is made of a slicer and the arguments that all detectors take."""
+
+# The method whose role in the paper each of ours has.
+_PAPER = {"FeatureMap": "FeatureMap", "EffectivePath": "EffectivePath"}
+_NOT_IN_THE_PAPER = ("logit margin", "flag everything")
+_MARKERS = "osD^vP*X<>"
+
+Pairs = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def detect(s: DetectionSettings) -> ExperimentResult:
+    """Measure detectors on attacks (Table 4)."""
+    table = ATTACKS if s.dataset == "cifar10" else MNIST_ATTACKS
+    specs = [find_attack(name, table) for name in _names(s.attacks) or table]
+    methods = _names(s.methods)
+    for name in methods:
+        check_name("method", name, DETECTORS)
+    network = load_model(s.model) if Path(s.model).suffix else zoo.load(s.model, s.dataset)
+    normal = datasets.load(s.dataset, f"train[:{s.train}]", normalise=s.normalise).x
+    pairs = _pairs(s, network, specs)
+    rows = _evaluate(s, network, normal, pairs, methods)
+    head = {
+        "model and data": f"{s.model} on {s.dataset}",
+        "normal inputs": f"{len(normal)} of train, a quarter of them held out for the threshold",
+        "attacked images": f"test[{s.skip}:{s.skip + s.images}]",
+        "theta of the slices": str(s.theta),
+        "false-positive rate asked": str(s.false_positive_rate),
+        "seed": str(s.seed),
+        "libraries": versions("scikit-learn", "foolbox"),
+        "paper_*": "Zhang et al., ESEC/FSE 2020, Table 4 (ResNet10, CIFAR-10), means of 17 attacks",
+    }
+    name = f"{Path(s.model).stem}-{s.dataset}{s.ending}"
+    if s.false_positive_rate != DEFAULT_RATE:
+        name += f"-rate{s.false_positive_rate:g}"
+    return ExperimentResult(
+        [
+            _attack_table(f"attacks-{s.dataset}", table.values()),
+            ExperimentTable(name, _with_averages(rows), "Detection of adversarial inputs", head),
+        ],
+        [ExperimentFigure(name, _plot(rows))],
+    )
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _pairs(s: DetectionSettings, network: keras.Model, specs: Iterable[AttackSpec]) -> Pairs:
+    """Return attack → originals and successful adversarial examples, as model inputs."""
+    scale = datasets.normalisation(s.dataset, s.normalise)
+    images = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.images}]")
+    pairs = {}
+    for spec in specs:
+        made = generate(
+            network,
+            spec,
+            images.x,
+            images.y,
+            normalise=None if s.normalise == "unit" else scale,
+            rng=s.seed,
+            cache=s.work / "examples",
+        )
+        print(f"{spec.name}: {made.success.sum()} of {len(images)} mislead the model", flush=True)
+        if made.success.any():
+            pairs[spec.name] = tuple(
+                scale.apply(x[made.success] * scale.maximum) for x in (images.x, made.x)
+            )
+    return pairs
+
+
+def _evaluate(
+    s: DetectionSettings, network: keras.Model, normal: np.ndarray, pairs: Pairs, methods: list[str]
+) -> pd.DataFrame:
+    """Return a row for each method and attack; rows of finished methods are kept."""
+    im = InstrumentedModel(network)
+    slicer = Slicer(im, Profile.from_data(im, normal), s.theta)
+    identity = {
+        "model": im.fingerprint,
+        "sizes": [len(normal), s.skip, s.images],
+        "attacks": sorted(pairs),
+        "detector": [s.theta, s.false_positive_rate, s.seed],
+    }
+    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+    store = RowStore(s.work / "rows" / f"{digest}.csv", ["method"])
+    common = {"false_positive_rate": s.false_positive_rate, "rng": s.seed}
+    parts = []
+    for name in methods:
+
+        def rows(name: str = name) -> list[dict]:
+            detector = DETECTORS[name](slicer, **common)
+            return evaluate(detector.fit(normal), pairs).to_dict("records")
+
+        parts.append(store.complete({"method": name}, rows))
+        print(f"{name}: {average(parts[-1]).round(3).to_dict()}", flush=True)
+    return pd.concat(parts, ignore_index=True)
+
+
+def _attack_table(name: str, specs: Iterable[AttackSpec]) -> ExperimentTable:
+    """Return what bounds each attack of a data set, whichever of them are asked for."""
+    rows = [
+        {
+            "attack": spec.name,
+            "family": spec.family,
+            "class": spec.factory.replace(":", "."),
+            "parameters": ", ".join(f"{k}={v}" for k, v in spec.parameters.items()),
+            "norm": spec.norm,
+            "epsilon": spec.epsilon,
+            "starts from": spec.start.name if spec.start else "",
+        }
+        for spec in specs
+    ]
+    head = {"libraries": versions("foolbox")}
+    return ExperimentTable(name, pd.DataFrame(rows), "Attacks and their budgets", head)
+
+
+def _with_averages(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return averages, then a row for each method and attack, the paper's figures beside."""
+    means = [
+        {"attack": "Average", "examples": part["examples"].sum(), "method": name, **average(part)}
+        for name, part in rows.groupby("method", sort=False)
+    ]
+    table = pd.concat([pd.DataFrame(means), rows], ignore_index=True)
+    figures = ["precision", "recall", "f1"]
+    published = paper_frame("nnslicer/table4").set_index(["attack", "method"])[figures]
+    for i, row in table.iterrows():
+        if row["method"] in _NOT_IN_THE_PAPER:
+            continue
+        role = _PAPER.get(row["method"].removesuffix(" margin"), "NNSlicer")
+        for figure in figures:
+            table.loc[i, f"paper_{figure}"] = published.loc[(row["attack"], role), figure]
+    columns = ["method", "attack", "examples", *FIGURES, *(f"paper_{f}" for f in figures)]
+    return table.reindex(columns=columns)
+
+
+def _plot(rows: pd.DataFrame) -> Figure:
+    """Draw precision against recall: a point for each attack, a colour for each method."""
+    figure = Figure(figsize=(7, 5))
+    axis = figure.subplots()
+    for method, part in rows.groupby("method", sort=False):
+        i = list(DETECTORS).index(str(method))
+        axis.scatter(
+            *(part["recall"], part["precision"], 28, f"C{i}"), label=method, marker=_MARKERS[i]
+        )
+    for f1 in (0.667, 0.91):
+        recall = np.linspace(f1 / (2 - f1), 1, 50)
+        axis.plot(recall, f1 * recall / (2 * recall - f1), color="grey", linewidth=0.8)
+        axis.annotate(f"F1 {f1}", (recall[0], 1.01), fontsize=7, ha="center")
+    axis.set(xlabel="recall", ylabel="precision", xlim=(-0.03, 1.03), ylim=(-0.03, 1.06))
+    axis.legend(fontsize=7, loc="lower left")
+    figure.tight_layout()
+    return figure

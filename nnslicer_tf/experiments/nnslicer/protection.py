@@ -1,0 +1,181 @@
+"""Selective protection: the paper's Figure 5.
+
+Half of the synapses of every layer are hidden, those that target classes need most by each
+method; attackers retrain the rest on budgets of training images. The method "Everything" hides
+all synapses: what attackers who train them reach then they have from their images alone, and no
+choice of synapses to hide takes it from them. An interrupted experiment goes on from its working
+folder when it is run again.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nnslicer_tf import protection, pruning
+from nnslicer_tf._names import check_name
+from nnslicer_tf._progress import track
+from nnslicer_tf.datasets import Dataset
+from nnslicer_tf.engine.rows import RowStore
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.experiments.nnslicer.settings import ProtectionSettings
+from nnslicer_tf.experiments.nnslicer.targets import (
+    ABLATED,
+    RANKINGS,
+    Targets,
+    TargetTask,
+    load_task,
+    missing_rows,
+    row_names,
+    set_name,
+    summary,
+)
+from nnslicer_tf.experiments.plots import plot_methods
+from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.experiments.samples import of_classes
+from nnslicer_tf.instrument import InstrumentedModel
+
+__all__ = ["BUDGETS", "METHODS", "protect"]
+
+BUDGETS = (1_000, 2_000, 5_000, 10_000, 20_000, 45_000)
+
+METHODS = (
+    *("NNSlicer", "EffectivePath", "Weight", "Random"),
+    *("NNSlicer, θ = 0", "NNSlicer, ours", "Everything"),
+)
+
+_ATTACKERS = {
+    "all": "train all weights",
+    "hidden": "train the hidden weights alone",
+    "known": "train all but the hidden weights, whose synapses are left out",
+}
+_ENDINGS = {"all": "", "hidden": "-hidden", "known": "-known"}
+_TEXT = (
+    "Mean accuracy of the retrained models on test images of the target classes, of the other "
+    "classes, and of all (`±`: standard deviation over sets and repetitions). Low on the targets "
+    "is good protection. `Everything`: all synapses are hidden; attackers who train them have what "
+    "their images give, those who do without them have no network. "
+    "The paper: below 10 % on the targets with every budget, the others "
+    "above 30 %, EffectivePath 90 % (data/paper/nnslicer/figure5.csv)."
+)
+
+Masks = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class _Method:
+    """A way to choose what is hidden.
+
+    Attributes:
+        hidden: From target classes and the repetition to the hidden synapses.
+        targeted: Whether they depend on the classes.
+    """
+
+    hidden: Callable[[Targets, int], Masks]
+    targeted: bool = False
+
+
+def protect(s: ProtectionSettings) -> ExperimentResult:
+    """Hide synapses, let attackers retrain, and measure what they reach (Figure 5)."""
+    for name in s.method or ():
+        check_name("method", name, METHODS)
+    task = load_task(s, RANKINGS | {"theta0": ABLATED["theta0"]})
+    known = {
+        t: of_classes(task.train, t, invert=True) if s.without_targets else task.train
+        for t in task.subsets
+    }
+    budgets = _budgets(s.budget, min(map(len, known.values())))
+    ending = _ENDINGS[s.trains] + "-others" * s.without_targets
+    path = s.work_folder / f"attacks-{s.share}-{s.epochs}{ending}.csv"
+    found = _attack(task, known, budgets, s, path)
+    head = {
+        "model": f"{s.model} on {s.dataset}",
+        "samples": f"{s.samples} images of each class to rank by, "
+        f"{min(s.profiled, len(task.train)):,} of the profile, {len(task.measured):,} test images",
+        "attacks": f"{s.share:.0%} of each layer hidden, {s.epochs} epochs, {s.repetitions} "
+        f"repetitions, targets {', '.join(map(set_name, task.subsets))}",
+        "attackers": _ATTACKERS[s.trains]
+        + (", have no images of target classes" if s.without_targets else ""),
+        "seed": s.seed,
+    }
+    name, title = f"figure5{ending}", "Selective protection (Figure 5)"
+    table = ExperimentTable(name, found, title, head, _TEXT)
+    return ExperimentResult([table], [ExperimentFigure(name, _plot(found))])
+
+
+def _attack(
+    task: TargetTask,
+    known: dict[Targets, Dataset],
+    budgets: Sequence[int],
+    s: ProtectionSettings,
+    path: str,
+) -> pd.DataFrame:
+    """Return the mean figures of every method and budget; rows are kept as they are found."""
+    attacker = protection.Attacker(s.epochs, trains=s.trains, progress=False)
+    methods = _methods(task, s.share, s.seed)
+    store, names = RowStore(path, ["method", "budget", "targets_of", "repetition"]), []
+    chosen = dict.fromkeys(s.method or METHODS)
+    jobs = list(itertools.product(chosen, budgets, range(s.repetitions)))
+    for name, images, repetition in track(jobs, "Attacks"):
+
+        def stolen(targets: Targets, name: str = name, n: int = images, r: int = repetition):
+            hidden = methods[name].hidden(targets, r)
+            model = protection.steal(task.im.model, hidden, known[targets], n, attacker, s.seed + r)
+            return InstrumentedModel(model).logits(task.measured.x)
+
+        row = {"method": name, "budget": images, "repetition": repetition}
+        names += row_names(row, task.subsets)
+        shared = not (methods[name].targeted or s.without_targets)
+        store.extend(missing_rows(task, store, row, stolen, shared))
+    rows = store.to_frame(names)
+    found = summary(rows, "budget", ["targets", "others", "all"])
+    return found.assign(attacks=rows.groupby(["method", "budget"], sort=False).size().to_numpy())
+
+
+def _methods(task: TargetTask, share: float, seed: int) -> dict[str, _Method]:
+    """Return the methods by name."""
+    weight, ranked = pruning.scores(task.im, "weight"), task.ranked
+
+    def by_class(scores: pruning.ClassScores) -> _Method:
+        return _Method(lambda targets, _: protection.select(scores.total(targets), share), True)
+
+    def random(_: Targets, repetition: int) -> Masks:
+        scores = pruning.RandomRanker(seed + repetition).scores(task.im)
+        return protection.select(scores, share)
+
+    found = (
+        by_class(ranked["slices"]),
+        by_class(ranked["paths"]),
+        _Method(lambda *_: protection.select(weight, share)),
+        _Method(random),
+        by_class(ranked["theta0"]),
+        by_class(ranked["magnitudes"]),
+        _Method(lambda *_: protection.select(weight, 1.0)),
+    )
+    return dict(zip(METHODS, found, strict=True))
+
+
+def _budgets(asked: list[int] | None, largest: int) -> list[int]:
+    """Return the budgets asked for, or the usual ones that there are images for."""
+    impossible = [budget for budget in asked or () if not 0 < budget <= largest]
+    if impossible:
+        raise InvalidArgumentError(
+            f"A budget is 1 to {largest:,} images here. Received: {impossible[0]}"
+        )
+    return asked or [budget for budget in BUDGETS if budget <= largest]
+
+
+def _plot(found: pd.DataFrame) -> Figure:
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, which, title in zip(
+        axes, ("targets", "all"), ("target classes", "all classes"), strict=True
+    ):
+        plot_methods(axis, found, "budget", which)
+        axis.set(xscale="log", title=title, xlabel="images of the attacker")
+    axes[0].set_ylabel("accuracy after retraining")
+    axes[0].legend(fontsize=8)
+    return figure

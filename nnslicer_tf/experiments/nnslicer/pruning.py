@@ -1,0 +1,180 @@
+"""Pruning for target classes: the paper's Figures 3 and 4, and what single changes do.
+
+An interrupted experiment goes on from its working folder when it is run again.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nnslicer_tf import pruning, zoo
+from nnslicer_tf._progress import track
+from nnslicer_tf.engine.rows import RowStore
+from nnslicer_tf.experiments.nnslicer.pruning_methods import (
+    ENDINGS,
+    PruningMethod,
+    changes,
+    ending_of,
+    pruning_methods,
+)
+from nnslicer_tf.experiments.nnslicer.settings import (
+    AblationSettings,
+    CurveSettings,
+    FineTuningSettings,
+)
+from nnslicer_tf.experiments.nnslicer.targets import (
+    ABLATED,
+    RANKINGS,
+    Targets,
+    TargetTask,
+    load_task,
+    missing_rows,
+    row_names,
+    summary,
+)
+from nnslicer_tf.experiments.plots import plot_methods
+from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+
+__all__ = ["ablation", "curves", "fine_tuned"]
+
+RATIOS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 0.95)
+TUNED_RATIOS = (0.7, 0.8, 0.9, 0.95)
+
+_PLAIN = (
+    "Mean accuracy over the sets of target classes (`±`: standard deviation over the sets): on "
+    "images of the target classes, on those of the others, and on those of the target "
+    "classes where only a target class may be predicted."
+)
+
+Logits = Callable[[PruningMethod, Targets, float], np.ndarray]
+
+
+def curves(s: CurveSettings) -> ExperimentResult:
+    """Measure accuracy without fine-tuning by prune ratio (Figure 3)."""
+    task = load_task(s, RANKINGS)
+    methods, ratios = pruning_methods(task, s.seed), s.ratio or RATIOS
+    found = _measure(task, methods, ratios, s, "curves", _masked(task))
+    text = f"{_PLAIN}\n\n{_verdict(found)}\n\nThe paper: see data/paper/nnslicer/figure3.csv."
+    name = f"figure3-{task.sets}" if s.subsets else "figure3"
+    title = "Targeted pruning (Figure 3)"
+    table = ExperimentTable(name, found, title, _head(task, s), text)
+    return ExperimentResult([table], [ExperimentFigure(name, _plot(found))])
+
+
+def fine_tuned(s: FineTuningSettings) -> ExperimentResult:
+    """Measure accuracy after one epoch of training by prune ratio (Figure 4)."""
+    task = load_task(s, RANKINGS)
+    # Training measures the normalisations again anyway.
+    methods = {n: m for n, m in pruning_methods(task, s.seed).items() if not m.renormalised}
+    chosen = np.random.default_rng(s.seed).permutation(len(task.train))[: s.images]
+    x, y = task.train.x[chosen], task.train.y[chosen]
+
+    def logits(method: PruningMethod, targets: Targets, ratio: float) -> np.ndarray:
+        pruned = pruning.apply_masks(task.im.model, method.keep(targets, ratio))
+        tuned = pruning.fine_tune(pruned, x, y, rng=s.seed, progress=False)
+        return tuned.predict(task.measured.x, batch_size=200, verbose=0)
+
+    found = _measure(task, methods, s.ratio or TUNED_RATIOS, s, f"tuned-{s.images}", logits)
+    head = {**_head(task, s), "images": s.images}
+    text = f"{_PLAIN} The images of the epoch are of all classes."
+    title = "After one epoch of training (Figure 4)"
+    table = ExperimentTable("figure4", found, title, head, text)
+    return ExperimentResult([table], [ExperimentFigure("figure4", _plot(found))])
+
+
+def ablation(s: AblationSettings) -> ExperimentResult:
+    """Measure what the paper leaves open, and each of our changes, on held-out images."""
+    task = load_task(s, ABLATED, "train[90%:]", s.images)
+    name = f"ablation-{s.images}"
+    found = _measure(task, changes(task), s.ratio or (0.4, 0.6), s, name, _masked(task))
+    head = {
+        "model": f"{s.model} on {s.dataset}",
+        "samples": f"{s.samples} training images of each class to rank by, {s.profiled:,} of the "
+        f"profile, {len(task.measured):,} held-out images to measure on",
+        "sets": task.sets_in_words,
+        "seed": s.seed,
+    }
+    title = "What each change does to pruning"
+    return ExperimentResult([ExperimentTable("ablation", found, title, head, _PLAIN)])
+
+
+def _masked(task: TargetTask) -> Logits:
+    """Return what computes the logits of a pruned model without building it."""
+    predictor = pruning.MaskedPredictor(task.im)
+
+    def logits(method: PruningMethod, targets: Targets, ratio: float) -> np.ndarray:
+        statistics = method.statistics_of(task.train)
+        return predictor.logits(method.keep(targets, ratio), task.measured.x, statistics)
+
+    return logits
+
+
+def _measure(
+    task: TargetTask,
+    methods: dict[str, PruningMethod],
+    ratios: Sequence[float],
+    s: CurveSettings,
+    kind: str,
+    logits: Logits,
+) -> pd.DataFrame:
+    """Return the mean figures of every method and ratio; rows are kept as they are found."""
+    path = s.work_folder / f"{kind}-{task.sets}.csv"
+    store, names = RowStore(path, ["method", "ratio", "targets_of"]), []
+    for name, method in methods.items():
+        for ratio in track(ratios, name):
+            row = {"method": name, "ratio": ratio}
+            names += row_names(row, task.subsets)
+
+            def of_set(targets: Targets, method: PruningMethod = method, r: float = ratio):
+                return logits(method, targets, r)
+
+            shared = not method.targeted or ratio == 0
+            store.extend(missing_rows(task, store, row, of_set, shared))
+    figures = ["targets", "others", "among_targets"]
+    return summary(store.to_frame(names), "ratio", figures)
+
+
+def _head(task: TargetTask, s: CurveSettings) -> dict[str, object]:
+    accuracy = zoo.accuracy(task.im.model, task.measured)
+    return {
+        "model": f"{s.model} on {s.dataset}, {accuracy:.1%} of all test images",
+        "samples": f"{s.samples} training images of each class to rank by (the model is right on "
+        f"them), {min(s.profiled, len(task.train)):,} of the profile, "
+        f"{len(task.measured):,} test images",
+        "sets": task.sets_in_words,
+        "seed": s.seed,
+    }
+
+
+def _verdict(found: pd.DataFrame) -> str:
+    """Say in words whether the goals are reached."""
+    table = found.pivot(index="ratio", columns="method", values="targets")
+    lines = []
+    for ending in ENDINGS:
+        mine = f"NNSlicer (targeted){ending}"
+        rivals = [c for c in table if c != mine and ending_of(c) == ending]
+        large = table[table.index >= 0.4]
+        behind = large.index[large[mine] <= large[rivals].max(axis=1)]
+        where = ", ".join(f"{ratio:g}" for ratio in behind)
+        said = f"not above all others at {where}" if where else "above all others"
+        lines.append(f"- {mine}: from 40 % pruned up it is {said}.")
+        if 0.6 in table.index:
+            lines.append(f"- {mine}: {table.loc[0.6, mine]:.1%} at 60 % pruned (goal: 80 %).")
+    return "\n".join(lines)
+
+
+def _plot(found: pd.DataFrame) -> Figure:
+    """Draw accuracy on target classes over the ratio, a panel for each ending of the names."""
+    table = found.assign(ending=found["method"].map(ending_of))
+    table["method"] = table["method"].str.partition(", ")[0]
+    endings = [ending for ending in ENDINGS if (table["ending"] == ending).any()]
+    figure = Figure(figsize=(5.5 * len(endings), 4.5), layout="constrained")
+    axes = figure.subplots(1, len(endings), sharey=True, squeeze=False)[0]
+    for axis, ending in zip(axes, endings, strict=True):
+        plot_methods(axis, table[table["ending"] == ending], "ratio", "targets")
+        axis.set(title=ENDINGS[ending], xlabel="share of synapses pruned")
+        axis.legend(fontsize=8)
+    axes[0].set_ylabel("accuracy on target classes")
+    return figure

@@ -1,0 +1,165 @@
+"""Settings of the NNSlicer paper's experiments."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from typer import Option
+
+from nnslicer_tf.experiments.settings import Settings
+
+__all__ = [
+    "AblationSettings",
+    "CurveSettings",
+    "DetectionSettings",
+    "DrawingSettings",
+    "FineTuningSettings",
+    "ProtectionSettings",
+    "TargetSettings",
+]
+
+DEFAULT_RATE = 0.05
+DETECTORS = (
+    *("paper", "margin", "fused", "stable", "FeatureMap", "FeatureMap margin"),
+    *("EffectivePath", "EffectivePath margin", "logit margin", "flag everything"),
+)
+QUICK_ATTACKS = (
+    *("FGSM_2", "FGSM_4", "FGSM_8", "DeepFoolLinf", "DeepFoolL2"),
+    *("RPGD_2", "RPGD_4", "RPGD_8", "Spatial", "GaussianBlur"),
+)
+
+Seed = Annotated[int, Option(min=0)]
+Work = Annotated[Path, Option(help="Folder of resumable work.")]
+Samples = Annotated[int, Option(help="Training images of each class to rank by.", min=1)]
+Profiled = Annotated[int, Option(help="Training images of the profile.", min=1)]
+Subsets = Annotated[int, Option(help="Sets of target classes; 0: all.", min=0)]
+
+
+@dataclass(frozen=True)
+class DrawingSettings(Settings):
+    """Slice pairs of inputs; draw the first, and measure where all differ."""
+
+    trial: ClassVar = {"images": 10, "train": 500}
+    trial_folder = Path("runs/slices")
+
+    kept = "slices"
+
+    model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
+    dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "mnist"
+    attack: Annotated[str, Option(help="Name of the attack.")] = "FGSM_8"
+    images: Annotated[int, Option(help="Pairs to measure on.", min=1)] = 100
+    train: Annotated[int, Option(help="Images of the profile.", min=1)] = 10_000
+    theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.3
+    seed: Seed = 0
+
+
+@dataclass(frozen=True)
+class DetectionSettings(Settings):
+    """Measure detectors on attacks, and write the tables."""
+
+    trial: ClassVar = {
+        **{"train": 4_000, "images": 100, "ending": "-quick"},
+        "attacks": ",".join(QUICK_ATTACKS),
+    }
+
+    kept = "detection"
+
+    model: Annotated[str, Option(help="Name in the zoo, or a .keras or .h5 file.")] = "lenet5"
+    dataset: Annotated[str, Option(help="digits, mnist, fashion_mnist, cifar10.")] = "mnist"
+    normalise: Annotated[str, Option(help="unit or standard: the model's input.")] = "unit"
+    train: Annotated[int, Option(help="Normal training inputs.", min=200)] = 10_000
+    images: Annotated[int, Option(help="Test images to attack.", min=1)] = 500
+    skip: Annotated[int, Option(help="Test images to leave out before these.", min=0)] = 0
+    attacks: Annotated[str, Option(help="Names with commas; default: all 17.")] = ""
+    methods: Annotated[str, Option(help="Names with commas.")] = ",".join(DETECTORS)
+    theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.0
+    false_positive_rate: Annotated[float, Option(help="All but paper's rules.")] = DEFAULT_RATE
+    seed: Seed = 0
+    work: Annotated[Path, Option(help="Folder of the examples.")] = Path("runs/detection")
+    ending: str = ""  # of the files' names
+
+    @property
+    def trial_folder(self) -> Path:
+        """The folder of kept results: a trial's files have another name."""
+        return self.results_folder
+
+
+@dataclass(frozen=True)
+class TargetSettings(Settings):
+    """What all experiments on target classes are asked."""
+
+    model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10"
+    dataset: Annotated[str, Option(help="Its data set.")] = "cifar10"
+    samples: Samples = 100
+    profiled: Profiled = 45_000
+    subsets: Subsets = 0
+    size: Annotated[int, Option(help="Classes in a set.", min=1)] = 4
+    seed: Annotated[int, Option(help="Draws sets, order of samples, random scores.", min=0)] = 0
+    work: Work = Path("runs/pruning")
+
+    @property
+    def work_folder(self) -> Path:
+        """The folder of resumable work of these settings."""
+        sizes = f"{self.samples}-{self.profiled}-{self.seed}"
+        return self.work / f"{self.model}-{self.dataset}-{sizes}"
+
+
+@dataclass(frozen=True)
+class CurveSettings(TargetSettings):
+    """Accuracy without fine-tuning by prune ratio (Figure 3)."""
+
+    trial: ClassVar = {"samples": 10, "profiled": 500, "subsets": 2, "ratio": (0.5,)}
+
+    kept = "pruning"
+    ratio: Annotated[
+        list[float] | None, Option("--ratio", min=0.0, max=0.999, help="Prune ratios.")
+    ] = None
+
+
+@dataclass(frozen=True)
+class FineTuningSettings(CurveSettings):
+    """Accuracy after one epoch of training by prune ratio (Figure 4)."""
+
+    trial: ClassVar = {**CurveSettings.trial, "subsets": 1, "images": 300, "ratio": (0.9,)}
+
+    subsets: Subsets = 2
+    images: Annotated[int, Option(help="Images of the one epoch.", min=1)] = 10_000
+
+
+@dataclass(frozen=True)
+class AblationSettings(CurveSettings):
+    """What the paper leaves open, and each of our changes, on held-out training images."""
+
+    trial: ClassVar = {**CurveSettings.trial, "subsets": 1, "images": 100}
+
+    samples: Samples = 50
+    profiled: Profiled = 5_000
+    subsets: Subsets = 8
+    images: Annotated[int, Option(help="Held-out images to measure on.", min=1)] = 1_000
+
+
+@dataclass(frozen=True)
+class ProtectionSettings(TargetSettings):
+    """Hide synapses, let attackers retrain, and report what they reach."""
+
+    trial: ClassVar = {
+        **{"samples": 10, "profiled": 500, "subsets": 1, "repetitions": 1, "epochs": 1},
+        "budget": [300],
+    }
+
+    kept = "protection"
+    subsets: Subsets = 2
+    work: Work = Path("runs/protection")
+    share: Annotated[float, Option(help="Share of the synapses to hide.", min=0.001, max=1.0)] = 0.5
+    budget: Annotated[list[int] | None, Option(help="Images of an attacker.")] = None
+    epochs: Annotated[int, Option(help="Of an attacker.", min=1)] = 5
+    repetitions: Annotated[int, Option(help="Attacks of each kind.", min=1)] = 3
+    method: Annotated[
+        list[str] | None, Option(help="What is hidden; all of the methods by default.")
+    ] = None
+    trains: Annotated[Literal["all", "hidden", "known"], Option(help="What attackers train.")] = (
+        "all"
+    )
+    without_targets: Annotated[bool, Option(help="Attackers have no images of target classes.")] = (
+        False
+    )

@@ -1,0 +1,184 @@
+"""What the experiments on target classes share: data, rankings, rows that are kept, summaries."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf.datasets import Dataset
+from nnslicer_tf.engine.rows import RowStore
+from nnslicer_tf.experiments.nnslicer.settings import TargetSettings
+from nnslicer_tf.experiments.samples import first
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.pruning import ClassRanker, ClassScores, EffectivePathRanker, NNSlicerRanker
+from nnslicer_tf.pruning.subsets import draw_subsets, subset_figures
+from nnslicer_tf.slicing import Profile
+
+__all__ = [
+    "ABLATED",
+    "RANKINGS",
+    "TargetTask",
+    "kept_rankings",
+    "load_task",
+    "missing_rows",
+    "row_names",
+    "set_name",
+    "summary",
+]
+
+Targets = tuple[int, ...]
+Rankings = dict[str, Callable[[Profile], ClassRanker]]
+
+RANKINGS: Rankings = {
+    "slices": lambda profile: NNSlicerRanker(profile=profile),
+    "magnitudes": lambda profile: NNSlicerRanker(profile=profile, per_sample=True),
+    "paths": lambda profile: EffectivePathRanker(),
+}
+"""Name → how target classes rank synapses: contributions as the paper sums them, those of each
+sample without their signs, effective paths."""
+
+ABLATED: Rankings = {
+    "slices": RANKINGS["slices"],
+    "magnitudes": RANKINGS["magnitudes"],
+    "theta0": lambda profile: NNSlicerRanker(profile=profile, theta=0.0),
+    "theta1": lambda profile: NNSlicerRanker(profile=profile, theta=1.0),
+    "channels": lambda profile: NNSlicerRanker(profile=profile, granularity="channel"),
+    "all-samples": lambda profile: NNSlicerRanker(profile=profile, correct_only=False),
+}
+"""Name → the paper's ranking, and with one thing changed that the paper leaves open."""
+
+
+@dataclass(frozen=True, eq=False)
+class TargetTask:
+    """A classifier, its data, sets of target classes, and rankings of its synapses.
+
+    Attributes:
+        im: The classifier.
+        train: What it was trained on, the last tenth left out.
+        measured: Samples that figures are measured on.
+        subsets: Sets of target classes.
+        ranked: Name → scores of synapses by class.
+    """
+
+    im: InstrumentedModel
+    train: Dataset
+    measured: Dataset
+    subsets: list[Targets]
+    ranked: dict[str, ClassScores]
+
+    @property
+    def sets(self) -> str:
+        """Size and number of the sets, for names of files."""
+        return f"{len(self.subsets[0])}x{len(self.subsets)}"
+
+    @property
+    def sets_in_words(self) -> str:
+        """Size and number of the sets, for heads of tables."""
+        return f"{len(self.subsets)} sets of {len(self.subsets[0])} target classes"
+
+
+def load_task(
+    s: TargetSettings, rankings: Rankings, split: str = "test", images: int | None = None
+) -> TargetTask:
+    """Load model and data, draw the sets, and rank the synapses by class, or read rankings.
+
+    Args:
+        s: Settings.
+        rankings: How to rank.
+        split: The split of the samples to measure on.
+        images: How many of them; all by default.
+    """
+    im = InstrumentedModel(zoo.load(s.model, s.dataset))
+    # The last tenth was held out from training; what is ours was chosen on it.
+    train, measured = (datasets.load(s.dataset, part) for part in ("train[:90%]", split))
+    subsets = draw_subsets(measured.classes, s.size, s.subsets or None, s.seed)
+    ranked = kept_rankings(im, train, s.samples, s.profiled, s.work_folder, rankings)
+    return TargetTask(im, train, first(measured, images), subsets, ranked)
+
+
+def kept_rankings(
+    im: InstrumentedModel,
+    train: Dataset,
+    samples: int,
+    profiled: int,
+    folder: str | os.PathLike,
+    rankings: Rankings = RANKINGS,
+) -> dict[str, ClassScores]:
+    """Return scores by class, kept in a folder.
+
+    Args:
+        im: The classifier.
+        train: Samples, the first ones of which are used.
+        samples: How many of each class to slice.
+        profiled: How many to profile.
+        folder: Where profile and scores are kept, or found.
+        rankings: Name → ranker, given the profile.
+    """
+    folder = Path(folder)
+    chosen = np.concatenate([np.flatnonzero(train.y == c)[:samples] for c in range(train.classes)])
+    x, y = train.x[chosen], train.y[chosen]
+    profile_file = folder / "profile.npz"
+    if not profile_file.exists():
+        Profile.from_data(im, train.x[:profiled]).save(profile_file)
+    profile = Profile.load(profile_file)
+    return {
+        name: _kept_scores(
+            folder / f"{name}.npz", lambda ranker=ranker: ranker(profile).by_class(im, x, y)
+        )
+        for name, ranker in rankings.items()
+    }
+
+
+def _kept_scores(path: Path, make: Callable[[], ClassScores]) -> ClassScores:
+    """Return the class scores in a file; make and keep them if it is not there."""
+    if not path.exists():
+        make().save(path)
+    return ClassScores.load(path)
+
+
+def set_name(targets: Targets) -> str:
+    """Return how a set of target classes is written in tables: "0-3-5"."""
+    return "-".join(map(str, targets))
+
+
+def row_names(row: Mapping[str, object], subsets: Sequence[Targets]) -> list[dict[str, object]]:
+    """Return the names of a method's rows, one for each set of target classes."""
+    return [{**row, "targets_of": set_name(targets)} for targets in subsets]
+
+
+def missing_rows(
+    task: TargetTask,
+    store: RowStore,
+    row: Mapping[str, object],
+    logits_of: Callable[[Targets], np.ndarray],
+    shared: bool,
+) -> Iterator[dict[str, object]]:
+    """Yield the rows of a method that are not kept yet, one for each set of target classes.
+
+    Args:
+        task: Data and sets.
+        store: Rows that are kept.
+        row: Names the method.
+        logits_of: From target classes to the logits of the samples measured on.
+        shared: Whether the logits are the same for all sets: then they are computed once.
+    """
+    logits = None
+    for targets, name in zip(task.subsets, row_names(row, task.subsets), strict=True):
+        if name in store:
+            continue
+        if logits is None or not shared:
+            logits = logits_of(targets)
+        yield name | subset_figures(logits, task.measured.y, targets)
+
+
+def summary(rows: pd.DataFrame, place: str, figures: Sequence[str]) -> pd.DataFrame:
+    """Return means of figures by method and place, with the deviation on target classes."""
+    rows = rows.assign(**{place: pd.to_numeric(rows[place])})
+    groups = rows.groupby(["method", place], sort=False)
+    means = groups[list(figures)].mean()
+    means["targets ±"] = groups["targets"].std(ddof=0)
+    return means.reset_index()

@@ -1,0 +1,50 @@
+"""What figures of several experiments share: colours of methods, lines of methods, boxes."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["METHOD_COLOURS", "plot_boxes", "plot_methods"]
+
+METHOD_COLOURS = {
+    "NNSlicer": "C0",
+    "NNSlicer (targeted)": "C0",
+    "NNSlicer (all)": "C1",
+    "EffectivePath": "C2",
+    "Weight": "C3",
+    "Channel": "C4",
+    "Random": "C5",
+    "Everything": "C7",
+    "NNSlicer, θ = 0": "C8",
+    "NNSlicer, ours": "C9",
+}
+"""Method → its colour in every figure."""
+
+
+def plot_methods(axis: "Axes", table: "pd.DataFrame", x: str, y: str) -> None:
+    """Draw a line for every method of a table, over a grid.
+
+    Args:
+        axis: Where to draw.
+        table: A row for each `method`, a key of `METHOD_COLOURS`, and place.
+        x: Column of the places.
+        y: Column of the values.
+    """
+    for name, rows in table.groupby("method", sort=False):
+        axis.plot(rows[x], rows[y], marker="o", label=name, color=METHOD_COLOURS[str(name)])
+    axis.grid(alpha=0.3)
+
+
+def plot_boxes(axes: "Axes", values: Mapping[str, Sequence[float]], label: str) -> None:
+    """Draw a box (quartiles, 5 % and 95 %) for every named series."""
+    axes.boxplot(
+        list(values.values()), orientation="horizontal", whis=(5, 95), showfliers=False, widths=0.6
+    )
+    axes.set_yticks(np.arange(1, len(values) + 1), list(values))
+    axes.invert_yaxis()
+    axes.set_xlabel(label)

@@ -1,0 +1,288 @@
+"""The report: everything measured beside the papers' figures, on one page, and the headlines."""
+
+import hashlib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from nnslicer_tf._files import atomic_path, check_writable, data_folder
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.experiments.catalogue import Entry, load_catalogue
+from nnslicer_tf.experiments.headlines import Headline, headline_table, headlines
+from nnslicer_tf.report import (
+    Code,
+    Heading,
+    Link,
+    Page,
+    Picture,
+    ResultTable,
+    Table,
+    Text,
+    markdown_table,
+    provenance,
+    read_table,
+)
+
+__all__ = [
+    "build_page",
+    "command_of",
+    "fingerprints",
+    "short_form",
+    "status",
+    "status_lines",
+    "tables_by_name",
+    "write_report",
+]
+
+BEGIN, END = "<!-- headline -->", "<!-- /headline -->"
+
+
+def status_lines(folder: Path) -> list[str]:
+    """Return a table of every entry: minutes on two cores, status, title and needs."""
+    lines = [f"{'id':<24}{'minutes':>8}  status"]
+    for entry in load_catalogue().entries:
+        lines.append(f"{entry.id:<24}{entry.minutes or '':>8}  {status(entry, folder)}")
+        needs = f"; needs {entry.needs}" if entry.needs else ""
+        lines.append(f"{'':<34}{entry.title}{needs}")
+    return lines
+
+
+def write_report(folder: Path, trials: Path, output: Path, readme: Path) -> list[str]:
+    """Write report.html, report.md, and the headlines between their marks in the README.
+
+    Args:
+        folder: Results that are kept.
+        trials: Results of trials.
+        output: Where the pages go.
+        readme: File with the headlines.
+
+    Returns:
+        What was written, in words.
+
+    Raises:
+        InvalidArgumentError: if the README has no marks, or something cannot be written.
+    """
+    pages = {ending: output / f"report.{ending}" for ending in ("html", "md")}
+    for path in pages.values():
+        check_writable(path)
+    rows = headlines(tables_by_name(folder))
+    text = _replaced(readme.read_text(), BEGIN, END, _headlines_markdown(rows, pages, readme))
+    page = build_page(folder, trials, headline_table(rows))
+    written = {pages["html"]: page.html(output), pages["md"]: page.markdown(output), readme: text}
+    for path, content in written.items():
+        with atomic_path(path) as temporary:
+            temporary.write_text(content)
+    sizes = [f"{path}: {path.stat().st_size / 1e6:.2f} MB" for path in pages.values()]
+    return [*sizes, f"{readme}: {len(rows)} headlines"]
+
+
+def command_of(entry: Entry, quick: bool, trials: Path) -> list[str]:
+    """Return the arguments of Python that make an entry.
+
+    Args:
+        entry: A table or figure.
+        quick: Whether a trial is asked for, which never writes over results that are kept.
+        trials: Folder of trials.
+
+    Raises:
+        InvalidArgumentError: if nothing makes the entry.
+    """
+    if not entry.command:
+        raise InvalidArgumentError(f"Nothing makes '{entry.id}': {entry.without}.")
+    command = shlex.split(entry.command)
+    if not quick:
+        return command
+    if "--output" in command:  # what a full run writes is not for a trial
+        command = command[: command.index("--output")]
+    folder = (trials / entry.id).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    return command + [part.format(folder=folder) for part in entry.trial.split()]
+
+
+def tables_by_name(folder: Path) -> dict[str, ResultTable]:
+    """Return all tables of the catalogue: path below the folder without ending → table."""
+    patterns = [pattern for entry in load_catalogue().entries for pattern in entry.tables]
+    return {_name(table.path, folder): table for table in _found(folder, patterns)}
+
+
+def status(entry: Entry, folder: Path) -> str:
+    """Return in words what was measured, and when."""
+    if not entry.command:
+        return entry.without
+    tables = _found(folder, entry.tables)
+    whole = [table for table in tables if not table.quick]
+    date = max((table.date for table in whole or tables), default="")
+    if tables and not whole:
+        return f"quick only ({date})"
+    if not tables and not (not entry.tables and _matching(folder, entry.figures)):
+        return "not measured"
+    counts = [(extent.measured(whole), extent) for extent in entry.extents]
+    short = [f"{n:,} of {extent.of:,} {extent.unit}" for n, extent in counts if n < extent.of]
+    said = f" ({date})" if date else ""
+    return f"partly{said}: {', '.join(short)}" if short else f"measured{said}"
+
+
+def build_page(folder: Path, trials: Path, headline: pd.DataFrame) -> Page:
+    """Return the page of everything."""
+    page = Page("Tables and figures of the papers, measured")
+    head = provenance()
+    page.add(
+        Text(
+            "What this project measured beside what the papers report. Every table names the "
+            "command that made it, its seed, sizes, versions and date."
+        ),
+        Code("python apps/reproduce.py report"),
+        Text(f"Written {head['date']}, {head['versions']}."),
+        Heading("Headlines"),
+        Table(headline, "As good: at least the paper's figure, or the goal where one is named"),
+    )
+    drawn: set[Path] = set()
+    for part, title in load_catalogue().papers.items():
+        page.add(Heading(title))
+        entries = [entry for entry in load_catalogue().entries if entry.part == part]
+        bare = [entry for entry in entries if not entry.command and not entry.paper]
+        for entry in entries:
+            if entry not in bare:
+                _add_entry(page, entry, folder, drawn)
+        page.add(*(Text(f"{e.id}: {e.title}; {e.without}.") for e in bare))
+        if part == "models":
+            page.add(Table(fingerprints(), "Weights that come with the project"))
+    _add_others(page, folder, drawn)
+    _add_trials(page, trials)
+    return page
+
+
+def _found(folder: Path, patterns: Sequence[str]) -> list[ResultTable]:
+    """Return the tables of some patterns; files that cannot be read are left out."""
+    tables = []
+    for path in _matching(folder, patterns):
+        if "runs" in re.split(r"[-_]", path.stem):
+            continue
+        try:
+            tables.append(read_table(path))
+        except CorruptFileError as error:
+            print(f"left out: {error}", file=sys.stderr)
+    return tables
+
+
+def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    """Return the files of some patterns below a folder, each once."""
+    return list(dict.fromkeys(p for pattern in patterns for p in sorted(folder.glob(pattern))))
+
+
+def _name(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).with_suffix("").as_posix()
+
+
+def _add_entry(page: Page, entry: Entry, folder: Path, drawn: set[Path]) -> None:
+    """Add a table or figure: how it was made, ours, the paper's, pictures, files."""
+    tables = _found(folder, entry.tables)
+    page.add(Heading(f"{entry.id}: {entry.title}", 3), Text(f"Status: {status(entry, folder)}."))
+    if entry.command:
+        needs = f"Needs {entry.needs}. About {entry.minutes} minutes on two cores."
+        page.add(Text(needs), Code(f"python {entry.command}"))
+    for table in tables:
+        page.add(*short_form(table, entry.view, "Here"))
+        _add_table(page, table, folder)
+    for name in entry.paper:
+        published = read_table(data_folder() / "paper" / name)
+        citation = published.path.read_text().splitlines()[0].lstrip("# ")
+        page.add(
+            *short_form(published, entry.view, "The paper"),
+            Table(published.frame, f"The paper: {citation}"),
+        )
+    for path in _matching(folder, entry.figures):
+        if path not in drawn:
+            page.add(Picture(path, _name(path, folder)))
+            drawn.add(path)
+    for path in _matching(folder, entry.more):
+        page.add(Link(path.relative_to(folder).as_posix(), path))
+
+
+def _add_table(page: Page, table: ResultTable, folder: Path) -> None:
+    """Add a result table and what stands above it."""
+    name = _name(table.path, folder)
+    trial = " (a trial)" if table.quick else ""
+    head = pd.DataFrame(table.head.items(), columns=["", "made by"])
+    page.add(Table(table.frame, f"Here: {name}{trial}"), Table(head, f"How {name} was made", 0))
+
+
+def short_form(table: ResultTable, view: tuple[str, ...], whose: str) -> list[Table]:
+    """Return one value of a table by two of its columns, if it has them."""
+    if not view or not set(view) <= set(table.frame.columns):
+        return []
+    rows, columns, value = view
+    frame = table.frame.assign(**{value: pd.to_numeric(table.frame[value], errors="coerce")})
+    short = frame.pivot_table(value, rows, columns, sort=False).reset_index()
+    return [Table(short, f"{whose}, {value}: {table.path.stem}")]
+
+
+def _add_others(page: Page, folder: Path, drawn: set[Path]) -> None:
+    """Add tables and pictures that no entry of the catalogue names, so that none is lost."""
+    patterns = {p for entry in load_catalogue().entries for p in (*entry.tables, *entry.more)}
+    named = set(_matching(folder, tuple(patterns)))
+    tables = [t for t in _found(folder, ("*/*.csv",)) if t.path not in named]
+    pictures = [path for path in _matching(folder, ("*/*.png",)) if path not in drawn]
+    if tables or pictures:
+        page.add(Heading("Other results"))
+    for table in tables:
+        _add_table(page, table, folder)
+    page.add(*(Picture(p, _name(p, folder)) for p in pictures))
+
+
+def _add_trials(page: Page, trials: Path) -> None:
+    """Add what `run --quick` left."""
+    tables = _found(trials, ("*/*/*.csv", "*/*/*.json"))
+    pictures = _matching(trials, ("*/*/*.png",))
+    if tables or pictures:
+        page.add(Heading("Fresh trials"), Text("Small runs, to see that a command works."))
+    for table in tables:
+        _add_table(page, table, trials)
+    page.add(*(Picture(p, _name(p, trials)) for p in pictures))
+
+
+def fingerprints() -> pd.DataFrame:
+    """Return the SHA-256 of every file of weights, and of the models of the zoo."""
+    from nnslicer_tf import zoo
+    from nnslicer_tf.instrument.fingerprint import model_fingerprint
+
+    rows = []
+    weights = data_folder() / "weights"
+    for path in sorted(weights.rglob("*.weights.h5")):
+        model, _, dataset = path.name.removesuffix(".weights.h5").partition("-")
+        known = path.parent == weights and model in zoo.names()
+        rows.append(
+            {
+                "weights": path.relative_to(weights).as_posix(),
+                "SHA-256 of the file": hashlib.sha256(path.read_bytes()).hexdigest()[:16],
+                "fingerprint": model_fingerprint(zoo.load(model, dataset))[:16] if known else "",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _headlines_markdown(rows: list[Headline], pages: dict[str, Path], readme: Path) -> str:
+    """Return what stands between the marks in the README."""
+    html, markdown = (os.path.relpath(pages[kind], readme.parent) for kind in ("html", "md"))
+    return (
+        f"{markdown_table(headline_table(rows))}\n\nEverything, with commands, seeds and plots: "
+        f"[report.md]({Path(markdown).as_posix()}), or [report.html]({Path(html).as_posix()}) "
+        "as one file. Written by `python apps/reproduce.py report`."
+    )
+
+
+def _replaced(text: str, begin: str, end: str, new: str) -> str:
+    """Return a text with what is between two marks replaced.
+
+    Raises:
+        InvalidArgumentError: if the marks are not there, once each.
+    """
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise InvalidArgumentError(f"The text needs the marks {begin} and {end}, once, in order.")
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n{new}\n{end}{rest.partition(end)[2]}"

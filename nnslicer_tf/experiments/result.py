@@ -1,0 +1,141 @@
+"""What an experiment returns, tables and figures, and how both are written to a folder."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nnslicer_tf._files import atomic_path, data_folder
+from nnslicer_tf.report.figures import save_figure
+from nnslicer_tf.report.tables import markdown_table, provenance, write_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "ExperimentFigure",
+    "ExperimentResult",
+    "ExperimentTable",
+    "paper_frame",
+    "paper_text",
+    "versions",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class ExperimentTable:
+    """A table of results.
+
+    Attributes:
+        name: The file's name without an ending.
+        frame: The rows.
+        title: Heading of the Markdown. Without one only a CSV file is written, without a head
+            and in full precision: rows from which other tables are made.
+        head: What the rows depend on; command, machine, versions and date are added.
+        text: Markdown below the table.
+    """
+
+    name: str
+    frame: "pd.DataFrame"
+    title: str = ""
+    head: Mapping[str, object] = field(default_factory=dict)
+    text: str = ""
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the table into a folder, and return the files."""
+        path = folder / f"{self.name}.csv"
+        if not self.title:
+            with atomic_path(path) as temporary:
+                self.frame.to_csv(temporary, index=False)
+            return [path]
+        write_table(path, self.title, self.frame, provenance(**self.head), self.text)
+        return [path, path.with_suffix(".md")]
+
+    def __str__(self) -> str:
+        return "\n\n".join(filter(None, (self.title, markdown_table(self.frame), self.text)))
+
+
+@dataclass(frozen=True, eq=False)
+class ExperimentFigure:
+    """A figure.
+
+    Attributes:
+        name: The file's name without an ending; it becomes a PNG file.
+        figure: The Matplotlib figure.
+        dpi: Pixels an inch.
+        tight: Cut off what is empty around it.
+    """
+
+    name: str
+    figure: "Figure"
+    dpi: int = 110
+    tight: bool = False
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the figure into a folder, close it, and return the file."""
+        path = folder / f"{self.name}.png"
+        save_figure(self.figure, path, dpi=self.dpi, tight=self.tight)
+        return [path]
+
+
+@dataclass(frozen=True, eq=False)
+class ExperimentResult:
+    """Tables and figures of an experiment.
+
+    Attributes:
+        tables: Tables, by name in `table`.
+        figures: Figures.
+        logs: Name → what a JSON file holds.
+    """
+
+    tables: Sequence[ExperimentTable] = ()
+    figures: Sequence[ExperimentFigure] = ()
+    logs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+
+    def table(self, name: str) -> "pd.DataFrame":
+        """Return the rows of the table of a name.
+
+        Raises:
+            KeyError: if there is none.
+        """
+        return {table.name: table.frame for table in self.tables}[name]
+
+    def write(self, folder: str | os.PathLike) -> list[Path]:
+        """Write everything into a folder, each file whole or not at all; return the files."""
+        folder = Path(folder)
+        files = [path for part in (*self.tables, *self.figures) for path in part.write(folder)]
+        for name, log in self.logs.items():
+            files.append(folder / f"{name}.json")
+            with atomic_path(files[-1]) as temporary:
+                temporary.write_text(json.dumps(log, indent=1) + "\n")
+        return files
+
+
+def paper_frame(name: str, na_values: str = "") -> "pd.DataFrame":
+    """Return a table of a paper, such as `"nnslicer/table4"`; `na_values` stands for no figure."""
+    import pandas as pd
+
+    path = data_folder() / "paper" / f"{name}.csv"
+    return pd.read_csv(path, comment="#", na_values=na_values)
+
+
+def paper_text(*names: str) -> str:
+    """Return tables of papers as Markdown, each under its citation."""
+    import pandas as pd
+
+    parts = []
+    for name in names:
+        path = data_folder() / "paper" / f"{name}.csv"
+        citation = path.read_text().splitlines()[0].lstrip("# ")
+        table = pd.read_csv(path, comment="#", keep_default_na=False)
+        parts.append(f"{citation}:\n\n{markdown_table(table)}")
+    return "\n\n".join(parts)
+
+
+def versions(*packages: str) -> str:
+    """Return installed packages with their versions."""
+    return ", ".join(f"{package} {version(package)}" for package in packages)

@@ -1,0 +1,47 @@
+"""Settings of experiments: dataclasses whose fields are also the options of a command.
+
+    @dataclass(frozen=True)
+    class CurveSettings(Settings):
+        kept = "pruning"
+        model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10"
+
+The annotations are Typer's. An experiment takes settings alone, so that a notebook writes
+`run(CurveSettings(model="digits_cnn"))` where the command line has `--model digits_cnn`.
+"""
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import ClassVar, Self
+
+from nnslicer_tf._files import data_folder
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Base class of settings: where results go, and what a trial changes."""
+
+    kept: ClassVar[str]
+    """Folder of results that are kept, below `data/results`."""
+
+    trial: ClassVar[dict[str, object]] = {}
+    """Field → its value in a trial; a field that is empty by default keeps what it was given."""
+
+    def quick(self) -> Self:
+        """Return settings for a trial of a few minutes, with a working folder of its own."""
+        given = {f.name for f in fields(self) if not f.default and getattr(self, f.name)}
+        changes = {name: value for name, value in self.trial.items() if name not in given}
+        if hasattr(self, "work"):
+            changes["work"] = self.work / "quick"
+        return replace(self, **changes)
+
+    @property
+    def results_folder(self) -> Path:
+        """The folder of results that are kept."""
+        return data_folder() / "results" / self.kept
+
+    @property
+    def trial_folder(self) -> Path:
+        """The folder of a trial's results, asked of what `quick` returns."""
+        return getattr(self, "work", Path("runs") / self.kept / "quick")

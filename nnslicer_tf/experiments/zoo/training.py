@@ -1,0 +1,95 @@
+"""Train a model of the zoo, and log how.
+
+The last tenth of the training images is held out and never trained on: recipes are chosen by its
+accuracy. The test images are read once, at the end. An interrupted run goes on from its last
+finished epoch.
+"""
+
+import dataclasses
+import datetime
+import json
+import platform
+import shlex
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import keras
+import pandas as pd
+
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf._files import atomic_path, check_writable
+from nnslicer_tf.experiments.result import ExperimentResult
+from nnslicer_tf.experiments.zoo.settings import TrainingSettings
+
+__all__ = ["train", "write_summary"]
+
+_SUMMARY = (
+    *("model", "dataset", "parameters", "epochs", "train_images", "held_out_images"),
+    *("held_out_accuracy", "test_images", "test_accuracy", "seed", "date", "command"),
+)
+
+
+def train(s: TrainingSettings) -> ExperimentResult:
+    """Train a model, write its weights, and return the log."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(s.threads)
+    dataset = s.used_dataset
+    recipe = zoo.RECIPES.get(s.model, zoo.DEFAULT_RECIPE)
+    recipe = dataclasses.replace(recipe, epochs=s.epochs or recipe.epochs, precision=s.precision)
+    kept = s.trial_folder / "quick.weights.h5" if s.reduced else zoo.weights_path(s.model, dataset)
+    weights = check_writable(s.weights or kept)
+    data = datasets.load(dataset, "train[:5%]" if s.reduced else "train[:90%]")
+    held_out = datasets.load(dataset, "train[90%:]")
+    keras.utils.set_random_seed(s.seed)
+    network = zoo.build(s.model, data.x.shape[1:], data.classes)
+    history = zoo.train(
+        network, data, recipe, rng=s.seed, folder=s.trial_folder, validation=held_out
+    )
+    test = datasets.load(dataset, "test")
+    log = {
+        "model": s.model,
+        "parameters": network.count_params(),
+        "dataset": dataset,
+        "train_images": len(data),
+        "held_out_images": len(held_out),
+        "held_out_accuracy": zoo.accuracy(network, held_out),
+        "test_images": len(test),
+        "test_accuracy": zoo.accuracy(network, test),
+        "seed": s.seed,
+        "recipe": dataclasses.asdict(recipe),
+        "command": "python " + shlex.join(sys.argv),
+        "versions": {
+            "python": platform.python_version(),
+            **{package: version(package) for package in ("tensorflow", "keras", "numpy")},
+        },
+        "date": datetime.date.today().isoformat(),
+        "history": history,
+    }
+    uncompiled = zoo.build(s.model, data.x.shape[1:], data.classes)  # no optimiser state
+    uncompiled.set_weights(network.get_weights())
+    zoo.save_weights(uncompiled, weights)
+    print(f"held out {log['held_out_accuracy']:.4f}, test {log['test_accuracy']:.4f}")
+    print(f"weights: {weights}")
+    return ExperimentResult(logs={s.run: log})
+
+
+def write_summary(folder: Path) -> None:
+    """Write a table of all logs in a folder, as CSV and Markdown."""
+    logs = [json.loads(path.read_text()) for path in sorted(folder.glob("*-*.json"))]
+    rows = [{**log, "epochs": log["recipe"]["epochs"]} for log in logs]
+    table = pd.DataFrame(rows, columns=_SUMMARY)
+    table = table.round({"held_out_accuracy": 4, "test_accuracy": 4})
+    versions = ", ".join(f"{name} {version}" for name, version in logs[-1]["versions"].items())
+    header = "| " + " | ".join(table.columns) + " |\n" + "|---" * len(table.columns) + "|\n"
+    lines = ["| " + " | ".join(map(str, row)) + " |\n" for row in table.to_numpy()]
+    text = (
+        "# Trained models of the zoo\n\nWritten by apps/train.py. Held-out images are the last "
+        "tenth of the training split; no recipe was chosen by the test images. The logs beside "
+        f"hold every epoch. Versions: {versions}.\n\n{header}{''.join(lines)}"
+    )
+    with atomic_path(folder / "models.csv") as path:
+        table.to_csv(path, index=False)
+    with atomic_path(folder / "models.md") as path:
+        path.write_text(text)

@@ -1,0 +1,35 @@
+"""DeepXplore's experiments, whole, from few seeds."""
+
+import pandas as pd
+import pytest
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.experiments.deepxplore import differences
+from nnslicer_tf.experiments.deepxplore.settings import DifferenceSettings
+
+
+def test_exploration_goes_on(shared_data, tmp_path, monkeypatch):
+    settings = DifferenceSettings(
+        shared_data / "models" / "deepxplore", seeds=12, train=200, work=tmp_path
+    )
+    found = differences.explore(settings)
+    table = found.table("differences").set_index("search")
+    assert list(table.index) == list(differences.SEARCHES) and (table["seeds"] == 12).all()
+    coverage = found.table("coverage")
+    assert len(coverage) == 5 * 4 * 3 and coverage["k-multisection"].between(0, 1).all()
+    retraining = found.table("retraining")
+    assert retraining["training"].tolist() == 9 * [
+        *("none", "no found inputs", "labelled by the majority", "labelled as their seed")
+    ]
+    assert (retraining["accuracy on other test images"] > 0.9).all()
+    assert "ranges" in found.tables[1].head and "ranges" not in found.tables[0].head
+    assert len(found.figures) == 4
+    # What was found is not sought again.
+    monkeypatch.setattr("nnslicer_tf.deepxplore.generate", None)
+    again = differences.explore(settings).table("differences")
+    pd.testing.assert_frame_equal(again.set_index("search"), table)
+
+
+def test_missing_weights_are_named(tmp_path):
+    with pytest.raises(InvalidArgumentError, match=r"lenet1_weights\.h5"):
+        differences.explore(DifferenceSettings(tmp_path))

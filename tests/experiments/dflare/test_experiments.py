@@ -1,0 +1,65 @@
+"""The paper's experiments, whole, on a pair of the zoo."""
+
+import pandas as pd
+import pytest
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.experiments.dflare import sweep
+from nnslicer_tf.experiments.dflare.searches import ablation, dissemination, repair, search
+from nnslicer_tf.experiments.dflare.settings import (
+    AblationSettings,
+    DisseminationSettings,
+    PairSettings,
+    SearchSettings,
+)
+
+PAIR = ["digits_cnn-pruned"]
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """Few seeds; searches are kept for all tests."""
+    return {"seeds": 8, "repeats": 2, "max_queries": 2_000, "work": tmp_path_factory.mktemp("w")}
+
+
+def test_search_goes_on(few, monkeypatch):
+    settings = SearchSettings(**few, pairs=PAIR, diffchaser_seeds=2)
+    found = search(settings)
+    runs = found.table("search_runs")
+    assert runs["method"].tolist() == 2 * ["DFlare"] + 2 * ["Algorithm 1"] + ["DiffChaser"]
+    assert runs["rng"].tolist() == [0, 1, 0, 1, 0]
+    means = found.table("search").set_index("method")
+    assert means.loc["DFlare", "success_rate"] == 1 and means.loc["DFlare", "verified"] == 8
+    titles = [axis.get_title().splitlines()[0] for axis in found.figures[0].figure.axes]
+    assert titles[:3] == [f"{PAIR[0]}, {name}" for name in ("DFlare", "Algorithm 1", "DiffChaser")]
+    again = search(settings).table("search_runs")
+    pd.testing.assert_frame_equal(again, runs)
+
+
+def test_ablation_takes_known_methods(few):
+    found = ablation(AblationSettings(**few, pairs=PAIR, method=["DFlare_R"]))
+    assert found.table("ablation")["method"].tolist() == ["DFlare_R"]
+    with pytest.raises(InvalidArgumentError, match="no method 'DFlares'"):
+        ablation(AblationSettings(**few, pairs=PAIR, method=["DFlares"]))
+
+
+def test_dissemination_has_a_row_for_each_share(few):
+    found = dissemination(DisseminationSettings(**few, zoo_models=["digits_cnn"]))
+    means = found.table("dissemination")
+    assert means["mutated_percent"].tolist() == 2 * [10, 20, 30, 40, 50]
+    correlations = found.table("dissemination_correlation")
+    assert correlations["mean_queries"].between(-1, 1).all()
+    assert correlations["paper_model"].notna().all()
+
+
+def test_repaired_models_are_searched(few):
+    found = repair(PairSettings(**{**few, "seeds": 30, "repeats": 1}, pairs=PAIR))
+    assert found.table("repair")["repair_ratio"].between(0, 1).all()
+    searched = found.table("repair_search")["method"].tolist()
+    assert searched == [
+        f"{method}, {when} repair"
+        for method in ("DFlare", "Algorithm 1")
+        for when in ("without", "with")
+    ]
+    assert found.tables[0].head["queries"] == "at most 2000 a search"
+    assert sweep.Sweep(PairSettings(**few)).pair(PAIR[0]).dataset == "digits"

@@ -1,0 +1,37 @@
+import numpy as np
+import pytest
+
+from nnslicer_tf.dflare import find_deviations, verify
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.experiments.dflare.pairs import load_pair, pair_names, seed_images, uint8_images
+
+
+def test_digits_become_8_bit_images():
+    images = uint8_images("digits", "test")
+    assert images.shape == (360, 8, 8, 1) and images.dtype == np.uint8
+    assert images.max() == 255 and images.min() == 0
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "integer", "pruned", "mutated10"])
+def test_pairs_from_the_zoo(tmp_path, kind):
+    pair = load_pair(f"digits_cnn-{kind}", work=tmp_path)
+    seeds = seed_images(pair, 15, rng=0)
+    np.testing.assert_array_equal(seeds, seed_images(pair, 15, rng=0))
+    found = find_deviations(
+        pair.load_original(),
+        pair.load_compressed(),
+        seeds,
+        pair.preprocess,
+        max_queries=3000,
+        progress=False,
+    )
+    assert found.success_rate == 1 and len(seeds) == 15
+    assert verify(pair.load_original, pair.load_compressed, seeds, found, pair.preprocess).all()
+
+
+def test_unknown_pairs(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="lenet1, resnet20"):
+        load_pair("digits_cnn-squeezed")
+    with pytest.raises(InvalidArgumentError, match=r"lenet1\.h5"):
+        load_pair("lenet1", tmp_path)
+    assert "lenet5-integer" in pair_names()

@@ -1,0 +1,63 @@
+"""The paper's experiments, whole, on the digits."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.experiments.neusemslice import slicing
+from nnslicer_tf.experiments.neusemslice.development import develop
+from nnslicer_tf.experiments.neusemslice.readaptation import readapt
+from nnslicer_tf.experiments.neusemslice.restructuring import restructure
+from nnslicer_tf.experiments.neusemslice.settings import SETTINGS, WAYS, MaintenanceSettings
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    """Repeats of the perceptron on the digits; models are trained once for all tests."""
+    work = tmp_path_factory.mktemp("work")
+    sizes = {"images": 500, "epochs": 2, "tests": 100, "samples": 100}
+    return MaintenanceSettings("mlp", "digits", metrics="avg", repeats=2, **sizes, work=work)
+
+
+def test_slicing(settings, monkeypatch):
+    fewer = {way: chosen[::6] for way, chosen in SETTINGS.items()}
+    monkeypatch.setattr(slicing, "SETTINGS", fewer)
+    found = slicing.slicing(settings)
+    curves = found.table("figure5-mlp-digits")
+    assert len(curves) == 2 * (1 + sum(map(len, fewer.values())))
+    assert found.table("table4-mlp-digits")["method"].unique().tolist() == list(WAYS[2:])
+    assert found.table("table1-mlp-digits").columns.tolist()[:2] == ["range", "avg"]
+    assert found.tables[0].head["seeds"] == "0 … 1"
+    # What is on file is not computed again.
+    monkeypatch.setattr(slicing, "SlicedModel", None)
+    pd.testing.assert_frame_equal(slicing.slicing(settings).tables[0].frame, curves)
+
+
+def test_restructuring(settings):
+    found = restructure(replace(settings, tolerance=0.05))
+    means = found.table("table5-50permille-mlp-digits")
+    assert len(means) == 4 * 5 and means["CR"].between(0, 1).all()
+    assert len(found.table("table5-50permille-mlp-digits-runs")) == 2 * len(means)
+    assert set(found.table("table5-50permille-mlp-digits-tests")["figure"]) == {"CR", "NI", "MA"}
+
+
+def test_readaptation(settings):
+    found = readapt(replace(settings, repeats=1, attacked=20))
+    means = found.table("table6-mlp-digits").set_index(["attack", "method"])
+    assert means.loc[("FGSM", "Fully Training"), "TPR"] == 1
+    assert found.tables[0].head["adaptation"].startswith("10 epochs of Adam on 20 attacked")
+
+
+@pytest.mark.parametrize("scenario", [1, 2])
+def test_development(settings, scenario):
+    found = develop(replace(settings, scenario=scenario, repeats=1))
+    means = found.table(f"table{6 + scenario}-mlp-digits").set_index("method")
+    assert means.loc["Original", "TaskB"] == 0
+    assert means.loc["Replay 100%", "Avg"] > means.loc["Retrain", "Avg"]
+
+
+def test_more_images_than_there_are_are_refused(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="--images 5000 are more than"):
+        restructure(MaintenanceSettings("mlp", "digits", images=5_000, work=tmp_path))

@@ -1,0 +1,117 @@
+"""The paper's experiments, whole, on the digits."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.experiments.nnslicer.detection import detect
+from nnslicer_tf.experiments.nnslicer.drawing import draw
+from nnslicer_tf.experiments.nnslicer.protection import protect
+from nnslicer_tf.experiments.nnslicer.pruning import ablation, curves, fine_tuned
+from nnslicer_tf.experiments.nnslicer.settings import (
+    AblationSettings,
+    CurveSettings,
+    DetectionSettings,
+    DrawingSettings,
+    FineTuningSettings,
+    ProtectionSettings,
+)
+
+DIGITS = {"model": "digits_cnn", "dataset": "digits"}
+FEW = {**DIGITS, "samples": 3, "profiled": 100, "subsets": 2}
+
+
+def test_pairs_are_drawn_and_counted(tmp_path):
+    found = draw(DrawingSettings(**DIGITS, images=30, train=200))
+    found.write(tmp_path)
+    table = pd.read_csv(tmp_path / "digits_cnn-digits.csv", comment="#")
+    assert table["operation"].tolist() == ["relu1", "relu2"]
+    assert table["neurons"].tolist() == [1024, 128]
+    both = table["kept, normal"] - table["normal alone"]
+    other = table["kept, adversarial"] - table["adversarial alone"]
+    assert both.tolist() == pytest.approx(other.tolist(), rel=1e-3)
+    either = both + table["normal alone"] + table["adversarial alone"]
+    assert table["common share"].tolist() == pytest.approx((both / either).tolist(), rel=1e-3)
+    assert (table["common share"] < 1).all()  # the slices differ
+    for name in ("digits_cnn-digits.png", "digits_cnn-digits-parts.png"):
+        picture = pyplot.imread(tmp_path / name)
+        assert picture.shape[0] > 300 and picture.std() > 0.05
+
+
+def test_detection_stands_beside_the_paper_and_goes_on(tmp_path, monkeypatch):
+    methods = "paper,logit margin,flag everything"
+    settings = DetectionSettings(
+        **DIGITS, train=300, images=40, attacks="FGSM_8", methods=methods, work=tmp_path
+    )
+    found = detect(settings)
+    table = found.table("digits_cnn-digits").set_index(["method", "attack"])
+    assert list(table.index[:3]) == [(name, "Average") for name in methods.split(",")]
+    assert table.loc[("flag everything", "FGSM_8"), "recall"] == 1
+    assert table.loc[("paper", "FGSM_8"), "paper_f1"] > 0.5
+    assert np.isnan(table.loc[("logit margin", "Average"), "paper_f1"])
+    assert "FGSM_8" in found.table("attacks-digits")["attack"].tolist()
+    monkeypatch.setattr("nnslicer_tf.experiments.nnslicer.detection.evaluate", None)
+    again = detect(settings)
+    pd.testing.assert_frame_equal(
+        again.table("digits_cnn-digits"), found.table("digits_cnn-digits")
+    )
+    with pytest.raises(InvalidArgumentError, match="no method 'papers'"):
+        detect(DetectionSettings(**DIGITS, methods="papers", work=tmp_path))
+
+
+def test_curves_of_all_methods(tmp_path, monkeypatch):
+    settings = CurveSettings(**FEW, ratio=[0.0, 0.6], work=tmp_path)
+    found = curves(settings)
+    table = found.table("figure3-4x2").set_index(["method", "ratio"])
+    assert len(table) == 16 * 2
+    whole = table.loc[table.index.get_level_values("ratio") == 0, "targets"]
+    assert np.ptp(whole[["NNSlicer (targeted)", "Weight", "Random"]]) == 0
+    best = table.loc[("NNSlicer (targeted), ours", 0.6), "targets"]
+    assert best > table.loc[("Random", 0.6), "targets"]
+    assert "at 60 % pruned (goal: 80 %)" in found.tables[0].text
+    assert len(found.figures[0].figure.axes) == 3
+    # What is on file is not computed again.
+    monkeypatch.setattr("nnslicer_tf.pruning.MaskedPredictor.logits", None)
+    again = curves(settings).table("figure3-4x2")
+    pd.testing.assert_frame_equal(again, found.table("figure3-4x2"))
+
+
+def test_fine_tuning_of_all_methods(tmp_path):
+    found = fine_tuned(
+        FineTuningSettings(**{**FEW, "subsets": 1}, ratio=[0.8], images=300, work=tmp_path)
+    )
+    table = found.table("figure4").set_index("method")
+    assert len(table) == 10 and not any("renormalised" in name for name in table.index)
+    assert table.loc["Weight, ours", "targets"] > 0.5
+    assert found.tables[0].head["images"] == 300
+
+
+def test_ablation_of_all_changes(tmp_path):
+    found = ablation(AblationSettings(**FEW, ratio=[0.5], images=60, work=tmp_path))
+    table = found.table("ablation").set_index("method")
+    assert len(table) == 16
+    paper = "paper: θ = 0.3, activations, images that the model is right on"
+    assert (table.drop(paper)["targets"] != table.loc[paper, "targets"]).any()
+    assert "60 held-out images" in found.tables[0].head["samples"]
+
+
+def test_attackers_are_measured(tmp_path):
+    settings = ProtectionSettings(
+        **{**FEW, "subsets": 1},
+        budget=[200],
+        epochs=1,
+        repetitions=2,
+        method=["NNSlicer", "Everything"],
+        work=tmp_path,
+    )
+    table = protect(settings).table("figure5").set_index("method")
+    assert table["attacks"].tolist() == [2, 2] and table["budget"].tolist() == [200, 200]
+    assert table.loc["Everything", "all"] < table.loc["NNSlicer", "all"] + 0.1
+    for wrong, said in (
+        ({"method": ["Nothing"]}, "no method 'Nothing'"),
+        ({"budget": [10**6]}, "Received: 1000000"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=said):
+            protect(ProtectionSettings(**FEW, **wrong, work=tmp_path))

@@ -1,0 +1,75 @@
+"""Masked models without building them: their logits, their normalisations, their training."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import nnslicer_tf as nns
+from nnslicer_tf import datasets, pruning, zoo
+
+
+def outputs(model, x):
+    return keras.ops.convert_to_numpy(model(x, training=False))
+
+
+def normalised_model():
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            keras.Input((6, 6, 2)),
+            layers.Conv2D(4, 3, name="conv"),
+            layers.BatchNormalization(epsilon=1e-3, name="norm"),
+            layers.ReLU(),
+            layers.Flatten(),
+            layers.Dense(3, name="logits"),
+        ]
+    )
+    rng = np.random.default_rng(3)
+    norm = model.get_layer("norm")
+    norm.set_weights([rng.uniform(0.5, 1, w.shape) for w in norm.get_weights()])
+    return model
+
+
+def test_normalisations_get_the_statistics_of_the_samples():
+    model = normalised_model()
+    x = np.random.default_rng(4).normal(size=(40, 6, 6, 2)).astype(np.float32)
+    sums = nns.InstrumentedModel(model).capture(x, of=["conv"])["conv"]
+    found = pruning.renormalise(model, x).get_layer("norm")
+    np.testing.assert_allclose(found.moving_mean, sums.mean(axis=(0, 1, 2)), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.moving_variance, sums.var(axis=(0, 1, 2)), rtol=1e-4)
+    assert found.momentum == model.get_layer("norm").momentum == 0.99
+    with pytest.raises(nns.InvalidArgumentError, match="two samples at least"):
+        pruning.renormalise(model, x[:1])
+
+
+def test_a_predictor_gives_what_pruned_models_give():
+    model = normalised_model()
+    im = nns.InstrumentedModel(model)
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(30, 6, 6, 2)).astype(np.float32)
+    predictor = pruning.MaskedPredictor(im)
+    for seed in range(3):
+        keep = pruning.keep_masks(pruning.RandomRanker(seed).scores(im), 0.6)
+        keep["conv"][..., seed] = False
+        pruned = pruning.apply_masks(model, keep)
+        np.testing.assert_allclose(predictor.logits(keep, x), outputs(pruned, x), rtol=1e-5)
+        again = pruning.renormalise(pruned, x[:20])
+        found = predictor.logits(keep, x, renormalise_on=x[:20])
+        np.testing.assert_allclose(found, outputs(again, x), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(predictor.logits({}, x), outputs(model, x), rtol=1e-6)
+
+
+def test_fine_tuning_keeps_the_masks_and_brings_accuracy_back():
+    model = zoo.load("digits_cnn")
+    train, test = datasets.load("digits", "train"), datasets.load("digits", "test")
+    im = nns.InstrumentedModel(model)
+    pruned = pruning.prune(model, pruning.scores(im, "weight"), 0.85)
+    before = zoo.accuracy(pruned, test)
+    tuned = pruning.fine_tune(pruned, train.x, train.y, 4, batch_size=32, rng=1, progress=False)
+    assert tuned is pruned
+    assert zoo.accuracy(tuned, test) > max(0.8, before + 0.15)
+    for name, mask in pruning.masks(tuned).items():
+        assert not nns.InstrumentedModel(tuned).kernels[name].kernel()[~mask].any()
+    with pytest.raises(nns.InvalidArgumentError, match="x has 3 samples, y has 2"):
+        pruning.fine_tune(tuned, train.x[:3], train.y[:2])

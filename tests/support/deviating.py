@@ -1,0 +1,30 @@
+"""Pairs of models whose deviations are known in closed form, as fixtures."""
+
+import numpy as np
+import pytest
+
+
+def threshold_model(threshold, steepness=0.05):
+    """Two classes by the mean grey value: class 1 above `threshold`."""
+
+    def probabilities(x):
+        mean = x.reshape(len(x), -1).mean(axis=1, dtype=np.float64)
+        one = 1 / (1 + np.exp(-steepness * (mean - threshold)))
+        return np.stack([1 - one, one], axis=1)
+
+    return probabilities
+
+
+@pytest.fixture
+def pair():
+    """Models that deviate exactly where the mean grey value lies in 128 … 131."""
+    return threshold_model(128.0), threshold_model(131.0)
+
+
+@pytest.fixture
+def seeds():
+    """Twelve dark and bright random images, none of them near the thresholds."""
+    rng = np.random.default_rng(7)
+    images = rng.integers(0, 120, (12, 8, 8, 1), dtype=np.uint8)
+    images[6:] += 135
+    return images
