@@ -1,18 +1,17 @@
-"""Other analyses beside slices: effective paths, and detectors with `SliceDetector`'s interface.
+"""Other analyses beside slices: effective paths (Qiu et al., CVPR 2019).
 
-The detectors are part of `nnslicer_tf.detection`, and can be imported from here as well.
+The detectors that use them are in `nnslicer_tf.detection`, and can be had from here as well.
 """
 
-from nnslicer_tf._lazy import lazy_exports
+import importlib
 
-_MODULES = {
-    "nnslicer_tf.baselines.effective_path": ("effective_paths",),
-    "nnslicer_tf.detection.effective_path": ("EffectivePath",),
-    "nnslicer_tf.detection.feature_map": ("FeatureMap",),
-    "nnslicer_tf.detection.trivial": ("FlagEverything", "LogitMargin"),
-}
+from nnslicer_tf.baselines.effective_path import effective_paths
 
-__all__ = [name for names in _MODULES.values() for name in names]
+__all__ = ["EffectivePath", "FeatureMap", "FlagEverything", "LogitMargin", "effective_paths"]
 
-# Lazy: the paths need neither scikit-learn nor `nnslicer_tf.detection`.
-__getattr__, __dir__ = lazy_exports(__name__, _MODULES)
+
+def __getattr__(name: str) -> object:
+    """Return a detector, which stood here up to version 0.1."""
+    if name in __all__:
+        return getattr(importlib.import_module("nnslicer_tf.detection"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

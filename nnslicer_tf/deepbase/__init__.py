@@ -11,35 +11,7 @@ subclass `AdditiveMeasure`, see `measures.base`. `findings` draws conclusions fr
 units to prune, and hypotheses that no unit follows.
 """
 
-from nnslicer_tf._lazy import lazy_exports
+import lazy_loader
 
-_MODULES = {
-    "nnslicer_tf.deepbase.cache": ("BehaviourCache",),
-    "nnslicer_tf.deepbase.findings": ("best_units", "keep_masks", "unlearned"),
-    "nnslicer_tf.deepbase.hypotheses": (
-        "brightness",
-        "classes",
-        "edge_direction",
-        "hue",
-        "per_record",
-    ),
-    "nnslicer_tf.deepbase.inspection": ("inspect",),
-    "nnslicer_tf.deepbase.measures": (
-        "MEASURES",
-        "AdditiveMeasure",
-        "Block",
-        "Correlation",
-        "DifferenceOfMeans",
-        "LinearProbe",
-        "LogisticProbe",
-        "Measure",
-        "MutualInformation",
-        "Scores",
-    ),
-    "nnslicer_tf.deepbase.units": ("Units",),
-}
-
-__all__ = [name for names in _MODULES.values() for name in names]
-
-# Lazy: a worker imports the measures alone, without Keras.
-__getattr__, __dir__ = lazy_exports(__name__, _MODULES, ("hypotheses", "measures"))
+# Lazy: workers import the measures alone. `__init__.pyi` has the names.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

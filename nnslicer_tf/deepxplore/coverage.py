@@ -165,14 +165,11 @@ class Coverage(ShownAsTable, ABC):
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw a bar for every operation: the covered share of its items."""
-        from nnslicer_tf.report.figures import new_axes
+        from nnslicer_tf.report import plot_coverage
 
-        ax = new_axes(ax)
-        shares = self.per_operation()
-        ax.barh(list(shares), list(shares.values()))
-        ax.invert_yaxis()
-        ax.set(xlim=(0, 1), xlabel=f"covered, of all {self.total():.1%}")
-        return ax
+        axes = plot_coverage({"covered": self}, ax)
+        axes.set_title(f"covered, of all {self.total():.1%}")
+        return axes
 
     def summary(self) -> str:
         """Return a table: operation, items, covered, share."""

@@ -6,30 +6,7 @@ it. Adding a way to score inputs: subclass `Scorer`, and give a preset of `Slice
 `Vote` with it (see `presets`).
 """
 
-from nnslicer_tf._lazy import lazy_exports
+import lazy_loader
 
-_MODULES = {
-    "nnslicer_tf.detection.detector": ("Detector",),
-    "nnslicer_tf.detection.effective_path": ("EffectivePath",),
-    "nnslicer_tf.detection.evaluation": ("evaluate",),
-    "nnslicer_tf.detection.evidence": ("Evidence",),
-    "nnslicer_tf.detection.feature_map": ("FeatureMap",),
-    "nnslicer_tf.detection.presets": ("PRESETS",),
-    "nnslicer_tf.detection.scorers": (
-        "ClassDistance",
-        "Identity",
-        "RidgeMargin",
-        "Scorer",
-        "TreeDisagreement",
-    ),
-    "nnslicer_tf.detection.slice_detector": ("SliceDetector",),
-    "nnslicer_tf.detection.trivial": ("FlagEverything", "LogitMargin"),
-    "nnslicer_tf.detection.vector_detector": ("VectorDetector",),
-    "nnslicer_tf.detection.votes": ("DrawnColumns", "Features", "Vote", "VotingDetector"),
-}
-_SUBPACKAGES = ("attacks", "evaluation")
-
-__all__ = [name for names in _MODULES.values() for name in names]
-
-# Lazy: the attacks need neither scikit-learn nor the slicer.
-__getattr__, __dir__ = lazy_exports(__name__, _MODULES, _SUBPACKAGES)
+# Lazy: the attacks need neither scikit-learn nor the slicer. `__init__.pyi` has the names.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

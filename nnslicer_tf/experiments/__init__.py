@@ -13,8 +13,10 @@ which table of a paper, `report` puts all of them on one page. Nothing in the li
 this package.
 """
 
-from nnslicer_tf._lazy import lazy_exports
+import lazy_loader
 
-__all__ = ["deepbase", "deepxplore", "dflare", "exactline", "neusemslice", "nnslicer", "zoo"]
-
-__getattr__, __dir__ = lazy_exports(__name__, {}, tuple(__all__))
+# Lazy: an app imports its own experiment alone.
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    ["deepbase", "deepxplore", "dflare", "exactline", "neusemslice", "nnslicer", "zoo"],
+)

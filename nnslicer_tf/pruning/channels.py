@@ -14,12 +14,11 @@ import numpy as np
 from nnslicer_tf._layout import DEPTHWISE
 from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
+from nnslicer_tf.kinds import kind_of
 
 __all__ = ["ChannelGraph", "Offset", "is_reader", "mixes_channels"]
 
 _MIXING = ("softmax", "log_softmax", "logsoftmax", "glu", "sparsemax", "sparse_plus")
-_CHANNELWISE = ("average", "maximum", "rectify", "elementwise", "scale")
-_MERGES = ("add", "subtract", "multiply", "maximum_merge", "minimum_merge")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +51,9 @@ def mixes_channels(operation: Operation) -> bool:
     if operation.kind == "scale":
         # A normalisation by statistics of the sample itself is no affine map.
         return not isinstance(params, Affine)
-    known = (*_CHANNELWISE, *_MERGES, "weighted_sum", "routing", "input")
-    return operation.kind not in known
+    kind = kind_of(operation)
+    passes = kind.reach != "any" or kind.move is not None or operation.kind == "input"
+    return not passes and not isinstance(params, Synapses)
 
 
 class ChannelGraph:

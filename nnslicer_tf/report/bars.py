@@ -7,13 +7,12 @@ import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.figures import new_axes
+from nnslicer_tf.report.protocols import CoverageLike, SliceLike, SliceSetLike
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from nnslicer_tf.deepxplore import Coverage
-    from nnslicer_tf.slicing import Slice, SliceSet
 
 __all__ = ["plot_bars", "plot_coverage", "plot_kept_synapses"]
 
@@ -51,7 +50,8 @@ def plot_bars(
 
 
 def plot_kept_synapses(
-    slices: "Slice | SliceSet | Mapping[str, Slice | SliceSet]", ax: "Axes | None" = None
+    slices: SliceLike | SliceSetLike | Mapping[str, SliceLike] | Mapping[str, SliceSetLike],
+    ax: "Axes | None" = None,
 ) -> "Axes":
     """Draw for every kernel the share of its synapses that a slice keeps.
 
@@ -80,7 +80,7 @@ def plot_kept_synapses(
     return ax
 
 
-def plot_coverage(coverages: "Mapping[str, Coverage]", ax: "Axes | None" = None) -> "Axes":
+def plot_coverage(coverages: Mapping[str, CoverageLike], ax: "Axes | None" = None) -> "Axes":
     """Draw for every operation the shares that several sets of inputs cover.
 
     Args:
@@ -103,7 +103,7 @@ def plot_coverage(coverages: "Mapping[str, Coverage]", ax: "Axes | None" = None)
     return ax
 
 
-def _shares(one: "Slice | SliceSet") -> dict[str, np.ndarray]:
+def _shares(one: SliceLike | SliceSetLike) -> dict[str, np.ndarray]:
     """Return kernel → share of its synapses kept in each sample's slice."""
     if hasattr(one, "synapses"):
         return {name: np.array([np.mean(s != 0)]) for name, s in one.synapses.items()}

@@ -12,17 +12,17 @@ import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.figures import new_axes
+from nnslicer_tf.report.protocols import LineLike, RegionsLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from nnslicer_tf.exactline import LinearPartition, Regions
 
 __all__ = ["plot_line", "plot_regions", "plot_ticks"]
 
 
 def plot_line(
-    partition: "LinearPartition",
+    partition: LineLike,
     outputs: Sequence[int] | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
@@ -55,7 +55,7 @@ def plot_line(
     return ax
 
 
-def plot_regions(regions: "Regions", ax: "Axes | None" = None) -> "Axes":
+def plot_regions(regions: RegionsLike, ax: "Axes | None" = None) -> "Axes":
     """Draw the classes along a line as a strip, cut at the exact boundaries."""
     from matplotlib import colormaps
 
@@ -67,7 +67,7 @@ def plot_regions(regions: "Regions", ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
-def plot_ticks(lines: "Mapping[str, LinearPartition]", ax: "Axes | None" = None) -> "Axes":
+def plot_ticks(lines: Mapping[str, LineLike], ax: "Axes | None" = None) -> "Axes":
     """Draw lines one under the other, to scale, each with a tick at every end of a part.
 
     Args:

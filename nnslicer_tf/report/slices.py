@@ -11,12 +11,12 @@ import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.figures import BLUE, RED, new_axes, show_image
+from nnslicer_tf.report.protocols import SliceLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from nnslicer_tf.slicing import Slice
 
 __all__ = [
     "difference_picture",
@@ -108,7 +108,7 @@ def plot_unrolled(contributions: np.ndarray, rows: int = 2, ax: "Axes | None" = 
 
 
 def plot_slices(
-    slices: "Mapping[str, Slice]",
+    slices: Mapping[str, SliceLike],
     operations: Sequence[str],
     images: Mapping[str, np.ndarray] | None = None,
 ) -> "Figure":
@@ -138,8 +138,8 @@ def plot_slices(
 
 
 def plot_normal_and_adversarial(
-    normal: "Slice",
-    adversarial: "Slice",
+    normal: SliceLike,
+    adversarial: SliceLike,
     operations: Sequence[str],
     images: tuple[np.ndarray, np.ndarray],
 ) -> "Figure":
@@ -173,7 +173,7 @@ def plot_normal_and_adversarial(
     return figure
 
 
-def _check_drawable(slices: "Mapping[str, Slice]", operations: Sequence[str]) -> None:
+def _check_drawable(slices: Mapping[str, SliceLike], operations: Sequence[str]) -> None:
     if not slices or not operations:
         raise InvalidArgumentError("A picture needs at least one slice and one operation.")
     for title, one in slices.items():

@@ -194,14 +194,13 @@ def neuron_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
     Raises:
         UnsupportedLayerError: if the model has none.
     """
-    consumers = _consumers(im)
     final = {*_back_through_routing(im), *im.output_operations}
     layers = {}
     for operation in im.operations:
         if not _has_neurons(operation, im):
             continue
-        chain = _chain(operation, im, consumers)
-        readers = [im[name].kind for name in consumers[chain[-1].name]]
+        chain = _chain(operation, im)
+        readers = [taker.kind for taker in im.graph.consumers[chain[-1].name]]
         offset = "elementwise" in readers or "scale" in readers  # zero is not mapped to zero
         if final.isdisjoint(o.name for o in chain) and not offset:
             layers[operation.layer] = _neuron_layer(operation, chain)
@@ -275,21 +274,11 @@ def _called_once(operation: Operation, im: InstrumentedModel) -> bool:
     return not any(o.layer == operation.layer and "#" in o.name for o in im.operations)
 
 
-def _consumers(im: InstrumentedModel) -> dict[str, list[str]]:
-    consumers: dict[str, list[str]] = {operation.name: [] for operation in im.operations}
-    for operation in im.operations:
-        for source in operation.inputs:
-            consumers[source].append(operation.name)
-    return consumers
-
-
-def _chain(
-    operation: Operation, im: InstrumentedModel, consumers: Mapping[str, list[str]]
-) -> tuple[Operation, ...]:
+def _chain(operation: Operation, im: InstrumentedModel) -> tuple[Operation, ...]:
     """Return the weighted sum and what computes the neurons' values from it; no last routing."""
     chain = [operation]
-    while len(consumers[chain[-1].name]) == 1:
-        following = im[consumers[chain[-1].name][0]]
+    while len(takers := im.graph.consumers[chain[-1].name]) == 1:
+        (following,) = takers
         if len(following.inputs) != 1 or not _keeps_neurons(following, im):
             break
         chain.append(following)

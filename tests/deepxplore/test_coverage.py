@@ -236,5 +236,5 @@ def test_plot(im):
     cov = NeuronCoverage(im)
     cov.update(rows([1, 0, 0, 0]))
     axes = cov.plot()
-    assert [bar.get_width() for bar in axes.patches] == [0.25]
+    assert [bar.get_height() for bar in axes.patches] == [0.25]
     pyplot.close("all")

@@ -10,29 +10,7 @@ Adding an attack: subclass Foolbox's `Attack`, or `ArrayAttack` with one method
 of your own.
 """
 
-from nnslicer_tf._lazy import lazy_exports
-from nnslicer_tf.detection.attacks.generation import AdversarialExamples, generate
-from nnslicer_tf.detection.attacks.logits import logits_model
-from nnslicer_tf.detection.attacks.table import (
-    ATTACKS,
-    MNIST_ATTACKS,
-    AttackSpec,
-    find_attack,
-)
+import lazy_loader
 
-__all__ = [
-    "ATTACKS",
-    "MNIST_ATTACKS",
-    "AdversarialExamples",
-    "ArrayAttack",
-    "AttackSpec",
-    "Query",
-    "find_attack",
-    "generate",
-    "logits_model",
-]
-
-# Lazy, since the base class is Foolbox's.
-__getattr__, _ = lazy_exports(
-    __name__, {"nnslicer_tf.detection.attacks.array_attack": ("ArrayAttack", "Query")}
-)
+# Lazy, since the base class of attacks is Foolbox's. `__init__.pyi` has the names.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
