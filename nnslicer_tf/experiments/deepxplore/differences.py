@@ -208,8 +208,8 @@ def _plot_coverage(table: pd.DataFrame) -> Figure:
     """Draw the coverage of LeNet-5 by the inputs of every constraint, and of as many others."""
     columns = [column for column in table.columns[4:] if column != "neurons > 0"]
     shown = table[(table["model"] == "lenet5") & table["search"].isin(CONSTRAINTS)]
-    figure = Figure(figsize=(12, 3.8), layout="constrained")
-    axes = figure.subplots(1, 3, sharey=True)
+    figure = Figure(figsize=(4 * len(CONSTRAINTS), 3.8), layout="constrained")
+    axes = figure.subplots(1, len(CONSTRAINTS), sharey=True, squeeze=False)[0]
     for axis, (name, group) in zip(axes, shown.groupby("search", sort=False), strict=True):
         width = 0.8 / len(group)
         for i, (_, row) in enumerate(group.iterrows()):

@@ -50,7 +50,8 @@ def train(s: TrainingSettings) -> ExperimentResult:
 
     check_name("data set", s.dataset, EPSILON)
     check_name("method", s.method, robust_training.METHODS)
-    tf.config.threading.set_intra_op_parallelism_threads(s.threads)
+    if s.threads:  # to be set before TensorFlow has computed anything
+        tf.config.threading.set_intra_op_parallelism_threads(s.threads)
     ending = "-quick" if s.reduced else ""
     weights = check_writable(_weights(s.weights_folder, s.dataset, s.method))
     epochs = 1 if s.reduced else _EPOCHS[s.method]

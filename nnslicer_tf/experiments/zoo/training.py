@@ -34,7 +34,8 @@ def train(s: TrainingSettings) -> ExperimentResult:
     """Train a model, write its weights, and return the log."""
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(s.threads)
+    if s.threads:  # to be set before TensorFlow has computed anything
+        tf.config.threading.set_intra_op_parallelism_threads(s.threads)
     dataset = s.used_dataset
     recipe = zoo.RECIPES.get(s.model, zoo.DEFAULT_RECIPE)
     recipe = dataclasses.replace(recipe, epochs=s.epochs or recipe.epochs, precision=s.precision)

@@ -1,6 +1,6 @@
 """The experiments with DeepBase, whole, on few records."""
 
-from nnslicer_tf.experiments.deepbase.exploration import HYPOTHESES, explore
+from nnslicer_tf.experiments.deepbase import exploration
 from nnslicer_tf.experiments.deepbase.settings import (
     ExplorationSettings,
     PruningSettings,
@@ -14,7 +14,7 @@ def test_units(shared_data):
     table = found.table("units")
     assert table.groupby("hypothesis", sort=False).size().tolist() == [3] * (11 + len(CLASSES))
     brightest = table[table["hypothesis"] == "brightness"]["score"].abs()
-    assert brightest.max() > 0.8
+    assert brightest.max() > 0.6
     assert "CIFAR-10 train[:128]" in found.tables[0].head["records"]
 
 
@@ -28,8 +28,10 @@ def test_pruning_by_affinity(shared_data):
     assert table["accuracy"].iloc[0] > table["accuracy"].iloc[1:].max()
 
 
-def test_exploration(shared_data):
-    table = explore(ExplorationSettings(seeds=3, records=200)).table("explore")
-    assert set(table["seeds where strong"]) == {"drawn by chance", *HYPOTHESES}
+def test_exploration(shared_data, monkeypatch):
+    two = {name: exploration.HYPOTHESES[name] for name in ("brightness", "slant")}
+    monkeypatch.setattr(exploration, "HYPOTHESES", two)
+    table = exploration.explore(ExplorationSettings(seeds=2, records=100)).table("explore")
+    assert set(table["seeds where strong"]) == {"drawn by chance", *two}
     assert table["best |correlation|"].iloc[1:].is_monotonic_increasing
     assert table[["found, light", "found, blackout"]].stack().between(0, 1).all()

@@ -6,9 +6,8 @@ import pandas as pd
 import pytest
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.experiments.neusemslice import slicing
+from nnslicer_tf.experiments.neusemslice import readaptation, slicing
 from nnslicer_tf.experiments.neusemslice.development import develop
-from nnslicer_tf.experiments.neusemslice.readaptation import readapt
 from nnslicer_tf.experiments.neusemslice.restructuring import restructure
 from nnslicer_tf.experiments.neusemslice.settings import SETTINGS, WAYS, MaintenanceSettings
 
@@ -43,8 +42,10 @@ def test_restructuring(settings):
     assert set(found.table("table5-50permille-mlp-digits-tests")["figure"]) == {"CR", "NI", "MA"}
 
 
-def test_readaptation(settings):
-    found = readapt(replace(settings, repeats=1, attacked=20))
+def test_readaptation(settings, monkeypatch):
+    fgsm = readaptation.attacks(0.1)[:1]
+    monkeypatch.setattr(readaptation, "attacks", lambda epsilon: fgsm)
+    found = readaptation.readapt(replace(settings, repeats=1, attacked=20))
     means = found.table("table6-mlp-digits").set_index(["attack", "method"])
     assert means.loc[("FGSM", "Fully Training"), "TPR"] == 1
     assert found.tables[0].head["adaptation"].startswith("10 epochs of Adam on 20 attacked")
