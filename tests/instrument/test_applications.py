@@ -1,7 +1,6 @@
 """Every model of keras.applications wraps, has rules, and gives the original's output."""
 
 import inspect
-import os
 
 import keras
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 import nnslicer_tf as nns
 from nnslicer_tf.kinds import kind_of
 
-# The smallest member of each family; all 40 take some minutes.
+# The smallest member of each family; the others are slow: all 40 take some minutes.
 SMALLEST = (
     *("ConvNeXtTiny", "DenseNet121", "EfficientNetB0", "EfficientNetV2B0", "InceptionResNetV2"),
     *("InceptionV3", "MobileNet", "MobileNetV2", "MobileNetV3Small", "NASNetMobile"),
@@ -21,7 +20,6 @@ ALL = tuple(
     for name, value in inspect.getmembers(keras.applications, inspect.isfunction)
     if name[0].isupper()
 )
-ALL_WANTED = os.environ.get("NNSLICER_ALL_APPLICATIONS") == "1"
 # The least sizes of images that they take.
 SIZES = (32, 71, 75)
 
@@ -43,10 +41,10 @@ def test_the_default_run_has_every_family():
     assert {getattr(keras.applications, name).__module__ for name in SMALLEST} == families
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    "name", [n if n in SMALLEST else pytest.param(n, marks=pytest.mark.slow) for n in ALL]
+)
 def test_application(name):
-    if name not in SMALLEST and not ALL_WANTED:
-        pytest.skip("only the smallest of each family; NNSLICER_ALL_APPLICATIONS=1 takes all")
     keras.backend.clear_session()
     keras.utils.set_random_seed(0)
     model = build(name)

@@ -3,8 +3,6 @@
 That it runs, and that what is smaller or frozen is so; nothing is learned from a few samples.
 """
 
-import os
-
 import keras
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, semantic, zoo
 
 LARGE = ("mobilenet_v3_small", "mobilenet_v3_large", "vgg16", "vgg19", "resnet101")
-ALL_WANTED = os.environ.get("NNSLICER_ALL_APPLICATIONS") == "1"
 
 
 def operators():
@@ -27,10 +24,10 @@ def operators():
     return keras.Model(inputs, layers.Flatten()(layers.Conv2D(3, 1, name="classes")(x)))
 
 
-@pytest.mark.parametrize("name", ["operators", *LARGE])
+@pytest.mark.parametrize(
+    "name", ["operators", *(pytest.param(name, marks=pytest.mark.slow) for name in LARGE)]
+)
 def test_from_slicing_to_maintenance(name):
-    if name in LARGE and not ALL_WANTED:
-        pytest.skip("takes a minute or more; NNSLICER_ALL_APPLICATIONS=1 runs it")
     keras.utils.set_random_seed(0)
     model = operators() if name == "operators" else zoo.build(name, (32, 32, 3), 3)
     x = np.random.default_rng(0).random((9, *model.inputs[0].shape[1:]), np.float32)
