@@ -8,7 +8,7 @@
 `run` starts the app that owns a table. A full run writes where that app keeps its results;
 a trial (`--quick`) writes into `runs/reproduce`, never over what is kept. `report` puts
 what is kept and these trials on one page beside the papers' figures, as self-contained
-HTML and as Markdown, and the headlines into the README.
+HTML and as Markdown, and the headlines into docs/results.md.
 """
 
 import shlex
@@ -61,11 +61,11 @@ def report(
     output: Annotated[Path | None, typer.Option(help="Folder of the pages.")] = None,
     readme: Annotated[Path | None, typer.Option(help="File with the headlines.")] = None,
 ) -> None:
-    """Write report.html, report.md, and the headlines between their marks in the README."""
+    """Write report.html, report.md, and the headlines between their marks in docs/results.md."""
     from nnslicer_tf.experiments.report import write_report
 
     folder = results or data_folder() / "results"
-    pages, face = output or folder / "report", readme or ROOT / "README.md"
+    pages, face = output or folder / "report", readme or ROOT / "docs/results.md"
     print(*write_report(folder, trials, pages, face), sep="\n")
 
 

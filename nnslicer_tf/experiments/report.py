@@ -53,19 +53,19 @@ def status_lines(folder: Path) -> list[str]:
 
 
 def write_report(folder: Path, trials: Path, output: Path, readme: Path) -> list[str]:
-    """Write report.html, report.md, and the headlines between their marks in the README.
+    """Write report.html, report.md, and the headlines between their marks.
 
     Args:
         folder: Results that are kept.
         trials: Results of trials.
         output: Where the pages go.
-        readme: File with the headlines.
+        readme: File with the marks, usually docs/results.md.
 
     Returns:
         What was written, in words.
 
     Raises:
-        InvalidArgumentError: if the README has no marks, or something cannot be written.
+        InvalidArgumentError: if that file has no marks, or something cannot be written.
     """
     pages = {ending: output / f"report.{ending}" for ending in ("html", "md")}
     for path in pages.values():
@@ -267,7 +267,7 @@ def fingerprints() -> pd.DataFrame:
 
 
 def _headlines_markdown(rows: list[Headline], pages: dict[str, Path], readme: Path) -> str:
-    """Return what stands between the marks in the README."""
+    """Return what stands between the marks."""
     html, markdown = (os.path.relpath(pages[kind], readme.parent) for kind in ("html", "md"))
     return (
         f"{markdown_table(headline_table(rows))}\n\nEverything, with commands, seeds and plots: "
