@@ -22,7 +22,7 @@ from nnslicer_tf.slicing import Criterion, Slicer
 
 __all__ = ["Evidence"]
 
-# Samples that are sliced together: their sparse rows and dense vectors are held at once.
+# Samples whose whole feature maps are held at once.
 _SAMPLES = 512
 # Added to standard deviations before their logarithm is taken: a channel may be constant.
 _SMALLEST_SPREAD = 1e-3
@@ -163,10 +163,12 @@ class Evidence:
             raise InvalidArgumentError("Slices were asked for, but there is no slicer. Give one.")
         outputs = _local_criterion(self.im, kernels[0]) if local else "predicted"
         vectors = np.empty((len(self), len(columns)), np.float32)
-        for first in range(0, len(self), _SAMPLES):
-            rows = slice(first, first + _SAMPLES)
-            slices = self.slicer.slice_each(self.x[rows], outputs, kernels, operations=())
-            vectors[rows] = slices.matrix[:, columns].toarray()
+        first = 0
+        for part in self.slicer.iterate(self.x, outputs, kernels):
+            count = len(part.predicted)
+            rows = [values.reshape(count, -1) for values in part.synapses.values()]
+            vectors[first : first + count] = np.concatenate(rows, axis=1)[:, columns]
+            first += count
         return vectors
 
 

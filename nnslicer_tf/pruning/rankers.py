@@ -12,9 +12,11 @@ are: scores are kept by class, and those of a set are their sum. The others cost
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+import keras
 import numpy as np
 
 from nnslicer_tf._checks import check_labels
@@ -37,9 +39,6 @@ __all__ = [
     "WeightRanker",
     "scores",
 ]
-
-# Samples whose slices are held at once.
-_SAMPLES = 64
 
 
 class Ranker(ABC):
@@ -229,12 +228,16 @@ class _Slicing(ClassRanker):
     def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
         if not self.per_sample:
             return self.slicer.slice(x, outputs=[target]).synapses
-        total = np.zeros(sum(kernel.size for kernel in im.kernels.values()), np.int64)
-        for start in range(0, len(x), _SAMPLES):
-            part = x[start : start + _SAMPLES]
-            slices = self.slicer.slice_each(part, outputs=[target], operations=())
-            total += abs(slices.matrix).sum(axis=0, dtype=np.int64)
-        return _split(im, total)
+        totals = {name: np.zeros(kernel.shape, np.int64) for name, kernel in im.kernels.items()}
+        for part in self.slicer.iterate(x, outputs=[target], reduce=_magnitudes):
+            for name, magnitudes in part.reduced.items():
+                totals[name] += magnitudes.astype(np.int64)
+        return totals
+
+
+def _magnitudes(synapses: Mapping[str, Any]) -> dict[str, Any]:
+    """Sum the sizes of contributions over a batch, on the backend."""
+    return {name: keras.ops.sum(keras.ops.abs(values), 0) for name, values in synapses.items()}
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.kinds import Neurons, Node
 from nnslicer_tf.slicing._plan import Plan
-from nnslicer_tf.slicing._results import Contributions, RowLayout, Rows, Totals
+from nnslicer_tf.slicing._results import Contributions, Part, RowLayout, Rows, Totals
 
-__all__ = ["RowsByExclusion", "SumByExclusion", "walk"]
+__all__ = ["PartsByExclusion", "RowsByExclusion", "SumByExclusion", "walk"]
 
 # Dense contributions of the synapses of the samples that are walked together.
 _ROW_BYTES = 64 << 20
@@ -111,6 +111,32 @@ class RowsByExclusion(_ByExclusion):
     def join(self, results: Sequence[Rows]) -> Rows:
         """Return the rows of all parts, in order."""
         return Rows.join(results)
+
+
+class PartsByExclusion(_ByExclusion):
+    """A job that hands out the contributions of every sample of a batch, dense.
+
+    Args:
+        plan: The walk.
+        layout: What is handed out.
+    """
+
+    def __init__(self, plan: Plan, layout: RowLayout) -> None:
+        super().__init__(plan)
+        self._layout = layout
+
+    def __call__(self, captured: Captured) -> Part:
+        """Return the contributions of a batch of captured values."""
+        return self._layout.part(walk(self._plan, captured, each=True), captured[self._plan.logits])
+
+    def join(self, results: Sequence[Part]) -> Part:
+        """Return the contributions of all parts, in order."""
+        first = results[0]
+        return Part(
+            {name: np.concatenate([r.synapses[name] for r in results]) for name in first.synapses},
+            {name: np.concatenate([r.neurons[name] for r in results]) for name in first.neurons},
+            np.concatenate([r.predicted for r in results]),
+        )
 
 
 def _part(captured: Captured, start: int, end: int) -> Captured:

@@ -1,14 +1,15 @@
 """What walks give: contributions, their sums, and sparse rows of single samples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from nnslicer_tf._kernels.sums import copy_nonzero
 
-__all__ = ["Contributions", "RowLayout", "Rows", "Totals"]
+__all__ = ["Contributions", "Part", "Reduction", "RowLayout", "Rows", "Totals"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +77,28 @@ class Rows:
         )
 
 
+Reduction = Callable[[Mapping[str, Any]], Any]
+"""From kernel → contributions of its synapses, a tensor `(batch, *kernel shape)` float32, to a
+tensor or a structure of tensors; written with `keras.ops`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The contributions of consecutive samples, dense.
+
+    Attributes:
+        synapses: Kernel name → `(samples, *kernel shape)` int32; empty where they were reduced.
+        neurons: Operation name → `(samples, *neuron shape)` int32.
+        predicted: Index of each sample's largest logit, `(samples,)` int64.
+        reduced: What the reducing function made of the synapses, as arrays; else None.
+    """
+
+    synapses: dict[str, np.ndarray]
+    neurons: dict[str, np.ndarray]
+    predicted: np.ndarray
+    reduced: Any = None
+
+
 @dataclass(frozen=True)
 class RowLayout:
     """What is kept of each sample, and in which order.
@@ -104,8 +127,33 @@ class RowLayout:
         return Rows(
             _sparse(result.synapses, self.kernels, samples),
             _sparse(result.neurons, self.operations, samples) if self.operations else None,
-            logits.reshape(samples, -1).argmax(axis=1),
+            _predicted(logits),
         )
+
+    def part(self, result: Contributions, logits: np.ndarray, reduced: Any = None) -> Part:
+        """Return what is kept of the contributions, dense; arguments as of `rows`."""
+        samples = len(logits)
+        synapses = {} if reduced is not None else self.kernels
+        return Part(
+            {name: _dense(result.synapses, name, (samples, *s)) for name, s in synapses.items()},
+            {
+                name: _dense(result.neurons, name, (samples, *shape))
+                for name, shape in self.operations.items()
+            },
+            _predicted(logits),
+            reduced,
+        )
+
+
+def _predicted(logits: np.ndarray) -> np.ndarray:
+    return logits.reshape(len(logits), -1).argmax(axis=1)
+
+
+def _dense(arrays: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Return int32 contributions, zeros where the walk did not come."""
+    if name not in arrays:
+        return np.zeros(shape, np.int32)
+    return np.asarray(arrays[name]).astype(np.int32, copy=False)
 
 
 def _sums(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -10,10 +10,12 @@ Cost: about two more forward passes; memory a few times that of a forward pass.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 from keras.config import backend
 
+from nnslicer_tf._layout import OUTPUTS_INPUTS
 from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.backend import compiled_function
@@ -21,9 +23,9 @@ from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.kinds.weighted_sum import kernel_gradient, sample_gradients
 from nnslicer_tf.slicing._plan import Plan
-from nnslicer_tf.slicing._results import Contributions, RowLayout, Rows, Totals
+from nnslicer_tf.slicing._results import Contributions, Part, Reduction, RowLayout, Rows, Totals
 
-__all__ = ["RowsAtZero", "SumAtZero", "applies", "counts_are_exact"]
+__all__ = ["PartsAtZero", "RowsAtZero", "SumAtZero", "applies", "counts_are_exact"]
 
 _EXACT = 1 << 24
 
@@ -131,8 +133,8 @@ class SumAtZero(_AtZero):
         return {name: ops.sum(c, axis=0) for name, c in contributions.items()}, synapses
 
 
-class RowsAtZero(_AtZero):
-    """A job that keeps the contributions of every sample of a batch.
+class _EachAtZero(_AtZero):
+    """What both jobs on single samples share.
 
     Args:
         im: The model.
@@ -144,6 +146,23 @@ class RowsAtZero(_AtZero):
         super().__init__(im, plan)
         self._layout = layout
         self._weight_signs = {name: np.sign(im.kernels[name].matrix()) for name in layout.kernels}
+
+    def _each(self, x: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
+        """Return CONTRIB of neurons, of synapses `(batch, taps, inputs, outputs)`, and logits."""
+        synapses: dict[str, Any] = {}
+
+        def collect(operation: Operation, signs: Any, g: Any) -> None:
+            weight_signs = self._weight_signs.get(operation.params.name)
+            if weight_signs is not None:
+                _add(synapses, operation, sample_gradients(operation, signs, g) * weight_signs)
+
+        contributions, logits = self._contributions(x, collect)
+        kept = {name: c for name, c in contributions.items() if name in self._layout.operations}
+        return kept, synapses, logits
+
+
+class RowsAtZero(_EachAtZero):
+    """A job that keeps the contributions of every sample of a batch, as sparse rows."""
 
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Rows:
         """Return the rows of a batch of samples, the values of the input."""
@@ -157,16 +176,47 @@ class RowsAtZero(_AtZero):
         return self._layout.rows(result, _host(logits))
 
     def _outputs(self, x: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
-        synapses: dict[str, Any] = {}
+        return self._each(x)
 
-        def collect(operation: Operation, signs: Any, g: Any) -> None:
-            weight_signs = self._weight_signs.get(operation.params.name)
-            if weight_signs is not None:
-                _add(synapses, operation, sample_gradients(operation, signs, g) * weight_signs)
 
-        contributions, logits = self._contributions(x, collect)
-        kept = {name: c for name, c in contributions.items() if name in self._layout.operations}
-        return kept, synapses, logits
+class PartsAtZero(_EachAtZero):
+    """A job that hands out the contributions of every sample of a batch, dense or reduced.
+
+    Args:
+        im: The model.
+        plan: The walk.
+        layout: What is handed out.
+        reduce: What to make of the synapses on the backend; None hands them out.
+    """
+
+    def __init__(
+        self, im: InstrumentedModel, plan: Plan, layout: RowLayout, reduce: Reduction | None
+    ) -> None:
+        super().__init__(im, plan, layout)
+        self._reduce = reduce
+
+    def __call__(self, captured: Mapping[str, np.ndarray]) -> Part:
+        """Return the contributions of a batch of samples, the values of the input."""
+        (x,) = captured.values()
+        found = self._walk(ops.convert_to_tensor(x))
+        neurons, synapses, logits = keras.tree.map_structure(_host, found)
+        if self._reduce is None:
+            return self._layout.part(Contributions(neurons, synapses), logits)
+        return self._layout.part(Contributions(neurons, {}), logits, synapses)
+
+    def _outputs(self, x: Any) -> tuple[dict[str, Any], Any, Any]:
+        neurons, synapses, logits = self._each(x)
+        batch = ops.shape(logits)[0]
+        shaped = {}
+        for name, shape in self._layout.kernels.items():
+            if name not in synapses:
+                shaped[name] = ops.zeros((batch, *shape))
+                continue
+            value = synapses[name]
+            if self._plan.kernels[name].axes == OUTPUTS_INPUTS:
+                value = ops.swapaxes(value, -1, -2)
+            shaped[name] = ops.reshape(value, (batch, *shape))
+        return neurons, shaped if self._reduce is None else self._reduce(shaped), logits
 
 
 class _SplitMean:

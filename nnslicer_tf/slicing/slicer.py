@@ -7,10 +7,11 @@ process and two for each worker, whatever the number of samples.
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
+import keras
 import numpy as np
 from tqdm.auto import tqdm
 
@@ -21,11 +22,11 @@ from nnslicer_tf.instrument import InstrumentedModel, Samples
 from nnslicer_tf.kinds import Layout
 from nnslicer_tf.slicing import _zero_walk
 from nnslicer_tf.slicing._checkpoint import Collector, RowCollector, SumCollector, digest
-from nnslicer_tf.slicing._exclusion_walk import RowsByExclusion, SumByExclusion
+from nnslicer_tf.slicing._exclusion_walk import PartsByExclusion, RowsByExclusion, SumByExclusion
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._planner import GRANULARITIES, check_rules, plan_walk
-from nnslicer_tf.slicing._results import RowLayout
-from nnslicer_tf.slicing._zero_walk import RowsAtZero, SumAtZero
+from nnslicer_tf.slicing._results import Part, Reduction, RowLayout
+from nnslicer_tf.slicing._zero_walk import PartsAtZero, RowsAtZero, SumAtZero
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion
 from nnslicer_tf.slicing.profile import Profile
 from nnslicer_tf.slicing.slice import Slice
@@ -38,7 +39,7 @@ _BATCH_BYTES = 96 << 20
 _LARGEST_BATCH = 256
 
 
-Job = SumByExclusion | RowsByExclusion | SumAtZero | RowsAtZero
+Job = SumByExclusion | RowsByExclusion | PartsByExclusion | SumAtZero | RowsAtZero | PartsAtZero
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,9 @@ class Slicer:
         """
         plan = self._plan(outputs)
         samples = Samples(x, self.im.input_shape)
-        work = self._work_for(plan, None)
+        work = self._work_for(
+            plan, "sum", lambda: SumAtZero(self.im, plan), lambda: SumByExclusion(plan)
+        )
         collector = SumCollector(self._checkpoint(checkpoint, plan, "sum", work))
         self._run(work, samples, collector)
         totals = collector.totals
@@ -164,12 +167,15 @@ class Slicer:
             ProfileMismatchError, CorruptFileError, WorkerError: as `slice` does.
         """
         plan = self._plan(outputs)
-        layout = RowLayout(
-            {name: plan.kernels[name].shape for name in _chosen(kernels, plan.kernels, "kernel")},
-            {name: plan.shapes[name] for name in _chosen(operations, plan.nodes, "operation")},
-        )
+        layout = _layout(plan, kernels, operations)
         samples = Samples(x, self.im.input_shape)
-        work = self._work_for(plan, layout)
+        work = self._work_for(
+            plan,
+            (tuple(layout.kernels), tuple(layout.operations)),
+            lambda: RowsAtZero(self.im, plan, layout),
+            lambda: RowsByExclusion(plan, layout),
+            _row_batch_size(layout),
+        )
         kept = [list(layout.kernels), list(layout.operations)]
         collector = RowCollector(self._checkpoint(folder, plan, kept, work))
         self._run(work, samples, collector)
@@ -178,6 +184,64 @@ class Slicer:
             *(rows.synapses, rows.neurons, layout.kernels, layout.operations),
             *(rows.predicted, self._info(outputs)),
         )
+
+    def iterate(
+        self,
+        x: Any,
+        outputs: Any = PREDICTED,
+        kernels: Iterable[str] | None = None,
+        operations: Iterable[str] = (),
+        reduce: Reduction | None = None,
+    ) -> Iterator[Part]:
+        """Yield the contributions of every sample, dense, as they come: none are kept.
+
+        For whoever needs something of each slice, not the slices themselves. Memory is
+        bounded by the batch.
+
+        Args:
+            x: Samples, as for `slice`.
+            outputs: The neurons O, as for `slice`.
+            kernels: Names of the kernels whose synapses are handed out; all by default.
+            operations: Names of the operations whose neurons are handed out; none by default.
+            reduce: What to make of the synapses (see `Reduction`): chosen ones, sums by
+                channel, a projection. At θ = 0 it runs on the backend, inside the compiled
+                walk, so that only its result leaves a GPU. Keep one function object and use
+                it again: each is compiled.
+
+        Yields:
+            `Part`s, in the order of the samples.
+
+        Raises:
+            InvalidArgumentError: for unknown kernels or operations.
+            CriterionError, InputShapeError, NonFiniteActivationError: as `slice` does.
+            WorkerError: if a batch fails three times on a worker.
+        """
+        plan = self._plan(outputs)
+        layout = _layout(plan, kernels, operations)
+        samples = Samples(x, self.im.input_shape)
+        work = self._work_for(
+            plan,
+            (tuple(layout.kernels), tuple(layout.operations), reduce),
+            lambda: PartsAtZero(self.im, plan, layout, reduce),
+            lambda: PartsByExclusion(plan, layout),
+            _row_batch_size(layout),
+        )
+        by_exclusion = isinstance(work.job, PartsByExclusion)
+        # What is handed out is dense, however it was found.
+        work = replace(work, batch_size=min(work.batch_size, _row_batch_size(layout)))
+        for part in _in_order(self._results(work, samples)):
+            yield _reduced(part, reduce) if by_exclusion and reduce is not None else part
+
+    def _results(self, work: _Work, samples: Samples) -> Iterator[tuple[int, Any]]:
+        """Run a job on all batches."""
+
+        def items() -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+            first = 0
+            for index, batch in enumerate(samples.batches(work.batch_size)):
+                yield index, self.im.forward(batch, work.job.captured, first)
+                first += len(batch)
+
+        return work.engine.map(work.job, items())
 
     def _plan(self, outputs: Any) -> Plan:
         criterion = outputs if isinstance(outputs, Criterion) else Criterion(outputs)
@@ -189,26 +253,30 @@ class Slicer:
             )
         return self._plans[key]
 
-    def _work_for(self, plan: Plan, layout: RowLayout | None) -> _Work:
+    def _work_for(
+        self,
+        plan: Plan,
+        key: Any,
+        at_zero: Callable[[], Job],
+        by_exclusion: Callable[[], Job],
+        dense_size: int | None = None,
+    ) -> _Work:
         """Return how to walk: at θ = 0 on the backend, else by exclusion on an engine.
 
         Args:
             plan: The walk.
-            layout: What is kept of each sample; None for the sum of all samples.
+            key: What tells the job from others on the same plan.
+            at_zero: Makes the job of the backend; it is compiled, and so it is kept.
+            by_exclusion: Makes the job of the engine.
+            dense_size: How many samples' dense rows fit into memory; None for sums.
         """
         size = self._batch_size(plan)
         if not _zero_walk.applies(self.im, plan, size):
-            job = SumByExclusion(plan) if layout is None else RowsByExclusion(plan, layout)
-            return _Work(job, make_engine(self.workers, self.ray_address), size)
-        kept = None if layout is None else (tuple(layout.kernels), tuple(layout.operations))
-        key = (id(plan), kept)
-        if key not in self._work:
-            self._work[key] = _Work(
-                SumAtZero(self.im, plan) if layout is None else RowsAtZero(self.im, plan, layout),
-                InProcessEngine(),
-                size if layout is None else _row_batch_size(layout, size),
-            )
-        return self._work[key]
+            return _Work(by_exclusion(), make_engine(self.workers, self.ray_address), size)
+        if (id(plan), key) not in self._work:
+            work = _Work(at_zero(), InProcessEngine(), min(size, dense_size or size))
+            self._work[id(plan), key] = work
+        return self._work[id(plan), key]
 
     def _run(self, work: _Work, samples: Samples, collector: Collector) -> None:
         """Run the job on the batches that are not done, into the collector."""
@@ -268,9 +336,9 @@ class Slicer:
         }
 
 
-def _row_batch_size(layout: RowLayout, size: int) -> int:
-    """Return how many samples' dense rows fit into memory at a time, at most `size`."""
-    return int(np.clip(_BATCH_BYTES // (4 * max(layout.synapses, 1)), 1, size))
+def _row_batch_size(layout: RowLayout) -> int:
+    """Return how many samples' dense rows fit into memory at a time."""
+    return max(1, _BATCH_BYTES // (4 * max(layout.synapses, 1)))
 
 
 def _check_theta(theta: float) -> None:
@@ -290,6 +358,37 @@ def _chosen(names: Iterable[str] | None, known: dict[str, Any], what: str) -> li
     for name in wanted:
         check_name(what, name, known)
     return [name for name in known if name in wanted]
+
+
+def _layout(
+    plan: Plan, kernels: Iterable[str] | None, operations: Iterable[str] | None
+) -> RowLayout:
+    """Return what is kept of each sample; all kernels or operations where none are named."""
+    return RowLayout(
+        {name: plan.kernels[name].shape for name in _chosen(kernels, plan.kernels, "kernel")},
+        {name: plan.shapes[name] for name in _chosen(operations, plan.nodes, "operation")},
+    )
+
+
+def _in_order(results: Iterable[tuple[int, Part]]) -> Iterator[Part]:
+    """Yield results by their index; those that come too early wait."""
+    waiting: dict[int, Part] = {}
+    following = 0
+    for index, result in results:
+        waiting[index] = result
+        while following in waiting:
+            yield waiting.pop(following)
+            following += 1
+
+
+def _reduced(part: Part, reduce: Reduction) -> Part:
+    """Reduce contributions that were found by exclusion, on the backend."""
+    tensors = {
+        name: keras.ops.convert_to_tensor(values.astype(np.float32))
+        for name, values in part.synapses.items()
+    }
+    reduced = keras.tree.map_structure(keras.ops.convert_to_numpy, reduce(tensors))
+    return Part({}, part.neurons, part.predicted, reduced)
 
 
 def _profile_digest(profile: Profile) -> str:

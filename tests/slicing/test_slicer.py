@@ -186,6 +186,52 @@ def test_some_kernels_and_no_neurons(slicer, x):
     assert (some.matrix != expected).nnz == 0
 
 
+@pytest.mark.parametrize("theta", [0.0, 0.3])
+def test_iterate_hands_out_what_slice_each_keeps(im, profile, x, theta, monkeypatch):
+    monkeypatch.setattr(slicer_module, "_LARGEST_BATCH", 6)
+    slicer = nns.Slicer(im, profile, theta, workers=0, progress=False)
+    each = slicer.slice_each(x)
+    parts = list(slicer.iterate(x, kernels=["dense", "inner"], operations=["pool"]))
+    assert [len(part.predicted) for part in parts] == [6] * 6 + [4]
+    for kernel in ("inner", "dense"):
+        found = np.concatenate([part.synapses[kernel] for part in parts])
+        assert found.dtype == np.int32
+        expected = each.matrix[:, each.columns([kernel])].toarray()
+        np.testing.assert_array_equal(found.reshape(len(x), -1), expected)
+    pool = np.concatenate([part.neurons["pool"] for part in parts])
+    expected = each.neuron_matrix[:, each.neuron_columns(["pool"])].toarray()
+    np.testing.assert_array_equal(pool.reshape(len(x), -1), expected)
+    predicted = np.concatenate([part.predicted for part in parts])
+    np.testing.assert_array_equal(predicted, each.predicted)
+
+
+def by_channel(synapses):
+    """Sum of the sizes of contributions by output channel, for each sample."""
+    return {
+        name: keras.ops.sum(keras.ops.abs(values), axis=tuple(range(1, len(values.shape) - 1)))
+        for name, values in synapses.items()
+    }
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.3])
+def test_iterate_reduces_where_it_walks(im, profile, x, theta):
+    slicer = nns.Slicer(im, profile, theta, workers=0, progress=False)
+    each = slicer.slice_each(x[:9])
+    (part,) = slicer.iterate(x[:9], kernels=["inner"], reduce=by_channel)
+    assert part.synapses == {}
+    shape = (9, *each.kernels["inner"])
+    dense = each.matrix[:, each.columns(["inner"])].toarray().reshape(shape)
+    np.testing.assert_array_equal(part.reduced["inner"], abs(dense).sum(axis=(1, 2, 3)))
+
+
+def test_iterate_gives_zeros_where_the_walk_does_not_come(im, profile, x):
+    for theta in (0.0, 0.3):
+        slicer = nns.Slicer(im, profile, theta, workers=0, progress=False)
+        local = nns.Criterion({"inner": "all"}, until="inner")
+        (part,) = slicer.iterate(x[:2], local, kernels=["dense", "inner"])
+        assert not part.synapses["dense"].any() and part.synapses["inner"].any()
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
