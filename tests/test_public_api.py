@@ -3,18 +3,13 @@
 import importlib
 import inspect
 import pkgutil
-import re
 import subprocess
 import sys
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 import nnslicer_tf as nns
 from nnslicer_tf import errors
-
-README = Path(__file__).parents[1] / "README.md"
 
 
 def public_modules():
@@ -120,32 +115,3 @@ def test_importing_the_package_loads_nothing_heavy():
     code = f"import sys, nnslicer_tf; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_the_readmes_python_runs(tmp_path, monkeypatch, capsys):
-    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
-    monkeypatch.chdir(tmp_path)
-    names = {"__name__": "readme"}
-    for block in blocks:
-        exec(compile(block, str(README), "exec"), names)
-    assert "weighted_sum" in capsys.readouterr().out
-    assert names["small"].count_params() < names["model"].count_params()
-    assert 0 < names["coverage"].total() <= 1
-    inputs = names["keras"].Input((4, 4, 3))
-    layers = names["keras"].layers
-    x = names["Gate"](name="gate")(layers.Conv2D(2, 3, name="conv")(inputs))
-    x = names["ChannelMaximum"](name="largest")(x)
-    model = names["keras"].Model(inputs, layers.Dense(2)(layers.Flatten()(x)))
-    im = nns.InstrumentedModel(model)
-    x = np.random.default_rng(0).normal(size=(9, 4, 4, 3)).astype(np.float32)
-    profile = nns.Profile.from_data(im, x, progress=False)
-    slicer = nns.Slicer(im, profile, theta=0.0, workers=0, progress=False)
-    assert np.count_nonzero(slicer.slice(x[:3], outputs=[0]).synapses["conv"]) > 0
-
-
-def test_the_readmes_links_lead_somewhere():
-    links = re.findall(r"\]\(([^)]+)\)|`((?:apps|benchmarks)/\w+\.py)`", README.read_text())
-    assert len(links) > 5
-    for link in {first or second for first, second in links}:
-        assert (README.parent / link).exists(), link

@@ -231,7 +231,7 @@ def test_slices_of_evidence_are_the_slicers(slicer, normal):
 
 
 def test_what_scorers_share_is_computed_once(slicer, normal, monkeypatch):
-    asked = {"logits": [], "slice_each": []}
+    asked = {"logits": [], "iterate": []}
 
     def counted(owner, name):
         plain = getattr(owner, name)
@@ -243,17 +243,17 @@ def test_what_scorers_share_is_computed_once(slicer, normal, monkeypatch):
         monkeypatch.setattr(owner, name, count)
 
     counted(nns.InstrumentedModel, "logits")
-    counted(nns.Slicer, "slice_each")
+    counted(nns.Slicer, "iterate")
     views = sum(len(list(view(normal[:1]))) for view in VIEWS.values())
     detector = SliceDetector(slicer, "stable", max_synapses=64).fit(normal[:400])
     # Of 400 inputs 225 are learned from, 75 are the p-values' reference, 100 are held out.
     # Views are not learned from; slices: for the prediction, and the two layers' own.
     assert asked["logits"] == [400] + views * [75] + views * [100]
-    assert asked["slice_each"] == 3 * [225] + 3 * [75] + 3 * [100]
+    assert asked["iterate"] == 3 * [225] + 3 * [75] + 3 * [100]
     for calls in asked.values():
         calls.clear()
     detector.predict(normal[:50])
-    assert asked == {"logits": [50] * (1 + views), "slice_each": [50] * 3}
+    assert asked == {"logits": [50] * (1 + views), "iterate": [50] * 3}
 
 
 def test_powers_of_rings_against_a_direct_fourier_sum():
