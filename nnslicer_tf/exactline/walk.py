@@ -11,6 +11,7 @@ of the growth. Chunks are shared by threads, a core each.
 """
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from nnslicer_tf.exactline._program import line_program
 from nnslicer_tf.exactline._workers import one_thread_a_product, run_splitting
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.fingerprint import weights_digest
 from nnslicer_tf.kinds.curve import Curve, regrouped
 
 __all__ = ["LineWalker", "exact_line", "exact_lines", "exact_polyline"]
@@ -29,12 +31,15 @@ _CHUNK = 1 << 18  # live float64 values in a chunk: 2 MB, what a cache holds
 _FEWEST = 8  # points that a chunk has at least: each cut adds one
 _NOISE = 1e-13  # relative to a line's largest output: where outputs bend less, they do not
 
+# Model → digest of its weights, and the walker made of them.
+_WALKERS: WeakKeyDictionary[InstrumentedModel, tuple[str, "LineWalker"]] = WeakKeyDictionary()
+
 
 def exact_line(im: InstrumentedModel, q: np.ndarray, r: np.ndarray) -> LinearPartition:
     """Partition the segment from q to r so that the network is affine on every part.
 
-    For many calls on one model make a `LineWalker` once, or give all lines to
-    `exact_lines`.
+    The walker that this makes is kept with the model, and used again until its weights
+    change.
 
     Args:
         im: The model. A final softmax or sigmoid is left off.
@@ -50,7 +55,7 @@ def exact_line(im: InstrumentedModel, q: np.ndarray, r: np.ndarray) -> LinearPar
         InputShapeError: if q or r has another shape than the model's input.
         NonFiniteActivationError: if q, r or the network's outputs are NaN or infinite.
     """
-    return LineWalker(im).line(q, r)
+    return _walker_of(im).line(q, r)
 
 
 def exact_lines(im: InstrumentedModel, q: np.ndarray, r: np.ndarray) -> list[LinearPartition]:
@@ -59,7 +64,7 @@ def exact_lines(im: InstrumentedModel, q: np.ndarray, r: np.ndarray) -> list[Lin
     Raises:
         UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
     """
-    return LineWalker(im).lines(q, r)
+    return _walker_of(im).lines(q, r)
 
 
 def exact_polyline(im: InstrumentedModel, vertices: np.ndarray) -> list[LinearPartition]:
@@ -69,7 +74,16 @@ def exact_polyline(im: InstrumentedModel, vertices: np.ndarray) -> list[LinearPa
         UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`;
             InputShapeError also if there are fewer than two vertices.
     """
-    return LineWalker(im).polyline(vertices)
+    return _walker_of(im).polyline(vertices)
+
+
+def _walker_of(im: InstrumentedModel) -> "LineWalker":
+    """Return a walker of the model as it is now; the last one is kept."""
+    digest = weights_digest(im.model)
+    kept = _WALKERS.get(im)
+    if kept is None or kept[0] != digest:
+        kept = _WALKERS[im] = digest, LineWalker(im)
+    return kept[1]
 
 
 class LineWalker:

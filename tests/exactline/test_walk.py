@@ -416,6 +416,22 @@ def test_wrong_knots_are_found():
         LineWalker(nns.InstrumentedModel(model))
 
 
+def test_a_walker_is_kept_until_weights_change(monkeypatch):
+    made = []
+    init = LineWalker.__init__
+    monkeypatch.setattr(LineWalker, "__init__", lambda self, im: made.append(im) or init(self, im))
+    model = float64_model(sequential((4,), dense(4), dense(4)))
+    im = nns.InstrumentedModel(model)
+    q, r = np.zeros(4), np.full(4, 2.0)
+    first = exact_line(im, q, r)
+    np.testing.assert_array_equal(exact_line(im, q, r).outputs, first.outputs)
+    assert len(made) == 1
+    model.set_weights([2 * weight for weight in model.get_weights()])
+    fresh = exact_line(nns.InstrumentedModel(model), q, r)
+    np.testing.assert_array_equal(exact_line(im, q, r).outputs, fresh.outputs)
+    assert len(made) == 3 and (fresh.outputs[-1] != first.outputs[-1]).all()
+
+
 class Doubling(layers.Layer):
     def call(self, x):
         return 2 * x
