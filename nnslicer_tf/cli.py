@@ -51,6 +51,7 @@ def demo(
 ) -> None:
     """Slice a small network on scikit-learn's digits; nothing is downloaded."""
     folder = _writable(output / "slices.png").parent
+    _import_quietly()
     from nnslicer_tf.demo import run_demo
 
     result = run_demo(folder)
@@ -86,6 +87,7 @@ def profile(
 ) -> None:
     """Average every neuron's activation over a data set (the training set, usually)."""
     _writable(output)
+    _import_quietly()
     from nnslicer_tf import InstrumentedModel, Profile
 
     im = InstrumentedModel(_model(model))
@@ -132,6 +134,7 @@ def slice_(
     """Slice samples: which neurons and synapses decide the outputs of interest."""
     _writable(output)
     chosen = _outputs(outputs)
+    _import_quietly()
     from nnslicer_tf import InstrumentedModel, Profile, Slicer
 
     im = InstrumentedModel(_model(model))
@@ -175,8 +178,6 @@ def show(
 def main() -> None:
     """Run the command line."""
     try:
-        if "--help" not in sys.argv[1:]:
-            _import_quietly()
         app()
     except (NNSlicerError, FileNotFoundError) as error:
         print(f"nnslicer: {error}", file=sys.stderr)

@@ -382,3 +382,16 @@ def test_help_names_the_commands_and_options():
     assert done.returncode == 0
     for command in ("demo", "profile", "slice", "show"):
         assert re.search(rf"\b{command}\b", done.stdout)
+
+
+def test_saved_results_are_shown_without_keras(tmp_path):
+    one = nns.Slice({"a": np.ones(3, np.int64)}, {"a": np.ones((2, 3), np.int64)}, {})
+    one.save(tmp_path / "slice.npz")
+    code = (
+        "import sys; from nnslicer_tf import cli; "
+        "sys.argv = ['nnslicer', 'show', 'slice.npz']; cli.app(standalone_mode=False); "
+        "print([m for m in ('keras', 'tensorflow') if m in sys.modules])"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "total" in done.stdout and done.stdout.splitlines()[-1] == "[]"

@@ -13,10 +13,11 @@ import numpy as np
 from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable, arrays_frame
 from nnslicer_tf.errors import ProfileMismatchError
-from nnslicer_tf.instrument import InstrumentedModel
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a saved profile is shown without Keras
     import pandas as pd
+
+    from nnslicer_tf.instrument import InstrumentedModel
 
 __all__ = ["Profile"]
 
@@ -39,7 +40,7 @@ class Profile(ShownAsTable):
 
     @classmethod
     def from_data(
-        cls, im: InstrumentedModel, data: Any, batch_size: int = 256, progress: bool = True
+        cls, im: "InstrumentedModel", data: Any, batch_size: int = 256, progress: bool = True
     ) -> "Profile":
         """Profile a model.
 
@@ -63,7 +64,7 @@ class Profile(ShownAsTable):
         means = {name: total / samples for name, total in sums.items()}
         return cls(means, samples, im.fingerprint)
 
-    def check_model(self, im: InstrumentedModel) -> None:
+    def check_model(self, im: "InstrumentedModel") -> None:
         """Refuse another model than the profiled one.
 
         Raises:

@@ -4,17 +4,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import ProfileMismatchError
-from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument.copies import copy_model
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a saved slice is shown without Keras
+    import keras
     import pandas as pd
     from matplotlib.axes import Axes
 
@@ -102,7 +100,7 @@ class Slice(ShownAsTable):
 
         return plot_kept_synapses(self, ax)
 
-    def apply(self, model: keras.Model) -> keras.Model:
+    def apply(self, model: "keras.Model") -> "keras.Model":
         """Return a copy of the model whose synapses outside the slice are zero.
 
         Biases and normalisations stay as they are.
@@ -113,6 +111,8 @@ class Slice(ShownAsTable):
         Raises:
             ProfileMismatchError: if the model's kernels are not those of the slice.
         """
+        from nnslicer_tf.instrument import InstrumentedModel, copy_model
+
         copy = copy_model(model)
         kernels = InstrumentedModel(copy).kernels
         shapes = {name: kernel.shape for name, kernel in kernels.items()}
