@@ -118,6 +118,12 @@ def slice_(
     granularity: Annotated[
         str, typer.Option(help="'activation' (exact) or 'channel' (coarse, far faster).")
     ] = "activation",
+    relative_to: Annotated[
+        str, typer.Option(help="The exclusion is relative to an 'output', or the 'sum' of changes.")
+    ] = "output",
+    rectify: Annotated[
+        str, typer.Option(help="Through ReLUs and the like by 'sign', or 'pass' unchanged.")
+    ] = "sign",
     each: Annotated[bool, typer.Option("--each", help="Keep one slice for each sample.")] = False,
     workers: Annotated[
         int | None,
@@ -138,7 +144,8 @@ def slice_(
     from nnslicer_tf import InstrumentedModel, Profile, Slicer
 
     im = InstrumentedModel(_model(model))
-    slicer = Slicer(im, Profile.load(profile), theta, granularity, workers)
+    readings = {"relative_to": relative_to, "rectify": rectify}
+    slicer = Slicer(im, Profile.load(profile), theta, granularity, workers, **readings)
     x = _data(data, normalise)
     if each:
         result: Any = slicer.slice_each(x, chosen, folder=checkpoint)

@@ -35,10 +35,13 @@ class Neurons:
     Args:
         captured: Values of the operation `(batch, *operation shape)` float32.
         mean: The profile's means of the neurons, `(*shape)` float64: of all, or of the channels.
+        relative_to: What an exclusion is relative to: "output", the neuron's value y, or
+            "sum", the sum of its local values.
     """
 
-    def __init__(self, captured: np.ndarray, mean: np.ndarray) -> None:
+    def __init__(self, captured: np.ndarray, mean: np.ndarray, relative_to: str = "output") -> None:
         self.captured = captured
+        self.relative_to = relative_to
         self._mean = mean
 
     @cached_property
@@ -50,6 +53,14 @@ class Neurons:
     def delta(self) -> np.ndarray:
         """Δ = value − mean, computed in float64 and rounded to float32."""
         return np.subtract(self._exact, self._mean, dtype=np.float64).astype(np.float32)
+
+    @property
+    def reference(self) -> np.ndarray:
+        """What θ is multiplied with, up to its sign, where outputs are linear in the inputs.
+
+        The local values then add up to Δy.
+        """
+        return self.value if self.relative_to == "output" else self.delta
 
     @cached_property
     def _exact(self) -> np.ndarray:
@@ -146,6 +157,8 @@ class Kind:
         name: Name of the kind, as in `Step.kind`.
         reach: What an output depends on: "element" (the inputs at its own place), "channel"
             (its own channel), "any".
+        one_to_one: Whether an output is a function of one input, so that CONTRIB can also
+            pass unchanged (`rectify="pass"`).
         rule: The exclusion rule (NNSlicer, Table 2).
         synapse_rule: In its place, that of a kind with synapses.
         move: In its place, that of a kind that only moves values: from a node and its
@@ -165,6 +178,7 @@ class Kind:
 
     name: str
     reach: Literal["element", "channel", "any"] = "any"
+    one_to_one: bool = False
     rule: Rule | None = None
     synapse_rule: SynapseRule | None = None
     move: Callable[[Node, np.ndarray], Sequence[np.ndarray]] | None = None

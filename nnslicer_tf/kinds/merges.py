@@ -51,7 +51,9 @@ def _excluded(
     """Apply the exclusion to the local values of every output neuron."""
     shape = signs.shape
     stacked = np.stack([np.broadcast_to(v, shape).ravel() for v in values])
-    received = sums.merge(signs.ravel(), output.value.ravel(), stacked, theta)
+    # A product is not linear: its local values do not add up to Δy.
+    total = output.value.ravel() if output.relative_to == "output" else stacked.sum(axis=0)
+    received = sums.merge(signs.ravel(), total.astype(np.float64), stacked, theta)
     return [r.reshape(shape) for r in received]
 
 

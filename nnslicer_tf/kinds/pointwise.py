@@ -207,6 +207,7 @@ register_kind(
     Kind(
         "rectify",
         reach="element",
+        one_to_one=True,
         rule=Rule(_rectify, _rectify),
         at_zero=_rectify_at_zero,
         rescale=quotient,
@@ -218,6 +219,7 @@ register_kind(
     Kind(
         "elementwise",
         reach="element",
+        one_to_one=True,
         rule=Rule(one_to_one, one_to_one),
         at_zero=_at_zero,
         rescale=quotient,
@@ -229,6 +231,7 @@ register_kind(
     Kind(
         "scale",
         reach="element",
+        one_to_one=True,
         rule=Rule(one_to_one, one_to_one),
         at_zero=_at_zero,
         rescale=midpoint,

@@ -32,7 +32,7 @@ def _average(
 ) -> list[np.ndarray]:
     """Local values Δx / k, with exclusion."""
     (x,) = inputs
-    received = sums.average(flat(signs), flat(output.value), flat(x.delta), node.table, theta)
+    received = sums.average(flat(signs), flat(output.reference), flat(x.delta), node.table, theta)
     return [received.reshape(x.value.shape)]
 
 

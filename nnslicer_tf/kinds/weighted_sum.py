@@ -78,7 +78,7 @@ def _exclusion(
         taps = np.arange(means.shape[1], dtype=np.int32)[None, :]
     shape = (len(signs), len(taps), -1)
     received, synapses = sums.weighted_sum(
-        signs.reshape(shape), output.value.reshape(shape), dx, table.weights, taps, theta, each
+        signs.reshape(shape), output.reference.reshape(shape), dx, table.weights, taps, theta, each
     )
     if table.tap_means is not None:
         received = received.sum(axis=1, dtype=np.int32)

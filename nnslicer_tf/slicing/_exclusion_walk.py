@@ -36,13 +36,15 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
 
     def values(name: str) -> Neurons:
         if name not in neurons:
-            neurons[name] = Neurons(captured[name], plan.nodes[name].mean)
+            neurons[name] = Neurons(captured[name], plan.nodes[name].mean, plan.relative_to)
         return neurons[name]
 
     def expand(node: Node, contribution: np.ndarray) -> Sequence[np.ndarray]:
         kind = node.kind
         if kind.move is not None:
             return kind.move(node, contribution)
+        if plan.passes(kind):
+            return [contribution]
         output = values(node.name)
         inputs = [values(name) for name in node.inputs]
         signs = np.sign(contribution).astype(np.int8)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nnslicer_tf._layout import KernelLayout
-from nnslicer_tf.kinds import Node
+from nnslicer_tf.kinds import Kind, Node
 
 __all__ = ["Plan", "Start"]
 
@@ -38,6 +38,8 @@ class Plan:
         logits: Name of the operation with the logits.
         theta: Threshold θ.
         granularity: "activation" or "channel".
+        relative_to: What the exclusion is relative to: "output" or "sum".
+        rectify: How CONTRIB goes through one-to-one operations: "sign" or "pass".
         kernels: Name → layout of each of the model's kernels, in topological order.
     """
 
@@ -48,12 +50,18 @@ class Plan:
     logits: str
     theta: float
     granularity: str
+    relative_to: str
+    rectify: str
     kernels: dict[str, KernelLayout] = field(repr=False)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Operation name → shape of its neurons."""
         return {name: node.shape for name, node in self.nodes.items()}
+
+    def passes(self, kind: Kind) -> bool:
+        """Return whether CONTRIB goes through the operations of a kind unchanged."""
+        return self.rectify == "pass" and kind.one_to_one
 
     def seed(self, logits: np.ndarray) -> dict[str, np.ndarray]:
         """Return CONTRIB where the walk starts: operation name → `(batch, *shape)` int32.

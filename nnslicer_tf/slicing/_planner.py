@@ -7,9 +7,11 @@ from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing.criterion import ResolvedCriterion
 from nnslicer_tf.slicing.profile import Profile
 
-__all__ = ["GRANULARITIES", "check_rules", "plan_walk"]
+__all__ = ["GRANULARITIES", "RECTIFY", "RELATIVE_TO", "check_rules", "plan_walk"]
 
 GRANULARITIES = ("activation", "channel")
+RELATIVE_TO = ("output", "sum")
+RECTIFY = ("sign", "pass")
 
 
 def plan_walk(
@@ -18,6 +20,8 @@ def plan_walk(
     criterion: ResolvedCriterion,
     theta: float,
     granularity: str,
+    relative_to: str,
+    rectify: str,
 ) -> Plan:
     """Lay out the walk of `criterion` through the model."""
     start = criterion.start
@@ -38,6 +42,8 @@ def plan_walk(
         logits=im.logit_operation,
         theta=theta,
         granularity=granularity,
+        relative_to=relative_to,
+        rectify=rectify,
         kernels={name: kernel.layout for name, kernel in im.kernels.items()},
     )
 

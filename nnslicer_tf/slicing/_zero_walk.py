@@ -50,7 +50,7 @@ def counts_are_exact(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
         for source, shape in zip(operation.inputs, operation.input_shapes, strict=True):
             repeats = -(-operation.size // int(np.prod(shape)))
             given = operation.size
-            if node.kind.move is not None:
+            if node.kind.move is not None or plan.passes(node.kind):
                 given = largest.get(node.name, 0) * repeats
             elif node.kind.reach == "element":
                 given = repeats
@@ -94,6 +94,8 @@ class _AtZero(Job):
             assert rule is not None, operation.name  # `applies` says so
             if kind.move is not None:
                 return rule(operation, contribution, (), values)
+            if self._plan.passes(kind):
+                return [contribution]
             g = ops.sign(contribution) * delta_sign(operation.name)
             signs = [delta_sign(source) for source in operation.inputs]
             if kind.synapse_rule is not None:

@@ -24,7 +24,7 @@ from nnslicer_tf.slicing import _zero_walk
 from nnslicer_tf.slicing._checkpoint import Collector, RowCollector, SumCollector, digest
 from nnslicer_tf.slicing._exclusion_walk import PartsByExclusion, RowsByExclusion, SumByExclusion
 from nnslicer_tf.slicing._plan import Plan
-from nnslicer_tf.slicing._planner import GRANULARITIES, check_rules, plan_walk
+from nnslicer_tf.slicing._planner import GRANULARITIES, RECTIFY, RELATIVE_TO, check_rules, plan_walk
 from nnslicer_tf.slicing._results import Part, Reduction, RowLayout
 from nnslicer_tf.slicing._zero_walk import PartsAtZero, RowsAtZero, SumAtZero
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion
@@ -64,6 +64,12 @@ class Slicer:
             for short work, then a Ray actor a core.
         ray_address: Address of a running Ray cluster to use.
         progress: Show a progress bar.
+        relative_to: What the exclusion is relative to: "output", θ·|y| as the paper writes, or
+            "sum", θ·|sum of the local values|, as its program computes.
+        rectify: How CONTRIB goes through operations with one input for each output (ReLU and
+            other activations, normalisations): "sign", multiplied by the signs of the changes
+            and 0 at inactive ReLUs (the paper's Table 2), or "pass", unchanged, as its program
+            computes.
 
     Raises:
         InvalidArgumentError: if an argument is out of range.
@@ -80,9 +86,14 @@ class Slicer:
         workers: int | None = None,
         ray_address: str | None = None,
         progress: bool = True,
+        *,
+        relative_to: str = "output",
+        rectify: str = "sign",
     ) -> None:
         _check_theta(theta)
         check_name("granularity", granularity, GRANULARITIES)
+        check_name("relative_to", relative_to, RELATIVE_TO)
+        check_name("rectify", rectify, RECTIFY)
         if workers is not None and (not isinstance(workers, int) or workers < 0):
             raise InvalidArgumentError(
                 f"workers must be None or a number of processes, 0 or more. Received: {workers!r}"
@@ -93,6 +104,8 @@ class Slicer:
         self.profile = profile
         self.theta = float(theta)
         self.granularity = granularity
+        self.relative_to = relative_to
+        self.rectify = rectify
         self.workers = workers
         self.ray_address = ray_address
         self.progress = progress
@@ -249,7 +262,8 @@ class Slicer:
         key = resolved.key()
         if key not in self._plans:
             self._plans[key] = plan_walk(
-                self.im, self.profile, resolved, self.theta, self.granularity
+                *(self.im, self.profile, resolved, self.theta, self.granularity),
+                *(self.relative_to, self.rectify),
             )
         return self._plans[key]
 
@@ -320,6 +334,8 @@ class Slicer:
             "profile": _profile_digest(self.profile),
             "theta": self.theta,
             "granularity": self.granularity,
+            "relative_to": self.relative_to,
+            "rectify": self.rectify,
             "criterion": _describe_start(plan),
             "kept": kept,
             "batch size": work.batch_size,
@@ -331,6 +347,8 @@ class Slicer:
         return {
             "theta": self.theta,
             "granularity": self.granularity,
+            "relative_to": self.relative_to,
+            "rectify": self.rectify,
             "fingerprint": self.profile.fingerprint,
             "outputs": described if isinstance(described, str) else repr(described),
         }

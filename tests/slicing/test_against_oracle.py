@@ -27,12 +27,12 @@ def check_equal(result, contrib, synapses):
         np.testing.assert_array_equal(values, expected, err_msg=name)
 
 
-def check_model(model, rng, granularity, thetas):
+def check_model(model, rng, granularity, thetas, **reading):
     set_dyadic_weights(model, rng)
     im = nns.InstrumentedModel(model)
     profile_data, x = data(rng, model, 4), data(rng, model, 2)
     profile = nns.Profile.from_data(im, profile_data, progress=False)
-    oracle = (Oracle if granularity == "activation" else ChannelOracle)(im, profile_data)
+    oracle = (Oracle if granularity == "activation" else ChannelOracle)(im, profile_data, **reading)
 
     activations = im.capture(x)
     for sample in range(len(x)):
@@ -42,7 +42,7 @@ def check_model(model, rng, granularity, thetas):
 
     logits = im.logit_operation
     for theta in thetas:
-        slicer = nns.Slicer(im, profile, theta, granularity, workers=0, progress=False)
+        slicer = nns.Slicer(im, profile, theta, granularity, workers=0, progress=False, **reading)
         for sample in range(len(x)):
             result = slicer.slice(x[sample : sample + 1], outputs=[0, 2])
             check_equal(result, *oracle.slice(x[sample], {logits: [(0,), (2,)]}, theta))
@@ -53,6 +53,25 @@ def check_model(model, rng, granularity, thetas):
 def test_table(name, granularity):
     seed = sorted(MODELS).index(name)
     check_model(MODELS[name](), np.random.default_rng(seed), granularity, THETAS)
+
+
+# What the paper's program computes where the paper says otherwise.
+PROGRAM = {"relative_to": "sum", "rectify": "pass"}
+
+
+@pytest.mark.parametrize("granularity", ["activation", "channel"])
+@pytest.mark.parametrize("name", MODELS)
+def test_table_as_the_papers_program_computes(name, granularity):
+    rng = np.random.default_rng(sorted(MODELS).index(name))
+    check_model(MODELS[name](), rng, granularity, (0.0, 0.5), **PROGRAM)
+
+
+@pytest.mark.parametrize("granularity", ["activation", "channel"])
+@pytest.mark.parametrize("option", PROGRAM)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_models_with_one_reading_changed(seed, option, granularity):
+    rng = np.random.default_rng(3000 + seed)
+    check_model(random_model(rng), rng, granularity, (0.0, 0.25, 1.5), **{option: PROGRAM[option]})
 
 
 @pytest.mark.parametrize("seed", range(24))

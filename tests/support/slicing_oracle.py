@@ -33,8 +33,10 @@ class Connection:
 
 
 class Oracle:
-    def __init__(self, im, profile_data):
+    def __init__(self, im, profile_data, relative_to="output", rectify="sign"):
         self.im = im
+        self.relative_to = relative_to
+        self.rectify = rectify
         self.ops = {op.name: op for op in im.operations}
         self.wiring = {op.name: self.connections(op) for op in im.operations[1:]}
         profile = [self.forward(x) for x in profile_data]
@@ -248,7 +250,7 @@ class Oracle:
 
     def expand(self, op, n, total, y, delta, theta, contrib, synapses):
         connections = self.wiring[op.name][n]
-        if op.kind == "routing":
+        if op.kind == "routing" or self.passes(op):
             for c in connections:
                 contrib[op.inputs[c.tensor]][c.index] += total
             return
@@ -260,12 +262,20 @@ class Oracle:
         v = self.local_values(op, connections, xs, dx, y[op.name][n])
         kept = range(len(v))
         if op.kind in ("weighted_sum", "average", "add", "subtract", "multiply"):
-            kept = keep(v, theta * abs(y[op.name][n]))
+            kept = keep(v, theta * self.reference(v, y[op.name][n]))
         for k in kept:
             g = sign(total) * sign(dy) * sign(v[k])
             contrib[op.inputs[connections[k].tensor]][connections[k].index] += g
             if connections[k].synapse is not None:
                 synapses[op.params.name][connections[k].synapse] += g
+
+    def passes(self, op):
+        """Whether CONTRIB goes through the operation unchanged."""
+        return self.rectify == "pass" and op.kind in ("rectify", "elementwise", "scale")
+
+    def reference(self, v, y):
+        """What θ is multiplied with."""
+        return abs(y) if self.relative_to == "output" else abs(math.fsum(v))
 
     def local_values(self, op, connections, xs, dx, y):
         if op.kind == "weighted_sum":
@@ -309,7 +319,8 @@ class ChannelOracle(Oracle):
         for op in reversed(self.im.operations[1 : last + 1]):
             for n, total in contrib[op.name].items():
                 dy = delta[op.name][n]
-                if total == 0 or (dy == 0 and op.kind != "routing"):
+                moved = op.kind == "routing" or self.passes(op)
+                if total == 0 or (dy == 0 and not moved):
                     continue
                 if op.kind == "weighted_sum":
                     read, usual = (
@@ -318,7 +329,7 @@ class ChannelOracle(Oracle):
                     )
                     places = sorted(read)
                     v = [read[k][1] * (read[k][0] - usual[k][0]) for k in places]
-                    for k in keep(v, theta * abs(y[op.name][n])):
+                    for k in keep(v, theta * self.reference(v, y[op.name][n])):
                         g = sign(total) * sign(dy) * sign(v[k])
                         contrib[op.inputs[0]][places[k][1]] += g
                         synapses[op.params.name][places[k][0]] += g
@@ -326,13 +337,13 @@ class ChannelOracle(Oracle):
                 links = self.links(op, n)
                 dx = [delta[op.inputs[t]][c] for t, c in links]
                 xs = [y[op.inputs[t]][c] for t, c in links]
-                if op.kind == "routing":
+                if moved:
                     gs = [total] * len(links)
                 elif op.kind == "rectify":
                     gs = [sign(total) * sign(dy) * sign(dx[0]) * (y[op.name][n] > 0)]
                 elif op.kind in ("add", "subtract", "multiply"):
                     v = self.local_values(op, [None] * len(links), xs, dx, y[op.name][n])
-                    kept = keep(v, theta * abs(y[op.name][n]))
+                    kept = keep(v, theta * self.reference(v, y[op.name][n]))
                     gs = [
                         sign(total) * sign(dy) * sign(v[k]) if k in kept else 0
                         for k in range(len(v))
