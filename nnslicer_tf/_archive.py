@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ _DAMAGE = (
 def write_archive(
     path: str | os.PathLike,
     kind: str,
-    header: Mapping[str, Any],
+    header: Mapping[str, object],
     arrays: Mapping[str, np.ndarray],
     *,
     compress: bool = True,
@@ -46,7 +45,7 @@ def write_archive(
     text = json.dumps({"format": kind, **header})
     save = np.savez_compressed if compress else np.savez
     with atomic_path(path) as temporary, temporary.open("wb") as file:
-        save(file, header=np.array(text), **arrays)
+        save(file, header=np.array(text), **arrays)  # type: ignore[arg-type]  # any name
 
 
 def read_archive(
@@ -77,7 +76,7 @@ def read_header(path: str | os.PathLike, kind: str, what: str) -> dict:
 @contextmanager
 def _opened(
     path: str | os.PathLike, kind: str, what: str, bare: bool = False
-) -> Iterator[tuple[dict, Any]]:
+) -> Iterator[tuple[dict, np.lib.npyio.NpzFile]]:
     """Yield the checked header and the archive, whose arrays are read when asked for."""
     path = Path(path)
     if not path.exists():

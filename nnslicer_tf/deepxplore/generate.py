@@ -223,8 +223,11 @@ class _Found:
 
     def differences(self, tried: int, seconds: float) -> Differences:
         """Return what was found."""
-        columns = map(np.concatenate, zip(*self._rows, strict=True))
-        return Differences(*columns, tried, seconds, self._coverage)
+        columns = zip(*self._rows, strict=True)
+        x, seeds, predictions, labels, iterations = map(np.concatenate, columns)
+        return Differences(
+            x, seeds, predictions, labels, iterations, tried, seconds, self._coverage
+        )
 
 
 def _evaluate(ascents: Sequence[_Ascent], active: _Active) -> tuple[np.ndarray, np.ndarray]:

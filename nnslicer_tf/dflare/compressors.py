@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -20,6 +21,9 @@ from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.copies import copy_model
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 __all__ = [
     "distill",
@@ -179,7 +183,7 @@ def _soften(probabilities: np.ndarray, temperature: float) -> np.ndarray:
     return keras.ops.softmax(logits / temperature)
 
 
-def _converter(model: keras.Model) -> object:
+def _converter(model: keras.Model) -> "tf.lite.TFLiteConverter":
     import tensorflow as tf
 
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
@@ -187,7 +191,7 @@ def _converter(model: keras.Model) -> object:
     return converter
 
 
-def _convert(converter: object) -> bytes:
+def _convert(converter: "tf.lite.TFLiteConverter") -> bytes:
     """Convert without the converter's prints and its warnings of ignored entries."""
     with redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Statistics for quantized inputs")

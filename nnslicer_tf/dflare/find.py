@@ -26,7 +26,7 @@ from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, Outcome
 from nnslicer_tf.dflare.domain import Domain
 from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
-from nnslicer_tf.dflare.search import DFlare, Search, SearchSteps
+from nnslicer_tf.dflare.search import DFlare, Found, Search, SearchSteps
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
 __all__ = ["find_deviation", "find_deviations"]
@@ -72,12 +72,13 @@ def find_deviation(
         batch_size=batch_size,
         progress=False,
     )[0]
-    if outcome.status == "already_deviates":
+    deviation = outcome.deviation
+    if deviation is not None and outcome.status == "already_deviates":
         raise InvalidArgumentError(
-            f"The models already disagree on the seed (labels {outcome.deviation.labels}): it is "
+            f"The models already disagree on the seed (labels {deviation.labels}): it is "
             "a triggering input itself. Choose a seed on which they agree."
         )
-    return outcome.deviation
+    return deviation
 
 
 def find_deviations(
@@ -202,10 +203,11 @@ def _run(
 
 def _round(
     running: dict[int, _Running], pair: ModelPair, budget: _Budget
-) -> dict[int, tuple[str, object]]:
+) -> dict[int, tuple[str, Found | None]]:
     """Answer every running search once; return those that ended, with how and what."""
     answers = pair.ask(np.concatenate([search.asked for search in running.values()]))
-    finished, row = {}, 0
+    finished: dict[int, tuple[str, Found | None]] = {}
+    row = 0
     for index, search in running.items():
         count = len(search.asked)
         search.queries += count
@@ -229,7 +231,7 @@ def _share_time(running: dict[int, _Running], seconds: float) -> None:
         search.seconds += seconds / len(running)
 
 
-def _outcome(search: _Running, status: str, found: object) -> Outcome:
+def _outcome(search: _Running, status: str, found: Found | None) -> Outcome:
     if found is None:
         return Outcome(status, search.queries, search.seconds)
     deviation = Deviation(found.x, search.queries, search.seconds, found.labels, found.trace)

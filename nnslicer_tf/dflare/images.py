@@ -134,7 +134,7 @@ class AverageBlur(MutationOperator):
         """Return the blurred image."""
         import cv2
 
-        size = parameters["size"]
+        size = int(parameters["size"])
         return cv2.blur(x, (size, size)).reshape(x.shape)
 
 
@@ -151,7 +151,7 @@ class GaussianBlur(MutationOperator):
         """Return the blurred image."""
         import cv2
 
-        size, sigma = parameters["size"], parameters["sigma"]
+        size, sigma = int(parameters["size"]), parameters["sigma"]
         return cv2.GaussianBlur(x, (size, size), sigma).reshape(x.shape)
 
 
@@ -168,7 +168,8 @@ class MedianBlur(MutationOperator):
         """Return the filtered image."""
         import cv2
 
-        return _per_channels(x, lambda part: cv2.medianBlur(part, parameters["size"]))
+        size = int(parameters["size"])
+        return _per_channels(x, lambda part: cv2.medianBlur(part, size))
 
 
 IMAGE_OPERATORS: tuple[MutationOperator, ...] = (
@@ -222,7 +223,7 @@ class ImageDomain(Domain):
 
 
 def _generator(parameters: Parameters) -> np.random.Generator:
-    return np.random.Generator(np.random.SFC64(parameters["seed"]))
+    return np.random.Generator(np.random.SFC64(int(parameters["seed"])))
 
 
 def _per_channels(x: np.ndarray, blur: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:

@@ -45,9 +45,9 @@ def verify(
     pair = ModelPair(load_original(), load_compressed(), domain, preprocess, batch_size=1)
     holds = []
     for seed, outcome in zip(seeds, found, strict=True):
-        if outcome.status != "found":
-            continue
         deviation = outcome.deviation
+        if outcome.status != "found" or deviation is None:
+            continue
         answers = pair.ask(deviation.image[None])
         same_labels = tuple(answers.labels[0].tolist()) == deviation.labels
         holds.append(

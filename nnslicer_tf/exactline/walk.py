@@ -130,7 +130,7 @@ class LineWalker:
         for first, outputs in self._walk(_ends(q, r)):
             for line in range(outputs.lines):
                 pieces[first + line].append(_one_line(outputs, line))
-        return [self._partition(*ends, parts) for *ends, parts in zip(q, r, pieces, strict=True)]
+        return [self._partition(*line) for line in zip(q, r, pieces, strict=True)]
 
     def _walk(self, ends: Curve) -> list[tuple[int, Curve]]:
         """Return (first line, outputs) of chunks, those of a line in order."""

@@ -107,7 +107,8 @@ class ExperimentResult:
     def write(self, folder: str | os.PathLike) -> list[Path]:
         """Write everything into a folder, each file whole or not at all; return the files."""
         folder = Path(folder)
-        files = [path for part in (*self.tables, *self.figures) for path in part.write(folder)]
+        parts: list[ExperimentTable | ExperimentFigure] = [*self.tables, *self.figures]
+        files = [path for part in parts for path in part.write(folder)]
         for name, log in self.logs.items():
             files.append(folder / f"{name}.json")
             with atomic_path(files[-1]) as temporary:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from numbers import Real
-from typing import Any
 
 import keras
 import numpy as np
@@ -68,11 +67,10 @@ def hide(
     return copy
 
 
-def _initializer(layer: Any, slot: str | None, seed: int) -> keras.Initializer:
+def _initializer(layer: keras.Layer, slot: str | None, seed: int) -> keras.Initializer:
     """Return a kernel's own initializer with another seed; Glorot's if it draws nothing."""
     name = (slot or "kernel_constraint").replace("constraint", "initializer")
     initializer = getattr(layer, name, None)
-    config = initializer.get_config() if initializer is not None else {}
-    if "seed" not in config:
+    if initializer is None or "seed" not in initializer.get_config():
         return keras.initializers.GlorotUniform(seed)
-    return type(initializer).from_config({**config, "seed": seed})
+    return type(initializer).from_config({**initializer.get_config(), "seed": seed})

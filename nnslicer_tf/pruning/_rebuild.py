@@ -24,7 +24,7 @@ def rebuild(
     """
     pairs: list[tuple[Any, Any]] = []
 
-    def clone(layer: Any) -> Any:
+    def clone(layer: keras.Layer) -> keras.Layer:
         if not isinstance(layer, keras.layers.Layer):  # `x + y` has nothing to copy
             return layer
         config = {**layer.get_config(), **configs.get(id(layer), {})}

@@ -59,7 +59,10 @@ class ClassScores(ShownAsTable, Mapping[int, Scores]):
                     f"{', '.join(map(str, self))}."
                 )
         kernels = self._by_class[wanted[0]]
-        return {name: sum(self._by_class[c][name] for c in wanted) for name in kernels}
+        return {
+            name: sum((self._by_class[c][name] for c in wanted), np.zeros_like(score))
+            for name, score in kernels.items()
+        }
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table: for each class and kernel, how many synapses have a score."""

@@ -173,7 +173,7 @@ def _cuts(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[int, Cut
     return cuts if bias is None else {**cuts, id(bias): [(-1, outputs)]}
 
 
-def _fits(variable: Any, channels: np.ndarray) -> bool:
+def _fits(variable: keras.Variable, channels: np.ndarray) -> bool:
     return len(variable.shape) > 0 and variable.shape[-1] == len(channels)
 
 

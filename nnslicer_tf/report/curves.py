@@ -82,7 +82,7 @@ def plot_queries(queries: np.ndarray, title: str = "", ax: "Axes | None" = None)
             f"queries must be a vector of positive numbers. Received: {queries!r}"
         )
     ax = new_axes(ax, (4, 2.6))
-    ax.hist(queries, bins=np.geomspace(1, max(queries.max(), 2), 40))
+    ax.hist(queries, bins=np.geomspace(1, max(queries.max(), 2), 40).tolist())
     ax.set(xscale="log", xlabel="queries", ylabel="searches")
     figures = f"mean {queries.mean():.1f}, median {np.median(queries):.0f}"
     ax.set_title(f"{title}\n{figures}" if title else figures, fontsize=9)

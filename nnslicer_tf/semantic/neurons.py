@@ -116,8 +116,6 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
             return NotImplemented
         return list(self) == list(other) and all(np.array_equal(self[k], other[k]) for k in self)
 
-    __hash__ = None
-
     def __or__(self, other: "CriticalNeurons") -> "CriticalNeurons":
         return self._combined(other, np.logical_or)
 

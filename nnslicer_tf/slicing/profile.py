@@ -6,7 +6,7 @@ activations, whatever the size of the data set.
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable, arrays_frame
 from nnslicer_tf.errors import ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.data import DataLike
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +40,7 @@ class Profile(ShownAsTable):
 
     @classmethod
     def from_data(
-        cls, im: InstrumentedModel, data: Any, batch_size: int = 256, progress: bool = True
+        cls, im: InstrumentedModel, data: DataLike, batch_size: int = 256, progress: bool = True
     ) -> "Profile":
         """Profile a model.
 

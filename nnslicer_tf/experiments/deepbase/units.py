@@ -1,5 +1,7 @@
 """Channels of a CIFAR-10 network: what they follow, and removal of those that follow no target."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pandas as pd
@@ -31,10 +33,10 @@ def units(s: UnitSettings) -> ExperimentResult:
         **{f"edge {angle}°": deepbase.edge_direction(angle) for angle in (0, 45, 90, 135)},
     }
     im = InstrumentedModel(zoo.load("resnet10", "cifar10"))
-    options = {"error": s.error, "block_size": 64}
-    spread = deepbase.inspect(im, data.x, hypotheses, units="st*_relu", **options)
+    inspect = partial(deepbase.inspect, im, data.x, error=s.error, block_size=64)
+    spread = inspect(hypotheses, units="st*_relu")
     classes = deepbase.classes(data.y, CLASSES)
-    whole = deepbase.inspect(im, data.x, classes, units=["st*_relu", "average"], **options)
+    whole = inspect(classes, units=["st*_relu", "average"])
     frame = pd.concat([spread, whole], ignore_index=True)
     head = {
         "network": "resnet10 of the zoo, channels after each ReLU",

@@ -5,7 +5,7 @@ follow change Algorithm 1 in one thing each, `as programmed` in all that the aut
 program does otherwise (see `AnyChangeFitness`, `RankOnly`, `PROGRAM_OPERATORS`).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,7 @@ __all__ = [
     "paper_repair",
 ]
 
-PAPER = {"patience": None, "bisections": 0}
+PAPER = DFlare(patience=None, bisections=0)
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,17 @@ class Method:
 
 METHODS: dict[str, Method] = {
     "DFlare": Method(DFlare()),
-    "Algorithm 1": Method(DFlare(**PAPER)),
-    "DFlare_D": Method(DFlare(DistanceFitness(), **PAPER)),
-    "DFlare_R": Method(DFlare(selection=Uniform(), **PAPER)),
+    "Algorithm 1": Method(PAPER),
+    "DFlare_D": Method(replace(PAPER, fitness=DistanceFitness())),
+    "DFlare_R": Method(replace(PAPER, selection=Uniform())),
     "with patience": Method(DFlare(bisections=0)),
     "with bisection": Method(DFlare(patience=None)),
-    "accepts any change": Method(DFlare(AnyChangeFitness(), **PAPER)),
-    "ignores the last operator": Method(DFlare(selection=RankOnly(), **PAPER)),
-    "noise wraps around": Method(DFlare(**PAPER), ImageDomain(PROGRAM_OPERATORS)),
+    "accepts any change": Method(replace(PAPER, fitness=AnyChangeFitness())),
+    "ignores the last operator": Method(replace(PAPER, selection=RankOnly())),
+    "noise wraps around": Method(PAPER, ImageDomain(PROGRAM_OPERATORS)),
     "as programmed": Method(
-        DFlare(AnyChangeFitness(), RankOnly(), **PAPER), ImageDomain(PROGRAM_OPERATORS)
+        replace(PAPER, fitness=AnyChangeFitness(), selection=RankOnly()),
+        ImageDomain(PROGRAM_OPERATORS),
     ),
     "DiffChaser": Method(DiffChaser(), together=4),
 }
@@ -145,9 +146,9 @@ def paper_figures(pair: str, method: str) -> dict[str, object]:
 def paper_repair(pair: str) -> dict[str, object]:
     """Return Table 7's ratios for a pair, or nothing."""
     names = SAME_AS.get(pair) or LIKE.get(pair)
-    if names is None:
+    row = None if names is None else _row("table7_repair", names)
+    if row is None:
         return {}
-    row = _row("table7_repair", names)
     kinds = ("repair", "inducing", "improvement")
     return {f"paper_{kind}_ratio": row[f"{kind}_count"] / 100 for kind in kinds}
 

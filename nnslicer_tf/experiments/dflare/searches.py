@@ -30,7 +30,10 @@ _COLUMNS = 3
 def search(s: SearchSettings) -> ExperimentResult:
     """Search with DFlare and, from fewer seeds, DiffChaser (Table 4, Figure 4)."""
     sweep, rows, queries = Sweep(s), [], {}
-    runs = [("DFlare", None, None), ("Algorithm 1", None, None)]
+    runs: list[tuple[str, int | None, int | None]] = [
+        ("DFlare", None, None),
+        ("Algorithm 1", None, None),
+    ]
     if s.diffchaser_seeds:
         runs.append(("DiffChaser", s.diffchaser_seeds, 1))
     for pair in s.pairs or PUBLISHED:

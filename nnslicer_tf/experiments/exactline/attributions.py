@@ -50,11 +50,11 @@ def attributions(s: AttributionSettings) -> ExperimentResult:
 def _row(path: PathGradients, most: int) -> dict[str, object]:
     exact = path.exact()
     outputs = path.partition.outputs[[0, -1], path.target]
-    row = {"exact": len(path.partition)}
+    row: dict[str, object] = {"exact": len(path.partition)}
     row["completeness_error"] = abs(exact.sum() - (outputs[1] - outputs[0]))
-    row["m_tilde"] = path.samples_for_completeness(most=most)
-    if row["m_tilde"] is not None:
-        row["error_at_m_tilde"] = relative_error(path.approximate(row["m_tilde"]), exact)
+    row["m_tilde"] = samples = path.samples_for_completeness(most=most)
+    if samples is not None:
+        row["error_at_m_tilde"] = relative_error(path.approximate(samples), exact)
     return row | {rule: path.samples_within(rule, most=most) for rule in RULES}
 
 

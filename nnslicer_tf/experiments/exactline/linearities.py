@@ -118,4 +118,4 @@ def _plot_ticks(networks: Networks, seed: int) -> Figure:
         }
         for direction, end in ends.items():
             lines[f"{dataset} {method}, {direction}"] = walker.line(data.x[0], end)
-    return plot_ticks(lines).figure
+    return plot_ticks(lines).figure  # type: ignore[return-value]  # of new axes: no SubFigure

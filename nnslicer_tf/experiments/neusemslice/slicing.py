@@ -22,7 +22,7 @@ def slicing(s: MaintenanceSettings) -> ExperimentResult:
     """Measure accuracy over compression rate of every way to slice, and what masking costs."""
     repeats = Repeats(s)
     curves = [repeats.rows("deeparc", lambda seed: [deeparc_row(repeats.trial(seed))])]
-    masks = []
+    masks: list[pd.DataFrame] = []
     for metric in s.metrics.split(","):
         for parts, what, rows in (
             (curves, "slicing", curve_rows),

@@ -127,9 +127,9 @@ def means_result(
     used = {"metric": s.metric, **used}
     return ExperimentResult(
         [
-            repeats.table(name, f"{title} (table {number})", means, **used),
-            repeats.table(name, f"{title}, every seed", rows, "-runs", **used),
-            repeats.table(name, f"Paired tests (table {number})", tests, "-tests", **used),
+            repeats.table(name, f"{title} (table {number})", means, more=used),
+            repeats.table(name, f"{title}, every seed", rows, "-runs", used),
+            repeats.table(name, f"Paired tests (table {number})", tests, "-tests", used),
         ]
     )
 

@@ -10,6 +10,7 @@ folder when it is run again.
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -111,7 +112,7 @@ def _attack(
     known: dict[Targets, Dataset],
     budgets: Sequence[int],
     s: ProtectionSettings,
-    path: str,
+    path: Path,
 ) -> pd.DataFrame:
     """Return the mean figures of every method and budget; rows are kept as they are found."""
     attacker = protection.Attacker(s.epochs, trains=s.trains, progress=False)

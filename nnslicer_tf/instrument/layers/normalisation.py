@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 from keras import layers, ops
 from keras.config import epsilon
@@ -78,7 +79,7 @@ def _normalization(layer: layers.Normalization, call: LayerCall) -> tuple[Step, 
     return (affine_step(read, compute),)
 
 
-def _layer_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def _layer_scale(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Multiply each channel by a weight (ConvNeXt)."""
 
     def read() -> tuple[np.ndarray, np.ndarray]:
@@ -88,7 +89,7 @@ def _layer_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     return (affine_step(read, lambda x: x * ops.cast(layer.gamma, x.dtype)),)
 
 
-def _statistics(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def _statistics(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Normalise by statistics of the sample itself: a scale, but not an affine map.
 
     It works in the layer's own precision, whatever that of its input.
@@ -96,7 +97,7 @@ def _statistics(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     return (Step("scale", layer.call),)
 
 
-def _residual_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def _residual_scale(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Add the second input, scaled by a constant, to the first (InceptionResNetV2)."""
     factor = float(layer.scale)
 
@@ -109,7 +110,7 @@ def _residual_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     )
 
 
-LAYERS: dict[type | str, Callable[[Any, LayerCall], tuple[Step, ...]]] = {
+LAYERS: dict[type | str, Callable[[keras.Operation, LayerCall], tuple[Step, ...]]] = {
     layers.BatchNormalization: _batch_normalization,
     layers.Rescaling: _rescaling,
     layers.Normalization: _normalization,
