@@ -13,8 +13,6 @@ import numpy as np
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.errors import CorruptFileError
 
-__all__ = ["read_archive", "read_header", "write_archive"]
-
 # AttributeError: a file that is no archive at all loads as an array.
 _DAMAGE = (
     *(OSError, ValueError, KeyError, EOFError, AttributeError),

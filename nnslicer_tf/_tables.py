@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-__all__ = ["ShownAsTable", "arrays_frame", "cell_text", "html_frame", "html_table", "text_table"]
-
 _MOST_ROWS = 30
 
 

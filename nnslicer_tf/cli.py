@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from nnslicer_tf import Profile, Slice, SliceSet
 
-__all__ = ["main"]
-
 app = typer.Typer(
     help="Slice neural networks: find the neurons and synapses that decide an output.",
     no_args_is_help=True,

@@ -8,8 +8,6 @@ from numpy.typing import ArrayLike
 from nnslicer_tf.deepbase.hypotheses import Behaviour
 from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
 
-__all__ = ["HypothesisSet", "fit_positions"]
-
 
 class HypothesisSet:
     """Named functions and arrays that give behaviours.

@@ -17,8 +17,6 @@ from nnslicer_tf.errors import NonFiniteActivationError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function
 
-__all__ = ["Extractor", "Need"]
-
 
 @dataclass(frozen=True)
 class Need:

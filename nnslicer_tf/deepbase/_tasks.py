@@ -16,8 +16,6 @@ from nnslicer_tf.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from nnslicer_tf.deepbase._extract import Need  # loads Keras
 
-__all__ = ["Item", "ScoreJob", "Task"]
-
 _CHANCE = 3.0  # nothing in n records: with 95 % confidence rarer than 3 / n
 
 

@@ -39,8 +39,6 @@ from nnslicer_tf.instrument.data import DataLike
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["inspect"]
-
 _FIRST_LOOK = 256  # records; before, errors of errors are too large
 _NEXT_LOOK = 1.25  # times as many records
 

@@ -10,8 +10,6 @@ from nnslicer_tf._names import did_you_mean
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 
-__all__ = ["UnitGroup", "Units", "find_groups"]
-
 
 @dataclass(frozen=True)
 class Units:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["Coverage", "NeuronCoverage"]
-
 _FORMAT = "nnslicer_tf coverage 1"
 
 

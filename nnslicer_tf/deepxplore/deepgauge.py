@@ -27,14 +27,6 @@ from nnslicer_tf.instrument.data import DataLike
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "BoundaryCoverage",
-    "KMultisectionCoverage",
-    "NeuronRanges",
-    "StrongActivationCoverage",
-    "TopKCoverage",
-]
-
 _FORMAT = "nnslicer_tf neuron ranges 1"
 
 

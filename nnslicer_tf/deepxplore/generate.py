@@ -28,8 +28,6 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, check_array
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 
-__all__ = ["generate"]
-
 
 def generate(
     models: Sequence[keras.Model | InstrumentedModel],

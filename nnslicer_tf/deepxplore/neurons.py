@@ -15,8 +15,6 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 
-__all__ = ["GRANULARITIES", "Neurons"]
-
 GRANULARITIES = ("channel", "activation")
 
 

@@ -40,8 +40,6 @@ from nnslicer_tf.detection.votes import Vote, VotingDetector
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Slicer
 
-__all__ = ["SliceDetector"]
-
 
 @dataclass(eq=False, repr=False)
 class SliceDetector(VotingDetector):

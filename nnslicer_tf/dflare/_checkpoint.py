@@ -14,8 +14,6 @@ from nnslicer_tf.dflare.deviations import Outcome, pack, unpack
 from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.engine import Store
 
-__all__ = ["Checkpoint", "identity"]
-
 PROBES = 8
 """Seeds whose answers identify the models."""
 

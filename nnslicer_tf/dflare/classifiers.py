@@ -28,14 +28,6 @@ from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumen
 if TYPE_CHECKING:
     from ai_edge_litert.interpreter import Interpreter
 
-__all__ = [
-    "Classifier",
-    "FunctionClassifier",
-    "KerasClassifier",
-    "TFLiteClassifier",
-    "as_classifier",
-]
-
 ModelLike = object  # anything that `as_classifier` takes
 
 

@@ -25,15 +25,6 @@ from nnslicer_tf.instrument.copies import copy_model
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = [
-    "distill",
-    "mutate_weights",
-    "prune_magnitude",
-    "quantize_dynamic",
-    "quantize_integer",
-    "with_softmax",
-]
-
 
 def with_softmax(model: keras.Model) -> keras.Model:
     """Return a model that gives probabilities where `model` gives logits; weights are shared."""

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["Deviation", "DeviationSet", "Outcome", "Status", "pack", "unpack"]
-
-FORMAT = "nnslicer_tf deviations 1"
+_FORMAT = "nnslicer_tf deviations 1"
 
 Status = str
 """`found`, `already_deviates` (the seed itself), `query_budget` or `timeout`."""
@@ -196,7 +194,7 @@ class DeviationSet(ShownAsTable):
 
     def save(self, path: str | os.PathLike) -> None:
         """Write all outcomes to one `.npz` file, atomically."""
-        write_archive(path, FORMAT, {}, pack(self.outcomes))
+        write_archive(path, _FORMAT, {}, pack(self.outcomes))
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "DeviationSet":
@@ -206,7 +204,7 @@ class DeviationSet(ShownAsTable):
             FileNotFoundError: if there is no such file.
             CorruptFileError: if it is damaged or of another kind.
         """
-        arrays = read_archive(path, FORMAT, "set of deviations")[1]
+        arrays = read_archive(path, _FORMAT, "set of deviations")[1]
         return cls(unpack(arrays))
 
 

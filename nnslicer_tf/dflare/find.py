@@ -29,8 +29,6 @@ from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 from nnslicer_tf.dflare.search import DFlare, Found, Search, SearchSteps
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
-__all__ = ["find_deviation", "find_deviations"]
-
 
 def find_deviation(
     original: ModelLike,

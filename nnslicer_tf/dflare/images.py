@@ -14,21 +14,6 @@ import numpy as np
 from nnslicer_tf.dflare.domain import Domain, MutationOperator, Parameters
 from nnslicer_tf.errors import InputShapeError
 
-__all__ = [
-    "IMAGE_OPERATORS",
-    "PROGRAM_OPERATORS",
-    "AverageBlur",
-    "GaussianBlur",
-    "GaussianNoise",
-    "ImageDomain",
-    "MedianBlur",
-    "MultiplicativeNoise",
-    "RandomPixels",
-    "SaltAndPepper",
-    "WrappingGaussianNoise",
-    "WrappingMultiplicativeNoise",
-]
-
 
 class _Noise(MutationOperator):
     """An operator with a strength from a range, and noise from a recorded seed.

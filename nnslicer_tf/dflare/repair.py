@@ -25,16 +25,6 @@ from nnslicer_tf.dflare.deviations import DeviationSet
 from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
-__all__ = [
-    "Repair",
-    "RepairData",
-    "RepairScore",
-    "RepairedClassifier",
-    "cross_validate",
-    "repair_data",
-    "score",
-]
-
 
 class Repair(ClassifierMixin, BaseEstimator):
     """A perceptron from the compressed model's probabilities to the original's label.

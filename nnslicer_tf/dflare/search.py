@@ -30,8 +30,6 @@ from nnslicer_tf.dflare.fitness import Fitness, NoveltyFitness
 from nnslicer_tf.dflare.selection import MetropolisHastings, OperatorSelection
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["DFlare", "Found", "Search", "SearchSteps"]
-
 
 @dataclass(frozen=True)
 class Found:

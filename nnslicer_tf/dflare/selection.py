@@ -10,8 +10,6 @@ from typing import Self
 
 import numpy as np
 
-__all__ = ["MetropolisHastings", "OperatorSelection", "RankOnly", "Uniform"]
-
 
 class OperatorSelection(ABC):
     """Chooses operators for one search; `start` gives a fresh one for each search."""

@@ -10,8 +10,6 @@ from nnslicer_tf.dflare.domain import Domain, replay
 from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 
-__all__ = ["verify"]
-
 
 def verify(
     load_original: Callable[[], ModelLike],

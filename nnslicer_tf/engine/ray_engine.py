@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 
 from nnslicer_tf.errors import WorkerError
 
-__all__ = ["RayEngine"]
-
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)

@@ -9,8 +9,6 @@ from nnslicer_tf.kinds.pooling import MaximumLine
 from nnslicer_tf.kinds.routing import RoutingLine
 from nnslicer_tf.kinds.weighted_sum import WeightedSumLine
 
-__all__ = ["LineProgram", "LineStep", "line_program"]
-
 
 @dataclass(frozen=True)
 class LineStep:

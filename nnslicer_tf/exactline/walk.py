@@ -23,8 +23,6 @@ from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.kinds.curve import Curve, regrouped
 
-__all__ = ["LineWalker", "exact_line", "exact_lines", "exact_polyline"]
-
 _CHUNK = 1 << 18  # live float64 values in a chunk: 2 MB, what a cache holds
 _FEWEST = 8  # points that a chunk has at least: each cut adds one
 _NOISE = 1e-13  # relative to a line's largest output: where outputs bend less, they do not

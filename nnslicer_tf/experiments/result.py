@@ -16,15 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = [
-    "ExperimentFigure",
-    "ExperimentResult",
-    "ExperimentTable",
-    "paper_frame",
-    "paper_text",
-    "versions",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class ExperimentTable:

@@ -16,8 +16,6 @@ import keras
 
 from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
 
-__all__ = ["Call", "Trace", "as_functional", "trace"]
-
 
 @dataclass(frozen=True, eq=False)
 class Call:

@@ -8,8 +8,6 @@ from numpy.typing import ArrayLike
 
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteActivationError
 
-__all__ = ["DataLike", "Samples", "batches", "check_array", "check_batch_size", "count_samples"]
-
 DataLike: TypeAlias = ArrayLike | Iterable[ArrayLike]
 """An array or tensor of samples, or a data set: batches or samples, each alone or `(x, …)`."""
 

@@ -7,8 +7,6 @@ from typing import Any
 import keras
 import numpy as np
 
-__all__ = ["model_fingerprint"]
-
 # What may differ between two builds of the same model.
 _INCIDENTAL = ("name", "trainable", "build_config", "compile_config", "registered_name")
 

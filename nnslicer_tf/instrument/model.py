@@ -34,8 +34,6 @@ from nnslicer_tf.instrument.operations import Elementwise, Operation, Synapses
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Activations", "InstrumentedModel"]
-
 _TITLES = ("operation", "kind", "layer", "shape", "synapses")
 _FINAL_ACTIVATIONS = ("softmax", "sigmoid", "log_softmax", "logsoftmax")
 

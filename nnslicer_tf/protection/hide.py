@@ -13,8 +13,6 @@ from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.pruning import keep_masks
 from nnslicer_tf.pruning.masks import check_masks, kernel_layers
 
-__all__ = ["hide", "select"]
-
 
 def select(scores: Mapping[str, np.ndarray], share: float) -> dict[str, np.ndarray]:
     """Return the synapses to hide: those of every kernel with the largest |score|.

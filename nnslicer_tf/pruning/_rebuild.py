@@ -9,8 +9,6 @@ import numpy as np
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument._trace import as_functional
 
-__all__ = ["rebuild"]
-
 
 def rebuild(
     im: InstrumentedModel, values: Mapping[int, np.ndarray], configs: Mapping[int, dict[str, Any]]

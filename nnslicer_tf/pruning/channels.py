@@ -15,8 +15,6 @@ from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Opera
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 from nnslicer_tf.kinds import kind_of
 
-__all__ = ["ChannelGraph", "Offset", "is_reader", "mixes_channels"]
-
 _MIXING = ("softmax", "log_softmax", "logsoftmax", "glu", "sparsemax", "sparse_plus")
 
 

@@ -14,8 +14,6 @@ from nnslicer_tf.instrument import InstrumentedModel
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ClassScores", "Scores", "check_classes"]
-
 Scores = dict[str, np.ndarray]
 
 _FORMAT = "nnslicer_tf class scores 1"

@@ -20,18 +20,6 @@ from nnslicer_tf.pruning._rebuild import rebuild
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.weight_mask import WeightMask
 
-__all__ = [
-    "SLOTS",
-    "MaskPlan",
-    "apply_masks",
-    "check_masks",
-    "kernel_layers",
-    "masks",
-    "read_mask",
-    "serialized",
-    "without_masks",
-]
-
 _KERNELS = ("kernel_constraint", "depthwise_constraint", "pointwise_constraint")
 SLOTS = (*_KERNELS, "bias_constraint", "beta_constraint")
 

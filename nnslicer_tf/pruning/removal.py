@@ -29,8 +29,6 @@ from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning.masks import SLOTS, MaskPlan, read_mask, serialized
 
-__all__ = ["compact", "compact_size", "mask_units", "masked_units", "remove_units"]
-
 Cuts = list[tuple[int, np.ndarray]]  # axis, what to keep of it
 
 

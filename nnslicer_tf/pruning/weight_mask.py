@@ -7,8 +7,6 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["WeightMask"]
-
 
 @keras.saving.register_keras_serializable(package="nnslicer_tf")
 class WeightMask(keras.constraints.Constraint):

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["SPREADS", "plot_curves", "plot_queries"]
-
 # Name → from the repeats' values at one place to the lower and the upper edge of the band.
 SPREADS: Mapping[str, Callable[[np.ndarray], tuple[float, float]]] = {
     "deviation": lambda v: (v.mean() - v.std(), v.mean() + v.std()),

@@ -19,8 +19,6 @@ from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.semantic.neurons import NeuronLayer, neuron_layers, output_layer
 from nnslicer_tf.semantic.similarity import landscape, similarity
 
-__all__ = ["layer_similarities", "redundant_layers", "remove_layers"]
-
 
 def layer_similarities(
     im: InstrumentedModel, x: DataLike, batch_size: int = 256

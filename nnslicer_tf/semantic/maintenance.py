@@ -26,8 +26,6 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.semantic.neurons import check_critical, neuron_layers, output_layer
 from nnslicer_tf.semantic.selective_training import TrainingOptions, train_neurons
 
-__all__ = ["develop", "developed_neurons", "readapt", "readapted_neurons"]
-
 
 def readapt(
     model: keras.Model,

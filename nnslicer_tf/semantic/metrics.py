@@ -44,8 +44,6 @@ from nnslicer_tf.semantic._backward import (
 )
 from nnslicer_tf.semantic.neurons import NeuronLayer, neuron_layers
 
-__all__ = ["METRICS", "Metric", "Moments", "contributions"]
-
 Values = dict[str, np.ndarray]
 
 
@@ -127,7 +125,7 @@ def contributions(
     values_of = chosen.prepare(im, layers, reference_sample(im, baseline))
     moments = LayerMoments(layers)
     total = None
-    if is_pairs(x, y):
+    if _is_pairs(x, y):
         pairs = _pairs(x, len(im.input_shape), batch_size)
         batches = (labelled(im, *pair, batch_size) for pair in pairs)
     else:
@@ -182,7 +180,7 @@ def labelled(
         InputShapeError: if the samples have another shape.
     """
     check_batch_size(batch_size)
-    if is_pairs(x, y):
+    if _is_pairs(x, y):
         xs, ys = zip(*_pairs(x, len(im.input_shape), batch_size), strict=True)
         x, y = np.concatenate(xs), np.concatenate(ys)
     x = check_array(x, im.input_shape)
@@ -212,7 +210,7 @@ def reference_sample(im: InstrumentedModel, baseline: np.ndarray | None) -> np.n
     return check_array(np.asarray(baseline)[None], im.input_shape)
 
 
-def is_pairs(x: DataLike, y: ArrayLike | None) -> TypeGuard[Iterable[ArrayLike]]:
+def _is_pairs(x: DataLike, y: ArrayLike | None) -> TypeGuard[Iterable[ArrayLike]]:
     """Whether `x` is a data set of pairs (x, y) rather than an array."""
     return y is None and not hasattr(x, "shape") and hasattr(x, "__iter__")
 

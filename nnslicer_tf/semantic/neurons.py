@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["CriticalNeurons", "NeuronLayer", "neuron_layers", "output_layer"]
-
 _FORMAT = "nnslicer_tf critical neurons 1"
 
 

@@ -28,8 +28,6 @@ from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.semantic.metrics import labelled
 from nnslicer_tf.semantic.neurons import NeuronLayer, along, neuron_layers, output_layer
 
-__all__ = ["parameter_share", "selective_optimizer", "train_neurons"]
-
 NeuronMasks = Mapping[str, np.ndarray]
 
 
@@ -179,7 +177,7 @@ def parameter_masks(
     Raises:
         InvalidArgumentError: if the masks do not fit the model, or nothing is chosen.
     """
-    layers = all_layers(im)
+    layers = _all_layers(im)
     _check_units(neurons, layers)
     masks = {}
     for name, chosen in neurons.items():
@@ -223,7 +221,7 @@ def _unread(
     return unread
 
 
-def all_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
+def _all_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
     """Return the layers with neurons, and the output layer as the last."""
     last = output_layer(im)
     return {**neuron_layers(im), last.name: last}

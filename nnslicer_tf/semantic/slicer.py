@@ -28,8 +28,6 @@ from nnslicer_tf.semantic.metrics import LayerMoments, find_metric, labelled, re
 from nnslicer_tf.semantic.neurons import CriticalNeurons, NeuronLayer, neuron_layers
 from nnslicer_tf.semantic.similarity import centre, prefix_similarities
 
-__all__ = ["SemanticSlicer", "category_slice", "global_slice", "semantic_slice"]
-
 _AT_ONCE = 50_000_000  # captured numbers, 200 MB
 
 

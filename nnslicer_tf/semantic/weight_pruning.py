@@ -33,16 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = [
-    "COMPRESSORS",
-    "Compression",
-    "compress",
-    "erk",
-    "global_magnitude",
-    "lamp",
-    "uniform_plus",
-]
-
 Kernels = Mapping[str, np.ndarray]
 Masks = dict[str, np.ndarray]
 

@@ -7,8 +7,6 @@ from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing.criterion import ResolvedCriterion
 from nnslicer_tf.slicing.profile import Profile
 
-__all__ = ["GRANULARITIES", "check_rules", "plan_walk"]
-
 GRANULARITIES = ("activation", "channel")
 
 

@@ -8,8 +8,6 @@ import scipy.sparse as sp
 
 from nnslicer_tf._kernels.sums import copy_nonzero
 
-__all__ = ["Contributions", "RowLayout", "Rows", "Totals"]
-
 
 @dataclass(frozen=True, eq=False)
 class Contributions:

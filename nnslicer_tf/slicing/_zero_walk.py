@@ -23,8 +23,6 @@ from nnslicer_tf.kinds.weighted_sum import kernel_gradient, sample_gradients
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import Contributions, RowLayout, Rows, Totals
 
-__all__ = ["RowsAtZero", "SumAtZero", "applies", "counts_are_exact"]
-
 _EXACT = 1 << 24
 
 

@@ -11,8 +11,6 @@ from nnslicer_tf.errors import CriterionError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing._plan import Start
 
-__all__ = ["Criterion", "ResolvedCriterion"]
-
 PREDICTED = "predicted"
 ALL = "all"
 

@@ -19,8 +19,6 @@ from nnslicer_tf.instrument.data import DataLike
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Profile"]
-
 _FORMAT = "nnslicer_tf profile 1"
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["Slice"]
-
 _FORMAT = "nnslicer_tf slice 1"
 
 

@@ -32,8 +32,6 @@ from nnslicer_tf.slicing.profile import Profile
 from nnslicer_tf.slicing.slice import Slice
 from nnslicer_tf.slicing.slice_set import SliceSet
 
-__all__ = ["Slicer"]
-
 # Activations of the samples that are captured, and sent to a worker, together.
 _BATCH_BYTES = 96 << 20
 _LARGEST_BATCH = 256

@@ -71,5 +71,5 @@ def test_fine_tuning_keeps_the_masks_and_brings_accuracy_back():
     assert zoo.accuracy(tuned, test) > max(0.8, before + 0.15)
     for name, mask in pruning.masks(tuned).items():
         assert not nns.InstrumentedModel(tuned).kernels[name].kernel()[~mask].any()
-    with pytest.raises(nns.InvalidArgumentError, match="x has 3 samples, y has 2"):
+    with pytest.raises(nns.InvalidArgumentError, match="for each of 3 samples"):
         pruning.fine_tune(tuned, train.x[:3], train.y[:2])

@@ -13,8 +13,6 @@ from scipy import optimize, special
 from nnslicer_tf.deepbase.measures.base import REPLICATES, Block, Measure, Scores, jackknife
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["LogisticProbe", "Sample", "fit_logistic"]
-
 _HELD_OUT = 5  # every fifth record is not fitted, but scored
 
 

@@ -31,8 +31,6 @@ from nnslicer_tf.instrument.fingerprint import model_fingerprint
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["AdversarialExamples", "generate"]
-
 
 @dataclass(frozen=True, repr=False)
 class AdversarialExamples(ShownAsTable):

@@ -13,8 +13,6 @@ from nnslicer_tf._names import check_name
 if TYPE_CHECKING:
     import foolbox
 
-__all__ = ["ATTACKS", "MNIST_ATTACKS", "AttackSpec", "find_attack"]
-
 
 @dataclass(frozen=True)
 class AttackSpec:

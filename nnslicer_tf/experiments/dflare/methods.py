@@ -18,16 +18,7 @@ from nnslicer_tf.dflare.selection import RankOnly, Uniform
 from nnslicer_tf.experiments.dflare.pairs import NamedPair
 from nnslicer_tf.experiments.result import paper_frame
 
-__all__ = [
-    "METHODS",
-    "Method",
-    "figures",
-    "means_beside_the_paper",
-    "paper_figures",
-    "paper_repair",
-]
-
-PAPER = DFlare(patience=None, bisections=0)
+_PAPER = DFlare(patience=None, bisections=0)
 
 
 @dataclass(frozen=True)
@@ -47,16 +38,16 @@ class Method:
 
 METHODS: dict[str, Method] = {
     "DFlare": Method(DFlare()),
-    "Algorithm 1": Method(PAPER),
-    "DFlare_D": Method(replace(PAPER, fitness=DistanceFitness())),
-    "DFlare_R": Method(replace(PAPER, selection=Uniform())),
+    "Algorithm 1": Method(_PAPER),
+    "DFlare_D": Method(replace(_PAPER, fitness=DistanceFitness())),
+    "DFlare_R": Method(replace(_PAPER, selection=Uniform())),
     "with patience": Method(DFlare(bisections=0)),
     "with bisection": Method(DFlare(patience=None)),
-    "accepts any change": Method(replace(PAPER, fitness=AnyChangeFitness())),
-    "ignores the last operator": Method(replace(PAPER, selection=RankOnly())),
-    "noise wraps around": Method(PAPER, ImageDomain(PROGRAM_OPERATORS)),
+    "accepts any change": Method(replace(_PAPER, fitness=AnyChangeFitness())),
+    "ignores the last operator": Method(replace(_PAPER, selection=RankOnly())),
+    "noise wraps around": Method(_PAPER, ImageDomain(PROGRAM_OPERATORS)),
     "as programmed": Method(
-        replace(PAPER, fitness=AnyChangeFitness(), selection=RankOnly()),
+        replace(_PAPER, fitness=AnyChangeFitness(), selection=RankOnly()),
         ImageDomain(PROGRAM_OPERATORS),
     ),
     "DiffChaser": Method(DiffChaser(), together=4),
@@ -75,7 +66,7 @@ LIKE = {
 }
 """Pairs of ours of a kind that the paper has too, with other weights."""
 
-COLUMNS = {
+_COLUMNS = {
     "DFlare": ("table4_search", "dflare"),
     "Algorithm 1": ("table4_search", "dflare"),
     "as programmed": ("table4_search", "dflare"),
@@ -125,9 +116,9 @@ def paper_figures(pair: str, method: str) -> dict[str, object]:
     `program_mean_queries`, `program_median_queries`.
     """
     names = SAME_AS.get(pair) or LIKE.get(pair)
-    if names is None or method not in COLUMNS:
+    if names is None or method not in _COLUMNS:
         return {}
-    table, prefix = COLUMNS[method]
+    table, prefix = _COLUMNS[method]
     row = _row(table, names)
     if row is None:
         return {}

@@ -22,8 +22,6 @@ from nnslicer_tf.experiments.dflare.sweep import Sweep
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, paper_frame
 from nnslicer_tf.report import plot_queries
 
-__all__ = ["ablation", "dissemination", "repair", "search"]
-
 _COLUMNS = 3
 
 

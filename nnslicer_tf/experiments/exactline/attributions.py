@@ -19,8 +19,6 @@ from nnslicer_tf.experiments.result import (
 )
 from nnslicer_tf.instrument import InstrumentedModel
 
-__all__ = ["attributions"]
-
 
 def attributions(s: AttributionSettings) -> ExperimentResult:
     """Compare exact integrated gradients with sums of samples (tables 1 and 2)."""

@@ -17,8 +17,6 @@ from nnslicer_tf.experiments.exactline.settings import AcasSettings
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from nnslicer_tf.instrument import InstrumentedModel
 
-__all__ = ["boundaries"]
-
 _COLOURS = ("#d9d9d9", "#9ecae1", "#fdbe85", "#08519c", "#d94701")
 """One a class; those of ACAS Xu: clear, weak left, weak right, strong left, strong right."""
 

@@ -18,8 +18,6 @@ from nnslicer_tf.experiments.result import (
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import plot_ticks
 
-__all__ = ["linearities"]
-
 Networks = dict[tuple[str, str], InstrumentedModel]
 
 

@@ -28,8 +28,6 @@ from nnslicer_tf.semantic import CriticalNeurons, Masker, neuron_layers, output_
 from nnslicer_tf.semantic import develop as learn_task
 from nnslicer_tf.zoo import accuracy
 
-__all__ = ["develop", "develop_rows"]
-
 Tasks = Sequence[tuple[int, ...]]
 
 _REDUNDANT = 0.95  # above which DeepArc trains a layer on the new task

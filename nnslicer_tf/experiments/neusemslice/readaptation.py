@@ -22,8 +22,6 @@ from nnslicer_tf.semantic import (
 )
 from nnslicer_tf.zoo import accuracy
 
-__all__ = ["attacks", "readapt", "readapt_rows"]
-
 _REDUNDANT = 0.95  # above which DeepArc leaves a layer as it is
 
 

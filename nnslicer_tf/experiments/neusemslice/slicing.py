@@ -15,8 +15,6 @@ from nnslicer_tf.experiments.samples import first, of_classes
 from nnslicer_tf.semantic import remove_layers
 from nnslicer_tf.zoo import accuracy
 
-__all__ = ["curve_rows", "deeparc_row", "masked_range_rows", "plot_curves", "slicing"]
-
 
 def slicing(s: MaintenanceSettings) -> ExperimentResult:
     """Measure accuracy over compression rate of every way to slice, and what masking costs."""

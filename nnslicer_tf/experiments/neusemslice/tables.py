@@ -11,15 +11,6 @@ from nnslicer_tf.experiments.neusemslice.trial import Repeats
 from nnslicer_tf.experiments.result import ExperimentResult, paper_frame
 from nnslicer_tf.semantic import Comparison, compare, paired
 
-__all__ = [
-    "area_tests",
-    "masked_range_tables",
-    "means_beside_the_paper",
-    "means_result",
-    "paired_tests",
-    "paper_table",
-]
-
 _SETTINGS = {
     ("mlp", "mnist"): "MLP-MNIST",
     ("mlp", "fashion_mnist"): "MLP-FMNIST",

@@ -22,8 +22,6 @@ from nnslicer_tf.experiments.neusemslice.settings import MaintenanceSettings
 from nnslicer_tf.experiments.result import ExperimentTable
 from nnslicer_tf.experiments.samples import of_classes
 
-__all__ = ["Repeats", "Trial", "split_classes"]
-
 
 @dataclass(frozen=True, eq=False)
 class Trial:

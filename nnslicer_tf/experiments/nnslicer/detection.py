@@ -42,8 +42,6 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.loading import load_model
 from nnslicer_tf.slicing import Profile, Slicer
 
-__all__ = ["DETECTORS", "detect"]
-
 
 def _slice_detector(preset: str) -> Callable[..., Detector]:
     return lambda slicer, **common: SliceDetector(slicer, preset, **common)

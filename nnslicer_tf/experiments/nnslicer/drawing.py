@@ -27,8 +27,6 @@ from nnslicer_tf.report import (
 )
 from nnslicer_tf.slicing import Profile, Slicer, SliceSet
 
-__all__ = ["draw"]
-
 Images = tuple[np.ndarray, np.ndarray]
 
 

@@ -39,8 +39,6 @@ from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, E
 from nnslicer_tf.experiments.samples import of_classes
 from nnslicer_tf.instrument import InstrumentedModel
 
-__all__ = ["BUDGETS", "METHODS", "protect"]
-
 BUDGETS = (1_000, 2_000, 5_000, 10_000, 20_000, 45_000)
 
 METHODS = (

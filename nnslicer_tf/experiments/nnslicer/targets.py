@@ -18,18 +18,6 @@ from nnslicer_tf.pruning import ClassRanker, ClassScores, EffectivePathRanker, N
 from nnslicer_tf.pruning.subsets import draw_subsets, subset_figures
 from nnslicer_tf.slicing import Profile
 
-__all__ = [
-    "ABLATED",
-    "RANKINGS",
-    "TargetTask",
-    "kept_rankings",
-    "load_task",
-    "missing_rows",
-    "row_names",
-    "set_name",
-    "summary",
-]
-
 Targets = tuple[int, ...]
 Rankings = dict[str, Callable[[Profile], ClassRanker]]
 

@@ -10,8 +10,6 @@ from keras import activations, layers
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import Elementwise, Step
 
-__all__ = ["LAYERS", "activation_step", "with_activation"]
-
 # Inputs at which the piecewise-linear functions change their slope.
 _KNOTS = {
     "linear": (),

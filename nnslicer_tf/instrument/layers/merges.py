@@ -13,8 +13,6 @@ from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import Step
 
-__all__ = ["LAYERS"]
-
 OperationsFunction = Callable[[keras.Operation, LayerCall], tuple[Step, ...]]
 
 _BINARY = {

@@ -11,8 +11,6 @@ from keras.config import epsilon
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import Affine, Step
 
-__all__ = ["LAYERS", "affine_step"]
-
 
 def affine_step(read: Callable[[], tuple[np.ndarray, np.ndarray]], compute: Callable) -> Step:
     """Return a scale step with the effect x · factor + offset, `read` giving both."""

@@ -13,8 +13,6 @@ from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.layers.weighted_sums import require_channels_last
 from nnslicer_tf.instrument.operations import Pooling, Step
 
-__all__ = ["LAYERS"]
-
 OperationsFunction = Callable[[keras.Operation, LayerCall], tuple[Step, ...]]
 
 

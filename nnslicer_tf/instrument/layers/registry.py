@@ -8,8 +8,6 @@ import keras
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.operations import Step
 
-__all__ = ["LayerCall", "OperationsFunction", "layer_steps", "register_layer"]
-
 
 class LayerCall:
     """One call of a layer, as its operations function sees it.

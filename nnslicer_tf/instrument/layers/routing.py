@@ -14,8 +14,6 @@ from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import Step
 
-__all__ = ["LAYERS"]
-
 OperationsFunction = Callable[[keras.Operation, LayerCall], tuple[Step, ...]]
 
 

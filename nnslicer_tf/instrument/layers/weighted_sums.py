@@ -14,8 +14,6 @@ from nnslicer_tf.instrument.layers.activations import with_activation
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import Step, Synapses
 
-__all__ = ["LAYERS", "require_channels_last"]
-
 
 def require_channels_last(layer: keras.Layer, call: LayerCall) -> None:
     """Refuse a layer that keeps its channels on the first axis.
