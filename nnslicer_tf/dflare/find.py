@@ -194,7 +194,9 @@ def _run(
         if not running:
             return
         finished = _round(running, pair, budget)
-        _share_time(running, time.perf_counter() - clock)
+        seconds = time.perf_counter() - clock
+        for search in running.values():
+            search.seconds += seconds / len(running)
         for index, (status, found) in finished.items():
             yield index, _outcome(running.pop(index), status, found)
 
@@ -221,12 +223,6 @@ def _round(
                 finished[index] = (spent, None)
         row += count
     return finished
-
-
-def _share_time(running: dict[int, _Running], seconds: float) -> None:
-    """Divide a round's time among its searches."""
-    for search in running.values():
-        search.seconds += seconds / len(running)
 
 
 def _outcome(search: _Running, status: str, found: Found | None) -> Outcome:

@@ -8,7 +8,6 @@ Cost: a second or two to fit 1,000 inputs; microseconds an input afterwards.
 """
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -216,7 +215,8 @@ def cross_validate(
         )
     options = {} if repair is None else repair.get_params()
     rows = []
-    for train, test in _folds(len(data.seeds), folds, rng):
+    splits = KFold(folds, shuffle=True, random_state=rng).split(np.arange(len(data.seeds)))
+    for train, test in splits:
         fitted = Repair(**{**options, "random_state": rng}).fit(*data.part(train).all())
         rows.append(_row(score(fitted, data.part(test))))
     return pd.DataFrame(rows)
@@ -227,10 +227,6 @@ def score(repair: Repair, data: RepairData) -> RepairScore:
     repaired = repair.predict(data.triggers) == data.trigger_labels
     broken = repair.predict(data.seeds) != data.seed_labels
     return RepairScore(len(repaired), len(broken), int(repaired.sum()), int(broken.sum()))
-
-
-def _folds(count: int, folds: int, rng: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    return KFold(folds, shuffle=True, random_state=rng).split(np.arange(count))
 
 
 def _row(score: RepairScore) -> dict[str, float]:

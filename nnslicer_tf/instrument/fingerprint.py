@@ -22,7 +22,10 @@ def model_fingerprint(model: keras.Model) -> str:
             classes of its layers stand for the architecture.
     """
     digest = hashlib.sha256()
-    digest.update(json.dumps(_architecture(model), sort_keys=True, default=_class_name).encode())
+    architecture = json.dumps(
+        _architecture(model), sort_keys=True, default=lambda value: type(value).__name__
+    )
+    digest.update(architecture.encode())
     for weight in model.weights:
         value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
         digest.update(f"{value.shape}{value.dtype}".encode())
@@ -59,7 +62,3 @@ def _without_names(value: Any, positions: dict[str, int]) -> Any:
     if isinstance(value, str):
         return positions.get(value, value)
     return value
-
-
-def _class_name(value: Any) -> str:
-    return type(value).__name__

@@ -126,7 +126,7 @@ class SemanticSlicer:
                     samples, self._batch_size, of=[layer.value for layer in layers]
                 )
                 for layer in layers:
-                    order = _descending(self.category_scores[layer.name][row])
+                    order = np.argsort(-self.category_scores[layer.name][row], kind="stable")
                     features = values[layer.value]
                     features = centre(features) if self.centred else features
                     found[layer.name].append(prefix_similarities(features, order))
@@ -303,11 +303,6 @@ def _check_fraction(value: float, name: str) -> None:
 
 def _count(share: float, scores: np.ndarray) -> int:
     return max(1, math.ceil(round(share * len(scores), 9)))
-
-
-def _descending(scores: np.ndarray) -> np.ndarray:
-    """Return the neurons by descending score, equal ones by their index."""
-    return np.argsort(-scores, kind="stable")
 
 
 def _shortest(similarities: np.ndarray, threshold: float, step: int) -> int:

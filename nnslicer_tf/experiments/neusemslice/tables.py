@@ -1,6 +1,5 @@
 """Means over repeats beside the paper's figures, and paired tests over repeats."""
 
-import re
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -57,13 +56,9 @@ def means_beside_the_paper(
     means = rows.drop(columns="seed").groupby(keys, sort=False).mean().reset_index()
     published = paper_table(number, model, dataset)
     published = published.rename(columns=lambda name: name if name in keys else f"paper {name}")
-    names = means.assign(method=means.method.map(_without_variant))
+    names = means.assign(method=means.method.str.replace(r", (centred|sealed)", "", regex=True))
     beside = names[keys].merge(published, on=keys, how="left").drop(columns=keys)
     return pd.concat([means, beside], axis=1)
-
-
-def _without_variant(method: str) -> str:
-    return re.sub(r", (centred|sealed)", "", method)
 
 
 def paired_tests(
