@@ -7,14 +7,11 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.errors import CorruptFileError
-
-__all__ = ["read_archive", "read_header", "write_archive"]
 
 # AttributeError: a file that is no archive at all loads as an array.
 _DAMAGE = (
@@ -26,7 +23,7 @@ _DAMAGE = (
 def write_archive(
     path: str | os.PathLike,
     kind: str,
-    header: Mapping[str, Any],
+    header: Mapping[str, object],
     arrays: Mapping[str, np.ndarray],
     *,
     compress: bool = True,
@@ -46,7 +43,7 @@ def write_archive(
     text = json.dumps({"format": kind, **header})
     save = np.savez_compressed if compress else np.savez
     with atomic_path(path) as temporary, temporary.open("wb") as file:
-        save(file, header=np.array(text), **arrays)
+        save(file, header=np.array(text), **arrays)  # type: ignore[arg-type]  # any name
 
 
 def read_archive(
@@ -77,7 +74,7 @@ def read_header(path: str | os.PathLike, kind: str, what: str) -> dict:
 @contextmanager
 def _opened(
     path: str | os.PathLike, kind: str, what: str, bare: bool = False
-) -> Iterator[tuple[dict, Any]]:
+) -> Iterator[tuple[dict, np.lib.npyio.NpzFile]]:
     """Yield the checked header and the archive, whose arrays are read when asked for."""
     path = Path(path)
     if not path.exists():

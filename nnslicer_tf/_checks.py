@@ -5,8 +5,6 @@ from numpy.typing import ArrayLike
 
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["check_count", "check_labels", "check_logits"]
-
 
 def check_count(name: str, value: object) -> None:
     """Refuse what is not an int of at least 1.

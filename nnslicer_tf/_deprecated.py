@@ -5,8 +5,6 @@ import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-__all__ = ["renamed_argument"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["atomic_path", "check_writable", "data_folder"]
-
 
 def data_folder() -> Path:
     """Return the folder with weights, the papers' tables and measured results.

@@ -4,9 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["DEPTHWISE", "INPUTS_OUTPUTS", "OUTPUTS_INPUTS", "KernelLayout"]
-
-
 # How the last two axes of a kernel are to be read.
 INPUTS_OUTPUTS = "inputs, outputs"
 OUTPUTS_INPUTS = "outputs, inputs"

@@ -3,8 +3,6 @@
 import importlib
 from typing import Any
 
-__all__ = ["LazyModule"]
-
 
 class LazyModule:
     """Stands for a module that is imported when something of it is used.

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["largest", "smallest"]
-
 
 def smallest(values: np.ndarray, count: int) -> np.ndarray:
     """Return bools of the values' shape, True for the `count` smallest.

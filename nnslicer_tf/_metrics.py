@@ -5,8 +5,6 @@ import numpy as np
 
 from nnslicer_tf.datasets import Dataset
 
-__all__ = ["accuracy"]
-
 
 def accuracy(model: keras.Model, data: Dataset, batch_size: int = 512) -> float:
     """Return the share of `data` whose largest output is at the label."""

@@ -5,8 +5,6 @@ from difflib import get_close_matches
 
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["check_name", "did_you_mean"]
-
 _MOST = 3
 _CUTOFF = 0.5
 

@@ -5,8 +5,6 @@ from typing import TypeVar
 
 from tqdm.auto import tqdm
 
-__all__ = ["track"]
-
 T = TypeVar("T")
 
 

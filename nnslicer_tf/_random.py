@@ -4,8 +4,6 @@ import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["as_generator"]
-
 
 def as_generator(rng: int | np.random.Generator) -> np.random.Generator:
     """Return `rng` as a NumPy Generator; a Generator is passed through.

@@ -1,5 +1,6 @@
 """Tables: plain text for terminals, HTML for notebooks and reports."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from io import StringIO
@@ -9,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
-
-__all__ = ["ShownAsTable", "arrays_frame", "cell_text", "html_frame", "html_table", "text_table"]
 
 _MOST_ROWS = 30
 
@@ -76,8 +75,12 @@ def arrays_frame(arrays: "Mapping[str, np.ndarray]") -> "pd.DataFrame":
     return pd.DataFrame(rows)
 
 
-class ShownAsTable:
+class ShownAsTable(ABC):
     """A result with `to_frame`, which notebooks show as a table under the result's repr."""
+
+    @abstractmethod
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the result as a table."""
 
     def _repr_html_(self) -> str:
         return html_frame(self.to_frame(), repr(self))

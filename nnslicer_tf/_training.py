@@ -11,8 +11,6 @@ import numpy as np
 
 from nnslicer_tf._progress import track
 
-__all__ = ["TrainingStep", "compile_classifier", "train_epoch", "train_epochs"]
-
 TrainingStep = Callable[[np.ndarray, np.random.Generator], float]
 """From the indices of a batch's samples, and the epoch's generator, to the batch's loss."""
 

@@ -8,8 +8,6 @@ import keras
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.errors import CorruptFileError
 
-__all__ = ["load_weights", "save_weights"]
-
 
 def load_weights(model: keras.Model, path: str | os.PathLike) -> None:
     """Load weights that fit the model exactly.

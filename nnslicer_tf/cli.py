@@ -7,13 +7,16 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, NNSlicerError
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    import numpy as np
+
+    from nnslicer_tf import Profile, Slice, SliceSet
 
 app = typer.Typer(
     help="Slice neural networks: find the neurons and synapses that decide an output.",
@@ -72,7 +75,7 @@ Written to {folder}: profile.npz, image.npz, class.npz, slices.png"""
     )
 
 
-def _kept(one: Any) -> str:
+def _kept(one: "Slice") -> str:
     vector = one.to_vector()
     return f"{(vector != 0).mean():6.1%}"
 
@@ -144,8 +147,11 @@ def slice_(
     from nnslicer_tf import InstrumentedModel, Profile, Slicer
 
     im = InstrumentedModel(_model(model))
-    readings = {"relative_to": relative_to, "rectify": rectify}
-    slicer = Slicer(im, Profile.load(profile), theta, granularity, workers, **readings)
+    slicer = Slicer(
+        *(im, Profile.load(profile), theta, granularity, workers),
+        relative_to=relative_to,
+        rectify=rectify,
+    )
     x = _data(data, normalise)
     if each:
         result: Any = slicer.slice_each(x, chosen, folder=checkpoint)
@@ -230,7 +236,7 @@ def _model(path: Path) -> Any:
     return load_model(path)
 
 
-def _data(spec: str, normalise: str) -> Any:
+def _data(spec: str, normalise: str) -> "np.ndarray":
     from nnslicer_tf import datasets
 
     return datasets.load_data(spec, normalise=normalise, labels=False).x
@@ -247,7 +253,7 @@ def _outputs(text: str) -> str | list[int]:
         ) from None
 
 
-def _load_result(path: Path) -> Any:
+def _load_result(path: Path) -> "Slice | SliceSet | Profile":
     from nnslicer_tf import Profile, Slice, SliceSet
 
     for kind in (Slice, SliceSet, Profile):
@@ -260,7 +266,7 @@ def _load_result(path: Path) -> Any:
     )
 
 
-def _plot(result: Any, path: Path) -> None:
+def _plot(result: "Slice", path: Path) -> None:
     from nnslicer_tf.report import plot_slices
 
     reached = [name for name, values in result.neurons.items() if (values != 0).any()]

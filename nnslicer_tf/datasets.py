@@ -27,19 +27,6 @@ from nnslicer_tf.errors import CorruptFileError, DatasetUnavailableError, Invali
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = [
-    "NORMALISATIONS",
-    "Dataset",
-    "Normalisation",
-    "load",
-    "load_data",
-    "load_npz",
-    "load_spec",
-    "names",
-    "normalisation",
-    "stream",
-]
-
 NORMALISATIONS = ("none", "unit", "standard")
 
 _DIGITS_TRAIN = 1_437

@@ -14,10 +14,8 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import plot_slices
 from nnslicer_tf.slicing import Profile, Slice, Slicer
 
-__all__ = ["DemoResult", "run_demo"]
-
-IMAGE = 13
-THETA = 0.3
+_IMAGE = 13
+_THETA = 0.3
 
 
 @dataclass(frozen=True)
@@ -51,9 +49,9 @@ def run_demo(folder: Path, progress: bool = True) -> DemoResult:
     model = zoo.load("digits_cnn")
     im = InstrumentedModel(model)
     profile = Profile.from_data(im, train.x, progress=progress)
-    slicer = Slicer(im, profile, theta=THETA, workers=0, progress=progress)
+    slicer = Slicer(im, profile, theta=_THETA, workers=0, progress=progress)
 
-    image = test.x[IMAGE : IMAGE + 1]
+    image = test.x[_IMAGE : _IMAGE + 1]
     label = int(im.logits(image).argmax())
     image_slice = slicer.slice(image, outputs=[label])
     of_class = train.x[train.y == label]

@@ -4,19 +4,6 @@ All derive from `NNSlicerError`; each message says what was wrong, where, what w
 received and what to do about it.
 """
 
-__all__ = [
-    "CorruptFileError",
-    "CriterionError",
-    "DatasetUnavailableError",
-    "InputShapeError",
-    "InvalidArgumentError",
-    "NNSlicerError",
-    "NonFiniteActivationError",
-    "ProfileMismatchError",
-    "UnsupportedLayerError",
-    "WorkerError",
-]
-
 
 class NNSlicerError(Exception):
     """Base class of all errors raised by this library."""

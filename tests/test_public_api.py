@@ -13,7 +13,7 @@ from nnslicer_tf import errors
 
 
 def public_modules():
-    """The package and all its modules that have an `__all__`, private ones left out."""
+    """The package and all its modules, private ones left out."""
     found = [nns]
     for info in pkgutil.walk_packages(nns.__path__, "nnslicer_tf."):
         if any(part.startswith("_") for part in info.name.split(".")):
@@ -22,13 +22,21 @@ def public_modules():
     return found
 
 
+def public_names(module):
+    """Functions and classes without a leading underscore that a module defines."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__ == module.__name__
+    ]
+
+
 MODULES = public_modules()
-NAMES = [(module, name) for module in MODULES for name in getattr(module, "__all__", ())]
+NAMES = [(module, name) for module in MODULES for name in public_names(module)]
 IDS = [f"{module.__name__}.{name}" for module, name in NAMES]
-
-
-def defined_here(value):
-    return getattr(value, "__module__", "").startswith("nnslicer_tf")
+ERRORS = public_names(errors)
 
 
 def functions_of(value):
@@ -53,14 +61,18 @@ def functions_of(value):
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_module(module):
     assert module.__doc__ and module.__doc__.strip()
-    assert len(set(module.__all__)) == len(module.__all__)
+    promised = getattr(module, "__all__", [])
+    assert len(set(promised)) == len(promised)
+    assert all(hasattr(module, name) for name in promised)
+
+
+def test_there_are_names_to_test():
+    assert len(NAMES) > 300 and len(ERRORS) > 8
 
 
 @pytest.mark.parametrize(("module", "name"), NAMES, ids=IDS)
 def test_name(module, name):
     value = getattr(module, name)
-    if not (inspect.isclass(value) or inspect.isfunction(value)) or not defined_here(value):
-        return
     assert value.__doc__ and value.__doc__.strip(), f"{name} has no docstring"
     for function in functions_of(value):
         where = f"{function.__module__}.{function.__qualname__}"
@@ -86,7 +98,7 @@ def test_everything_is_reachable_from_the_package():
     assert set(nns.__all__) <= set(dir(nns))
     for name in dir(nns):
         getattr(nns, name)
-    with pytest.raises(AttributeError, match="no attribute 'slicer'"):
+    with pytest.raises(AttributeError, match="slicer"):
         _ = nns.slicer
 
 
@@ -102,10 +114,10 @@ def test_the_contract_is_there():
         *("InstrumentedModel", "Activations", "Operation", "Step", "register_layer"),
         *("Profile", "Slicer", "Slice", "SliceSet", "Criterion", "Rule", "register_rule"),
     )
-    assert set(promised) | set(errors.__all__) <= set(nns.__all__)
+    assert set(promised) | set(ERRORS) <= set(nns.__all__)
 
 
-@pytest.mark.parametrize("name", errors.__all__)
+@pytest.mark.parametrize("name", ERRORS)
 def test_errors_have_one_base(name):
     assert issubclass(getattr(nns, name), nns.NNSlicerError)
 

@@ -8,8 +8,6 @@ from filelock import FileLock
 from numba import njit
 from numba.core.caching import FunctionCache
 
-__all__ = ["compiled"]
-
 
 def compiled(**options: Any) -> Callable[[Callable], Any]:
     """Return a decorator that compiles a function with Numba's `njit`.

@@ -26,8 +26,6 @@ import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
 
-__all__ = ["excluded", "workspace"]
-
 _MOST_BUCKETS = 256
 _SMALL = 24
 # Sums up to this length are taken one largest value at a time.

@@ -8,20 +8,6 @@ import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
 
-__all__ = [
-    "bends",
-    "common_rows",
-    "cut",
-    "gather",
-    "grouped_sum",
-    "insertion",
-    "interpolate",
-    "knot_crossings",
-    "nonzero_channels",
-    "window_crossings",
-    "window_sums",
-]
-
 
 @compiled()
 def knot_crossings(values, start, ratio, knots, tolerance):

@@ -4,8 +4,6 @@ import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
 
-__all__ = ["maximum", "weighted_sum"]
-
 
 @compiled()
 def weighted_sum(

@@ -9,8 +9,6 @@ import numpy as np
 from nnslicer_tf._kernels.compiled import compiled
 from nnslicer_tf._kernels.exclusion import excluded, workspace
 
-__all__ = ["average", "copy_nonzero", "maximum", "merge", "tap_means", "weighted_sum"]
-
 # Windows gathered at a time, in values: they stay in the second-level cache.
 _BLOCK = 1 << 17
 # Values of a sparse row that are collected before they are copied to their place.

@@ -29,8 +29,6 @@ from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.kinds.kind import PathRule
 from nnslicer_tf.kinds.weighted_sum import path_through
 
-__all__ = ["check_share", "effective_paths"]
-
 _BATCH = 128
 
 

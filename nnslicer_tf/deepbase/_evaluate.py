@@ -1,14 +1,12 @@
 """The hypotheses of one inspection: checked, and evaluated block by block."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nnslicer_tf.deepbase.hypotheses import Behaviour
 from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
-
-__all__ = ["HypothesisSet", "fit_positions"]
 
 
 class HypothesisSet:
@@ -147,7 +145,7 @@ def fit_positions(name: str, values: np.ndarray, positions: tuple[int, ...]) -> 
     return averaged.reshape(len(values), -1)
 
 
-def _as_array(name: str, values: Any) -> np.ndarray:
+def _as_array(name: str, values: ArrayLike) -> np.ndarray:
     array = np.asarray(values)
     if array.dtype.kind not in "fiub" or array.ndim == 0:
         raise InvalidArgumentError(

@@ -17,8 +17,6 @@ from nnslicer_tf.errors import NonFiniteActivationError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function
 
-__all__ = ["Extractor", "Need"]
-
 
 @dataclass(frozen=True)
 class Need:
@@ -69,8 +67,9 @@ class Extractor:
             return self._run(x, needs, first)
         block = hashlib.blake2b(x.tobytes(), digest_size=16).hexdigest()
         keys = {need: self._key(need, block) for need in needs}
-        kept = {need: self._cache.get(key) for need, key in keys.items()}
-        missing = [need for need, values in kept.items() if values is None]
+        cached = {need: self._cache.get(key) for need, key in keys.items()}
+        kept = {need: values for need, values in cached.items() if values is not None}
+        missing = [need for need in needs if need not in kept]
         if missing:
             for need, values in self._run(x, missing, first).items():
                 kept[need] = values

@@ -5,7 +5,7 @@ Free of Keras, so that workers start fast.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from nnslicer_tf.deepbase.measures import Block, Measure, Scores
 from nnslicer_tf.engine import Job
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["Item", "ScoreJob", "Task"]
+if TYPE_CHECKING:
+    from nnslicer_tf.deepbase._extract import Need  # loads Keras
 
 _CHANCE = 3.0  # nothing in n records: with 95 % confidence rarer than 3 / n
 
@@ -33,7 +34,7 @@ class Item:
     first: int
     records: int
     tasks: Sequence[int]
-    units: dict[Any, np.ndarray]
+    units: "dict[tuple[str, Need], np.ndarray]"
     hypotheses: dict[tuple, np.ndarray]
 
 
@@ -51,29 +52,31 @@ class Task:
         hypotheses: Their names.
         measure: The measure.
         calibration: What the measure made of the first block.
-        scores: Scores so far, frozen for pairs that are certain.
+        scores: Scores so far, frozen for pairs that are certain; set by the first `look`, as
+            are `certain` and `records`.
         certain: Which pairs are certain, `(units or 1, hypotheses)`.
         records: Records that each pair's score is from, of the same shape.
     """
 
     model: str
     group: str
-    key: Any
+    key: "tuple[str, Need]"
     indices: np.ndarray
     positions: tuple
     hypotheses: tuple[str, ...]
     measure: Measure
     calibration: Any = None
-    scores: Scores | None = None
-    certain: np.ndarray | None = None
-    records: np.ndarray | None = None
+    scores: Scores = field(init=False, repr=False)
+    certain: np.ndarray = field(init=False, repr=False)
+    records: np.ndarray = field(init=False, repr=False)
+    _looked: bool = field(default=False, repr=False)
     _total: Any = field(default=None, repr=False)
-    _close: np.ndarray | None = field(default=None, repr=False)
+    _close: np.ndarray = field(init=False, repr=False)
 
     @property
     def finished(self) -> bool:
         """Whether all pairs are certain."""
-        return self.certain is not None and bool(self.certain.all())
+        return self._looked and bool(self.certain.all())
 
     def block(self, item: Item) -> Block:
         """Return what the task reads of an item."""
@@ -103,7 +106,7 @@ class Task:
             asked: The error asked for; None freezes nothing.
         """
         new = self.measure.result(self._total, self.calibration, confidence)
-        if self.scores is None:
+        if not self._looked:
             shape = new.score.shape
             if shape not in ((1, len(self.hypotheses)), (len(self.indices), len(self.hypotheses))):
                 raise InvalidArgumentError(
@@ -112,7 +115,7 @@ class Task:
                 )
             self.certain, self._close = np.zeros(shape, bool), np.zeros(shape, bool)
             self.records = np.full(shape, records)
-            self.scores = new
+            self.scores, self._looked = new, True
             moved = np.full(shape, np.inf)
         else:
             moved = np.abs(new.score - self.scores.score)
@@ -127,7 +130,9 @@ class Task:
         """Replace the scores of the pairs that are not certain."""
         old, kept = self.scores, self.certain
         weights = new.weights
-        if weights is not None:  # a hypothesis is certain as a whole here
+        if (
+            weights is not None and old.weights is not None
+        ):  # a hypothesis is certain as a whole here
             weights = np.where(kept, old.weights, weights)
         self.scores = Scores(
             np.where(kept, old.score, new.score), np.where(kept, old.error, new.error), weights

@@ -8,8 +8,6 @@ import numpy as np
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
-__all__ = ["BehaviourCache"]
-
 
 class BehaviourCache:
     """A folder of arrays, found again by what they were computed from.

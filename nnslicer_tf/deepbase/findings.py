@@ -11,8 +11,6 @@ from nnslicer_tf.instrument import InstrumentedModel
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["best_units", "keep_masks", "unlearned"]
-
 
 def best_units(
     frame: "pd.DataFrame", count: int = 3, measure: str = "correlation"

@@ -12,8 +12,6 @@ import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["Behaviour", "brightness", "classes", "edge_direction", "hue", "per_record"]
-
 Behaviour = Callable[[np.ndarray], np.ndarray]
 
 

@@ -18,7 +18,7 @@ for most measures. Memory: a block of behaviours, and the measures' sums.
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import keras
 import numpy as np
@@ -34,21 +34,21 @@ from nnslicer_tf.deepbase.units import UnitGroup, Units, find_groups
 from nnslicer_tf.engine import make_engine
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, batches, count_samples
+from nnslicer_tf.instrument.data import DataLike
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["inspect"]
-
 _FIRST_LOOK = 256  # records; before, errors of errors are too large
 _NEXT_LOOK = 1.25  # times as many records
 
-Model = keras.Model | InstrumentedModel
+T = TypeVar("T")
+Model: TypeAlias = keras.Model | InstrumentedModel
 
 
 def inspect(
     models: Model | Sequence[Model] | Mapping[str, Model],
-    dataset: Any,
+    dataset: DataLike,
     hypotheses: Mapping[str, Behaviour | np.ndarray],
     measures: str | Measure | Iterable[str | Measure] = "correlation",
     units: str | Units | Iterable[str | Units] = "*",
@@ -191,10 +191,12 @@ class _Stream:
             needs = {task.key[1]: None for task in self.tasks if task.model == model}
             self.extractors[model] = Extractor(self._ims[model], tuple(needs), self._cache)
 
-    def _units(self, x: np.ndarray, first: int, wanted: Sequence[int]) -> dict[Any, np.ndarray]:
+    def _units(
+        self, x: np.ndarray, first: int, wanted: Sequence[int]
+    ) -> dict[tuple[str, Need], np.ndarray]:
         """Return the behaviours that the tasks want, from one pass of each model."""
         keys = dict.fromkeys(self.tasks[n].key for n in wanted)
-        found = {}
+        found: dict[tuple[str, Need], np.ndarray] = {}
         for model, extractor in self.extractors.items():
             needs = [need for name, need in keys if name == model]
             if needs:
@@ -212,7 +214,7 @@ def _columns(values: Mapping[str, np.ndarray], task: Task) -> np.ndarray:
     return np.stack(columns, axis=-1)
 
 
-def _in_order(results: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+def _in_order(results: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
     """Yield results by their index, so that nothing depends on which worker is first."""
     waiting, expected = {}, 0
     for index, result in results:
@@ -297,7 +299,7 @@ def _check_range(error: float | None, confidence: float, workers: int) -> None:
 
 
 def _check_data(
-    dataset: Any, behaviours: HypothesisSet, shape: tuple[int, ...], block_size: int
+    dataset: DataLike, behaviours: HypothesisSet, shape: tuple[int, ...], block_size: int
 ) -> None:
     """Refuse wrong data and hypotheses before the first forward pass, where data can be reread."""
     records = count_samples(dataset)

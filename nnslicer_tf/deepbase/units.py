@@ -10,8 +10,6 @@ from nnslicer_tf._names import did_you_mean
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 
-__all__ = ["UnitGroup", "Units", "find_groups"]
-
 
 @dataclass(frozen=True)
 class Units:
@@ -55,8 +53,8 @@ def find_groups(
         InvalidArgumentError: if a pattern matches nothing (near names are listed), a channel
             does not exist, or two groups have one name.
     """
-    chosen = [units] if isinstance(units, (str, Units)) else list(units)
-    chosen = [Units(unit) if isinstance(unit, str) else unit for unit in chosen]
+    given = [units] if isinstance(units, (str, Units)) else units
+    chosen = [Units(unit) if isinstance(unit, str) else unit for unit in given]
     groups = [_group(unit, operation) for unit in chosen for operation in _matching(im, unit)]
     names = [group.name for group in groups]
     twice = {name for name in names if names.count(name) > 1}

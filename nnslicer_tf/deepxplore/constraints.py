@@ -13,16 +13,6 @@ import numpy as np
 
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
-__all__ = [
-    "CONSTRAINTS",
-    "Blackout",
-    "Constraint",
-    "Light",
-    "Occlusion",
-    "Projection",
-    "find_constraint",
-]
-
 
 class Constraint:
     """Any change; the base class of the other constraints.

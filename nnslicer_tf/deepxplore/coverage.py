@@ -10,7 +10,7 @@ inputs there are. To add a criterion, subclass `Coverage` and write one method, 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -19,12 +19,11 @@ from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.deepxplore.neurons import Neurons
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.data import DataLike
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-
-__all__ = ["Coverage", "NeuronCoverage"]
 
 _FORMAT = "nnslicer_tf coverage 1"
 
@@ -46,7 +45,7 @@ class Coverage(ShownAsTable, ABC):
     """
 
     def __init__(
-        self, neurons: Neurons, per_neuron: int = 1, options: Mapping[str, Any] | None = None
+        self, neurons: Neurons, per_neuron: int = 1, options: Mapping[str, object] | None = None
     ) -> None:
         self.neurons = neurons
         items = () if per_neuron == 1 else (per_neuron,)
@@ -72,7 +71,7 @@ class Coverage(ShownAsTable, ABC):
             values: Its values `(batch, *operation shape)` float32.
         """
 
-    def update(self, x: Any, batch_size: int = 256, progress: bool = False) -> int:
+    def update(self, x: DataLike, batch_size: int = 256, progress: bool = False) -> int:
         """Add what inputs cover.
 
         Args:
@@ -226,4 +225,4 @@ class NeuronCoverage(Coverage):
         low = values.min(axis=axes, keepdims=True)
         span = values.max(axis=axes, keepdims=True) - low
         scaled = (values - low) / np.where(span > 0, span, np.inf)
-        return (self.neurons.reduce(scaled) > self.threshold).any(axis=0)
+        return np.any(self.neurons.reduce(scaled) > self.threshold, axis=0)

@@ -12,7 +12,7 @@ Memory of k-multisection coverage: `sections` bytes for every neuron.
 import hashlib
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,17 +22,10 @@ from nnslicer_tf.deepxplore.coverage import Coverage
 from nnslicer_tf.deepxplore.neurons import Neurons
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.data import DataLike
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = [
-    "BoundaryCoverage",
-    "KMultisectionCoverage",
-    "NeuronRanges",
-    "StrongActivationCoverage",
-    "TopKCoverage",
-]
 
 _FORMAT = "nnslicer_tf neuron ranges 1"
 
@@ -57,7 +50,7 @@ class NeuronRanges(ShownAsTable):
     def from_data(
         cls,
         im: InstrumentedModel,
-        x: Any,
+        x: DataLike,
         granularity: str = "channel",
         of: Iterable[str] | None = None,
         batch_size: int = 256,
@@ -217,7 +210,7 @@ class StrongActivationCoverage(_RangeCoverage):
         super().__init__(ranges, 1)
 
     def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
-        return (self.neurons.reduce(values) > self.ranges.high[name]).any(axis=0)
+        return np.any(self.neurons.reduce(values) > self.ranges.high[name], axis=0)
 
 
 class TopKCoverage(Coverage):

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["Differences"]
-
 _FORMAT = "nnslicer_tf differences 1"
 
 

@@ -28,8 +28,6 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, check_array
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 
-__all__ = ["generate"]
-
 
 def generate(
     models: Sequence[keras.Model | InstrumentedModel],
@@ -223,8 +221,11 @@ class _Found:
 
     def differences(self, tried: int, seconds: float) -> Differences:
         """Return what was found."""
-        columns = map(np.concatenate, zip(*self._rows, strict=True))
-        return Differences(*columns, tried, seconds, self._coverage)
+        columns = zip(*self._rows, strict=True)
+        x, seeds, predictions, labels, iterations = map(np.concatenate, columns)
+        return Differences(
+            x, seeds, predictions, labels, iterations, tried, seconds, self._coverage
+        )
 
 
 def _evaluate(ascents: Sequence[_Ascent], active: _Active) -> tuple[np.ndarray, np.ndarray]:

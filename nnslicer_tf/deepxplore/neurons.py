@@ -15,8 +15,6 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 
-__all__ = ["GRANULARITIES", "Neurons"]
-
 GRANULARITIES = ("channel", "activation")
 
 
@@ -85,7 +83,7 @@ class Neurons:
             parts.append(keras.ops.reshape(mean, (-1, size)))
         return keras.ops.concatenate(parts, axis=1)
 
-    def _positions(self, values: Any) -> tuple[int, ...]:
+    def _positions(self, values: np.ndarray) -> tuple[int, ...]:
         """Return the axes to average over: those between the samples and the channels."""
         return () if self.granularity == "activation" else tuple(range(1, values.ndim - 1))
 

@@ -16,8 +16,6 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf._weights import load_weights
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["PUBLISHED", "published_lenet"]
-
 PUBLISHED: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "lenet1": ((4, 12), ()),
     "lenet4": ((6, 16), (84,)),

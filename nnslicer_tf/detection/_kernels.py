@@ -3,8 +3,6 @@
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 
-__all__ = ["convolutions", "operation_of"]
-
 
 def convolutions(im: InstrumentedModel) -> list[str]:
     """Return the kernels of convolutions; of a model without any, all but the last."""

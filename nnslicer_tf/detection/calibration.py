@@ -9,8 +9,6 @@ import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["check_rate", "fuse", "p_values", "threshold_at", "two_sided"]
-
 
 def check_rate(rate: float) -> float:
     """Return a false-positive rate.

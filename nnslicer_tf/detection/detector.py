@@ -24,8 +24,6 @@ from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel, check_array
 from nnslicer_tf.slicing import Slicer
 
-__all__ = ["Detector"]
-
 _FORMAT = "nnslicer_tf detector 1"
 _SAMPLES_OF_A_CLASS = 5
 

@@ -12,8 +12,6 @@ from nnslicer_tf._progress import track
 from nnslicer_tf.baselines.effective_path import check_share, effective_paths
 from nnslicer_tf.detection.vector_detector import VectorDetector
 
-__all__ = ["EffectivePath"]
-
 # Samples whose paths are held together.
 _SAMPLES = 512
 

@@ -16,8 +16,6 @@ from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["average", "evaluate"]
-
 FIGURES = ("precision", "recall", "f1", "auroc", "recall_at_5", "false_positives")
 
 

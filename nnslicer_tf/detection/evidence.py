@@ -20,8 +20,6 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Criterion, Slicer
 
-__all__ = ["Evidence"]
-
 # Samples whose whole feature maps are held at once.
 _SAMPLES = 512
 # Added to standard deviations before their logarithm is taken: a channel may be constant.

@@ -11,8 +11,6 @@ import numpy as np
 from nnslicer_tf.detection._kernels import convolutions
 from nnslicer_tf.detection.vector_detector import VectorDetector
 
-__all__ = ["FeatureMap"]
-
 
 @dataclass(eq=False, repr=False)
 class FeatureMap(VectorDetector):

@@ -23,8 +23,6 @@ from nnslicer_tf.detection.votes import DrawnColumns, Features, Vote
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 
-__all__ = ["PRESETS", "Preset"]
-
 Preset = Callable[[InstrumentedModel, Sequence[str] | None, int, float], list[Vote]]
 """From the model, `kernels`, `max_synapses` and `alpha` of the detector to its votes."""
 

@@ -12,15 +12,6 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-__all__ = [
-    "ClassDistance",
-    "Identity",
-    "RidgeMargin",
-    "Scorer",
-    "TreeDisagreement",
-    "runner_up_margin",
-]
-
 # Samples whose distances are computed together.
 _ROWS = 1024
 

@@ -40,8 +40,6 @@ from nnslicer_tf.detection.votes import Vote, VotingDetector
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Slicer
 
-__all__ = ["SliceDetector"]
-
 
 @dataclass(eq=False, repr=False)
 class SliceDetector(VotingDetector):
@@ -74,8 +72,8 @@ class SliceDetector(VotingDetector):
 
     slicer_: Slicer = field(init=False)
 
-    @property
-    def im(self) -> InstrumentedModel:  # pyright: ignore[reportIncompatibleVariableOverride]
+    @property  # type: ignore[misc]  # it follows the slicer, which `set_params` may replace
+    def im(self) -> InstrumentedModel:  # type: ignore[override]  # is never set, see above
         """The watched model."""
         return self.slicer.im
 
@@ -103,7 +101,7 @@ class SliceDetector(VotingDetector):
         """Return a hash of model and profile; see `Detector.identity`."""
         total = hashlib.sha256(self.im.fingerprint.encode())
         for mean in self.slicer.profile.means.values():
-            total.update(np.ascontiguousarray(mean))
+            total.update(mean.tobytes())
         return total.hexdigest()
 
     def restore(self, state: dict[str, np.ndarray]) -> None:

@@ -9,8 +9,6 @@ from collections.abc import Callable
 import numpy as np
 from scipy import fft
 
-__all__ = ["SPECTRA"]
-
 _RINGS = 13
 _BLOCKS = 8
 # Added to powers and amplitudes of values in [0, 1] before their logarithm is taken.
@@ -18,7 +16,7 @@ _SMALLEST_POWER = 1e-6
 _SMALLEST_AMPLITUDE = 1e-4
 
 
-def ring_powers(x: np.ndarray) -> np.ndarray:
+def _ring_powers(x: np.ndarray) -> np.ndarray:
     """Return the logarithm of the mean power in rings of equal frequency.
 
     Args:
@@ -40,7 +38,7 @@ def ring_powers(x: np.ndarray) -> np.ndarray:
     return np.log(_SMALLEST_POWER + np.concatenate(means, axis=1))
 
 
-def block_amplitudes(x: np.ndarray) -> np.ndarray:
+def _block_amplitudes(x: np.ndarray) -> np.ndarray:
     """Return the mean logarithm of cosine amplitudes, by blocks of both frequencies.
 
     Args:
@@ -63,7 +61,7 @@ def _planes(x: np.ndarray) -> np.ndarray:
 
 
 SPECTRA: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "rings": ring_powers,
-    "blocks": block_amplitudes,
+    "rings": _ring_powers,
+    "blocks": _block_amplitudes,
 }
 """How frequencies are taken together, by name: images → (N, features) float64."""

@@ -8,8 +8,6 @@ from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.instrument import InstrumentedModel
 
-__all__ = ["FlagEverything", "LogitMargin"]
-
 
 @dataclass(eq=False, repr=False)
 class _Trivial(Detector):

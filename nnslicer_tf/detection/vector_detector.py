@@ -11,8 +11,6 @@ from nnslicer_tf.detection.scorers import RidgeMargin, TreeDisagreement
 from nnslicer_tf.detection.votes import DrawnColumns, Vote, VotingDetector
 from nnslicer_tf.instrument import InstrumentedModel
 
-__all__ = ["VectorDetector"]
-
 _PRESETS = ("paper", "margin")
 
 

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-__all__ = ["VIEWS", "View"]
-
 View = Callable[[np.ndarray], Iterator[np.ndarray]]
 """From images (N, height, width, channels) to such images, one kind of view at a time."""
 
@@ -13,7 +11,7 @@ _SHIFTS = ((0, 1), (1, 0), (-1, -1), (-1, 1))
 _ZOOMS = (1.12, 0.9)
 
 
-def shifted(x: np.ndarray) -> Iterator[np.ndarray]:
+def _shifted(x: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the images `(N, height, width, channels)` moved by one pixel four ways.
 
     The edge is repeated.
@@ -24,12 +22,12 @@ def shifted(x: np.ndarray) -> Iterator[np.ndarray]:
         yield padded[:, 1 - down : 1 - down + height, 1 - right : 1 - right + width]
 
 
-def mirrored(x: np.ndarray) -> Iterator[np.ndarray]:
+def _mirrored(x: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the images with left and right exchanged, moved by one pixel four ways."""
-    return shifted(np.ascontiguousarray(x[:, :, ::-1]))
+    return _shifted(np.ascontiguousarray(x[:, :, ::-1]))
 
 
-def zoomed(x: np.ndarray) -> Iterator[np.ndarray]:
+def _zoomed(x: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the images enlarged and made smaller about their centre, the edge repeated."""
     for factor in _ZOOMS:
         yield _scaled(_scaled(x, factor, axis=1), factor, axis=2)
@@ -47,5 +45,5 @@ def _scaled(x: np.ndarray, factor: float, axis: int) -> np.ndarray:
     return x.take(below, axis) * (1 - weight) + x.take(above, axis) * weight
 
 
-VIEWS: dict[str, View] = {"mirror": mirrored, "shift": shifted, "zoom": zoomed}
+VIEWS: dict[str, View] = {"mirror": _mirrored, "shift": _shifted, "zoom": _zoomed}
 """The kinds of views by name."""

@@ -17,8 +17,6 @@ from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.detection.scorers import Scorer
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["DrawnColumns", "Features", "Vote", "VotingDetector"]
-
 # Share of the normal inputs to learn from that only serve as reference of the p-values.
 _REFERENCE = 0.25
 

@@ -14,8 +14,6 @@ from nnslicer_tf.dflare.deviations import Outcome, pack, unpack
 from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.engine import Store
 
-__all__ = ["Checkpoint", "identity"]
-
 PROBES = 8
 """Seeds whose answers identify the models."""
 
@@ -41,8 +39,9 @@ class Checkpoint:
         self._store = None if folder is None else Store(folder, work, "checkpoint of searches")
         self._unwritten: list[int] = []
         self._written = time.monotonic()
-        for key in self._store.keys() if self._store else ():
-            header, arrays = self._store.load(key)
+        if self._store is None:
+            return
+        for header, arrays in map(self._store.load, self._store.keys()):
             self.outcomes.update(zip(header["seeds"], unpack(arrays), strict=True))
 
     def add(self, index: int, outcome: Outcome) -> None:

@@ -16,9 +16,7 @@ from scipy.signal import istft, resample, stft
 from nnslicer_tf.dflare.domain import Domain, MutationOperator, Parameters
 from nnslicer_tf.errors import InputShapeError
 
-__all__ = ["AUDIO_OPERATORS", "AudioDomain", "Gain", "PitchShift", "TimeShift", "TimeStretch"]
-
-WINDOW = 256
+_WINDOW = 256
 """Samples in a window of the phase vocoder; shorter signals use one as long as they are."""
 
 
@@ -124,7 +122,7 @@ def _valid(signal: np.ndarray, length: int) -> np.ndarray:
 
 def _stretch(x: np.ndarray, rate: float) -> np.ndarray:
     """Return `x` played `rate` times as fast, by a phase vocoder."""
-    window = min(WINDOW, len(x))
+    window = min(_WINDOW, len(x))
     hop = max(1, window // 4)
     spectrum = stft(x, nperseg=window, noverlap=window - hop)[2]
     times = np.arange(0, spectrum.shape[1] - 1, rate)

@@ -18,19 +18,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 
-__all__ = [
-    "Classifier",
-    "FunctionClassifier",
-    "KerasClassifier",
-    "TFLiteClassifier",
-    "as_classifier",
-]
+if TYPE_CHECKING:
+    from ai_edge_litert.interpreter import Interpreter
 
 ModelLike = object  # anything that `as_classifier` takes
 
@@ -124,7 +120,7 @@ class TFLiteClassifier(Classifier):
             outputs = np.concatenate(list(self._threads.map(self._run, self._interpreters, parts)))
         return _dequantise(outputs, self._output)
 
-    def _run(self, interpreter: object, inputs: np.ndarray) -> np.ndarray:
+    def _run(self, interpreter: "Interpreter", inputs: np.ndarray) -> np.ndarray:
         source, target = self._input["index"], self._output["index"]
         outputs = np.empty((len(inputs), *self._output["shape"][1:]), self._output["dtype"])
         for row in range(len(inputs)):
@@ -192,7 +188,7 @@ def _read(path: Path) -> bytes:
         raise InvalidArgumentError(f"Cannot read '{path}': {error.strerror or error}.") from error
 
 
-def _interpreter(content: bytes, name: str) -> object:
+def _interpreter(content: bytes, name: str) -> "Interpreter":
     from ai_edge_litert.interpreter import Interpreter
 
     if content[4:8] != b"TFL3":

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -21,14 +22,8 @@ from nnslicer_tf._training import train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.copies import copy_model
 
-__all__ = [
-    "distill",
-    "mutate_weights",
-    "prune_magnitude",
-    "quantize_dynamic",
-    "quantize_integer",
-    "with_softmax",
-]
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def with_softmax(model: keras.Model) -> keras.Model:
@@ -179,7 +174,7 @@ def _soften(probabilities: np.ndarray, temperature: float) -> np.ndarray:
     return keras.ops.softmax(logits / temperature)
 
 
-def _converter(model: keras.Model) -> object:
+def _converter(model: keras.Model) -> "tf.lite.TFLiteConverter":
     import tensorflow as tf
 
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
@@ -187,7 +182,7 @@ def _converter(model: keras.Model) -> object:
     return converter
 
 
-def _convert(converter: object) -> bytes:
+def _convert(converter: "tf.lite.TFLiteConverter") -> bytes:
     """Convert without the converter's prints and its warnings of ignored entries."""
     with redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Statistics for quantized inputs")

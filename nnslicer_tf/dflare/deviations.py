@@ -5,9 +5,9 @@ Files are compressed `.npz` without pickle; traces are JSON inside.
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsFloat
 
 import numpy as np
 
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["Deviation", "DeviationSet", "Outcome", "Status", "pack", "unpack"]
-
-FORMAT = "nnslicer_tf deviations 1"
+_FORMAT = "nnslicer_tf deviations 1"
 
 Status = str
 """`found`, `already_deviates` (the seed itself), `query_budget` or `timeout`."""
@@ -130,14 +128,18 @@ class DeviationSet(ShownAsTable):
     @property
     def images(self) -> np.ndarray:
         """The triggering inputs of the searches that found one, `(found, ...)`."""
-        images = [o.deviation.image for o in self.outcomes if o.status == "found"]
+        images = [deviation.image for deviation in self._deviations]
         return np.stack(images) if images else np.empty((0,))
 
     @property
     def labels(self) -> np.ndarray:
         """The two models' labels on `images`, `(found, 2) int64`."""
-        labels = [o.deviation.labels for o in self.outcomes if o.status == "found"]
+        labels = [deviation.labels for deviation in self._deviations]
         return np.array(labels, np.int64).reshape(-1, 2)
+
+    @property
+    def _deviations(self) -> list[Deviation]:
+        return [o.deviation for o in self.outcomes if o.status == "found" and o.deviation]
 
     @property
     def success_rate(self) -> float:
@@ -192,7 +194,7 @@ class DeviationSet(ShownAsTable):
 
     def save(self, path: str | os.PathLike) -> None:
         """Write all outcomes to one `.npz` file, atomically."""
-        write_archive(path, FORMAT, {}, pack(self.outcomes))
+        write_archive(path, _FORMAT, {}, pack(self.outcomes))
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "DeviationSet":
@@ -202,11 +204,11 @@ class DeviationSet(ShownAsTable):
             FileNotFoundError: if there is no such file.
             CorruptFileError: if it is damaged or of another kind.
         """
-        arrays = read_archive(path, FORMAT, "set of deviations")[1]
+        arrays = read_archive(path, _FORMAT, "set of deviations")[1]
         return cls(unpack(arrays))
 
 
-def _or_nan(statistic: object, values: np.ndarray) -> float:
+def _or_nan(statistic: Callable[[np.ndarray], SupportsFloat], values: np.ndarray) -> float:
     return float(statistic(values)) if len(values) else float("nan")
 
 

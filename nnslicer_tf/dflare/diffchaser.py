@@ -19,8 +19,6 @@ from nnslicer_tf.dflare.domain import Answers, Domain
 from nnslicer_tf.dflare.search import Found, Search, SearchSteps
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["DiffChaser", "k_uncertainty"]
-
 
 def k_uncertainty(probabilities: np.ndarray, k: int) -> np.ndarray:
     """Return highest minus k-highest probability; the smaller, the less certain.

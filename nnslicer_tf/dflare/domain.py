@@ -15,11 +15,9 @@ import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
 
-__all__ = ["Answers", "Domain", "Mutation", "MutationOperator", "replay"]
-
 Parameters = dict[str, int | float]
 
-LABEL_MARGIN = 1e-5
+_LABEL_MARGIN = 1e-5
 """A top-1 label counts only if its probability leads by this much: far above what the batch
 size changes in a float32 probability (1e-6), far below anything that matters. A tie, common
 with 8-bit outputs, is no label."""
@@ -171,7 +169,7 @@ class Domain(ABC):
         """
         first, second = (_top_two(outputs) for outputs in (original, compressed))
         labels = np.stack([first[0], second[0]], axis=1)
-        clear = (first[2] > LABEL_MARGIN) & (second[2] > LABEL_MARGIN)
+        clear = (first[2] > _LABEL_MARGIN) & (second[2] > _LABEL_MARGIN)
         return Answers(
             original,
             compressed,

@@ -26,10 +26,8 @@ from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, Outcome
 from nnslicer_tf.dflare.domain import Domain
 from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
-from nnslicer_tf.dflare.search import DFlare, Search, SearchSteps
+from nnslicer_tf.dflare.search import DFlare, Found, Search, SearchSteps
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
-
-__all__ = ["find_deviation", "find_deviations"]
 
 
 def find_deviation(
@@ -72,12 +70,13 @@ def find_deviation(
         batch_size=batch_size,
         progress=False,
     )[0]
-    if outcome.status == "already_deviates":
+    deviation = outcome.deviation
+    if deviation is not None and outcome.status == "already_deviates":
         raise InvalidArgumentError(
-            f"The models already disagree on the seed (labels {outcome.deviation.labels}): it is "
+            f"The models already disagree on the seed (labels {deviation.labels}): it is "
             "a triggering input itself. Choose a seed on which they agree."
         )
-    return outcome.deviation
+    return deviation
 
 
 def find_deviations(
@@ -195,17 +194,20 @@ def _run(
         if not running:
             return
         finished = _round(running, pair, budget)
-        _share_time(running, time.perf_counter() - clock)
+        seconds = time.perf_counter() - clock
+        for search in running.values():
+            search.seconds += seconds / len(running)
         for index, (status, found) in finished.items():
             yield index, _outcome(running.pop(index), status, found)
 
 
 def _round(
     running: dict[int, _Running], pair: ModelPair, budget: _Budget
-) -> dict[int, tuple[str, object]]:
+) -> dict[int, tuple[str, Found | None]]:
     """Answer every running search once; return those that ended, with how and what."""
     answers = pair.ask(np.concatenate([search.asked for search in running.values()]))
-    finished, row = {}, 0
+    finished: dict[int, tuple[str, Found | None]] = {}
+    row = 0
     for index, search in running.items():
         count = len(search.asked)
         search.queries += count
@@ -223,13 +225,7 @@ def _round(
     return finished
 
 
-def _share_time(running: dict[int, _Running], seconds: float) -> None:
-    """Divide a round's time among its searches."""
-    for search in running.values():
-        search.seconds += seconds / len(running)
-
-
-def _outcome(search: _Running, status: str, found: object) -> Outcome:
+def _outcome(search: _Running, status: str, found: Found | None) -> Outcome:
     if found is None:
         return Outcome(status, search.queries, search.seconds)
     deviation = Deviation(found.x, search.queries, search.seconds, found.labels, found.trace)

@@ -17,8 +17,6 @@ import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["AnyChangeFitness", "DistanceFitness", "Fitness", "NoveltyFitness", "ObservedStates"]
-
 
 class ObservedStates:
     """The pairs of probability vectors that one search has seen.

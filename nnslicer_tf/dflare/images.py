@@ -14,21 +14,6 @@ import numpy as np
 from nnslicer_tf.dflare.domain import Domain, MutationOperator, Parameters
 from nnslicer_tf.errors import InputShapeError
 
-__all__ = [
-    "IMAGE_OPERATORS",
-    "PROGRAM_OPERATORS",
-    "AverageBlur",
-    "GaussianBlur",
-    "GaussianNoise",
-    "ImageDomain",
-    "MedianBlur",
-    "MultiplicativeNoise",
-    "RandomPixels",
-    "SaltAndPepper",
-    "WrappingGaussianNoise",
-    "WrappingMultiplicativeNoise",
-]
-
 
 class _Noise(MutationOperator):
     """An operator with a strength from a range, and noise from a recorded seed.
@@ -134,7 +119,7 @@ class AverageBlur(MutationOperator):
         """Return the blurred image."""
         import cv2
 
-        size = parameters["size"]
+        size = int(parameters["size"])
         return cv2.blur(x, (size, size)).reshape(x.shape)
 
 
@@ -151,7 +136,7 @@ class GaussianBlur(MutationOperator):
         """Return the blurred image."""
         import cv2
 
-        size, sigma = parameters["size"], parameters["sigma"]
+        size, sigma = int(parameters["size"]), parameters["sigma"]
         return cv2.GaussianBlur(x, (size, size), sigma).reshape(x.shape)
 
 
@@ -168,7 +153,8 @@ class MedianBlur(MutationOperator):
         """Return the filtered image."""
         import cv2
 
-        return _per_channels(x, lambda part: cv2.medianBlur(part, parameters["size"]))
+        size = int(parameters["size"])
+        return _per_channels(x, lambda part: cv2.medianBlur(part, size))
 
 
 IMAGE_OPERATORS: tuple[MutationOperator, ...] = (
@@ -222,7 +208,7 @@ class ImageDomain(Domain):
 
 
 def _generator(parameters: Parameters) -> np.random.Generator:
-    return np.random.Generator(np.random.SFC64(parameters["seed"]))
+    return np.random.Generator(np.random.SFC64(int(parameters["seed"])))
 
 
 def _per_channels(x: np.ndarray, blur: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:

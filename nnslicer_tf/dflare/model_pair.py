@@ -8,9 +8,7 @@ from nnslicer_tf.dflare.classifiers import ModelLike, as_classifier
 from nnslicer_tf.dflare.domain import Answers, Domain
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["ModelPair", "Preprocess"]
-
-CHUNK = 1024
+_CHUNK = 1024
 """Inputs that are preprocessed and queried at once, so that memory stays bounded."""
 
 Preprocess = Callable[[np.ndarray], np.ndarray]
@@ -46,7 +44,7 @@ class ModelPair:
         Raises:
             InvalidArgumentError: if the outputs differ in size, or the domain refuses them.
         """
-        parts = [self._outputs(batch[s : s + CHUNK]) for s in range(0, len(batch), CHUNK)]
+        parts = [self._outputs(batch[s : s + _CHUNK]) for s in range(0, len(batch), _CHUNK)]
         original, compressed = (np.concatenate(outputs) for outputs in zip(*parts, strict=True))
         self.domain.check_outputs(original, self.original.resolution, "original")
         self.domain.check_outputs(compressed, self.compressed.resolution, "compressed")

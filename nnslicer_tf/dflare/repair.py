@@ -8,7 +8,6 @@ Cost: a second or two to fit 1,000 inputs; microseconds an input afterwards.
 """
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,16 +23,6 @@ from nnslicer_tf.dflare.classifiers import Classifier, ModelLike, as_classifier
 from nnslicer_tf.dflare.deviations import DeviationSet
 from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
-
-__all__ = [
-    "Repair",
-    "RepairData",
-    "RepairScore",
-    "RepairedClassifier",
-    "cross_validate",
-    "repair_data",
-    "score",
-]
 
 
 class Repair(ClassifierMixin, BaseEstimator):
@@ -226,7 +215,8 @@ def cross_validate(
         )
     options = {} if repair is None else repair.get_params()
     rows = []
-    for train, test in _folds(len(data.seeds), folds, rng):
+    splits = KFold(folds, shuffle=True, random_state=rng).split(np.arange(len(data.seeds)))
+    for train, test in splits:
         fitted = Repair(**{**options, "random_state": rng}).fit(*data.part(train).all())
         rows.append(_row(score(fitted, data.part(test))))
     return pd.DataFrame(rows)
@@ -237,10 +227,6 @@ def score(repair: Repair, data: RepairData) -> RepairScore:
     repaired = repair.predict(data.triggers) == data.trigger_labels
     broken = repair.predict(data.seeds) != data.seed_labels
     return RepairScore(len(repaired), len(broken), int(repaired.sum()), int(broken.sum()))
-
-
-def _folds(count: int, folds: int, rng: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    return KFold(folds, shuffle=True, random_state=rng).split(np.arange(count))
 
 
 def _row(score: RepairScore) -> dict[str, float]:

@@ -30,8 +30,6 @@ from nnslicer_tf.dflare.fitness import Fitness, NoveltyFitness
 from nnslicer_tf.dflare.selection import MetropolisHastings, OperatorSelection
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["DFlare", "Found", "Search", "SearchSteps"]
-
 
 @dataclass(frozen=True)
 class Found:
@@ -109,7 +107,7 @@ class DFlare(Search):
             operator = selection.next(rng)
             x, mutation = domain.mutate(best.x, operator, rng)
             mutant = yield from _ask(x, (*best.trace, mutation), fitness)
-            if _crossed(best, mutant):
+            if not mutant.deviates and mutant.labels != best.labels:
                 mutant = yield from self._bisect(best, mutant, domain, fitness)
             accepted = fitness.accepts(mutant.distance, best.distance, mutant.new)
             selection.update(operator, accepted)
@@ -167,7 +165,3 @@ def _ask(
         distance=float(answers.distance[0]),
         new=fitness.observe(state),
     )
-
-
-def _crossed(best: _Candidate, mutant: _Candidate) -> bool:
-    return not mutant.deviates and mutant.labels != best.labels

@@ -6,17 +6,16 @@ chain. Cost: some microseconds a choice.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
-
-__all__ = ["MetropolisHastings", "OperatorSelection", "RankOnly", "Uniform"]
 
 
 class OperatorSelection(ABC):
     """Chooses operators for one search; `start` gives a fresh one for each search."""
 
     @abstractmethod
-    def start(self, operators: Sequence[str]) -> "OperatorSelection":
+    def start(self, operators: Sequence[str]) -> Self:
         """Return a copy without history, for these operators."""
 
     @abstractmethod
@@ -37,7 +36,7 @@ class Uniform(OperatorSelection):
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
-    def start(self, operators: Sequence[str]) -> "Uniform":
+    def start(self, operators: Sequence[str]) -> Self:
         """Return a copy for these operators."""
         fresh = type(self)()
         fresh._operators = tuple(operators)
@@ -61,12 +60,17 @@ class MetropolisHastings(Uniform):
 
     epsilon = 1e-7
 
-    def start(self, operators: Sequence[str]) -> "MetropolisHastings":
+    def __init__(self) -> None:
+        super().__init__()
+        self._accepted: dict[str, int] = {}
+        self._used: dict[str, int] = {}
+        self._last: str | None = None
+
+    def start(self, operators: Sequence[str]) -> Self:
         """Return a copy for these operators, none of which was used."""
         fresh = super().start(operators)
         fresh._accepted = dict.fromkeys(operators, 0)
         fresh._used = dict.fromkeys(operators, 0)
-        fresh._last = None
         return fresh
 
     def update(self, operator: str, accepted: bool) -> None:

@@ -10,8 +10,6 @@ from nnslicer_tf.dflare.domain import Domain, replay
 from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 
-__all__ = ["verify"]
-
 
 def verify(
     load_original: Callable[[], ModelLike],
@@ -45,9 +43,9 @@ def verify(
     pair = ModelPair(load_original(), load_compressed(), domain, preprocess, batch_size=1)
     holds = []
     for seed, outcome in zip(seeds, found, strict=True):
-        if outcome.status != "found":
-            continue
         deviation = outcome.deviation
+        if outcome.status != "found" or deviation is None:
+            continue
         answers = pair.ask(deviation.image[None])
         same_labels = tuple(answers.labels[0].tolist()) == deviation.labels
         holds.append(

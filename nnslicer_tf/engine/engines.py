@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-__all__ = ["AdaptiveEngine", "Engine", "InProcessEngine", "Job", "ThreadEngine", "make_engine"]
-
 Item = tuple[int, Any]
 
 _LOG = logging.getLogger(__name__)

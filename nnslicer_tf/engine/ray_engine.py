@@ -10,11 +10,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, TypeVar
 
 from nnslicer_tf.errors import WorkerError
-
-__all__ = ["RayEngine"]
 
 T = TypeVar("T")
 
@@ -66,7 +65,7 @@ class RayEngine:
             if started_here:
                 ray.shutdown()
 
-    def _start(self, ray: Any) -> None:
+    def _start(self, ray: ModuleType) -> None:
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
         if self._address is not None:
             ray.init(address=self._address, **options)
@@ -79,14 +78,14 @@ class RayEngine:
             **options,
         )
 
-    def _count(self, ray: Any) -> int:
+    def _count(self, ray: ModuleType) -> int:
         return self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
 class _Pool:
     """The actors of one call of `map`, and the tasks that they have."""
 
-    def __init__(self, ray: Any, actors: list[Any], workers: int, job: Callable) -> None:
+    def __init__(self, ray: ModuleType, actors: list[Any], workers: int, job: Callable) -> None:
         self._ray = ray
         self._actors = actors
         self._job = ray.put(job)

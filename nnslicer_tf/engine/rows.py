@@ -12,8 +12,6 @@ from nnslicer_tf.errors import CorruptFileError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["RowStore"]
-
 Row = Mapping[str, Any]
 
 _SECONDS = 5.0  # between two writes of rows that come one by one

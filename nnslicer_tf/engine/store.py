@@ -18,8 +18,6 @@ from nnslicer_tf._archive import read_archive, read_header, write_archive
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.errors import CorruptFileError, ProfileMismatchError
 
-__all__ = ["Store"]
-
 _IDENTITY = "identity.json"
 
 

@@ -4,8 +4,6 @@ import numpy as np
 
 from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
 
-__all__ = ["check_points"]
-
 
 def check_points(
     x: np.ndarray, name: str, shape: tuple[int, ...], batch_axes: int = 0

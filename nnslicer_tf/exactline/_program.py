@@ -9,8 +9,6 @@ from nnslicer_tf.kinds.pooling import MaximumLine
 from nnslicer_tf.kinds.routing import RoutingLine
 from nnslicer_tf.kinds.weighted_sum import WeightedSumLine
 
-__all__ = ["LineProgram", "LineStep", "line_program"]
-
 
 @dataclass(frozen=True)
 class LineStep:
@@ -84,10 +82,10 @@ def _fuse_pairs(steps: list[LineStep], output: str, fuse: bool) -> list[LineStep
     merged: dict[str, LineStep] = {}
     for step in steps:
         only = step.inputs[0]
-        before = merged.get(only)
-        alone = len(step.inputs) == 1 and before is not None and uses.count(only) == 1
-        transformer = _merged(before.transformer, step.transformer, fuse) if alone else None
-        if transformer is None:
+        alone = len(step.inputs) == 1 and uses.count(only) == 1
+        before = merged.get(only) if alone else None
+        transformer = _merged(before.transformer, step.transformer, fuse) if before else None
+        if before is None or transformer is None:
             merged[step.name] = step
         else:
             del merged[only]

@@ -10,8 +10,6 @@ from typing import TypeVar
 
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["one_thread_a_product", "run_splitting"]
-
 Work = TypeVar("Work")
 
 

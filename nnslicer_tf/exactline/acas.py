@@ -18,8 +18,6 @@ from keras import layers
 
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
-__all__ = ["ADVISORIES", "NNet", "load_nnet", "to_keras"]
-
 ADVISORIES = ("clear of conflict", "weak left", "weak right", "strong left", "strong right")
 """What the outputs of an ACAS Xu network stand for; the lowest is advised."""
 

@@ -29,15 +29,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = [
-    "RULES",
-    "Attributor",
-    "PathGradients",
-    "approximate",
-    "integrated_gradients",
-    "relative_error",
-]
-
 RULES = ("left", "right", "trapezoid")
 
 

@@ -19,8 +19,6 @@ from nnslicer_tf.exactline.gradients import Attributor
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.instrument import InstrumentedModel
 
-__all__ = ["density", "fgsm", "gradient_error", "linearity", "random_neighbours"]
-
 
 def density(partition: LinearPartition) -> float:
     """Return the number of parts per unit of Euclidean length."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["LinearPartition", "Regions"]
-
 _FORMAT = "nnslicer_tf line 1"
 _ARRAYS = ("q", "r", "ratios", "outputs")
 

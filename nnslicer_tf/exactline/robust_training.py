@@ -19,16 +19,6 @@ from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import train_epochs
 from nnslicer_tf.datasets import Dataset
 
-__all__ = [
-    "METHODS",
-    "RobustRecipe",
-    "box_loss",
-    "convsmall",
-    "normal_loss",
-    "pgd_loss",
-    "train_robustly",
-]
-
 METHODS = ("normal", "pgd", "box")
 
 

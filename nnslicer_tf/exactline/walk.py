@@ -25,8 +25,6 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import weights_digest
 from nnslicer_tf.kinds.curve import Curve, regrouped
 
-__all__ = ["LineWalker", "exact_line", "exact_lines", "exact_polyline"]
-
 _CHUNK = 1 << 18  # live float64 values in a chunk: 2 MB, what a cache holds
 _FEWEST = 8  # points that a chunk has at least: each cut adds one
 _NOISE = 1e-13  # relative to a line's largest output: where outputs bend less, they do not
@@ -144,7 +142,7 @@ class LineWalker:
         for first, outputs in self._walk(_ends(q, r)):
             for line in range(outputs.lines):
                 pieces[first + line].append(_one_line(outputs, line))
-        return [self._partition(*ends, parts) for *ends, parts in zip(q, r, pieces, strict=True)]
+        return [self._partition(*line) for line in zip(q, r, pieces, strict=True)]
 
     def _walk(self, ends: Curve) -> list[tuple[int, Curve]]:
         """Return (first line, outputs) of chunks, those of a line in order."""

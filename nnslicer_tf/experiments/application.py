@@ -23,8 +23,6 @@ from nnslicer_tf.errors import NNSlicerError
 from nnslicer_tf.experiments.result import ExperimentResult
 from nnslicer_tf.experiments.settings import Settings
 
-__all__ = ["add_experiment", "application", "main"]
-
 _LONGEST = 40
 
 Results = Annotated[Path | None, typer.Option(help="Folder of tables and figures.")]
@@ -64,7 +62,7 @@ def add_experiment(
         chosen = chosen.quick() if quick else chosen
         folder = results or (chosen.trial_folder if quick else chosen.results_folder)
         check_writable(folder / "trial")
-        show(_load(run)(chosen), folder)
+        _show(_load(run)(chosen), folder)
         if finish:
             _load(finish)(folder)
 
@@ -79,7 +77,7 @@ def add_experiment(
     app.command(name)(command)
 
 
-def show(result: ExperimentResult, folder: Path) -> None:
+def _show(result: ExperimentResult, folder: Path) -> None:
     """Write results, print the short tables, and say where everything is."""
     files = result.write(folder)
     for table in result.tables:

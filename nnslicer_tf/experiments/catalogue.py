@@ -10,8 +10,6 @@ from pathlib import Path
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.results import ResultTable
 
-__all__ = ["Catalogue", "Entry", "Extent", "load_catalogue"]
-
 
 @dataclass(frozen=True)
 class Extent:

@@ -12,8 +12,6 @@ import pandas as pd
 from nnslicer_tf.experiments.result import paper_frame
 from nnslicer_tf.report import ResultTable
 
-__all__ = ["Headline", "headline_table", "headlines"]
-
 Tables = Mapping[str, ResultTable]
 
 

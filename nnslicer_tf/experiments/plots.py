@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["METHOD_COLOURS", "plot_boxes", "plot_methods"]
-
 METHOD_COLOURS = {
     "NNSlicer": "C0",
     "NNSlicer (targeted)": "C0",

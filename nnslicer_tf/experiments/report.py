@@ -28,17 +28,6 @@ from nnslicer_tf.report import (
     read_table,
 )
 
-__all__ = [
-    "build_page",
-    "command_of",
-    "fingerprints",
-    "short_form",
-    "status",
-    "status_lines",
-    "tables_by_name",
-    "write_report",
-]
-
 BEGIN, END = "<!-- headline -->", "<!-- /headline -->"
 
 

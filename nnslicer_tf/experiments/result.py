@@ -16,15 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = [
-    "ExperimentFigure",
-    "ExperimentResult",
-    "ExperimentTable",
-    "paper_frame",
-    "paper_text",
-    "versions",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class ExperimentTable:
@@ -107,7 +98,8 @@ class ExperimentResult:
     def write(self, folder: str | os.PathLike) -> list[Path]:
         """Write everything into a folder, each file whole or not at all; return the files."""
         folder = Path(folder)
-        files = [path for part in (*self.tables, *self.figures) for path in part.write(folder)]
+        parts: list[ExperimentTable | ExperimentFigure] = [*self.tables, *self.figures]
+        files = [path for part in parts for path in part.write(folder)]
         for name, log in self.logs.items():
             files.append(folder / f"{name}.json")
             with atomic_path(files[-1]) as temporary:

@@ -7,8 +7,6 @@ import numpy as np
 
 from nnslicer_tf.datasets import Dataset
 
-__all__ = ["first", "of_classes"]
-
 
 def first(data: Dataset, count: int | None) -> Dataset:
     """Return the first samples, or all."""

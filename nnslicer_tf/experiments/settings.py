@@ -15,8 +15,6 @@ from typing import ClassVar, Self
 
 from nnslicer_tf._files import data_folder
 
-__all__ = ["Settings"]
-
 
 @dataclass(frozen=True)
 class Settings:

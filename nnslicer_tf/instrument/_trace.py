@@ -16,8 +16,6 @@ import keras
 
 from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
 
-__all__ = ["Call", "Trace", "as_functional", "trace"]
-
 
 @dataclass(frozen=True, eq=False)
 class Call:
@@ -34,7 +32,7 @@ class Call:
         output_shape: Its shape, without the batch axis.
     """
 
-    layer: Any
+    layer: keras.Operation
     path: str
     reuse: int
     inputs: tuple[int, ...]
@@ -144,7 +142,9 @@ class _Visitor:
         self._alive.append(clone)
         return clone.outputs
 
-    def visit(self, layer: Any, prefix: str, args: tuple, kwargs: dict | None = None) -> Any:
+    def visit(
+        self, layer: keras.Operation, prefix: str, args: tuple, kwargs: dict | None = None
+    ) -> Any:
         """Record one call and return symbolic outputs for it."""
         if isinstance(layer, keras.layers.InputLayer):
             return args[0]
@@ -176,7 +176,9 @@ class _Visitor:
         """Return the id of the tensor that each of `tensors` stands for."""
         return [self._resolve(id(tensor)) for tensor in tensors]
 
-    def _record(self, layer: Any, path: str, args: tuple, tensors: list, output: Any) -> None:
+    def _record(
+        self, layer: keras.Operation, path: str, args: tuple, tensors: list, output: Any
+    ) -> None:
         # A shared layer keeps the path of its first call.
         first_path = self._path.setdefault(id(layer), path)
         constants = {

@@ -5,8 +5,6 @@ from typing import Any
 
 from nnslicer_tf._lazy import LazyModule
 
-__all__ = ["compiled_function", "vector_jacobian_product"]
-
 keras: Any = LazyModule("keras")
 
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from nnslicer_tf._lazy import LazyModule
 
-__all__ = ["Expandable", "propagate"]
-
 ops: Any = LazyModule("keras.ops")
 
 

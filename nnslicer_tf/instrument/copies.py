@@ -3,8 +3,6 @@
 import keras
 import numpy as np
 
-__all__ = ["copy_model"]
-
 
 def copy_model(model: keras.Model) -> keras.Model:
     """Return a copy of a built model, with the same layer names and its own weights.

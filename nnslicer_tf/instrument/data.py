@@ -1,13 +1,15 @@
 """Data from users: checked once, at the door, then cut into float32 batches."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteActivationError
 
-__all__ = ["Samples", "batches", "check_array", "check_batch_size", "count_samples"]
+DataLike: TypeAlias = ArrayLike | Iterable[ArrayLike]
+"""An array or tensor of samples, or a data set: batches or samples, each alone or `(x, …)`."""
 
 
 def check_batch_size(batch_size: int) -> int:
@@ -21,7 +23,7 @@ def check_batch_size(batch_size: int) -> int:
     return int(batch_size)
 
 
-def check_array(x: Any, shape: Sequence[int], first: int = 0) -> np.ndarray:
+def check_array(x: DataLike, shape: Sequence[int], first: int = 0) -> np.ndarray:
     """Return `x` as a finite float32 array `(batch, *shape)`.
 
     Args:
@@ -68,8 +70,9 @@ class Samples:
         NonFiniteActivationError: if a sample of an array has NaN or infinite values.
     """
 
-    def __init__(self, data: Any, shape: Sequence[int]) -> None:
+    def __init__(self, data: DataLike, shape: Sequence[int]) -> None:
         self._shape = tuple(shape)
+        self._data: np.ndarray | Iterable[ArrayLike]
         self.count = count_samples(data)
         if _is_stream(data):
             self._data = data
@@ -103,18 +106,19 @@ class Samples:
             raise _empty()
 
 
-def batches(data: Any, shape: Sequence[int], batch_size: int) -> Iterator[np.ndarray]:
+def batches(data: DataLike, shape: Sequence[int], batch_size: int) -> Iterator[np.ndarray]:
     """Yield float32 batches `(≤ batch_size, *shape)` of `data`; see `Samples`."""
     check_batch_size(batch_size)
     yield from Samples(data, shape).batches(batch_size)
 
 
-def count_samples(data: Any) -> int | None:
+def count_samples(data: DataLike) -> int | None:
     """Return the number of samples of `data`, None if it is not known beforehand."""
-    return len(data) if getattr(data, "shape", ()) else None
+    shape = getattr(data, "shape", ())
+    return len(data) if shape and isinstance(data, Sized) else None
 
 
-def _is_stream(data: Any) -> bool:
+def _is_stream(data: DataLike) -> TypeGuard[Iterable[ArrayLike]]:
     return not hasattr(data, "shape") and isinstance(data, Iterable)
 
 

@@ -7,8 +7,6 @@ from typing import Any
 import keras
 import numpy as np
 
-__all__ = ["model_fingerprint", "weights_digest"]
-
 # What may differ between two builds of the same model.
 _INCIDENTAL = ("name", "trainable", "build_config", "compile_config", "registered_name")
 
@@ -24,7 +22,10 @@ def model_fingerprint(model: keras.Model) -> str:
             classes of its layers stand for the architecture.
     """
     digest = hashlib.sha256()
-    digest.update(json.dumps(_architecture(model), sort_keys=True, default=_class_name).encode())
+    architecture = json.dumps(
+        _architecture(model), sort_keys=True, default=lambda value: type(value).__name__
+    )
+    digest.update(architecture.encode())
     for weight in model.weights:
         value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
         digest.update(f"{value.shape}{value.dtype}".encode())
@@ -69,7 +70,3 @@ def _without_names(value: Any, positions: dict[str, int]) -> Any:
     if isinstance(value, str):
         return positions.get(value, value)
     return value
-
-
-def _class_name(value: Any) -> str:
-    return type(value).__name__

@@ -8,8 +8,6 @@ import numpy as np
 
 from nnslicer_tf.instrument.graph import Graph
 
-__all__ = ["GradientFunction"]
-
 
 class GradientFunction:
     """Compute d(sum of a target over the batch) / d(values of operations).

@@ -15,15 +15,6 @@ from nnslicer_tf.instrument.layers import layer_steps
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import Operation
 
-__all__ = [
-    "CaptureModel",
-    "Graph",
-    "InstrumentedOperation",
-    "build_graph",
-    "compiled",
-    "in_half_precision",
-]
-
 
 def in_half_precision(layer: keras.layers.Layer) -> bool:
     """Whether a layer computes in bfloat16 or float16; its analysis is in float32 then."""

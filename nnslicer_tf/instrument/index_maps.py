@@ -8,8 +8,6 @@ from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.operations import Operation
 
-__all__ = ["INSERTED", "routing_map"]
-
 keras: Any = LazyModule("keras")
 
 INSERTED = -1

@@ -8,8 +8,6 @@ import keras
 
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, UnsupportedLayerError
 
-__all__ = ["load_model"]
-
 
 def load_model(path: str | os.PathLike) -> keras.Model:
     """Load a Keras model from a .keras or .h5 file, without compiling it.

@@ -19,7 +19,7 @@ from nnslicer_tf.errors import (
     UnsupportedLayerError,
 )
 from nnslicer_tf.instrument._trace import as_functional, trace
-from nnslicer_tf.instrument.data import Samples, check_batch_size
+from nnslicer_tf.instrument.data import DataLike, Samples, check_batch_size
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 from nnslicer_tf.instrument.gradients import GradientFunction
 from nnslicer_tf.instrument.graph import (
@@ -33,8 +33,6 @@ from nnslicer_tf.instrument.operations import Elementwise, Operation, Synapses
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["Activations", "InstrumentedModel"]
 
 _TITLES = ("operation", "kind", "layer", "shape", "synapses")
 _FINAL_ACTIVATIONS = ("softmax", "sigmoid", "log_softmax", "logsoftmax")
@@ -150,7 +148,7 @@ class InstrumentedModel(ShownAsTable):
         return self.graph.operations[name]
 
     def capture(
-        self, x: Any, batch_size: int = 256, of: Iterable[str] | None = None
+        self, x: DataLike, batch_size: int = 256, of: Iterable[str] | None = None
     ) -> Activations:
         """Return the values of operations for all samples of `x`.
 
@@ -168,7 +166,7 @@ class InstrumentedModel(ShownAsTable):
 
     def capture_batches(
         self,
-        data: Any,
+        data: DataLike,
         batch_size: int = 256,
         of: Iterable[str] | None = None,
         progress: bool = False,
@@ -234,19 +232,19 @@ class InstrumentedModel(ShownAsTable):
         """
         return self.graph.run(x, self._names(of))
 
-    def predict(self, x: Any, batch_size: int = 256) -> np.ndarray:
+    def predict(self, x: DataLike, batch_size: int = 256) -> np.ndarray:
         """Return the model's (first) output `(samples, …)` float32."""
         output = self.graph.outputs[0]
         return self.capture(x, batch_size, of=[output])[output]
 
-    def logits(self, x: Any, batch_size: int = 256) -> np.ndarray:
+    def logits(self, x: DataLike, batch_size: int = 256) -> np.ndarray:
         """Return the output before a final softmax or sigmoid, `(samples, …)` float32."""
         name = self.logit_operation
         return self.capture(x, batch_size, of=[name])[name]
 
     def gradients(
         self,
-        x: Any,
+        x: DataLike,
         of: Callable[..., Any] | Sequence[int] | int,
         wrt: Iterable[str] | None = None,
         needs: Iterable[str] | None = None,

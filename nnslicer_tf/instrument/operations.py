@@ -15,17 +15,6 @@ import numpy as np
 from nnslicer_tf._layout import KernelLayout
 from nnslicer_tf._lazy import LazyModule
 
-__all__ = [
-    "KINDS",
-    "Affine",
-    "Elementwise",
-    "KernelLayout",
-    "Operation",
-    "Pooling",
-    "Step",
-    "Synapses",
-]
-
 keras: Any = LazyModule("keras")
 
 KINDS = (

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["adaptive", "pointwise", "sliding", "transposed", "whole"]
-
 _PADDING = -1
 
 

@@ -7,8 +7,6 @@ import numpy as np
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.operations import Operation
 
-__all__ = ["flat", "windows"]
-
 ops: Any = LazyModule("keras.ops")
 
 

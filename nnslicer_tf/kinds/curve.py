@@ -15,8 +15,6 @@ import numpy as np
 
 from nnslicer_tf._kernels import lines as _kernels
 
-__all__ = ["TOLERANCE", "CommonRows", "Curve", "regrouped"]
-
 TOLERANCE = 1e-12
 """Ratios on [0, 1] no further apart than this are one."""
 

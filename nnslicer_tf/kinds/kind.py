@@ -13,21 +13,6 @@ import numpy as np
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.operations import Operation
 
-__all__ = [
-    "Kind",
-    "Layout",
-    "Neurons",
-    "Node",
-    "Rule",
-    "RuleFunction",
-    "Transformer",
-    "for_operation",
-    "kind_of",
-    "register_kind",
-    "register_rule",
-    "register_transformer",
-]
-
 
 class Neurons:
     """The values of an operation's neurons in a batch.

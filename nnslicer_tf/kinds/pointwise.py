@@ -13,8 +13,6 @@ from nnslicer_tf.kinds.curve import TOLERANCE, Curve, regrouped
 from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, for_operation, register_kind
 from nnslicer_tf.kinds.rescale import midpoint, quotient
 
-__all__ = ["RectifyLine", "ScaleLine", "not_piecewise_linear", "one_to_one", "passed_on", "sign"]
-
 keras: Any = LazyModule("keras")
 
 _PROBES = np.linspace(-1.0, 1.0, 7)[1:-1]  # where a function is tried between its knots

@@ -16,8 +16,6 @@ from nnslicer_tf.kinds.pointwise import one_to_one
 from nnslicer_tf.kinds.rescale import largest, midpoint
 from nnslicer_tf.kinds.weighted_sum import flat_sample
 
-__all__ = ["AverageLine", "MaximumLine", "bent_maximum"]
-
 ops: Any = LazyModule("keras.ops")
 
 _GATHERED = 1 << 17  # float64 numbers in a piece of gathered windows: 1 MB

@@ -6,8 +6,6 @@ from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation
 
-__all__ = ["largest", "midpoint", "quotient"]
-
 ops: Any = LazyModule("keras.ops")
 
 # Below this change of an input, the quotient of differences is rounding; the gradient then.

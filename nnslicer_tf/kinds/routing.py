@@ -16,8 +16,6 @@ from nnslicer_tf.kinds.curve import CommonRows, Curve, regrouped
 from nnslicer_tf.kinds.kind import Kind, Layout, Node, register_kind
 from nnslicer_tf.kinds.rescale import midpoint
 
-__all__ = ["RoutingLine"]
-
 ops: Any = LazyModule("keras.ops")
 
 

@@ -20,8 +20,6 @@ from nnslicer_tf.kinds.curve import CommonRows, Curve, regrouped
 from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, register_kind
 from nnslicer_tf.kinds.rescale import midpoint
 
-__all__ = ["WeightedSumLine", "float64", "kernel_gradient", "sample_gradients"]
-
 ops: Any = LazyModule("keras.ops")
 
 _GATHERED = 1 << 17  # float64 numbers in a piece of gathered windows: 1 MB

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["TRAINED", "AttackReport", "Attacker", "simulate_attacks", "steal"]
-
 TRAINED = ("all", "hidden", "known")
 """What attackers may train, see `Attacker`."""
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from numbers import Real
-from typing import Any
 
 import keras
 import numpy as np
@@ -13,8 +12,6 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.pruning import keep_masks
 from nnslicer_tf.pruning.masks import check_masks, kernel_layers
-
-__all__ = ["hide", "select"]
 
 
 def select(scores: Mapping[str, np.ndarray], share: float) -> dict[str, np.ndarray]:
@@ -68,11 +65,10 @@ def hide(
     return copy
 
 
-def _initializer(layer: Any, slot: str | None, seed: int) -> keras.Initializer:
+def _initializer(layer: keras.Layer, slot: str | None, seed: int) -> keras.Initializer:
     """Return a kernel's own initializer with another seed; Glorot's if it draws nothing."""
     name = (slot or "kernel_constraint").replace("constraint", "initializer")
     initializer = getattr(layer, name, None)
-    config = initializer.get_config() if initializer is not None else {}
-    if "seed" not in config:
+    if initializer is None or "seed" not in initializer.get_config():
         return keras.initializers.GlorotUniform(seed)
-    return type(initializer).from_config({**config, "seed": seed})
+    return type(initializer).from_config({**initializer.get_config(), "seed": seed})

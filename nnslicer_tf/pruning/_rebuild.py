@@ -9,8 +9,6 @@ import numpy as np
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument._trace import as_functional
 
-__all__ = ["rebuild"]
-
 
 def rebuild(
     im: InstrumentedModel, values: Mapping[int, np.ndarray], configs: Mapping[int, dict[str, Any]]
@@ -24,7 +22,7 @@ def rebuild(
     """
     pairs: list[tuple[Any, Any]] = []
 
-    def clone(layer: Any) -> Any:
+    def clone(layer: keras.Layer) -> keras.Layer:
         if not isinstance(layer, keras.layers.Layer):  # `x + y` has nothing to copy
             return layer
         config = {**layer.get_config(), **configs.get(id(layer), {})}

@@ -6,7 +6,6 @@ of the values that a `Flatten` makes of a filter's positions.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 import numpy as np
@@ -15,8 +14,6 @@ from nnslicer_tf._layout import DEPTHWISE
 from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 from nnslicer_tf.kinds import kind_of
-
-__all__ = ["ChannelGraph", "Offset", "is_reader", "mixes_channels"]
 
 _MIXING = ("softmax", "log_softmax", "logsoftmax", "glu", "sparsemax", "sparse_plus")
 
@@ -32,8 +29,8 @@ class Offset:
         channels: The channels that are to be zero, bool `(channels,)`.
     """
 
-    layer: Any
-    variable: Any
+    layer: keras.Layer
+    variable: keras.Variable
     slot: str | None
     channels: np.ndarray
 
@@ -163,7 +160,7 @@ def _zero_sums(synapses: Synapses, zero: np.ndarray) -> np.ndarray:
     return ~fed if bias is None else ~fed & (bias == 0)
 
 
-def _shifts(operation: Operation) -> list[tuple[Any, str | None]]:
+def _shifts(operation: Operation) -> list[tuple[keras.Variable, str | None]]:
     """Return the variables of an operation that shift its channels, with their constraints."""
     if operation.kind == "weighted_sum":
         bias = operation.params.bias()
@@ -171,7 +168,7 @@ def _shifts(operation: Operation) -> list[tuple[Any, str | None]]:
     layer = operation.keras_layer
     if not isinstance(layer, keras.layers.BatchNormalization) or not is_last_axis(layer, operation):
         return []
-    shifts: list[tuple[Any, str | None]] = [(layer.moving_mean, None)]
+    shifts: list[tuple[keras.Variable, str | None]] = [(layer.moving_mean, None)]
     return [*shifts, (layer.beta, "beta_constraint")] if layer.center else shifts
 
 

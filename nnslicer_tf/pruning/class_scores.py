@@ -14,8 +14,6 @@ from nnslicer_tf.instrument import InstrumentedModel
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ClassScores", "Scores", "check_classes"]
-
 Scores = dict[str, np.ndarray]
 
 _FORMAT = "nnslicer_tf class scores 1"
@@ -59,7 +57,10 @@ class ClassScores(ShownAsTable, Mapping[int, Scores]):
                     f"{', '.join(map(str, self))}."
                 )
         kernels = self._by_class[wanted[0]]
-        return {name: sum(self._by_class[c][name] for c in wanted) for name in kernels}
+        return {
+            name: sum((self._by_class[c][name] for c in wanted), np.zeros_like(score))
+            for name, score in kernels.items()
+        }
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table: for each class and kernel, how many synapses have a score."""

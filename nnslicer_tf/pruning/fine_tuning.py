@@ -8,8 +8,6 @@ from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import compile_classifier, train_epochs
 from nnslicer_tf.instrument import check_array
 
-__all__ = ["fine_tune"]
-
 
 def fine_tune(
     model: keras.Model,

@@ -11,8 +11,6 @@ from nnslicer_tf._layout import DEPTHWISE
 from nnslicer_tf.instrument import Operation
 from nnslicer_tf.pruning.channels import ChannelGraph, is_last_axis, is_reader, mixes_channels
 
-__all__ = ["ChannelGroups", "channel_groups"]
-
 _SUMS = (
     *(layers.Dense, layers.Conv1D, layers.Conv2D, layers.Conv3D),
     *(layers.DepthwiseConv1D, layers.DepthwiseConv2D),
@@ -114,7 +112,7 @@ def _adapts(operation: Operation, graph: ChannelGraph) -> bool:
         is_grouped = operation.params.axes != DEPTHWISE and operation.params.groups > 1
         return type(layer) in _SUMS and not is_grouped
     if operation.kind == "routing" and not isinstance(layer, _ADAPTING):
-        return keeps_channels(operation, graph) and (
+        return _keeps_channels(operation, graph) and (
             isinstance(layer, layers.Reshape) or operation.shape == operation.input_shapes[0]
         )
     if isinstance(layer, layers.BatchNormalization):
@@ -122,7 +120,7 @@ def _adapts(operation: Operation, graph: ChannelGraph) -> bool:
     return not getattr(layer, "weights", []) or type(layer) in (*_SUMS, layers.PReLU)
 
 
-def keeps_channels(operation: Operation, graph: ChannelGraph) -> bool:
+def _keeps_channels(operation: Operation, graph: ChannelGraph) -> bool:
     """Whether each output channel of a routing operation is made of the same input channel."""
     channels, sources = graph.sources[operation.name]
     return len(operation.inputs) == 1 and np.array_equal(channels, sources)

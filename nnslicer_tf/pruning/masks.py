@@ -20,18 +20,6 @@ from nnslicer_tf.pruning._rebuild import rebuild
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.weight_mask import WeightMask
 
-__all__ = [
-    "SLOTS",
-    "MaskPlan",
-    "apply_masks",
-    "check_masks",
-    "kernel_layers",
-    "masks",
-    "read_mask",
-    "serialized",
-    "without_masks",
-]
-
 _KERNELS = ("kernel_constraint", "depthwise_constraint", "pointwise_constraint")
 SLOTS = (*_KERNELS, "bias_constraint", "beta_constraint")
 
@@ -113,7 +101,7 @@ class MaskPlan:
         configs: dict[int, dict[str, Any]] = {}
         for name, mask in keep.items():
             layer, slot = owners[name]
-            _check_slot(layer, slot, name)
+            slot = _checked_slot(layer, slot, name)
             present = read_mask(layer, slot)
             keep[name] = mask if present is None else mask & present
             configs.setdefault(id(layer), {})[slot] = serialized(keep[name])
@@ -157,16 +145,16 @@ class MaskPlan:
 
     def _affected(self, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the channels that depend on neurons without a synapse alone."""
-        pruned = {}
+        pruned: dict[str, np.ndarray] = {}
         for name, mask in keep.items():
-            dead = ~self.im.kernels[name].from_kernel(mask).any(axis=(0, 1))
+            dead = ~np.any(self.im.kernels[name].from_kernel(mask), axis=(0, 1))
             pruned |= dict.fromkeys(self._operations[name], dead)
         return self._graph.affected(pruned)
 
 
-def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[Any, str | None]]:
+def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[keras.Layer, str | None]]:
     """Return kernel name → its layer, and the name of its constraint in the layer's config."""
-    owners: dict[str, tuple[Any, str | None]] = {}
+    owners: dict[str, tuple[keras.Layer, str | None]] = {}
     for operation in im.operations:
         if operation.kind == "weighted_sum":
             name, layer = operation.params.name, operation.keras_layer
@@ -174,7 +162,7 @@ def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[Any, str | None]]:
     return owners
 
 
-def read_mask(layer: Any, slot: str) -> np.ndarray | None:
+def read_mask(layer: keras.Layer, slot: str) -> np.ndarray | None:
     """Return the mask in a constraint of a layer; None if it is no `WeightMask`."""
     constraint = getattr(layer, slot, None)
     return constraint.mask if isinstance(constraint, WeightMask) else None
@@ -202,7 +190,7 @@ def serialized(mask: np.ndarray) -> dict[str, Any]:
     return keras.constraints.serialize(WeightMask(mask))
 
 
-def _slot(kernel: str, layer: Any) -> str | None:
+def _slot(kernel: str, layer: keras.Layer) -> str | None:
     config = layer.get_config()
     part = kernel.rpartition("/")[2]
     is_separable = part in ("depthwise", "pointwise") and "pointwise_constraint" in config
@@ -211,7 +199,8 @@ def _slot(kernel: str, layer: Any) -> str | None:
     return next(slots, None)
 
 
-def _check_slot(layer: Any, slot: str | None, kernel: str) -> None:
+def _checked_slot(layer: keras.Layer, slot: str | None, kernel: str) -> str:
+    """Return the name of the constraint that a mask becomes."""
     kind = type(layer).__name__
     if slot is None:
         raise UnsupportedLayerError(
@@ -225,3 +214,4 @@ def _check_slot(layer: Any, slot: str | None, kernel: str) -> None:
             f"{type(present).__name__}, which the mask would replace. Leave the kernel out, or "
             f"build the layer without {slot}."
         )
+    return slot

@@ -13,8 +13,6 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, check_array
 from nnslicer_tf.pruning._rebuild import rebuild
 
-__all__ = ["renormalise", "with_batch_statistics"]
-
 
 def renormalise(model: keras.Model, x: np.ndarray) -> keras.Model:
     """Return a copy whose batch normalisations have the statistics of these samples.

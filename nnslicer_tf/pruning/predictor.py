@@ -10,8 +10,6 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning.masks import MaskPlan
 from nnslicer_tf.pruning.normalisation import with_batch_statistics
 
-__all__ = ["MaskedPredictor"]
-
 
 class MaskedPredictor:
     """One copy of a model whose weights are masked in turn.

@@ -11,8 +11,6 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning.masks import MaskPlan
 
-__all__ = ["global_ratios", "keep_masks", "prune"]
-
 Ratio = float | Mapping[str, float]
 
 

@@ -28,18 +28,6 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning.class_scores import ClassScores, Scores, check_classes
 from nnslicer_tf.slicing import Profile, Slicer
 
-__all__ = [
-    "RANKERS",
-    "ChannelRanker",
-    "ClassRanker",
-    "EffectivePathRanker",
-    "NNSlicerRanker",
-    "RandomRanker",
-    "Ranker",
-    "WeightRanker",
-    "scores",
-]
-
 
 class Ranker(ABC):
     """Scores the synapses of a model."""

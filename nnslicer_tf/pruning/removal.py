@@ -29,8 +29,6 @@ from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning.masks import SLOTS, MaskPlan, read_mask, serialized
 
-__all__ = ["compact", "compact_size", "mask_units", "masked_units", "remove_units"]
-
 Cuts = list[tuple[int, np.ndarray]]  # axis, what to keep of it
 
 
@@ -173,7 +171,7 @@ def _cuts(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[int, Cut
     return cuts if bias is None else {**cuts, id(bias): [(-1, outputs)]}
 
 
-def _fits(variable: Any, channels: np.ndarray) -> bool:
+def _fits(variable: keras.Variable, channels: np.ndarray) -> bool:
     return len(variable.shape) > 0 and variable.shape[-1] == len(channels)
 
 

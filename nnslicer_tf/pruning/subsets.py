@@ -8,8 +8,6 @@ import numpy as np
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["draw_subsets", "subset_figures"]
-
 
 def draw_subsets(
     classes: int, size: int, count: int | None = None, rng: int | np.random.Generator = 0

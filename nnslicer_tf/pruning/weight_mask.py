@@ -1,13 +1,11 @@
 """The constraint that keeps pruned weights at zero."""
 
 import base64
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
-
-__all__ = ["WeightMask"]
+from numpy.typing import ArrayLike
 
 
 @keras.saving.register_keras_serializable(package="nnslicer_tf")
@@ -21,7 +19,7 @@ class WeightMask(keras.constraints.Constraint):
         mask: Array of the weights' shape, false (or 0) where weights are pruned.
     """
 
-    def __init__(self, mask: np.ndarray | Sequence[Any]) -> None:
+    def __init__(self, mask: ArrayLike) -> None:
         self.mask = np.array(mask, bool)
         self.mask.setflags(write=False)
 
@@ -32,7 +30,7 @@ class WeightMask(keras.constraints.Constraint):
 
     def get_config(self) -> dict[str, Any]:
         """Return the mask as text that JSON can hold, one bit for each weight."""
-        bits = base64.b64encode(np.packbits(self.mask)).decode()
+        bits = base64.b64encode(np.packbits(self.mask).tobytes()).decode()
         return {"bits": bits, "shape": list(self.mask.shape)}
 
     @classmethod

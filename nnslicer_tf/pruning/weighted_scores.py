@@ -10,8 +10,6 @@ import numpy as np
 
 from nnslicer_tf.instrument import InstrumentedModel
 
-__all__ = ["ties_by_weight", "times_weight"]
-
 # Synapses without any score still differ by weight.
 _FLOOR = 0.05
 

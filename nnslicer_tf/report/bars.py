@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-__all__ = ["plot_bars", "plot_coverage", "plot_kept_synapses"]
-
-
 def plot_bars(
     table: "pd.DataFrame", ax: "Axes | None" = None, spread: "pd.DataFrame | None" = None
 ) -> "Axes":

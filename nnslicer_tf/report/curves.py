@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["SPREADS", "plot_curves", "plot_queries"]
-
 # Name → from the repeats' values at one place to the lower and the upper edge of the band.
 SPREADS: Mapping[str, Callable[[np.ndarray], tuple[float, float]]] = {
     "deviation": lambda v: (v.mean() - v.std(), v.mean() + v.std()),
@@ -82,7 +80,7 @@ def plot_queries(queries: np.ndarray, title: str = "", ax: "Axes | None" = None)
             f"queries must be a vector of positive numbers. Received: {queries!r}"
         )
     ax = new_axes(ax, (4, 2.6))
-    ax.hist(queries, bins=np.geomspace(1, max(queries.max(), 2), 40))
+    ax.hist(queries, bins=np.geomspace(1, max(queries.max(), 2), 40).tolist())
     ax.set(xscale="log", xlabel="queries", ylabel="searches")
     figures = f"mean {queries.mean():.1f}, median {np.median(queries):.0f}"
     ax.set_title(f"{title}\n{figures}" if title else figures, fontsize=9)

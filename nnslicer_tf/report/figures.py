@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["BLUE", "RED", "new_axes", "save_figure", "show_image"]
-
 BLUE, RED = (31, 90, 180), (200, 40, 40)
 """RGB of positive and of negative contributions."""
 

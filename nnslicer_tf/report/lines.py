@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-__all__ = ["plot_line", "plot_regions", "plot_ticks"]
-
-
 def plot_line(
     partition: LineLike,
     outputs: Sequence[int] | None = None,

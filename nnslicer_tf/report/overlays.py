@@ -13,8 +13,6 @@ from nnslicer_tf.report.figures import BLUE, RED, new_axes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["overlay", "plot_over_image"]
-
 
 def overlay(values: np.ndarray) -> np.ndarray:
     """Return a coloured sheet to lay over an image: blue positive, red negative.

@@ -23,8 +23,6 @@ from nnslicer_tf.report.tables import markdown_table
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Block", "Code", "Heading", "Link", "Page", "Picture", "Table", "Text"]
-
 
 class Block(Protocol):
     """A part of a page; write a class with these two methods for a kind of your own."""

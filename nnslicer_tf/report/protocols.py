@@ -5,8 +5,6 @@ from typing import Protocol
 
 import numpy as np
 
-__all__ = ["CoverageLike", "LineLike", "RegionsLike", "SliceLike", "SliceSetLike"]
-
 
 class SliceLike(Protocol):
     """Contributions by name: `nnslicer_tf.Slice`."""

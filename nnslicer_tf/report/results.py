@@ -19,8 +19,6 @@ from nnslicer_tf.errors import CorruptFileError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ResultTable", "read_table"]
-
 _DATE = re.compile(r"\b20\d\d-\d\d-\d\d\b")
 _COMMAND = re.compile(r"`?(python \w+/\w+\.py[^`;\n]*)`?")
 

@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-__all__ = [
-    "difference_picture",
-    "neuron_picture",
-    "plot_neurons",
-    "plot_normal_and_adversarial",
-    "plot_slices",
-    "plot_unrolled",
-    "unrolled_picture",
-]
-
 _WHITE, _BORDER, _GREEN, _ORANGE = (255, 255, 255), (215, 215, 215), (27, 158, 119), (217, 95, 2)
 _LEGEND = "blue: positive contribution, red: negative, white: none"
 

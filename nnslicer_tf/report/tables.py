@@ -16,8 +16,6 @@ from nnslicer_tf._tables import cell_text
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["markdown_table", "provenance", "write_table"]
-
 
 def provenance(**used: object) -> dict[str, object]:
     """Return how a result is made: the command, `used`, machine, versions and date."""

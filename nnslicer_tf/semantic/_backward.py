@@ -20,8 +20,6 @@ from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.kinds.rescale import midpoint
 
-__all__ = ["Backward", "cross_entropy", "gradient_rule", "label_logit", "rescale_rule"]
-
 Rule = Callable[[Operation, list, list, Any], Sequence[Any]]
 
 

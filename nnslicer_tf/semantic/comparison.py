@@ -16,8 +16,6 @@ from nnslicer_tf.errors import InvalidArgumentError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Comparison", "area_under", "common_range", "compare", "paired"]
-
 AccuracyCurve = tuple[np.ndarray, np.ndarray]
 
 

@@ -15,13 +15,14 @@ import numpy as np
 from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.semantic.neurons import NeuronLayer, neuron_layers, output_layer
 from nnslicer_tf.semantic.similarity import landscape, similarity
 
-__all__ = ["layer_similarities", "redundant_layers", "remove_layers"]
 
-
-def layer_similarities(im: InstrumentedModel, x: Any, batch_size: int = 256) -> dict[str, float]:
+def layer_similarities(
+    im: InstrumentedModel, x: DataLike, batch_size: int = 256
+) -> dict[str, float]:
     """Return each layer's similarity with the layer before it (Equation 2).
 
     Args:
@@ -104,7 +105,7 @@ def remove_layers(
     return copy
 
 
-def _again(layer: Any) -> Any:
+def _again(layer: keras.Operation) -> keras.Operation:
     if not isinstance(layer, keras.layers.Layer):  # `x + y` has nothing to copy
         return layer
     return type(layer).from_config(layer.get_config())

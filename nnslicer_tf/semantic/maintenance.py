@@ -15,7 +15,7 @@ the other neurons alone.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Unpack
 
 import keras
 import numpy as np
@@ -24,9 +24,7 @@ from nnslicer_tf._deprecated import renamed_argument
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.semantic.neurons import check_critical, neuron_layers, output_layer
-from nnslicer_tf.semantic.selective_training import train_neurons
-
-__all__ = ["develop", "developed_neurons", "readapt", "readapted_neurons"]
+from nnslicer_tf.semantic.selective_training import TrainingOptions, train_neurons
 
 
 def readapt(
@@ -35,7 +33,7 @@ def readapt(
     x: np.ndarray,
     y: np.ndarray,
     adversarial: np.ndarray,
-    **options: Any,
+    **options: Unpack[TrainingOptions],
 ) -> keras.Model:
     """Return a copy of a classifier whose critical neurons were trained on adversarial samples.
 
@@ -73,7 +71,7 @@ def develop(
     learned: Iterable[int],
     *,
     freeze_outgoing: bool = False,
-    **options: Any,
+    **options: Unpack[TrainingOptions],
 ) -> keras.Model:
     """Return a copy of a classifier that was trained on new classes, critical neurons frozen.
 

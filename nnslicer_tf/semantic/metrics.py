@@ -22,18 +22,19 @@ three for the Taylor metrics, six for DeepLIFT.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nnslicer_tf._checks import check_labels
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument.data import check_array, check_batch_size
+from nnslicer_tf.instrument.data import DataLike, check_array, check_batch_size
 from nnslicer_tf.semantic._backward import (
     Backward,
     cross_entropy,
@@ -42,8 +43,6 @@ from nnslicer_tf.semantic._backward import (
     rescale_rule,
 )
 from nnslicer_tf.semantic.neurons import NeuronLayer, neuron_layers
-
-__all__ = ["METRICS", "Metric", "Moments", "contributions"]
 
 Values = dict[str, np.ndarray]
 
@@ -92,9 +91,9 @@ class Moments:
 
 def contributions(
     im: InstrumentedModel,
-    x: Any,
+    x: DataLike,
     metric: str = "taylor",
-    y: Any = None,
+    y: ArrayLike | None = None,
     *,
     baseline: np.ndarray | None = None,
     batch_size: int = 256,
@@ -126,7 +125,7 @@ def contributions(
     values_of = chosen.prepare(im, layers, reference_sample(im, baseline))
     moments = LayerMoments(layers)
     total = None
-    if is_pairs(x, y):
+    if _is_pairs(x, y):
         pairs = _pairs(x, len(im.input_shape), batch_size)
         batches = (labelled(im, *pair, batch_size) for pair in pairs)
     else:
@@ -168,7 +167,11 @@ def find_metric(name: str) -> Metric:
 
 
 def labelled(
-    im: InstrumentedModel, x: Any, y: Any, batch_size: int, needs_labels: bool = True
+    im: InstrumentedModel,
+    x: DataLike,
+    y: ArrayLike | None,
+    batch_size: int,
+    needs_labels: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return samples float32 and labels int64 as arrays, checked against the model.
 
@@ -177,7 +180,7 @@ def labelled(
         InputShapeError: if the samples have another shape.
     """
     check_batch_size(batch_size)
-    if is_pairs(x, y):
+    if _is_pairs(x, y):
         xs, ys = zip(*_pairs(x, len(im.input_shape), batch_size), strict=True)
         x, y = np.concatenate(xs), np.concatenate(ys)
     x = check_array(x, im.input_shape)
@@ -207,21 +210,27 @@ def reference_sample(im: InstrumentedModel, baseline: np.ndarray | None) -> np.n
     return check_array(np.asarray(baseline)[None], im.input_shape)
 
 
-def is_pairs(x: Any, y: Any) -> bool:
+def _is_pairs(x: DataLike, y: ArrayLike | None) -> TypeGuard[Iterable[ArrayLike]]:
     """Whether `x` is a data set of pairs (x, y) rather than an array."""
     return y is None and not hasattr(x, "shape") and hasattr(x, "__iter__")
 
 
-def _pairs(data: Any, rank: int, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _pairs(
+    data: Iterable[ArrayLike], rank: int, batch_size: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the batches of a data set of batches, or of single samples."""
-    pairs = (tuple(map(np.asarray, pair)) for pair in data if isinstance(pair, (tuple, list)))
-    first = next(pairs, None)
-    if first is None or len(first) != 2:
+    given = (
+        (np.asarray(pair[0]), np.asarray(pair[1]))
+        for pair in data
+        if isinstance(pair, (tuple, list)) and len(pair) == 2
+    )
+    first = next(given, None)
+    if first is None:
         raise InvalidArgumentError(
             "A data set must give pairs (samples, labels). Received none; give arrays x and y, "
             "or a tf.data.Dataset of pairs."
         )
-    pairs = itertools.chain([first], pairs)
+    pairs = itertools.chain([first], given)
     if first[0].ndim != rank:
         yield from pairs
         return

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["CriticalNeurons", "NeuronLayer", "neuron_layers", "output_layer"]
-
 _FORMAT = "nnslicer_tf critical neurons 1"
 
 
@@ -115,8 +113,6 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         if not isinstance(other, CriticalNeurons):
             return NotImplemented
         return list(self) == list(other) and all(np.array_equal(self[k], other[k]) for k in self)
-
-    __hash__ = None
 
     def __or__(self, other: "CriticalNeurons") -> "CriticalNeurons":
         return self._combined(other, np.logical_or)

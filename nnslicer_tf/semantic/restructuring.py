@@ -20,8 +20,6 @@ from nnslicer_tf.pruning.masks import MaskPlan, check_masks
 from nnslicer_tf.pruning.removal import compact, compact_size, masked_units
 from nnslicer_tf.semantic.neurons import check_critical, neuron_layers
 
-__all__ = ["Masker", "restructure"]
-
 
 class Masker:
     """One working copy of a model, which is masked again and again.

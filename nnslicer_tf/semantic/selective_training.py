@@ -11,10 +11,11 @@ frozen neurons would change their values. Parameters that belong to no neuron ar
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import keras
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nnslicer_tf._deprecated import renamed_argument
 from nnslicer_tf._random import as_generator
@@ -22,13 +23,22 @@ from nnslicer_tf._training import compile_classifier, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model
+from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.semantic.metrics import labelled
 from nnslicer_tf.semantic.neurons import NeuronLayer, along, neuron_layers, output_layer
 
-__all__ = ["parameter_share", "selective_optimizer", "train_neurons"]
-
 NeuronMasks = Mapping[str, np.ndarray]
+
+
+class TrainingOptions(TypedDict, total=False):
+    """Further arguments of `train_neurons`."""
+
+    optimizer: keras.optimizers.Optimizer | None
+    epochs: int
+    batch_size: int
+    rng: int | np.random.Generator
+    progress: bool
 
 
 def selective_optimizer(
@@ -48,7 +58,7 @@ def selective_optimizer(
     # Converted here, not in a compiled step, which would write them into its graph.
     free = {key: keras.ops.convert_to_tensor(np.array(mask)) for key, mask in masks.items()}
 
-    class Selective(kind):
+    class Selective(kind):  # type: ignore[valid-type, misc]  # a base found at run time
         def apply(self, grads: list, trainable_variables: list | None = None) -> Any:
             variables = (
                 self._trainable_variables
@@ -69,7 +79,7 @@ def selective_optimizer(
             super().finalize_variable_values(var_list)  # of a moving average of the weights
             _restore(var_list, before)
 
-    def _free(variable: Any) -> Any:
+    def _free(variable: keras.Variable) -> Any:
         mask = free.get(id(variable))
         return keras.ops.zeros(variable.shape, dtype="bool") if mask is None else mask
 
@@ -85,8 +95,8 @@ def selective_optimizer(
 def train_neurons(
     model: keras.Model,
     neurons: NeuronMasks,
-    x: Any,
-    y: Any,
+    x: DataLike,
+    y: ArrayLike,
     *,
     frozen_outgoing: NeuronMasks | None = None,
     optimizer: keras.optimizers.Optimizer | None = None,
@@ -167,7 +177,7 @@ def parameter_masks(
     Raises:
         InvalidArgumentError: if the masks do not fit the model, or nothing is chosen.
     """
-    layers = all_layers(im)
+    layers = _all_layers(im)
     _check_units(neurons, layers)
     masks = {}
     for name, chosen in neurons.items():
@@ -211,7 +221,7 @@ def _unread(
     return unread
 
 
-def all_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
+def _all_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
     """Return the layers with neurons, and the output layer as the last."""
     last = output_layer(im)
     return {**neuron_layers(im), last.name: last}
@@ -226,7 +236,7 @@ class _SteadyNormalization(keras.layers.BatchNormalization):
         return super().call(inputs, training=False, mask=mask)
 
 
-def _steady(layer: Any) -> Any:
+def _steady(layer: keras.Layer) -> keras.Layer:
     if not isinstance(layer, keras.layers.Layer):  # `x + y` has nothing to copy
         return layer
     is_norm = type(layer) is keras.layers.BatchNormalization

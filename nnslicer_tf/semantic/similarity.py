@@ -16,8 +16,6 @@ import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["centre", "landscape", "prefix_similarities", "similarity"]
-
 
 def centre(features: np.ndarray) -> np.ndarray:
     """Return values less their means over samples: their landscape is centred.

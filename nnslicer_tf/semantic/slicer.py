@@ -14,21 +14,31 @@ import copy
 import math
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import TypedDict, Unpack
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nnslicer_tf._magnitude import largest
 from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.semantic.metrics import LayerMoments, find_metric, labelled, reference_sample
 from nnslicer_tf.semantic.neurons import CriticalNeurons, NeuronLayer, neuron_layers
 from nnslicer_tf.semantic.similarity import centre, prefix_similarities
 
-__all__ = ["SemanticSlicer", "category_slice", "global_slice", "semantic_slice"]
-
 _AT_ONCE = 50_000_000  # captured numbers, 200 MB
+
+
+class SlicerOptions(TypedDict, total=False):
+    """Further arguments of `SemanticSlicer`."""
+
+    centred: bool
+    categories: ArrayLike | None
+    baseline: np.ndarray | None
+    batch_size: int
+    progress: bool
 
 
 class SemanticSlicer:
@@ -68,12 +78,12 @@ class SemanticSlicer:
     def __init__(
         self,
         im: InstrumentedModel,
-        x: Any,
-        y: Any = None,
+        x: DataLike,
+        y: ArrayLike | None = None,
         metric: str = "taylor",
         *,
         centred: bool = False,
-        categories: Any = None,
+        categories: ArrayLike | None = None,
         baseline: np.ndarray | None = None,
         batch_size: int = 256,
         progress: bool = False,
@@ -108,7 +118,7 @@ class SemanticSlicer:
         Entry [c, k - 1] compares the k neurons of the highest scores for category c with
         the whole layer, on the samples of c.
         """
-        found = {name: [] for name in self._layers}
+        found: dict[str, list[np.ndarray]] = {name: [] for name in self._layers}
         for row, c in enumerate(track(self.categories, "Similarity", progress=self._progress)):
             samples = self._x[self._y == c]
             for layers in self._groups(len(samples)):
@@ -116,7 +126,7 @@ class SemanticSlicer:
                     samples, self._batch_size, of=[layer.value for layer in layers]
                 )
                 for layer in layers:
-                    order = _descending(self.category_scores[layer.name][row])
+                    order = np.argsort(-self.category_scores[layer.name][row], kind="stable")
                     features = values[layer.value]
                     features = centre(features) if self.centred else features
                     found[layer.name].append(prefix_similarities(features, order))
@@ -169,7 +179,7 @@ class SemanticSlicer:
             InvalidArgumentError: if an argument is out of range.
         """
         by_category = self.by_category(threshold, step)
-        return CriticalNeurons({k: masks.any(axis=0) for k, masks in by_category.items()})
+        return CriticalNeurons({k: np.any(masks, axis=0) for k, masks in by_category.items()})
 
     def by_category(self, threshold: float = 0.95, step: int = 1) -> dict[str, np.ndarray]:
         """Return the semantic slice of every category: layer → bools `(categories, units)`.
@@ -199,7 +209,8 @@ class SemanticSlicer:
 
     def _groups(self, samples: int) -> Iterator[list[NeuronLayer]]:
         """Yield layers whose values are captured together."""
-        group, held = [], 0
+        group: list[NeuronLayer] = []
+        held = 0
         for layer in self._layers.values():
             size = samples * self._im[layer.value].size
             if group and held + size > _AT_ONCE:
@@ -212,12 +223,12 @@ class SemanticSlicer:
 
 def semantic_slice(
     im: InstrumentedModel,
-    x: Any,
-    y: Any = None,
+    x: DataLike,
+    y: ArrayLike | None = None,
     metric: str = "taylor",
     threshold: float = 0.95,
     step: int = 1,
-    **options: Any,
+    **options: Unpack[SlicerOptions],
 ) -> CriticalNeurons:
     """Return the neurons whose semantics represent every layer for every category.
 
@@ -242,11 +253,11 @@ def semantic_slice(
 
 def category_slice(
     im: InstrumentedModel,
-    x: Any,
-    y: Any = None,
+    x: DataLike,
+    y: ArrayLike | None = None,
     metric: str = "taylor",
     share: float = 0.5,
-    **options: Any,
+    **options: Unpack[SlicerOptions],
 ) -> CriticalNeurons:
     """Return the top share of every layer for each category, united (section 3.1).
 
@@ -258,11 +269,11 @@ def category_slice(
 
 def global_slice(
     im: InstrumentedModel,
-    x: Any,
-    y: Any = None,
+    x: DataLike,
+    y: ArrayLike | None = None,
     metric: str = "taylor",
     share: float = 0.5,
-    **options: Any,
+    **options: Unpack[SlicerOptions],
 ) -> CriticalNeurons:
     """Return the top share of every layer by the whole data set (section 3.1).
 
@@ -272,7 +283,7 @@ def global_slice(
     return SemanticSlicer(im, x, y, metric, **options).global_slice(share)
 
 
-def _categories(y: np.ndarray, wanted: Any) -> np.ndarray:
+def _categories(y: np.ndarray, wanted: ArrayLike | None) -> np.ndarray:
     present = np.unique(y)
     if wanted is None:
         return present
@@ -292,11 +303,6 @@ def _check_fraction(value: float, name: str) -> None:
 
 def _count(share: float, scores: np.ndarray) -> int:
     return max(1, math.ceil(round(share * len(scores), 9)))
-
-
-def _descending(scores: np.ndarray) -> np.ndarray:
-    """Return the neurons by descending score, equal ones by their index."""
-    return np.argsort(-scores, kind="stable")
 
 
 def _shortest(similarities: np.ndarray, threshold: float, step: int) -> int:

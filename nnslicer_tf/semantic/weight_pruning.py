@@ -33,16 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = [
-    "COMPRESSORS",
-    "Compression",
-    "compress",
-    "erk",
-    "global_magnitude",
-    "lamp",
-    "uniform_plus",
-]
-
 Kernels = Mapping[str, np.ndarray]
 Masks = dict[str, np.ndarray]
 
@@ -240,7 +230,7 @@ def _erk(scores: Kernels, density: float) -> Masks:
         if not full:
             shares = {name: scale * ratios[name] for name in free}
             return _largest_of_each(scores, shares | fixed)
-        fixed[max(full, key=ratios.get)] = 1.0
+        fixed[max(full, key=ratios.__getitem__)] = 1.0
 
 
 def _rest(scores: Kernels, fixed: Mapping[str, float], density: float) -> float:

@@ -18,8 +18,6 @@ from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import ProfileMismatchError
 from nnslicer_tf.slicing._results import Rows, Totals
 
-__all__ = ["Collector", "RowCollector", "SumCollector", "digest"]
-
 _SUMS = "sums"
 
 

@@ -15,8 +15,6 @@ from nnslicer_tf.kinds import Neurons, Node
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import Contributions, Part, RowLayout, Rows, Totals
 
-__all__ = ["PartsByExclusion", "RowsByExclusion", "SumByExclusion", "walk"]
-
 # Dense contributions of the synapses of the samples that are walked together.
 _ROW_BYTES = 64 << 20
 

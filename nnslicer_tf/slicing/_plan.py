@@ -10,8 +10,6 @@ import numpy as np
 from nnslicer_tf._layout import KernelLayout
 from nnslicer_tf.kinds import Kind, Node
 
-__all__ = ["Plan", "Start"]
-
 
 @dataclass(frozen=True)
 class Start:

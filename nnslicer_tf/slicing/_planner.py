@@ -7,8 +7,6 @@ from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing.criterion import ResolvedCriterion
 from nnslicer_tf.slicing.profile import Profile
 
-__all__ = ["GRANULARITIES", "RECTIFY", "RELATIVE_TO", "check_rules", "plan_walk"]
-
 GRANULARITIES = ("activation", "channel")
 RELATIVE_TO = ("output", "sum")
 RECTIFY = ("sign", "pass")

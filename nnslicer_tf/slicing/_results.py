@@ -9,8 +9,6 @@ import scipy.sparse as sp
 
 from nnslicer_tf._kernels.sums import copy_nonzero
 
-__all__ = ["Contributions", "Part", "Reduction", "RowLayout", "Rows", "Totals"]
-
 
 @dataclass(frozen=True, eq=False)
 class Contributions:

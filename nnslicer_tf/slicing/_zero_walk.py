@@ -25,8 +25,6 @@ from nnslicer_tf.kinds.weighted_sum import kernel_gradient, sample_gradients
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import Contributions, Part, Reduction, RowLayout, Rows, Totals
 
-__all__ = ["PartsAtZero", "RowsAtZero", "SumAtZero", "applies", "counts_are_exact"]
-
 _EXACT = 1 << 24
 
 

@@ -2,18 +2,20 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nnslicer_tf.errors import CriterionError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing._plan import Start
 
-__all__ = ["Criterion", "ResolvedCriterion"]
-
 PREDICTED = "predicted"
 ALL = "all"
+
+Indices: TypeAlias = ArrayLike | Iterable[int]
+Outputs: TypeAlias = Indices | Mapping[str, Indices]
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Criterion:
             slice of the layer conv.
     """
 
-    outputs: Any = PREDICTED
+    outputs: Outputs = PREDICTED
     until: str | None = None
 
     def resolve(self, im: InstrumentedModel, shapes: Mapping[str, tuple]) -> ResolvedCriterion:
@@ -105,7 +107,7 @@ class Criterion:
         return of_layer[0] if of_layer else self._operation(im, self.until)
 
 
-def _indices(name: str, chosen: Any, shapes: Mapping[str, tuple]) -> np.ndarray:
+def _indices(name: str, chosen: Indices, shapes: Mapping[str, tuple]) -> np.ndarray:
     """Return `chosen` as sorted, distinct row-major indices into operation `name`."""
     size = int(np.prod(shapes[name]))
     if isinstance(chosen, str):
@@ -114,14 +116,13 @@ def _indices(name: str, chosen: Any, shapes: Mapping[str, tuple]) -> np.ndarray:
                 f"Neurons of '{name}' are given as indices or 'all'. Received: {chosen!r}"
             )
         return np.arange(size)
-    if isinstance(chosen, Iterable):
-        chosen = list(chosen)
-    indices = np.atleast_1d(np.asarray(chosen))
+    given = list(chosen) if isinstance(chosen, Iterable) else chosen
+    indices = np.atleast_1d(np.asarray(given))
     if indices.size == 0:
         raise CriterionError(f"The criterion names no neuron of '{name}'.")
     if indices.dtype.kind not in "iu" or indices.ndim != 1:
         raise CriterionError(
-            f"Neurons of '{name}' are given as integer indices. Received: {chosen!r}"
+            f"Neurons of '{name}' are given as integer indices. Received: {given!r}"
         )
     if indices.min() < 0 or indices.max() >= size:
         raise CriterionError(

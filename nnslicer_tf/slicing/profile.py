@@ -6,7 +6,7 @@ activations, whatever the size of the data set.
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:  # a saved profile is shown without Keras
     import pandas as pd
 
     from nnslicer_tf.instrument import InstrumentedModel
-
-__all__ = ["Profile"]
+    from nnslicer_tf.instrument.data import DataLike
 
 _FORMAT = "nnslicer_tf profile 1"
 
@@ -40,7 +39,7 @@ class Profile(ShownAsTable):
 
     @classmethod
     def from_data(
-        cls, im: "InstrumentedModel", data: Any, batch_size: int = 256, progress: bool = True
+        cls, im: "InstrumentedModel", data: "DataLike", batch_size: int = 256, progress: bool = True
     ) -> "Profile":
         """Profile a model.
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:  # a saved slice is shown without Keras
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["Slice"]
-
 _FORMAT = "nnslicer_tf slice 1"
 
 

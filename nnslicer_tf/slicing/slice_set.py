@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["SliceSet"]
-
 _FORMAT = "nnslicer_tf slice set 1"
 
 

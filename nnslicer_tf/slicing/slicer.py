@@ -7,7 +7,7 @@ process and two for each worker, whatever the number of samples.
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf.engine import Engine, InProcessEngine, Store, make_engine
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Samples
+from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.kinds import Layout
 from nnslicer_tf.slicing import _zero_walk
 from nnslicer_tf.slicing._checkpoint import Collector, RowCollector, SumCollector, digest
@@ -27,12 +28,10 @@ from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._planner import GRANULARITIES, RECTIFY, RELATIVE_TO, check_rules, plan_walk
 from nnslicer_tf.slicing._results import Part, Reduction, RowLayout
 from nnslicer_tf.slicing._zero_walk import PartsAtZero, RowsAtZero, SumAtZero
-from nnslicer_tf.slicing.criterion import PREDICTED, Criterion
+from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
 from nnslicer_tf.slicing.profile import Profile
 from nnslicer_tf.slicing.slice import Slice
 from nnslicer_tf.slicing.slice_set import SliceSet
-
-__all__ = ["Slicer"]
 
 # Activations of the samples that are captured, and sent to a worker, together.
 _BATCH_BYTES = 96 << 20
@@ -120,7 +119,10 @@ class Slicer:
         return {o.name: layout.shape(o.shape) for o in self.im.operations}
 
     def slice(
-        self, x: Any, outputs: Any = PREDICTED, checkpoint: str | os.PathLike | None = None
+        self,
+        x: DataLike,
+        outputs: Outputs | Criterion = PREDICTED,
+        checkpoint: str | os.PathLike | None = None,
     ) -> Slice:
         """Return the slice for all samples together.
 
@@ -157,8 +159,8 @@ class Slicer:
 
     def slice_each(
         self,
-        x: Any,
-        outputs: Any = PREDICTED,
+        x: DataLike,
+        outputs: Outputs | Criterion = PREDICTED,
         kernels: Iterable[str] | None = None,
         operations: Iterable[str] | None = None,
         folder: str | os.PathLike | None = None,
@@ -200,8 +202,8 @@ class Slicer:
 
     def iterate(
         self,
-        x: Any,
-        outputs: Any = PREDICTED,
+        x: DataLike,
+        outputs: Outputs | Criterion = PREDICTED,
         kernels: Iterable[str] | None = None,
         operations: Iterable[str] = (),
         reduce: Reduction | None = None,
@@ -325,7 +327,7 @@ class Slicer:
         return int(np.clip(_BATCH_BYTES // (4 * values), 1, _LARGEST_BATCH))
 
     def _checkpoint(
-        self, folder: str | os.PathLike | None, plan: Plan, kept: Any, work: _Work
+        self, folder: str | os.PathLike | None, plan: Plan, kept: object, work: _Work
     ) -> Store | None:
         if folder is None:
             return None
@@ -342,7 +344,7 @@ class Slicer:
         }
         return Store(folder, identity, "checkpoint")
 
-    def _info(self, outputs: Any) -> dict[str, Any]:
+    def _info(self, outputs: Outputs | Criterion) -> dict[str, Any]:
         described = outputs.outputs if isinstance(outputs, Criterion) else outputs
         return {
             "theta": self.theta,
@@ -368,7 +370,7 @@ def _check_theta(theta: float) -> None:
         raise InvalidArgumentError(f"theta must be a finite number ≥ 0. Received: {theta!r}")
 
 
-def _chosen(names: Iterable[str] | None, known: dict[str, Any], what: str) -> list[str]:
+def _chosen(names: Iterable[str] | None, known: Mapping[str, object], what: str) -> list[str]:
     """Return the names to keep, in topological order."""
     if names is None:
         return list(known)

@@ -3,8 +3,6 @@
 import keras
 from keras import layers
 
-__all__ = ["alexnet"]
-
 
 def alexnet(input_shape: tuple[int, int, int] = (32, 32, 3), classes: int = 10) -> keras.Model:
     """Build five convolutions and one hidden dense layer of 4,096: 19 M parameters, logits.

@@ -5,8 +5,6 @@ from typing import Any
 
 import keras
 
-__all__ = ["mobilenet_v3_large", "mobilenet_v3_small", "resnet101", "vgg19"]
-
 Shape = tuple[int, int, int]
 
 

@@ -3,8 +3,6 @@
 import keras
 from keras import layers
 
-__all__ = ["digits_cnn"]
-
 
 def digits_cnn(input_shape: tuple[int, int, int] = (8, 8, 1), classes: int = 10) -> keras.Model:
     """Build two 3×3 convolutions (16, 32), a maximum pooling and a dense layer: logits."""

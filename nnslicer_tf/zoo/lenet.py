@@ -8,8 +8,6 @@ parameters; `lenet` has exactly the number of parameters that NNSlicer's paper r
 import keras
 from keras import layers
 
-__all__ = ["lenet", "lenet1", "lenet4", "lenet5"]
-
 Shape = tuple[int, int, int]
 
 

@@ -3,8 +3,6 @@
 import keras
 from keras import layers
 
-__all__ = ["mlp"]
-
 
 def mlp(input_shape: tuple[int, int, int] = (28, 28, 1), classes: int = 10) -> keras.Model:
     """Build two hidden layers of 512 and 256 neurons: logits (NeuSemSlice, section 5.1)."""

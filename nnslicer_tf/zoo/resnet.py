@@ -9,8 +9,6 @@ its shortcut is a 1×1 convolution.
 import keras
 from keras import layers
 
-__all__ = ["plainnet20", "resnet10", "resnet18", "resnet20"]
-
 Shape = tuple[int, int, int]
 
 

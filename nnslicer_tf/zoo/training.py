@@ -23,20 +23,9 @@ from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import CorruptFileError
 from nnslicer_tf.instrument.copies import copy_model
 
-__all__ = [
-    "DEFAULT_RECIPE",
-    "RECIPES",
-    "Recipe",
-    "augment",
-    "in_precision",
-    "learning_rates",
-    "train",
-]
-
-
-OPTIMIZERS = ("adam", "sgd")
-AUGMENTATIONS = ("none", "shift", "flip_crop")
-PRECISIONS = ("float32", "mixed_bfloat16")
+_OPTIMIZERS = ("adam", "sgd")
+_AUGMENTATIONS = ("none", "shift", "flip_crop")
+_PRECISIONS = ("float32", "mixed_bfloat16")
 
 
 @dataclass(frozen=True)
@@ -69,9 +58,9 @@ class Recipe:
     precision: str = "float32"
 
     def __post_init__(self) -> None:
-        check_name("optimizer", self.optimizer, OPTIMIZERS)
-        check_name("augmentation", self.augment, AUGMENTATIONS)
-        check_name("precision", self.precision, PRECISIONS)
+        check_name("optimizer", self.optimizer, _OPTIMIZERS)
+        check_name("augmentation", self.augment, _AUGMENTATIONS)
+        check_name("precision", self.precision, _PRECISIONS)
 
 
 DEFAULT_RECIPE = Recipe("sgd", 0.1, 160, 128, 5e-3, "flip_crop")
@@ -172,7 +161,7 @@ def in_precision(model: keras.Model, precision: str) -> keras.Model:
     Raises:
         InvalidArgumentError: if the precision is another.
     """
-    check_name("precision", precision, PRECISIONS)
+    check_name("precision", precision, _PRECISIONS)
     if precision == "float32":
         return model
     copy = copy_model(model)

@@ -3,8 +3,6 @@
 import keras
 from keras import layers
 
-__all__ = ["vgg16"]
-
 _BLOCKS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 
 

@@ -20,7 +20,6 @@ from nnslicer_tf.deepbase import (
     per_record,
     unlearned,
 )
-from nnslicer_tf.deepbase._extract import Extractor
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteActivationError
 from nnslicer_tf.pruning import remove_units
 
@@ -141,26 +140,25 @@ def test_one_pass_serves_everything(im, digits):
     }
 
 
-def test_memory_does_not_hold_the_data(im, digits, monkeypatch):
-    """No more than one block of behaviours is alive when the next is made."""
+def test_memory_does_not_hold_the_data(im, digits, tmp_path):
+    """No more than two blocks of behaviours are alive when the next is made."""
     import weakref
 
     alive = []
-    run = Extractor._run
 
-    def watched(self, *arguments):
-        assert sum(ref() is not None for ref in alive) <= 2
-        found = run(self, *arguments)
-        alive.extend(weakref.ref(values) for values in found.values())
-        return found
+    class Watched(BehaviourCache):
+        def put(self, key, array):
+            assert sum(ref() is not None for ref in alive) <= 2
+            super().put(key, array)
+            alive.append(weakref.ref(array))
 
-    monkeypatch.setattr(Extractor, "_run", watched)
     inspect(
         im,
         (digits.x[i : i + 50] for i in range(0, 600, 50)),
         {"bright": brightness},
         units="relu1",
         block_size=50,
+        cache=Watched(tmp_path),
         progress=False,
     )
     assert len(alive) == 12

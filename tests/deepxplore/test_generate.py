@@ -13,7 +13,6 @@ from nnslicer_tf.deepxplore import (
     generate,
     retrain,
 )
-from nnslicer_tf.deepxplore.generate import _Ascent
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 from support.known_models import brightness_model, identity_model
 
@@ -98,48 +97,96 @@ def test_the_same_seed_finds_the_same(ims, digits):
     assert not np.array_equal(runs[0].inputs, runs[2].inputs)
 
 
-def test_the_gradient_is_that_of_the_joint_objective(digits):
-    """Against central differences of the objective, computed from captured values."""
-    keras.utils.set_random_seed(0)
-    conv = keras.layers.Conv2D(5, 3, activation="tanh", name="conv")
-    classes = keras.layers.Dense(10, name="logits")
-    im = nns.InstrumentedModel(
-        keras.Sequential([keras.Input((8, 8, 1)), conv, keras.layers.Flatten(), classes])
-    )
-    x, coverage = digits.x[:2], NeuronCoverage(im)
-    ascent = _Ascent(im, coverage, lambda1=2.0, lambda2=0.5)
-    label, turned, neuron = np.array([3, 8]), np.array([True, False]), np.array([3, 12])
+class Recorded(Constraint):
+    """Keeps the gradients of every step."""
 
-    def objective(x):
-        values = im.capture(x, of=coverage.neurons.names)
-        outputs = [coverage.neurons.reduce(v).reshape(len(x), -1) for v in values.values()]
-        outputs = np.concatenate(outputs, axis=1)
-        rows = np.arange(2)
-        return np.where(turned, -2, 1) * values["logits"][rows, label] + (
-            0.5 * outputs[rows, neuron]
+    def __init__(self):
+        self.gradients = []
+
+    def direction(self, gradient, kept, rng):
+        self.gradients.append(gradient)
+        return gradient
+
+
+def first_gradients(ims, seeds, uncovered, **weights):
+    """The joint gradients at the seeds; per model, the neurons that are still uncovered."""
+    coverage = [NeuronCoverage(im) for im in ims]
+    for one, neurons in zip(coverage, uncovered, strict=True):
+        for mask in one.covered.values():
+            mask[...] = True
+        one.covered["conv"][neurons] = False
+    constraint = Recorded()
+    generate(
+        *(ims, seeds, constraint),
+        coverage=coverage,
+        max_iterations=1,
+        step=1e-6,
+        progress=False,
+        **weights,
+    )
+    return constraint.gradients[0]
+
+
+@pytest.fixture
+def alike():
+    """Two networks that agree on every input: the second's logits are larger by half."""
+    keras.utils.set_random_seed(0)
+
+    def network():
+        conv = keras.layers.Conv2D(5, 3, activation="tanh", name="conv")
+        classes = keras.layers.Dense(10, name="logits")
+        return keras.Sequential(
+            [keras.Input((8, 8, 1), name="input"), conv, keras.layers.Flatten(), classes]
         )
 
-    gradient, predictions = ascent(x, label, turned, neuron)
-    np.testing.assert_array_equal(predictions, im.predict(x).argmax(axis=1))
-    for pixel in [(1, 3), (4, 4), (6, 2)]:
-        moved = np.zeros_like(x)
-        moved[:, pixel[0], pixel[1], 0] = 1e-2
-        numeric = (objective(x + moved) - objective(x - moved)) / 2e-2
-        np.testing.assert_allclose(gradient[:, pixel[0], pixel[1], 0], numeric, atol=1e-3)
+    first, second = network(), network()
+    *weights, kernel, bias = first.get_weights()
+    second.set_weights([*weights, 1.5 * kernel, 1.5 * bias])
+    return [nns.InstrumentedModel(model) for model in (first, second)]
 
 
-def test_uncovered_neurons_are_pursued(ims):
-    coverage = NeuronCoverage(ims[0])
-    ascent = _Ascent(ims[0], coverage, 1.0, 0.1)
-    for mask in coverage.covered.values():
-        mask[...] = True
-    left = list(coverage.covered).index("conv2")
-    coverage.covered["conv2"][[4, 7]] = False
-    first = sum(list(coverage.neurons.sizes.values())[:left])
-    drawn = ascent.draw_neurons(6, np.random.default_rng(0))
-    assert set(drawn) == {first + 4, first + 7}
-    coverage.covered["conv2"][...] = True
-    assert len(set(ascent.draw_neurons(50, np.random.default_rng(0)))) == 50
+def test_the_gradient_is_that_of_the_joint_objective(alike, digits):
+    """Against central differences of the objective, computed from captured values."""
+    seeds, rows = digits.x[:8], np.arange(8)
+    label = alike[0].predict(seeds).argmax(axis=1)
+    gradient = first_gradients(alike, seeds, [3, 1], lambda1=2.0, lambda2=0.5)
+
+    def objective(x, turned):
+        values = [im.capture(x) for im in alike]
+        logits = [v["logits"][rows, label] for v in values]
+        neurons = [v["conv"].mean(axis=(1, 2))[:, n] for v, n in zip(values, [3, 1], strict=True)]
+        return logits[1 - turned] - 2 * logits[turned] + 0.5 * (neurons[0] + neurons[1])
+
+    apart = []
+    for turned in (0, 1):
+        numeric = []
+        for pixel in [(1, 3), (4, 4), (6, 2)]:
+            moved = np.zeros_like(seeds)
+            moved[:, pixel[0], pixel[1], 0] = 1e-2
+            change = objective(seeds + moved, turned) - objective(seeds - moved, turned)
+            numeric.append(change / 2e-2 - gradient[:, pixel[0], pixel[1], 0])
+        apart.append(np.abs(numeric).max(axis=0))
+    fits = np.array(apart) < 1e-3
+    assert (fits.sum(axis=0) == 1).all()  # one of the two is turned for each seed
+    assert fits.any(axis=1).all()
+
+
+def test_uncovered_neurons_are_pursued(alike, digits):
+    same = [alike[0], alike[0]]  # with λ1 = 1 their logits cancel, the neurons remain
+    seeds = np.repeat(digits.x[:1], 10, axis=0)
+    neurons = [
+        alike[0].gradients(seeds[:1], lambda v, n=n: keras.ops.mean(v["conv"][..., n], (1, 2)))
+        for n in (1, 3, 4)
+    ]
+    one, three, four = (0.1 * gradient["input"][0] for gradient in neurons)
+    found = first_gradients(same, seeds, [[1, 3], 4], lambda1=1.0, lambda2=0.1)
+    which = [
+        np.abs(found - expected).max(axis=(1, 2, 3)) < 1e-5
+        for expected in (one + four, three + four)
+    ]
+    assert [mask.sum() for mask in which] == [5, 5]
+    covered = first_gradients(same, seeds, [[], 4], lambda1=1.0, lambda2=0.1)
+    assert len(np.unique(covered.round(6), axis=0)) == 10  # all are pursued, different ones
 
 
 def test_pursuing_neurons_covers_more():

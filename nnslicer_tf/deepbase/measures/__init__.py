@@ -56,14 +56,14 @@ def find_measures(measures: str | Measure | Iterable[str | Measure]) -> list[Mea
     Raises:
         InvalidArgumentError: for an unknown name, none at all, or two of one name.
     """
-    if isinstance(measures, (str, Measure)):
-        measures = [measures]
-    found = [MEASURES.get(m, m) if isinstance(m, str) else m for m in measures]
-    for measure in found:
+    found = []
+    for given in [measures] if isinstance(measures, (str, Measure)) else measures:
+        measure = MEASURES.get(given, given) if isinstance(given, str) else given
         if not isinstance(measure, Measure):
             raise InvalidArgumentError(
                 f"A measure is one of {', '.join(MEASURES)}, or a Measure. Received: {measure!r}"
             )
+        found.append(measure)
     names = [measure.name for measure in found]
     if not names or len(set(names)) < len(names):
         raise InvalidArgumentError(f"Measures must have different names. Received: {names}")

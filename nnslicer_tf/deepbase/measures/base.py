@@ -29,8 +29,6 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import stats
 
-__all__ = ["REPLICATES", "AdditiveMeasure", "Block", "Measure", "Scores", "jackknife"]
-
 REPLICATES = 20
 """Number of parts into which the records are divided, to estimate a score's variance."""
 

@@ -6,8 +6,6 @@ import numpy as np
 
 from nnslicer_tf.deepbase.measures.base import AdditiveMeasure, Block
 
-__all__ = ["Correlation"]
-
 Shifts = tuple[np.ndarray, np.ndarray]
 
 

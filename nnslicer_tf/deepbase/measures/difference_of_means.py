@@ -6,8 +6,6 @@ import numpy as np
 
 from nnslicer_tf.deepbase.measures.base import AdditiveMeasure, Block
 
-__all__ = ["DifferenceOfMeans"]
-
 
 class DifferenceOfMeans(AdditiveMeasure):
     """Mean where the hypothesis is 1 minus mean where it is 0, in standard deviations.

@@ -8,8 +8,6 @@ from scipy import linalg
 from nnslicer_tf.deepbase.measures.base import AdditiveMeasure
 from nnslicer_tf.deepbase.measures.correlation import Correlation, Shifts
 
-__all__ = ["LinearProbe"]
-
 _RIDGE = 1e-10  # of the mean variance: for units that are constant or copies of others
 
 

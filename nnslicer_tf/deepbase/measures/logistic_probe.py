@@ -13,8 +13,6 @@ from scipy import optimize, special
 from nnslicer_tf.deepbase.measures.base import REPLICATES, Block, Measure, Scores, jackknife
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["LogisticProbe", "Sample", "fit_logistic"]
-
 _HELD_OUT = 5  # every fifth record is not fitted, but scored
 
 
@@ -128,8 +126,8 @@ def fit_logistic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _count(predicted: np.ndarray, truth: np.ndarray, part: np.ndarray) -> np.ndarray:
     """Return true positives, and false ones of both kinds, `(REPLICATES, 2, hypotheses)`."""
     counts = np.zeros((REPLICATES, 2, truth.shape[1]))
-    np.add.at(counts, (part, 0), predicted & truth)
-    np.add.at(counts, (part, 1), predicted != truth)
+    np.add.at(counts[:, 0], part, predicted & truth)
+    np.add.at(counts[:, 1], part, predicted != truth)
     return counts
 
 

@@ -8,8 +8,6 @@ import numpy as np
 from nnslicer_tf.deepbase.measures.base import AdditiveMeasure, Block
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["MutualInformation", "bin_edges", "bin_numbers"]
-
 _ROWS = 4096  # that are counted in one product
 
 Edges = tuple[np.ndarray, np.ndarray]

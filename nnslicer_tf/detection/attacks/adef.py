@@ -17,8 +17,6 @@ from scipy.ndimage import gaussian_filter
 from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["ADefAttack"]
-
 
 class ADefAttack(ArrayAttack):
     """ADef.

@@ -11,8 +11,6 @@ from foolbox.models import Model
 
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["ArrayAttack", "Query"]
-
 _BATCH = 512
 
 

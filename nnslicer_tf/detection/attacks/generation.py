@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nnslicer_tf._checks import check_logits
 from nnslicer_tf._progress import track
@@ -29,8 +30,6 @@ from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["AdversarialExamples", "generate"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -122,7 +121,7 @@ def generate(
     return AdversarialExamples(spec, attacked, success, predicted)
 
 
-def _checked(model: keras.Model, x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+def _checked(model: keras.Model, x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     if keras.backend.backend() != "tensorflow":
         raise InvalidArgumentError(
             f"Attacks need Keras on TensorFlow; it runs on {keras.backend.backend()}. Set "

@@ -15,8 +15,6 @@ from foolbox.distances import l0
 from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["JSMAAttack", "best_pairs"]
-
 _CANDIDATES = 32  # by each of three orders
 
 

@@ -18,8 +18,6 @@ from nnslicer_tf._random import as_generator
 from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["LocalSearchAttack"]
-
 
 class LocalSearchAttack(ArrayAttack):
     """LocSearchAdv, with the paper's names in brackets.

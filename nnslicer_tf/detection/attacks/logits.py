@@ -4,8 +4,6 @@ import keras
 
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["logits_model"]
-
 
 def logits_model(model: keras.Model) -> keras.Model:
     """Return `model` with its final softmax removed; `model` itself if it has none.

@@ -13,8 +13,6 @@ from nnslicer_tf._random import as_generator
 from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["SinglePixelAttack"]
-
 
 class SinglePixelAttack(ArrayAttack):
     """Try pixels in random order until one changes the prediction.

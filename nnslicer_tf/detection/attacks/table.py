@@ -13,8 +13,6 @@ from nnslicer_tf._names import check_name
 if TYPE_CHECKING:
     import foolbox
 
-__all__ = ["ATTACKS", "MNIST_ATTACKS", "AttackSpec", "find_attack"]
-
 
 @dataclass(frozen=True)
 class AttackSpec:
@@ -187,7 +185,7 @@ _MNIST_CHANGES: dict[str, dict[str, Any]] = {
     "RPGD_2": {"epsilon": 0.1},
     "RPGD_4": {"epsilon": 0.2},
     "RPGD_8": {"epsilon": 0.3},
-    "CWL2": {"parameters": ATTACKS["CWL2"].parameters | {"stepsize": 0.05, "initial_const": 1.0}},
+    "CWL2": {"parameters": {**ATTACKS["CWL2"].parameters, "stepsize": 0.05, "initial_const": 1.0}},
 }
 
 MNIST_ATTACKS: dict[str, AttackSpec] = {

@@ -11,8 +11,6 @@ from nnslicer_tf.experiments.deepbase.settings import ExplorationSettings
 from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable
 from nnslicer_tf.instrument import InstrumentedModel
 
-__all__ = ["HYPOTHESES", "explore"]
-
 
 def explore(s: ExplorationSettings) -> ExperimentResult:
     """Start DeepXplore from the images on which a hypothesis that no unit follows is strong."""

@@ -7,8 +7,6 @@ from typer import Option
 
 from nnslicer_tf.experiments.settings import Settings
 
-__all__ = ["ExplorationSettings", "PruningSettings", "UnitSettings"]
-
 Records = Annotated[int, Option(help="Training images.", min=100)]
 Seed = Annotated[int, Option(help="Random seed.", min=0)]
 

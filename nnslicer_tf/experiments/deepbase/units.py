@@ -1,5 +1,7 @@
 """Channels of a CIFAR-10 network: what they follow, and removal of those that follow no target."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pandas as pd
@@ -11,13 +13,11 @@ from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, E
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning import remove_units
 
-__all__ = ["prune", "units"]
-
 CLASSES = (
     *("airplane", "automobile", "bird", "cat", "deer"),
     *("dog", "frog", "horse", "ship", "truck"),
 )
-TARGETS = ("cat", "dog", "horse")
+_TARGETS = ("cat", "dog", "horse")
 
 _HUES = {"red": 0, "yellow": 60, "green": 120, "cyan": 180, "blue": 240, "magenta": 300}
 
@@ -31,10 +31,10 @@ def units(s: UnitSettings) -> ExperimentResult:
         **{f"edge {angle}°": deepbase.edge_direction(angle) for angle in (0, 45, 90, 135)},
     }
     im = InstrumentedModel(zoo.load("resnet10", "cifar10"))
-    options = {"error": s.error, "block_size": 64}
-    spread = deepbase.inspect(im, data.x, hypotheses, units="st*_relu", **options)
+    inspect = partial(deepbase.inspect, im, data.x, error=s.error, block_size=64)
+    spread = inspect(hypotheses, units="st*_relu")
     classes = deepbase.classes(data.y, CLASSES)
-    whole = deepbase.inspect(im, data.x, classes, units=["st*_relu", "average"], **options)
+    whole = inspect(classes, units=["st*_relu", "average"])
     frame = pd.concat([spread, whole], ignore_index=True)
     head = {
         "network": "resnet10 of the zoo, channels after each ReLU",
@@ -52,7 +52,7 @@ def units(s: UnitSettings) -> ExperimentResult:
 def prune(s: PruningSettings) -> ExperimentResult:
     """Remove channels without affinity to three classes; tell these three apart."""
     data, test = datasets.load("cifar10", f"train[:{s.records}]"), datasets.load("cifar10", "test")
-    labels = [CLASSES.index(name) for name in TARGETS]
+    labels = [CLASSES.index(name) for name in _TARGETS]
     kept = np.isin(test.y, labels)
     x, y = test.x[kept], np.searchsorted(labels, test.y[kept])
     im = InstrumentedModel(zoo.load("resnet10", "cifar10"))
@@ -60,7 +60,7 @@ def prune(s: PruningSettings) -> ExperimentResult:
     rng = np.random.default_rng(s.seed)
     rows = [{"at least": 0.0, "removed": "none", **_three_way(im.model, x, y, labels)}]
     for at_least in s.least:
-        masks = deepbase.keep_masks(frame, im, TARGETS, at_least)
+        masks = deepbase.keep_masks(frame, im, _TARGETS, at_least)
         choices = {
             "without affinity": masks,
             "drawn by chance": {name: rng.permutation(mask) for name, mask in masks.items()},
@@ -74,7 +74,7 @@ def prune(s: PruningSettings) -> ExperimentResult:
     columns = ["at least", "removed", "channels removed", "parameters", "accuracy"]
     head = {
         "network": f"resnet10 of the zoo, {sum(m.size for m in masks.values())} inner channels",
-        "affinity": f"|correlation| with one of {', '.join(TARGETS)}, on {len(data)} images",
+        "affinity": f"|correlation| with one of {', '.join(_TARGETS)}, on {len(data)} images",
         "accuracy": f"among these three, on {len(x)} test images; nothing is trained afterwards",
         "seed": s.seed,
     }
@@ -92,7 +92,7 @@ def _three_way(
 
 def _reversed(frame: pd.DataFrame, masks: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return masks that remove as many channels, those of most affinity."""
-    rows = frame[frame["hypothesis"].isin(TARGETS)]
+    rows = frame[frame["hypothesis"].isin(_TARGETS)]
     found = {}
     for name, mask in masks.items():
         largest = rows[rows["group"] == name]["score"].abs().fillna(0)

@@ -22,8 +22,6 @@ from nnslicer_tf.experiments.deepxplore.settings import DifferenceSettings
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from nnslicer_tf.instrument import InstrumentedModel
 
-__all__ = ["SEARCHES", "explore"]
-
 SEARCHES = {
     "light": ("light", 0.1, 0.25),
     "occlusion": ("occlusion", 0.1, 0.25),

@@ -8,8 +8,6 @@ from typer import Option
 
 from nnslicer_tf.experiments.settings import Settings
 
-__all__ = ["DifferenceSettings"]
-
 
 @dataclass(frozen=True)
 class DifferenceSettings(Settings):

@@ -5,7 +5,7 @@ follow change Algorithm 1 in one thing each, `as programmed` in all that the aut
 program does otherwise (see `AnyChangeFitness`, `RankOnly`, `PROGRAM_OPERATORS`).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -18,16 +18,7 @@ from nnslicer_tf.dflare.selection import RankOnly, Uniform
 from nnslicer_tf.experiments.dflare.pairs import NamedPair
 from nnslicer_tf.experiments.result import paper_frame
 
-__all__ = [
-    "METHODS",
-    "Method",
-    "figures",
-    "means_beside_the_paper",
-    "paper_figures",
-    "paper_repair",
-]
-
-PAPER = {"patience": None, "bisections": 0}
+_PAPER = DFlare(patience=None, bisections=0)
 
 
 @dataclass(frozen=True)
@@ -47,16 +38,17 @@ class Method:
 
 METHODS: dict[str, Method] = {
     "DFlare": Method(DFlare()),
-    "Algorithm 1": Method(DFlare(**PAPER)),
-    "DFlare_D": Method(DFlare(DistanceFitness(), **PAPER)),
-    "DFlare_R": Method(DFlare(selection=Uniform(), **PAPER)),
+    "Algorithm 1": Method(_PAPER),
+    "DFlare_D": Method(replace(_PAPER, fitness=DistanceFitness())),
+    "DFlare_R": Method(replace(_PAPER, selection=Uniform())),
     "with patience": Method(DFlare(bisections=0)),
     "with bisection": Method(DFlare(patience=None)),
-    "accepts any change": Method(DFlare(AnyChangeFitness(), **PAPER)),
-    "ignores the last operator": Method(DFlare(selection=RankOnly(), **PAPER)),
-    "noise wraps around": Method(DFlare(**PAPER), ImageDomain(PROGRAM_OPERATORS)),
+    "accepts any change": Method(replace(_PAPER, fitness=AnyChangeFitness())),
+    "ignores the last operator": Method(replace(_PAPER, selection=RankOnly())),
+    "noise wraps around": Method(_PAPER, ImageDomain(PROGRAM_OPERATORS)),
     "as programmed": Method(
-        DFlare(AnyChangeFitness(), RankOnly(), **PAPER), ImageDomain(PROGRAM_OPERATORS)
+        replace(_PAPER, fitness=AnyChangeFitness(), selection=RankOnly()),
+        ImageDomain(PROGRAM_OPERATORS),
     ),
     "DiffChaser": Method(DiffChaser(), together=4),
 }
@@ -74,7 +66,7 @@ LIKE = {
 }
 """Pairs of ours of a kind that the paper has too, with other weights."""
 
-COLUMNS = {
+_COLUMNS = {
     "DFlare": ("table4_search", "dflare"),
     "Algorithm 1": ("table4_search", "dflare"),
     "as programmed": ("table4_search", "dflare"),
@@ -124,9 +116,9 @@ def paper_figures(pair: str, method: str) -> dict[str, object]:
     `program_mean_queries`, `program_median_queries`.
     """
     names = SAME_AS.get(pair) or LIKE.get(pair)
-    if names is None or method not in COLUMNS:
+    if names is None or method not in _COLUMNS:
         return {}
-    table, prefix = COLUMNS[method]
+    table, prefix = _COLUMNS[method]
     row = _row(table, names)
     if row is None:
         return {}
@@ -145,9 +137,9 @@ def paper_figures(pair: str, method: str) -> dict[str, object]:
 def paper_repair(pair: str) -> dict[str, object]:
     """Return Table 7's ratios for a pair, or nothing."""
     names = SAME_AS.get(pair) or LIKE.get(pair)
-    if names is None:
+    row = None if names is None else _row("table7_repair", names)
+    if row is None:
         return {}
-    row = _row("table7_repair", names)
     kinds = ("repair", "inducing", "improvement")
     return {f"paper_{kind}_ratio": row[f"{kind}_count"] / 100 for kind in kinds}
 

@@ -24,14 +24,12 @@ from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 from nnslicer_tf.errors import InvalidArgumentError
 
-__all__ = ["NamedPair", "load_pair", "pair_names", "seed_images", "uint8_images"]
-
 PUBLISHED = {
     "lenet1": ("lenet1.h5", "lenet1-quan.lite", "mnist", "unit"),
     "resnet20": ("resnet.h5", "resnet-quan.lite", "cifar10", "standard"),
 }
 
-STUDENTS = {"lenet5": "lenet1", "lenet": "lenet1", "digits_cnn": "mlp"}
+_STUDENTS = {"lenet5": "lenet1", "lenet": "lenet1", "digits_cnn": "mlp"}
 """Which smaller network learns from which, in knowledge distillation."""
 
 
@@ -56,7 +54,7 @@ class NamedPair:
 
 def pair_names() -> tuple[str, ...]:
     """Return the names that `load_pair` knows; other zoo models with weights work too."""
-    made = [f"{model}-{kind}" for model in STUDENTS for kind in COMPRESSORS]
+    made = [f"{model}-{kind}" for model in _STUDENTS for kind in COMPRESSORS]
     return (*PUBLISHED, *made)
 
 
@@ -153,11 +151,11 @@ def _integer(model: str, original: keras.Model, dataset: str) -> bytes:
 
 
 def _distilled(model: str, original: keras.Model, dataset: str) -> keras.Model:
-    if model not in STUDENTS:
-        raise InvalidArgumentError(f"There is no student for '{model}', only for {set(STUDENTS)}.")
+    if model not in _STUDENTS:
+        raise InvalidArgumentError(f"There is no student for '{model}', only for {set(_STUDENTS)}.")
     data = datasets.load(dataset, "train")
     keras.utils.set_random_seed(0)
-    student = compressors.with_softmax(zoo.build(STUDENTS[model], data.x.shape[1:], data.classes))
+    student = compressors.with_softmax(zoo.build(_STUDENTS[model], data.x.shape[1:], data.classes))
     return compressors.distill(original, student, data.x, epochs=5, progress=False)
 
 

@@ -22,15 +22,16 @@ from nnslicer_tf.experiments.dflare.sweep import Sweep
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, paper_frame
 from nnslicer_tf.report import plot_queries
 
-__all__ = ["ablation", "dissemination", "repair", "search"]
-
 _COLUMNS = 3
 
 
 def search(s: SearchSettings) -> ExperimentResult:
     """Search with DFlare and, from fewer seeds, DiffChaser (Table 4, Figure 4)."""
     sweep, rows, queries = Sweep(s), [], {}
-    runs = [("DFlare", None, None), ("Algorithm 1", None, None)]
+    runs: list[tuple[str, int | None, int | None]] = [
+        ("DFlare", None, None),
+        ("Algorithm 1", None, None),
+    ]
     if s.diffchaser_seeds:
         runs.append(("DiffChaser", s.diffchaser_seeds, 1))
     for pair in s.pairs or PUBLISHED:

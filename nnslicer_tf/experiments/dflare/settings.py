@@ -8,14 +8,6 @@ from typer import Argument, Option
 
 from nnslicer_tf.experiments.settings import Settings
 
-__all__ = [
-    "AblationSettings",
-    "DisseminationSettings",
-    "PairSettings",
-    "SearchSettings",
-    "SweepSettings",
-]
-
 
 @dataclass(frozen=True)
 class SweepSettings(Settings):

@@ -13,8 +13,6 @@ from nnslicer_tf.experiments.dflare.pairs import NamedPair, load_pair, seed_imag
 from nnslicer_tf.experiments.dflare.settings import SweepSettings
 from nnslicer_tf.experiments.result import ExperimentTable, versions
 
-__all__ = ["Sweep"]
-
 
 class Sweep:
     """Searches of pairs.

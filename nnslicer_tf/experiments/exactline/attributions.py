@@ -19,8 +19,6 @@ from nnslicer_tf.experiments.result import (
 )
 from nnslicer_tf.instrument import InstrumentedModel
 
-__all__ = ["attributions"]
-
 
 def attributions(s: AttributionSettings) -> ExperimentResult:
     """Compare exact integrated gradients with sums of samples (tables 1 and 2)."""
@@ -50,11 +48,11 @@ def attributions(s: AttributionSettings) -> ExperimentResult:
 def _row(path: PathGradients, most: int) -> dict[str, object]:
     exact = path.exact()
     outputs = path.partition.outputs[[0, -1], path.target]
-    row = {"exact": len(path.partition)}
+    row: dict[str, object] = {"exact": len(path.partition)}
     row["completeness_error"] = abs(exact.sum() - (outputs[1] - outputs[0]))
-    row["m_tilde"] = path.samples_for_completeness(most=most)
-    if row["m_tilde"] is not None:
-        row["error_at_m_tilde"] = relative_error(path.approximate(row["m_tilde"]), exact)
+    row["m_tilde"] = samples = path.samples_for_completeness(most=most)
+    if samples is not None:
+        row["error_at_m_tilde"] = relative_error(path.approximate(samples), exact)
     return row | {rule: path.samples_within(rule, most=most) for rule in RULES}
 
 

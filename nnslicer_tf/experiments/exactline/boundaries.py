@@ -17,8 +17,6 @@ from nnslicer_tf.experiments.exactline.settings import AcasSettings
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from nnslicer_tf.instrument import InstrumentedModel
 
-__all__ = ["boundaries"]
-
 _COLOURS = ("#d9d9d9", "#9ecae1", "#fdbe85", "#08519c", "#d94701")
 """One a class; those of ACAS Xu: clear, weak left, weak right, strong left, strong right."""
 
@@ -143,15 +141,16 @@ def _plot_regions(
     colours = [_COLOURS[label] for label in regions.labels]
     axes.add_collection(LineCollection(curves, colors=colours, linewidths=width, capstyle="butt"))
     if ticks:
-        axes.scatter(*_polar(partition.points).T, s=0.6, color="black", zorder=3)
+        x, y = _polar(partition.points).T
+        axes.scatter(x, y, s=0.6, color="black", zorder=3)
     axes.autoscale_view()
     axes.set_aspect("equal")
 
 
 def _plot_samples(axes: Axes, points: np.ndarray, labels: np.ndarray, size: float = 14.0) -> None:
     """Draw sampled points `(n, …)` in the polar plane, coloured by class."""
-    places = _polar(points)
-    axes.scatter(*places.T, c=[_COLOURS[label] for label in labels], s=size, linewidths=0)
+    x, y = _polar(points).T
+    axes.scatter(x, y, c=[_COLOURS[label] for label in labels], s=size, linewidths=0)
     axes.set_aspect("equal")
 
 

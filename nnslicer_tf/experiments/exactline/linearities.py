@@ -18,8 +18,6 @@ from nnslicer_tf.experiments.result import (
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import plot_ticks
 
-__all__ = ["linearities"]
-
 Networks = dict[tuple[str, str], InstrumentedModel]
 
 
@@ -118,4 +116,4 @@ def _plot_ticks(networks: Networks, seed: int) -> Figure:
         }
         for direction, end in ends.items():
             lines[f"{dataset} {method}, {direction}"] = walker.line(data.x[0], end)
-    return plot_ticks(lines).figure
+    return plot_ticks(lines).figure  # type: ignore[return-value]  # of new axes: no SubFigure

@@ -14,8 +14,6 @@ from nnslicer_tf.experiments.exactline.settings import TrainingSettings
 from nnslicer_tf.experiments.result import ExperimentResult
 from nnslicer_tf.report import provenance
 
-__all__ = ["EPSILON", "convsmall_networks", "relu_networks", "train"]
-
 EPSILON = {"mnist": 0.1, "cifar10": 2 / 255}
 """Data set → the largest change of a pixel by an attack."""
 

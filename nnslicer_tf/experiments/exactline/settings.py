@@ -9,8 +9,6 @@ from typer import Argument, Option
 from nnslicer_tf._files import data_folder
 from nnslicer_tf.experiments.settings import Settings
 
-__all__ = ["AcasSettings", "AttributionSettings", "LinearitySettings", "TrainingSettings"]
-
 
 @dataclass(frozen=True)
 class _LineSettings(Settings):

@@ -28,8 +28,6 @@ from nnslicer_tf.semantic import CriticalNeurons, Masker, neuron_layers, output_
 from nnslicer_tf.semantic import develop as learn_task
 from nnslicer_tf.zoo import accuracy
 
-__all__ = ["develop", "develop_rows"]
-
 Tasks = Sequence[tuple[int, ...]]
 
 _REDUNDANT = 0.95  # above which DeepArc trains a layer on the new task
@@ -113,7 +111,7 @@ def develop_rows(
             layers = redundant(base, _REDUNDANT)
             if not layers:
                 continue
-            critical = _all_but(trial.model, layers)
+            critical: CriticalNeurons | None = _all_but(trial.model, layers)
         else:
             critical = slices.get(method.way)
         learner = _Learner(trial, tasks, metric, method, epochs)
@@ -131,13 +129,12 @@ class _Learner:
 
     def learn(self, critical: CriticalNeurons | None) -> dict[str, float]:
         """Learn the later tasks, and return the accuracies."""
-        current, frozen, heads = self._trial.model, critical, []
+        current = self._trial.model
+        heads = [critical] if critical is not None and self._method.way in WAYS else []
         for number in range(1, len(self._tasks)):
-            if self._method.way in WAYS:
-                heads.append(frozen)
-            current = self._learn_task(current, frozen, number)
-            if self._method.way in WAYS and number < len(self._tasks) - 1:
-                frozen = frozen | self._slice_of(current, number, critical)
+            current = self._learn_task(current, heads[-1] if heads else critical, number)
+            if heads and number < len(self._tasks) - 1:
+                heads.append(heads[-1] | self._slice_of(current, number, heads[0]))
         return _accuracies(self._trial.test, current, self._tasks, heads)
 
     def _learn_task(
@@ -145,14 +142,25 @@ class _Learner:
     ) -> keras.Model:
         learned = [c for task in self._tasks[:number] for c in task]
         data = self._samples(number, learned)
-        options = {"epochs": self._epochs, "batch_size": 128, "rng": self._trial.seed}
+        epochs, seed = self._epochs, self._trial.seed
         if frozen is None:
             im = InstrumentedModel(model)
             layers = (*neuron_layers(im).values(), output_layer(im))
             whole = {layer.name: np.ones(layer.units, bool) for layer in layers}
-            return train_neurons(model, whole, data.x, data.y, **options)
-        options["freeze_outgoing"] = self._method.sealed
-        return learn_task(model, frozen, data.x, data.y, learned, **options)
+            return train_neurons(
+                model, whole, data.x, data.y, epochs=epochs, batch_size=128, rng=seed
+            )
+        return learn_task(
+            model,
+            frozen,
+            data.x,
+            data.y,
+            learned,
+            freeze_outgoing=self._method.sealed,
+            epochs=epochs,
+            batch_size=128,
+            rng=seed,
+        )
 
     def _samples(self, number: int, learned: Sequence[int]) -> Dataset:
         """Return a task's samples and a share of those learned before."""

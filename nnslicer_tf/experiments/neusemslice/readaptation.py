@@ -22,8 +22,9 @@ from nnslicer_tf.semantic import (
 )
 from nnslicer_tf.zoo import accuracy
 
-__all__ = ["attacks", "readapt", "readapt_rows"]
-
+# Held-out accuracy that slices alone may lose; the paper's lose about so much for this share
+# of trained parameters.
+_LOSS = 0.04
 _REDUNDANT = 0.95  # above which DeepArc leaves a layer as it is
 
 
@@ -66,7 +67,6 @@ def readapt_rows(
     trial: Trial,
     metric: str,
     epsilon: float,
-    loss: float = 0.04,
     epochs: int = 10,
     attacked: int = 1_000,
     methods: Sequence[str] | None = None,
@@ -79,8 +79,6 @@ def readapt_rows(
         trial: The model and its data.
         metric: A name of `METRICS`.
         epsilon: The attacks' bound in the maximum norm, of values in [0, 1].
-        loss: Held-out accuracy that the slices alone may lose (the paper's lose about so
-            much for this share of trained parameters).
         epochs: Passes over the samples, the same for all methods.
         attacked: How many samples to attack each time, at most half of the held-out ones.
         methods: Names of the rows; all by default.
@@ -93,7 +91,7 @@ def readapt_rows(
     count = min(attacked, len(trial.held_out) // 2)
     x, y = trial.held_out.x[:count], trial.held_out.y[:count]
     again_x, again_y = trial.held_out.x[count : 2 * count], trial.held_out.y[count : 2 * count]
-    trained_neurons = _trained_neurons(trial, metric, loss)
+    trained_neurons = _trained_neurons(trial, metric)
     for attack in attacks(epsilon):
         adversarial = _attacked(trial.model, attack, x, y, trial.seed)
         both, labels = np.concatenate([x, adversarial]), np.concatenate([y, y])
@@ -116,7 +114,7 @@ def readapt_rows(
             }
 
 
-def _trained_neurons(trial: Trial, metric: str, loss: float) -> dict[str, dict[str, np.ndarray]]:
+def _trained_neurons(trial: Trial, metric: str) -> dict[str, dict[str, np.ndarray]]:
     """Return the neurons that each method trains."""
     im = InstrumentedModel(trial.model)
     layers = (*neuron_layers(im).values(), output_layer(im))
@@ -126,7 +124,7 @@ def _trained_neurons(trial: Trial, metric: str, loss: float) -> dict[str, dict[s
         "Fully Training": whole,
         "DeepArc": {name: mask for name, mask in whole.items() if name not in unneeded},
     }
-    for way, critical in slices_of_one_size(trial, metric, loss).items():
+    for way, critical in slices_of_one_size(trial, metric, _LOSS).items():
         methods[way] = readapted_neurons(trial.model, critical)
     for way in OURS:
         methods[f"{way}+DeepArc"] = {

@@ -13,8 +13,6 @@ from nnslicer_tf.semantic import compress
 from nnslicer_tf.semantic import restructure as remove_neurons
 from nnslicer_tf.zoo import accuracy
 
-__all__ = ["restructure", "restructure_rows"]
-
 _NAMES = {"lamp": "LAMP", "global": "Glob", "uniform_plus": "Unif", "erk": "ERK"}
 
 

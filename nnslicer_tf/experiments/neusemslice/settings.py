@@ -8,8 +8,6 @@ from typer import Argument, Option
 
 from nnslicer_tf.experiments.settings import Settings
 
-__all__ = ["OURS", "PAPER_SETTINGS", "SETTINGS", "WAYS", "MaintenanceSettings"]
-
 WAYS = ("Global", "Category-wise", "NeuSemSlice", "NeuSemSlice, centred")
 
 OURS = WAYS[2:]

@@ -19,8 +19,6 @@ from nnslicer_tf.semantic import (
 )
 from nnslicer_tf.zoo import accuracy
 
-__all__ = ["SlicedModel", "redundant", "slices_of_one_size"]
-
 
 class SlicedModel:
     """A model with all ways to slice it.

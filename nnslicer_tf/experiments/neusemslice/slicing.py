@@ -15,14 +15,14 @@ from nnslicer_tf.experiments.samples import first, of_classes
 from nnslicer_tf.semantic import remove_layers
 from nnslicer_tf.zoo import accuracy
 
-__all__ = ["curve_rows", "deeparc_row", "masked_range_rows", "plot_curves", "slicing"]
+_REDUNDANT = 0.99  # the similarity above which DeepArc removes a layer
 
 
 def slicing(s: MaintenanceSettings) -> ExperimentResult:
     """Measure accuracy over compression rate of every way to slice, and what masking costs."""
     repeats = Repeats(s)
     curves = [repeats.rows("deeparc", lambda seed: [deeparc_row(repeats.trial(seed))])]
-    masks = []
+    masks: list[pd.DataFrame] = []
     for metric in s.metrics.split(","):
         for parts, what, rows in (
             (curves, "slicing", curve_rows),
@@ -65,14 +65,14 @@ def curve_rows(trial: Trial, metric: str) -> Iterator[dict]:
             }
 
 
-def deeparc_row(trial: Trial, threshold: float = 0.99) -> dict:
+def deeparc_row(trial: Trial) -> dict:
     """Return what removing redundant layers comes to (the star of figure 5)."""
-    layers = redundant(trial, threshold)
+    layers = redundant(trial, _REDUNDANT)
     samples = first(trial.train, 2_000).x
     small = remove_layers(trial.model, layers, samples) if layers else trial.model
     return {
         "method": "DeepArc",
-        "setting": threshold,
+        "setting": _REDUNDANT,
         "compression": 1 - small.count_params() / trial.model.count_params(),
         "accuracy": accuracy(small, trial.test),
         "removed": len(layers),

@@ -1,6 +1,5 @@
 """Means over repeats beside the paper's figures, and paired tests over repeats."""
 
-import re
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -10,15 +9,6 @@ from nnslicer_tf.experiments.neusemslice.settings import OURS, PAPER_SETTINGS, W
 from nnslicer_tf.experiments.neusemslice.trial import Repeats
 from nnslicer_tf.experiments.result import ExperimentResult, paper_frame
 from nnslicer_tf.semantic import Comparison, compare, paired
-
-__all__ = [
-    "area_tests",
-    "masked_range_tables",
-    "means_beside_the_paper",
-    "means_result",
-    "paired_tests",
-    "paper_table",
-]
 
 _SETTINGS = {
     ("mlp", "mnist"): "MLP-MNIST",
@@ -66,13 +56,9 @@ def means_beside_the_paper(
     means = rows.drop(columns="seed").groupby(keys, sort=False).mean().reset_index()
     published = paper_table(number, model, dataset)
     published = published.rename(columns=lambda name: name if name in keys else f"paper {name}")
-    names = means.assign(method=means.method.map(_without_variant))
+    names = means.assign(method=means.method.str.replace(r", (centred|sealed)", "", regex=True))
     beside = names[keys].merge(published, on=keys, how="left").drop(columns=keys)
     return pd.concat([means, beside], axis=1)
-
-
-def _without_variant(method: str) -> str:
-    return re.sub(r", (centred|sealed)", "", method)
 
 
 def paired_tests(
@@ -127,9 +113,9 @@ def means_result(
     used = {"metric": s.metric, **used}
     return ExperimentResult(
         [
-            repeats.table(name, f"{title} (table {number})", means, **used),
-            repeats.table(name, f"{title}, every seed", rows, "-runs", **used),
-            repeats.table(name, f"Paired tests (table {number})", tests, "-tests", **used),
+            repeats.table(name, f"{title} (table {number})", means, more=used),
+            repeats.table(name, f"{title}, every seed", rows, "-runs", used),
+            repeats.table(name, f"Paired tests (table {number})", tests, "-tests", used),
         ]
     )
 

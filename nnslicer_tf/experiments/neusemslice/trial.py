@@ -6,7 +6,7 @@ working folder, and an experiment that was interrupted goes on from there.
 """
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,8 +21,6 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.neusemslice.settings import MaintenanceSettings
 from nnslicer_tf.experiments.result import ExperimentTable
 from nnslicer_tf.experiments.samples import of_classes
-
-__all__ = ["Repeats", "Trial", "split_classes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,19 +102,28 @@ class Repeats:
         store = RowStore(s.work / what / f"{s.name}-{sizes}.csv", ["seed"])
         parts = []
         for seed in range(s.repeats):
-            parts.append(store.complete({"seed": seed}, lambda seed=seed: track(run(seed), what)))
+
+            def make(seed: int = seed) -> Iterable[dict]:
+                return track(run(seed), what)
+
+            parts.append(store.complete({"seed": seed}, make))
             print(f"{what} {s.name}: repeat {seed + 1} of {s.repeats}", flush=True)
         return pd.concat(parts, ignore_index=True).astype({"seed": int})
 
     def table(
-        self, name: str, title: str, frame: pd.DataFrame, kind: str = "", **more: object
+        self,
+        name: str,
+        title: str,
+        frame: pd.DataFrame,
+        kind: str = "",
+        more: Mapping[str, object] | None = None,
     ) -> ExperimentTable:
-        """Return a table headed by how it was made; a `kind` ends its name."""
+        """Return a table headed by how it was made and `more`; a `kind` ends its name."""
         s = self.settings
         parts = ", ".join(f"{len(part)} {part_name}" for part_name, part in self.data.items())
         training = f"{s.epochs} epochs in {s.precision}"
         sizes = f"{parts} images; {training}; scores on {s.samples} images"
-        head = {"seeds": f"0 … {s.repeats - 1}", "sizes": sizes, **more}
+        head = {"seeds": f"0 … {s.repeats - 1}", "sizes": sizes, **(more or {})}
         return ExperimentTable(f"{name}-{s.name}{kind}", frame, title, head)
 
 

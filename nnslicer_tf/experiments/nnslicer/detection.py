@@ -18,8 +18,15 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._names import check_name
-from nnslicer_tf.baselines import EffectivePath, FeatureMap, FlagEverything, LogitMargin
-from nnslicer_tf.detection import Detector, SliceDetector, evaluate
+from nnslicer_tf.detection import (
+    Detector,
+    EffectivePath,
+    FeatureMap,
+    FlagEverything,
+    LogitMargin,
+    SliceDetector,
+    evaluate,
+)
 from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, AttackSpec, find_attack, generate
 from nnslicer_tf.detection.evaluation import FIGURES, average
 from nnslicer_tf.engine.rows import RowStore
@@ -34,8 +41,6 @@ from nnslicer_tf.experiments.result import (
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.loading import load_model
 from nnslicer_tf.slicing import Profile, Slicer
-
-__all__ = ["DETECTORS", "detect"]
 
 
 def _slice_detector(preset: str) -> Callable[..., Detector]:
@@ -115,9 +120,10 @@ def _pairs(s: DetectionSettings, network: keras.Model, specs: Iterable[AttackSpe
         )
         print(f"{spec.name}: {made.success.sum()} of {len(images)} mislead the model", flush=True)
         if made.success.any():
-            pairs[spec.name] = tuple(
+            originals, examples = (
                 scale.apply(x[made.success] * scale.maximum) for x in (images.x, made.x)
             )
+            pairs[spec.name] = originals, examples
     return pairs
 
 

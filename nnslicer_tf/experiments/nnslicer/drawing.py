@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, find_attack, generate
@@ -25,8 +26,6 @@ from nnslicer_tf.report import (
     plot_unrolled,
 )
 from nnslicer_tf.slicing import Profile, Slicer, SliceSet
-
-__all__ = ["draw"]
 
 Images = tuple[np.ndarray, np.ndarray]
 
@@ -50,7 +49,7 @@ def draw(s: DrawingSettings) -> ExperimentResult:
     name, images = f"{s.model}-{s.dataset}", (inputs[0][0], inputs[1][0])
     spatial = [operation for operation in rectified if len(im[operation].shape) == 3][-1]
     return ExperimentResult(
-        [ExperimentTable(name, _differences(*sets, rectified), title, head)],
+        [ExperimentTable(name, _differences(sets[0], sets[1], rectified), title, head)],
         [
             ExperimentFigure(name, _plot_pair(sets, rectified, images)),
             ExperimentFigure(f"{name}-parts", _plot_parts(sets, images, spatial, im)),
@@ -72,9 +71,11 @@ def _differences(
     normal: SliceSet, adversarial: SliceSet, operations: Sequence[str]
 ) -> pd.DataFrame:
     rows = []
+    before, after = normal.neuron_matrix, adversarial.neuron_matrix
+    assert before is not None and after is not None  # `slice_each` keeps neurons
     for name in operations:
         columns = normal.neuron_columns([name])
-        kept = [s.neuron_matrix[:, columns].toarray() != 0 for s in (normal, adversarial)]
+        kept = [matrix[:, columns].toarray() != 0 for matrix in (before, after)]
         both, either = kept[0] & kept[1], kept[0] | kept[1]
         rows.append(
             {
@@ -102,9 +103,8 @@ def _plot_parts(
     sets: list[SliceSet], images: Images, operation: str, im: InstrumentedModel
 ) -> Figure:
     """Draw one layer unrolled, the contributions of the pixels, and the synapses kept."""
-    figure = Figure(figsize=(9, 9), layout="constrained")
+    figure = Figure(figsize=(9, 9), layout=ConstrainedLayoutEngine(w_pad=0.15))
     axes = figure.subplots(3, 2)
-    figure.get_layout_engine().set(w_pad=0.15)
     for column, title in enumerate(("normal", "adversarial")):
         one = sets[column][0]
         plot_unrolled(one.neurons[operation], 2, axes[0, column])

@@ -10,6 +10,7 @@ folder when it is run again.
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -37,8 +38,6 @@ from nnslicer_tf.experiments.plots import plot_methods
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from nnslicer_tf.experiments.samples import of_classes
 from nnslicer_tf.instrument import InstrumentedModel
-
-__all__ = ["BUDGETS", "METHODS", "protect"]
 
 BUDGETS = (1_000, 2_000, 5_000, 10_000, 20_000, 45_000)
 
@@ -111,7 +110,7 @@ def _attack(
     known: dict[Targets, Dataset],
     budgets: Sequence[int],
     s: ProtectionSettings,
-    path: str,
+    path: Path,
 ) -> pd.DataFrame:
     """Return the mean figures of every method and budget; rows are kept as they are found."""
     attacker = protection.Attacker(s.epochs, trains=s.trains, progress=False)

@@ -37,10 +37,8 @@ from nnslicer_tf.experiments.nnslicer.targets import (
 from nnslicer_tf.experiments.plots import plot_methods
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 
-__all__ = ["ablation", "curves", "fine_tuned"]
-
-RATIOS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 0.95)
-TUNED_RATIOS = (0.7, 0.8, 0.9, 0.95)
+_RATIOS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 0.95)
+_TUNED_RATIOS = (0.7, 0.8, 0.9, 0.95)
 
 _PLAIN = (
     "Mean accuracy over the sets of target classes (`±`: standard deviation over the sets): on "
@@ -54,7 +52,7 @@ Logits = Callable[[PruningMethod, Targets, float], np.ndarray]
 def curves(s: CurveSettings) -> ExperimentResult:
     """Measure accuracy without fine-tuning by prune ratio (Figure 3)."""
     task = load_task(s, RANKINGS)
-    methods, ratios = pruning_methods(task, s.seed), s.ratio or RATIOS
+    methods, ratios = pruning_methods(task, s.seed), s.ratio or _RATIOS
     found = _measure(task, methods, ratios, s, "curves", _masked(task))
     text = f"{_PLAIN}\n\n{_verdict(found)}\n\nThe paper: see data/paper/nnslicer/figure3.csv."
     name = f"figure3-{task.sets}" if s.subsets else "figure3"
@@ -76,7 +74,7 @@ def fine_tuned(s: FineTuningSettings) -> ExperimentResult:
         tuned = pruning.fine_tune(pruned, x, y, rng=s.seed, progress=False)
         return tuned.predict(task.measured.x, batch_size=200, verbose=0)
 
-    found = _measure(task, methods, s.ratio or TUNED_RATIOS, s, f"tuned-{s.images}", logits)
+    found = _measure(task, methods, s.ratio or _TUNED_RATIOS, s, f"tuned-{s.images}", logits)
     head = {**_head(task, s), "images": s.images}
     text = f"{_PLAIN} The images of the epoch are of all classes."
     title = "After one epoch of training (Figure 4)"

@@ -17,8 +17,6 @@ from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.experiments.nnslicer.targets import Targets, TargetTask
 from nnslicer_tf.pruning import ClassScores
 
-__all__ = ["ENDINGS", "PruningMethod", "changes", "ending_of", "pruning_methods"]
-
 Scores = dict[str, np.ndarray]
 
 ENDINGS = {

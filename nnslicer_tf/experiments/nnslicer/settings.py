@@ -8,22 +8,12 @@ from typer import Option
 
 from nnslicer_tf.experiments.settings import Settings
 
-__all__ = [
-    "AblationSettings",
-    "CurveSettings",
-    "DetectionSettings",
-    "DrawingSettings",
-    "FineTuningSettings",
-    "ProtectionSettings",
-    "TargetSettings",
-]
-
 DEFAULT_RATE = 0.05
-DETECTORS = (
+_DETECTORS = (
     *("paper", "margin", "fused", "stable", "FeatureMap", "FeatureMap margin"),
     *("EffectivePath", "EffectivePath margin", "logit margin", "flag everything"),
 )
-QUICK_ATTACKS = (
+_QUICK_ATTACKS = (
     *("FGSM_2", "FGSM_4", "FGSM_8", "DeepFoolLinf", "DeepFoolL2"),
     *("RPGD_2", "RPGD_4", "RPGD_8", "Spatial", "GaussianBlur"),
 )
@@ -59,7 +49,7 @@ class DetectionSettings(Settings):
 
     trial: ClassVar = {
         **{"train": 4_000, "images": 100, "ending": "-quick"},
-        "attacks": ",".join(QUICK_ATTACKS),
+        "attacks": ",".join(_QUICK_ATTACKS),
     }
 
     kept = "detection"
@@ -71,7 +61,7 @@ class DetectionSettings(Settings):
     images: Annotated[int, Option(help="Test images to attack.", min=1)] = 500
     skip: Annotated[int, Option(help="Test images to leave out before these.", min=0)] = 0
     attacks: Annotated[str, Option(help="Names with commas; default: all 17.")] = ""
-    methods: Annotated[str, Option(help="Names with commas.")] = ",".join(DETECTORS)
+    methods: Annotated[str, Option(help="Names with commas.")] = ",".join(_DETECTORS)
     theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.0
     false_positive_rate: Annotated[float, Option(help="All but paper's rules.")] = DEFAULT_RATE
     seed: Seed = 0

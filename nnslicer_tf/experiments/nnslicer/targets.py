@@ -18,18 +18,6 @@ from nnslicer_tf.pruning import ClassRanker, ClassScores, EffectivePathRanker, N
 from nnslicer_tf.pruning.subsets import draw_subsets, subset_figures
 from nnslicer_tf.slicing import Profile
 
-__all__ = [
-    "ABLATED",
-    "RANKINGS",
-    "TargetTask",
-    "kept_rankings",
-    "load_task",
-    "missing_rows",
-    "row_names",
-    "set_name",
-    "summary",
-]
-
 Targets = tuple[int, ...]
 Rankings = dict[str, Callable[[Profile], ClassRanker]]
 
@@ -125,19 +113,13 @@ def kept_rankings(
     if not profile_file.exists():
         Profile.from_data(im, train.x[:profiled]).save(profile_file)
     profile = Profile.load(profile_file)
-    return {
-        name: _kept_scores(
-            folder / f"{name}.npz", lambda ranker=ranker: ranker(profile).by_class(im, x, y)
-        )
-        for name, ranker in rankings.items()
-    }
-
-
-def _kept_scores(path: Path, make: Callable[[], ClassScores]) -> ClassScores:
-    """Return the class scores in a file; make and keep them if it is not there."""
-    if not path.exists():
-        make().save(path)
-    return ClassScores.load(path)
+    scores = {}
+    for name, ranker in rankings.items():
+        path = folder / f"{name}.npz"
+        if not path.exists():
+            ranker(profile).by_class(im, x, y).save(path)
+        scores[name] = ClassScores.load(path)
+    return scores
 
 
 def set_name(targets: Targets) -> str:

@@ -8,8 +8,6 @@ from typer import Argument, Option
 
 from nnslicer_tf.experiments.settings import Settings
 
-__all__ = ["TrainingSettings"]
-
 
 @dataclass(frozen=True)
 class TrainingSettings(Settings):

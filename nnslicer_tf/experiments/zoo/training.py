@@ -22,8 +22,6 @@ from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.experiments.result import ExperimentResult
 from nnslicer_tf.experiments.zoo.settings import TrainingSettings
 
-__all__ = ["train", "write_summary"]
-
 _SUMMARY = (
     *("model", "dataset", "parameters", "epochs", "train_images", "held_out_images"),
     *("held_out_accuracy", "test_images", "test_accuracy", "seed", "date", "command"),

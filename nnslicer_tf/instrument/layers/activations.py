@@ -10,8 +10,6 @@ from keras import activations, layers
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import Elementwise, Step
 
-__all__ = ["LAYERS", "activation_step", "with_activation"]
-
 # Inputs at which the piecewise-linear functions change their slope.
 _KNOTS = {
     "linear": (),
@@ -62,7 +60,7 @@ def _activation(layer: layers.Activation, call: LayerCall) -> tuple[Step, ...]:
     return (activation_step(layer.activation),)
 
 
-def _relu(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def _relu(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Rectify only where the function is max(x, 0), or that clipped from above."""
     slope, top, threshold = layer.negative_slope, layer.max_value, layer.threshold
     compute = partial(activations.relu, negative_slope=slope, max_value=top, threshold=threshold)
@@ -73,7 +71,7 @@ def _relu(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     return (Step(kind, compute, Elementwise("relu", knots)),)
 
 
-def _leaky_relu(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def _leaky_relu(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     compute = partial(activations.leaky_relu, negative_slope=layer.negative_slope)
     return (Step("elementwise", compute, Elementwise("leaky_relu", (0.0,))),)
 
@@ -90,38 +88,38 @@ def _elu(layer: layers.ELU, call: LayerCall) -> tuple[Step, ...]:
     return (Step("elementwise", partial(activations.elu, alpha=layer.alpha), Elementwise("elu")),)
 
 
-def _softmax(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def _softmax(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     compute = partial(activations.softmax, axis=layer.axis)
     return (Step("elementwise", compute, Elementwise("softmax")),)
 
 
-def _operation(name: str) -> Callable[[Any, LayerCall], tuple[Step, ...]]:
+def _operation(name: str) -> Callable[[keras.Operation, LayerCall], tuple[Step, ...]]:
     """Return the operations function of a `keras.ops` activation without arguments."""
 
-    def operations_fn(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+    def operations_fn(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
         return (activation_step(getattr(activations, name), compute=operation.call),)
 
     return operations_fn
 
 
-def _clip(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+def _clip(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     knots = (float(operation.x_min), float(operation.x_max))
     return (Step("elementwise", operation.call, Elementwise("clip", knots)),)
 
 
-def _other_operation(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+def _other_operation(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     name = type(operation).__name__.lower()
     return (Step("elementwise", operation.call, Elementwise(name)),)
 
 
-def _relu_operation(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+def _relu_operation(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     """`keras.ops.relu`, or `keras.activations.relu` with its arguments."""
     if hasattr(operation, "max_value"):
         return _relu(operation, call)
     return _operation("relu")(operation, call)
 
 
-LAYERS: dict[type | str, Callable[[Any, LayerCall], tuple[Step, ...]]] = {
+LAYERS: dict[type | str, Callable[[keras.Operation, LayerCall], tuple[Step, ...]]] = {
     layers.Activation: _activation,
     layers.ReLU: _relu,
     layers.LeakyReLU: _leaky_relu,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
+import keras
 import numpy as np
 from keras import layers, ops
 
@@ -12,9 +13,7 @@ from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import Step
 
-__all__ = ["LAYERS"]
-
-OperationsFunction = Callable[[Any, LayerCall], tuple[Step, ...]]
+OperationsFunction = Callable[[keras.Operation, LayerCall], tuple[Step, ...]]
 
 _BINARY = {
     "add": ops.add,
@@ -28,13 +27,13 @@ _BINARY = {
 def _merge(kind: str) -> OperationsFunction:
     binary = _BINARY[kind]
 
-    def operations_fn(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    def operations_fn(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
         return (Step(kind, lambda *tensors: reduce(binary, tensors)),)
 
     return operations_fn
 
 
-def _average(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def _average(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """An addition followed by a division by the number of tensors."""
     count = len(call.input_shapes)
     factor = np.asarray(1 / count)
@@ -48,7 +47,7 @@ def _operator(kind: str) -> OperationsFunction:
     """`x + y` and the like, with a constant (a scale) or between two tensors."""
     merge = _merge(kind)
 
-    def operations_fn(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+    def operations_fn(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
         if not call.constants:
             return merge(operation, call)
         return (_constant_operator(operation, call),)
@@ -56,7 +55,7 @@ def _operator(kind: str) -> OperationsFunction:
     return operations_fn
 
 
-def _divide(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+def _divide(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     if 1 not in call.constants:
         raise UnsupportedLayerError(
             f"Operation '{call.path}' divides by a tensor; only division by a constant has a "
@@ -65,7 +64,7 @@ def _divide(operation: Any, call: LayerCall) -> tuple[Step, ...]:
     return (_constant_operator(operation, call),)
 
 
-def _constant_operator(operation: Any, call: LayerCall) -> Step:
+def _constant_operator(operation: keras.Operation, call: LayerCall) -> Step:
     """Return the scale step of an affine operator with one constant argument."""
 
     def compute(x: Any) -> Any:
@@ -84,7 +83,7 @@ def _constant_operator(operation: Any, call: LayerCall) -> Step:
     return affine_step(read, compute)
 
 
-def _negative(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+def _negative(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     return (affine_step(lambda: (np.asarray(-1.0), np.asarray(0.0)), operation.call),)
 
 

@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 from keras import layers, ops
 from keras.config import epsilon
 
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import Affine, Step
-
-__all__ = ["LAYERS", "affine_step"]
 
 
 def affine_step(read: Callable[[], tuple[np.ndarray, np.ndarray]], compute: Callable) -> Step:
@@ -78,7 +77,7 @@ def _normalization(layer: layers.Normalization, call: LayerCall) -> tuple[Step, 
     return (affine_step(read, compute),)
 
 
-def _layer_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def _layer_scale(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Multiply each channel by a weight (ConvNeXt)."""
 
     def read() -> tuple[np.ndarray, np.ndarray]:
@@ -88,7 +87,7 @@ def _layer_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     return (affine_step(read, lambda x: x * ops.cast(layer.gamma, x.dtype)),)
 
 
-def _statistics(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def _statistics(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Normalise by statistics of the sample itself: a scale, but not an affine map.
 
     It works in the layer's own precision, whatever that of its input.
@@ -96,7 +95,7 @@ def _statistics(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     return (Step("scale", layer.call),)
 
 
-def _residual_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def _residual_scale(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Add the second input, scaled by a constant, to the first (InceptionResNetV2)."""
     factor = float(layer.scale)
 
@@ -109,7 +108,7 @@ def _residual_scale(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     )
 
 
-LAYERS: dict[type | str, Callable[[Any, LayerCall], tuple[Step, ...]]] = {
+LAYERS: dict[type | str, Callable[[keras.Operation, LayerCall], tuple[Step, ...]]] = {
     layers.BatchNormalization: _batch_normalization,
     layers.Rescaling: _rescaling,
     layers.Normalization: _normalization,

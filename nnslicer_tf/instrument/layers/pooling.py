@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 from keras import layers, ops
 
@@ -12,15 +13,13 @@ from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.layers.weighted_sums import require_channels_last
 from nnslicer_tf.instrument.operations import Pooling, Step
 
-__all__ = ["LAYERS"]
-
-OperationsFunction = Callable[[Any, LayerCall], tuple[Step, ...]]
+OperationsFunction = Callable[[keras.Operation, LayerCall], tuple[Step, ...]]
 
 
 def _sliding(kind: str) -> OperationsFunction:
     pool = ops.average_pool if kind == "average" else ops.max_pool
 
-    def operations_fn(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    def operations_fn(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
         require_channels_last(layer, call)
         space = call.input_shapes[0][:-1]
 
@@ -38,7 +37,7 @@ def _sliding(kind: str) -> OperationsFunction:
 
 
 def _adaptive(kind: str) -> OperationsFunction:
-    def operations_fn(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    def operations_fn(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
         require_channels_last(layer, call)
         space, output_space = call.input_shapes[0][:-1], call.output_shape[:-1]
         return (Step(kind, layer.call, Pooling(lambda: windows.adaptive(space, output_space))),)
@@ -49,7 +48,7 @@ def _adaptive(kind: str) -> OperationsFunction:
 def _global(kind: str) -> OperationsFunction:
     reduce = ops.mean if kind == "average" else ops.max
 
-    def operations_fn(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+    def operations_fn(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
         require_channels_last(layer, call)
         space = call.input_shapes[0][:-1]
         axes = tuple(range(1, len(space) + 1))
@@ -65,7 +64,7 @@ def _global(kind: str) -> OperationsFunction:
 def _reduction(kind: str) -> OperationsFunction:
     """`keras.ops.mean` or `max` over all spatial axes, a global pooling."""
 
-    def operations_fn(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+    def operations_fn(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
         space = call.input_shapes[0][:-1]
         rank = len(space) + 2
         axis = operation.axis

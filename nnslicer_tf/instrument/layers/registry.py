@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
+
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.operations import Step
-
-__all__ = ["LayerCall", "OperationsFunction", "layer_steps", "register_layer"]
 
 
 class LayerCall:
@@ -33,7 +33,7 @@ class LayerCall:
         self.constants = constants or {}
 
 
-OperationsFunction = Callable[[Any, LayerCall], Sequence[Step]]
+OperationsFunction = Callable[[keras.Operation, LayerCall], Sequence[Step]]
 
 _BY_CLASS: dict[type, OperationsFunction] = {}
 # Classes that Keras does not export (those of keras.ops and some of keras.applications).
@@ -66,7 +66,7 @@ def register_layer(layer_class: type | str, operations_fn: OperationsFunction) -
         )
 
 
-def layer_steps(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def layer_steps(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Return the steps of one call of a layer.
 
     Raises:

@@ -6,24 +6,22 @@ more than `register_layer(MyLayer, lambda layer, call: [Step("routing", layer.ca
 """
 
 from collections.abc import Callable
-from typing import Any
 
+import keras
 from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import Step
 
-__all__ = ["LAYERS"]
-
-OperationsFunction = Callable[[Any, LayerCall], tuple[Step, ...]]
+OperationsFunction = Callable[[keras.Operation, LayerCall], tuple[Step, ...]]
 
 
-def _move(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def _move(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     return (Step("routing", layer.call),)
 
 
-def _identity(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def _identity(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Dropout, noise, augmentation and the like: nothing at inference."""
     return (Step("routing", lambda x: x),)
 
@@ -32,11 +30,11 @@ def _concatenate(layer: layers.Concatenate, call: LayerCall) -> tuple[Step, ...]
     return (Step("routing", lambda *tensors: ops.concatenate(tensors, axis=layer.axis)),)
 
 
-def _concatenate_operation(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+def _concatenate_operation(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     return (Step("routing", lambda *tensors: operation.call(list(tensors))),)
 
 
-def _index(operation: Any, call: LayerCall) -> tuple[Step, ...]:
+def _index(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     """`x[…]` with constant indices that leave the batch axis alone."""
     key = call.constants[1]
     batch = key[0] if isinstance(key, tuple) else key
@@ -48,7 +46,7 @@ def _index(operation: Any, call: LayerCall) -> tuple[Step, ...]:
     return (Step("routing", lambda x: operation.call(x, key)),)
 
 
-def _up_sampling(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def _up_sampling(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     interpolation = getattr(layer, "interpolation", "nearest")
     if interpolation != "nearest":
         raise UnsupportedLayerError(

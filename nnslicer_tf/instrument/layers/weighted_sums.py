@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 from keras import layers, ops
 
@@ -13,10 +14,8 @@ from nnslicer_tf.instrument.layers.activations import with_activation
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import Step, Synapses
 
-__all__ = ["LAYERS", "require_channels_last"]
 
-
-def require_channels_last(layer: Any, call: LayerCall) -> None:
+def require_channels_last(layer: keras.Layer, call: LayerCall) -> None:
     """Refuse a layer that keeps its channels on the first axis.
 
     Raises:
@@ -35,7 +34,7 @@ def _dense(layer: layers.Dense, call: LayerCall) -> tuple[Step, ...]:
     return with_activation(_sum_step(synapses), layer.activation)
 
 
-def _convolution(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def _convolution(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     require_channels_last(layer, call)
 
     def apply(x: Any, kernel: Any) -> Any:
@@ -47,7 +46,7 @@ def _convolution(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     return with_activation(_sum_step(synapses), layer.activation)
 
 
-def _depthwise(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def _depthwise(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     require_channels_last(layer, call)
     synapses = _synapses(
         layer,
@@ -60,7 +59,7 @@ def _depthwise(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     return with_activation(_sum_step(synapses), layer.activation)
 
 
-def _separable(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def _separable(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Two weighted sums with a kernel each."""
     require_channels_last(layer, call)
     channels = call.input_shapes[0][-1]
@@ -92,7 +91,7 @@ def _separable(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     )
 
 
-def _transposed(layer: Any, call: LayerCall) -> tuple[Step, ...]:
+def _transposed(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     require_channels_last(layer, call)
     if any(rate != 1 for rate in np.ravel(layer.dilation_rate)):
         raise UnsupportedLayerError(
@@ -134,7 +133,7 @@ def _sum_step(synapses: Synapses, suffix: str = "", shape: tuple[int, ...] | Non
 
 
 def _synapses(
-    layer: Any,
+    layer: keras.Layer,
     name: str,
     apply: Callable[[Any, Any], Any],
     build_taps: Callable[[], np.ndarray],
@@ -153,14 +152,14 @@ def _synapses(
     )
 
 
-def _sliding_taps(layer: Any, call: LayerCall) -> Callable[[], np.ndarray]:
+def _sliding_taps(layer: keras.Layer, call: LayerCall) -> Callable[[], np.ndarray]:
     space = call.input_shapes[0][:-1]
     return lambda: windows.sliding(
         space, layer.kernel_size, layer.strides, layer.padding, layer.dilation_rate
     )
 
 
-def _depthwise_sum(layer: Any) -> Callable[[Any, Any], Any]:
+def _depthwise_sum(layer: keras.Layer) -> Callable[[Any, Any], Any]:
     def apply(x: Any, kernel: Any) -> Any:
         x, padding = _padded(layer, x)
         return ops.depthwise_conv(
@@ -170,7 +169,7 @@ def _depthwise_sum(layer: Any) -> Callable[[Any, Any], Any]:
     return apply
 
 
-def _padded(layer: Any, x: Any) -> tuple[Any, str]:
+def _padded(layer: keras.Layer, x: Any) -> tuple[Any, str]:
     """Pad for a causal convolution; return the padding that is left to do."""
     if layer.padding != "causal":
         return x, layer.padding
@@ -178,7 +177,7 @@ def _padded(layer: Any, x: Any) -> tuple[Any, str]:
     return ops.pad(x, [[0, 0], [reach, 0], [0, 0]]), "valid"
 
 
-LAYERS: dict[type | str, Callable[[Any, LayerCall], tuple[Step, ...]]] = {
+LAYERS: dict[type | str, Callable[[keras.Operation, LayerCall], tuple[Step, ...]]] = {
     layers.Dense: _dense,
     **dict.fromkeys((layers.Conv1D, layers.Conv2D, layers.Conv3D), _convolution),
     **dict.fromkeys((layers.DepthwiseConv1D, layers.DepthwiseConv2D), _depthwise),
