@@ -86,7 +86,7 @@ class SliceDetector(VotingDetector):
                 DeprecationWarning,
                 stacklevel=2,
             )
-            self.slicer_ = _at_theta(self.slicer, self.theta)
+            self.slicer_ = self.slicer.at_theta(self.theta)
         return super().fit(X, y)
 
     def votes(self) -> list[Vote]:
@@ -102,6 +102,9 @@ class SliceDetector(VotingDetector):
         total = hashlib.sha256(self.im.fingerprint.encode())
         for mean in self.slicer.profile.means.values():
             total.update(mean.tobytes())
+        reading = self.slicer.relative_to, self.slicer.rectify
+        if reading != ("output", "sign"):  # files of version 0.1 know no other
+            total.update(repr(reading).encode())
         return total.hexdigest()
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
@@ -123,19 +126,4 @@ class SliceDetector(VotingDetector):
     @classmethod
     def _with_parameters(cls, source: Slicer, parameters: dict[str, Any]) -> Self:
         theta = parameters.pop("theta")
-        return cls(_at_theta(source, theta), **parameters)
-
-
-def _at_theta(slicer: Slicer, theta: float) -> Slicer:
-    """Return the slicer, or one like it where its θ is another."""
-    if slicer.theta == theta:
-        return slicer
-    return Slicer(
-        slicer.im,
-        slicer.profile,
-        theta,
-        slicer.granularity,
-        slicer.workers,
-        slicer.ray_address,
-        slicer.progress,
-    )
+        return cls(source.at_theta(theta), **parameters)

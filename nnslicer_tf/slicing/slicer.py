@@ -112,6 +112,21 @@ class Slicer:
         self._plans: dict[tuple, Plan] = {}
         self._work: dict[tuple, _Work] = {}
 
+    def at_theta(self, theta: float) -> "Slicer":
+        """Return this slicer, or one like it where its θ is another.
+
+        Raises:
+            InvalidArgumentError: if theta is out of range.
+        """
+        if theta == self.theta:
+            return self
+        return Slicer(
+            *(self.im, self.profile, theta, self.granularity),
+            *(self.workers, self.ray_address, self.progress),
+            relative_to=self.relative_to,
+            rectify=self.rectify,
+        )
+
     @property
     def neuron_shapes(self) -> dict[str, tuple[int, ...]]:
         """Operation name → shape of its neurons at this slicer's granularity."""

@@ -414,6 +414,9 @@ def test_a_saved_detector_goes_with_its_model_and_profile(fitted, slicer, normal
     other = nns.Profile.from_data(slicer.im, normal[:50], progress=False)
     with pytest.raises(ProfileMismatchError, match="another profile"):
         SliceDetector.load(path, nns.Slicer(slicer.im, other, progress=False))
+    reading = nns.Slicer(slicer.im, slicer.profile, progress=False, rectify="pass")
+    with pytest.raises(ProfileMismatchError, match="another"):
+        SliceDetector.load(path, reading)
     with pytest.raises(InvalidArgumentError, match=r"SliceDetector\.load"):
         FeatureMap.load(path, slicer.im)
     path.write_bytes(path.read_bytes()[:500])
