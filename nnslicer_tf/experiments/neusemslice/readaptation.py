@@ -71,16 +71,16 @@ def readapt_rows(
     attacked: int = 1_000,
     methods: Sequence[str] | None = None,
 ) -> Iterator[dict]:
-    """Yield what training on samples and their adversarial versions achieves.
+    """Yield the accuracies after training on samples and their adversarial versions.
 
-    Held-out samples are attacked, some to train on and as many others after it.
+    Held-out samples are attacked: some to train on, and as many others after the training.
 
     Args:
         trial: The model and its data.
         metric: A name of `METRICS`.
         epsilon: The attacks' bound in the maximum norm, of values in [0, 1].
-        loss: Held-out accuracy that the slices alone may lose (the paper's lose about so
-            much for this share of trained parameters).
+        loss: Held-out accuracy that the slices alone may lose. The default is about what the
+            paper's slices lose at this share of trained parameters.
         epochs: Passes over the samples, the same for all methods.
         attacked: How many samples to attack each time, at most half of the held-out ones.
         methods: Names of the rows; all by default.
