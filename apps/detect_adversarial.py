@@ -1,4 +1,4 @@
-"""Detect adversarial inputs: the NNSlicer paper's Table 4, with measured figures beside it.
+"""Detect adversarial inputs: the NNSlicer paper's Table 4, with our measurements beside it.
 
 python apps/detect_adversarial.py --quick
 python apps/detect_adversarial.py --model lenet5 --dataset mnist

@@ -3,7 +3,7 @@
     python apps/explore_differences.py --models <folder>
     python apps/explore_differences.py --models <folder> --quick
 
-What was found is kept in the working folder: an interrupted run goes on from there.
+Differences found are kept in the working folder, from which an interrupted run continues.
 """
 
 from nnslicer_tf.experiments.application import add_experiment, application, main

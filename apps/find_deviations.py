@@ -3,9 +3,9 @@
     python apps/find_deviations.py search lenet1 resnet20 --models <folder>
     python apps/find_deviations.py ablation | dissemination | repair
 
-Every command takes names of pairs (see `nnslicer_tf.experiments.dflare.pairs`), and writes
-tables beside the paper's. An interrupted command goes on from its working folder when it is
-given again.
+Commands take names of pairs of models (see `nnslicer_tf.experiments.dflare.pairs`; dissemination
+takes models of the zoo), and write tables with the paper's figures beside ours. An interrupted
+command continues from its working folder when it is given again.
 """
 
 from nnslicer_tf.experiments.application import add_experiment, application, main

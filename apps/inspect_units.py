@@ -1,10 +1,10 @@
-"""Inspect networks: which units follow what, and what follows from it.
+"""Inspect networks with DeepBase: which hypotheses units follow, and two uses of knowing it.
 
-    python apps/inspect_units.py units      # channels of a CIFAR-10 network
-    python apps/inspect_units.py prune      # remove those that follow no target class
-    python apps/inspect_units.py explore    # differences from what digit networks miss
+    python apps/inspect_units.py units      # what the channels of a CIFAR-10 network follow
+    python apps/inspect_units.py prune      # remove channels that follow no target class
+    python apps/inspect_units.py explore    # DeepXplore, from properties that no unit follows
 
-Every command has --quick. The networks are the zoo's, with the weights that come with it.
+The networks are those of the zoo, with the weights that come with it.
 """
 
 from nnslicer_tf.experiments.application import add_experiment, application, main

@@ -2,7 +2,7 @@
 
     python apps/protect_model.py
 
-An interrupted run goes on from its working folder when it is given again.
+An interrupted run continues from its working folder when the command is given again.
 """
 
 from nnslicer_tf.experiments.application import add_experiment, application, main

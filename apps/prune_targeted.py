@@ -2,9 +2,9 @@
 
     python apps/prune_targeted.py curves        # without fine-tuning, all sets of classes
     python apps/prune_targeted.py fine-tuned    # one epoch after pruning, large ratios
-    python apps/prune_targeted.py ablation      # what the paper leaves open, and our changes
+    python apps/prune_targeted.py ablation      # choices that the paper leaves open, our changes
 
-An interrupted command goes on from its working folder when it is given again.
+An interrupted command continues from its working folder when it is given again.
 """
 
 from nnslicer_tf.experiments.application import add_experiment, application, main

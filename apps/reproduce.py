@@ -5,10 +5,10 @@
     python apps/reproduce.py run exactline/figure2 -- --networks FOLDER
     python apps/reproduce.py report
 
-`run` starts the app that owns a table. A full run writes where that app keeps its results;
-a trial (`--quick`) writes into `runs/reproduce`, never over what is kept. `report` puts
-what is kept and these trials on one page beside the papers' figures, as self-contained
-HTML and as Markdown, and the headlines into docs/results.md.
+`run` starts the app that makes a table. A full run writes into the app's folder of results; a
+trial (`--quick`) writes into `runs/reproduce`, and never replaces results. `report` writes one
+page of all results and trials beside the papers' figures, as self-contained HTML and as
+Markdown, and the headlines into docs/results.md.
 """
 
 import shlex
@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 app = application(__doc__)
 
-Kept = Annotated[Path | None, typer.Option("--results", help="Folder of results that are kept.")]
-Trials = Annotated[Path, typer.Option("--trials", help="Folder of fresh trials.")]
+Kept = Annotated[Path | None, typer.Option("--results", help="Folder of full results.")]
+Trials = Annotated[Path, typer.Option("--trials", help="Folder of trials.")]
 
 
 @app.command("list")
@@ -41,11 +41,11 @@ def list_entries(results: Kept = None) -> None:
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def run(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="An id of `list`.")],
+    name: Annotated[str, typer.Argument(help="An id from `list`.")],
     quick: Annotated[bool, typer.Option("--quick", help="A trial of a few minutes.")] = False,
     trials: Trials = Path("runs/reproduce"),
 ) -> None:
-    """Run the command of a table; what follows `--` is added to it."""
+    """Run the command of a table; arguments after `--` are added to it."""
     from nnslicer_tf.experiments.catalogue import load_catalogue
     from nnslicer_tf.experiments.report import command_of
 
@@ -58,8 +58,8 @@ def run(
 def report(
     results: Kept = None,
     trials: Trials = Path("runs/reproduce"),
-    output: Annotated[Path | None, typer.Option(help="Folder of the pages.")] = None,
-    readme: Annotated[Path | None, typer.Option(help="File with the headlines.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for the pages.")] = None,
+    readme: Annotated[Path | None, typer.Option(help="File for the headlines.")] = None,
 ) -> None:
     """Write report.html, report.md, and the headlines between their marks in docs/results.md."""
     from nnslicer_tf.experiments.report import write_report

@@ -2,7 +2,7 @@
 
     python apps/train.py resnet10
 
-An interrupted run goes on from its last finished epoch when the same command is given again.
+An interrupted run continues from its last finished epoch when the same command is given again.
 """
 
 from nnslicer_tf.experiments.application import add_experiment, application, main

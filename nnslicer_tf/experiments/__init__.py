@@ -8,8 +8,8 @@
     result.write("results")  # CSV, Markdown and PNG files
 
 Settings are dataclasses (`settings`), results are tables and figures (`result`); the scripts in
-`apps/` are command lines of the two (`application`). `catalogue.toml` says which command makes
-which table of a paper, `report` puts all of them on one page. Nothing in the library imports
+`apps/` are command lines for both (`application`). `catalogue.toml` says which command makes
+which table of a paper, and `report` puts all of them on one page. Nothing in the library imports
 this package.
 """
 

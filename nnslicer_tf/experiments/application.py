@@ -26,7 +26,7 @@ from nnslicer_tf.experiments.settings import Settings
 _LONGEST = 40
 
 Results = Annotated[Path | None, typer.Option(help="Folder of tables and figures.")]
-Quick = Annotated[bool, typer.Option(help="Few samples; a trial.")]
+Quick = Annotated[bool, typer.Option(help="A trial with few samples.")]
 
 
 def application(text: str | None) -> typer.Typer:
@@ -54,7 +54,7 @@ def add_experiment(
         settings: A dataclass with Typer's annotations.
         run: "module:function", from settings to `ExperimentResult`.
         text: The command's help; by default the settings' docstring.
-        finish: "module:function" that gets the folder of the results when they are written.
+        finish: "module:function" that is called with the folder when the results are written.
     """
 
     def command(results: Path | None, quick: bool, **given: Any) -> None:

@@ -1,4 +1,4 @@
-"""The catalogue of the papers' tables and figures, and how much of each was measured."""
+"""The catalogue of the papers' tables and figures, and the extent to which each was measured."""
 
 import re
 import tomllib
@@ -13,16 +13,16 @@ from nnslicer_tf.report.results import ResultTable
 
 @dataclass(frozen=True)
 class Extent:
-    """How much of a paper's extent was measured.
+    """The extent of a measurement, compared with the paper's.
 
     Attributes:
         count: What is counted, a key of `COUNTS`.
-        of: How many the paper has.
-        unit: Of what.
+        of: The paper's number.
+        unit: What the numbers count.
         column: The column that is read.
-        but: A value of the column that does not count.
-        head: What stands above the tables and is read.
-        pattern: Its group is the number.
+        but: A value of the column that is not counted.
+        head: The key of the tables' head that is read.
+        pattern: A regular expression; its group is the number.
     """
 
     count: str
@@ -34,7 +34,7 @@ class Extent:
     pattern: str = r"([\d,]+)"
 
     def measured(self, tables: Sequence[ResultTable]) -> int:
-        """Return how many there are in some tables."""
+        """Return the number in some tables."""
         return COUNTS[self.count](self, tables)
 
 
@@ -44,19 +44,18 @@ class Entry:
 
     Attributes:
         id: `paper/name`.
-        title: What it shows.
+        title: Its title.
         command: The command that makes it, without `python`; empty where nothing does.
-        minutes: Expected on two cores.
-        needs: Data sets, and what else must be given.
+        minutes: Minutes expected on two cores.
+        needs: Data sets and files that the command needs.
         tables: Patterns of our result tables; files of single runs are left out.
-        figures: Patterns of our pictures.
+        figures: Patterns of our figures.
         more: Patterns of further files, which are linked.
         paper: The papers' tables.
-        extents: How much of the paper's extent was measured.
+        extents: The extents that are compared with the paper's.
         without: Why there is no command.
-        view: Columns that become the rows, the columns and the values of a short form, which
-            stands above tables that have them.
-        trial: What is added to the command for a trial; `{folder}` is where it may write.
+        view: Columns that become the rows, columns and values of a summary above the tables.
+        trial: Arguments added to the command for a trial; `{folder}` is its folder.
     """
 
     id: str
@@ -84,7 +83,7 @@ class Catalogue:
     """Every table and figure.
 
     Attributes:
-        papers: Part of an id → what it is about, in the report's order.
+        papers: Part of an id → heading in the report, in order.
         entries: The tables and figures, in the papers' order.
     """
 
@@ -128,7 +127,7 @@ def _largest(extent: Extent, tables: Sequence[ResultTable]) -> int:
 
 
 def _seeds(extent: Extent, tables: Sequence[ResultTable]) -> int:
-    """Count the seeds `0 … n` that stand above the tables."""
+    """Count the seeds `0 … n` in the head of the tables."""
     found = [re.search(r"0 … (\d+)", table.head.get("seeds", "")) for table in tables]
     return max((int(match[1]) + 1 for match in found if match), default=0)
 
@@ -153,7 +152,7 @@ def _settings(extent: Extent, tables: Sequence[ResultTable]) -> int:
 
 
 def _stated(extent: Extent, tables: Sequence[ResultTable]) -> int:
-    """Take the number that stands above the tables."""
+    """Read the number from the head of the tables."""
     found = [re.search(extent.pattern, table.head.get(extent.head, "")) for table in tables]
     return max((int(match[1].replace(",", "")) for match in found if match), default=0)
 
@@ -166,4 +165,4 @@ COUNTS: dict[str, Callable[[Extent, Sequence[ResultTable]], int]] = {
     "settings": _settings,
     "stated": _stated,
 }
-"""Name → how it is counted: distinct values of a column, its largest value, …"""
+"""Name → function that counts: distinct values of a column, its largest value, …"""

@@ -20,8 +20,8 @@ class Headline:
     """One figure.
 
     Attributes:
-        what: What was measured.
-        case: The method, model or budget that the figure is of, where there are several.
+        what: The quantity measured.
+        case: The method, model or budget, where there are several.
         here: Our figure.
         published: The paper's.
         reached: Whether ours is at least as good as the paper's or as the goal; None
@@ -76,8 +76,8 @@ def _detection(model: str, title: str) -> Callable[[Tables], Iterator[Headline]]
         attacks = frame.loc[frame["attack"] != "Average", "attack"].nunique()
         ours = [m for m in ("paper", "margin", "fused", "stable") if m in average.index]
         published = float(average.loc[ours[0], "paper_f1"])
-        what = f"Detection on {title}, average F1 over {attacks} attacks"
-        what += f", {float(rate):.0%} false positives asked" if rate else ""
+        what = f"Detection, {title}: mean F1 over {attacks} attacks, of each preset"
+        what += f" (nominal false-positive rate {float(rate):.0%})" if rate else ""
         for preset, score in average.loc[ours, "f1"].items():
             reached = bool(score >= published)
             shown = f"{score:.2f}", f"{published:.2f}"
@@ -93,7 +93,7 @@ def _speed(tables: Tables) -> Iterator[Headline]:
     for name, published in (("lenet", "LeNet"), ("resnet10", "ResNet10"), ("resnet18", "ResNet18")):
         if name in frame.index:
             here, theirs = frame.loc[name, "backward ms"], 1_000 * paper[published]
-            what = "Slicing, ms a sample (backward, in batches)"
+            what = "Slicing: milliseconds per sample (backward walk, in batches)"
             shown = f"{here:.3g}", f"{theirs:,.0f}"
             yield Headline(what, published, *shown, bool(here <= theirs), "nnslicer/table3")
 
@@ -105,10 +105,10 @@ def _deviations(tables: Tables) -> Iterator[Headline]:
         pair = str(row["paper_pair"])
         success, published = row["success_rate"], row["paper_success"]
         shown, good = (f"{success:.1%}", f"{published:.0%}"), bool(success >= published)
-        yield Headline("DFlare: searches that succeed", pair, *shown, good, "dflare/table4")
+        yield Headline("DFlare: share of successful searches", pair, *shown, good, "dflare/table4")
         queries, published = row["mean_queries"], row["paper_queries"]
         shown, good = (f"{queries:.1f}", f"{published:.1f}"), bool(queries <= published)
-        yield Headline("DFlare: queries of a search, mean", pair, *shown, good, "dflare/table4")
+        yield Headline("DFlare: mean queries per search", pair, *shown, good, "dflare/table4")
 
 
 def _repair(tables: Tables) -> Iterator[Headline]:
@@ -118,33 +118,42 @@ def _repair(tables: Tables) -> Iterator[Headline]:
         if published == published:
             shown, good = (f"{here:.0%}", f"{published:.0%}"), bool(here >= published)
             case = str(row["pair"])
-            yield Headline("DRepair: improvement", case, *shown, good, "dflare/table7")
+            yield Headline(
+                "DRepair: deviations repaired, less those induced",
+                case,
+                *shown,
+                good,
+                "dflare/table7",
+            )
 
 
 def _pruning(tables: Tables) -> Iterator[Headline]:
-    """Return the accuracy at 60 % pruned, by the paper's procedure and with changes."""
+    """Return the accuracy with 60 % pruned, by the paper's procedure and by ours."""
     frame = tables["pruning/figure3"].frame
     at = frame[frame["ratio"].round(3) == 0.6].set_index("method")["targets"]
     for name, title in (
         ("NNSlicer (targeted)", "the paper's procedure"),
-        ("NNSlicer (targeted), renormalised", "the same shares, normalisations measured again"),
-        ("NNSlicer (targeted), ours", "ours"),
+        (
+            "NNSlicer (targeted), renormalised",
+            "by magnitudes, statistics of normalisations estimated anew",
+        ),
+        ("NNSlicer (targeted), ours", "by magnitudes × weight, smallest of the model"),
     ):
         if name not in at.index:
             continue
-        what = "Pruning 60 % for four classes, accuracy on them, all sets"
+        what = "Targeted pruning of 60 %: accuracy on four target classes, all sets"
         here = float(at[name])
         shown = f"{here:.1%}", "about 80 % (at 55 %)"
         yield Headline(what, title, *shown, here >= 0.8, "nnslicer/figure3")
 
 
 def _protection(name: str, method: str, attackers: str) -> Callable[[Tables], Iterator[Headline]]:
-    """Return what attackers of one kind reach on protected classes where a method hides them."""
+    """Return the accuracy that attackers reach on protected classes, for a hiding method."""
 
     def rows(tables: Tables) -> Iterator[Headline]:
         frame = tables[f"protection/{name}"].frame
         reached = frame.set_index("method").loc[[method]].set_index("budget")["targets"]
-        what = f"Protection, accuracy on the protected classes of attackers who {attackers}"
+        what = f"Protection: accuracy on protected classes, attackers who {attackers}"
         for budget, value in reached.items():
             shown = f"{budget:,} images", f"{value:.1%}", "below 10 %"
             yield Headline(what, *shown, bool(value < 0.1), "nnslicer/figure5")
@@ -153,25 +162,25 @@ def _protection(name: str, method: str, attackers: str) -> Callable[[Tables], It
 
 
 def _protection_bound(tables: Tables) -> Iterator[Headline]:
-    """Return what attackers who train all weights reach where nothing is left to steal."""
-    for row in _protection("figure5", "Everything", "have images alone, as all is hidden")(tables):
+    """Return the accuracy of attackers who train all weights, where all synapses are hidden."""
+    for row in _protection("figure5", "Everything", "have only images (all is hidden)")(tables):
         yield replace(row, published="", reached=None)
 
 
 def _semantic(tables: Tables) -> Iterator[Headline]:
-    """Return what semantic slicing gains on the other ways to slice."""
+    """Return the gain of semantic slicing over the other slicing methods."""
     frame = tables["semantic/table4-mlp-mnist"].frame
     frame = frame[(frame["settings"] == "all") & (frame["metric"] == "taylor")]
     frame = frame[frame["method"] == "NeuSemSlice, centred"]
     published = paper_frame("neusemslice/table4").set_index("setting").loc["MLP-MNIST"]
     for other, column in (("Global", "p_value_global"), ("Category-wise", "p_value_category")):
         row = frame.set_index("against").loc[other]
-        what = "Semantic slicing, centred (MLP, MNIST): area gained"
+        what = "Semantic slicing, centred (MLP, MNIST): gain in area under the curve"
         here = f"{100 * row['gain']:+.1f} points (p = {row['p_value']:.2g})"
         better = bool(row["gain"] > 0 and row["p_value"] < 0.05)
         worse = bool(row["gain"] < 0 and row["p_value"] < 0.05)
         good = better or (published[column] == "> 0.05" and not worse)
-        case, theirs = f"on {other.lower()} slicing", f"p {published[column]}"
+        case, theirs = f"over {other.lower()} slicing", f"p {published[column]}"
         yield Headline(what, case, here, theirs, good, "neusemslice/table4")
 
 
@@ -182,7 +191,7 @@ def _restructuring(tables: Tables) -> Iterator[Headline]:
     theirs = paper[("MLP-MNIST", "NeuSemSlice+LAMP")] - paper[("MLP-MNIST", "LAMP")]
     for name in ("NeuSemSlice+LAMP", "NeuSemSlice, centred+LAMP"):
         ours = 100 * (frame.loc[name, "CR"] - frame.loc["LAMP", "CR"])
-        what = "Parameters removed beyond LAMP alone (MLP, MNIST)"
+        what = "Restructuring (MLP, MNIST): parameters removed beyond LAMP alone"
         shown, good = (f"{ours:+.1f} points", f"{theirs:+.1f} points"), bool(ours >= theirs)
         yield Headline(what, name, *shown, good, "neusemslice/table5")
 
@@ -193,29 +202,29 @@ def _development(tables: Tables) -> Iterator[Headline]:
     paper = paper_frame("neusemslice/table7").set_index(["setting", "method"])["mean"]
     published = float(paper[("MLP-MNIST", "NeuSemSlice")]) / 100
     for method, column, said in (
-        ("NeuSemSlice", "Avg", "among all classes"),
-        ("NeuSemSlice", "Avg known", "where the task is known"),
+        ("NeuSemSlice", "Avg", "old and new tasks, among all classes"),
+        ("NeuSemSlice", "Avg known", "old and new tasks, each among its own classes"),
     ):
         ours = float(frame.loc[method, column])
-        what = "Old and new classes without replay (MLP, MNIST), mean accuracy"
+        what = "Incremental development without replay (MLP, MNIST): mean accuracy"
         shown, good = (f"{ours:.1%}", f"{published:.1%}"), ours >= published
         yield Headline(what, said, *shown, good, "neusemslice/table7")
 
 
 def _lines(tables: Tables) -> Iterator[Headline]:
-    """Return what exact lines say of integrated gradients and of linearity."""
+    """Return errors and savings of approximate integrated gradients."""
     frame = tables["exactline/attributions"].frame
     frame = frame[frame["network"].str.contains("cifar10")]
     paper = paper_frame("exactline/table1")["error_percent"]
     errors = frame["error_percent_at_m_tilde"]
-    what = "Integrated gradients on CIFAR-10, error of m̃ samples"
+    what = "Integrated gradients, CIFAR-10: error of m̃ samples"
     here = f"{errors.min():.0f} … {errors.max():.0f} %"
     published = f"{paper.min():.0f} … {paper.max():.0f} %"
-    yield Headline(what, "over the networks", here, published, None, "exactline/table1")
+    yield Headline(what, "range over the networks", here, published, None, "exactline/table1")
     saving = tables["exactline/attributions"].frame["saving_of_trapezoid_percent"]
-    what = "Fewer samples by the trapezoid rule than by the left sum"
+    what = "Integrated gradients: samples saved by trapezoid rule over left sum"
     here = f"{saving.min():.0f} … {saving.max():.0f} %"
-    yield Headline(what, "over the networks", here, "20 … 40 %", None, "exactline/table2")
+    yield Headline(what, "range over the networks", here, "20 … 40 %", None, "exactline/table2")
 
 
 def _density(tables: Tables) -> Iterator[Headline]:
@@ -223,7 +232,7 @@ def _density(tables: Tables) -> Iterator[Headline]:
     ours = frame[(frame["dataset"] == "mnist") & (frame["images"] == "right")]
     ours = ours.set_index("training")["median"]
     paper = paper_frame("exactline/table3").set_index("training")["median"]
-    what = "Parts towards FGSM over parts towards random neighbours, MNIST, median"
+    what = "Density of affine parts, FGSM / random neighbours: median, MNIST"
     published = f"{paper['normal']:.2f}"
     yield Headline(
         what, "trained normally", f"{ours['normal']:.2f}", published, None, "exactline/table3"
@@ -234,19 +243,19 @@ def _differences(tables: Tables) -> Iterator[Headline]:
     frame = tables["deepxplore/differences"].frame.set_index("search")
     shares = frame.loc[["light", "occlusion", "blackout"], "found, share"]
     for constraint, share in shares.items():
-        what = "DeepXplore: seeds that become differences"
+        what = "DeepXplore: share of seeds changed into differences"
         yield Headline(what, str(constraint), f"{share:.0%}", "", None, "deepxplore/differences")
 
 
 _PARTS: tuple[Callable[[Tables], Iterator[Headline]], ...] = (
-    _detection("lenet5-mnist", "LeNet-5, MNIST"),
-    _detection("resnet10-cifar10", "ResNet10, CIFAR-10"),
+    _detection("lenet5-mnist", "LeNet-5 on MNIST"),
+    _detection("resnet10-cifar10", "ResNet10 on CIFAR-10"),
     _speed,
     _pruning,
     _protection("figure5", "NNSlicer", "train all weights"),
     _protection_bound,
-    _protection("figure5-known", "NNSlicer", "do without the hidden ones"),
-    _protection("figure5-known", "NNSlicer, θ = 0", "do without the hidden ones (θ = 0)"),
+    _protection("figure5-known", "NNSlicer", "leave out hidden synapses"),
+    _protection("figure5-known", "NNSlicer, θ = 0", "leave out hidden synapses (θ = 0)"),
     _deviations,
     _repair,
     _lines,

@@ -1,4 +1,4 @@
-"""What figures of several experiments share: colours of methods, lines of methods, boxes."""
+"""Common parts of the experiments' figures: colours of methods, lines of methods, boxes."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING

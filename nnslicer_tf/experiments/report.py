@@ -32,7 +32,7 @@ BEGIN, END = "<!-- headline -->", "<!-- /headline -->"
 
 
 def status_lines(folder: Path) -> list[str]:
-    """Return a table of every entry: minutes on two cores, status, title and needs."""
+    """Return the lines of a table: minutes on two cores, status, title and needs of each entry."""
     lines = [f"{'id':<24}{'minutes':>8}  status"]
     for entry in load_catalogue().entries:
         lines.append(f"{entry.id:<24}{entry.minutes or '':>8}  {status(entry, folder)}")
@@ -45,16 +45,16 @@ def write_report(folder: Path, trials: Path, output: Path, readme: Path) -> list
     """Write report.html, report.md, and the headlines between their marks.
 
     Args:
-        folder: Results that are kept.
-        trials: Results of trials.
-        output: Where the pages go.
+        folder: Folder of full results.
+        trials: Folder of trials.
+        output: Folder for the pages.
         readme: File with the marks, usually docs/results.md.
 
     Returns:
-        What was written, in words.
+        The files written, in words.
 
     Raises:
-        InvalidArgumentError: if that file has no marks, or something cannot be written.
+        InvalidArgumentError: if that file has no marks, or a file cannot be written.
     """
     pages = {ending: output / f"report.{ending}" for ending in ("html", "md")}
     for path in pages.values():
@@ -71,22 +71,22 @@ def write_report(folder: Path, trials: Path, output: Path, readme: Path) -> list
 
 
 def command_of(entry: Entry, quick: bool, trials: Path) -> list[str]:
-    """Return the arguments of Python that make an entry.
+    """Return the arguments for Python that make an entry.
 
     Args:
         entry: A table or figure.
-        quick: Whether a trial is asked for, which never writes over results that are kept.
+        quick: Return those of a trial, which never replaces full results.
         trials: Folder of trials.
 
     Raises:
-        InvalidArgumentError: if nothing makes the entry.
+        InvalidArgumentError: if no command makes the entry.
     """
     if not entry.command:
         raise InvalidArgumentError(f"Nothing makes '{entry.id}': {entry.without}.")
     command = shlex.split(entry.command)
     if not quick:
         return command
-    if "--output" in command:  # what a full run writes is not for a trial
+    if "--output" in command:  # a trial writes elsewhere
         command = command[: command.index("--output")]
     folder = (trials / entry.id).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def tables_by_name(folder: Path) -> dict[str, ResultTable]:
 
 
 def status(entry: Entry, folder: Path) -> str:
-    """Return in words what was measured, and when."""
+    """Return in words how much was measured, and when."""
     if not entry.command:
         return entry.without
     tables = _found(folder, entry.tables)
@@ -117,18 +117,24 @@ def status(entry: Entry, folder: Path) -> str:
 
 
 def build_page(folder: Path, trials: Path, headline: pd.DataFrame) -> Page:
-    """Return the page of everything."""
+    """Return the page with all results."""
     page = Page("Tables and figures of the papers, measured")
     head = provenance()
     page.add(
         Text(
-            "What this project measured beside what the papers report. Every table names the "
-            "command that made it, its seed, sizes, versions and date."
+            "All measurements of this project, beside the figures that the papers report. Tables "
+            'titled "Here" are ours; below each, the command that made it, its seed, sizes, '
+            'versions and date can be unfolded. Tables titled "The paper" are as published.'
         ),
         Code("python apps/reproduce.py report"),
         Text(f"Written {head['date']}, {head['versions']}."),
         Heading("Headlines"),
-        Table(headline, "As good: at least the paper's figure, or the goal where one is named"),
+        Table(
+            headline,
+            '"As good": our figure is at least as good as the paper\'s, or as the goal where the '
+            "row names one; empty where the two cannot be compared",
+            longest=len(headline),
+        ),
     )
     drawn: set[Path] = set()
     for part, title in load_catalogue().papers.items():
@@ -140,7 +146,7 @@ def build_page(folder: Path, trials: Path, headline: pd.DataFrame) -> Page:
                 _add_entry(page, entry, folder, drawn)
         page.add(*(Text(f"{e.id}: {e.title}; {e.without}.") for e in bare))
         if part == "models":
-            page.add(Table(fingerprints(), "Weights that come with the project"))
+            page.add(Table(fingerprints(), "Files of weights that come with the project"))
     _add_others(page, folder, drawn)
     _add_trials(page, trials)
     return page
@@ -169,7 +175,7 @@ def _name(path: Path, folder: Path) -> str:
 
 
 def _add_entry(page: Page, entry: Entry, folder: Path, drawn: set[Path]) -> None:
-    """Add a table or figure: how it was made, ours, the paper's, pictures, files."""
+    """Add a table or figure: its command, our results, the paper's, pictures, links to files."""
     tables = _found(folder, entry.tables)
     page.add(Heading(f"{entry.id}: {entry.title}", 3), Text(f"Status: {status(entry, folder)}."))
     if entry.command:
@@ -194,15 +200,15 @@ def _add_entry(page: Page, entry: Entry, folder: Path, drawn: set[Path]) -> None
 
 
 def _add_table(page: Page, table: ResultTable, folder: Path) -> None:
-    """Add a result table and what stands above it."""
+    """Add a result table and its provenance."""
     name = _name(table.path, folder)
     trial = " (a trial)" if table.quick else ""
-    head = pd.DataFrame(table.head.items(), columns=["", "made by"])
+    head = pd.DataFrame(table.head.items(), columns=["", "value"])
     page.add(Table(table.frame, f"Here: {name}{trial}"), Table(head, f"How {name} was made", 0))
 
 
 def short_form(table: ResultTable, view: tuple[str, ...], whose: str) -> list[Table]:
-    """Return one value of a table by two of its columns, if it has them."""
+    """Return a table's summary, one value by two of its columns, if it has them."""
     if not view or not set(view) <= set(table.frame.columns):
         return []
     rows, columns, value = view
@@ -212,7 +218,7 @@ def short_form(table: ResultTable, view: tuple[str, ...], whose: str) -> list[Ta
 
 
 def _add_others(page: Page, folder: Path, drawn: set[Path]) -> None:
-    """Add tables and pictures that no entry of the catalogue names, so that none is lost."""
+    """Add the tables and pictures that no entry of the catalogue names."""
     patterns = {p for entry in load_catalogue().entries for p in (*entry.tables, *entry.more)}
     named = set(_matching(folder, tuple(patterns)))
     tables = [t for t in _found(folder, ("*/*.csv",)) if t.path not in named]
@@ -225,11 +231,11 @@ def _add_others(page: Page, folder: Path, drawn: set[Path]) -> None:
 
 
 def _add_trials(page: Page, trials: Path) -> None:
-    """Add what `run --quick` left."""
+    """Add the results of `run --quick`."""
     tables = _found(trials, ("*/*/*.csv", "*/*/*.json"))
     pictures = _matching(trials, ("*/*/*.png",))
     if tables or pictures:
-        page.add(Heading("Fresh trials"), Text("Small runs, to see that a command works."))
+        page.add(Heading("Fresh trials"), Text("Small runs that only show that a command works."))
     for table in tables:
         _add_table(page, table, trials)
     page.add(*(Picture(p, _name(p, trials)) for p in pictures))
@@ -256,7 +262,7 @@ def fingerprints() -> pd.DataFrame:
 
 
 def _headlines_markdown(rows: list[Headline], pages: dict[str, Path], readme: Path) -> str:
-    """Return what stands between the marks."""
+    """Return the text between the marks."""
     html, markdown = (os.path.relpath(pages[kind], readme.parent) for kind in ("html", "md"))
     return (
         f"{markdown_table(headline_table(rows))}\n\nEverything, with commands, seeds and plots: "
@@ -266,10 +272,10 @@ def _headlines_markdown(rows: list[Headline], pages: dict[str, Path], readme: Pa
 
 
 def _replaced(text: str, begin: str, end: str, new: str) -> str:
-    """Return a text with what is between two marks replaced.
+    """Return a text with the part between two marks replaced.
 
     Raises:
-        InvalidArgumentError: if the marks are not there, once each.
+        InvalidArgumentError: if the marks are not there exactly once each, in order.
     """
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
         raise InvalidArgumentError(f"The text needs the marks {begin} and {end}, once, in order.")

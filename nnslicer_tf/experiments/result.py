@@ -1,4 +1,4 @@
-"""What an experiment returns, tables and figures, and how both are written to a folder."""
+"""Results of experiments: tables and figures, and how they are written to a folder."""
 
 import json
 import os
@@ -24,9 +24,9 @@ class ExperimentTable:
     Attributes:
         name: The file's name without an ending.
         frame: The rows.
-        title: Heading of the Markdown. Without one only a CSV file is written, without a head
+        title: Heading of the Markdown. Without one, only a CSV file is written, without a head
             and in full precision: rows from which other tables are made.
-        head: What the rows depend on; command, machine, versions and date are added.
+        head: Settings that the rows depend on; command, machine, versions and date are added.
         text: Markdown below the table.
     """
 
@@ -58,7 +58,7 @@ class ExperimentFigure:
         name: The file's name without an ending; it becomes a PNG file.
         figure: The Matplotlib figure.
         dpi: Pixels an inch.
-        tight: Cut off what is empty around it.
+        tight: Cut off the empty margin.
     """
 
     name: str
@@ -80,7 +80,7 @@ class ExperimentResult:
     Attributes:
         tables: Tables, by name in `table`.
         figures: Figures.
-        logs: Name → what a JSON file holds.
+        logs: Name → contents of a JSON file.
     """
 
     tables: Sequence[ExperimentTable] = ()

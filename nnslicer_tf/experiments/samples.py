@@ -1,4 +1,4 @@
-"""Parts of data sets."""
+"""Selections of samples from data sets."""
 
 from collections.abc import Iterable
 from dataclasses import replace

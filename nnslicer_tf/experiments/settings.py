@@ -18,13 +18,13 @@ from nnslicer_tf._files import data_folder
 
 @dataclass(frozen=True)
 class Settings:
-    """Base class of settings: where results go, and what a trial changes."""
+    """Base class of settings: folders of results, and the changes for a trial."""
 
     kept: ClassVar[str]
     """Folder of results that are kept, below `data/results`."""
 
     trial: ClassVar[dict[str, object]] = {}
-    """Field → its value in a trial; a field that is empty by default keeps what it was given."""
+    """Field → its value in a trial; a field that is empty by default keeps a value it was given."""
 
     def quick(self) -> Self:
         """Return settings for a trial of a few minutes, with a working folder of its own."""

@@ -1,4 +1,4 @@
-"""Bars: what a slice keeps of every layer, what inputs cover."""
+"""Bar charts: the share of every layer that a slice keeps or inputs cover."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def plot_bars(
     table: "pd.DataFrame", ax: "Axes | None" = None, spread: "pd.DataFrame | None" = None
 ) -> "Axes":
-    """Draw upright bars, a group for each row and a bar for each column.
+    """Draw vertical bars, a group for each row and a bar for each column.
 
     Args:
         table: Heights; the index names the groups, the columns the series.
@@ -50,7 +50,7 @@ def plot_kept_synapses(
     slices: SliceLike | SliceSetLike | Mapping[str, SliceLike] | Mapping[str, SliceSetLike],
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draw for every kernel the share of its synapses that a slice keeps.
+    """Draw the share of every kernel's synapses that a slice keeps.
 
     Of a set of slices the mean over the samples is drawn, with the standard deviation.
 
@@ -78,7 +78,7 @@ def plot_kept_synapses(
 
 
 def plot_coverage(coverages: Mapping[str, CoverageLike], ax: "Axes | None" = None) -> "Axes":
-    """Draw for every operation the shares that several sets of inputs cover.
+    """Draw the share of every operation that several sets of inputs cover.
 
     Args:
         coverages: Name → coverage; all of the same operations.
@@ -96,7 +96,7 @@ def plot_coverage(coverages: Mapping[str, CoverageLike], ax: "Axes | None" = Non
             f"Received: {', '.join(shares) or 'none'}"
         )
     ax = plot_bars(pd.DataFrame(shares), ax)
-    ax.set(ylim=(0, 1), ylabel="covered share")
+    ax.set(ylim=(0, 1), ylabel="share of neurons covered")
     return ax
 
 

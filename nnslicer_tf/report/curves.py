@@ -1,4 +1,4 @@
-"""Curves over a quantity, with the spread over repeats; histograms of queries."""
+"""Curves with the spread over repeats; histograms of queries."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-# Name → from the repeats' values at one place to the lower and the upper edge of the band.
+# Name → function from the repeats' values to the lower and the upper edge of the band.
 SPREADS: Mapping[str, Callable[[np.ndarray], tuple[float, float]]] = {
     "deviation": lambda v: (v.mean() - v.std(), v.mean() + v.std()),
     "quartiles": lambda v: (np.percentile(v, 25), np.percentile(v, 75)),
     "range": lambda v: (v.min(), v.max()),
 }
-"""Bands around a mean: one standard deviation, the quartiles, least to largest."""
+"""Bands around a mean: one standard deviation, the quartiles, the smallest to the largest."""
 
 
 def plot_curves(
@@ -30,14 +30,14 @@ def plot_curves(
     spread: str = "deviation",
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draw the mean of repeats over a quantity, a curve for each group, with a band.
+    """Draw means over repeats as curves, one for each group, with a band of the spread.
 
     Args:
-        table: A row for each repeat, group and place.
-        x: Column of the quantity.
+        table: A row for each repeat, group and value of x.
+        x: Column of the horizontal axis.
         y: Column of the values.
         by: Column that names the groups.
-        spread: What the band shows, a name of `SPREADS`. No band where nothing is repeated.
+        spread: The kind of band, a name of `SPREADS`. There is none without repeats.
         ax: Where to draw.
 
     Raises:
@@ -68,7 +68,7 @@ def plot_queries(queries: np.ndarray, title: str = "", ax: "Axes | None" = None)
 
     Args:
         queries: Queries of the successful searches, `(searches,)`.
-        title: What was searched; mean and median are written under it.
+        title: The title's first line; mean and median follow.
         ax: Where to draw.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What all plots share: where to draw, and how a figure comes into a file."""
+"""Common parts of all plots: axes to draw into, colours, writing a figure to a file."""
 
 import os
 from typing import TYPE_CHECKING
@@ -32,13 +32,13 @@ def new_axes(ax: "Axes | None" = None, size: tuple[float, float] | None = None) 
 def save_figure(
     figure: "Figure", path: str | os.PathLike, dpi: int = 110, tight: bool = False
 ) -> None:
-    """Write a figure to a file, whole or not at all, and close it.
+    """Write a figure to a file, completely or not at all, and close it.
 
     Args:
         figure: The figure.
-        path: The file; its ending says the format.
+        path: The file; its ending determines the format.
         dpi: Pixels an inch.
-        tight: Cut off what is empty around the figure.
+        tight: Cut off the empty margin.
 
     Raises:
         InvalidArgumentError: if nothing can be written there.

@@ -1,7 +1,7 @@
-"""Exact lines drawn: outputs between the ends of the parts, and the ends as ticks.
+"""Plots of exact lines: the outputs along a line, with a tick wherever the network bends.
 
 Nothing is sampled: between two ticks the network is affine, so straight pieces from tick
-to tick are its graph (Sotoudeh and Thakur 2019, figures 2, 4 and 5).
+to tick are its exact graph (Sotoudeh and Thakur 2019, figures 2, 4 and 5).
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,29 +43,33 @@ def plot_line(
         raise InvalidArgumentError(f"outputs are indices in 0 … {count - 1}. Received: {outputs}")
     ax = new_axes(ax, (7, 3.8))
     for index in chosen:
-        ax.plot(partition.ratios, partition.outputs[:, index], linewidth=1.2, label=f"{index}")
+        values = partition.outputs[:, index]
+        ax.plot(partition.ratios, values, color=_colour(index), linewidth=1.2, label=f"{index}")
     # Minor ticks would vanish where a major one is near.
     along = ax.get_xaxis_transform()
     ax.vlines(partition.ratios, 0, 0.04, color="#08519c", linewidth=0.6, transform=along)
-    ax.set(xlim=(0, 1), ylabel="output", xlabel=f"from q to r, {len(partition)} affine parts")
+    ax.set(xlim=(0, 1), ylabel="output")
+    ax.set_xlabel(f"position on the line ({len(partition)} affine parts)")
     ax.legend(title="output", fontsize=7, title_fontsize=7, ncols=2)
     return ax
 
 
 def plot_regions(regions: RegionsLike, ax: "Axes | None" = None) -> "Axes":
-    """Draw the classes along a line as a strip, cut at the exact boundaries."""
-    from matplotlib import colormaps
+    """Draw the classes along a line as a strip, cut at the exact boundaries.
 
+    A class has the colour that `plot_line` gives its output.
+    """
     ax = new_axes(ax, (7, 1.3))
     for (start, stop), label in zip(pairwise(regions.ratios), regions.labels, strict=True):
-        ax.axvspan(start, stop, color=colormaps["tab10"](int(label) % 10))
+        ax.axvspan(start, stop, color=_colour(label))
         ax.text((start + stop) / 2, 0.5, f"{label}", ha="center", va="center", fontsize=8)
-    ax.set(xlim=(0, 1), ylim=(0, 1), yticks=[], xlabel=f"from q to r, {len(regions)} regions")
+    ax.set(xlim=(0, 1), ylim=(0, 1), yticks=[])
+    ax.set_xlabel(f"position on the line ({len(regions)} regions)")
     return ax
 
 
 def plot_ticks(lines: Mapping[str, LineLike], ax: "Axes | None" = None) -> "Axes":
-    """Draw lines one under the other, to scale, each with a tick at every end of a part.
+    """Draw lines below each other, to scale, each with a tick at every end of a part.
 
     Args:
         lines: Name → line, each from an image.
@@ -86,3 +90,8 @@ def plot_ticks(lines: Mapping[str, LineLike], ax: "Axes | None" = None) -> "Axes
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
     return ax
+
+
+def _colour(index: int) -> str:
+    """Return the colour of an output or class."""
+    return f"C{index % 10}"

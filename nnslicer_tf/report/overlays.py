@@ -1,6 +1,6 @@
-"""What the pixels of an input contribute, drawn over the input.
+"""Contributions of an input's pixels, drawn over the input.
 
-For the contributions of a slice's input neurons and for attributions alike.
+For the contributions of a slice's input neurons, and for attributions.
 """
 
 from typing import TYPE_CHECKING
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def overlay(values: np.ndarray) -> np.ndarray:
-    """Return a coloured sheet to lay over an image: blue positive, red negative.
+    """Return a transparent image to lay over another: blue positive, red negative.
 
-    The stronger, the less transparent; the largest magnitude covers nine tenths of the image.
+    Larger magnitudes are less transparent; the largest has an opacity of 0.9.
 
     Args:
         values: `(height, width)` or `(height, width, channels)`; channels are added up.
@@ -68,7 +68,7 @@ def plot_over_image(values: np.ndarray, image: np.ndarray, ax: "Axes | None" = N
     ax = new_axes(ax)
     grey = image.mean(axis=-1) if image.ndim == 3 else image
     span = float(np.ptp(grey)) or 1.0
-    # Half as dark as it is, so that the colours show.
+    # With half the contrast, so that the colours show.
     ax.imshow(grey, cmap="gray", vmin=grey.min() - span, vmax=grey.min() + span)
     ax.imshow(sheet, interpolation="nearest")
     ax.set_axis_off()

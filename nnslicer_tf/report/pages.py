@@ -5,7 +5,7 @@
     page.html(folder); page.markdown(folder)
 
 The HTML loads nothing: pictures are inside, style is inside, there is no script. It
-follows the reader's light or dark colours; what is wide scrolls by itself.
+follows the reader's light or dark colours; wide tables scroll by themselves.
 """
 
 import base64
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Block(Protocol):
-    """A part of a page; write a class with these two methods for a kind of your own."""
+    """A part of a page. For a kind of your own, write a class with these two methods."""
 
     def html(self, folder: Path) -> str:
         """Return HTML for a page in a folder."""
@@ -43,7 +43,7 @@ class Heading:
 
     @property
     def anchor(self) -> str:
-        """What links to it end with."""
+        """The anchor by which links lead to it: lower-case words with hyphens."""
         return re.sub(r"[^\w-]+", "-", self.text.lower()).strip("-")
 
     def html(self, folder: Path) -> str:
@@ -57,7 +57,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph of plain text; what is between backticks is code."""
+    """A paragraph of plain text; text between backticks is code."""
 
     text: str
 
@@ -88,7 +88,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Link:
-    """A line that leads to a file."""
+    """A link to a file."""
 
     text: str
     path: Path
@@ -108,8 +108,8 @@ class Table:
 
     Attributes:
         frame: The rows.
-        caption: What they are.
-        longest: With more rows than this it is folded.
+        caption: The caption.
+        longest: A table with more rows is folded.
     """
 
     frame: "pd.DataFrame"
@@ -141,7 +141,7 @@ class Picture:
 
     Attributes:
         path: The file.
-        caption: What it shows.
+        caption: The caption.
     """
 
     path: Path
@@ -179,7 +179,7 @@ class Page:
         """Return the page as HTML.
 
         Args:
-            folder: Where it will be; links are relative to it.
+            folder: The page's folder; links are relative to it.
 
         Raises:
             InvalidArgumentError: if two headings have one anchor.

@@ -1,4 +1,4 @@
-"""What a result must offer to be drawn; the analyses' own types do."""
+"""Protocols of results that can be drawn; the analyses' own types follow them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -38,7 +38,7 @@ class LineLike(Protocol):
 
     @property
     def outputs(self) -> np.ndarray:
-        """The outputs there, `(ratios, outputs)`."""
+        """The outputs at the ratios, `(ratios, outputs)`."""
 
     @property
     def length(self) -> float:
@@ -64,7 +64,7 @@ class RegionsLike(Protocol):
 
 
 class CoverageLike(Protocol):
-    """What was covered: `nnslicer_tf.deepxplore.Coverage`."""
+    """Coverage by a set of inputs: `nnslicer_tf.deepxplore.Coverage`."""
 
     def per_operation(self) -> Mapping[str, float]:
         """Return operation name → covered share."""

@@ -1,8 +1,8 @@
-"""Result tables read back from their files: the table, and how it was made.
+"""Result tables read back from their files, with their provenance.
 
-Reads what this project's apps and benchmarks write: CSV files whose first lines are
-`# key: value`, and JSON files of figures by model, beside a Markdown file that says how
-they were made.
+Reads the files that this project's apps and benchmarks write: CSV files whose first lines are
+`# key: value`, and JSON files of figures by model, with their provenance in a Markdown file of
+the same name.
 """
 
 import json
@@ -29,7 +29,7 @@ class ResultTable(ShownAsTable):
 
     Attributes:
         path: The file.
-        head: What stands above the table: key → text. A line without a key is a `note`.
+        head: Key → text, from the lines above the table. A line without a key is a `note`.
         frame: The rows.
     """
 
@@ -39,17 +39,17 @@ class ResultTable(ShownAsTable):
 
     @property
     def command(self) -> str:
-        """The command that made it; empty if the file does not say."""
+        """The command that made it; empty if the file has none."""
         return self.head.get("command", "")
 
     @property
     def date(self) -> str:
-        """When it was made, as year-month-day; empty if the file does not say."""
+        """The day on which it was made, year-month-day; empty if the file has none."""
         return self.head.get("date", "")
 
     @property
     def quick(self) -> bool:
-        """Whether it is of a trial."""
+        """Whether a trial made it."""
         return "--quick" in self.command.split()
 
     def to_frame(self) -> "pd.DataFrame":

@@ -1,6 +1,6 @@
 """Pictures of slices: a layer's neurons as pixels (NNSlicer, Figure 2).
 
-Blue neurons speak for the output, red ones against it, white ones are not in the slice.
+Blue neurons contribute to the output, red ones against it; white ones are not in the slice.
 """
 
 import math
@@ -40,7 +40,7 @@ def unrolled_picture(contributions: np.ndarray, rows: int = 2) -> np.ndarray:
 
     Args:
         contributions: CONTRIB of an operation, of any shape.
-        rows: In how many rows the neurons are laid.
+        rows: Number of rows.
 
     Returns:
         RGB image `(rows, columns, 3)` uint8.
@@ -57,9 +57,9 @@ def unrolled_picture(contributions: np.ndarray, rows: int = 2) -> np.ndarray:
 
 
 def difference_picture(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return where two slices' neurons differ, laid out as in `neuron_picture`.
+    """Return the neurons in which two slices differ, laid out as in `neuron_picture`.
 
-    Green neurons are in the first slice alone, orange ones in the second alone.
+    Green neurons are only in the first slice, orange ones only in the second.
 
     Args:
         first: CONTRIB of an operation in one slice.
@@ -133,7 +133,7 @@ def plot_normal_and_adversarial(
     operations: Sequence[str],
     images: tuple[np.ndarray, np.ndarray],
 ) -> "Figure":
-    """Draw the slices of a normal and an adversarial input, and where they differ.
+    """Draw the slices of a normal and an adversarial input, and their difference.
 
     Args:
         normal: Slice of the normal input, for the class that the model predicts for it.
@@ -158,8 +158,8 @@ def plot_normal_and_adversarial(
             plot_neurons(contributions, axis).set_title(_label(name, contributions), fontsize=9)
         axes[row, 2].imshow(difference_picture(*pair), interpolation="nearest")
         changed = np.count_nonzero((pair[0] != 0) != (pair[1] != 0))
-        axes[row, 2].set_title(f"{name}: {changed:,} in one slice alone", fontsize=9)
-    figure.supxlabel(f"{_LEGEND}; green: normal alone, orange: adversarial alone", fontsize=9)
+        axes[row, 2].set_title(f"{name}: {changed:,} in only one slice", fontsize=9)
+    figure.supxlabel(f"{_LEGEND}; green: only normal, orange: only adversarial", fontsize=9)
     return figure
 
 

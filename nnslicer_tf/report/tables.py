@@ -1,4 +1,4 @@
-"""Result tables in files: CSV and Markdown, headed by how they were made."""
+"""Result tables in files: CSV and Markdown, with their provenance above the rows."""
 
 import datetime
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def provenance(**used: object) -> dict[str, object]:
-    """Return how a result is made: the command, `used`, machine, versions and date."""
+    """Return the provenance of a result: command, `used`, machine, versions and date."""
     packages = ("tensorflow", "keras", "numpy")
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
     return {
@@ -37,14 +37,14 @@ def write_table(
     head: Mapping[str, object],
     text: str = "",
 ) -> None:
-    """Write `path` with the endings .csv and .md, each whole or not at all.
+    """Write `path` with the endings .csv and .md, each completely or not at all.
 
     Args:
         path: The files' path without an ending.
         title: Heading of the Markdown.
         table: The rows.
-        head: What stands above them, see `provenance`.
-        text: Markdown that stands below them.
+        head: The lines above them, see `provenance`.
+        text: Markdown below them.
     """
     path, lines = Path(path), [f"{key}: {value}" for key, value in head.items()]
     with atomic_path(path.with_suffix(".csv")) as temporary:

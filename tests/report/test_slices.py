@@ -81,7 +81,7 @@ def test_a_pair_is_drawn_with_its_differences(digits):
     drawn = axes[1, 1].get_images()[0].get_array()
     np.testing.assert_array_equal(drawn, neuron_picture(slices[1].neurons["conv2"]))
     one, other = (s.neurons["conv2"] != 0 for s in (slices[0], slices[1]))
-    assert axes[1, 2].get_title() == f"conv2: {(one ^ other).sum()} in one slice alone"
+    assert axes[1, 2].get_title() == f"conv2: {(one ^ other).sum()} in only one slice"
     first = axes[0, 0].get_images()[0].get_array()
     np.testing.assert_allclose(first, x[0, ..., 0] / x[0].max(), atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""Seeds for DeepXplore from what digit networks miss."""
+"""Seeds for DeepXplore from properties that no unit of digit networks follows."""
 
 from collections.abc import Callable
 
@@ -46,7 +46,7 @@ def explore(s: ExplorationSettings) -> ExperimentResult:
 def _affinity(ims: list[InstrumentedModel], x: np.ndarray) -> pd.Series:
     """Return hypothesis → largest |correlation| of a unit of a last hidden layer with it."""
     best = []
-    for im in ims:  # the last hidden layer, of which the output is made
+    for im in ims:
         hidden = im[im.logit_operation].inputs[0]
         frame = deepbase.inspect(im, x, HYPOTHESES, units=hidden)
         best.append(deepbase.best_units(frame, 1).set_index("hypothesis")["score"].abs())
@@ -54,7 +54,7 @@ def _affinity(ims: list[InstrumentedModel], x: np.ndarray) -> pd.Series:
 
 
 def _centred(x: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return the ink of images, and every pixel's distance from its centre down and right."""
+    """Return images scaled to sum 1, and each pixel's distance below and right of the centre."""
     ink = x[..., 0] / x[..., 0].sum(axis=(1, 2), keepdims=True)
     rows, columns = np.arange(x.shape[1])[:, None], np.arange(x.shape[2])[None]
     down = rows - (ink * rows).sum(axis=(1, 2), keepdims=True)
@@ -80,4 +80,4 @@ HYPOTHESES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "aspect ratio": _aspect,
     **{f"edge {angle}°": per_record(deepbase.edge_direction(angle)) for angle in (0, 45, 90, 135)},
 }
-"""Name → from images of digits to a number for each."""
+"""Name → function from images of digits to a number for each."""

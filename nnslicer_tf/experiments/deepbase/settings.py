@@ -19,19 +19,19 @@ class UnitSettings(Settings):
 
     kept = "deepbase"
     records: Records = 2000
-    error: Annotated[float, Option(help="Asked error of a score.")] = 0.05
+    error: Annotated[float, Option(help="Error allowed in a score.")] = 0.05
 
 
 @dataclass(frozen=True)
 class PruningSettings(Settings):
-    """Remove channels without affinity to three classes; tell these three apart."""
+    """Remove channels without affinity to three classes; measure accuracy among the three."""
 
     trial: ClassVar = {"records": 300, "least": (0.1, 0.2)}
 
     kept = "deepbase"
     records: Records = 2000
     seed: Seed = 0
-    least: tuple[float, ...] = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)  # affinity that is kept
+    least: tuple[float, ...] = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)  # smallest affinity that is kept
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,6 @@ class ExplorationSettings(Settings):
     trial: ClassVar = {"seeds": 30, "records": 500}
 
     kept = "deepbase"
-    seeds: Annotated[int, Option(help="Seeds of each kind.", min=10)] = 100
+    seeds: Annotated[int, Option(help="Number of seeds of each kind.", min=10)] = 100
     seed: Seed = 0
     records: int = 2000  # inspected

@@ -1,4 +1,4 @@
-"""Channels of a CIFAR-10 network: what they follow, and removal of those that follow no target."""
+"""Channels of a CIFAR-10 network: the hypotheses that they follow, and removal of others."""
 
 from functools import partial
 
@@ -50,7 +50,7 @@ def units(s: UnitSettings) -> ExperimentResult:
 
 
 def prune(s: PruningSettings) -> ExperimentResult:
-    """Remove channels without affinity to three classes; tell these three apart."""
+    """Remove channels without affinity to three classes; measure accuracy among the three."""
     data, test = datasets.load("cifar10", f"train[:{s.records}]"), datasets.load("cifar10", "test")
     labels = [CLASSES.index(name) for name in _TARGETS]
     kept = np.isin(test.y, labels)
@@ -91,7 +91,7 @@ def _three_way(
 
 
 def _reversed(frame: pd.DataFrame, masks: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return masks that remove as many channels, those of most affinity."""
+    """Return masks that remove equally many channels, those with the most affinity."""
     rows = frame[frame["hypothesis"].isin(_TARGETS)]
     found = {}
     for name, mask in masks.items():

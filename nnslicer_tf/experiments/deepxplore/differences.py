@@ -1,10 +1,11 @@
-"""Inputs on which digit classifiers disagree: what is found, what it covers, what it teaches.
+"""Inputs on which digit classifiers disagree: how many, their coverage, retraining on them.
 
-Three networks of MNIST: LeNet-1 and LeNet-4 with the weights that DeepXplore's authors published
-(`lenet1_weights.h5`, `lenet4_weights.h5` in a folder) and the zoo's LeNet-5. From the same test
-images, without their labels, differences are sought under every constraint; then it is measured
-what they cover beside as many test images, seeds and random images, and what retraining on one
-half of them does on the other half. What was found is kept in the working folder.
+Three networks for MNIST: LeNet-1 and LeNet-4 with the weights that DeepXplore's authors published
+(`lenet1_weights.h5`, `lenet4_weights.h5` in a folder) and the zoo's LeNet-5. Differences are
+searched for from the same test images, without their labels, under every constraint. Measured are
+their coverage, compared with equally many test images, seeds and random images, and what
+retraining on one half of them does for the other half. Differences found are kept in the working
+folder.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ SEARCHES = {
     "light, λ2 = 0": ("light", 0.0, 0.25),
     "light, λ2 = 1": ("light", 1.0, 0.25),
 }
-"""Name → constraint, λ2, and threshold of the coverage that is pursued."""
+"""Name → constraint, λ2, and threshold of the coverage to increase."""
 
 _THRESHOLDS = (0.0, 0.25, 0.5, 0.75)
 _SECTIONS = 100
@@ -38,7 +39,7 @@ Found = dict[str, Differences]
 
 
 def explore(s: DifferenceSettings) -> ExperimentResult:
-    """Find differences, and measure what they cover and what retraining on them does."""
+    """Find differences, and measure their coverage and the effect of retraining on them."""
     ims = [InstrumentedModel(model) for model in _networks(s.models)]
     images = datasets.load("mnist", f"test[:{s.seeds}]")
     others = datasets.load("mnist", f"test[{s.seeds}:]")
@@ -88,7 +89,7 @@ def _networks(folder: Path) -> list[keras.Model]:
 def _search(
     name: str, ims: list[InstrumentedModel], images: np.ndarray, s: DifferenceSettings
 ) -> Differences:
-    """Search, or read what was found when this was done before."""
+    """Search for differences, or read those of an earlier run."""
     path = s.work / f"{name}-{len(images)}-{s.seed}.npz".replace(" ", "")
     if path.exists():
         return Differences.load(path)
@@ -127,7 +128,7 @@ def _coverage(
     ranges: list[NeuronRanges],
     seed: int,
 ) -> pd.DataFrame:
-    """Compare what found inputs cover with as many others."""
+    """Compare the coverage of the inputs found with that of equally many others."""
     rng = np.random.default_rng(seed)
     made = found.inputs[found.generated]
     count = len(made)
@@ -176,7 +177,7 @@ def _retraining(
             held_out = ~even & one.generated
             test_x, test_y = one.inputs[held_out], images.y[one.seed_index[held_out]]
             rows = [("none", model, 0), ("no found inputs", control, 0)]
-            # Labelled in two ways without anybody's help.
+            # Two ways to label them without a human.
             for how, y in (
                 ("labelled by the majority", one.majority()),
                 ("labelled as their seed", one.labels),
@@ -203,7 +204,7 @@ def _accuracy(model: keras.Model, x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _plot_coverage(table: pd.DataFrame) -> Figure:
-    """Draw the coverage of LeNet-5 by the inputs of every constraint, and of as many others."""
+    """Draw the coverage of LeNet-5 by each constraint's inputs, and by equally many others."""
     columns = [column for column in table.columns[4:] if column != "neurons > 0"]
     shown = table[(table["model"] == "lenet5") & table["search"].isin(CONSTRAINTS)]
     figure = Figure(figsize=(4 * len(CONSTRAINTS), 3.8), layout="constrained")

@@ -11,7 +11,7 @@ from nnslicer_tf.experiments.settings import Settings
 
 @dataclass(frozen=True)
 class DifferenceSettings(Settings):
-    """Search, measure coverage, retrain, and write the tables and pictures."""
+    """Find inputs on which networks disagree, measure their coverage, and retrain on them."""
 
     trial: ClassVar = {"seeds": 100, "train": 2000}
 
@@ -19,6 +19,6 @@ class DifferenceSettings(Settings):
 
     models: Annotated[Path, Option(help="Folder of the published weights.")]
     seeds: Annotated[int, Option(help="Test images to start from.", min=10)] = 1000
-    train: Annotated[int, Option(help="Training images for ranges, retraining.")] = 10_000
+    train: Annotated[int, Option(help="Training images for ranges and retraining.")] = 10_000
     seed: Annotated[int, Option(help="Random seed.", min=0)] = 0
-    work: Annotated[Path, Option(help="Folder of what was found.")] = Path("runs/deepxplore")
+    work: Annotated[Path, Option(help="Folder of the differences found.")] = Path("runs/deepxplore")

@@ -1,8 +1,8 @@
 """The methods that the paper's experiments compare, and the paper's figures for them.
 
-`DFlare` is this library's default; `Algorithm 1` is the paper to the letter. The rows that
-follow change Algorithm 1 in one thing each, `as programmed` in all that the authors'
-program does otherwise (see `AnyChangeFitness`, `RankOnly`, `PROGRAM_OPERATORS`).
+`DFlare` is this library's default; `Algorithm 1` is the paper to the letter. Each method after
+them changes one thing in Algorithm 1; `as programmed` changes everything in which the authors'
+program differs from the paper (see `AnyChangeFitness`, `RankOnly`, `PROGRAM_OPERATORS`).
 """
 
 from dataclasses import dataclass, field, replace
@@ -64,7 +64,7 @@ LIKE = {
     "lenet5-integer": ("LeNet-5", "Quantization"),
     "lenet5-pruned": ("LeNet-5", "Prune"),
 }
-"""Pairs of ours of a kind that the paper has too, with other weights."""
+"""Our pairs of a kind that the paper has too, with other weights."""
 
 _COLUMNS = {
     "DFlare": ("table4_search", "dflare"),
@@ -79,11 +79,11 @@ _COLUMNS = {
         for when in ("without", "with")
     },
 }
-"""Where the paper has a method's figures: the table, and the prefix of its columns."""
+"""Method → the paper's table with its figures, and the prefix of its columns."""
 
 
 def figures(pair: NamedPair, seeds: np.ndarray, found: DeviationSet, domain: Domain) -> dict:
-    """Return what the tables say about one run, after a replay on freshly loaded models."""
+    """Return the figures of one run, after a replay on freshly loaded models."""
     held = verify(
         pair.load_original, pair.load_compressed, seeds, found, pair.preprocess, domain=domain
     )
@@ -96,7 +96,7 @@ def figures(pair: NamedPair, seeds: np.ndarray, found: DeviationSet, domain: Dom
 
 
 def means_beside_the_paper(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the means over the random seeds, one row a pair and method, with the paper's.
+    """Return the means over random seeds for each pair and method, with the paper's figures.
 
     Args:
         runs: Rows with `pair`, `method`, `rng` and figures.

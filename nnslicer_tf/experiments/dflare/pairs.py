@@ -2,8 +2,8 @@
 
 `lenet1` and `resnet20` are the published pairs of DiffChaser (an original .h5 file and its
 8-bit TFLite file), from a folder that the caller names. `<zoo model>-<compressor>` is a
-model of the zoo, with the weights of this project, and what one of our compressors made of
-it; such files are written once into a working folder.
+model of the zoo with its own weights, and the model that one of our compressors makes of it;
+compressed models are written once into a working folder.
 """
 
 import os
@@ -30,7 +30,7 @@ PUBLISHED = {
 }
 
 _STUDENTS = {"lenet5": "lenet1", "lenet": "lenet1", "digits_cnn": "mlp"}
-"""Which smaller network learns from which, in knowledge distillation."""
+"""Network → the smaller one that learns from it in knowledge distillation."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def pair_names() -> tuple[str, ...]:
 def load_pair(
     name: str, published: str | os.PathLike | None = None, work: str | os.PathLike = "runs/pairs"
 ) -> NamedPair:
-    """Return a pair by name; models of the zoo are compressed now, if that was not yet done.
+    """Return a pair by name; a model of the zoo is compressed now if it was not before.
 
     Args:
         name: One of `pair_names()`.

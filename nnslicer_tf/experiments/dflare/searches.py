@@ -1,4 +1,4 @@
-"""Searches for deviations, and repair of what they find: Tables 4, 6, 7, 8, and section 5.4.1."""
+"""Searches for deviations, and their repair: Tables 4, 6, 7, 8, and section 5.4.1."""
 
 import dataclasses
 
@@ -86,7 +86,7 @@ def dissemination(s: DisseminationSettings) -> ExperimentResult:
 
 
 def repair(s: PairSettings) -> ExperimentResult:
-    """Repair what was found, and search the repaired models (Tables 7 and 8)."""
+    """Repair the deviations found, and search the repaired models (Tables 7 and 8)."""
     sweep, scores, searches = Sweep(s), [], []
     for name in s.pairs or PUBLISHED:
         pair = sweep.pair(name)
@@ -121,7 +121,7 @@ def _repaired(pair: NamedPair, how: str, fitted: Repair) -> NamedPair:
 
 
 def _plot_queries(queries: dict[str, np.ndarray]) -> Figure:
-    """Draw histograms of the queries, one a pair and method (Figure 4)."""
+    """Draw a histogram of the queries for each pair and method (Figure 4)."""
     rows = -(-len(queries) // _COLUMNS)
     figure = Figure(figsize=(4 * _COLUMNS, 2.6 * rows))
     axes = figure.subplots(rows, _COLUMNS)

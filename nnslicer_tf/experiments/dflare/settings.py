@@ -11,14 +11,14 @@ from nnslicer_tf.experiments.settings import Settings
 
 @dataclass(frozen=True)
 class SweepSettings(Settings):
-    """What all experiments are asked: seeds, repeats, budget, and where work is kept."""
+    """Settings of all experiments: seeds, repeats, budget, working folder."""
 
     trial: ClassVar = {"seeds": 20, "repeats": 1}
 
     kept = "dflare"
 
-    seeds: Annotated[int, Option(help="Seed images.", min=1)] = 500
-    repeats: Annotated[int, Option(help="Random seeds.", min=1)] = 5
+    seeds: Annotated[int, Option(help="Number of seed images.", min=1)] = 500
+    repeats: Annotated[int, Option(help="Number of random seeds.", min=1)] = 5
     max_queries: Annotated[int, Option(help="Queries after which a search gives up.", min=1)] = (
         20_000
     )
@@ -36,7 +36,7 @@ class SweepSettings(Settings):
 
 @dataclass(frozen=True)
 class PairSettings(SweepSettings):
-    """Repair what was found, and search the repaired models (Tables 7 and 8)."""
+    """Repair the deviations found, and search the repaired models (Tables 7 and 8)."""
 
     pairs: Annotated[list[str] | None, Argument(help="Pairs; default: the published two.")] = None
     models: Annotated[
@@ -48,18 +48,18 @@ class PairSettings(SweepSettings):
 class SearchSettings(PairSettings):
     """Search with DFlare and, from fewer seeds, DiffChaser (Table 4)."""
 
-    diffchaser_seeds: Annotated[int, Option(help="Seeds for DiffChaser.", min=0)] = 50
-    name: Annotated[str, Option(help="The tables' name.")] = "search"
+    diffchaser_seeds: Annotated[
+        int, Option(help="Number of seed images for DiffChaser.", min=0)
+    ] = 50
+    name: Annotated[str, Option(help="Name of the tables.")] = "search"
 
 
 @dataclass(frozen=True)
 class AblationSettings(PairSettings):
     """Change one thing at a time in the search (Table 6)."""
 
-    method: Annotated[list[str] | None, Option(help="Only these; default: all but DiffChaser.")] = (
-        None
-    )
-    name: Annotated[str, Option(help="The tables' name.")] = "ablation"
+    method: Annotated[list[str] | None, Option(help="Methods; default: all but DiffChaser.")] = None
+    name: Annotated[str, Option(help="Name of the tables.")] = "ablation"
 
 
 @dataclass(frozen=True)

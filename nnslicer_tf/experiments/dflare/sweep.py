@@ -1,7 +1,7 @@
-"""Searches of pairs with several random seeds, kept on disk, and what tables say of them.
+"""Searches of pairs with several random seeds, stored on disk, and tables of them.
 
-Searches start from the same test images, on which both models agree; what was found is replayed
-on freshly loaded models. An interrupted experiment goes on from its working folder.
+All searches start from the same test images, on which both models agree; the deviations found are
+replayed on freshly loaded models. An interrupted experiment continues from its working folder.
 """
 
 import numpy as np
@@ -55,7 +55,7 @@ class Sweep:
     def search(
         self, pair: NamedPair, method: str, repeat: int, seeds: int
     ) -> tuple[np.ndarray, DeviationSet]:
-        """Return seed images and what a search found; searches that are on file are read."""
+        """Return seed images and the result of a search; a stored search is read."""
         if pair.name not in self._images:
             self._images[pair.name] = seed_images(pair, self.settings.seeds, 0)
         images, chosen = self._images[pair.name][:seeds], METHODS[method]
@@ -76,18 +76,18 @@ class Sweep:
         return images, found
 
     def row(self, pair: NamedPair, method: str, repeat: int, seeds: int) -> dict:
-        """Return what the tables say about one search."""
+        """Return the row of one search."""
         images, found = self.search(pair, method, repeat, seeds)
         said = figures(pair, images, found, METHODS[method].domain)
         return {"pair": pair.name, "method": method, "rng": repeat, **said}
 
     def tables(self, name: str, rows: list[dict]) -> list[ExperimentTable]:
-        """Return every run, and the means over the random seeds beside the paper's figures."""
+        """Return tables of all runs, and of means over random seeds beside the paper's figures."""
         runs = pd.DataFrame(rows)
         return [self.table(f"{name}_runs", runs), self.table(name, means_beside_the_paper(runs))]
 
     def table(self, name: str, frame: pd.DataFrame) -> ExperimentTable:
-        """Return a table headed by how it was made."""
+        """Return a table with its settings in the head."""
         s = self.settings
         head = {
             "seed images": s.seeds,

@@ -57,7 +57,7 @@ def _row(path: PathGradients, most: int) -> dict[str, object]:
 
 
 def _summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a row a network: means over images, those beyond the most samples left out."""
+    """Return means over images for each network, without images that need too many samples."""
     rows = []
     for network, group in table.groupby("network", sort=False):
         row = {"network": network, "images": len(group), "exact": group.exact.mean()}

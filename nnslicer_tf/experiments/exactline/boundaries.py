@@ -18,7 +18,7 @@ from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, E
 from nnslicer_tf.instrument import InstrumentedModel
 
 _COLOURS = ("#d9d9d9", "#9ecae1", "#fdbe85", "#08519c", "#d94701")
-"""One a class; those of ACAS Xu: clear, weak left, weak right, strong left, strong right."""
+"""A colour for each class of ACAS Xu: clear, weak left, weak right, strong left, strong right."""
 
 Ends = tuple[np.ndarray, np.ndarray]
 
@@ -155,7 +155,7 @@ def _plot_samples(axes: Axes, points: np.ndarray, labels: np.ndarray, size: floa
 
 
 def _legend(figure: Figure, names: Sequence[str]) -> None:
-    """Write above a figure what the classes' colours stand for."""
+    """Write the legend of the classes' colours above a figure."""
     handles = [
         Line2D([], [], color=colour, linewidth=4, label=name)
         for colour, name in zip(_COLOURS, names, strict=False)

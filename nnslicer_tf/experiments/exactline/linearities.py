@@ -57,7 +57,7 @@ def linearities(s: LinearitySettings) -> ExperimentResult:
 
 
 def _directions(table: pd.DataFrame) -> pd.DataFrame:
-    """Compare directions: for images that are classified rightly, all or those FGSM changes."""
+    """Compare directions for correctly classified images: all, and those that FGSM changes."""
     right = table[table.predicted == table.label]
     changed = right[right.fgsm_predicted != right.label]
     rows = []

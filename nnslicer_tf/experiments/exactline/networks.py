@@ -22,7 +22,7 @@ _SHAPES = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
 
 
 def convsmall_networks() -> dict[tuple[str, str], keras.Model]:
-    """Return the trained networks at hand: data set and training → model."""
+    """Return the trained networks that there are: data set and training → model."""
     networks = {}
     for dataset in EPSILON:
         for method in robust_training.METHODS:
@@ -34,7 +34,7 @@ def convsmall_networks() -> dict[tuple[str, str], keras.Model]:
 
 
 def relu_networks() -> dict[str, tuple[str, keras.Model]]:
-    """Return the trained networks at hand whose activations are ReLU: data set and model."""
+    """Return the trained networks with ReLU activations: name → data set and model."""
     small = {
         f"convsmall-{dataset}-{method}": (dataset, model)
         for (dataset, method), model in convsmall_networks().items()

@@ -19,34 +19,34 @@ class _LineSettings(Settings):
 
 @dataclass(frozen=True)
 class AcasSettings(_LineSettings):
-    """Decision boundaries of ACAS Xu networks: exact lines against samples (figure 2)."""
+    """Compare decision boundaries of ACAS Xu networks on exact lines and on samples (figure 2)."""
 
     trial: ClassVar = {"every": 9, "grid": 12}
 
     networks: Annotated[Path, Option(help="Folder of .nnet files.")]
-    speed: Annotated[float, Option(help="Of both aircraft, ft/s.")] = 800.0
+    speed: Annotated[float, Option(help="Speed of both aircraft, ft/s.")] = 800.0
     reach: Annotated[float, Option(help="Largest distance, ft.")] = 20_000.0
-    every: int = 1  # this network of the folder's
+    every: int = 1  # only every so many networks of the folder
     grid: int = 60  # spokes, and circles
 
 
 @dataclass(frozen=True)
 class AttributionSettings(_LineSettings):
-    """Exact integrated gradients against sums of samples (tables 1 and 2)."""
+    """Compare exact integrated gradients with sums of samples (tables 1 and 2)."""
 
     trial: ClassVar = {"images": 3}
 
-    images: Annotated[int, Option(min=1, help="Test images a network.")] = 100
-    most: Annotated[int, Option(min=10, help="Samples at which to give up.")] = 1_000
+    images: Annotated[int, Option(min=1, help="Test images for each network.")] = 100
+    most: Annotated[int, Option(min=10, help="Largest number of samples to try.")] = 1_000
 
 
 @dataclass(frozen=True)
 class LinearitySettings(_LineSettings):
-    """Linearity towards adversarial neighbours, of normal and robust networks (tables 3, 4)."""
+    """Compare linearity towards adversarial and random neighbours (tables 3 and 4)."""
 
     trial: ClassVar = {"images": 5}
 
-    images: Annotated[int, Option(min=1, help="Test images a data set.")] = 100
+    images: Annotated[int, Option(min=1, help="Test images of each data set.")] = 100
     seed: Annotated[int, Option(min=0)] = 0
 
 

@@ -1,13 +1,14 @@
 """Incremental development: new classes, task by task (section 5.5, tables 7 and 8).
 
-What a task is told by can be read in two ways, and both are measured. Among all classes:
-the whole model predicts, every class may win, as the paper's tables have it for plain
-retraining (task A falls to 0 %). Task known: only the task's own classes may win, and an old
-task is predicted by its frozen neurons alone, the last by the whole model, as section 4.3
-says that a model switches between tasks; methods that freeze nothing use the whole model.
+The paper can be read in two ways about how a sample's task is known, and both are measured.
+"Among all classes": the whole model predicts, and any class may win. This must be so in the
+paper's tables for plain retraining, where task A falls to 0 %. "Task known": only the task's own
+classes may win. An old task is predicted by its frozen neurons alone and the last task by the
+whole model, since a model switches between tasks by section 4.3; methods that freeze nothing use
+the whole model.
 
-What is frozen can be read in two ways as well: the parameters that critical neurons are made
-of, or those that read them too ("sealed", see `maintenance`).
+It can also be read in two ways about what is frozen: the weights into the critical neurons, or
+the weights out of them as well (rows "sealed"; see `nnslicer_tf.semantic.develop`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,16 +39,16 @@ class _Method:
     """How the later tasks are learned.
 
     Attributes:
-        name: The row's name.
+        name: The name in the tables.
         way: How critical neurons are chosen; empty: none are frozen.
         replay: Share of the earlier tasks' samples that are trained on again.
-        sealed: Freeze the weights that read critical neurons too.
+        freeze_outgoing: Freeze the weights out of critical neurons too.
     """
 
     name: str
     way: str = ""
     replay: float = 0.0
-    sealed: bool = False
+    freeze_outgoing: bool = False
 
 
 _METHODS = (
@@ -56,8 +57,8 @@ _METHODS = (
     _Method("DeepArc", "DeepArc"),
     *(_Method(way, way) for way in WAYS),
     *(_Method(f"{way}+Replay 10%", way, 0.1) for way in OURS),
-    _Method(f"{WAYS[-1]}, sealed", WAYS[-1], sealed=True),
-    _Method(f"{WAYS[-1]}, sealed+Replay 10%", WAYS[-1], 0.1, sealed=True),
+    _Method(f"{WAYS[-1]}, sealed", WAYS[-1], freeze_outgoing=True),
+    _Method(f"{WAYS[-1]}, sealed+Replay 10%", WAYS[-1], 0.1, freeze_outgoing=True),
 )
 
 
@@ -65,7 +66,7 @@ _REPLAYS = ("Retrain", "Replay 5%", "Replay 10%", "Replay 100%")
 
 
 def develop(s: MaintenanceSettings) -> ExperimentResult:
-    """Teach new classes without the old ones' samples, or with some (tables 7 and 8)."""
+    """Learn new classes, without samples of the old ones or with some (tables 7 and 8)."""
     repeats = Repeats(s)
     tasks = split_classes(repeats.data["train"].classes, s.scenario + 1)
     rows = repeats.rows(
@@ -87,13 +88,13 @@ def develop_rows(
     epochs: int = 2,
     methods: Sequence[str] | None = None,
 ) -> Iterator[dict]:
-    """Yield each task's test accuracy after the later tasks were learned, in every way.
+    """Yield each task's test accuracy after the later tasks were learned, by every method.
 
     Args:
         trial: A model of all classes, trained on those of the first task, and the data of all.
         tasks: The classes of each task.
         metric: A name of `METRICS`.
-        loss: Accuracy of the first task on held-out samples that its slices alone may lose.
+        loss: Held-out accuracy on the first task that its slices alone may lose.
         epochs: Passes over each new task's samples, by Adam.
         methods: Names of the rows; all by default.
     """
@@ -119,7 +120,7 @@ def develop_rows(
 
 
 class _Learner:
-    """One method's way through the tasks."""
+    """Learns the tasks one after the other, by one method."""
 
     def __init__(
         self, trial: Trial, tasks: Tasks, metric: str, method: _Method, epochs: int
@@ -156,7 +157,7 @@ class _Learner:
             data.x,
             data.y,
             learned,
-            freeze_outgoing=self._method.sealed,
+            freeze_outgoing=self._method.freeze_outgoing,
             epochs=epochs,
             batch_size=128,
             rng=seed,

@@ -71,9 +71,9 @@ def readapt_rows(
     attacked: int = 1_000,
     methods: Sequence[str] | None = None,
 ) -> Iterator[dict]:
-    """Yield what training on samples and their adversarial versions achieves.
+    """Yield the accuracies after training on samples and their adversarial versions.
 
-    Held-out samples are attacked, some to train on and as many others after it.
+    Held-out samples are attacked: some to train on, and as many others after the training.
 
     Args:
         trial: The model and its data.

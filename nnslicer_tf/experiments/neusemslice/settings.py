@@ -18,18 +18,18 @@ _MORE_SHARES = (0.01, 0.02, 0.05)
 _MORE_THETAS = (0.5, 0.7, 0.8, 0.995, 0.999, 0.9999)
 
 PAPER_SETTINGS = dict(zip(WAYS, (_SHARES, _SHARES, _THETAS, _THETAS), strict=True))
-"""Way to slice → the paper's shares or thresholds (section 5.2)."""
+"""Slicing method → the paper's shares or thresholds (section 5.2)."""
 
 SETTINGS = {
     way: tuple(sorted((*known, *(_MORE_SHARES if known is _SHARES else _MORE_THETAS))))
     for way, known in PAPER_SETTINGS.items()
 }
-"""The same with more, so that all ways reach from slight to nearly full compression."""
+"""The same with more, so that all methods reach from slight to nearly full compression."""
 
 
 @dataclass(frozen=True)
 class MaintenanceSettings(Settings):
-    """What all experiments are asked, and what single ones are (named in their help)."""
+    """Settings of all experiments; the help says which settings only one of them reads."""
 
     trial: ClassVar = {"repeats": 1, "images": 2_000, "epochs": 2, "tests": 500, "samples": 500}
 
@@ -37,19 +37,25 @@ class MaintenanceSettings(Settings):
 
     model: Annotated[str, Argument(help="A model of the zoo.")] = "mlp"
     dataset: Annotated[str, Argument(help="A data set.")] = "mnist"
-    metrics: Annotated[str, Option(help="Comma between; slicing takes many.")] = "taylor"
-    repeats: Annotated[int, Option(min=1, help="Models, each with its seed.")] = 5
+    metrics: Annotated[str, Option(help="Names, separated by commas; slicing takes several.")] = (
+        "taylor"
+    )
+    repeats: Annotated[int, Option(min=1, help="Number of models, each with its own seed.")] = 5
     images: Annotated[int, Option(min=100, help="Training images.")] = 50_000
     epochs: Annotated[int, Option(min=1, help="Epochs of training a model.")] = 4
     tests: Annotated[int, Option(min=10, help="Test images.")] = 10_000
     samples: Annotated[int, Option(min=10, help="Images for scores.")] = 5_000
     precision: Annotated[
-        Literal["float32", "mixed_bfloat16"], Option(help="Of training and predictions.")
+        Literal["float32", "mixed_bfloat16"], Option(help="Precision of training and prediction.")
     ] = "float32"
-    attacked: Annotated[int, Option(min=10, help="readapt: images attacked.")] = 1_000
-    tolerance: Annotated[float, Option(help="restructure: accuracy to lose.")] = 0.01
-    scenario: Annotated[int, Option(min=1, max=2, help="develop: 2 or 3 tasks.")] = 1
-    work: Annotated[Path, Option(help="Models and finished repeats.")] = Path("runs/semantic")
+    attacked: Annotated[int, Option(min=10, help="readapt: number of attacked images.")] = 1_000
+    tolerance: Annotated[float, Option(help="restructure: accuracy that may be lost.")] = 0.01
+    scenario: Annotated[
+        int, Option(min=1, max=2, help="develop: 1 has two tasks, 2 has three.")
+    ] = 1
+    work: Annotated[Path, Option(help="Folder of models and finished repeats.")] = Path(
+        "runs/semantic"
+    )
 
     @property
     def metric(self) -> str:

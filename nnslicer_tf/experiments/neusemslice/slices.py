@@ -1,7 +1,7 @@
-"""Ways to slice a model, side by side, and slices of one size.
+"""Slicing methods side by side, and their slices of one size.
 
-`NeuSemSlice` compares landscapes as Equation 2 is printed; `NeuSemSlice, centred` centres
-them first, as the centred kernel alignment does that the equation is called by.
+`NeuSemSlice` compares landscapes as Equation 2 is printed. `NeuSemSlice, centred` centres them
+first, as does the centred kernel alignment after which the equation is named.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from nnslicer_tf.zoo import accuracy
 
 
 class SlicedModel:
-    """A model with all ways to slice it.
+    """A model with all slicing methods.
 
     Args:
         trial: The model and its data.
@@ -42,7 +42,7 @@ class SlicedModel:
         self.masker = Masker(trial.model)
 
     def slice(self, way: str, setting: float) -> CriticalNeurons:
-        """Return the slice of a way at a share or threshold."""
+        """Return the slice of a method at a share or threshold."""
         return self._ways[way](setting)
 
     def compression(self, critical: CriticalNeurons) -> float:
@@ -50,7 +50,7 @@ class SlicedModel:
         return 1 - self.masker.size(critical) / self.model.count_params()
 
     def of_size(self, way: str, compression: float) -> CriticalNeurons:
-        """Return the slice of a way whose compression rate is nearest to one asked for."""
+        """Return a method's slice whose compression rate is nearest to the one given."""
         low, high, found = 0.0, 1.0, []
         for _ in range(16):
             middle = (low + high) / 2
@@ -67,10 +67,10 @@ class SlicedModel:
 
 
 def slices_of_one_size(trial: Trial, metric: str, loss: float) -> dict[str, CriticalNeurons]:
-    """Return a slice of every way, all of about the same compression rate.
+    """Return a slice by every method, all of about the same compression rate.
 
-    The size is that of the smallest centred semantic slice that alone keeps the accuracy
-    on held-out samples; the others are brought to it, as in the paper (section 5.3).
+    It is the rate of the smallest centred semantic slice that keeps the held-out accuracy by
+    itself; the other methods are adjusted to that rate, as in the paper (section 5.3).
 
     Args:
         trial: The model and its data.

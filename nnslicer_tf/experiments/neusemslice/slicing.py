@@ -1,4 +1,4 @@
-"""Accuracy and compression of every way to slice: figures 5 and 6, tables 1 to 4."""
+"""Accuracy and compression of every slicing method: figures 5 and 6, tables 1 to 4."""
 
 from collections.abc import Callable, Iterator
 
@@ -19,7 +19,7 @@ _REDUNDANT = 0.99  # the similarity above which DeepArc removes a layer
 
 
 def slicing(s: MaintenanceSettings) -> ExperimentResult:
-    """Measure accuracy over compression rate of every way to slice, and what masking costs."""
+    """Measure every slicing method's accuracy over compression rate, and the cost of masking."""
     repeats = Repeats(s)
     curves = [repeats.rows("deeparc", lambda seed: [deeparc_row(repeats.trial(seed))])]
     masks: list[pd.DataFrame] = []
@@ -51,7 +51,7 @@ def slicing(s: MaintenanceSettings) -> ExperimentResult:
 
 
 def curve_rows(trial: Trial, metric: str) -> Iterator[dict]:
-    """Yield compression rate and test accuracy of every way at every setting (figures 5, 6)."""
+    """Yield compression rate and test accuracy of every method and setting (figures 5, 6)."""
     sliced = SlicedModel(trial, metric)
     for way, settings in SETTINGS.items():
         for setting in settings:
@@ -66,7 +66,7 @@ def curve_rows(trial: Trial, metric: str) -> Iterator[dict]:
 
 
 def deeparc_row(trial: Trial) -> dict:
-    """Return what removing redundant layers comes to (the star of figure 5)."""
+    """Return the result of removing redundant layers (the star in figure 5)."""
     layers = redundant(trial, _REDUNDANT)
     samples = first(trial.train, 2_000).x
     small = remove_layers(trial.model, layers, samples) if layers else trial.model
@@ -99,7 +99,7 @@ def masked_range_rows(trial: Trial, metric: str) -> Iterator[dict]:
 
 
 def _outside(scores: dict[str, np.ndarray], low: float) -> dict[str, np.ndarray]:
-    """Keep all neurons but a tenth of every layer, by rank from `low` on."""
+    """Return masks that leave out a tenth of every layer, from the rank `low` on."""
     keep = {}
     for layer, score in scores.items():
         begin, end = (round(share * len(score)) for share in (low, low + 0.1))
@@ -109,7 +109,7 @@ def _outside(scores: dict[str, np.ndarray], low: float) -> dict[str, np.ndarray]
 
 
 def plot_curves(curves: pd.DataFrame, title: str = "") -> Figure:
-    """Draw the mean curve of every way to slice, a panel a metric, DeepArc as a star.
+    """Draw the mean curve of every slicing method, a panel for each metric, DeepArc as a star.
 
     Args:
         curves: Rows of `curve_rows` and `deeparc_row`.

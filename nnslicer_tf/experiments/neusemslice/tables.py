@@ -95,10 +95,10 @@ def means_result(
     used: Mapping[str, object],
     name: str = "",
 ) -> ExperimentResult:
-    """Return means over seeds beside the paper's, the rows of every seed, and paired tests.
+    """Return means over seeds beside the paper's figures, the rows of every seed, and paired tests.
 
     Args:
-        repeats: Says how the rows were made.
+        repeats: The repeats that made the rows.
         rows: As of `means_beside_the_paper`.
         number: The paper's table.
         title: What was measured.
@@ -121,10 +121,10 @@ def means_result(
 
 
 def area_tests(curves: pd.DataFrame) -> pd.DataFrame:
-    """Compare semantic slicing with the other ways by areas under curves (table 4).
+    """Compare semantic slicing with the other methods by areas under curves (table 4).
 
-    "paper" settings are those of section 5.2 alone; ways that have no compression rate in
-    common there have no figures.
+    "paper" settings are those of section 5.2 alone; methods whose compression rates do not
+    overlap there have no figures.
 
     Args:
         curves: Rows of `curve_rows` with `seed`.
@@ -140,7 +140,7 @@ def area_tests(curves: pd.DataFrame) -> pd.DataFrame:
                     row |= {"method": method, "against": other}
                     try:
                         row |= _entries(compare(by_method[method], by_method[other]))
-                    except InvalidArgumentError:  # no rate in common
+                    except InvalidArgumentError:  # the rates do not overlap
                         row["repeats"] = 0
                     tests.append(row)
     return pd.DataFrame(tests)

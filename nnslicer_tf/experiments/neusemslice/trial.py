@@ -1,8 +1,8 @@
-"""Repeats of an experiment: models trained with different seeds, their data, rows that are kept.
+"""Repeats of an experiment: models trained with different seeds, their data, stored rows.
 
-The first images of the training split are held out, to choose thresholds by, those that follow
-are trained on; the test split is only reported on. Finished models and repeats are kept in the
-working folder, and an experiment that was interrupted goes on from there.
+The first images of the training split are held out to choose thresholds; the models are trained
+on those that follow, and only final figures are of the test split. Finished models and repeats
+are kept in the working folder, from which an interrupted experiment continues.
 """
 
 import itertools
@@ -29,10 +29,10 @@ class Trial:
 
     Attributes:
         model: A classifier that ends in logits.
-        train: What it was trained on; its first samples give scores and similarities.
-        held_out: Samples that choose thresholds and say when to stop.
-        test: Samples that are only reported on.
-        seed: Of all that is random.
+        train: Its training samples; the first of them give scores and similarities.
+        held_out: Samples by which thresholds are chosen and training or compression is stopped.
+        test: Samples for final figures only.
+        seed: Random seed.
         samples: Number of training samples for scores and similarities.
     """
 
@@ -77,7 +77,7 @@ class Repeats:
 
     @property
     def _precision(self) -> str:
-        """The end of names of what is kept of models that were not trained in float32."""
+        """The ending of files of models that were not trained in float32."""
         precision = self.settings.precision
         return "" if precision == "float32" else f"-{precision}"
 
@@ -96,7 +96,7 @@ class Repeats:
         return Trial(model, **self.data, seed=seed, samples=s.samples)
 
     def rows(self, what: str, run: Callable[[int], Iterable[dict]]) -> pd.DataFrame:
-        """Return the rows of all seeds; those that are on file are not made again."""
+        """Return the rows of all seeds; stored ones are read, not made again."""
         s = self.settings
         sizes = f"{s.images}-{s.epochs}-{s.tests}-{s.samples}{self._precision}"
         store = RowStore(s.work / what / f"{s.name}-{sizes}.csv", ["seed"])
@@ -128,7 +128,7 @@ class Repeats:
 
 
 def split_classes(classes: int, tasks: int) -> tuple[tuple[int, ...], ...]:
-    """Return the classes of each task, in order: as many each as can be, the rest to the last.
+    """Return the classes of each task, in order: equally many, the last task has the remainder.
 
     Raises:
         InvalidArgumentError: if there are fewer than two tasks, or not a class for each.

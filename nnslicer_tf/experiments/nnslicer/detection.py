@@ -1,9 +1,9 @@
 """Detection of adversarial inputs: the paper's Table 4, with measured figures beside it.
 
-Every detector learns from the same normal training inputs. Each attack works on test images, the
-same for all; its successful examples and their originals are the test. Adversarial examples and
-the figures of finished detectors are kept in the working folder: an interrupted run goes on from
-there. Remove its `rows` after changing a detector's code.
+All detectors are fitted to the same normal training inputs. All attacks start from the same test
+images; detectors are tested on the successful adversarial examples and their originals.
+Adversarial examples and the figures of finished detectors are kept in the working folder, from
+which an interrupted run continues. Remove its `rows` after changing a detector's code.
 """
 
 import hashlib
@@ -56,9 +56,9 @@ DETECTORS: dict[str, Callable[..., Detector]] = {
     "logit margin": lambda slicer, **common: LogitMargin(slicer.im, **common),
     "flag everything": lambda slicer, **common: FlagEverything(slicer.im, **common),
 }
-"""Method → how a detector is made of a slicer and the arguments that all detectors take."""
+"""Method → detector, from a slicer and the arguments that all detectors take."""
 
-# The method whose role in the paper each of ours has.
+# Method → the method of the paper that it is compared with; NNSlicer for all others.
 _PAPER = {"FeatureMap": "FeatureMap", "EffectivePath": "EffectivePath"}
 _NOT_IN_THE_PAPER = ("logit margin", "flag everything")
 _MARKERS = "osD^vP*X<>"
@@ -155,7 +155,7 @@ def _evaluate(
 
 
 def _attack_table(name: str, specs: Iterable[AttackSpec]) -> ExperimentTable:
-    """Return what bounds each attack of a data set, whichever of them are asked for."""
+    """Return the budgets of all attacks for a data set, not only those asked for."""
     rows = [
         {
             "attack": spec.name,

@@ -1,8 +1,8 @@
 """Slices of normal and adversarial inputs, drawn: the paper's Figure 2.
 
-Of the first test images that the model classifies rightly and an attack changes: the slices of
-both inputs as pixels, what the pixels of the input contribute, and the synapses kept. A table
-says how many neurons of each operation are in one of the two slices alone.
+For test images that the model classifies correctly and an attack changes, the figures show the
+slices of both inputs as pixels, the contributions of the input's pixels, and the synapses kept.
+A table gives the neurons of each operation that are in only one of the two slices.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def draw(s: DrawingSettings) -> ExperimentResult:
 
 
 def _pairs(network: keras.Model, s: DrawingSettings) -> Images:
-    """Return normal inputs and what the attack made of them, of the pairs that succeeded."""
+    """Return normal inputs and their adversarial versions, where the attack succeeded."""
     data = datasets.load(s.dataset, f"test[:{s.images}]")
     spec = find_attack(s.attack, ATTACKS if s.dataset == "cifar10" else MNIST_ATTACKS)
     made = generate(network, spec, data.x, data.y, rng=s.seed)

@@ -1,10 +1,10 @@
 """Selective protection: the paper's Figure 5.
 
-Half of the synapses of every layer are hidden, those that target classes need most by each
-method; attackers retrain the rest on budgets of training images. The method "Everything" hides
-all synapses: what attackers who train them reach then they have from their images alone, and no
-choice of synapses to hide takes it from them. An interrupted experiment goes on from its working
-folder when it is run again.
+Each method hides half of the synapses of every layer, those that target classes need most;
+attackers retrain the model with budgets of training images. The method "Everything" hides all
+synapses. What attackers reach then, they reach by their images alone, and no choice of hidden
+synapses can prevent it. An interrupted experiment continues from its working folder when it is
+run again.
 """
 
 import itertools

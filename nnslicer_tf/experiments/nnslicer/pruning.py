@@ -1,6 +1,6 @@
-"""Pruning for target classes: the paper's Figures 3 and 4, and what single changes do.
+"""Pruning for target classes: the paper's Figures 3 and 4, and the effect of single changes.
 
-An interrupted experiment goes on from its working folder when it is run again.
+An interrupted experiment continues from its working folder when it is run again.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ def curves(s: CurveSettings) -> ExperimentResult:
 def fine_tuned(s: FineTuningSettings) -> ExperimentResult:
     """Measure accuracy after one epoch of training by prune ratio (Figure 4)."""
     task = load_task(s, RANKINGS)
-    # Training measures the normalisations again anyway.
+    # Training updates the normalisations anyway.
     methods = {n: m for n, m in pruning_methods(task, s.seed).items() if not m.renormalised}
     chosen = np.random.default_rng(s.seed).permutation(len(task.train))[: s.images]
     x, y = task.train.x[chosen], task.train.y[chosen]
@@ -83,7 +83,7 @@ def fine_tuned(s: FineTuningSettings) -> ExperimentResult:
 
 
 def ablation(s: AblationSettings) -> ExperimentResult:
-    """Measure what the paper leaves open, and each of our changes, on held-out images."""
+    """Measure choices that the paper leaves open, and our changes, on held-out images."""
     task = load_task(s, ABLATED, "train[90%:]", s.images)
     name = f"ablation-{s.images}"
     found = _measure(task, changes(task), s.ratio or (0.4, 0.6), s, name, _masked(task))
@@ -147,7 +147,7 @@ def _head(task: TargetTask, s: CurveSettings) -> dict[str, object]:
 
 
 def _verdict(found: pd.DataFrame) -> str:
-    """Say in words whether the goals are reached."""
+    """Return in words whether the goals are reached."""
     table = found.pivot(index="ratio", columns="method", values="targets")
     lines = []
     for ending in ENDINGS:

@@ -1,9 +1,9 @@
-"""The ways to prune that are compared: the paper's, and with changes of ours.
+"""Pruning methods that are compared: those of the paper, and variants of ours.
 
-Methods of the paper prune the same share of every layer. So do those that end in "renormalised",
-which measure batch normalisations again afterwards, and add up contributions to single images
-without their signs. Those that end in "ours" prune the smallest of the whole model, by such
-contributions times weights.
+The paper's methods prune the same share of every layer. So do those that end in "renormalised";
+they estimate the statistics of batch normalisations anew after pruning, and sum up magnitudes of
+each image's contributions. Those that end in "ours" multiply these magnitudes by the weights, and
+prune the smallest scores of the whole model.
 """
 
 from collections.abc import Callable
@@ -37,8 +37,8 @@ class PruningMethod:
     Attributes:
         scores: From target classes to scores.
         targeted: Whether the scores depend on the classes.
-        whole_model: Prune the smallest of the model, not the same share of each layer.
-        renormalised: Measure batch normalisations again after pruning.
+        whole_model: Prune the smallest scores of the model, not the same share of each layer.
+        renormalised: Estimate the statistics of batch normalisations anew after pruning.
     """
 
     scores: Callable[[Targets], Scores]
@@ -54,7 +54,7 @@ class PruningMethod:
         )
 
     def statistics_of(self, train: Dataset) -> np.ndarray | None:
-        """Return the images on which normalisations are measured again, if they are."""
+        """Return the images for new statistics of batch normalisations, or None."""
         return train.x[:_RENORMALISE_ON] if self.renormalised else None
 
 

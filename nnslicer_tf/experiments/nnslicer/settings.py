@@ -22,12 +22,12 @@ Seed = Annotated[int, Option(min=0)]
 Work = Annotated[Path, Option(help="Folder of resumable work.")]
 Samples = Annotated[int, Option(help="Training images of each class to rank by.", min=1)]
 Profiled = Annotated[int, Option(help="Training images of the profile.", min=1)]
-Subsets = Annotated[int, Option(help="Sets of target classes; 0: all.", min=0)]
+Subsets = Annotated[int, Option(help="Number of sets of target classes; 0: all.", min=0)]
 
 
 @dataclass(frozen=True)
 class DrawingSettings(Settings):
-    """Slice pairs of inputs; draw the first, and measure where all differ."""
+    """Slice pairs of normal and adversarial inputs; draw the first pair, compare all."""
 
     trial: ClassVar = {"images": 10, "train": 500}
     trial_folder = Path("runs/slices")
@@ -45,7 +45,7 @@ class DrawingSettings(Settings):
 
 @dataclass(frozen=True)
 class DetectionSettings(Settings):
-    """Measure detectors on attacks, and write the tables."""
+    """Measure detectors on attacks (Table 4)."""
 
     trial: ClassVar = {
         **{"train": 4_000, "images": 100, "ending": "-quick"},
@@ -56,16 +56,20 @@ class DetectionSettings(Settings):
 
     model: Annotated[str, Option(help="Name in the zoo, or a .keras or .h5 file.")] = "lenet5"
     dataset: Annotated[str, Option(help="digits, mnist, fashion_mnist, cifar10.")] = "mnist"
-    normalise: Annotated[str, Option(help="unit or standard: the model's input.")] = "unit"
+    normalise: Annotated[str, Option(help="The model's inputs: unit or standard.")] = "unit"
     train: Annotated[int, Option(help="Normal training inputs.", min=200)] = 10_000
     images: Annotated[int, Option(help="Test images to attack.", min=1)] = 500
     skip: Annotated[int, Option(help="Test images to leave out before these.", min=0)] = 0
-    attacks: Annotated[str, Option(help="Names with commas; default: all 17.")] = ""
-    methods: Annotated[str, Option(help="Names with commas.")] = ",".join(_DETECTORS)
+    attacks: Annotated[str, Option(help="Names, separated by commas; default: all 17.")] = ""
+    methods: Annotated[str, Option(help="Names, separated by commas.")] = ",".join(_DETECTORS)
     theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.0
-    false_positive_rate: Annotated[float, Option(help="All but paper's rules.")] = DEFAULT_RATE
+    false_positive_rate: Annotated[float, Option(help="For all but the paper's rules.")] = (
+        DEFAULT_RATE
+    )
     seed: Seed = 0
-    work: Annotated[Path, Option(help="Folder of the examples.")] = Path("runs/detection")
+    work: Annotated[Path, Option(help="Folder of adversarial examples and finished rows.")] = Path(
+        "runs/detection"
+    )
     ending: str = ""  # of the files' names
 
     @property
@@ -76,7 +80,7 @@ class DetectionSettings(Settings):
 
 @dataclass(frozen=True)
 class TargetSettings(Settings):
-    """What all experiments on target classes are asked."""
+    """Settings that all experiments on target classes have."""
 
     model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10"
     dataset: Annotated[str, Option(help="Its data set.")] = "cifar10"
@@ -84,7 +88,7 @@ class TargetSettings(Settings):
     profiled: Profiled = 45_000
     subsets: Subsets = 0
     size: Annotated[int, Option(help="Classes in a set.", min=1)] = 4
-    seed: Annotated[int, Option(help="Draws sets, order of samples, random scores.", min=0)] = 0
+    seed: Annotated[int, Option(help="Random seed.", min=0)] = 0
     work: Work = Path("runs/pruning")
 
     @property
@@ -96,7 +100,7 @@ class TargetSettings(Settings):
 
 @dataclass(frozen=True)
 class CurveSettings(TargetSettings):
-    """Accuracy without fine-tuning by prune ratio (Figure 3)."""
+    """Measure accuracy without fine-tuning by prune ratio (Figure 3)."""
 
     trial: ClassVar = {"samples": 10, "profiled": 500, "subsets": 2, "ratio": (0.5,)}
 
@@ -108,17 +112,17 @@ class CurveSettings(TargetSettings):
 
 @dataclass(frozen=True)
 class FineTuningSettings(CurveSettings):
-    """Accuracy after one epoch of training by prune ratio (Figure 4)."""
+    """Measure accuracy after one epoch of training by prune ratio (Figure 4)."""
 
     trial: ClassVar = {**CurveSettings.trial, "subsets": 1, "images": 300, "ratio": (0.9,)}
 
     subsets: Subsets = 2
-    images: Annotated[int, Option(help="Images of the one epoch.", min=1)] = 10_000
+    images: Annotated[int, Option(help="Images of the epoch.", min=1)] = 10_000
 
 
 @dataclass(frozen=True)
 class AblationSettings(CurveSettings):
-    """What the paper leaves open, and each of our changes, on held-out training images."""
+    """Choices that the paper leaves open, and our changes, on held-out training images."""
 
     trial: ClassVar = {**CurveSettings.trial, "subsets": 1, "images": 100}
 
@@ -130,7 +134,7 @@ class AblationSettings(CurveSettings):
 
 @dataclass(frozen=True)
 class ProtectionSettings(TargetSettings):
-    """Hide synapses, let attackers retrain, and report what they reach."""
+    """Hide synapses, let attackers retrain the model, and measure their accuracy (Figure 5)."""
 
     trial: ClassVar = {
         **{"samples": 10, "profiled": 500, "subsets": 1, "repetitions": 1, "epochs": 1},
@@ -142,14 +146,14 @@ class ProtectionSettings(TargetSettings):
     work: Work = Path("runs/protection")
     share: Annotated[float, Option(help="Share of the synapses to hide.", min=0.001, max=1.0)] = 0.5
     budget: Annotated[list[int] | None, Option(help="Images of an attacker.")] = None
-    epochs: Annotated[int, Option(help="Of an attacker.", min=1)] = 5
+    epochs: Annotated[int, Option(help="Epochs of an attacker.", min=1)] = 5
     repetitions: Annotated[int, Option(help="Attacks of each kind.", min=1)] = 3
     method: Annotated[
-        list[str] | None, Option(help="What is hidden; all of the methods by default.")
+        list[str] | None, Option(help="Methods that choose what is hidden; default: all.")
     ] = None
-    trains: Annotated[Literal["all", "hidden", "known"], Option(help="What attackers train.")] = (
-        "all"
-    )
+    trains: Annotated[
+        Literal["all", "hidden", "known"], Option(help="Weights that attackers train.")
+    ] = "all"
     without_targets: Annotated[bool, Option(help="Attackers have no images of target classes.")] = (
         False
     )

@@ -1,4 +1,4 @@
-"""What the experiments on target classes share: data, rankings, rows that are kept, summaries."""
+"""Common parts of the experiments on target classes: data, rankings, stored rows, summaries."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,8 +26,8 @@ RANKINGS: Rankings = {
     "magnitudes": lambda profile: NNSlicerRanker(profile=profile, per_sample=True),
     "paths": lambda profile: EffectivePathRanker(),
 }
-"""Name → how target classes rank synapses: contributions as the paper sums them, those of each
-sample without their signs, effective paths."""
+"""Name → ranker of synapses for target classes: contributions as the paper sums them, their
+magnitudes for each sample, effective paths."""
 
 ABLATED: Rankings = {
     "slices": RANKINGS["slices"],
@@ -37,7 +37,7 @@ ABLATED: Rankings = {
     "channels": lambda profile: NNSlicerRanker(profile=profile, granularity="channel"),
     "all-samples": lambda profile: NNSlicerRanker(profile=profile, correct_only=False),
 }
-"""Name → the paper's ranking, and with one thing changed that the paper leaves open."""
+"""Name → the paper's ranking, and variants in one choice that the paper leaves open."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class TargetTask:
 
     Attributes:
         im: The classifier.
-        train: What it was trained on, the last tenth left out.
+        train: Its training samples, without the last tenth.
         measured: Samples that figures are measured on.
         subsets: Sets of target classes.
         ranked: Name → scores of synapses by class.
@@ -81,7 +81,7 @@ def load_task(
         images: How many of them; all by default.
     """
     im = InstrumentedModel(zoo.load(s.model, s.dataset))
-    # The last tenth was held out from training; what is ours was chosen on it.
+    # The last tenth was held out from training; our own settings were chosen on it.
     train, measured = (datasets.load(s.dataset, part) for part in ("train[:90%]", split))
     subsets = draw_subsets(measured.classes, s.size, s.subsets or None, s.seed)
     ranked = kept_rankings(im, train, s.samples, s.profiled, s.work_folder, rankings)
@@ -144,7 +144,7 @@ def missing_rows(
     Args:
         task: Data and sets.
         store: Rows that are kept.
-        row: Names the method.
+        row: The method's name and place.
         logits_of: From target classes to the logits of the samples measured on.
         shared: Whether the logits are the same for all sets: then they are computed once.
     """

@@ -11,7 +11,7 @@ from nnslicer_tf.experiments.settings import Settings
 
 @dataclass(frozen=True)
 class TrainingSettings(Settings):
-    """Train MODEL and write its weights and a log."""
+    """Train a model, and write its weights and a log."""
 
     trial: ClassVar = {"epochs": 2, "reduced": True}
 
@@ -22,7 +22,7 @@ class TrainingSettings(Settings):
     epochs: Annotated[int | None, Option(help="Default: the recipe's.", min=1)] = None
     seed: Annotated[int, Option(min=0)] = 0
     precision: Annotated[
-        Literal["float32", "mixed_bfloat16"], Option(help="What layers compute in.")
+        Literal["float32", "mixed_bfloat16"], Option(help="Precision of the layers.")
     ] = "float32"
     threads: Annotated[int, Option(help="Default: all cores.", min=0)] = 0
     checkpoints: Annotated[Path, Option(help="Folder of resumable runs.")] = Path("runs")

@@ -1,8 +1,7 @@
-"""Train a model of the zoo, and log how.
+"""Train a model of the zoo, and write a log.
 
-The last tenth of the training images is held out and never trained on: recipes are chosen by its
-accuracy. The test images are read once, at the end. An interrupted run goes on from its last
-finished epoch.
+The last tenth of the training images is held out: recipes are chosen by the accuracy on it. The
+test images are read once, at the end. An interrupted run continues from its last finished epoch.
 """
 
 import dataclasses
