@@ -71,7 +71,7 @@ def add_experiment(
         _parameter("results", Results, None),
         _parameter("quick", Quick, False),
     ]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # for Typer
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     command.__doc__ = text or settings.__doc__
     app.command(name)(command)
