@@ -33,10 +33,15 @@ def compiled(signature: tuple | None = None, **options: Any) -> Callable[[Callab
         if signature is None:
             return dispatcher
 
+        ready = False
+
         @functools.wraps(function)
         def call(*args: Any) -> Any:
-            if not dispatcher.signatures:
+            nonlocal ready
+            if not ready:
                 dispatcher.compile(signature)
+                dispatcher.disable_compile()
+                ready = True
             return dispatcher(*args)
 
         return call
