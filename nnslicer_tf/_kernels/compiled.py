@@ -1,5 +1,7 @@
 """Inner loops compiled by Numba, their machine code kept on disk for every process."""
 
+import functools
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,33 +10,71 @@ from filelock import FileLock
 from numba import njit
 from numba.core.caching import FunctionCache
 
+# A function that becomes part of the compiled function that calls it.
+_INLINED: dict[str, Any] = {
+    "forceinline": True,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
+inlined = njit(**_INLINED)
 
-def compiled(**options: Any) -> Callable[[Callable], Any]:
-    """Return a decorator that compiles a function with Numba's `njit`.
+
+def compiled(signature: tuple | None = None, **options: Any) -> Callable[[Callable], Any]:
+    """Return a decorator that compiles a function with Numba's `njit` at its first call.
 
     The function runs without Python's lock, and is compiled once for each machine.
 
     Args:
+        signature: Numba types of the arguments: compiled for these alone, so that an array that
+            is read-only, say, is not a reason to compile again. None: for whatever comes.
         options: Further options of `njit`.
     """
 
     def compile_lazily(function: Callable) -> Any:
         dispatcher = njit(nogil=True, **options)(function)
         dispatcher._cache = _SharedCache(function)
-        return dispatcher
+        if signature is None:
+            return dispatcher
+
+        ready = False
+
+        @functools.wraps(function)
+        def call(*args: Any) -> Any:
+            nonlocal ready
+            if not ready:
+                dispatcher.compile(signature)
+                dispatcher.disable_compile()
+                ready = True
+            return dispatcher(*args)
+
+        return call
 
     return compile_lazily
 
 
+@functools.cache
+def _source() -> str:
+    """Return a digest of this package: what a function calls changes its machine code too."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
 class _SharedCache(FunctionCache):
-    """Numba's cache, used by one process at a time.
+    """Numba's cache, used by one process at a time, and only for the same sources.
 
     Numba numbers the files of a function's signatures by an index that it reads and writes
     back without a lock. Two workers that compile two signatures at once give both the same
     number, and the function that a later process loads reads its arguments as if they were
     of the other's types: wrong results without an error. After a change of the source it writes
     the index before the code, so that who reads in between gets the old code for the new.
+
+    Numba compares the file of the function alone, and would run old code after a change in a
+    file of functions that it calls.
     """
+
+    def __init__(self, function: Callable) -> None:
+        super().__init__(function)
+        self._cache_file._source_stamp = (self._cache_file._source_stamp, _source())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         with self._lock():

@@ -1,251 +1,366 @@
-"""Which inputs of a sum are kept: the exclusion rule without sorting what is kept.
+"""Which values of a sum are kept: the exclusion rule, by sums above a few bounds.
 
 The rule orders the local values v by magnitude, ascending, and excludes the longest
 prefix whose sum is below the threshold in magnitude. Seen from the other end: take
 values away from the whole sum, the largest first, until what is left is below the
-threshold; those taken away are kept. Only their set matters, not their order, so
+threshold; those taken away are kept. So only one magnitude is sought, the *bound*:
 
-1. values are collected in bands of falling magnitude, the first holding some seventh of
-   them, which is where the search mostly ends;
-2. a band is split into buckets of magnitude; the sums of a bucket's positive and of its
-   negative values bound what is left while it is taken away, so that most buckets are
-   taken whole;
-3. only a bucket in which the sum can fall below the threshold is sorted and scanned.
+1. one pass sums the values above each of four magnitudes, and their magnitudes too. An
+   interval between two of them cannot hold the bound if neither its positive nor its
+   negative values alone bring what is left below the threshold. These sums are float32:
+   an interval is passed over only where the rounding error cannot matter.
+2. The values of the highest interval that is left over are collected. If they are few,
+   each one's prefix sum is formed in float64, 16 side by side, by comparing all pairs:
+   nothing is sorted. If they are many, the interval is divided by the same pass.
+3. If the interval does not hold the bound, the next one is collected.
 
-A short sum takes its largest value again and again instead, each in one vector pass.
-
-Nothing is allocated, and buffers are passed one by one and whole, with offsets: a view of
-an array or a tuple of arrays costs some 20 to 100 ns in compiled code too, which counts
-when a sum has 27 values. benchmarks/README.md says what else was tried.
-
-Numba's cache on disk looks at the file of the caller only: after a change here, touch
-`sums.py`, or the old code runs on.
+Everything is inlined into one kernel and works on pointers (see `vectors`); nothing is
+allocated. benchmarks/README.md says what else was tried.
 """
+
+from collections import namedtuple
 
 import numpy as np
 
-from nnslicer_tf._kernels.compiled import compiled
+from nnslicer_tf._kernels.compiled import inlined
+from nnslicer_tf._kernels.vectors import (
+    LANES,
+    at,
+    bits,
+    compress,
+    count,
+    float_of_bits,
+    lane_max,
+    lane_sum,
+    lane_sums,
+    lanes,
+    last,
+    load,
+    magnitude,
+    pointer,
+    read,
+    splat,
+    store,
+    where,
+    widen,
+    write,
+)
 
-_MOST_BUCKETS = 256
-_SMALL = 24
-# Sums up to this length are taken one largest value at a time.
-_SHORT = 64
-# Values are padded with zeros to whole vector registers: a remainder is slow.
-_PAD = 32
-_SIGN_BIT = np.int32(-(2**31))
-# Collecting starts at this multiple of the mean magnitude, and halves it band by band.
-_FIRST_BAND = np.float32(2)
-_BANDS = 4
+# A band of up to this many values is worked out directly.
+_FEW = 32
+# Bands within bands that are kept at a time; deeper ones are collected from the last.
+_LEVELS = 5
+# From this depth on intervals are divided evenly in their bits, which always comes to an end.
+_BY_BITS = 6
+_CACHE_LINE = 64
+# Intervals wait on a stack, four at most from each depth; bits run out within 20 more.
+_INTERVALS = 4 * (_BY_BITS + 22)
+
+_LEAST = np.float32(1e-45)
+_MOST = np.float32(np.inf)
+_ROUNDING = np.float32(2**-23)
+
+_FEW_PADDED = -(-_FEW // LANES) * LANES
+
+# Pointers to the buffers of `excluded_bound`: bands of values, the number of values in each and
+# the sum of all smaller ones; the bits of a small band's magnitudes and its values in float64;
+# what tells later positions from earlier ones; intervals that wait: lower, upper, depth.
+Workspace = namedtuple("Workspace", ["bands", "sizes", "bases", "keys", "wide", "later", "stack"])
 
 
-def workspace(size: int) -> tuple[np.ndarray, ...]:
-    """Return the buffers that `excluded` needs for sums of up to `size` values.
+def aligned(shape: int | tuple[int, ...], dtype: type) -> np.ndarray:
+    """Return zeros at an address where no vector lies across two cache lines."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + _CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % _CACHE_LINE
+    return memory[start : start + size].view(dtype).reshape(shape)
 
-    In order: the local values (float32, zeros at the end), the same memory as int32;
-    members of a band (index, then magnitude); all members in the order in which they are
-    taken; for each bucket its end and its negative and positive sum.
-    """
-    v = np.zeros(-(-size // _PAD) * _PAD, np.float32)
+
+def buffers(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return memory for sums of up to `size` values: float32, int32 and float64."""
+    stride = -(-size // LANES) * LANES + LANES
+    whole = aligned(3 * _FEW_PADDED + LANES + _LEVELS, np.int32)
+    whole[2 * _FEW_PADDED : 3 * _FEW_PADDED + LANES] = 1
     return (
-        *(v, v.view(np.int32)),
-        np.empty(size + 1, np.int32),
-        np.empty(size + 1, np.float32),
-        np.empty(size + 1, np.int32),
-        np.empty(_MOST_BUCKETS + 1, np.int32),
-        np.empty((_MOST_BUCKETS, 2), np.float64),
+        aligned(_LEVELS * stride + 3 * _INTERVALS, np.float32),
+        whole,
+        aligned(_FEW_PADDED + _LEVELS, np.float64),
     )
 
 
-@compiled()
-def excluded(v, bits, n, total, mean_magnitude, threshold, members, magnitudes, order, ends, sums):
-    """Find the exclusion point of one sum.
+@inlined
+def workspace(single, whole, double):
+    """Return the `Workspace` in the memory that `buffers` made."""
+    single, whole, double = pointer(single), pointer(whole), pointer(double)
+    return Workspace(
+        stack=single,
+        bands=at(single, 3 * _INTERVALS),
+        keys=whole,
+        later=at(whole, _FEW_PADDED),
+        sizes=at(whole, 3 * _FEW_PADDED + LANES),
+        wide=double,
+        bases=at(double, _FEW_PADDED),
+    )
+
+
+@inlined
+def _padded(size):
+    """Return the length of whole vectors that hold `size` values."""
+    return (size + LANES - 1) // LANES * LANES
+
+
+@inlined
+def excluded_bound(values, size, total, magnitudes, threshold, work):
+    """Find which values of a sum are excluded.
 
     Args:
-        v: Local values, float32; the first `n` count, the others are 0.
-        bits: The same memory as int32.
-        n: Number of values.
+        values: Pointer to the local values, float32, with zeros up to a whole vector.
+        size: Number of values.
         total: Their sum, float64, with |total| >= threshold > 0.
-        mean_magnitude: Mean of |v|, float32; only the speed depends on it.
+        magnitudes: Sum of their magnitudes, float32.
         threshold: θ·|y|, float64.
-        members: This and the following are the other buffers of `workspace`.
-        magnitudes: See there.
-        order: See there; holds the result.
-        ends: See there.
-        sums: See there.
+        work: `Workspace`.
 
     Returns:
-        (whole, begin, end): the values kept are those with indices `order[:whole]` and
-        `order[begin:end]`; all if `whole` is negative.
+        (bound, ties): kept are the values above the bound in magnitude, and of those equal to
+        it the last `ties`.
     """
-    if n <= _SHORT:
-        count, cut = _largest_taken(bits, v.size, total, threshold, magnitudes)
-        if _list_above(bits, n, cut, order) == count:
-            return count, 0, 0
-        # Equal magnitudes, which are taken by position: the way of the long sums.
-    left = total
-    whole = 0
-    upper = np.float32(np.inf)
-    lower = _FIRST_BAND * mean_magnitude
-    for band in range(_BANDS):
-        if band == _BANDS - 1:
-            lower = np.float32(0)
-        count = _collect(v, n, lower, upper, members, magnitudes)
-        left, crossing = _take_band(
-            v, count, lower, whole, left, threshold, members, magnitudes, order, ends, sums
-        )
-        if crossing >= 0:
-            return whole, crossing, whole + count
-        whole += count
-        if whole == n:
-            break
-        upper = lower
-        lower *= np.float32(0.5)
-    return -1, 0, 0
-
-
-@compiled()
-def _largest_taken(bits, size, left, threshold, scratch):
-    """Take the largest value away until what is left is below the threshold.
-
-    Returns:
-        (number of values taken, the least magnitude of those taken, as bits).
-    """
-    as_bits = scratch.view(np.int32)
-    cut = np.int32(2**31 - 1)
-    taken = 0
-    while True:
-        positive, negative = _next_below(bits, size, cut)
-        cut = max(positive, negative)
-        if cut == 0:  # All but zeros, which receive nothing, are taken.
-            return taken, np.int32(1)
-        as_bits[0] = cut
-        value = np.float64(scratch[0])
-        left -= value if positive > negative else -value
-        taken += 1
-        if abs(left) < threshold:
-            return taken, cut
-
-
-@compiled()
-def _next_below(bits, size, cut):
-    """Return the largest positive and the largest negative magnitude below `cut`, as bits.
-
-    The bits of positive floats are ordered as the floats are, and maxima of whole numbers
-    are what the compiler makes vector code of.
-    """
-    zero = np.int32(0)
-    positive = zero
-    negative = zero
-    for i in range(size):
-        p = bits[i]
-        n = p ^ _SIGN_BIT
-        positive = max(positive, p if p < cut else zero)
-        negative = max(negative, n if n < cut else zero)
-    return positive, negative
-
-
-@compiled()
-def _list_above(bits, n, cut, order):
-    """List the values of at least a magnitude; return their number."""
-    count = 0
-    for i in range(n):
-        order[count] = i
-        count += np.int64((bits[i] & ~_SIGN_BIT) >= cut)
-    return count
-
-
-@compiled()
-def _collect(v, n, lower, upper, members, magnitudes):
-    """Gather the values of a band, without branches."""
-    count = 0
-    for i in range(n):
-        magnitude = abs(v[i])
-        members[count] = i
-        magnitudes[count] = magnitude
-        count += np.int64(magnitude >= lower) & np.int64(magnitude < upper)
-    return count
-
-
-@compiled()
-def _take_band(v, count, lower, whole, left, threshold, members, magnitudes, order, ends, sums):
-    """Take away a band's values, the largest first, writing their order after `whole`.
-
-    Returns:
-        (what is left, where in the order the taking stops, or -1 if the band is used up).
-    """
-    if count <= _SMALL:
-        for k in range(count):
-            order[whole + k] = members[k]
-        return _scan(v, order, whole, whole + count, left, threshold)
-
-    buckets = _bucket_count(count)
-    highest = np.float32(0)
-    for k in range(count):
-        highest = max(highest, magnitudes[k])
-    # A scale too large for float32 means that all magnitudes are nearly equal.
-    spread = highest - lower
-    scale = np.float32(0)
-    if spread > highest * np.float32(1e-6):
-        scale = np.float32(buckets - 1) / spread
-
-    ends[0] = whole
-    for bucket in range(buckets):
-        ends[bucket + 1] = 0
-        sums[bucket, 0] = 0
-        sums[bucket, 1] = 0
-    for k in range(count):
-        bucket = np.int64((magnitudes[k] - lower) * scale)
-        value = v[members[k]]
-        ends[bucket + 1] += 1
-        sums[bucket, np.int64(value > 0)] += np.float64(value)
-    for bucket in range(buckets):
-        ends[bucket + 1] += ends[bucket]
-    # A stable counting sort; afterwards ends[b] is the end of bucket b.
-    for k in range(count):
-        bucket = np.int64((magnitudes[k] - lower) * scale)
-        order[ends[bucket]] = members[k]
-        ends[bucket] += 1
-
-    for bucket in range(buckets - 1, -1, -1):
-        begin = ends[bucket - 1] if bucket else whole
-        if begin == ends[bucket]:
+    stride = _padded(size) + LANES
+    write(work.sizes, 0, np.int32(size))
+    write(work.bases, 0, 0.0)
+    waiting = _push(work.stack, 0, _LEAST, _MOST, np.float32(0), True)
+    while waiting > 0:
+        waiting -= 1
+        lower = read(work.stack, 3 * waiting)
+        upper = read(work.stack, 3 * waiting + 1)
+        depth = read(work.stack, 3 * waiting + 2)
+        level = min(np.int64(depth), _LEVELS)
+        band, base, among = values, 0.0, size
+        if level > 0:
+            source = values if level == 1 else at(work.bands, (level - 2) * stride)
+            band = at(work.bands, (level - 1) * stride)
+            among, below = _collect(
+                source, np.int64(read(work.sizes, level - 1)), lower, upper, band
+            )
+            base = read(work.bases, level - 1) + below
+        if among <= _FEW:
+            key, ties = _last_below(band, among, base, threshold, work)
+            if key >= 0:
+                return float_of_bits(key), ties
+            if abs(base) < threshold:
+                return _next_smaller(lower), 0
             continue
-        negative, positive = sums[bucket, 0], sums[bucket, 1]
-        if left - positive >= threshold or left - negative <= -threshold:
-            left -= positive + negative
+        if level < _LEVELS:
+            write(work.sizes, level, np.int32(among))
+            write(work.bases, level, base)
+        left = total
+        if level > 0:
+            inside, magnitudes = _sums(band, among)
+            left = base + inside
+        if depth < _BY_BITS:
+            bounds = _bounds(lower, upper, magnitudes / np.float32(among))
+        elif bits(upper) - bits(lower) > 1:
+            bounds = _bounds_by_bits(lower, upper)
+        else:
+            ties = _ties(band, among, left, threshold)
+            if ties >= 0:
+                return lower, ties
             continue
-        left, crossing = _scan(v, order, begin, ends[bucket], left, threshold)
-        if crossing >= 0:
-            return left, crossing
-    return left, -1
+        part = (left, np.float32(left - base), magnitudes, threshold)
+        waiting = _divide(band, among, bounds, (lower, upper, depth), part, work.stack, waiting)
+    return np.float32(0), 0
 
 
-@compiled()
-def _bucket_count(count):
-    """Return a power of two, about a quarter of `count`."""
-    buckets = 16
-    while buckets * 4 < count and buckets < _MOST_BUCKETS:
-        buckets *= 2
-    return buckets
+@inlined
+def _push(stack, waiting, lower, upper, depth, condition):
+    """Put an interval on the stack if a condition holds; return how many wait."""
+    write(stack, 3 * waiting, lower)
+    write(stack, 3 * waiting + 1, upper)
+    write(stack, 3 * waiting + 2, depth)
+    return waiting + np.int64(condition)
 
 
-@compiled()
-def _scan(v, order, begin, end, left, threshold):
-    """Sort members by magnitude, then position, and take them away one at a time."""
-    if end - begin > 4 * _SMALL:
-        part = np.abs(v[order[begin:end]])
-        order[begin:end] = order[begin:end][np.argsort(part, kind="mergesort")]
-    else:
-        for k in range(begin + 1, end):
-            i = order[k]
-            magnitude = abs(v[i])
-            place = k
-            while place > begin and abs(v[order[place - 1]]) > magnitude:
-                order[place] = order[place - 1]
-                place -= 1
-            order[place] = i
-    for k in range(end - 1, begin - 1, -1):
-        left -= np.float64(v[order[k]])
+@inlined
+def _next_smaller(x):
+    return float_of_bits(bits(x) - np.int32(1))
+
+
+@inlined
+def _collect(source, size, lower, upper, band):
+    """Collect the values with lower <= |v| < upper.
+
+    Returns:
+        (their number, the sum of the values below `lower`).
+    """
+    low, high, zero = splat(lower), splat(upper), splat(np.float32(0))
+    below = splat(0.0)
+    found = 0
+    for i in range(0, size, LANES):
+        v = load(source, i)
+        m = magnitude(v)
+        inside = (m >= low) & (m < high)
+        store(band, found, compress(v, inside))
+        below = below + widen(where(m < low, v, zero))
+        found += count(inside)
+    store(band, found, zero)
+    return found, lane_sum(below)
+
+
+@inlined
+def _sums(band, size):
+    """Return the sum of the values, float64, and of their magnitudes, float32."""
+    total, magnitudes = splat(0.0), splat(np.float32(0))
+    for i in range(0, size, LANES):
+        v = load(band, i)
+        total = total + widen(v)
+        magnitudes = magnitudes + magnitude(v)
+    return lane_sum(total), lane_sum(magnitudes)
+
+
+@inlined
+def _bounds(lower, upper, mean):
+    """Return four magnitudes, descending, that divide an interval with this mean magnitude.
+
+    Most bounds that are sought lie between once and eight times the mean of all values.
+    """
+    f = np.float32
+    if upper == _MOST:
+        if lower == _LEAST:
+            mean = max(mean, lower)
+            return f(6) * mean, f(3) * mean, f(1.5) * mean, f(0.75) * mean
+        return f(2.4) * lower, f(1.8) * lower, f(1.4) * lower, f(1.18) * lower
+    if lower == _LEAST:
+        smallest = max(f(0.15) * upper, lower)
+        return f(0.7) * upper, f(0.5) * upper, max(f(0.3) * upper, smallest), smallest
+    step = f(0.2) * (upper - lower)
+    return lower + f(4) * step, lower + f(3) * step, lower + f(2) * step, lower + step
+
+
+@inlined
+def _bounds_by_bits(lower, upper):
+    low = np.int64(bits(lower))
+    width = np.int64(bits(upper)) - low
+    return (
+        float_of_bits(np.int32(low + 4 * width // 5)),
+        float_of_bits(np.int32(low + 3 * width // 5)),
+        float_of_bits(np.int32(low + 2 * width // 5)),
+        float_of_bits(np.int32(low + width // 5)),
+    )
+
+
+@inlined
+def _divide(band, size, bounds, interval, part, stack, waiting):
+    """Put the parts of an interval that may hold the bound on the stack, the highest on top.
+
+    Args:
+        band: The interval's values.
+        size: Their number.
+        bounds: Four magnitudes, descending.
+        interval: (lower, upper, depth).
+        part: (sum of the values below `upper`, sum of the band, of its magnitudes, threshold).
+        stack: The stack.
+        waiting: Number of intervals on it.
+
+    Returns:
+        The number of intervals on it.
+    """
+    b0, b1, b2, b3 = splat(bounds[0]), splat(bounds[1]), splat(bounds[2]), splat(bounds[3])
+    s0 = s1 = s2 = s3 = m0 = m1 = m2 = m3 = splat(np.float32(0))
+    for i in range(0, size, LANES):
+        v = load(band, i)
+        m = magnitude(v)
+        s0, m0 = where(m >= b0, s0 + v, s0), where(m >= b0, m0 + m, m0)
+        s1, m1 = where(m >= b1, s1 + v, s1), where(m >= b1, m1 + m, m1)
+        s2, m2 = where(m >= b2, s2 + v, s2), where(m >= b2, m2 + m, m2)
+        s3, m3 = where(m >= b3, s3 + v, s3), where(m >= b3, m3 + m, m3)
+    above = lane_sums(s0, s1, s2, s3)
+    weight = lane_sums(m0, m1, m2, m3)
+    lower, upper, depth = interval
+    left, total, magnitudes, threshold = part
+    # A sum of float32 in 16 lanes and a tree errs by less than this share of the magnitudes;
+    # two sums take part in each comparison.
+    error = np.float32(size // LANES + 8) * np.float32(2) * _ROUNDING * magnitudes
+    t = threshold + error
+    deeper = depth + np.float32(1)
+    none = np.float32(0)
+    possible = _possible(left, above[3], weight[3], total, magnitudes, t)
+    waiting = _push(stack, waiting, lower, bounds[3], deeper, possible)
+    possible = _possible(left, above[2], weight[2], above[3], weight[3], t)
+    waiting = _push(stack, waiting, bounds[3], bounds[2], deeper, possible)
+    possible = _possible(left, above[1], weight[1], above[2], weight[2], t)
+    waiting = _push(stack, waiting, bounds[2], bounds[1], deeper, possible)
+    possible = _possible(left, above[0], weight[0], above[1], weight[1], t)
+    waiting = _push(stack, waiting, bounds[1], bounds[0], deeper, possible)
+    possible = _possible(left, none, none, above[0], weight[0], t)
+    return _push(stack, waiting, bounds[0], upper, deeper, possible)
+
+
+@inlined
+def _possible(left, above, weight, next_above, next_weight, threshold):
+    """Return whether what is left can fall below the threshold in an interval.
+
+    `above` and `weight` are the sums of values and magnitudes that are taken away before the
+    interval, the next ones those at its end. An undefined sum rules nothing out.
+    """
+    taken_negative = 0.5 * np.float64(above - weight)
+    taken_positive = 0.5 * np.float64(above + weight)
+    least = left - taken_negative - 0.5 * np.float64(next_above + next_weight)
+    most = left - taken_positive - 0.5 * np.float64(next_above - next_weight)
+    return not ((least >= threshold) | (most <= -threshold))
+
+
+@inlined
+def _last_below(band, size, base, threshold, work):
+    """Find the last value in the rule's order whose prefix sum is below the threshold.
+
+    Args:
+        band: Up to `_FEW` values, in the order of their positions.
+        size: Their number.
+        base: Sum of all smaller values.
+        threshold: The threshold.
+        work: `Workspace`.
+
+    Returns:
+        (the bits of its magnitude, -1 if there is none; how many equal ones follow it).
+    """
+    none = splat(np.int32(-1))
+    number = splat(np.int32(size))
+    for j in range(0, size, LANES):
+        v = load(band, j)
+        store(work.keys, j, bits(magnitude(v)))
+        store(work.wide, j, widen(v))
+    best = np.int32(-1)
+    position = 0
+    for j in range(0, size, LANES):
+        keys = load(work.keys, j)
+        prefix = splat(base)
+        for i in range(size):
+            # Equal magnitudes count if they come no later: `later` adds 1 where they do.
+            before = splat(read(work.keys, i)) < keys + load(work.later, _FEW_PADDED - i + j)
+            prefix = where(before, prefix + splat(read(work.wide, i)), prefix)
+        below = (magnitude(prefix) < splat(threshold)) & (lanes() + splat(np.int32(j)) < number)
+        largest = lane_max(where(below, keys, none))
+        if largest >= 0 and largest >= best:
+            best = largest
+            position = j + last(below & (keys == splat(largest)))
+    ties = 0
+    if best >= 0:
+        for j in range(0, size, LANES):
+            place = lanes() + splat(np.int32(j))
+            follows = (place > splat(np.int32(position))) & (place < number)
+            ties += count((load(work.keys, j) == splat(best)) & follows)
+    return best, ties
+
+
+@inlined
+def _ties(band, size, left, threshold):
+    """Take equal magnitudes away, the last position first.
+
+    Returns:
+        How many are taken until what is left is below the threshold, -1 if it never is.
+    """
+    for k in range(size - 1, -1, -1):
+        left -= np.float64(read(band, k))
         if abs(left) < threshold:
-            return left, k
-    return left, -1
+            return size - k
+    return -1

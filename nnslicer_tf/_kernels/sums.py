@@ -5,9 +5,25 @@ sign(CONTRIB · Δy) of the output neurons as int8; where it is 0 a neuron costs
 """
 
 import numpy as np
+from numba import float32, float64, int8, int32, types
 
-from nnslicer_tf._kernels.compiled import compiled
-from nnslicer_tf._kernels.exclusion import excluded, workspace
+from nnslicer_tf._kernels.compiled import compiled, inlined
+from nnslicer_tf._kernels.exclusion import aligned, buffers, excluded_bound, workspace
+from nnslicer_tf._kernels.vectors import (
+    LANES,
+    at,
+    lane_sum,
+    lanes,
+    load,
+    magnitude,
+    pointer,
+    read,
+    splat,
+    store,
+    where,
+    widen,
+    write,
+)
 
 # Windows gathered at a time, in values: they stay in the second-level cache.
 _BLOCK = 1 << 17
@@ -39,159 +55,8 @@ def weighted_sum(
         CONTRIB of the inputs, shaped as `dx`, and of the synapses,
         `(batch or 1, groups, outputs per group, taps · inputs per group)`, both int32.
     """
-    inputs = np.zeros(dx.shape, np.int32)
-    synapses = np.zeros((len(dx) if each else 1, *weights.shape), np.int32)
-    width = weights.shape[2]
-    block = max(1, min(len(taps), _BLOCK // width))
-    windows = np.empty((block, width), np.float32)
-    received = np.empty((block, width), np.int32)
-    _weighted_sum(
-        *(signs, y, dx, weights, taps, theta, inputs, synapses, windows, received),
-        *workspace(width),
-    )
-    return inputs, synapses
-
-
-# Arrays come one by one, not in tuples, which cost some 100 ns a neuron.
-@compiled()
-def _weighted_sum(
-    signs,
-    y,
-    dx,
-    weights,
-    taps,
-    theta,
-    inputs,
-    synapses,
-    windows,
-    received,
-    v,
-    bits,
-    members,
-    magnitudes,
-    order,
-    ends,
-    sums,
-):
-    groups, outputs, width = weights.shape
-    block = windows.shape[0]
-    for sample in range(dx.shape[0]):
-        row = min(sample, synapses.shape[0] - 1)
-        for group in range(groups):
-            first_output = group * outputs
-            for start in range(0, taps.shape[0], block):
-                stop = min(start + block, taps.shape[0])
-                if not _any_active(signs, sample, start, stop, first_output, outputs):
-                    continue
-                _gather(dx, sample, taps, group, start, stop, windows)
-                received[: stop - start] = 0
-                for o in range(outputs):
-                    for p in range(start, stop):
-                        sign = np.int32(signs[sample, p, first_output + o])
-                        if sign == 0:
-                            continue
-                        total, mean_magnitude = _form(weights, group, o, windows, p - start, v)
-                        threshold = theta * abs(np.float64(y[sample, p, first_output + o]))
-                        if 0 < threshold > abs(total):
-                            continue
-                        whole, begin, end = -1, 0, 0
-                        if threshold > 0:
-                            whole, begin, end = excluded(
-                                v,
-                                bits,
-                                width,
-                                total,
-                                mean_magnitude,
-                                threshold,
-                                members,
-                                magnitudes,
-                                order,
-                                ends,
-                                sums,
-                            )
-                        place = (p - start, row, group, o)
-                        if whole < 0:
-                            _give_all(v, width, sign, received, synapses, place)
-                        else:
-                            _give(order, 0, whole, v, sign, received, synapses, place)
-                            _give(order, begin, end, v, sign, received, synapses, place)
-                _scatter(received, taps, group, start, stop, inputs, sample)
-
-
-@compiled()
-def _any_active(signs, sample, start, stop, first_output, outputs):
-    for p in range(start, stop):
-        for o in range(first_output, first_output + outputs):
-            if signs[sample, p, o] != 0:
-                return True
-    return False
-
-
-@compiled()
-def _gather(dx, sample, taps, group, start, stop, windows):
-    """Copy the inputs that each output position reads, padding as zeros."""
-    inputs = windows.shape[1] // taps.shape[1]
-    first = group * inputs
-    for p in range(start, stop):
-        for t in range(taps.shape[1]):
-            source = taps[p, t]
-            if source < 0:
-                for c in range(inputs):
-                    windows[p - start, t * inputs + c] = 0
-            else:
-                for c in range(inputs):
-                    windows[p - start, t * inputs + c] = dx[sample, source, first + c]
-
-
-@compiled()
-def _scatter(received, taps, group, start, stop, contributions, sample):
-    """Add what the windows received to the input neurons."""
-    inputs = received.shape[1] // taps.shape[1]
-    first = group * inputs
-    for p in range(start, stop):
-        for t in range(taps.shape[1]):
-            source = taps[p, t]
-            if source >= 0:
-                for c in range(inputs):
-                    contributions[sample, source, first + c] += received[p - start, t * inputs + c]
-
-
-@compiled(fastmath={"reassoc", "nsz"})
-def _form(weights, group, o, windows, p, v):
-    """Write the local values w·Δx; return their sum and the mean of their magnitudes."""
-    total = 0.0
-    magnitudes = np.float32(0)
-    for i in range(weights.shape[2]):
-        value = weights[group, o, i] * windows[p, i]
-        v[i] = value
-        total += np.float64(value)
-        magnitudes += abs(value)
-    return total, magnitudes / np.float32(weights.shape[2])
-
-
-@compiled(inline="always")
-def _give(order, begin, end, v, sign, received, synapses, place):
-    """Add signs to the inputs and synapses at `order[begin:end]`."""
-    window, row, group, o = place
-    for k in range(begin, end):
-        i = order[k]
-        g = sign * _sign(v[i])
-        received[window, i] += g
-        synapses[row, group, o, i] += g
-
-
-@compiled(inline="always")
-def _give_all(v, n, sign, received, synapses, place):
-    window, row, group, o = place
-    for i in range(n):
-        g = sign * _sign(v[i])
-        received[window, i] += g
-        synapses[row, group, o, i] += g
-
-
-@compiled(inline="always")
-def _sign(value):
-    return np.int32(value > 0) - np.int32(value < 0)
+    scale = np.ones(len(taps))
+    return _expand(signs, y, dx, weights, taps, scale, theta, each)
 
 
 def average(
@@ -201,58 +66,284 @@ def average(
 
     The local values are Δx / k; k multiplies the threshold instead.
     """
-    inputs = np.zeros(dx.shape, np.int32)
-    _average(signs, y, dx, taps, theta, inputs, *workspace(taps.shape[1]))
+    weights = np.ones((dx.shape[2], 1, taps.shape[1]), np.float32)
+    scale = np.count_nonzero(taps >= 0, axis=1).astype(np.float64)
+    inputs, _ = _expand(signs, y, dx, weights, taps, scale, theta, each=False)
     return inputs
 
 
-@compiled()
-def _average(signs, y, dx, taps, theta, inputs, v, bits, members, magnitudes, order, ends, sums):
-    sources = np.empty(taps.shape[1], np.int32)
-    for p in range(taps.shape[0]):
-        count = 0
-        for t in range(taps.shape[1]):
-            if taps[p, t] >= 0:
-                sources[count] = taps[p, t]
-                count += 1
-        v[count:] = 0
-        for sample in range(dx.shape[0]):
-            for c in range(dx.shape[2]):
-                sign = np.int32(signs[sample, p, c])
-                if sign == 0:
+def _expand(
+    signs: np.ndarray,
+    y: np.ndarray,
+    dx: np.ndarray,
+    weights: np.ndarray,
+    taps: np.ndarray,
+    scale: np.ndarray,
+    theta: float,
+    each: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Expand sums whose thresholds are θ·|y| times a scale for each position."""
+    width = weights.shape[2]
+    if rest := -width % LANES:
+        weights = np.pad(weights, ((0, 0), (0, 0), (0, rest)))
+    inputs = np.zeros(dx.size + LANES, np.int32)  # whole vectors are added at the end too
+    synapses = np.zeros((len(dx) if each else 1, *weights.shape), np.int32)
+    stride = weights.shape[2]
+    block = max(1, min(len(taps), _BLOCK // stride))
+    _weighted_sum(
+        np.ascontiguousarray(signs, np.int8),
+        np.ascontiguousarray(y, np.float32),
+        np.ascontiguousarray(dx, np.float32),
+        np.ascontiguousarray(weights, np.float32),
+        np.ascontiguousarray(taps, np.int32),
+        scale,
+        theta,
+        width,
+        inputs,
+        synapses,
+        aligned((block, stride), np.float32),
+        # A vector may be read beyond the last window's end.
+        aligned((block + 1, stride), np.int32),
+        np.zeros((*taps.shape, 2), np.int32),
+        np.zeros(block + 1, np.int32),
+        aligned(stride, np.float32),
+        *buffers(width),
+    )
+    return inputs[: dx.size].reshape(dx.shape), synapses[..., :width]
+
+
+def _input(dtype: types.Type, dimensions: int) -> types.Array:
+    """Return the type of an array that may be read-only."""
+    return types.Array(dtype, dimensions, "C", readonly=True)
+
+
+@compiled(
+    (
+        _input(int8, 3),
+        _input(float32, 3),
+        _input(float32, 3),
+        _input(float32, 3),
+        _input(int32, 2),
+        _input(float64, 1),
+        float64,
+        types.intp,
+        int32[::1],
+        int32[:, :, :, ::1],
+        float32[:, ::1],
+        int32[:, ::1],
+        int32[:, :, ::1],
+        int32[::1],
+        float32[::1],
+        float32[::1],
+        int32[::1],
+        float64[::1],
+    )
+)
+def _weighted_sum(
+    signs,
+    y,
+    dx,
+    weights,
+    taps,
+    scale,
+    theta,
+    width,
+    inputs,
+    synapses,
+    windows,
+    received,
+    runs,
+    active,
+    values,
+    single,
+    whole,
+    double,
+):
+    groups, outputs, stride = weights.shape
+    positions, channels = y.shape[1], y.shape[2]
+    sources = dx.shape[2]
+    per_group = width // taps.shape[1]
+    _find_runs(pointer(taps), taps.shape[0], taps.shape[1], groups == 1, pointer(runs))
+    block = windows.shape[0]
+    work = workspace(single, whole, double)
+    scales, listed = pointer(scale), pointer(active)
+    v, read_by, given = pointer(values), pointer(windows), pointer(received)
+    for sample in range(dx.shape[0]):
+        row = min(sample, synapses.shape[0] - 1)
+        first_input = sample * dx.shape[1] * sources
+        for group in range(groups):
+            first_source = first_input + group * per_group
+            for start in range(0, positions, block):
+                stop = min(start + block, positions)
+                first_sign = (sample * positions + start) * channels + group * outputs
+                place = (
+                    pointer(runs),
+                    taps.shape[1],
+                    start,
+                    stop,
+                    first_source,
+                    sources,
+                    per_group,
+                    stride,
+                )
+                marks = (at(pointer(signs), first_sign), channels, outputs)
+                if not _gather(pointer(dx), read_by, given, marks, place):
                     continue
-                total = 0.0
-                magnitude = np.float32(0)
-                for k in range(count):
-                    v[k] = dx[sample, sources[k], c]
-                    total += np.float64(v[k])
-                    magnitude += abs(v[k])
-                threshold = theta * abs(np.float64(y[sample, p, c])) * count
-                if 0 < threshold > abs(total):
-                    continue
-                whole, begin, end = -1, 0, 0
-                if threshold > 0:
-                    whole, begin, end = excluded(
-                        v,
-                        bits,
-                        count,
-                        total,
-                        magnitude / np.float32(count),
-                        threshold,
-                        members,
-                        magnitudes,
-                        order,
-                        ends,
-                        sums,
-                    )
-                if whole < 0:
-                    for k in range(count):
-                        inputs[sample, sources[k], c] += sign * _sign(v[k])
-                    continue
-                for k in range(whole):
-                    inputs[sample, sources[order[k]], c] += sign * _sign(v[order[k]])
-                for k in range(begin, end):
-                    inputs[sample, sources[order[k]], c] += sign * _sign(v[order[k]])
+                for o in range(outputs):
+                    found = _list_active(marks, o, stop - start, listed)
+                    w = at(pointer(weights), (group * outputs + o) * stride)
+                    kept = at(pointer(synapses), ((row * groups + group) * outputs + o) * stride)
+                    for k in range(found):
+                        p = np.int64(read(listed, k))
+                        total, magnitudes = _form(w, at(read_by, p * stride), stride, v)
+                        neuron = first_sign + p * channels + o
+                        threshold = theta * abs(np.float64(read(pointer(y), neuron)))
+                        threshold *= read(scales, start + p)
+                        if 0 < threshold > abs(total):
+                            continue
+                        bound, ties = np.float32(0), 0
+                        if threshold > 0:
+                            bound, ties = excluded_bound(
+                                v, width, total, magnitudes, threshold, work
+                            )
+                        sign = np.int32(read(pointer(signs), neuron))
+                        _give(v, stride, bound, ties, sign, at(given, p * stride), kept)
+                _scatter(given, pointer(inputs), marks, place)
+
+
+@inlined
+def _find_runs(taps, positions, width, joined, runs):
+    """Write (source, number of taps) where a run of taps with consecutive sources begins.
+
+    Padding has the source -1. Runs are longer than a tap if all inputs of a position are
+    read (`joined`). Between the beginnings of runs, what is written has no meaning.
+    """
+    for p in range(positions):
+        length, following = np.int32(0), np.int32(-2)
+        for t in range(width - 1, -1, -1):
+            source = read(taps, p * width + t)
+            goes_on = joined and following == (source + 1 if source >= 0 else -1)
+            length = length + np.int32(1) if goes_on else np.int32(1)
+            write(runs, 2 * (p * width + t), source)
+            write(runs, 2 * (p * width + t) + 1, length)
+            following = source
+
+
+@inlined
+def _is_active(marks, p):
+    """Return whether any output at a position is active."""
+    signs, channels, outputs = marks
+    found = np.int8(0)
+    for o in range(outputs):
+        found |= read(signs, p * channels + o)
+    return found != 0
+
+
+@inlined
+def _list_active(marks, o, positions, active):
+    """List the positions at which an output is active; return their number."""
+    signs, channels, _ = marks
+    found = 0
+    for p in range(positions):  # without a branch: which ones are active cannot be predicted
+        write(active, found, np.int32(p))
+        found += np.int64(read(signs, p * channels + o) != 0)
+    return found
+
+
+@inlined
+def _gather(dx, windows, received, marks, place):
+    """Copy what each position reads, padding as zeros; return whether any position is active."""
+    runs, taps, start, stop, first_source, sources, per_group, stride = place
+    any_active = False
+    for p in range(start, stop):
+        if not _is_active(marks, p - start):
+            continue
+        any_active = True
+        window = at(windows, (p - start) * stride)
+        for i in range(0, stride, LANES):
+            store(received, (p - start) * stride + i, splat(np.int32(0)))
+        t = 0
+        while t < taps:
+            source = np.int64(read(runs, 2 * (p * taps + t)))
+            length = np.int64(read(runs, 2 * (p * taps + t) + 1))
+            target = at(window, t * per_group)
+            if source >= 0:
+                _copy(at(dx, first_source + source * sources), target, length * per_group)
+            else:
+                for i in range(length * per_group):
+                    write(target, i, np.float32(0))
+            t += length
+    return any_active
+
+
+@inlined
+def _copy(source, target, size):
+    if size < LANES:
+        for i in range(size):
+            write(target, i, read(source, i))
+        return
+    for i in range(0, size - LANES, LANES):
+        store(target, i, load(source, i))
+    store(target, size - LANES, load(source, size - LANES))
+
+
+@inlined
+def _scatter(received, inputs, marks, place):
+    """Add what the windows received to the input neurons."""
+    runs, taps, start, stop, first_source, sources, per_group, stride = place
+    for p in range(start, stop):
+        if not _is_active(marks, p - start):
+            continue
+        t = 0
+        while t < taps:
+            source = np.int64(read(runs, 2 * (p * taps + t)))
+            length = np.int64(read(runs, 2 * (p * taps + t) + 1))
+            if source >= 0:
+                given = at(received, (p - start) * stride + t * per_group)
+                _add(given, at(inputs, first_source + source * sources), length * per_group)
+            t += length
+
+
+@inlined
+def _add(source, target, size):
+    """Add a run in whole vectors, zeros where it has ended."""
+    for i in range(0, size, LANES):
+        inside = lanes() < splat(np.int32(size - i))
+        given = where(inside, load(source, i), splat(np.int32(0)))
+        store(target, i, load(target, i) + given)
+
+
+@inlined
+def _form(weights, window, size, v):
+    """Write the local values w·Δx; return their sum and the sum of their magnitudes."""
+    total, magnitudes = splat(0.0), splat(np.float32(0))
+    for i in range(0, size, LANES):
+        value = load(weights, i) * load(window, i)
+        store(v, i, value)
+        total = total + widen(value)
+        magnitudes = magnitudes + magnitude(value)
+    return lane_sum(total), lane_sum(magnitudes)
+
+
+@inlined
+def _give(v, size, bound, ties, sign, received, synapses):
+    """Add signs to the inputs and synapses of the values that are kept."""
+    above, below = splat(bound), splat(-bound)
+    plus, none = splat(sign), splat(np.int32(0))
+    for i in range(0, size, LANES):
+        value = load(v, i)
+        given = where(value > above, plus, none) - where(value < below, plus, none)
+        store(received, i, load(received, i) + given)
+        store(synapses, i, load(synapses, i) + given)
+    i = size
+    while ties > 0 and bound > 0:
+        i -= 1
+        value = read(v, i)
+        if abs(value) == bound:
+            given = sign if value > 0 else -sign
+            write(received, i, read(received, i) + given)
+            write(synapses, i, read(synapses, i) + given)
+            ties -= 1
 
 
 def maximum(
@@ -260,23 +351,15 @@ def maximum(
 ) -> np.ndarray:
     """Expand a maximum pooling: every input equal to the output gets the sign."""
     inputs = np.zeros(dx.shape, np.int32)
-    _maximum(signs, y, x, dx, taps, inputs)
+    samples, positions, channels = np.nonzero(signs)
+    of_neuron, values = signs[samples, positions, channels], y[samples, positions, channels]
+    for tap in range(taps.shape[1]):
+        sources = taps[positions, tap]
+        place = (samples, sources, channels)
+        equal = (sources >= 0) & (x[place] == values)
+        place = tuple(index[equal] for index in place)
+        np.add.at(inputs, place, of_neuron[equal] * np.sign(dx[place]).astype(np.int32))
     return inputs
-
-
-@compiled()
-def _maximum(signs, y, x, dx, taps, inputs):
-    for sample in range(x.shape[0]):
-        for p in range(taps.shape[0]):
-            for t in range(taps.shape[1]):
-                source = taps[p, t]
-                if source < 0:
-                    continue
-                for c in range(x.shape[2]):
-                    sign = signs[sample, p, c]
-                    if sign != 0 and x[sample, source, c] == y[sample, p, c]:
-                        d = dx[sample, source, c]
-                        inputs[sample, source, c] += sign * _sign(d)
 
 
 def merge(signs: np.ndarray, y: np.ndarray, values: np.ndarray, theta: float) -> np.ndarray:
@@ -292,33 +375,17 @@ def merge(signs: np.ndarray, y: np.ndarray, values: np.ndarray, theta: float) ->
         What each input receives, `(tensors, neurons)` int32.
     """
     received = np.zeros(values.shape, np.int32)
-    _merge(signs, y, values, theta, received)
+    (active,) = np.nonzero(signs)
+    v = values[:, active]
+    order = np.argsort(np.abs(v), axis=0, kind="stable")
+    prefix = np.cumsum(np.take_along_axis(v, order, axis=0), axis=0)
+    below = np.abs(prefix) < theta * np.abs(y[active].astype(np.float64))
+    # A value is kept if no prefix from its own on is below the threshold.
+    kept = ~np.logical_or.accumulate(below[::-1], axis=0)[::-1]
+    given = np.zeros(v.shape, np.int32)
+    np.put_along_axis(given, order, kept.astype(np.int32), axis=0)
+    received[:, active] = given * np.sign(v).astype(np.int32) * signs[active]
     return received
-
-
-@compiled()
-def _merge(signs, y, values, theta, received):
-    tensors, neurons = values.shape
-    order = np.empty(tensors, np.int64)
-    for n in range(neurons):
-        if signs[n] == 0:
-            continue
-        threshold = theta * abs(np.float64(y[n]))
-        for k in range(tensors):
-            place = k
-            while place > 0 and abs(values[order[place - 1], n]) > abs(values[k, n]):
-                order[place] = order[place - 1]
-                place -= 1
-            order[place] = k
-        total = 0.0
-        excluded = 0
-        for k in range(tensors):
-            total += values[order[k], n]
-            if abs(total) < threshold:
-                excluded = k + 1
-        for k in range(excluded, tensors):
-            v = values[order[k], n]
-            received[order[k], n] = signs[n] * _sign(v)
 
 
 def tap_means(x: np.ndarray, taps: np.ndarray) -> np.ndarray:
@@ -332,20 +399,9 @@ def tap_means(x: np.ndarray, taps: np.ndarray) -> np.ndarray:
         `(batch, taps, inputs)` float64.
     """
     means = np.zeros((len(x), taps.shape[1], x.shape[2]))
-    _tap_sums(x, taps, means)
-    means /= len(taps)
-    return means
-
-
-@compiled()
-def _tap_sums(x, taps, sums):
-    for sample in range(x.shape[0]):
-        for p in range(taps.shape[0]):
-            for t in range(taps.shape[1]):
-                source = taps[p, t]
-                if source >= 0:
-                    for c in range(x.shape[2]):
-                        sums[sample, t, c] += x[sample, source, c]
+    for tap, sources in enumerate(taps.T):
+        means[:, tap] = x[:, sources[sources >= 0]].sum(axis=1, dtype=np.float64)
+    return means / len(taps)
 
 
 @compiled()

@@ -1,0 +1,335 @@
+"""Vectors of 16 values and pointers to them, inside code compiled by Numba.
+
+Numba turns a loop into vector code where LLVM sees how. The exclusion's inner loops are
+written in vectors instead: what they cost does not depend on what LLVM sees. LLVM splits
+a vector where the processor's registers are shorter, and compresses one in a single
+instruction where the processor can.
+
+An array that is passed to a function is counted even where the function is inlined, which
+costs more than the sum of 16 values. So functions take pointers. A pointer keeps nothing
+alive and checks no index: whoever makes it from an array sees to both.
+
+Vector types: `floats` (float32), `doubles` (float64), `integers` (int32), `mask` (bool).
+Their operators are `+ - *`, comparisons, and `& |` of masks.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core.datamodel import models
+from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin, register_model
+
+LANES = 16
+
+_INDEX = ir.IntType(32)
+
+
+class _Vector(types.Type):
+    def __init__(self, name: str, element: ir.Type) -> None:
+        self.llvm = ir.VectorType(element, LANES)
+        super().__init__(name)
+
+
+@register_model(_Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, vector: _Vector) -> None:
+        super().__init__(manager, vector, vector.llvm)
+
+
+floats = _Vector("floats", ir.FloatType())
+doubles = _Vector("doubles", ir.DoubleType())
+integers = _Vector("integers", ir.IntType(32))
+mask = _Vector("mask", ir.IntType(1))
+
+_VECTOR = {types.float32: floats, types.float64: doubles, types.int32: integers}
+_SCALAR = {vector: scalar for scalar, vector in _VECTOR.items()}
+_COMPARISONS = {
+    operator.ge: ">=",
+    operator.gt: ">",
+    operator.le: "<=",
+    operator.lt: "<",
+    operator.eq: "==",
+}
+
+
+def _define(symbol: Callable, operand: _Vector, result: _Vector, emit: Callable) -> None:
+    """Give an operator a meaning for two vectors of a type."""
+    cases = [signature(result, operand, operand)]
+    infer_global(symbol)(type("_Typing", (ConcreteTemplate,), {"cases": cases}))
+
+    @lower_builtin(symbol, operand, operand)
+    def _lower(context: Any, builder: ir.IRBuilder, sig: Any, args: Sequence[Any]) -> Any:
+        return emit(builder, *args)
+
+
+def _define_operators() -> None:
+    for vector in (floats, doubles):
+        _define(operator.add, vector, vector, ir.IRBuilder.fadd)
+        _define(operator.sub, vector, vector, ir.IRBuilder.fsub)
+        _define(operator.mul, vector, vector, ir.IRBuilder.fmul)
+        for symbol, name in _COMPARISONS.items():
+            _define(symbol, vector, mask, lambda b, x, y, n=name: b.fcmp_ordered(n, x, y))
+    _define(operator.add, integers, integers, ir.IRBuilder.add)
+    _define(operator.sub, integers, integers, ir.IRBuilder.sub)
+    for symbol, name in _COMPARISONS.items():
+        _define(symbol, integers, mask, lambda b, x, y, n=name: b.icmp_signed(n, x, y))
+    _define(operator.and_, mask, mask, ir.IRBuilder.and_)
+    _define(operator.or_, mask, mask, ir.IRBuilder.or_)
+
+
+_define_operators()
+
+
+@intrinsic
+def pointer(typing, array):
+    """Return where the values of a C-ordered array begin."""
+    result = types.CPointer(array.dtype)
+
+    def emit(context, builder, sig, args):
+        return context.make_array(sig.args[0])(context, builder, args[0]).data
+
+    return result(array), emit
+
+
+@intrinsic
+def at(typing, place, index):
+    """Return the pointer to the value at an index."""
+
+    def emit(context, builder, sig, args):
+        return builder.gep(args[0], [args[1]])
+
+    return place(place, types.intp), emit
+
+
+@intrinsic
+def read(typing, place, index):
+    """Return the value at an index."""
+
+    def emit(context, builder, sig, args):
+        return builder.load(builder.gep(args[0], [args[1]]))
+
+    return place.dtype(place, types.intp), emit
+
+
+@intrinsic
+def write(typing, place, index, value):
+    """Set the value at an index."""
+
+    def emit(context, builder, sig, args):
+        builder.store(args[2], builder.gep(args[0], [args[1]]))
+        return context.get_dummy_value()
+
+    return types.none(place, types.intp, place.dtype), emit
+
+
+@intrinsic
+def load(typing, place, index):
+    """Return the 16 values from an index on."""
+    result = _VECTOR[place.dtype]
+
+    def emit(context, builder, sig, args):
+        start = builder.gep(args[0], [args[1]])
+        start = builder.bitcast(start, result.llvm.as_pointer())
+        return builder.load(start, align=4)
+
+    return result(place, types.intp), emit
+
+
+@intrinsic
+def store(typing, place, index, vector):
+    """Set the 16 values from an index on."""
+
+    def emit(context, builder, sig, args):
+        start = builder.gep(args[0], [args[1]])
+        builder.store(args[2], builder.bitcast(start, vector.llvm.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.none(place, types.intp, vector), emit
+
+
+@intrinsic
+def splat(typing, value):
+    """Return 16 times a value."""
+    result = _VECTOR[value]
+
+    def emit(context, builder, sig, args):
+        undefined = ir.Constant(result.llvm, ir.Undefined)
+        first = builder.insert_element(undefined, args[0], ir.Constant(_INDEX, 0))
+        return _shuffle(builder, first, first, [0] * LANES)
+
+    return result(value), emit
+
+
+@intrinsic
+def lanes(typing):
+    """Return 0, 1, ..., 15."""
+
+    def emit(context, builder, sig, args):
+        return ir.Constant(integers.llvm, list(range(LANES)))
+
+    return integers(), emit
+
+
+@intrinsic
+def magnitude(typing, vector):
+    """Return |x| of floats or doubles."""
+
+    def emit(context, builder, sig, args):
+        return _call(builder, f"llvm.fabs.{_suffix(vector)}", vector.llvm, args)
+
+    return vector(vector), emit
+
+
+@intrinsic
+def widen(typing, vector):
+    """Return floats as doubles."""
+
+    def emit(context, builder, sig, args):
+        return builder.fpext(args[0], doubles.llvm)
+
+    return doubles(vector), emit
+
+
+@intrinsic
+def bits(typing, value):
+    """Return float32, a scalar or a vector, as the whole numbers of the same bits.
+
+    Those of magnitudes are ordered as the magnitudes are.
+    """
+    result = integers if value is floats else types.int32
+
+    def emit(context, builder, sig, args):
+        return builder.bitcast(args[0], integers.llvm if value is floats else ir.IntType(32))
+
+    return result(value), emit
+
+
+@intrinsic
+def float_of_bits(typing, value):
+    """Return the float32 of the bits of a whole number."""
+
+    def emit(context, builder, sig, args):
+        return builder.bitcast(args[0], ir.FloatType())
+
+    return types.float32(types.int32), emit
+
+
+@intrinsic
+def where(typing, condition, x, y):
+    """Return x where a mask is set, else y."""
+
+    def emit(context, builder, sig, args):
+        return builder.select(*args)
+
+    return x(condition, x, y), emit
+
+
+@intrinsic
+def compress(typing, vector, condition):
+    """Move the values where a mask is set to the front, in order; the rest is undefined."""
+
+    def emit(context, builder, sig, args):
+        name = f"llvm.experimental.vector.compress.{_suffix(vector)}"
+        return _call(builder, name, vector.llvm, [*args, ir.Constant(vector.llvm, ir.Undefined)])
+
+    return vector(vector, condition), emit
+
+
+@intrinsic
+def count(typing, condition):
+    """Return how many lanes of a mask are set."""
+
+    def emit(context, builder, sig, args):
+        word = builder.bitcast(args[0], ir.IntType(LANES))
+        return builder.zext(builder.ctpop(word), ir.IntType(64))
+
+    return types.int64(condition), emit
+
+
+@intrinsic
+def last(typing, condition):
+    """Return the last lane of a mask that is set, -1 if none is."""
+
+    def emit(context, builder, sig, args):
+        word = builder.bitcast(args[0], ir.IntType(LANES))
+        zeros = builder.ctlz(word, ir.Constant(ir.IntType(1), 0))
+        return builder.sub(
+            ir.Constant(ir.IntType(64), LANES - 1), builder.zext(zeros, ir.IntType(64))
+        )
+
+    return types.int64(condition), emit
+
+
+@intrinsic
+def lane_sum(typing, vector):
+    """Return the sum of 16 values, added in a tree."""
+
+    def emit(context, builder, sig, args):
+        return _fold(builder, args[0], builder.add if vector is integers else builder.fadd)
+
+    return _SCALAR[vector](vector), emit
+
+
+@intrinsic
+def lane_max(typing, vector):
+    """Return the largest of 16 whole numbers."""
+
+    def emit(context, builder, sig, args):
+        def larger(x, y):
+            return builder.select(builder.icmp_signed(">", x, y), x, y)
+
+        return _fold(builder, args[0], larger)
+
+    return _SCALAR[vector](vector), emit
+
+
+@intrinsic
+def lane_sums(typing, a, b, c, d):
+    """Return the sums of four vectors of floats: a third of the work of four times one."""
+
+    def emit(context, builder, sig, args):
+        pairs = [_halve(builder, args[k], args[k + 1], LANES) for k in (0, 2)]
+        sums = _halve(builder, *pairs, LANES // 2)
+        for step in (2, 1):
+            swapped = _shuffle(builder, sums, sums, [lane ^ step for lane in range(LANES)])
+            sums = builder.fadd(sums, swapped)
+        parts = [builder.extract_element(sums, ir.Constant(_INDEX, 4 * k)) for k in range(4)]
+        return context.make_tuple(builder, sig.return_type, parts)
+
+    return types.UniTuple(types.float32, 4)(a, b, c, d), emit
+
+
+def _halve(builder: ir.IRBuilder, x: Any, y: Any, group: int) -> Any:
+    """Add the halves of each group of lanes; the groups of `x` come first."""
+    firsts = [g + k for g in range(0, 2 * LANES, group) for k in range(group // 2)]
+    seconds = [lane + group // 2 for lane in firsts]
+    return builder.fadd(_shuffle(builder, x, y, firsts), _shuffle(builder, x, y, seconds))
+
+
+def _fold(builder: ir.IRBuilder, vector: Any, combine: Callable) -> Any:
+    """Combine the lanes in a tree."""
+    width = LANES
+    while width > 1:
+        width //= 2
+        halves = [list(range(first, first + width)) for first in (0, width)]
+        vector = combine(*(_shuffle(builder, vector, vector, half) for half in halves))
+    return builder.extract_element(vector, ir.Constant(_INDEX, 0))
+
+
+def _shuffle(builder: ir.IRBuilder, x: Any, y: Any, index: Sequence[int]) -> Any:
+    return builder.shuffle_vector(x, y, ir.Constant(ir.VectorType(_INDEX, len(index)), index))
+
+
+def _call(builder: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[Any]) -> Any:
+    """Call one of LLVM's own functions."""
+    kind = ir.FunctionType(result, [argument.type for argument in args])
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    return builder.call(function, args)
+
+
+def _suffix(vector: _Vector) -> str:
+    return f"v{LANES}{'f32' if vector is floats else 'f64'}"
