@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,20 +37,38 @@ def compiled(signature: tuple | None = None, **options: Any) -> Callable[[Callab
         if signature is None:
             return dispatcher
 
-        ready = False
-
-        @functools.wraps(function)
-        def call(*args: Any) -> Any:
-            nonlocal ready
-            if not ready:
-                dispatcher.compile(signature)
-                dispatcher.disable_compile()
-                ready = True
-            return dispatcher(*args)
-
-        return call
+        return _Compiled(function, dispatcher, signature)
 
     return compile_lazily
+
+
+class _Compiled:
+    """A function that is compiled for one signature, at its first call.
+
+    Args:
+        function: The function.
+        dispatcher: What Numba made of it.
+        signature: Types of the arguments.
+
+    Attributes:
+        ready: Whether it is compiled in this process.
+    """
+
+    def __init__(self, function: Callable, dispatcher: Any, signature: tuple) -> None:
+        functools.update_wrapper(self, function)
+        self.ready = False
+        self._dispatcher = dispatcher
+        self._signature = signature
+        self._compiling = threading.Lock()
+
+    def __call__(self, *args: Any) -> Any:
+        if not self.ready:
+            with self._compiling:  # threads that come meanwhile wait for the first
+                if not self.ready:
+                    self._dispatcher.compile(self._signature)
+                    self._dispatcher.disable_compile()
+                    self.ready = True
+        return self._dispatcher(*args)
 
 
 @functools.cache

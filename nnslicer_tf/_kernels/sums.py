@@ -72,6 +72,11 @@ def average(
     return inputs
 
 
+def is_compiled() -> bool:
+    """Return whether this process has the compiled exclusion."""
+    return _weighted_sum.ready
+
+
 def _expand(
     signs: np.ndarray,
     y: np.ndarray,

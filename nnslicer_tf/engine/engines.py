@@ -25,6 +25,11 @@ _PATIENCE_SECONDS = 30.0
 class Job(ABC):
     """What is done with every item. A job whose items consist of samples can be split."""
 
+    @property
+    def compiles_first(self) -> bool:
+        """Whether the first item waits for a compiler, which takes seconds."""
+        return False
+
     @abstractmethod
     def __call__(self, item: Any) -> Any:
         """Return the result of an item."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from nnslicer_tf._kernels import sums
 from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.kinds import Neurons, Node
@@ -66,6 +67,11 @@ class _ByExclusion(Job):
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self.captured = plan.captured
+
+    @property
+    def compiles_first(self) -> bool:
+        """Whether the kernels are still to be compiled, or loaded, in this process."""
+        return not sums.is_compiled()
 
     def split(self, item: Captured, parts: int) -> list[Captured]:
         """Return at most so many smaller batches, none of them empty."""

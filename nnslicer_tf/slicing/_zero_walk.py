@@ -71,10 +71,22 @@ class _AtZero(Job):
         self._order = [im[node.name] for node in plan.expanded]
         self._shapes = plan.shapes
         self._means = {name: _SplitMean(plan.nodes[name].mean) for name in plan.captured}
-        self._walk = compiled_function(self._outputs)
+        self._compiled = compiled_function(self._outputs)
+        self._traced = False
+
+    @property
+    def compiles_first(self) -> bool:
+        """Whether the backend has not traced the walk yet."""
+        return not self._traced
 
     def _outputs(self, x: Any) -> Any:
         raise NotImplementedError
+
+    def _walk(self, x: np.ndarray) -> Any:
+        """Walk a batch on the backend."""
+        result = self._compiled(ops.convert_to_tensor(x))
+        self._traced = True
+        return result
 
     def _contributions(self, x: Any, on_sum: Callable[[Operation, Any, Any], None]) -> tuple:
         """Walk a batch; return CONTRIB of the neurons (float32) and the logits.
@@ -120,7 +132,7 @@ class SumAtZero(_AtZero):
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Totals:
         """Return the totals of a batch of samples, the values of the input."""
         (x,) = captured.values()
-        neurons, synapses = self._walk(ops.convert_to_tensor(x))
+        neurons, synapses = self._walk(x)
         return Totals(_to_int(neurons), _to_int(synapses), len(x))
 
     def _outputs(self, x: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -167,7 +179,7 @@ class RowsAtZero(_EachAtZero):
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Rows:
         """Return the rows of a batch of samples, the values of the input."""
         (x,) = captured.values()
-        neurons, synapses, logits = self._walk(ops.convert_to_tensor(x))
+        neurons, synapses, logits = self._walk(x)
         kernels = self._plan.kernels
         result = Contributions(
             {name: _host(value) for name, value in neurons.items()},
@@ -198,7 +210,7 @@ class PartsAtZero(_EachAtZero):
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Part:
         """Return the contributions of a batch of samples, the values of the input."""
         (x,) = captured.values()
-        found = self._walk(ops.convert_to_tensor(x))
+        found = self._walk(x)
         neurons, synapses, logits = keras.tree.map_structure(_host, found)
         if self._reduce is None:
             return self._layout.part(Contributions(neurons, synapses), logits)

@@ -315,7 +315,7 @@ class Slicer:
         sizes: dict[int, int] = {}
         with tqdm(
             total=samples.count,
-            desc="Slicing",
+            desc="Compiling" if work.job.compiles_first else "Slicing",
             unit="sample",
             disable=not self.progress,
             leave=False,
@@ -334,6 +334,7 @@ class Slicer:
 
             for index, result in work.engine.map(work.job, pending()):
                 collector.add(index, digests[index], result)
+                bar.set_description("Slicing", refresh=False)
                 bar.update(sizes[index])
         collector.save()
 

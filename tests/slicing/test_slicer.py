@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import nnslicer_tf as nns
+from nnslicer_tf._kernels import sums
 from nnslicer_tf.slicing import _zero_walk
 from nnslicer_tf.slicing import slicer as slicer_module
 
@@ -63,6 +64,18 @@ def test_data_sets_are_taken_batched_or_not(slicer, x):
     assert slicer.slice(samples.batch(3)) == whole
     labelled = tf.data.Dataset.from_tensor_slices((x, np.zeros(len(x)))).batch(16)
     assert slicer.slice(labelled) == whole
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.3])
+def test_the_bar_says_when_something_compiles(im, profile, x, theta, monkeypatch, capsys):
+    monkeypatch.setattr(sums, "is_compiled", lambda: False)
+    slicer = nns.Slicer(im, profile, theta, workers=0)
+    slicer.slice(x[:2])
+    assert "Compiling" in capsys.readouterr().err
+    monkeypatch.setattr(sums, "is_compiled", lambda: True)
+    slicer.slice(x[:2])
+    shown = capsys.readouterr().err
+    assert "Slicing" in shown and "Compiling" not in shown
 
 
 def test_larger_theta_keeps_a_subset_of_a_local_slice(im, profile, x):
