@@ -14,6 +14,9 @@ threshold; those taken away are kept. So only one magnitude is sought, the *boun
    nothing is sorted. If they are many, the interval is divided by the same pass.
 3. If the interval does not hold the bound, the next one is collected.
 
+The first division is a function of its own: a kernel calls it for several sums before it
+searches any, as one sum's arithmetic fills the time in which another's waits for its results.
+
 Everything is inlined into one kernel and works on pointers (see `vectors`); nothing is
 allocated. benchmarks/README.md says what else was tried.
 """
@@ -46,6 +49,9 @@ from nnslicer_tf._kernels.vectors import (
     write,
 )
 
+# Sums that are worked on together, at most.
+TOGETHER = 16
+
 # A band of up to this many values is worked out directly.
 _FEW = 32
 # Bands within bands that are kept at a time; deeper ones are collected from the last.
@@ -64,8 +70,9 @@ _FEW_PADDED = -(-_FEW // LANES) * LANES
 
 # Pointers to the buffers of `excluded_bound`: bands of values, the number of values in each and
 # the sum of all smaller ones; the bits of a small band's magnitudes and its values in float64;
-# what tells later positions from earlier ones; intervals that wait: lower, upper, depth.
-Workspace = namedtuple("Workspace", ["bands", "sizes", "bases", "keys", "wide", "later", "stack"])
+# what tells later positions from earlier ones; for each of the sums that are worked on
+# together a stack of intervals that wait: lower, upper, depth.
+Workspace = namedtuple("Workspace", ["bands", "sizes", "bases", "keys", "wide", "later", "stacks"])
 
 
 def aligned(shape: int | tuple[int, ...], dtype: type) -> np.ndarray:
@@ -82,7 +89,7 @@ def buffers(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     whole = aligned(3 * _FEW_PADDED + LANES + _LEVELS, np.int32)
     whole[2 * _FEW_PADDED : 3 * _FEW_PADDED + LANES] = 1
     return (
-        aligned(_LEVELS * stride + 3 * _INTERVALS, np.float32),
+        aligned(_LEVELS * stride + 3 * _INTERVALS * TOGETHER, np.float32),
         whole,
         aligned(_FEW_PADDED + _LEVELS, np.float64),
     )
@@ -93,8 +100,8 @@ def workspace(single, whole, double):
     """Return the `Workspace` in the memory that `buffers` made."""
     single, whole, double = pointer(single), pointer(whole), pointer(double)
     return Workspace(
-        stack=single,
-        bands=at(single, 3 * _INTERVALS),
+        stacks=single,
+        bands=at(single, 3 * _INTERVALS * TOGETHER),
         keys=whole,
         later=at(whole, _FEW_PADDED),
         sizes=at(whole, 3 * _FEW_PADDED + LANES),
@@ -110,8 +117,8 @@ def _padded(size):
 
 
 @inlined
-def excluded_bound(values, size, total, magnitudes, threshold, work):
-    """Find which values of a sum are excluded.
+def first_division(values, size, total, magnitudes, threshold, work, number):
+    """Begin the search for a bound: see `excluded_bound`, which goes on from here.
 
     Args:
         values: Pointer to the local values, float32, with zeros up to a whole vector.
@@ -120,20 +127,50 @@ def excluded_bound(values, size, total, magnitudes, threshold, work):
         magnitudes: Sum of their magnitudes, float32.
         threshold: θ·|y|, float64.
         work: `Workspace`.
+        number: Which of the sums that are worked on together this is.
+
+    Returns:
+        How many intervals wait to be searched.
+    """
+    stack = at(work.stacks, 3 * _INTERVALS * number)
+    none = np.float32(0)
+    if size <= _FEW or not threshold > 0:
+        return _push(stack, 0, _LEAST, _MOST, none, True)
+    mean = max(magnitudes / np.float32(size), _LEAST)
+    f = np.float32
+    # Most bounds that are sought lie between once and eight times the mean magnitude.
+    bounds = (f(6) * mean, f(3) * mean, f(1.5) * mean, f(0.75) * mean)
+    part = (total, f(total), magnitudes, threshold)
+    return _divide(values, size, bounds, (_LEAST, _MOST, none), part, stack, 0)
+
+
+@inlined
+def excluded_bound(values, size, threshold, waiting, work, number):
+    """Find which values of a sum are excluded.
+
+    Args:
+        values: As for `first_division`.
+        size: See there.
+        threshold: See there.
+        waiting: What it returned.
+        work: `Workspace`.
+        number: As for `first_division`.
 
     Returns:
         (bound, ties): kept are the values above the bound in magnitude, and of those equal to
         it the last `ties`.
     """
+    if not threshold > 0:
+        return np.float32(0), 0
+    stack = at(work.stacks, 3 * _INTERVALS * number)
     stride = _padded(size) + LANES
     write(work.sizes, 0, np.int32(size))
     write(work.bases, 0, 0.0)
-    waiting = _push(work.stack, 0, _LEAST, _MOST, np.float32(0), True)
     while waiting > 0:
         waiting -= 1
-        lower = read(work.stack, 3 * waiting)
-        upper = read(work.stack, 3 * waiting + 1)
-        depth = read(work.stack, 3 * waiting + 2)
+        lower = read(stack, 3 * waiting)
+        upper = read(stack, 3 * waiting + 1)
+        depth = read(stack, 3 * waiting + 2)
         level = min(np.int64(depth), _LEVELS)
         band, base, among = values, 0.0, size
         if level > 0:
@@ -153,12 +190,10 @@ def excluded_bound(values, size, total, magnitudes, threshold, work):
         if level < _LEVELS:
             write(work.sizes, level, np.int32(among))
             write(work.bases, level, base)
-        left = total
-        if level > 0:
-            inside, magnitudes = _sums(band, among)
-            left = base + inside
+        inside, magnitudes = _sums(band, among)
+        left = base + inside
         if depth < _BY_BITS:
-            bounds = _bounds(lower, upper, magnitudes / np.float32(among))
+            bounds = _bounds(lower, upper)
         elif bits(upper) - bits(lower) > 1:
             bounds = _bounds_by_bits(lower, upper)
         else:
@@ -167,7 +202,7 @@ def excluded_bound(values, size, total, magnitudes, threshold, work):
                 return lower, ties
             continue
         part = (left, np.float32(left - base), magnitudes, threshold)
-        waiting = _divide(band, among, bounds, (lower, upper, depth), part, work.stack, waiting)
+        waiting = _divide(band, among, bounds, (lower, upper, depth), part, stack, waiting)
     return np.float32(0), 0
 
 
@@ -218,16 +253,10 @@ def _sums(band, size):
 
 
 @inlined
-def _bounds(lower, upper, mean):
-    """Return four magnitudes, descending, that divide an interval with this mean magnitude.
-
-    Most bounds that are sought lie between once and eight times the mean of all values.
-    """
+def _bounds(lower, upper):
+    """Return four magnitudes, descending, that divide an interval."""
     f = np.float32
     if upper == _MOST:
-        if lower == _LEAST:
-            mean = max(mean, lower)
-            return f(6) * mean, f(3) * mean, f(1.5) * mean, f(0.75) * mean
         return f(2.4) * lower, f(1.8) * lower, f(1.4) * lower, f(1.18) * lower
     if lower == _LEAST:
         smallest = max(f(0.15) * upper, lower)

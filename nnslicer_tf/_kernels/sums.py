@@ -4,11 +4,20 @@ Arrays are channel-last: values `(batch, positions, channels)`. `signs` is
 sign(CONTRIB · Δy) of the output neurons as int8; where it is 0 a neuron costs nothing.
 """
 
+from collections import namedtuple
+
 import numpy as np
-from numba import float32, float64, int8, int32, types
+from numba import float32, float64, int8, int32, int64, types
 
 from nnslicer_tf._kernels.compiled import compiled, inlined
-from nnslicer_tf._kernels.exclusion import aligned, buffers, excluded_bound, workspace
+from nnslicer_tf._kernels.exclusion import (
+    TOGETHER,
+    aligned,
+    buffers,
+    excluded_bound,
+    first_division,
+    workspace,
+)
 from nnslicer_tf._kernels.vectors import (
     LANES,
     at,
@@ -25,8 +34,13 @@ from nnslicer_tf._kernels.vectors import (
     write,
 )
 
+# Pointers to what is held of each sum of those that are worked on together.
+Batch = namedtuple("Batch", ["values", "magnitudes", "totals", "thresholds", "waiting"])
+
 # Windows gathered at a time, in values: they stay in the second-level cache.
 _BLOCK = 1 << 17
+# Local values of the sums that are worked on together: they stay in the first-level cache.
+_TOGETHER_VALUES = 1 << 13
 # Values of a sparse row that are collected before they are copied to their place.
 _RUN = 1024
 
@@ -95,6 +109,7 @@ def _expand(
     synapses = np.zeros((len(dx) if each else 1, *weights.shape), np.int32)
     stride = weights.shape[2]
     block = max(1, min(len(taps), _BLOCK // stride))
+    together = max(1, min(TOGETHER, _TOGETHER_VALUES // stride))
     _weighted_sum(
         np.ascontiguousarray(signs, np.int8),
         np.ascontiguousarray(y, np.float32),
@@ -106,12 +121,12 @@ def _expand(
         width,
         inputs,
         synapses,
-        aligned((block, stride), np.float32),
-        # A vector may be read beyond the last window's end.
-        aligned((block + 1, stride), np.int32),
+        aligned(block * stride + LANES, np.float32),  # whole vectors are copied at the end too
+        aligned((block + 1, stride), np.int32),  # and may be read beyond the last window's
         np.zeros((*taps.shape, 2), np.int32),
-        np.zeros(block + 1, np.int32),
-        aligned(stride, np.float32),
+        np.zeros(block + 1 + TOGETHER, np.int32),
+        aligned((together + 1, stride), np.float32),
+        np.zeros((2, TOGETHER), np.float64),
         *buffers(width),
     )
     return inputs[: dx.size].reshape(dx.shape), synapses[..., :width]
@@ -134,11 +149,12 @@ def _input(dtype: types.Type, dimensions: int) -> types.Array:
         types.intp,
         int32[::1],
         int32[:, :, :, ::1],
-        float32[:, ::1],
+        float32[::1],
         int32[:, ::1],
         int32[:, :, ::1],
         int32[::1],
-        float32[::1],
+        float32[:, ::1],
+        float64[:, ::1],
         float32[::1],
         int32[::1],
         float64[::1],
@@ -160,6 +176,7 @@ def _weighted_sum(
     runs,
     active,
     values,
+    moments,
     single,
     whole,
     double,
@@ -169,10 +186,19 @@ def _weighted_sum(
     sources = dx.shape[2]
     per_group = width // taps.shape[1]
     _find_runs(pointer(taps), taps.shape[0], taps.shape[1], groups == 1, pointer(runs))
-    block = windows.shape[0]
+    block = received.shape[0] - 1
     work = workspace(single, whole, double)
     scales, listed = pointer(scale), pointer(active)
-    v, read_by, given = pointer(values), pointer(windows), pointer(received)
+    together = values.shape[0] - 1
+    batch = Batch(
+        values=pointer(values),
+        magnitudes=at(pointer(values), together * stride),
+        totals=pointer(moments),
+        thresholds=at(pointer(moments), TOGETHER),
+        waiting=at(listed, active.shape[0] - TOGETHER),
+    )
+    given_y = (pointer(y), scales, theta)
+    read_by, given = pointer(windows), pointer(received)
     for sample in range(dx.shape[0]):
         row = min(sample, synapses.shape[0] - 1)
         first_input = sample * dx.shape[1] * sources
@@ -192,27 +218,41 @@ def _weighted_sum(
                     stride,
                 )
                 marks = (at(pointer(signs), first_sign), channels, outputs)
-                if not _gather(pointer(dx), read_by, given, marks, place):
+                if not _gather(pointer(dx), dx.size, read_by, given, marks, place):
                     continue
                 for o in range(outputs):
                     found = _list_active(marks, o, stop - start, listed)
                     w = at(pointer(weights), (group * outputs + o) * stride)
                     kept = at(pointer(synapses), ((row * groups + group) * outputs + o) * stride)
-                    for k in range(found):
-                        p = np.int64(read(listed, k))
-                        total, magnitudes = _form(w, at(read_by, p * stride), stride, v)
-                        neuron = first_sign + p * channels + o
-                        threshold = theta * abs(np.float64(read(pointer(y), neuron)))
-                        threshold *= read(scales, start + p)
-                        if 0 < threshold > abs(total):
-                            continue
-                        bound, ties = np.float32(0), 0
-                        if threshold > 0:
-                            bound, ties = excluded_bound(
-                                v, width, total, magnitudes, threshold, work
+                    neurons = (first_sign + o, channels, start)
+                    for k in range(0, found, together):
+                        size = min(together, found - k)
+                        places = at(listed, k)
+                        held = _form_all(w, read_by, stride, neurons, places, size, given_y, batch)
+                        for j in range(held):
+                            waiting = first_division(
+                                at(batch.values, j * stride),
+                                width,
+                                read(batch.totals, j),
+                                read(batch.magnitudes, j),
+                                read(batch.thresholds, j),
+                                work,
+                                j,
                             )
-                        sign = np.int32(read(pointer(signs), neuron))
-                        _give(v, stride, bound, ties, sign, at(given, p * stride), kept)
+                            write(batch.waiting, j, np.int32(waiting))
+                        for j in range(held):
+                            v = at(batch.values, j * stride)
+                            bound, ties = excluded_bound(
+                                v,
+                                width,
+                                read(batch.thresholds, j),
+                                np.int64(read(batch.waiting, j)),
+                                work,
+                                j,
+                            )
+                            p = np.int64(read(places, j))
+                            sign = np.int32(read(marks[0], p * channels + o))
+                            _give(v, stride, bound, ties, sign, at(given, p * stride), kept)
                 _scatter(given, pointer(inputs), marks, place)
 
 
@@ -256,8 +296,11 @@ def _list_active(marks, o, positions, active):
 
 
 @inlined
-def _gather(dx, windows, received, marks, place):
-    """Copy what each position reads, padding as zeros; return whether any position is active."""
+def _gather(dx, size, windows, received, marks, place):
+    """Copy what each position reads, padding as zeros; return whether any position is active.
+
+    Runs are copied in whole vectors: what follows the end of one is overwritten by the next.
+    """
     runs, taps, start, stop, first_source, sources, per_group, stride = place
     any_active = False
     for p in range(start, stop):
@@ -273,23 +316,25 @@ def _gather(dx, windows, received, marks, place):
             length = np.int64(read(runs, 2 * (p * taps + t) + 1))
             target = at(window, t * per_group)
             if source >= 0:
-                _copy(at(dx, first_source + source * sources), target, length * per_group)
+                first = first_source + source * sources
+                _copy(at(dx, first), target, length * per_group, size - first)
             else:
-                for i in range(length * per_group):
-                    write(target, i, np.float32(0))
+                for i in range(0, length * per_group, LANES):
+                    store(target, i, splat(np.float32(0)))
             t += length
+        store(window, taps * per_group, splat(np.float32(0)))
     return any_active
 
 
 @inlined
-def _copy(source, target, size):
-    if size < LANES:
+def _copy(source, target, size, readable):
+    """Copy a run in whole vectors, or one by one where fewer values can be read than that."""
+    if size + LANES <= readable:
+        for i in range(0, size, LANES):
+            store(target, i, load(source, i))
+    else:
         for i in range(size):
             write(target, i, read(source, i))
-        return
-    for i in range(0, size - LANES, LANES):
-        store(target, i, load(source, i))
-    store(target, size - LANES, load(source, size - LANES))
 
 
 @inlined
@@ -316,6 +361,41 @@ def _add(source, target, size):
         inside = lanes() < splat(np.int32(size - i))
         given = where(inside, load(source, i), splat(np.int32(0)))
         store(target, i, load(target, i) + given)
+
+
+@inlined
+def _form_all(weights, windows, stride, neurons, places, size, given_y, batch):
+    """Form the sums of some positions, but hold only those that are not excluded altogether.
+
+    Args:
+        weights: Pointer to an output's weights.
+        windows: Pointer to the windows of the block.
+        stride: Length of a window.
+        neurons: (index of the output at the block's first position, outputs in all, the
+            block's first position).
+        places: Positions in the block; on return those of the sums that are held.
+        size: Number of positions.
+        given_y: (values of the outputs, scales of the positions, θ).
+        batch: `Batch`.
+
+    Returns:
+        The number of sums that are held.
+    """
+    first, channels, start = neurons
+    y, scales, theta = given_y
+    held = 0
+    for k in range(size):
+        p = np.int64(read(places, k))
+        v = at(batch.values, held * stride)
+        total, magnitudes = _form(weights, at(windows, p * stride), stride, v)
+        threshold = theta * abs(np.float64(read(y, first + p * channels)))
+        threshold *= read(scales, start + p)
+        write(batch.totals, held, total)
+        write(batch.magnitudes, held, magnitudes)
+        write(batch.thresholds, held, threshold)
+        write(places, held, np.int32(p))
+        held += 1 - np.int64((threshold > 0) & (abs(total) < threshold))
+    return held
 
 
 @inlined
@@ -372,7 +452,7 @@ def merge(signs: np.ndarray, y: np.ndarray, values: np.ndarray, theta: float) ->
 
     Args:
         signs: `(neurons,)` int8.
-        y: Values of the outputs, `(neurons,)` float32.
+        y: What θ is multiplied with, up to its sign, `(neurons,)` float32 or float64.
         values: Local values, `(tensors, neurons)` float64.
         theta: Threshold θ.
 
@@ -380,17 +460,42 @@ def merge(signs: np.ndarray, y: np.ndarray, values: np.ndarray, theta: float) ->
         What each input receives, `(tensors, neurons)` int32.
     """
     received = np.zeros(values.shape, np.int32)
-    (active,) = np.nonzero(signs)
-    v = values[:, active]
-    order = np.argsort(np.abs(v), axis=0, kind="stable")
-    prefix = np.cumsum(np.take_along_axis(v, order, axis=0), axis=0)
-    below = np.abs(prefix) < theta * np.abs(y[active].astype(np.float64))
-    # A value is kept if no prefix from its own on is below the threshold.
-    kept = ~np.logical_or.accumulate(below[::-1], axis=0)[::-1]
-    given = np.zeros(v.shape, np.int32)
-    np.put_along_axis(given, order, kept.astype(np.int32), axis=0)
-    received[:, active] = given * np.sign(v).astype(np.int32) * signs[active]
+    order = np.zeros(len(values), np.int64)
+    _merge(signs, y.astype(np.float64), values, theta, order, received)
     return received
+
+
+@compiled(
+    (
+        _input(int8, 1),
+        _input(float64, 1),
+        _input(float64, 2),
+        float64,
+        int64[::1],
+        int32[:, ::1],
+    )
+)
+def _merge(signs, y, values, theta, order, received):
+    tensors, neurons = values.shape
+    for n in range(neurons):
+        if signs[n] == 0:
+            continue
+        threshold = theta * abs(y[n])
+        for k in range(tensors):
+            place = k
+            while place > 0 and abs(values[order[place - 1], n]) > abs(values[k, n]):
+                order[place] = order[place - 1]
+                place -= 1
+            order[place] = k
+        total = 0.0
+        excluded = 0
+        for k in range(tensors):
+            total += values[order[k], n]
+            if abs(total) < threshold:
+                excluded = k + 1
+        for k in range(excluded, tensors):
+            v = values[order[k], n]
+            received[order[k], n] = signs[n] * (np.int32(v > 0) - np.int32(v < 0))
 
 
 def tap_means(x: np.ndarray, taps: np.ndarray) -> np.ndarray:

@@ -53,7 +53,7 @@ def _excluded(
     stacked = np.stack([np.broadcast_to(v, shape).ravel() for v in values])
     # A product is not linear: its local values do not add up to Δy.
     total = output.value.ravel() if output.relative_to == "output" else stacked.sum(axis=0)
-    received = sums.merge(signs.ravel(), total.astype(np.float64), stacked, theta)
+    received = sums.merge(signs.ravel(), total, stacked, theta)
     return [r.reshape(shape) for r in received]
 
 
