@@ -10,7 +10,7 @@ def smallest(values: np.ndarray, count: int) -> np.ndarray:
 
     Args:
         values: Numbers that are not NaN.
-        count: How many to choose, at most as many as there are.
+        count: Number of values to choose, at most as many as there are.
     """
     flat = values.ravel()
     if count <= 0:

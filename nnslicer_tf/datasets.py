@@ -209,7 +209,7 @@ def load_npz(path: str | os.PathLike, *, labels: bool = True) -> Dataset:
         with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
     except (OSError, ValueError, EOFError, AttributeError, zlib.error, zipfile.BadZipFile) as error:
-        raise CorruptFileError(f"'{path}' is no readable .npz file: {error}") from error
+        raise CorruptFileError(f"'{path}' is not a readable .npz file: {error}") from error
     if missing := ({"x", "y"} if labels else {"x"}) - arrays.keys():
         raise CorruptFileError(
             f"'{path}' has no array {' and '.join(sorted(missing))}, it has "

@@ -74,7 +74,7 @@ def load_nnet(path: str | os.PathLike) -> NNet:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise CorruptFileError(f"'{path}' is no text file: {error}") from error
+        raise CorruptFileError(f"'{path}' is not a text file: {error}") from error
     lines = _Lines(path, text)
     depth, inputs, outputs, _ = lines.whole_numbers(4, "layers, inputs, outputs, largest layer")
     sizes = lines.whole_numbers(depth + 1, "the layers' sizes")

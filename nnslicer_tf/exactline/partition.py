@@ -126,7 +126,7 @@ class LinearPartition(ShownAsTable):
         """
         ratios = np.atleast_1d(np.asarray(ratios, np.float64))
         if not ((ratios >= 0) & (ratios <= 1)).all():
-            raise InvalidArgumentError(f"Ratios are in [0, 1]. Received: {ratios}")
+            raise InvalidArgumentError(f"Ratios must be in [0, 1]. Received: {ratios}")
         part = np.clip(np.searchsorted(self.ratios, ratios, side="right") - 1, 0, len(self) - 1)
         start, stop = self.ratios[part], self.ratios[part + 1]
         weight = ((ratios - start) / (stop - start)).reshape(-1, *(1,) * (self.outputs.ndim - 1))

@@ -122,7 +122,8 @@ class LineWalker:
         q, r = check_points(q, "q", self.input_shape, 1), check_points(r, "r", self.input_shape, 1)
         if q.shape != r.shape:
             raise InputShapeError(
-                f"q and r must be as many points. Received: q {q.shape}, r {r.shape}"
+                "q and r must have the same number of points. "
+                f"Received: q of shape {q.shape}, r of shape {r.shape}"
             )
         return self._walk_lines(q, r)
 
@@ -130,7 +131,9 @@ class LineWalker:
         """Partition the segments of a polyline; see `exact_polyline`."""
         vertices = check_points(vertices, "vertices", self.input_shape, 1)
         if len(vertices) < 2:
-            raise InputShapeError(f"A polyline has two vertices or more, not {len(vertices)}.")
+            raise InputShapeError(
+                f"A polyline needs two vertices or more. Received: {len(vertices)}"
+            )
         return self._walk_lines(vertices[:-1], vertices[1:])
 
     def _walk_lines(self, q: np.ndarray, r: np.ndarray) -> list[LinearPartition]:

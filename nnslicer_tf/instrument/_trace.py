@@ -173,7 +173,7 @@ class _Visitor:
         return outputs
 
     def ids(self, tensors: Iterable[Any]) -> list[int]:
-        """Return the id of the tensor that each of `tensors` stands for."""
+        """Return the ids of the traced tensors that `tensors` are equal to."""
         return [self._resolve(id(tensor)) for tensor in tensors]
 
     def _record(
