@@ -29,7 +29,7 @@ def check_writable(path: str | os.PathLike) -> Path:
     """
     path = Path(path)
     if path.is_dir():
-        raise InvalidArgumentError(f"Cannot write to '{path}': it is a folder, give a file name.")
+        raise InvalidArgumentError(f"Cannot write to '{path}': it is a folder. Give a file name.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):

@@ -116,7 +116,7 @@ def slice_(
         ),
     ] = "predicted",
     theta: Annotated[
-        float, typer.Option(help="Threshold θ ≥ 0; larger gives smaller slices.")
+        float, typer.Option(help="Threshold θ ≥ 0; larger values give smaller slices.")
     ] = 0.3,
     granularity: Annotated[
         str, typer.Option(help="'activation' (exact) or 'channel' (coarse, far faster).")

@@ -4,7 +4,7 @@ A kind's module holds everything that the analyses know about it: the slicing ru
 granularities and at θ = 0, DeepLIFT's rule, the effective path, and the transformer of exact
 lines.
 
-To add a kind, pass a `Kind` with the entries that are known to `register_kind`; an analysis
+To add a kind, call `register_kind` with a `Kind` that has the entries that you need; an analysis
 whose entry is missing refuses the operation and names it. `register_rule` and
 `register_transformer` set single entries. Importing this package does not import Keras.
 """

@@ -112,7 +112,7 @@ RuleFunction = Callable[[Node, float, np.ndarray, Neurons, Sequence[Neurons]], S
 """
 
 SynapseRule = Callable[..., tuple[np.ndarray, np.ndarray]]
-"""A `RuleFunction` with a further argument `each` (keep the synapses of every sample apart).
+"""A `RuleFunction` with a further argument `each`: keep the samples' synapses separate.
 
 It returns the CONTRIB of the only input, and that of the kernel `(batch or 1, *kernel shape)`."""
 

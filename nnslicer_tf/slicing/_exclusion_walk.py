@@ -27,7 +27,7 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
     Args:
         plan: The walk.
         captured: Values `(batch, *operation shape)` float32 of `plan.captured`.
-        each: Keep the synapses of every sample apart.
+        each: Keep the synapses' contributions of each sample separate.
     """
     neurons: dict[str, Neurons] = {}
     synapses: dict[str, np.ndarray] = {}

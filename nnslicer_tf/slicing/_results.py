@@ -18,7 +18,7 @@ class Contributions:
         neurons: Operation name → `(batch, *neuron shape)`; operations that the walk did
             not reach are left out.
         synapses: Kernel name → `(batch or 1, *kernel shape)`, summed over the batch
-            unless samples are kept apart.
+            unless samples are kept separate.
     """
 
     neurons: dict[str, np.ndarray]

@@ -297,8 +297,8 @@ class Slicer:
         Args:
             plan: The walk.
             key: Distinguishes the job from others on the same plan.
-            at_zero: Makes the job for the backend, which is kept, as it is compiled.
-            by_exclusion: Makes the job for the exclusion.
+            at_zero: Makes the job for the backend; the job is compiled, and kept for reuse.
+            by_exclusion: Makes the job by exclusion.
             dense_size: Number of samples whose dense rows fit into memory; None for sums.
         """
         size = self._batch_size(plan)
