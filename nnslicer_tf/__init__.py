@@ -4,5 +4,5 @@ import lazy_loader
 
 __version__ = "0.2.0.dev0"
 
-# Lazy, so that importing costs nothing and workers need no Keras. `__init__.pyi` has the names.
+# Lazy, so that importing is fast and workers do not import Keras. `__init__.pyi` has the names.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

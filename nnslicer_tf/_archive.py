@@ -1,4 +1,4 @@
-"""Results in files: NumPy archives with a JSON header, without pickle."""
+"""Files of results: NumPy archives with a JSON header, without pickle."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import numpy as np
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.errors import CorruptFileError
 
-# AttributeError: a file that is no archive at all loads as an array.
+# AttributeError: a file that is not an archive loads as an array.
 _DAMAGE = (
     *(OSError, ValueError, KeyError, EOFError, AttributeError),
     *(zlib.error, zipfile.BadZipFile),
@@ -28,17 +28,17 @@ def write_archive(
     *,
     compress: bool = True,
 ) -> None:
-    """Write an .npz file, replacing an older one only when all is written.
+    """Write an .npz file, replacing an older one only when the new one is complete.
 
     Args:
         path: The file.
         kind: Name and version of the format, which `read_archive` checks.
-        header: Whatever JSON can hold.
+        header: Values that JSON can hold.
         arrays: The arrays by name.
         compress: Whether to compress the arrays.
 
     Raises:
-        InvalidArgumentError: if nothing can be written there.
+        InvalidArgumentError: if the file cannot be written.
     """
     text = json.dumps({"format": kind, **header})
     save = np.savez_compressed if compress else np.savez
@@ -54,8 +54,8 @@ def read_archive(
     Args:
         path: The file.
         kind: The header's expected `format`.
-        what: What the file should be, for messages.
-        bare: Whether a file of arrays without a header, an older form, is read as well.
+        what: Name of the expected content, for messages.
+        bare: Whether a file of arrays without a header, an older format, is also accepted.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -75,7 +75,7 @@ def read_header(path: str | os.PathLike, kind: str, what: str) -> dict:
 def _opened(
     path: str | os.PathLike, kind: str, what: str, bare: bool = False
 ) -> Iterator[tuple[dict, np.lib.npyio.NpzFile]]:
-    """Yield the checked header and the archive, whose arrays are read when asked for."""
+    """Yield the checked header and the archive, whose arrays are read on access."""
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"There is no {what} file '{path}'.")

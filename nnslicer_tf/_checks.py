@@ -1,4 +1,4 @@
-"""Checks of arguments and of models' outputs that several packages make."""
+"""Checks of arguments and of model outputs that several packages share."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -7,14 +7,14 @@ from nnslicer_tf.errors import InvalidArgumentError
 
 
 def check_count(name: str, value: object) -> None:
-    """Refuse what is not an int of at least 1.
+    """Refuse anything but an int of at least 1.
 
     Args:
         name: Name of the argument, for the message.
         value: Its value.
 
     Raises:
-        InvalidArgumentError: if it is something else.
+        InvalidArgumentError: if it is anything else.
     """
     if not isinstance(value, (int, np.integer)) or value < 1:
         raise InvalidArgumentError(f"{name} must be a positive int. Received: {value!r}")
@@ -26,11 +26,11 @@ def check_labels(y: ArrayLike, samples: int, classes: int | None = None) -> np.n
     Args:
         y: The labels, one for each sample.
         samples: Number of samples.
-        classes: Number of classes the labels must lie in; None: not checked.
+        classes: Number of classes, which every label must be below; None: not checked.
 
     Raises:
         InvalidArgumentError: if there are no samples, the labels are not one integer for
-            each, or one is negative or no class.
+            each, or a label is not a class.
     """
     if not samples:
         raise InvalidArgumentError("The data set is empty: no samples were given.")
@@ -58,7 +58,8 @@ def check_logits(logits: np.ndarray) -> None:
         logits: (N, …) the model's outputs.
 
     Raises:
-        InvalidArgumentError: if they are not vectors of at least two, or are probabilities.
+        InvalidArgumentError: if they are not vectors of at least two values, or are
+            probabilities.
     """
     if logits.ndim != 2 or logits.shape[1] < 2:
         raise InvalidArgumentError(
@@ -66,6 +67,6 @@ def check_logits(logits: np.ndarray) -> None:
         )
     if (logits >= 0).all() and np.allclose(logits.sum(axis=1), 1, atol=1e-4):
         raise InvalidArgumentError(
-            "The model outputs probabilities, and its last layer is not one whose softmax can "
-            "be taken off. Give a model that ends in logits or in a softmax."
+            "The model outputs probabilities, but it does not end in a softmax that can be "
+            "removed. Give a model that ends in logits or in a softmax."
         )

@@ -1,4 +1,4 @@
-"""Old names of arguments that go on working, with a warning."""
+"""Old names of arguments, which still work, with a warning."""
 
 import functools
 import warnings
@@ -10,7 +10,7 @@ R = TypeVar("R")
 
 
 def renamed_argument(old: str, new: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator by which a function also takes a keyword argument by its old name."""
+    """Return a decorator that lets a function also take a keyword argument by its old name."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)

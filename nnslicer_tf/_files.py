@@ -1,4 +1,4 @@
-"""Files: the package's own data, and writes that never spoil a good file."""
+"""Files: the package's own data, and writes that never damage an existing file."""
 
 import os
 import tempfile
@@ -12,24 +12,24 @@ from nnslicer_tf.errors import InvalidArgumentError
 def data_folder() -> Path:
     """Return the folder with weights, the papers' tables and measured results.
 
-    In a source tree it is `data/` beside the package, after installation the package
-    data of `nnslicer_tf.data`.
+    In a source tree it is `data/` beside the package; in an installed package it is
+    `nnslicer_tf/data/`.
     """
     installed = Path(__file__).parent / "data"
     return installed if installed.is_dir() else Path(__file__).parents[1] / "data"
 
 
 def check_writable(path: str | os.PathLike) -> Path:
-    """Return `path` as a `Path`, after proof that a file can be written there.
+    """Return `path` as a `Path` after checking that a file can be written there.
 
-    Call it before long work starts. Missing parent folders are made.
+    Call it before long work starts. Missing parent folders are created.
 
     Raises:
         InvalidArgumentError: if `path` is a folder, or nothing can be written there.
     """
     path = Path(path)
     if path.is_dir():
-        raise InvalidArgumentError(f"Cannot write to '{path}': it is a folder, give a file name.")
+        raise InvalidArgumentError(f"Cannot write to '{path}': it is a folder. Give a file name.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
@@ -44,7 +44,7 @@ def check_writable(path: str | os.PathLike) -> Path:
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` when the block succeeds.
 
-    On an exception the temporary file is removed and `path` is left as it was.
+    On an exception the temporary file is removed, and `path` is left unchanged.
     """
     path = check_writable(path)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
@@ -59,7 +59,7 @@ def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def _usual_mode() -> int:
-    """Return the permissions of a new file; temporary files are private."""
+    """Return the usual permissions of a new file; those of temporary files are stricter."""
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask

@@ -1,10 +1,10 @@
-"""Kernels of weighted sums as matrices; free of Keras, so that workers start fast."""
+"""Kernels of weighted sums as matrices; independent of Keras, so that workers start fast."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-# How the last two axes of a kernel are to be read.
+# The meaning of the last two axes of a kernel.
 INPUTS_OUTPUTS = "inputs, outputs"
 OUTPUTS_INPUTS = "outputs, inputs"
 DEPTHWISE = "channels, multiplier"
@@ -12,14 +12,16 @@ DEPTHWISE = "channels, multiplier"
 
 @dataclass(frozen=True)
 class KernelLayout:
-    """How a kernel's weights are laid out: `(taps, inputs per group, outputs)` and back.
+    """The layout of a kernel's weights, with conversion to and from matrices.
+
+    The matrices are `(taps, inputs per group, outputs)`.
 
     Attributes:
         name: Name of the kernel: its layer's name, with `/depthwise` or `/pointwise`
             for the two kernels of a separable convolution.
         shape: Shape of the kernel in Keras.
         groups: Number of channel groups (a depthwise convolution has one per channel).
-        axes: What the last two axes are: "inputs, outputs"; "outputs, inputs" for a
+        axes: Meaning of the last two axes: "inputs, outputs"; "outputs, inputs" for a
             transposed convolution; "channels, multiplier" for a depthwise one.
     """
 

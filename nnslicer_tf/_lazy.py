@@ -1,11 +1,11 @@
-"""Modules that are imported on first use, so that workers need no Keras."""
+"""Modules that are imported on first use, so that workers do not import Keras."""
 
 import importlib
 from typing import Any
 
 
 class LazyModule:
-    """Stands for a module that is imported when something of it is used.
+    """A stand-in for a module, which is imported when one of its attributes is used.
 
     Args:
         name: Full name of the module.

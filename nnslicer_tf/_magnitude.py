@@ -1,4 +1,4 @@
-"""Choice of the smallest or the largest of some values, with one rule for equal ones."""
+"""Selection of the smallest or largest values, with one rule for ties."""
 
 import numpy as np
 
@@ -6,11 +6,11 @@ import numpy as np
 def smallest(values: np.ndarray, count: int) -> np.ndarray:
     """Return bools of the values' shape, True for the `count` smallest.
 
-    Of equal values those are taken that come first in C order. Time: linear, nothing is sorted.
+    Of equal values, those that come first in C order are taken. Time: linear; nothing is sorted.
 
     Args:
         values: Numbers that are not NaN.
-        count: How many to choose, at most as many as there are.
+        count: Number of values to choose, at most as many as there are.
     """
     flat = values.ravel()
     if count <= 0:

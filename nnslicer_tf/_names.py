@@ -1,4 +1,4 @@
-"""Names that are looked up: unknown ones are refused, and the nearest known are named."""
+"""Lookup of names: an unknown name is refused, and the error suggests the nearest known ones."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -13,12 +13,12 @@ def check_name(what: str, name: object, known: Iterable[str]) -> None:
     """Refuse a name that is not known.
 
     Args:
-        what: What is named, for the message: "metric".
+        what: Kind of thing that the name stands for, for the message, such as "metric".
         name: The name asked for.
-        known: All names that there are.
+        known: All known names.
 
     Raises:
-        InvalidArgumentError: if it is none of them; the message names the nearest, and all.
+        InvalidArgumentError: if it is not a known name; the message lists the nearest, and all.
     """
     known = list(known)
     if name not in known:
@@ -29,7 +29,7 @@ def check_name(what: str, name: object, known: Iterable[str]) -> None:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Return the question for the nearest names, upper and lower case alike; "" if none is near."""
+    """Return a suggestion of the nearest names, ignoring case; "" if none is near."""
     by_lower = {one.lower(): one for one in known}
     near = get_close_matches(str(name).lower(), by_lower, n=_MOST, cutoff=_CUTOFF)
     asked = " or ".join(repr(by_lower[one]) for one in near)

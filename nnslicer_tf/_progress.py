@@ -1,4 +1,4 @@
-"""One form of progress bar for all long work."""
+"""The progress bar of all long-running work."""
 
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
@@ -11,6 +11,6 @@ T = TypeVar("T")
 def track(
     items: Iterable[T], what: str, total: int | None = None, progress: bool = True
 ) -> Iterator[T]:
-    """Yield `items` behind a progress bar named `what`; none if `progress` is false."""
+    """Yield `items` and show a progress bar named `what`, unless `progress` is false."""
     with tqdm(items, desc=what, total=total, disable=not progress, leave=False) as bar:
         yield from bar

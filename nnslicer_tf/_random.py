@@ -1,4 +1,4 @@
-"""The one contract for randomness: an int, a NumPy Generator, or nothing."""
+"""The `rng` argument that all random functions take: an int or a NumPy Generator."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ def as_generator(rng: int | np.random.Generator) -> np.random.Generator:
     """Return `rng` as a NumPy Generator; a Generator is passed through.
 
     Raises:
-        InvalidArgumentError: if `rng` is neither an int nor a Generator.
+        InvalidArgumentError: if `rng` is neither a non-negative int nor a Generator.
     """
     if isinstance(rng, np.random.Generator):
         return rng

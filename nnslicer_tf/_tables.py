@@ -15,7 +15,7 @@ _MOST_ROWS = 30
 
 
 def text_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table with aligned columns: the first to the left, the others to the right."""
+    """Return a table as text: the first column left-aligned, the others right-aligned."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -26,13 +26,13 @@ def text_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     for row in rows:
         table.add_row(*map(str, row))
     text = StringIO()
-    # In Jupyter a console would display the table, and write nothing.
+    # In Jupyter a console would display the table instead of writing it.
     Console(file=text, width=160, color_system=None, force_jupyter=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
 
 
 def cell_text(value: object) -> str:
-    """Return a cell's text: floats with four significant digits, NaN as nothing."""
+    """Return a cell's text: floats with four significant digits, NaN as an empty string."""
     if isinstance(value, float):
         return "" if value != value else f"{value:.4g}"
     return str(value)
@@ -41,7 +41,7 @@ def cell_text(value: object) -> str:
 def html_table(
     titles: Sequence[object], rows: Iterable[Sequence[object]], caption: str = ""
 ) -> str:
-    """Return an HTML table: numbers to the right, everything escaped."""
+    """Return an HTML table: numbers right-aligned, all text escaped."""
     head = "".join(f"<th>{escape(str(title))}</th>" for title in titles)
     body = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in rows)
     above = f"<caption>{escape(caption)}</caption>" if caption else ""
@@ -49,7 +49,7 @@ def html_table(
 
 
 def html_frame(frame: "pd.DataFrame", caption: str = "", most: int = _MOST_ROWS) -> str:
-    """Return a data frame as an HTML table, its first rows if there are more than `most`."""
+    """Return a data frame as an HTML table of its first `most` rows."""
     rest = len(frame) - most
     more = f"<p>… {rest:,} rows more</p>" if rest > 0 else ""
     rows = frame.head(most).itertuples(index=False, name=None)
@@ -57,7 +57,7 @@ def html_frame(frame: "pd.DataFrame", caption: str = "", most: int = _MOST_ROWS)
 
 
 def arrays_frame(arrays: "Mapping[str, np.ndarray]") -> "pd.DataFrame":
-    """Return a row for each operation's array: its shape, and its values in short."""
+    """Return a table with one row per operation: its array's shape and summary statistics."""
     import pandas as pd
 
     rows = [
@@ -76,7 +76,7 @@ def arrays_frame(arrays: "Mapping[str, np.ndarray]") -> "pd.DataFrame":
 
 
 class ShownAsTable(ABC):
-    """A result with `to_frame`, which notebooks show as a table under the result's repr."""
+    """A result that notebooks show as the table of its `to_frame`, with its repr as caption."""
 
     @abstractmethod
     def to_frame(self) -> "pd.DataFrame":

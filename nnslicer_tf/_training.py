@@ -1,7 +1,7 @@
-"""Training by shuffled batches: the loop under everything here that trains.
+"""The training loop over shuffled batches that all training in this package uses.
 
-A caller says what a step does with a batch; the order of the samples comes from its random
-generator, so that equal generators give equal weights where the backend is deterministic.
+The caller supplies the step that trains on a batch. Its random generator determines the order
+of the samples, so that equal generators give equal weights where the backend is deterministic.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import numpy as np
 from nnslicer_tf._progress import track
 
 TrainingStep = Callable[[np.ndarray, np.random.Generator], float]
-"""From the indices of a batch's samples, and the epoch's generator, to the batch's loss."""
+"""Takes the indices of a batch's samples and the random generator, and returns the batch's loss."""
 
 
 def compile_classifier(
@@ -36,14 +36,14 @@ def train_epoch(
     what: str = "Training",
     progress: bool = True,
 ) -> list[float]:
-    """Train on every sample once, in an order that `rng` draws; return the batches' losses.
+    """Train on every sample once, in random order; return the loss of each batch.
 
     Args:
         step: Called with each batch.
         samples: Number of samples.
-        batch_size: Samples in a step; the last batch may have fewer.
-        rng: Draws the order, then whatever `step` draws from it.
-        drop_last: Leave out a last batch that is not full.
+        batch_size: Samples per step; the last batch may have fewer.
+        rng: Generator of the order; `step` may draw from it as well.
+        drop_last: Leave out the last batch if it is not full.
         what: Name of the progress bar.
         progress: Show a progress bar.
     """
@@ -65,9 +65,9 @@ def train_epochs(
     drop_last: bool = False,
     progress: bool = True,
 ) -> list[float]:
-    """Train for some epochs, each in another order; return each epoch's mean loss.
+    """Train for `epochs` epochs, each in a new random order; return each epoch's mean loss.
 
-    Arguments are those of `train_epoch`.
+    The other arguments are those of `train_epoch`.
     """
     means = []
     for epoch in range(1, epochs + 1):

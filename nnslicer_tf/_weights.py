@@ -1,4 +1,4 @@
-"""Files of a Keras model's weights: written whole or not at all, checked when they are read."""
+"""Files of a Keras model's weights: written completely or not at all, and checked on reading."""
 
 import os
 import warnings
@@ -13,11 +13,11 @@ def load_weights(model: keras.Model, path: str | os.PathLike) -> None:
     """Load weights that fit the model exactly.
 
     Raises:
-        CorruptFileError: if the file is damaged, or holds other weights.
+        CorruptFileError: if the file is damaged, or its weights do not fit the model.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # for some misfits Keras warns only
+            warnings.simplefilter("error", UserWarning)  # Keras only warns of some mismatches
             model.load_weights(path)
     except (OSError, ValueError, KeyError, UserWarning) as error:
         raise CorruptFileError(
@@ -26,12 +26,12 @@ def load_weights(model: keras.Model, path: str | os.PathLike) -> None:
 
 
 def save_weights(model: keras.Model, path: str | os.PathLike) -> None:
-    """Write `path` (its name ends in `.weights.h5`) whole or not at all.
+    """Write `path` (its name ends in `.weights.h5`) completely or not at all.
 
-    Of a compiled model the optimiser's state is written too.
+    For a compiled model this includes the optimizer's state.
     """
     with atomic_path(path) as temporary:
-        named = temporary.with_suffix(".weights.h5")  # Keras takes no other ending
+        named = temporary.with_suffix(".weights.h5")  # Keras accepts no other ending
         try:
             model.save_weights(named)
             os.replace(named, temporary)

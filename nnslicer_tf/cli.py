@@ -41,8 +41,8 @@ NormaliseOption = Annotated[
     str,
     typer.Option(
         "--normalise",
-        help="Of a named data set: 'unit' (to [0, 1]), 'standard' (mean 0, deviation 1 per "
-        "channel) or 'none'. Files are taken as they are.",
+        help="For a named data set: 'unit' (to [0, 1]), 'standard' (mean 0, standard deviation 1 "
+        "per channel) or 'none'. Files are used as they are.",
     ),
 ]
 BatchOption = Annotated[int, typer.Option("--batch-size", help="Samples in a forward pass.")]
@@ -116,31 +116,31 @@ def slice_(
         ),
     ] = "predicted",
     theta: Annotated[
-        float, typer.Option(help="Threshold θ ≥ 0; larger gives smaller slices.")
+        float, typer.Option(help="Threshold θ ≥ 0; larger values give smaller slices.")
     ] = 0.3,
     granularity: Annotated[
         str, typer.Option(help="'activation' (exact) or 'channel' (coarse, far faster).")
     ] = "activation",
     relative_to: Annotated[
-        str, typer.Option(help="The exclusion is relative to an 'output', or the 'sum' of changes.")
+        str,
+        typer.Option(help="Exclusion relative to a neuron's 'output', or to the 'sum' of changes."),
     ] = "output",
     rectify: Annotated[
-        str, typer.Option(help="Through ReLUs and the like by 'sign', or 'pass' unchanged.")
+        str,
+        typer.Option(help="Contributions at ReLUs and the like: by 'sign', or 'pass' unchanged."),
     ] = "sign",
     each: Annotated[bool, typer.Option("--each", help="Keep one slice for each sample.")] = False,
     workers: Annotated[
         int | None,
-        typer.Option(
-            help="Ray processes; 0 for none. By default as many as cores if the work is long."
-        ),
+        typer.Option(help="Ray processes; 0 for none. Default: one per core if the work is long."),
     ] = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Folder for partial results, from which a stopped run resumes."),
+        typer.Option(help="Folder for partial results, from which an interrupted run resumes."),
     ] = None,
     normalise: NormaliseOption = "unit",
 ) -> None:
-    """Slice samples: which neurons and synapses decide the outputs of interest."""
+    """Slice samples: find the neurons and synapses that decide the outputs of interest."""
     _writable(output)
     chosen = _outputs(outputs)
     _import_quietly()
@@ -198,10 +198,10 @@ def main() -> None:
 
 
 def _import_quietly() -> None:
-    """Import Keras without the start-up messages of its backend, which bury the output.
+    """Import Keras without the start-up messages of its backend, which would bury the output.
 
-    They come from C++ before its log level holds, so standard error itself is turned
-    away for as long, and what it held is shown if the import fails.
+    The messages come from C++ before its log level takes effect, so standard error itself is
+    redirected to a file, which is shown if the import fails.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     standard_error = os.dup(2)
@@ -213,7 +213,7 @@ def _import_quietly() -> None:
             if keras.backend.backend() == "tensorflow":
                 import tensorflow as tf
 
-                tf.config.list_physical_devices()  # where it looks for a GPU, and says so
+                tf.config.list_physical_devices()  # looks for a GPU, and prints messages
         except BaseException:
             hidden.seek(0)
             os.write(standard_error, hidden.read())
@@ -230,7 +230,7 @@ def _writable(path: Path) -> Path:
 
 
 def _model(path: Path) -> Any:
-    import nnslicer_tf.pruning  # noqa: F401 - with it Keras knows the masks of pruned models
+    import nnslicer_tf.pruning  # noqa: F401 - registers the masks of pruned models with Keras
     from nnslicer_tf.instrument.loading import load_model
 
     return load_model(path)

@@ -1,11 +1,11 @@
-"""Data sets by name: arrays or `tf.data`, split by TFDS syntax, normalised by name.
+"""Data sets by name, as arrays or `tf.data`, with TFDS splits and a choice of normalisations.
 
-`digits` (scikit-learn's 1,797 images of 8×8) needs nothing; `mnist`, `fashion_mnist`
-and `cifar10` come through TensorFlow Datasets, from the folder in `TFDS_DATA_DIR` where
-they are prepared, else by download. User data comes from `.npz` files.
+`digits` (scikit-learn's 1,797 images of 8×8) needs no download; `mnist`, `fashion_mnist`
+and `cifar10` come through TensorFlow Datasets: from the folder `TFDS_DATA_DIR` if they are
+prepared there, else by download. User data comes from `.npz` files.
 
 `load` holds a whole split in memory as float32 (CIFAR-10's training images: 600 MB);
-`stream` does not. `"standard"` reads all training images once a process (seconds).
+`stream` does not. `"standard"` reads all training images once per process (seconds).
 """
 
 import os
@@ -34,11 +34,11 @@ _DIGITS_TRAIN = 1_437
 
 @dataclass(frozen=True)
 class _Source:
-    """What is known of a data set without opening it."""
+    """Facts about a data set that are known without opening it."""
 
     maximum: float  # the largest raw value
     classes: int
-    host: str | None  # where TFDS downloads it from; None: embedded
+    host: str | None  # where TFDS downloads it from; None: part of scikit-learn
 
 
 _SOURCES = {
@@ -57,7 +57,7 @@ class Normalisation:
         name: `"none"`, `"unit"` or `"standard"`.
         mean: (channels,) float64, in raw values.
         std: (channels,) float64, in raw values.
-        maximum: the largest raw value (255; 16 for digits).
+        maximum: Largest raw value (255; 16 for digits).
     """
 
     name: str
@@ -67,7 +67,7 @@ class Normalisation:
 
     def apply(self, raw: np.ndarray) -> np.ndarray:
         """Return raw images (N, height, width, channels) as float32 model input."""
-        x = np.array(raw, np.float32)  # then in place: a float64 copy would double the memory
+        x = np.array(raw, np.float32)  # changed in place: a float64 copy would double the memory
         x -= self.mean.astype(np.float32)
         x /= self.std.astype(np.float32)
         return x
@@ -84,10 +84,10 @@ class Dataset:
     Attributes:
         x: (N, height, width, channels) float32 (of any shape and dtype from a file).
         y: (N,) int64 class indices; (0,) of a file that was read without labels.
-        name: the data set's name or the file's path.
-        split: the split in TFDS syntax; empty for a file.
-        normalise: the normalisation's name; `"none"` for a file.
-        classes: the number of classes; 0 without labels.
+        name: Name of the data set, or path of the file.
+        split: Split in TFDS syntax; empty for a file.
+        normalise: Name of the normalisation; `"none"` for a file.
+        classes: Number of classes; 0 without labels.
     """
 
     x: np.ndarray
@@ -123,12 +123,12 @@ def load(name: str, split: str = "train", *, normalise: str = "unit") -> Dataset
     """Load a split of a named data set into memory.
 
     Args:
-        name: one of `names()`.
+        name: One of `names()`.
         split: TFDS syntax: `"test"`, `"train[:1000]"`, `"train[80%:]"`,
             `"train[:10]+test[:10]"`. The digits are ordered by their index modulo 10, so
-            that every part has every writer's (digits of writers not seen in training are
-            harder); the first 1,437 are the training split, the other 360 the test split.
-        normalise: `"none"` (raw values as float32), `"unit"` (raw / 255, digits / 16:
+            that every split has digits of every writer (those of writers not seen in training
+            are harder); the first 1,437 are the training split, the other 360 the test split.
+        normalise: `"none"` (raw values as float32), `"unit"` (divided by 255, digits by 16:
             within [0, 1]) or `"standard"` ((raw - mean) / std for each channel, over
             the training images).
 
@@ -149,7 +149,7 @@ def load(name: str, split: str = "train", *, normalise: str = "unit") -> Dataset
 def stream(
     name: str, split: str = "train", *, normalise: str = "unit", batch_size: int = 256
 ) -> "tf.data.Dataset":
-    """Return batches (x float32, y int64) of a split, in order, read as they are used.
+    """Return the batches (x float32, y int64) of a split, in order, read when needed.
 
     Arguments and errors are those of `load`.
     """
@@ -177,10 +177,9 @@ def load_data(spec: str | os.PathLike, *, normalise: str = "unit", labels: bool 
     """Load data named on a command line.
 
     Args:
-        spec: the path of an `.npz` file (see `load_npz`), or `"name:split"` (see
-            `load_spec`).
-        normalise: for a named set only. A file's values are taken as they are.
-        labels: whether a file must have labels (see `load_npz`).
+        spec: Path of an `.npz` file (see `load_npz`), or `"name:split"` (see `load_spec`).
+        normalise: For a named set only; a file's values are used as they are.
+        labels: Whether a file must have labels (see `load_npz`).
 
     Raises:
         InvalidArgumentError, DatasetUnavailableError, CorruptFileError: as `load` and
@@ -195,13 +194,13 @@ def load_npz(path: str | os.PathLike, *, labels: bool = True) -> Dataset:
     """Load a file that `np.savez(path, x=x, y=y)` wrote: x (N, …), y (N,) integers.
 
     Args:
-        path: the file.
-        labels: whether it must have labels. If not, they are not read: y is (0,).
+        path: The file.
+        labels: Whether it must have labels. If not, they are not read: y is (0,).
 
     Raises:
         InvalidArgumentError: if there is no such file.
-        CorruptFileError: if it is no `.npz` file, is damaged, needs pickle, or its arrays
-            are missing, not numbers, or do not fit together.
+        CorruptFileError: if it is not an `.npz` file, is damaged, needs pickle, or its arrays
+            are missing, not numeric, or do not fit together.
     """
     path = Path(path)
     if not path.is_file():
@@ -210,7 +209,7 @@ def load_npz(path: str | os.PathLike, *, labels: bool = True) -> Dataset:
         with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
     except (OSError, ValueError, EOFError, AttributeError, zlib.error, zipfile.BadZipFile) as error:
-        raise CorruptFileError(f"'{path}' is no readable .npz file: {error}") from error
+        raise CorruptFileError(f"'{path}' is not a readable .npz file: {error}") from error
     if missing := ({"x", "y"} if labels else {"x"}) - arrays.keys():
         raise CorruptFileError(
             f"'{path}' has no array {' and '.join(sorted(missing))}, it has "
@@ -236,7 +235,7 @@ def normalisation(name: str, kind: str) -> Normalisation:
 
     Raises:
         InvalidArgumentError: for an unknown name or kind.
-        DatasetUnavailableError: if `"standard"` needs images that are not there.
+        DatasetUnavailableError: if `"standard"` needs images that are not available.
     """
     source = _source(name)
     check_name("normalisation", kind, NORMALISATIONS)
@@ -294,7 +293,7 @@ def _raw(name: str, split: str) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(images), np.concatenate(labels).astype(np.int64)
 
 
-# --- digits: embedded in scikit-learn --------------------------------------------------
+# --- digits: part of scikit-learn ------------------------------------------------------
 
 
 def _digits(split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -311,7 +310,7 @@ _PART = re.compile(r"(?P<name>\w+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?"
 
 
 def _part(part: str, splits: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the indices that one term of a split, such as `train[10%:-5]`, stands for."""
+    """Return the indices selected by one term of a split, such as `train[10%:-5]`."""
     match = _PART.fullmatch(part.strip())
     if match is None or match["name"] not in splits:
         raise InvalidArgumentError(
@@ -348,9 +347,9 @@ def _data_dir() -> Path:
 
 
 def _prepared(name: str) -> Any | None:
-    """Return the TFDS builder of a set that lies prepared on this machine, or None.
+    """Return the TFDS builder of a set that is prepared on this machine, or None.
 
-    Read from its folder, so that nothing is asked of the network.
+    It is made from the set's folder, so that TFDS does not use the network.
     """
     import tensorflow_datasets as tfds
 
@@ -366,15 +365,15 @@ def _download(name: str) -> Any:
 
     host = _SOURCES[name].host
     try:
-        # TFDS tries again for minutes; whether there is a way there at all shows at once.
+        # TFDS retries for minutes; an unreachable host shows at once.
         socket.create_connection((host, 443), timeout=5).close()
         builder = tfds.builder(name, data_dir=_data_dir())
         builder.download_and_prepare()
     except Exception as error:  # TFDS raises many kinds: network, checksum, disk
         raise DatasetUnavailableError(
             f"The data set '{name}' is not prepared in '{_data_dir()}' and cannot be "
-            f"downloaded from {host}: {error}. Set TFDS_DATA_DIR to the folder that has "
-            f"it as {name}/VERSION/, or run `tfds build {name}` where there is a network, "
+            f"downloaded from {host}: {error}. Set TFDS_DATA_DIR to the folder that contains "
+            f"{name}/VERSION/, or run `tfds build {name}` with a network connection, "
             "or give an .npz file with arrays x and y."
         ) from error
     return builder

@@ -1,7 +1,8 @@
-"""The main job on data that everybody has: what `nnslicer demo` does.
+"""The demo behind `nnslicer demo`: slicing on data that is always available.
 
-scikit-learn's handwritten digits, and a small convolutional network whose weights are
-part of the package: profile, slice one image and one class, keep only the slice.
+On scikit-learn's handwritten digits, with a small convolutional network whose weights are part
+of the package: make a profile, slice an image, a class and all images, and test the network
+with the synapses of each slice alone.
 """
 
 from dataclasses import dataclass
@@ -20,17 +21,17 @@ _THETA = 0.3
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo found.
+    """The results of the demo.
 
     Attributes:
-        label: The model's class for the sliced image.
+        label: Class that the model predicts for the sliced image.
         image_slice: Slice of the image, for that class.
         class_slice: Slice of all training images of the class.
-        whole: Accuracy of the whole model on the test images: of the class, of all.
-        sliced: The same of the model with the class's slice alone.
-        image_label: The class that the model gives the image with its slice alone.
+        whole: Accuracy of the whole model on the test images of the class, and on all.
+        sliced: The same for the model with the class's slice alone.
+        image_label: Class that the model with the image's slice alone predicts for the image.
         all_slice: Slice of all training images, each for its own predicted class.
-        all_accuracy: Accuracy on all test images of the model with that slice alone.
+        all_accuracy: Accuracy of the model with that slice alone on all test images.
     """
 
     label: int

@@ -1,7 +1,7 @@
-"""The errors that the library raises on purpose.
+"""The library's exceptions.
 
 All derive from `NNSlicerError`; each message says what was wrong, where, what was
-received and what to do about it.
+received and how to fix it.
 """
 
 
@@ -22,7 +22,7 @@ class ProfileMismatchError(NNSlicerError):
 
 
 class InputShapeError(NNSlicerError, ValueError):
-    """Input data has a shape or dtype that the model does not take."""
+    """Input data has a shape or dtype that the model does not accept."""
 
 
 class NonFiniteActivationError(NNSlicerError):

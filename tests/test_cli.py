@@ -210,7 +210,7 @@ PROFILE_INPUTS = {
     "missing data": (lambda f, t: {"data": t / "no.npz"}, "There is no file"),
     "truncated data": (
         lambda f, t: {"data": truncated(f / "data.npz", t / "cut.npz")},
-        "no readable .npz",
+        "not a readable .npz",
     ),
     "unknown data set": (lambda f, t: {"data": "digit:train"}, "no data set 'digit'"),
     "unknown split": (lambda f, t: {"data": "digits:valid"}, "Unknown split 'valid'"),

@@ -102,7 +102,7 @@ def test_npz_files_come_back_as_they_were(tmp_path):
         ({"x": np.zeros((2, 3)), "y": np.zeros(2)}, "y must be 2"),
         ({"x": np.zeros((2, 3)), "y": np.array([0, -1])}, "from 0"),
         ({"x": np.zeros(2), "y": np.zeros(2, int)}, "x must be"),
-        ({"x": np.array([[{}]]), "y": np.zeros(1, int)}, "no readable"),  # needs pickle
+        ({"x": np.array([[{}]]), "y": np.zeros(1, int)}, "not a readable"),  # needs pickle
     ],
 )
 def test_npz_files_of_other_kinds_are_refused(tmp_path, arrays, message):
@@ -116,7 +116,7 @@ def test_damaged_npz_files_are_refused(tmp_path, damage):
     path = tmp_path / "data.npz"
     np.savez_compressed(path, x=np.ones((9, 9)), y=np.ones(9, int))
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(CorruptFileError, match="no readable"):
+    with pytest.raises(CorruptFileError, match="not a readable"):
         datasets.load_npz(path)
 
 

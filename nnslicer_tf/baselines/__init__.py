@@ -1,6 +1,6 @@
-"""Other analyses beside slices: effective paths (Qiu et al., CVPR 2019).
+"""Analyses that slices are compared with: effective paths (Qiu et al., CVPR 2019).
 
-The detectors that use them are in `nnslicer_tf.detection`, and can be had from here as well.
+The baseline detectors are in `nnslicer_tf.detection`, and can also be imported from here.
 """
 
 import importlib
@@ -11,7 +11,7 @@ __all__ = ["EffectivePath", "FeatureMap", "FlagEverything", "LogitMargin", "effe
 
 
 def __getattr__(name: str) -> object:
-    """Return a detector, which stood here up to version 0.1."""
+    """Return a detector, which was defined here up to version 0.1."""
     if name in __all__:
         return getattr(importlib.import_module("nnslicer_tf.detection"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

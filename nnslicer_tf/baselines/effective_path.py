@@ -1,15 +1,15 @@
 """Effective paths: the synapses that matter for a prediction (Qiu et al., CVPR 2019).
 
-From the predicted class backwards: of each neuron on the path, the smallest set of positive
-contributions w·x that together reach θ of its value; the synapses of this set are on the
-path, and so are the neurons that they come from.
+The path starts at the predicted class and goes backwards. For each neuron on it, the smallest
+set of positive contributions w·x that together reach the share θ of its value is taken; the
+synapses of this set are on the path, and so are the neurons that they come from.
 
-What the paper leaves open is decided so: contributions are taken largest first, ties by
-input position; a bias is part of the neuron's value but is no contributor; where all
-positive contributions together do not reach θ of the value, all are taken; a neuron whose
-value is not positive has an empty set. A scale behind a weighted sum (batch normalisation)
-is folded into it. Sums (residual connections) and averages select among their inputs in the
-same way; a maximum takes every input equal to it; other operations hand the path on.
+The paper leaves some points open; here, contributions are taken largest first, ties by input
+position; a bias is part of the neuron's value but is not a contributor; where all positive
+contributions together do not reach the share θ of the value, all are taken; a neuron whose
+value is not positive has an empty set. A scale after a weighted sum (batch normalisation) is
+folded into it. Additions (residual connections) and averages select among their inputs in the
+same way; a maximum takes every input equal to it; other operations propagate the path unchanged.
 
 Cost: a forward pass and, for each neuron on the path, a sort of its positive contributions:
 slow for wide layers.
@@ -43,20 +43,20 @@ def effective_paths(
     """Return which synapses are on each sample's effective path.
 
     Args:
-        im: the model.
+        im: The model.
         x: (N, *input_shape) samples.
-        theta: the share θ of a neuron's value that its contributors must reach, above 0
+        theta: Share θ of a neuron's value that its contributors must reach, above 0
             and at most 1.
-        kernels: names of the kernels whose synapses are returned; all by default.
-        progress: show a progress bar.
+        kernels: Names of the kernels whose synapses are returned; all by default.
+        progress: Show a progress bar.
 
     Returns:
         (N, synapses) int32 of 0 and 1; columns run over the kernels in topological order,
-        each in C order, as of `SliceSet.matrix`.
+        each in C order, as in `SliceSet.matrix`.
 
     Raises:
         InvalidArgumentError: if θ is out of range or a kernel does not exist.
-        UnsupportedLayerError: for an operation of a kind without a rule here.
+        UnsupportedLayerError: for an operation whose kind has no rule for effective paths.
         InputShapeError, NonFiniteActivationError: for bad data.
     """
     walk = _Walk(im, check_share(theta))
@@ -89,7 +89,11 @@ class _Walk:
         self._folded = self._folded_scales()
 
     def __call__(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return kernel → bool array of its shape, from the values of all operations."""
+        """Return kernel → which of its synapses are on the path (bool).
+
+        Args:
+            values: Operation name → its value for the sample.
+        """
         used = {name: np.zeros(m.shape, bool) for name, m in self._matrices.items()}
         logits = self._im.logit_operation
         start = np.zeros((1, *self._shapes[logits]), bool)
@@ -108,7 +112,7 @@ class _Walk:
         values: dict[str, np.ndarray],
         used: dict[str, np.ndarray],
     ) -> Sequence[np.ndarray]:
-        """Return which neurons of each input are on the path."""
+        """Return which neurons of each input are on the path; mark the synapses in `used`."""
         inputs = [values[name] for name in operation.inputs]
         if not _is_sum(operation):
             rule = self._rules[operation.name]
@@ -123,7 +127,7 @@ class _Walk:
         return [path_through(operation, path, goal, inputs[0], matrix, used[kernel])]
 
     def _folded_scales(self) -> dict[str, tuple[str, np.ndarray]]:
-        """Return weighted sum → the fixed scale that alone takes it, and its factors."""
+        """Return weighted sum → the scale that is its only consumer, and the scale's factors."""
         reached = {operation.name for operation in self._order}
         folded = {}
         for operation in filter(_is_sum, self._order):

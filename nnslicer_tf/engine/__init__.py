@@ -1,4 +1,4 @@
-"""Where work runs, and where finished parts of it are kept: for all analyses."""
+"""Engines that run long work, and stores that keep its finished parts, for all analyses."""
 
 import lazy_loader
 

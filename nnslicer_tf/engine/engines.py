@@ -1,7 +1,7 @@
-"""Engines: where work runs, in this process, on its threads, or on Ray once it proves long.
+"""Engines, which run work in this process, on its threads, or on Ray if it takes long.
 
-An engine maps a job over a stream of items and yields `(index, result)` as results come.
-The stream is read no faster than items are worked off, so memory is bounded.
+An engine maps a job over a stream of items and yields `(index, result)` as results arrive.
+The stream is read no faster than items are processed, so memory is bounded.
 """
 
 import itertools
@@ -17,13 +17,13 @@ Item = tuple[int, Any]
 
 _LOG = logging.getLogger(__name__)
 
-# Starting Ray and its workers takes some five seconds, and gains what threads lose to
-# Python's lock: little on few cores.
+# Starting Ray and its workers takes some five seconds. It gains what threads lose to
+# Python's lock, which is little on few cores.
 _PATIENCE_SECONDS = 30.0
 
 
 class Job(ABC):
-    """What is done with every item. A job whose items consist of samples can be split."""
+    """The work to do on every item. A job whose items consist of samples can be split."""
 
     @property
     def compiles_first(self) -> bool:
@@ -35,17 +35,17 @@ class Job(ABC):
         """Return the result of an item."""
 
     def split(self, item: Any, parts: int) -> Sequence[Any]:
-        """Return at most `parts` items that hold the samples of one, in their order."""
+        """Return at most `parts` smaller items that together hold the item's samples, in order."""
         return [item]
 
     def join(self, results: Sequence[Any]) -> Any:
-        """Return the result of an item from those of its parts."""
+        """Return the result of an item, put together from those of its parts."""
         (result,) = results
         return result
 
 
 class Engine(Protocol):
-    """Something that runs a job on many items."""
+    """An object that runs a job on many items."""
 
     def map(self, job: Job, items: Iterable[Item]) -> Iterator[tuple[int, Any]]:
         """Yield `(index, job(item))` for every `(index, item)`, in any order."""
@@ -63,10 +63,10 @@ class InProcessEngine:
 class ThreadEngine:
     """Runs the parts of each item on several threads of this process.
 
-    Compiled kernels hold no Python lock, so that threads keep the cores busy.
+    Compiled kernels release Python's lock, so that threads keep the cores busy.
 
     Args:
-        threads: How many.
+        threads: Number of threads.
     """
 
     def __init__(self, threads: int) -> None:
@@ -80,7 +80,7 @@ class ThreadEngine:
 
 
 class AdaptiveEngine:
-    """Begins on threads of this process, and starts Ray when the work turns out to be long.
+    """Runs jobs on threads of this process, and moves on to Ray if the work takes long.
 
     Args:
         workers: Number of threads, then of Ray actors.
@@ -100,12 +100,12 @@ class AdaptiveEngine:
         if following is None:
             _LOG.info("The work was too short for Ray workers and ran in this process.")
             return
-        _LOG.info("The work goes on with %d Ray workers.", self._workers)
+        _LOG.info("The work continues with %d Ray workers.", self._workers)
         yield from RayEngine(self._workers).map(job, itertools.chain([following], stream))
 
 
 def make_engine(workers: int | None, ray_address: str | None) -> Engine:
-    """Return the engine for `workers` (None: as many as cores, on Ray where it pays)."""
+    """Return the engine for `workers` (None: one per core, on Ray if the work takes long)."""
     if workers == 0:
         return InProcessEngine()
     if workers is not None or ray_address is not None:
@@ -117,7 +117,7 @@ def make_engine(workers: int | None, ray_address: str | None) -> Engine:
 
 
 def _until(end: float, items: Iterator[Item]) -> Iterator[Item]:
-    """Yield items, the last one after `end` (of the monotonic clock)."""
+    """Yield items up to the first one that finishes after `end` (of the monotonic clock)."""
     for item in items:
         yield item
         if time.monotonic() > end:

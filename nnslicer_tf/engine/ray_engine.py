@@ -1,9 +1,8 @@
-"""Slicing on Ray: across the cores of one machine, or of a cluster.
+"""Work on Ray: across the cores of one machine, or of a cluster.
 
-Each actor is one process, single-threaded, that holds the job (with its backward
-program) once. Two batches are under way for each actor, so that it need not wait for
-the driver, and memory is bounded. The batch of an actor that dies is done again by its
-replacement: a result is taken exactly once, by its index.
+Each actor is one single-threaded process that holds the job once. Two items are queued for
+each actor, so that it need not wait for the driver, and memory is bounded. The items of an
+actor that dies are done again by its replacement; each result is used exactly once.
 """
 
 import logging
@@ -36,9 +35,9 @@ class RayEngine:
     """Runs jobs on Ray actors.
 
     Args:
-        workers: Number of actors; with an address, None means one a core of the cluster.
-        address: Address of a running cluster ("auto" for this machine's); None starts
-            one of its own on this machine, beside any that run, and stops it at the end.
+        workers: Number of actors; with an address, None means one per core of the cluster.
+        address: Address of a running cluster ("auto" for this machine's). None starts a new
+            one on this machine, beside any that already run, and stops it at the end.
     """
 
     def __init__(self, workers: int | None, address: str | None = None) -> None:
@@ -46,7 +45,7 @@ class RayEngine:
         self._address = address
 
     def map(self, job: Callable[[Any], T], items: Iterable[tuple[int, Any]]) -> Iterator:
-        """Yield `(index, job(item))` as results come.
+        """Yield `(index, job(item))` as results arrive.
 
         Raises:
             WorkerError: if the same item fails three times.
@@ -71,7 +70,7 @@ class RayEngine:
             ray.init(address=self._address, **options)
             return
         ray.init(
-            address="local",  # not a cluster that somebody else runs on this machine
+            address="local",  # not a cluster that already runs on this machine
             num_cpus=self._workers,
             include_dashboard=False,
             object_store_memory=_OBJECT_STORE_BYTES,
@@ -83,7 +82,7 @@ class RayEngine:
 
 
 class _Pool:
-    """The actors of one call of `map`, and the tasks that they have."""
+    """The actors of one call of `map`, and the tasks queued for them."""
 
     def __init__(self, ray: ModuleType, actors: list[Any], workers: int, job: Callable) -> None:
         self._ray = ray
@@ -134,7 +133,7 @@ class _Pool:
             yield task.index, result
 
     def _replace(self, task: _Task, error: Exception) -> None:
-        """Start a new actor for a dead one, and give it all that the dead one had."""
+        """Start a new actor for a dead one, and give it all tasks of the dead one."""
         _LOG.warning("A worker died and is replaced; its batches are done again.")
         lost = {r: t for r, t in self._tasks.items() if t.actor == task.actor}
         for reference in lost:
@@ -155,7 +154,7 @@ class _Pool:
 
 
 class _Worker:
-    """An actor: holds the job, runs it on one item at a time."""
+    """An actor, which holds the job and runs it on one item at a time."""
 
     def __init__(self, job: Callable[[Any], Any]) -> None:
         self._job = job

@@ -1,4 +1,4 @@
-"""Rows of a table that are kept on disk as they are found, so that a run can resume."""
+"""A table whose rows are saved as they are computed, so that a run can resume."""
 
 import os
 import time
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
-_SECONDS = 5.0  # between two writes of rows that come one by one
+_SECONDS = 5.0  # between two writes of rows that are computed one by one
 
 
 class RowStore:
-    """A table in a CSV file; the values in its key columns name a row, or a group of rows.
+    """A table in a CSV file; the values in its key columns identify a row, or a group of rows.
 
-    Every addition writes the whole file, atomically: meant for thousands of rows, not millions.
+    Every addition rewrites the whole file, atomically: meant for thousands of rows, not millions.
 
     Args:
         path: The CSV file; it need not exist.
-        keys: The columns that name rows.
+        keys: Names of the key columns.
 
     Raises:
         CorruptFileError: if the file exists but holds no table with these columns.
@@ -43,7 +43,7 @@ class RowStore:
         return self._key(name) in self._groups
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Keep rows, also on disk; they replace earlier rows with the same key values."""
+        """Add rows and write the file; they replace earlier rows with the same key values."""
         groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         for row in rows:
             groups.setdefault(self._key(row), []).append(dict(row))
@@ -51,9 +51,9 @@ class RowStore:
         self._write()
 
     def extend(self, rows: Iterable[Row]) -> None:
-        """Keep rows that are found one by one, each with key values of its own.
+        """Add rows as the iterable `rows` computes them, each with its own key values.
 
-        The file is written every few seconds, at the end, and when `rows` fails.
+        The file is written every few seconds, at the end, and if `rows` raises an exception.
         """
         written = time.monotonic()
         try:
@@ -66,11 +66,11 @@ class RowStore:
             self._write()
 
     def complete(self, name: Row, make: Callable[[], Iterable[Row]]) -> "pd.DataFrame":
-        """Return the rows with the key values of `name`; make and keep them if there are none.
+        """Return the rows with the key values of `name`; compute and add them if missing.
 
         Args:
             name: A value for each key column.
-            make: Returns the rows; the key columns are added to them.
+            make: Computes the rows; the key columns are added to them.
         """
         if name not in self:
             self.add([{**name, **row} for row in make()])
@@ -80,7 +80,7 @@ class RowStore:
         """Return the rows with the key values of `names`; the file may hold more.
 
         Raises:
-            KeyError: if there are none for one of the names.
+            KeyError: if a name has no rows.
         """
         import pandas as pd
 

@@ -1,10 +1,10 @@
 """Finished parts of long work in a folder, so that an interrupted run resumes.
 
-`identity.json` says what the work is: models, data, options, as plain values or digests.
+`identity.json` identifies the work: models, data and options, as plain values or digests.
 Each part is an archive `<key>.npz` with a JSON header. All files are written atomically, so
-a process that is killed leaves whole parts only.
+a process that is killed leaves only complete parts.
 
-Cost: a part is read and written as a whole; the header alone is read without its arrays.
+Cost: a part is read and written as a whole; its header can be read without the arrays.
 """
 
 import json
@@ -25,19 +25,19 @@ class Store:
     """Finished parts of long work, in a folder, with the identity of the work.
 
     Args:
-        folder: Made if it is missing.
-        identity: What the parts depend on, values that JSON can hold.
-        what: The kind of work, as messages and the format of the files name it:
+        folder: Created if it is missing.
+        identity: Everything that the parts depend on, as values that JSON can hold.
+        what: Name of the kind of work, for messages and the file format, such as
             "checkpoint of a training".
-        compress: Whether files are compressed; without, they are written faster.
+        compress: Whether files are compressed; uncompressed ones are written faster.
 
     Attributes:
         folder: The folder.
 
     Raises:
-        ProfileMismatchError: if the folder was begun with another identity.
+        ProfileMismatchError: if the folder belongs to work with another identity.
         CorruptFileError: if the identity in the folder cannot be read.
-        InvalidArgumentError: if nothing can be written there.
+        InvalidArgumentError: if the folder cannot be written to.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Store:
         return self.path(key).exists()
 
     def path(self, key: str) -> Path:
-        """Return the file of a part, which need not exist."""
+        """Return the path of a part's file, which need not exist."""
         return self.folder / f"{key}.npz"
 
     def save(
@@ -90,11 +90,11 @@ class Store:
         return read_archive(self.path(key), self._format, self._what)
 
     def header(self, key: str) -> dict:
-        """Return the header of a part without reading its arrays; errors as of `load`."""
+        """Return the header of a part without reading its arrays; raises the errors of `load`."""
         return read_header(self.path(key), self._format, self._what)
 
     def remove(self, key: str) -> None:
-        """Remove a part, if it is there."""
+        """Remove a part, if it exists."""
         self.path(key).unlink(missing_ok=True)
 
     def _open(self, identity: dict[str, object]) -> None:

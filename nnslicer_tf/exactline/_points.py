@@ -1,4 +1,4 @@
-"""The check of points that callers give."""
+"""The check of the points that callers pass."""
 
 import numpy as np
 
@@ -11,13 +11,13 @@ def check_points(
     """Return points of the model's input space as float64.
 
     Args:
-        x: One point of `shape`, or several behind a batch axis.
-        name: What the caller calls them.
+        x: One point of shape `shape`, or several along a batch axis.
+        name: Name of the argument, for messages.
         shape: The model's input shape.
-        batch_axes: 1 for several.
+        batch_axes: 0 for one point, 1 for several.
 
     Raises:
-        InputShapeError: if they have another shape, or are no numbers.
+        InputShapeError: if they have another shape, or are not numeric.
         NonFiniteActivationError: if they are NaN or infinite.
     """
     try:

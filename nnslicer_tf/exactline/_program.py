@@ -1,4 +1,4 @@
-"""The walk of one model as a list of steps, made shorter where that is exact."""
+"""The walk through a model as a list of steps, shortened where the result stays exact."""
 
 from dataclasses import dataclass, replace
 
@@ -16,8 +16,8 @@ class LineStep:
 
     Attributes:
         name: The operation's name.
-        inputs: Names of the operations that it takes.
-        transformer: What it does.
+        inputs: Names of the operations whose outputs it takes.
+        transformer: Its transformer.
         dead: Names of the values that no later step needs.
     """
 
@@ -34,7 +34,7 @@ class LineProgram:
     Attributes:
         input: Name of the input.
         output: Name of the value that is the result.
-        steps: In order.
+        steps: The steps, in order.
     """
 
     input: str
@@ -47,7 +47,7 @@ def line_program(im: InstrumentedModel, fuse: bool) -> LineProgram:
 
     Args:
         im: The model.
-        fuse: Treat a rectify and a maximum pooling that follow each other as one.
+        fuse: Treat consecutive ReLU and max pooling as one operation.
 
     Raises:
         UnsupportedLayerError: if an operation before the logits is not piecewise linear.
@@ -64,7 +64,7 @@ def line_program(im: InstrumentedModel, fuse: bool) -> LineProgram:
 
 
 def _drop_identities(steps: list[LineStep], output: str) -> tuple[list[LineStep], str]:
-    """Leave out routing that moves nothing (flatten, dropout): values are raveled anyway."""
+    """Remove routing that changes at most the shape (flatten, dropout), which curves ignore."""
     stands_for: dict[str, str] = {}
     kept = []
     for step in steps:
@@ -77,7 +77,7 @@ def _drop_identities(steps: list[LineStep], output: str) -> tuple[list[LineStep]
 
 
 def _fuse_pairs(steps: list[LineStep], output: str, fuse: bool) -> list[LineStep]:
-    """Merge a step into the one before it, where that has no other consumer."""
+    """Merge a step into the one before it, if that has no other consumer."""
     uses = [name for step in steps for name in step.inputs] + [output]
     merged: dict[str, LineStep] = {}
     for step in steps:
@@ -94,7 +94,7 @@ def _fuse_pairs(steps: list[LineStep], output: str, fuse: bool) -> list[LineStep
 
 
 def _merged(first: Transformer, second: Transformer, fuse: bool) -> Transformer | None:
-    """Return one transformer for two, or None if there is none."""
+    """Return one transformer for two, or None if they cannot be merged."""
     if isinstance(first, WeightedSumLine) and isinstance(second, ScaleLine):
         scale = second.per_channel()
         if scale is not None:
@@ -115,7 +115,7 @@ def _with_floor(rectify: RectifyLine, pool: MaximumLine) -> MaximumLine | None:
 
 
 def _mark_dead(steps: list[LineStep], output: str) -> list[LineStep]:
-    """Say after each step which values nobody needs any more."""
+    """Record for each step the values that no later step needs."""
     needed = {output}
     marked = []
     for step in reversed(steps):

@@ -1,4 +1,4 @@
-"""Work that splits while it is done, on several threads."""
+"""Work that splits into further pieces while it runs, on several threads."""
 
 import os
 from collections.abc import Callable
@@ -19,26 +19,26 @@ def _blas() -> ThreadpoolController:
 
 
 def one_thread_a_product() -> AbstractContextManager:
-    """Have matrix products run on the calling thread alone, until the context ends.
+    """Limit matrix products to the calling thread until the context ends.
 
-    The products of a walk are small, so that sharing one costs more than it gains.
+    The products of a walk are so small that sharing one among threads costs more than it gains.
     """
     return _blas().limit(limits=1)
 
 
 def run_splitting(first: Work, finish: Callable[[Work, list[Work]], None], workers: int) -> None:
-    """Do a piece of work and all that it splits into; return when all is done.
+    """Do a piece of work and all pieces that it splits into; return when all are done.
 
-    The first piece is begun on this thread; threads are started only if it splits. The
-    last piece that was split off is done first, so that few are waiting at a time.
+    The first piece runs on this thread; threads are started only if it splits. The piece that
+    was split off last is done first, so that few are waiting at a time.
 
     Args:
-        first: The work.
-        finish: Does a piece to its end, and appends to the list what it splits off.
+        first: The first piece.
+        finish: Completes a piece, and appends the pieces that it splits off to the list.
         workers: Number of threads; 0 for as many as there are cores.
 
     Raises:
-        Exception: what `finish` raised.
+        Exception: any exception that `finish` raises.
     """
     waiting: list[Work] = []
     finish(first, waiting)

@@ -1,9 +1,9 @@
-"""ACAS Xu: read `.nnet` networks as Keras models, and place aircraft.
+"""ACAS Xu: reading `.nnet` networks, and turning them into Keras models.
 
 The format (K. Julian, Stanford 2016): comment lines that begin with `//`; the number of
-layers, inputs, outputs and the largest layer; the layers' sizes; a flag that is not used;
-the inputs' minima, maxima, means and ranges (the last two with one more entry, for the
-outputs); then for every layer its weights row by row, and its biases one a line.
+layers, inputs and outputs, and the size of the largest layer; the layers' sizes; a flag that is
+not used; the inputs' minima, maxima, means and ranges (the last two with one more entry, for
+the outputs); then for every layer its weights row by row, and its biases one per line.
 """
 
 import os
@@ -19,7 +19,7 @@ from keras import layers
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 ADVISORIES = ("clear of conflict", "weak left", "weak right", "strong left", "strong right")
-"""What the outputs of an ACAS Xu network stand for; the lowest is advised."""
+"""Meanings of the outputs of an ACAS Xu network; the lowest output is the advice."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,12 +27,12 @@ class NNet:
     """The contents of an `.nnet` file: a network of dense layers with ReLU between them.
 
     Attributes:
-        weights: for every layer `(outputs, inputs)` float64.
-        biases: for every layer `(outputs,)` float64.
-        minima: `(inputs,)`; inputs are clipped to these by `evaluate`.
+        weights: For every layer, `(outputs, inputs)` float64.
+        biases: For every layer, `(outputs,)` float64.
+        minima: `(inputs,)`; `evaluate` clips inputs to these and to the maxima.
         maxima: `(inputs,)`.
-        means: `(inputs + 1,)`; the last is the outputs'.
-        ranges: `(inputs + 1,)`.
+        means: `(inputs + 1,)`; the last is that of the outputs.
+        ranges: `(inputs + 1,)`; the last is that of the outputs.
     """
 
     weights: tuple[np.ndarray, ...]
@@ -47,7 +47,7 @@ class NNet:
         return f"NNet({' → '.join(map(str, sizes))})"
 
     def normalise(self, x: np.ndarray) -> np.ndarray:
-        """Return inputs `(…, inputs)` in physical units as the network takes them."""
+        """Return the network's normalised inputs for inputs `(…, inputs)` in physical units."""
         clipped = np.clip(x, self.minima, self.maxima)
         return (clipped - self.means[:-1]) / self.ranges[:-1]
 
@@ -65,8 +65,8 @@ def load_nnet(path: str | os.PathLike) -> NNet:
 
     Raises:
         InvalidArgumentError: if there is no such file.
-        CorruptFileError: if it is truncated, too long, or has something else than the
-            numbers that it announces; the message gives the line.
+        CorruptFileError: if it is truncated, too long, or its values are not those that its
+            header announces; the message gives the line.
     """
     path = Path(path)
     if not path.is_file():
@@ -74,7 +74,7 @@ def load_nnet(path: str | os.PathLike) -> NNet:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise CorruptFileError(f"'{path}' is no text file: {error}") from error
+        raise CorruptFileError(f"'{path}' is not a text file: {error}") from error
     lines = _Lines(path, text)
     depth, inputs, outputs, _ = lines.whole_numbers(4, "layers, inputs, outputs, largest layer")
     sizes = lines.whole_numbers(depth + 1, "the layers' sizes")
@@ -96,14 +96,14 @@ def load_nnet(path: str | os.PathLike) -> NNet:
 
 
 def to_keras(nnet: NNet, dtype: str = "float32") -> keras.Model:
-    """Return the network as a Keras model from physical units to outputs in their own units.
+    """Return the network as a Keras model, with inputs and outputs in physical units.
 
-    Its normalisation is part of the model; the clipping of inputs to their minima and
-    maxima is not, so that outside of these it differs from `NNet.evaluate`.
+    The normalisation is part of the model; the clipping of inputs to their minima and maxima
+    is not, so that outside these bounds the model differs from `NNet.evaluate`.
 
     Args:
-        nnet: What `load_nnet` read.
-        dtype: Of the layers: with "float64" an exact line has all digits of the file.
+        nnet: The network, from `load_nnet`.
+        dtype: Dtype of the layers; with "float64" exact lines use all digits of the file.
     """
     ranges, means = nnet.ranges, nnet.means
     x = inputs = keras.Input((len(nnet.minima),), dtype=dtype, name="input")
@@ -120,7 +120,7 @@ def to_keras(nnet: NNet, dtype: str = "float32") -> keras.Model:
 
 
 class _Lines(Iterator[list[str]]):
-    """The fields of a file's lines, comments left out; errors name the line."""
+    """The fields of a file's lines, without comments; errors give the line number."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path = path
@@ -135,7 +135,7 @@ class _Lines(Iterator[list[str]]):
         raise self.error("more lines", "the end of the file: it is truncated")
 
     def numbers(self, count: int, what: str) -> np.ndarray:
-        """Return the next line's `count` numbers."""
+        """Return the `count` numbers of the next line."""
         fields = next(self)
         if len(fields) != count:
             raise self.error(f"{what}: {count} numbers", f"{len(fields)}")
@@ -148,22 +148,22 @@ class _Lines(Iterator[list[str]]):
         return values
 
     def whole_numbers(self, count: int, what: str) -> list[int]:
-        """Return the next line's `count` positive whole numbers."""
+        """Return the `count` positive whole numbers of the next line."""
         values = self.numbers(count, what)
         if (values < 1).any() or (values != np.rint(values)).any():
             raise self.error(f"{what}: positive whole numbers", f"{values.tolist()}")
         return [int(value) for value in values]
 
     def expect_end(self) -> None:
-        """Refuse a file that goes on."""
+        """Refuse a file that has further lines."""
         for number, line in self._lines:
             self._number = number
             if line.strip():
                 raise self.error("the end of the file", f"'{line[:40]}'")
 
     def error(self, expected: str, received: str) -> CorruptFileError:
-        """Return an error about the present line."""
+        """Return an error about the current line."""
         return CorruptFileError(
-            f"'{self._path}' is no valid .nnet file: in line {self._number}, expected "
+            f"'{self._path}' is not a valid .nnet file: in line {self._number}, expected "
             f"{expected}. Received: {received}."
         )

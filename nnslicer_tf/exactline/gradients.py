@@ -1,12 +1,12 @@
-"""Integrated gradients, exactly, and their usual approximations.
+"""Exact integrated gradients, and their usual approximations.
 
 Integrated gradients attribute an output to the inputs by the mean gradient on the line
 from a baseline to the input (Sundararajan, Taly and Yan, ICML 2017). On every part of an
-exact line the gradient is constant, so that one gradient a part gives the integral
+exact line the gradient is constant, so that one gradient per part gives the integral
 (section 4, equations 6 and 7, and theorem 4 of Sotoudeh and Thakur 2019).
 
-Everything is float64. A gradient costs about two forward passes of one sample; they are
-taken in batches, and memory does not grow with their number.
+Everything is computed in float64. A gradient costs about two forward passes of one sample;
+gradients are computed in batches, and memory does not grow with their number.
 """
 
 from collections.abc import Iterator
@@ -37,12 +37,12 @@ def integrated_gradients(
 ) -> np.ndarray:
     """Return the exact integrated gradients of a logit, `input shape` float64.
 
-    For many calls on one model make an `Attributor` once.
+    For many calls on one model, make an `Attributor` and reuse it.
 
     Args:
-        im: A piecewise-linear model; a final softmax is left off.
+        im: A piecewise-linear model; a final softmax is ignored.
         x: The input, of the model's input shape.
-        baseline: Where the line begins, of the same shape.
+        baseline: Start of the line, of the same shape.
         target: Index of the logit.
 
     Raises:
@@ -66,25 +66,25 @@ def approximate(
     Args:
         im: The model; it need not be piecewise linear.
         x: The input, of the model's input shape.
-        baseline: Where the line begins.
+        baseline: Start of the line, of the same shape.
         target: Index of the logit.
-        samples: Number m of steps: gradients are taken at k/m, for the left sum with k
-            from 0 to m - 1, the right sum from 1 to m, the trapezoid sum from 0 to m.
+        samples: Number m of steps. Gradients are taken at the ratios k/m, with k from 0 to m - 1
+            for the left sum, from 1 to m for the right sum, from 0 to m for the trapezoid sum.
         rule: One of `RULES`.
 
     Raises:
-        InputShapeError, NonFiniteActivationError: for a bad x or baseline.
+        InputShapeError, NonFiniteActivationError: for an invalid x or baseline.
         InvalidArgumentError: for an unknown rule, no samples, or no such logit.
     """
     return Attributor(im).approximate(x, baseline, target, samples=samples, rule=rule)
 
 
 class Attributor:
-    """A model prepared for integrated gradients; later changes of its weights are not seen.
+    """A model prepared for integrated gradients; later changes of its weights have no effect.
 
     Args:
         im: The model.
-        batch_size: Gradients taken at once.
+        batch_size: Number of gradients computed at a time.
     """
 
     def __init__(self, im: InstrumentedModel, batch_size: int = 64) -> None:
@@ -102,7 +102,7 @@ class Attributor:
 
     @property
     def walker(self) -> LineWalker:
-        """The walker that cuts the lines; made when it is first needed."""
+        """The walker that partitions the lines; made on first use."""
         if self._walker is None:
             self._walker = LineWalker(self._im)
         return self._walker
@@ -125,7 +125,7 @@ class Attributor:
         return (line.r - line.q) * self._weighted(line, ratios, weights, target)
 
     def along(self, partition: LinearPartition, target: int) -> "PathGradients":
-        """Return the gradients on all parts of a line, kept in memory.
+        """Return the gradients on all parts of a line, all in memory.
 
         Raises:
             InvalidArgumentError: if there is no such logit.
@@ -179,7 +179,7 @@ class PathGradients(ShownAsTable):
         return f"PathGradients(logit {self.target} on {len(self.partition)} parts)"
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with a row a part: from, to, and the sum of its gradient's sizes."""
+        """Return a table with one row per part: from, to, and the L1 norm of its gradient."""
         import pandas as pd
 
         ratios, flat = self.partition.ratios, self.gradients.reshape(len(self.gradients), -1)
@@ -187,10 +187,10 @@ class PathGradients(ShownAsTable):
         return pd.DataFrame({"from": ratios[:-1], "to": ratios[1:], "gradient, L1": sizes})
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the exact integrated gradients over the input, which is an image.
+        """Plot the exact integrated gradients over the input, which must be an image.
 
         Raises:
-            InvalidArgumentError: if the input is no image.
+            InvalidArgumentError: if the input is not an image.
         """
         from nnslicer_tf.report import plot_over_image
 
@@ -201,7 +201,7 @@ class PathGradients(ShownAsTable):
         return self._weighted(np.diff(self.partition.ratios))
 
     def approximate(self, samples: int, rule: str = "left") -> np.ndarray:
-        """Return the approximation by a sum, without taking a gradient again.
+        """Return the approximation by a sum, without computing further gradients.
 
         Raises:
             InvalidArgumentError: for an unknown rule, or no samples.
@@ -212,11 +212,13 @@ class PathGradients(ShownAsTable):
         return self._weighted(np.bincount(part, weights, minlength=len(self.partition)))
 
     def samples_for_completeness(self, within: float = 0.05, most: int = 1_000) -> int | None:
-        """Return m̃: the least number of left samples that adds up to the output's change.
+        """Return m̃, the smallest number of samples of the left sum that gives completeness.
+
+        Completeness: the attributions add up to the change of the output.
 
         Args:
-            within: How near the sum must come, relative to the change.
-            most: Where to give up, and return None.
+            within: Largest difference, relative to the change.
+            most: Largest number of samples to try; None is returned if it is not enough.
         """
         outputs = self.partition.outputs.reshape(len(self.partition) + 1, -1)[:, self.target]
         change = outputs[-1] - outputs[0]
@@ -228,13 +230,13 @@ class PathGradients(ShownAsTable):
     def samples_within(
         self, rule: str, error: float = 0.05, consecutive: int = 6, most: int = 1_000
     ) -> int | None:
-        """Return the least m so that m and the counts after it stay within an error.
+        """Return the smallest number of samples m from which on the error stays small.
 
         Args:
             rule: One of `RULES`.
             error: Largest relative error; see `relative_error`.
-            consecutive: How many counts, m included, must stay within it.
-            most: Where to give up, and return None.
+            consecutive: Number of consecutive sample counts, from m on, that must stay within it.
+            most: Largest m to try; None is returned if it is not enough.
         """
         exact = self.exact()
         good = 0
@@ -256,13 +258,13 @@ def relative_error(approximation: np.ndarray, exact: np.ndarray) -> float:
 
 
 def _straight_line(q: np.ndarray, r: np.ndarray, shape: tuple[int, ...]) -> LinearPartition:
-    """Return a line that is not cut, for its points only."""
+    """Return a line as a single part without outputs, for its points only."""
     q, r = (check_points(end, name, shape) for end, name in ((q, "baseline"), (r, "x")))
     return LinearPartition(q, r, np.array([0.0, 1.0]), np.zeros((2, 0)))
 
 
 def _sum_rule(samples: int, rule: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ratios at which a rule takes gradients, and their weights."""
+    """Return the ratios at which a rule evaluates the gradient, and their weights."""
     check_name("rule", rule, RULES)
     if not isinstance(samples, (int, np.integer)) or samples < 1:
         raise InvalidArgumentError(f"samples must be a positive int. Received: {samples!r}")

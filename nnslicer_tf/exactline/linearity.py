@@ -1,8 +1,9 @@
-"""How linear a network is between images and their neighbours (section 5 of the paper).
+"""Measures of a network's linearity between images and their neighbours (section 5 of the paper).
 
-The Linear Explanation of adversarial examples (Goodfellow et al., 2015) has an image and
-its FGSM neighbour on one affine piece. Here the pieces between them are counted, beside
-those towards a random neighbour, and the gradients on them compared with the first.
+The Linear Explanation of adversarial examples (Goodfellow et al., 2015) assumes that an image
+and its FGSM neighbour lie on one affine piece. Here the pieces between them, and those between
+the image and a random neighbour, are counted, and their gradients are compared with that of the
+first piece.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +35,7 @@ def fgsm(
         im: A classifier of images with values in [0, 1]; its logits are used.
         x: `(images, *input shape)`.
         labels: `(images,)` integers.
-        epsilon: Change of every pixel.
+        epsilon: Size of the change of every pixel.
         batch_size: Images in one pass.
     """
     out = np.array(x, np.float64)
@@ -54,8 +55,8 @@ def random_neighbours(x: np.ndarray, epsilon: float, rng: int | np.random.Genera
 def gradient_error(attributor: Attributor, partition: LinearPartition, target: int) -> float:
     """Return the mean over the line of ‖g - g₀‖₁ / ‖g₀‖₁.
 
-    g is the gradient of the target's logit, g₀ that at the start of the line; parts are
-    weighted by their size.
+    g is the gradient of the logit `target`, g₀ that at the start of the line; parts are
+    weighted by their length.
     """
     gradients = attributor.along(partition, target).gradients.reshape(len(partition), -1)
     changes = np.abs(gradients - gradients[0]).sum(axis=1) / np.abs(gradients[0]).sum()
@@ -77,13 +78,13 @@ def linearity(
         im: A piecewise-linear classifier of images with values in [0, 1].
         x: `(images, *input shape)`.
         labels: `(images,)` integers.
-        epsilon: Change of every pixel.
-        rng: For the random neighbours.
+        epsilon: Size of the change of every pixel.
+        rng: Seed or generator of the random neighbours.
         progress: Show a progress bar.
 
     Returns:
-        A row an image: label, the predicted classes before and after FGSM, and for both
-        directions the number of parts, their density and the gradient's error.
+        A table with one row per image: label, predicted classes before and after FGSM, and for
+        both directions the number of parts, their density and the gradient error.
 
     Raises:
         InvalidArgumentError: if there is not one label for every image.
@@ -111,7 +112,7 @@ def linearity(
 
 
 def _loss(im: InstrumentedModel, label: int) -> Callable[[Mapping[str, Any]], Any]:
-    """Return the cross-entropy of a label, from operations' values."""
+    """Return the function that computes a label's cross-entropy from the operations' values."""
 
     def loss(values: Mapping[str, Any]) -> Any:
         return -keras.ops.log_softmax(values[im.logit_operation])[:, label]

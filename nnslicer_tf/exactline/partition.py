@@ -1,4 +1,4 @@
-"""`LinearPartition`: what a network does on a segment, exactly."""
+"""`LinearPartition`: the exact outputs of a network on a segment."""
 
 import os
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _ARRAYS = ("q", "r", "ratios", "outputs")
 
 @dataclass(frozen=True)
 class Regions(ShownAsTable):
-    """The parts of a segment with one class each.
+    """The regions of a segment, each with one class.
 
     Attributes:
         ratios: `(regions + 1,)` float64, 0 first, 1 last.
@@ -37,18 +37,18 @@ class Regions(ShownAsTable):
         return len(self.labels)
 
     def label_at(self, ratio: float | np.ndarray) -> np.ndarray:
-        """Return the class at ratios in [0, 1]; on a boundary, of the region that begins."""
+        """Return the class at ratios in [0, 1]; at a boundary, that of the region after it."""
         place = np.searchsorted(self.ratios, ratio, side="right") - 1
         return self.labels[np.clip(place, 0, len(self.labels) - 1)]
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with a row a region: where it begins and ends, and its class."""
+        """Return a table with one row per region: the ratios of its ends, and its class."""
         import pandas as pd
 
         return pd.DataFrame({"from": self.ratios[:-1], "to": self.ratios[1:], "class": self.labels})
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the classes as a strip, cut at the exact boundaries."""
+        """Plot the classes as a strip, divided at the exact boundaries."""
         from nnslicer_tf.report import plot_regions
 
         return plot_regions(self, ax)
@@ -65,7 +65,7 @@ class LinearPartition(ShownAsTable):
         q: The start, of the model's input shape, float64.
         r: The end.
         ratios: `(parts + 1,)` float64, ascending from 0 to 1, further apart than 1e-12.
-        outputs: `(parts + 1, *output shape)` float64, the logits there.
+        outputs: Logits at these ratios, `(parts + 1, *output shape)` float64.
     """
 
     q: np.ndarray
@@ -81,7 +81,7 @@ class LinearPartition(ShownAsTable):
         return f"LinearPartition({len(self)} parts, input shape {self.q.shape})"
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with a row an end of a part: its ratio, and the outputs there."""
+        """Return a table with one row per end of a part: its ratio, and the outputs there."""
         import pandas as pd
 
         outputs = self.outputs.reshape(len(self.ratios), -1)
@@ -89,7 +89,7 @@ class LinearPartition(ShownAsTable):
         return pd.DataFrame({"ratio": self.ratios, **columns})
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the outputs along the segment, with a tick at every end of a part.
+        """Plot the outputs along the segment, with a tick at every end of a part.
 
         Raises:
             InvalidArgumentError: if the output is not a vector.
@@ -110,7 +110,7 @@ class LinearPartition(ShownAsTable):
 
     @property
     def midpoints(self) -> np.ndarray:
-        """Ratios of the middles of the parts, `(parts,)`."""
+        """Ratios of the midpoints of the parts, `(parts,)`."""
         return (self.ratios[1:] + self.ratios[:-1]) / 2
 
     def at(self, ratios: np.ndarray) -> np.ndarray:
@@ -119,32 +119,34 @@ class LinearPartition(ShownAsTable):
         return (1 - weight) * self.q + weight * self.r
 
     def evaluate(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the network's logits at `ratios` `(n,)`, exactly: `(n, *output shape)`.
+        """Return the network's exact logits at `ratios` `(n,)`: `(n, *output shape)`.
 
         Raises:
             InvalidArgumentError: if a ratio is not in [0, 1].
         """
         ratios = np.atleast_1d(np.asarray(ratios, np.float64))
         if not ((ratios >= 0) & (ratios <= 1)).all():
-            raise InvalidArgumentError(f"Ratios are in [0, 1]. Received: {ratios}")
+            raise InvalidArgumentError(f"Ratios must be in [0, 1]. Received: {ratios}")
         part = np.clip(np.searchsorted(self.ratios, ratios, side="right") - 1, 0, len(self) - 1)
         start, stop = self.ratios[part], self.ratios[part + 1]
         weight = ((ratios - start) / (stop - start)).reshape(-1, *(1,) * (self.outputs.ndim - 1))
         return (1 - weight) * self.outputs[part] + weight * self.outputs[part + 1]
 
     def classify(self, lowest: bool = False) -> Regions:
-        """Cut the segment into regions of one class each, at the exact boundaries.
+        """Divide the segment into regions of one class each, at the exact boundaries.
+
+        With a single output the classes are 0 (negative) and 1 (positive).
 
         Args:
-            lowest: The class is that of the lowest output, not of the highest. With a
-                single output the classes are 0 (negative) and 1 (positive).
+            lowest: The class is that of the lowest output, not of the highest.
 
         Raises:
             InvalidArgumentError: if the output is not a vector.
         """
         if self.outputs.ndim != 2:
             raise InvalidArgumentError(
-                f"Only a vector of outputs has classes. Their shape: {self.outputs.shape[1:]}"
+                "classify needs a model whose output is a vector. Received outputs of shape "
+                f"{self.outputs.shape[1:]}"
             )
         scores = -self.outputs if lowest else self.outputs
         if scores.shape[1] == 1:
@@ -160,20 +162,20 @@ class LinearPartition(ShownAsTable):
         return Regions(np.append(ratios[begins], 1.0), labels[begins])
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write an `.npz` file, whole or not at all.
+        """Write an `.npz` file, completely or not at all.
 
         Raises:
-            InvalidArgumentError: if nothing can be written there.
+            InvalidArgumentError: if the file cannot be written.
         """
         write_archive(path, _FORMAT, {}, {name: getattr(self, name) for name in _ARRAYS})
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "LinearPartition":
-        """Read what `save` wrote.
+        """Read a partition that `save` wrote.
 
         Raises:
             FileNotFoundError: if there is no such file.
-            CorruptFileError: if it is damaged or something else.
+            CorruptFileError: if the file is damaged, or not a partition.
         """
         what = "saved LinearPartition"
         _, arrays = read_archive(path, _FORMAT, what, bare=True)

@@ -1,9 +1,9 @@
-"""Train the networks whose linearity is compared: normally, with PGD, with boxes (DiffAI).
+"""Training of the networks whose linearity is compared: normal, with PGD, or with boxes (DiffAI).
 
 The network is "convsmall" of the paper's CIFAR-10 and MNIST experiments. Box training
 propagates intervals through the network and minimises the loss at their worst corner:
 DiffAI (Mirman, Gehr and Vechev, ICML 2018) with its Box domain; its other domains are
-not built here. Runs on the TensorFlow backend only. Time: seconds to minutes an epoch.
+not implemented. Needs the TensorFlow backend. Time: seconds to minutes per epoch.
 """
 
 from collections.abc import Callable
@@ -24,15 +24,15 @@ METHODS = ("normal", "pgd", "box")
 
 @dataclass(frozen=True)
 class RobustRecipe:
-    """How a network is trained.
+    """Settings of the training of a network.
 
     Attributes:
         method: One of `METHODS`.
         epsilon: Largest change of a pixel, on images in [0, 1].
         epochs: Passes over the images.
-        batch_size: Images in a step.
-        learning_rate: Of Adam; a cosine brings it to zero.
-        steps: Gradient steps of PGD, each 2.5 · epsilon / steps long.
+        batch_size: Images per step.
+        learning_rate: Initial learning rate of Adam, with cosine decay to zero.
+        steps: Gradient steps of PGD, each of size 2.5 · epsilon / steps.
     """
 
     method: str
@@ -44,7 +44,10 @@ class RobustRecipe:
 
 
 def convsmall(input_shape: tuple[int, int, int], classes: int = 10) -> keras.Model:
-    """Build two 4×4 convolutions of stride 2 (16, 32 filters) and 100 hidden neurons: logits."""
+    """Return a model of two 4×4 convolutions of stride 2 and a layer of 100 neurons, with logits.
+
+    The convolutions have 16 and 32 filters.
+    """
     x = inputs = keras.Input(input_shape)
     x = layers.Conv2D(16, 4, strides=2, activation="relu", name="conv1")(x)
     x = layers.Conv2D(32, 4, strides=2, activation="relu", name="conv2")(x)
@@ -63,8 +66,8 @@ def train_robustly(
 ) -> list[float]:
     """Train a `convsmall` in place on images in [0, 1]; return every epoch's mean loss.
 
-    Half of the loss is on the images themselves and half on the changed ones (PGD) or the
-    worst corner of their boxes; a box grows to `epsilon` over the first half of the epochs.
+    With PGD and boxes, half of the loss is on the images and half on the changed images or at
+    the worst corner of their boxes; boxes grow to `epsilon` over the first half of the epochs.
 
     Raises:
         InvalidArgumentError: for an unknown method.
@@ -103,18 +106,18 @@ def _cross_entropy(y: Any, logits: Any) -> Any:
 
 
 def normal_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps: int) -> Any:
-    """Return the mean cross-entropy on images `x` with classes `y`; the rest does not matter."""
+    """Return the mean cross-entropy on images `x` with classes `y`; other arguments are unused."""
     return _cross_entropy(y, model(x, training=True))
 
 
 def pgd_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps: int) -> Any:
-    """Return the mean of the losses on images and on those that PGD makes of them.
+    """Return the mean of the losses on images and on their PGD adversarial examples.
 
     Args:
         model: Any classifier with logits.
         x: Images in [0, 1].
         y: Their classes.
-        noise: Of the images' shape in [-1, 1]: where in the box PGD starts.
+        noise: Array of the images' shape, in [-1, 1]: the place in the box at which PGD starts.
         epsilon: Half the width of the box.
         steps: Gradient steps.
     """
@@ -135,7 +138,7 @@ def pgd_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps
 def box_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps: int) -> Any:
     """Return the mean of the losses on images and at the worst corner of their output boxes.
 
-    Arguments are those of `pgd_loss`; `noise` and `steps` do not matter.
+    Arguments are those of `pgd_loss`; `noise` and `steps` are unused.
     """
     low, high = ops.clip(x - epsilon, 0.0, 1.0), ops.clip(x + epsilon, 0.0, 1.0)
     centre, radius = (low + high) / 2, (high - low) / 2
@@ -153,7 +156,7 @@ def box_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps
 
 
 def _box_sum(layer: keras.layers.Layer, centre: Any, radius: Any) -> tuple[Any, Any]:
-    """Return centre and radius of a box after a weighted sum."""
+    """Return centre and radius of the output box of a weighted sum."""
     size = ops.abs(layer.kernel)
     if isinstance(layer, layers.Dense):
         return ops.matmul(centre, layer.kernel) + layer.bias, ops.matmul(radius, size)

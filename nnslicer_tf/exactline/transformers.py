@@ -1,15 +1,14 @@
-"""How each kind of operation acts on lines: the transformers' registry.
+"""Transformers: the effect of each kind of operation on exact lines.
 
-Affine operations keep the points. Every other one inserts points where it changes its
-affine piece between two neighbouring ones (section 2 and appendices F, G and H of
-Sotoudeh and Thakur, "Computing linear restrictions of neural networks", NeurIPS 2019).
-The transformers stand in `nnslicer_tf.kinds`, with all else that is known of a kind.
+Affine operations keep the points. Every other operation inserts points where it changes its
+affine piece (section 2 and appendices F, G and H of Sotoudeh and Thakur, "Computing linear
+restrictions of neural networks", NeurIPS 2019). The transformers are in `nnslicer_tf.kinds`,
+with everything else about a kind.
 
-Adding an operation: one that acts on single values needs no more than
-`nnslicer_tf.register_layer` with a step of the kind "elementwise" whose
-`Elementwise(name, knots=(…))` tells where it changes its slope. For anything else write
-a transformer, a callable from the `Curve`s of its inputs to that of its output, and call
-`register_transformer`.
+To add an operation on single values, call `nnslicer_tf.register_layer` with a step of the kind
+"elementwise" whose `Elementwise(name, knots=(…))` lists the inputs at which its slope changes.
+For any other operation write a transformer, a callable from the `Curve`s of its inputs to that
+of its output, and call `register_transformer`.
 """
 
 from nnslicer_tf.instrument import Operation
@@ -23,7 +22,7 @@ def build_transformer(operation: Operation) -> Transformer:
     """Return the transformer of an operation, with a float64 copy of its weights.
 
     Raises:
-        UnsupportedLayerError: if it is not piecewise linear.
+        UnsupportedLayerError: if the operation is not piecewise linear.
     """
     build = kind_of(operation).line
     if build is None:

@@ -1,13 +1,13 @@
-"""`LineWalker`: walk lines through a network, operation by operation.
+"""`LineWalker`: propagates lines through a network, operation by operation.
 
-All operations see one shared, growing list of points. A walk costs, for every operation,
-its matrix product over the points so far and one look at every value for crossings.
+Each operation adds points where it changes its affine piece. The cost per operation is its
+matrix product over the points so far, and one pass over all values to find crossings.
 
-Memory is bounded whatever the number of points: points are walked in chunks of
-consecutive ones, and a chunk that has grown too large is cut in two, of which the first
-goes to the end before the second goes on. A chunk has `_CHUNK` values, or `_FEWEST`
-points if the network is so wide; no more chunks wait than operations times the logarithm
-of the growth. Chunks are shared by threads, a core each.
+Memory is bounded, whatever the number of points: points are walked in chunks of consecutive
+ones, and a chunk that has grown too large is cut in two, of which one is finished before the
+other continues. A chunk has `_CHUNK` values, or `_FEWEST` points if the network is very wide;
+at most as many chunks wait as there are operations, times the logarithm of the growth. Chunks
+are distributed over threads, one per core.
 """
 
 from dataclasses import dataclass
@@ -25,22 +25,21 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import weights_digest
 from nnslicer_tf.kinds.curve import Curve, regrouped
 
-_CHUNK = 1 << 18  # live float64 values in a chunk: 2 MB, what a cache holds
-_FEWEST = 8  # points that a chunk has at least: each cut adds one
-_NOISE = 1e-13  # relative to a line's largest output: where outputs bend less, they do not
+_CHUNK = 1 << 18  # live float64 values in a chunk: 2 MB, which fits into a cache
+_FEWEST = 8  # smallest number of points in a chunk, as each cut adds one
+_NOISE = 1e-13  # smaller bends, relative to a line's largest output, count as rounding errors
 
-# Model → digest of its weights, and the walker made of them.
+# Model → digest of its weights, and its walker.
 _WALKERS: WeakKeyDictionary[InstrumentedModel, tuple[str, "LineWalker"]] = WeakKeyDictionary()
 
 
 def exact_line(im: InstrumentedModel, q: np.ndarray, r: np.ndarray) -> LinearPartition:
     """Partition the segment from q to r so that the network is affine on every part.
 
-    The walker that this makes is kept with the model, and used again until its weights
-    change.
+    The model's walker is kept, and reused until the weights change.
 
     Args:
-        im: The model. A final softmax or sigmoid is left off.
+        im: The model. A final softmax or sigmoid is ignored.
         q: Start, of the model's input shape.
         r: End, of the same shape.
 
@@ -76,7 +75,7 @@ def exact_polyline(im: InstrumentedModel, vertices: np.ndarray) -> list[LinearPa
 
 
 def _walker_of(im: InstrumentedModel) -> "LineWalker":
-    """Return a walker of the model as it is now; the last one is kept."""
+    """Return a walker of the model with its current weights; the last one is kept."""
     digest = weights_digest(im.model)
     kept = _WALKERS.get(im)
     if kept is None or kept[0] != digest:
@@ -85,15 +84,14 @@ def _walker_of(im: InstrumentedModel) -> "LineWalker":
 
 
 class LineWalker:
-    """A model prepared for exact lines; later changes of its weights are not seen.
+    """A model prepared for exact lines; later changes of its weights have no effect.
 
     Args:
         im: The model.
-        fuse: Treat ReLU and max pooling that follow each other as one operation, which
-            makes fewer points.
-        every_crossing: Keep the points where an operation changes its piece but the
-            network's output does not.
-        workers: Threads that share long work; 0 for as many as there are cores. The
+        fuse: Treat consecutive ReLU and max pooling as one operation, which gives fewer points.
+        every_crossing: Keep also the points at which an operation changes its affine piece but
+            the network's output does not bend.
+        workers: Number of threads for long work; 0 for as many as there are cores. The
             result does not depend on it.
 
     Raises:
@@ -124,7 +122,8 @@ class LineWalker:
         q, r = check_points(q, "q", self.input_shape, 1), check_points(r, "r", self.input_shape, 1)
         if q.shape != r.shape:
             raise InputShapeError(
-                f"q and r must be as many points. Received: q {q.shape}, r {r.shape}"
+                "q and r must have the same number of points. "
+                f"Received: q of shape {q.shape}, r of shape {r.shape}"
             )
         return self._walk_lines(q, r)
 
@@ -132,7 +131,9 @@ class LineWalker:
         """Partition the segments of a polyline; see `exact_polyline`."""
         vertices = check_points(vertices, "vertices", self.input_shape, 1)
         if len(vertices) < 2:
-            raise InputShapeError(f"A polyline has two vertices or more, not {len(vertices)}.")
+            raise InputShapeError(
+                f"A polyline needs two vertices or more. Received: {len(vertices)}"
+            )
         return self._walk_lines(vertices[:-1], vertices[1:])
 
     def _walk_lines(self, q: np.ndarray, r: np.ndarray) -> list[LinearPartition]:
@@ -145,7 +146,7 @@ class LineWalker:
         return [self._partition(*line) for line in zip(q, r, pieces, strict=True)]
 
     def _walk(self, ends: Curve) -> list[tuple[int, Curve]]:
-        """Return (first line, outputs) of chunks, those of a line in order."""
+        """Return (first line, outputs) of each chunk, in the order of lines and ratios."""
         finished: list[tuple[int, float, Curve]] = []
 
         def finish(chunk: _Chunk, waiting: list[_Chunk]) -> None:
@@ -173,7 +174,7 @@ class LineWalker:
         chunk.next_step += 1
 
     def _partition(self, q: np.ndarray, r: np.ndarray, parts: list[Curve]) -> LinearPartition:
-        """Join the chunks of a line, whose neighbours have a row in common."""
+        """Join the chunks of a line; neighbouring chunks have one row in common."""
         ratio = np.concatenate([parts[0].ratio[:1], *(part.ratio[1:] for part in parts)])
         outputs = [regrouped(part, (part.positions * part.channels,)).values for part in parts]
         values = np.concatenate([outputs[0][:1], *(part[1:] for part in outputs)])
@@ -189,12 +190,12 @@ class LineWalker:
 
 @dataclass
 class _Chunk:
-    """Consecutive points of some lines, and the curves that later steps need.
+    """Consecutive points of some lines, with the curves that later steps need.
 
     Attributes:
-        first_line: The first of its lines.
-        next_step: Index of the step that comes next.
-        curves: Curves of operations by name.
+        first_line: Index of the first of its lines.
+        next_step: Index of the next step.
+        curves: Operation name → curve.
     """
 
     first_line: int
@@ -203,7 +204,7 @@ class _Chunk:
 
     @property
     def is_large(self) -> bool:
-        """Whether it is to be cut, and can be: it has several lines, or points inside."""
+        """Whether it should be cut, and can be: it has several lines, or inner points."""
         width = sum(curve.positions * curve.channels for curve in self.curves.values())
         size = sum(curve.values.size for curve in self.curves.values())
         longest = self._longest
@@ -215,7 +216,7 @@ class _Chunk:
         return max(self.curves.values(), key=lambda curve: len(curve.ratio) / curve.positions)
 
     def split(self) -> tuple["_Chunk", "_Chunk"]:
-        """Return two halves: of the lines, or of the one line at a point that it has."""
+        """Return two halves: of the lines, or of a single line, cut at one of its points."""
         lines = self._longest.lines
         if lines > 1:
             halves = {name: curve.split_lines() for name, curve in self.curves.items()}
@@ -230,14 +231,14 @@ class _Chunk:
 
 
 def _middle(curve: Curve) -> float:
-    """Return the median of the ratios inside a curve's one line."""
+    """Return the median of the inner ratios of a curve with one line."""
     inside = (curve.ratio > curve.ratio[0]) & (curve.ratio < curve.ratio[-1])
     ratios = np.sort(curve.ratio[inside])
     return float(ratios[len(ratios) // 2])
 
 
 def _ends(q: np.ndarray, r: np.ndarray) -> Curve:
-    """Return the curve of lines `(lines, *input shape)` that have only their two ends."""
+    """Return the curve of lines that have only their ends q and r, `(lines, *input shape)`."""
     lines, channels = len(q), q.shape[-1]
     ends = np.stack([q.reshape(lines, -1, channels), r.reshape(lines, -1, channels)], axis=1)
     values = ends.transpose(2, 0, 1, 3).reshape(-1, channels)  # position, line, end
@@ -246,7 +247,7 @@ def _ends(q: np.ndarray, r: np.ndarray) -> Curve:
 
 
 def _one_line(curve: Curve, line: int) -> Curve:
-    """Return one line of a curve with a single position."""
+    """Return one line of a curve, as a curve with a single position if it has several lines."""
     if curve.lines == 1:
         return curve
     curve = regrouped(curve, (curve.positions * curve.channels,))

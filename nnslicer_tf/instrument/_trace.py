@@ -1,9 +1,9 @@
-"""From a Keras model to the calls of its layers, in topological order.
+"""Tracing of a Keras model: the calls of its layers, in topological order.
 
-Built on public Keras alone: `keras.models.clone_model` with a `call_function` visits
-every call of a functional model; it does not reach into nested models, so each nested
-model is visited in turn and the symbolic tensors at its border are joined by name. The
-visited layers are never called, so the user's model gains no nodes.
+It uses Keras's public functions only: `keras.models.clone_model` with a `call_function` visits
+every call of a functional model. It does not descend into nested models, so each of these is
+visited in turn, and the symbolic tensors inside are mapped to those outside. The visited
+layers are never called, so the user's model gains no nodes.
 """
 
 import inspect
@@ -23,8 +23,8 @@ class Call:
 
     Attributes:
         layer: The layer or operation.
-        path: Its name, with the names of nested models before it.
-        reuse: How often the layer was called before.
+        path: Its name, prefixed with the names of the nested models that contain it.
+        reuse: Number of earlier calls of the layer.
         inputs: Ids of the input tensors.
         input_shapes: Their shapes, without the batch axis.
         constants: Positional arguments that are not tensors, by position.
@@ -54,7 +54,7 @@ class Trace:
 
 
 def as_functional(model: keras.Model, input_shape: tuple[int, ...] | None) -> keras.Model:
-    """Return a functional or sequential model over the same layers.
+    """Return a functional or sequential model of the same layers.
 
     A subclassed model is traced by running its `call` on a symbolic input.
 
@@ -84,10 +84,10 @@ def trace(model: keras.Model, input_shape: tuple[int, ...] | None = None) -> Tra
     Args:
         model: A functional or sequential model (see `as_functional`).
         input_shape: Replaces the model's own input shape (without batch axis), for
-            models whose spatial extent is not fixed.
+            models whose spatial size is not fixed.
 
     Raises:
-        InputShapeError: if the model has more than one input, or axes of unknown extent.
+        InputShapeError: if the model has more than one input, or axes of unknown size.
         UnsupportedLayerError: if a layer takes or returns something that cannot be traced.
     """
     if len(model.inputs) != 1:
@@ -98,8 +98,8 @@ def trace(model: keras.Model, input_shape: tuple[int, ...] | None = None) -> Tra
     shape = tuple(input_shape or model.inputs[0].shape[1:])
     if any(extent is None for extent in shape):
         raise InputShapeError(
-            f"Model '{model.name}' has an input of shape {shape}, whose extent is not fixed. "
-            "Give it: InstrumentedModel(model, input_shape=(height, width, channels))."
+            f"Model '{model.name}' has an input of shape {shape}, whose size is not fixed. "
+            "Specify it: InstrumentedModel(model, input_shape=(height, width, channels))."
         )
     visitor = _Visitor()
     source = keras.Input(shape, dtype=model.inputs[0].dtype)
@@ -119,7 +119,7 @@ class _Visitor:
         self._reuse: Counter[int] = Counter()
         self._path: dict[int, str] = {}
         self._same_as: dict[int, int] = {}
-        # Ids stay unique only as long as the tensors live.
+        # Ids are unique only while the tensors are alive.
         self._alive: list[Any] = []
 
     def run(self, model: keras.Model, source: Any, prefix: str) -> list[Any]:
@@ -129,7 +129,7 @@ class _Visitor:
             for layer in model.layers:
                 source = self.visit(layer, prefix, (source,))
             return [source]
-        # A plain Model over the same graph: without the user's compile() and class.
+        # A plain Model of the same graph, without the user's class and compile().
         plain = keras.Model(model.inputs, model.outputs)
         entry = keras.Input(source.shape[1:], dtype=source.dtype)
         self._same_as[id(entry)] = self._resolve(id(source))
@@ -145,7 +145,7 @@ class _Visitor:
     def visit(
         self, layer: keras.Operation, prefix: str, args: tuple, kwargs: dict | None = None
     ) -> Any:
-        """Record one call and return symbolic outputs for it."""
+        """Record one call and return its symbolic outputs."""
         if isinstance(layer, keras.layers.InputLayer):
             return args[0]
         path = prefix + layer.name
@@ -173,7 +173,7 @@ class _Visitor:
         return outputs
 
     def ids(self, tensors: Iterable[Any]) -> list[int]:
-        """Return the id of the tensor that each of `tensors` stands for."""
+        """Return the ids of the traced tensors that `tensors` are equal to."""
         return [self._resolve(id(tensor)) for tensor in tensors]
 
     def _record(
@@ -204,7 +204,7 @@ class _Visitor:
 
 
 class _Placeholder(keras.Operation):
-    """Stands for a visited call in the clone's graph: the same shapes, no computation."""
+    """A stand-in for a visited call in the clone's graph: the same shapes, no computation."""
 
     def __init__(self, specs: Any) -> None:
         super().__init__()
@@ -240,5 +240,5 @@ def _inference_arguments(model: keras.Model) -> dict[str, Any]:
 def _unknown_shape(model: keras.Model) -> InputShapeError:
     return InputShapeError(
         f"The input shape of model '{model.name}' ({type(model).__name__}) is not known. Call "
-        "the model on data first, or give it: InstrumentedModel(model, input_shape=(…))."
+        "the model on data first, or specify it: InstrumentedModel(model, input_shape=(…))."
     )

@@ -1,4 +1,4 @@
-"""What Keras itself does not offer on all backends: compiled functions, vector products."""
+"""Backend functions that Keras lacks: compilation and vector-Jacobian products."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ keras: Any = LazyModule("keras")
 
 
 def compiled_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function`, from and to tensors, compiled where the backend compiles."""
+    """Return a function of tensors, compiled if the backend supports it."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf
@@ -25,11 +25,11 @@ def compiled_function(function: Callable[..., Any]) -> Callable[..., Any]:
 def vector_jacobian_product(
     function: Callable[..., Any], inputs: Sequence[Any], cotangent: Any
 ) -> Sequence[Any]:
-    """Return cotangent · ∂function/∂input for each input, in a compiled function.
+    """Return cotangent · ∂function/∂input for each input; may be called in a compiled function.
 
     Args:
-        function: From the input tensors to one tensor.
-        inputs: The tensors to differentiate by, floating-point.
+        function: Maps the input tensors to one tensor.
+        inputs: Floating-point tensors to differentiate with respect to.
         cotangent: Tensor of the shape of the function's result.
     """
     backend = keras.backend.backend()

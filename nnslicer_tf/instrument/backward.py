@@ -1,7 +1,7 @@
-"""The one backward walk: from some operations to all that they depend on.
+"""The backward walk, from given operations to everything that they depend on.
 
-Dynamic slices (by exclusion, or at θ = 0), effective paths, DeepLIFT and gradients are this
-walk with another rule. It works on NumPy arrays and on tensors alike, and needs no Keras.
+Dynamic slices (by exclusion, or at θ = 0), effective paths, DeepLIFT and back-propagation are
+this walk with different rules. It works on NumPy arrays, without Keras, and on tensors.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,15 +15,15 @@ ops: Any = LazyModule("keras.ops")
 
 
 class Expandable(Protocol):
-    """What the walk needs of an operation."""
+    """An operation as the walk sees it."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the operation."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the operations that it takes."""
+        """Names of the operations whose outputs it takes."""
 
 
 Node = TypeVar("Node", bound=Expandable)
@@ -35,16 +35,16 @@ def propagate(
     rule: Callable[[Node, Any], Sequence[Any]],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, Any]:
-    """Propagate values backwards; return what every operation received.
+    """Propagate values backwards; return the values that each operation received.
 
-    Each operation is expanded once, after all its consumers, with the sum of what these
-    gave it; operations that received nothing are passed over.
+    Each operation is expanded once, after all its consumers, with the sum of what they
+    propagated to it; operations that received nothing are skipped.
 
     Args:
         order: The operations to expand, consumers first.
-        seed: Operation name → `(batch, *shape)`, where the walk starts.
-        rule: From an operation and what it received to one value for each of its inputs,
-            of the input's shape, or of a shape that the input was broadcast to.
+        seed: Operation name → values `(batch, *shape)` with which the walk starts.
+        rule: Takes an operation and the values that it received; returns one array for each of
+            its inputs, of the input's shape or of a shape that the input was broadcast to.
         shapes: Operation name → its shape without the batch axis.
 
     Returns:
@@ -62,9 +62,9 @@ def propagate(
 
 
 def _sum_to(values: Any, shape: tuple[int, ...]) -> Any:
-    """Sum over the axes that were broadcast, so that the result has `(batch, *shape)`."""
+    """Sum over the axes that were broadcast, so that the result has shape `(batch, *shape)`."""
     have = tuple(values.shape[1:])
-    # On tensors an extent may be unknown (None) while a function is traced.
+    # The size of a tensor's axis may be unknown (None) while a function is traced.
     if len(have) == len(shape) and all(a in (None, b) for a, b in zip(have, shape, strict=True)):
         return values
     lead = len(values.shape) - 1 - len(shape)
@@ -79,7 +79,7 @@ def _sum_to(values: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _sum(values: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    """Sum in the dtype of the values; for booleans that is "any"."""
+    """Sum in the dtype of the values; for booleans the sum is a logical "or"."""
     if isinstance(values, np.ndarray):
         return values.sum(axis=axes, keepdims=keepdims).astype(values.dtype)
     return ops.sum(values, axis=axes, keepdims=keepdims)

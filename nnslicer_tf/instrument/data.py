@@ -1,4 +1,4 @@
-"""Data from users: checked once, at the door, then cut into float32 batches."""
+"""Users' data: checked once, when it comes in, then cut into float32 batches."""
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import TypeAlias, TypeGuard
@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteActivationError
 
 DataLike: TypeAlias = ArrayLike | Iterable[ArrayLike]
-"""An array or tensor of samples, or a data set: batches or samples, each alone or `(x, …)`."""
+"""An array or tensor of samples, or an iterable of samples or batches, each alone or `(x, …)`."""
 
 
 def check_batch_size(batch_size: int) -> int:
@@ -32,7 +32,7 @@ def check_array(x: DataLike, shape: Sequence[int], first: int = 0) -> np.ndarray
         first: Index of the first sample, for messages.
 
     Raises:
-        InputShapeError: if `x` has another shape, or is not made of numbers.
+        InputShapeError: if `x` has another shape, or is not numeric.
         NonFiniteActivationError: if `x` has NaN or infinite values.
     """
     array = x if isinstance(x, np.ndarray) else np.asarray(x)
@@ -54,7 +54,7 @@ def check_array(x: DataLike, shape: Sequence[int], first: int = 0) -> np.ndarray
 
 
 class Samples:
-    """Samples that are checked: an array as a whole before any work, other data as they come.
+    """Checked samples: an array is checked as a whole before any work, other data as it is read.
 
     Args:
         data: An array or tensor of samples, or a `tf.data.Dataset` or other iterable of
@@ -66,7 +66,7 @@ class Samples:
 
     Raises:
         InvalidArgumentError: if an array is empty.
-        InputShapeError: if an array has another shape, or is not made of numbers.
+        InputShapeError: if an array has another shape, or is not numeric.
         NonFiniteActivationError: if a sample of an array has NaN or infinite values.
     """
 
@@ -89,7 +89,7 @@ class Samples:
 
         Raises:
             InvalidArgumentError: if there are no samples, or `size` is not a positive int.
-            InputShapeError, NonFiniteActivationError: for a bad sample of a stream.
+            InputShapeError, NonFiniteActivationError: for an invalid sample of an iterable.
         """
         size = check_batch_size(size)
         if isinstance(self._data, np.ndarray):
@@ -127,7 +127,7 @@ def _empty() -> InvalidArgumentError:
 
 
 def _chunks(data: Iterable, rank: int, batch_size: int) -> Iterator[np.ndarray]:
-    """Join or cut the elements of an iterable to batches."""
+    """Join or cut the elements of an iterable into batches."""
     pending: list[np.ndarray] = []
     held = 0
     for element in data:

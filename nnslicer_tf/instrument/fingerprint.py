@@ -1,4 +1,4 @@
-"""A fingerprint of a model: equal for equal architecture and weights."""
+"""Fingerprints of models: equal if architecture and weights are equal."""
 
 import hashlib
 import json
@@ -7,19 +7,19 @@ from typing import Any
 import keras
 import numpy as np
 
-# What may differ between two builds of the same model.
+# Entries of a config that may differ between two builds of the same model.
 _INCIDENTAL = ("name", "trainable", "build_config", "compile_config", "registered_name")
 
 
 def model_fingerprint(model: keras.Model) -> str:
     """Return the SHA-256 of a model's architecture and weights, 64 hexadecimal digits.
 
-    The names that Keras counts up do not enter: a model that is built twice, or saved
-    and loaded, keeps its fingerprint.
+    Names are not part of it, as Keras numbers them: a model that is built twice, or saved
+    and loaded, has the same fingerprint.
 
     Args:
-        model: A built Keras model. Of a subclassed model that has no config, the
-            classes of its layers stand for the architecture.
+        model: A built Keras model. For a subclassed model without a config, the architecture
+            is the classes of its layers.
     """
     digest = hashlib.sha256()
     architecture = json.dumps(
@@ -48,7 +48,7 @@ def _architecture(layer: keras.layers.Layer) -> Any:
         config = {}
     if not isinstance(layer, keras.Model):
         return [type(layer).__name__, _without_names(config, {})]
-    # Layers are known by their position, so that wiring does not depend on names.
+    # Layers are identified by their position, so that the wiring does not depend on names.
     positions = {inner.name: position for position, inner in enumerate(layer.layers)}
     wiring = [
         _without_names(inner.get("inbound_nodes", []), positions)

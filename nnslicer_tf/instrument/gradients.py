@@ -10,13 +10,13 @@ from nnslicer_tf.instrument.graph import Graph
 
 
 class GradientFunction:
-    """Compute d(sum of a target over the batch) / d(values of operations).
+    """The gradient of a target with respect to operations: d(sum over the batch) / d(values).
 
     Args:
         graph: The instrumented graph.
-        target: From {operation: tensor (batch, …)} to a tensor `(batch,)`.
+        target: Maps {operation: tensor (batch, …)} to a tensor `(batch,)`.
         needs: Names of the operations that `target` reads.
-        wrt: Names of the operations to differentiate by.
+        wrt: Names of the operations to differentiate with respect to.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class GradientFunction:
 
         Args:
             x: The model's input, `(batch, …)` float32.
-            *extra: Further arrays, given to the target after the values.
+            *extra: Further arrays, passed to the target after the values.
         """
         return [keras.ops.convert_to_numpy(g) for g in self._compute(x, *extra)]
 
@@ -58,8 +58,8 @@ class GradientFunction:
     def _jax(self) -> Callable:
         import jax
 
-        # JAX differentiates by arguments only: a zero is added to every wanted value,
-        # and the gradient is taken by these zeros.
+        # JAX differentiates with respect to arguments only: a zero is added to the value of
+        # each operation in `wrt`, and the gradient is taken with respect to these zeros.
         def total(zeros: dict[str, Any], x: Any, *extra: Any) -> Any:
             def change(name: str, value: Any) -> Any:
                 return value + zeros[name] if name in zeros else value

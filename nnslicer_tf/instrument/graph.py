@@ -1,6 +1,6 @@
-"""The graph of operations: what depends on what, and how to compute it.
+"""The graph of operations: their dependencies, and the functions that compute them.
 
-Every question that an analysis asks about a model's structure is answered here, once.
+All analyses ask this module about a model's structure.
 """
 
 import copy
@@ -17,12 +17,12 @@ from nnslicer_tf.instrument.operations import Operation
 
 
 def in_half_precision(layer: keras.layers.Layer) -> bool:
-    """Whether a layer computes in bfloat16 or float16; its analysis is in float32 then."""
+    """Whether a layer computes in bfloat16 or float16; it is then analysed in float32."""
     return layer.compute_dtype in ("bfloat16", "float16")
 
 
 class InstrumentedOperation(keras.layers.Wrapper):
-    """One operation of a layer as a Keras layer that shares the layer's weights.
+    """One operation of a layer, as a Keras layer that shares the original layer's weights.
 
     Args:
         layer: The layer that owns the weights.
@@ -43,10 +43,10 @@ class Graph:
     """The operations of a model, with the functions that compute them.
 
     Attributes:
-        operations: Operation by name, in topological order, the input first.
-        wrappers: Wrapped layer by name, for all operations but the input.
+        operations: Name → operation, in topological order, the input first.
+        wrappers: Name → wrapped layer, for all operations but the input.
         input: Name of the input operation.
-        outputs: Names of the operations that give the model's outputs.
+        outputs: Names of the operations that compute the model's outputs.
     """
 
     def __init__(self, source: Operation, outputs: Sequence[str] = ()) -> None:
@@ -57,7 +57,7 @@ class Graph:
         self._functions: dict[str, Callable[..., Any]] = {}
 
     def add(self, operation: Operation, layer: keras.layers.Layer) -> None:
-        """Append an operation whose inputs are in the graph."""
+        """Append an operation whose inputs are already in the graph."""
         self.operations[operation.name] = operation
         self.wrappers[operation.name] = InstrumentedOperation(layer, operation.compute)
         self._functions[operation.name] = self.wrappers[operation.name]
@@ -72,7 +72,7 @@ class Graph:
         return {name: tuple(found) for name, found in consumers.items()}
 
     def ancestors(self, names: Iterable[str], first: str | None = None) -> tuple[Operation, ...]:
-        """Return the operations that some depend on, themselves included, in order.
+        """Return the operations that `names` depend on, and `names` themselves, in order.
 
         Args:
             names: Names of operations.
@@ -89,7 +89,10 @@ class Graph:
         return tuple(reversed(found))
 
     def between(self, after: Iterable[str], names: Iterable[str]) -> tuple[Operation, ...]:
-        """Return, in order, what `names` depend on and what depends on `after` (not included)."""
+        """Return the operations that depend on `after` and that `names` depend on, in order.
+
+        The operations `names` themselves are included, `after` are not.
+        """
         reached = set(after)
         later = set()
         for operation in self.operations.values():
@@ -101,13 +104,13 @@ class Graph:
     def run(
         self, x: Any, wanted: Iterable[str], change: Callable[[str, Any], Any] | None = None
     ) -> dict[str, Any]:
-        """Compute the values of the operations `wanted`, and of what they need.
+        """Return the values of the operations `wanted`, and of all that they depend on, by name.
 
         Args:
             x: The model's input, `(batch, …)`.
             wanted: Names of operations.
-            change: If given, called with each operation's name and value; what it
-                returns is used in place of the value from there on.
+            change: If given, called with each operation's name and value; the value that it
+                returns replaces the original one from then on.
         """
         change = change or (lambda name, value: value)
         values = {self.input: change(self.input, x)}
@@ -120,9 +123,9 @@ class Graph:
         return values
 
     def in_dtype_of_input(self) -> "Graph":
-        """Return the same graph, computing in the dtype of its input (float64, say).
+        """Return the same graph, computing in the dtype of its input, such as float64.
 
-        Layers compute in their own dtype otherwise.
+        Otherwise layers compute in their own dtype.
         """
         other = copy.copy(self)
         other._functions = {name: self.operations[name].compute for name in self.wrappers}
@@ -141,7 +144,7 @@ class CaptureModel(keras.Model):
         super().__init__()
         self._graph = graph
         self._names = tuple(names)
-        # Listed for Keras, which finds weights through attributes.
+        # An attribute, because Keras finds weights through attributes.
         needed = (operation.name for operation in graph.ancestors(names))
         self._needed = [graph.wrappers[name] for name in needed if name != graph.input]
         self.built = True
@@ -153,9 +156,9 @@ class CaptureModel(keras.Model):
 
 
 def compiled(capture: CaptureModel, shape: Sequence[int]) -> Callable[[Any], Sequence[Any]]:
-    """Return the forward pass of a capture model, from NumPy to NumPy arrays.
+    """Return the forward pass of a capture model as a function of NumPy arrays.
 
-    On TensorFlow it is compiled once for batches of any size.
+    On TensorFlow it is compiled once, for batches of any size.
 
     Args:
         capture: The model.
@@ -214,7 +217,7 @@ def _add_call(graph: Graph, call: Call, inputs: tuple[str, ...]) -> str:
 
 
 def _named(sources: Sequence[int | str], inputs: Sequence[str], base: str) -> tuple[str, ...]:
-    """Return the operations that a step takes, given as `Step.sources` says."""
+    """Return the names of the operations that `Step.sources` refers to."""
     return tuple(inputs[s] if isinstance(s, int) else base + s for s in sources)
 
 

@@ -12,25 +12,25 @@ keras: Any = LazyModule("keras")
 
 INSERTED = -1
 
-# Indices are sent through in two digits, so that float32 holds them exactly.
+# Indices are sent through the operation as two digits, so that float32 holds them exactly.
 _BASE = 1 << 16
 
 
 def routing_map(operation: Operation) -> np.ndarray:
-    """Return where each output of a routing operation comes from.
+    """Return the source of each output of a routing operation.
 
     Args:
         operation: An operation of kind "routing".
 
     Returns:
-        Array of the operation's shape, int64: the row-major index of the source among
-        all inputs laid end to end, or -1 for a value that the operation inserts.
+        Array of the operation's shape, int64: the row-major index of the source in the
+        concatenation of all flattened inputs, or -1 for a value that the operation inserts.
 
     Raises:
         UnsupportedLayerError: if the operation does more than move values.
     """
     sizes = [int(np.prod(shape)) for shape in operation.input_shapes]
-    # From 1, so that the zeros that padding inserts are told from the first input.
+    # From 1, to distinguish the zeros that padding inserts from the first input.
     indices = np.arange(1, sum(sizes) + 1)
     digits = [_send(operation, digit, sizes) for digit in np.divmod(indices, _BASE)]
     source = (digits[0] * _BASE + digits[1] - 1).astype(np.int64)
@@ -39,7 +39,7 @@ def routing_map(operation: Operation) -> np.ndarray:
 
 
 def _check(operation: Operation, source: np.ndarray, sizes: list[int]) -> None:
-    """Send random values, which sums, means and the like cannot pass off as moved ones."""
+    """Refuse an operation that computes: random values must come out unchanged."""
     count = sum(sizes)
     moves_only = source.min(initial=0) >= INSERTED and source.max(initial=0) < count
     if moves_only:
@@ -54,7 +54,7 @@ def _check(operation: Operation, source: np.ndarray, sizes: list[int]) -> None:
 
 
 def _send(operation: Operation, values: np.ndarray, sizes: list[int]) -> np.ndarray:
-    """Run the operation on values that are laid end to end; return its output in float64."""
+    """Run the operation on its concatenated inputs; return its output in float64."""
     parts = np.split(values.astype(np.float32), np.cumsum(sizes)[:-1])
     tensors = [
         keras.ops.convert_to_tensor(part.reshape(1, *shape))

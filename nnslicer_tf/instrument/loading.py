@@ -1,4 +1,4 @@
-"""Models from files, with errors that a person can act on."""
+"""Loading of models from files, with errors that say what to do."""
 
 import os
 import zipfile
@@ -13,7 +13,7 @@ def load_model(path: str | os.PathLike) -> keras.Model:
     """Load a Keras model from a .keras or .h5 file, without compiling it.
 
     Raises:
-        InvalidArgumentError: if there is no such file, or its name ends otherwise.
+        InvalidArgumentError: if there is no such file, or its name has another ending.
         CorruptFileError: if the file is truncated, damaged or holds no model.
         UnsupportedLayerError: if the model has a class that Keras does not know.
     """

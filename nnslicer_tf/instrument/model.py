@@ -1,7 +1,7 @@
-"""`InstrumentedModel`: one view of a Keras model for all analyses.
+"""`InstrumentedModel`: the view of a Keras model that all analyses use.
 
 Wrapping costs one forward pass of two samples. Capturing costs a forward pass, and the
-memory of the asked activations for one batch (streaming) or for all samples at once.
+memory of the requested activations: of one batch (streaming) or of all samples at once.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,7 +54,7 @@ class Activations(ShownAsTable, Mapping[str, np.ndarray]):
         return len(self._values)
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with a row an operation: shape, and its values in short."""
+        """Return a table with one row per operation: shape and summary statistics."""
         return arrays_frame(self)
 
     def __repr__(self) -> str:
@@ -65,23 +65,22 @@ class Activations(ShownAsTable, Mapping[str, np.ndarray]):
 class InstrumentedModel(ShownAsTable):
     """A Keras model seen as a graph of operations whose values can be captured.
 
-    Weights are shared with `model`, which itself is not changed. The wrapped model's
-    output is compared with the original's on random samples when it is made. Layers that
-    compute in bfloat16 or float16 (mixed precision) are analysed in float32; their rounding
-    is no part of the analysis.
+    Weights are shared with `model`, which is not changed. On construction, the wrapped model's
+    output is compared with the original's on random samples. Layers that compute in bfloat16
+    or float16 (mixed precision) are analysed in float32, without their rounding.
 
     Args:
         model: A functional, sequential, nested or subclassed Keras model with one input.
-        input_shape: Shape of one sample, where the model leaves it open.
+        input_shape: Shape of one sample, if the model does not specify it.
 
     Attributes:
         model: The original model.
         operations: Tuple of `Operation`, in topological order, the input first.
-        graph: What depends on what; see `nnslicer_tf.instrument.graph.Graph`.
+        graph: Graph of the operations; see `nnslicer_tf.instrument.graph.Graph`.
 
     Raises:
-        UnsupportedLayerError: if a layer has no rule, or the wrapped model's output is
-            not the original's.
+        UnsupportedLayerError: if a layer has no rule, or the wrapped model's output
+            differs from the original's.
         InputShapeError: if the shape of the input is not known.
     """
 
@@ -105,17 +104,17 @@ class InstrumentedModel(ShownAsTable):
 
     @property
     def input_operation(self) -> str:
-        """Name of the input."""
+        """Name of the input operation."""
         return self.graph.input
 
     @property
     def output_operations(self) -> tuple[str, ...]:
-        """Names of the operations that give the model's outputs."""
+        """Names of the operations that compute the model's outputs."""
         return self.graph.outputs
 
     @property
     def logit_operation(self) -> str:
-        """Name of the operation before a final softmax or sigmoid, else of the output."""
+        """Name of the operation before a final softmax or sigmoid, otherwise of the output."""
         operation = self[self.graph.outputs[0]]
         is_activation = isinstance(operation.params, Elementwise)
         if is_activation and operation.params.function in _FINAL_ACTIVATIONS:
@@ -124,7 +123,7 @@ class InstrumentedModel(ShownAsTable):
 
     @property
     def kernels(self) -> dict[str, Synapses]:
-        """Name → kernel with its synapses, in topological order; shared ones once."""
+        """Name → kernel with its synapses, in topological order; a shared kernel occurs once."""
         kernels: dict[str, Synapses] = {}
         for operation in self.operations:
             if isinstance(operation.params, Synapses):
@@ -140,7 +139,7 @@ class InstrumentedModel(ShownAsTable):
         """Return the operation called `name`.
 
         Raises:
-            InvalidArgumentError: if there is none; the message lists near matches.
+            InvalidArgumentError: if there is none; the message lists similar names.
         """
         if name not in self.graph.operations:
             hint = did_you_mean(name, self.graph.operations)
@@ -171,18 +170,18 @@ class InstrumentedModel(ShownAsTable):
         of: Iterable[str] | None = None,
         progress: bool = False,
     ) -> Iterator[Activations]:
-        """Yield the values of operations batch by batch; memory does not grow.
+        """Yield the values of operations batch by batch, in constant memory.
 
         Args:
             data: Samples `(samples, *input_shape)`, an array or a `tf.data.Dataset`. An
-                array is checked to its end before the first forward pass.
+                array is checked completely before the first forward pass.
             batch_size: Samples in one forward pass.
             of: Names of operations; all by default.
             progress: Show a progress bar.
 
         Raises:
             InvalidArgumentError: if `data` is empty or an operation does not exist.
-            InputShapeError: if samples have another shape, or are not made of numbers.
+            InputShapeError: if samples have another shape, or are not numeric.
             NonFiniteActivationError: if data or activations are NaN or infinite.
         """
         names = self._names(of)
@@ -198,7 +197,7 @@ class InstrumentedModel(ShownAsTable):
     def forward(
         self, batch: np.ndarray, of: Iterable[str], first: int = 0
     ) -> dict[str, np.ndarray]:
-        """Return the values of operations for one batch that is checked already.
+        """Return the values of operations for one batch that has already been checked.
 
         Args:
             batch: `(batch, *input_shape)` finite float32, as `Samples.batches` yields it.
@@ -256,8 +255,8 @@ class InstrumentedModel(ShownAsTable):
             x: Samples `(samples, *input_shape)`.
             of: The target: a logit's index, one index per sample, or a function from
                 {operation: tensor (batch, …)} to a tensor `(batch,)`, written with
-                `keras.ops`. Keep one function object and use it again: each is compiled.
-            wrt: Names of the operations to differentiate by; the input by default.
+                `keras.ops`. Reuse the same function object: each one is compiled.
+            wrt: Names of the operations to differentiate with respect to; by default the input.
             needs: Names of the operations that a function `of` reads; the logits by default.
             batch_size: Samples in one pass.
 
@@ -306,7 +305,7 @@ class InstrumentedModel(ShownAsTable):
         )
 
     def _rows(self) -> list[tuple[str, str, str, str, int]]:
-        """Return what `summary` and `to_frame` say of each operation."""
+        """Return the rows of `summary` and `to_frame`."""
         return [
             (
                 operation.name,
@@ -369,10 +368,11 @@ class InstrumentedModel(ShownAsTable):
         expected = keras.tree.flatten(self.model(_as_input(self.model, x), training=False))
         values = self.graph.run(keras.ops.convert_to_tensor(x), self.graph.outputs)
         halves = any(in_half_precision(step.layer) for step in self.graph.wrappers.values())
-        tolerance = 0.1 if halves else 1e-4  # of the largest value; the original rounds in halves
+        # Relative to the largest value; in half precision the original rounds coarsely.
+        tolerance = 0.1 if halves else 1e-4
         for name, original in zip(self.graph.outputs, expected, strict=True):
             ours, theirs = map(keras.ops.convert_to_numpy, (values[name], original))
-            # Weights that are not finite show here too; capturing names the operation.
+            # Non-finite weights are accepted here: capturing reports the operation.
             theirs = theirs.astype(np.float64)  # NumPy does not compare bfloat16
             scale = np.abs(theirs[np.isfinite(theirs)]).max(initial=1e-6)
             if not np.allclose(ours, theirs, rtol=1e-3, atol=tolerance * scale, equal_nan=True):
@@ -386,8 +386,8 @@ class InstrumentedModel(ShownAsTable):
 def _forward(capture: Callable, batch: np.ndarray) -> list[np.ndarray]:
     """Run a forward pass whose values do not depend on the size of the batch.
 
-    A sample alone would go through matrix-vector instead of matrix-matrix products,
-    which round differently, so it is given company.
+    A single sample would be computed by matrix-vector instead of matrix-matrix products,
+    which round differently, so it is duplicated.
     """
     if len(batch) > 1:
         return [np.asarray(value) for value in capture(batch)]
@@ -395,7 +395,7 @@ def _forward(capture: Callable, batch: np.ndarray) -> list[np.ndarray]:
 
 
 def _as_input(model: keras.Model, x: np.ndarray) -> Any:
-    """Put `x` into the structure in which a functional model takes its only input."""
+    """Wrap `x` in the structure in which a functional model expects its only input."""
     try:
         structure = model.input
     except AttributeError:

@@ -1,8 +1,8 @@
-"""Operations: what a Keras layer computes, in the vocabulary of the analyses.
+"""Operations: the computations of Keras layers, in the terms that the analyses use.
 
-A layer is described by one or more `Step`s (what to compute, and of which kind);
-wrapping a model turns every step of every call of a layer into an `Operation`, a node
-of the model's data-flow graph. This module knows no Keras layer class.
+A layer is described by one or more `Step`s (a computation and its kind); wrapping a model turns
+each step of each call of a layer into an `Operation`, a node of the model's data-flow graph.
+This module does not depend on any Keras layer class.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,16 +36,16 @@ KINDS = (
 
 @dataclass(frozen=True, eq=False)
 class Synapses(KernelLayout):
-    """The kernel of a weighted sum, and which input each weight multiplies.
+    """The kernel of a weighted sum, and the input that each weight multiplies.
 
     Every weighted sum (dense, convolution of any rank, depthwise, grouped, transposed)
-    is seen as a table of *taps*: at output position p, tap t multiplies the input
-    position `taps[p, t]`, or nothing (-1, padding).
+    is described by a table of *taps*: at output position p, tap t multiplies the input
+    position `taps[p, t]`, or nothing if that is -1 (padding).
 
     Attributes:
         variable: Returns the layer's kernel, a Keras variable.
         bias: Returns the layer's bias `(outputs,)`, a Keras variable, or None.
-        apply: From input tensor and kernel to the weighted sum without bias, linear in
+        apply: Maps an input tensor and a kernel to the weighted sum without bias, linear in
             both, in the dtype of the input.
         build_taps: Returns the taps `(output positions, taps)` int32.
     """
@@ -62,7 +62,7 @@ class Synapses(KernelLayout):
 
     @property
     def layout(self) -> KernelLayout:
-        """The layout alone, which can be pickled."""
+        """The layout alone, which unlike this object can be pickled."""
         return KernelLayout(self.name, self.shape, self.groups, self.axes)
 
     def kernel(self) -> np.ndarray:
@@ -81,7 +81,7 @@ class Synapses(KernelLayout):
 
 @dataclass(frozen=True, eq=False)
 class Pooling:
-    """The windows of a pooling; `taps` as in `Synapses`, applied to every channel."""
+    """The windows of a pooling operation; `taps` as in `Synapses`, for every channel alike."""
 
     build_taps: Callable[[], np.ndarray]
 
@@ -107,7 +107,7 @@ class Elementwise:
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """A scale whose effect is x · factor + offset.
+    """A scale that computes x · factor + offset.
 
     Attributes:
         read: Returns (factor, offset) float64, broadcastable to the operation's shape.
@@ -122,15 +122,15 @@ class Step:
 
     Attributes:
         kind: One of `KINDS`, or a kind that was registered with a rule of its own.
-        compute: From the step's input tensors to its output tensor, written with
+        compute: Maps the step's input tensors to its output tensor, written with
             `keras.ops`; it keeps the dtype of its inputs, so that an analysis can run
             it in float64.
         params: `Synapses`, `Pooling`, `Elementwise` or `Affine`, or None.
         suffix: Appended to the layer's name; empty for the layer's last step.
-        sources: What the step takes: an int is an input of the layer, a str the suffix
-            of an earlier step. By default the first step takes all inputs of the
+        sources: Inputs of the step: an int is the index of an input of the layer, a str the
+            suffix of an earlier step. By default the first step takes all inputs of the
             layer, every other step the result of the one before.
-        shape: Shape of the output without the batch axis, where it is not the shape of
+        shape: Shape of the output without the batch axis, if it differs from that of
             the layer's output.
     """
 
@@ -156,7 +156,7 @@ class Operation:
         input_shapes: Their shapes without the batch axis.
         shape: Shape of its output without the batch axis.
         params: `Synapses`, `Pooling`, `Elementwise` or `Affine`, or None.
-        compute: From input tensors (batch, …) to the output tensor (batch, …), in the
+        compute: Maps input tensors (batch, …) to the output tensor (batch, …), in the
             dtype of the inputs.
         keras_layer: The Keras layer or operation that it belongs to.
     """

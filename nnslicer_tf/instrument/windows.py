@@ -1,7 +1,7 @@
-"""Which input position each tap of a window reads, for every output position.
+"""Tables of taps: the input position that each tap of a window reads, for every output position.
 
-Positions are row-major indices over the spatial axes, taps row-major over the kernel.
-A table costs 4 bytes times output positions times taps; it is built on first use.
+Positions are row-major indices over the spatial axes; taps are row-major over the kernel.
+A table takes 4 bytes times output positions times taps; it is built on first use.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ def sliding(
     """Return the taps of a convolution or pooling window.
 
     Args:
-        space: Input extent per spatial axis.
-        kernel: Window extent per spatial axis.
-        strides: Stride per spatial axis.
+        space: Size of the input along each spatial axis.
+        kernel: Size of the window along each spatial axis.
+        strides: Stride along each spatial axis.
         padding: "valid", "same" or "causal".
-        dilation: Distance of neighbouring taps per spatial axis.
+        dilation: Distance between neighbouring taps along each spatial axis.
 
     Returns:
         `(output positions, taps)` int32, -1 where a tap falls into padding.
@@ -49,7 +49,7 @@ def transposed(
     """Return the taps of a transposed convolution, the gradient of `sliding`.
 
     Returns:
-        `(output positions, taps)` int32, -1 where a tap meets no input.
+        `(output positions, taps)` int32, -1 where a tap reads no input.
     """
     axes = []
     for extent, size, stride, outputs in zip(space, kernel, strides, output_space, strict=True):

@@ -1,11 +1,12 @@
-"""What each kind of operation is, in one place for each kind.
+"""The kinds of operations, with all rules of a kind in one place.
 
-A kind's module holds all that the analyses know of it: the slicing rule at both
-granularities and at θ = 0, DeepLIFT's rule, the effective path, and how exact lines pass.
+A kind's module holds everything that the analyses know about it: the slicing rule at both
+granularities and at θ = 0, DeepLIFT's rule, the effective path, and the transformer of exact
+lines.
 
-Adding a kind: a `Kind` with the entries that are known, given to `register_kind`; an analysis
-whose entry is missing refuses the operation by name. `register_rule` and
-`register_transformer` set single entries. Importing this package imports no Keras.
+To add a kind, call `register_kind` with a `Kind` that has the entries that you need; an analysis
+whose entry is missing refuses the operation and names it. `register_rule` and
+`register_transformer` set single entries. Importing this package does not import Keras.
 """
 
 from nnslicer_tf.kinds import merges, pointwise, pooling, routing, weighted_sum

@@ -1,4 +1,4 @@
-"""Windows of sums and poolings, on arrays and on tensors."""
+"""Windows of weighted sums and pooling operations, on arrays and on tensors."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def flat(x: np.ndarray) -> np.ndarray:
 
 
 def windows(operation: Operation, x: Any, taps: np.ndarray) -> Any:
-    """Return what each tap reads, a tensor `(batch, positions, taps, channels)`, padding as 0."""
+    """Return the values that the taps read `(batch, positions, taps, channels)`, padding as 0."""
     channels = operation.input_shapes[0][-1]
     by_position = ops.reshape(x, (ops.shape(x)[0], -1, channels))
     padded = ops.pad(by_position, [[0, 0], [0, 1], [0, 0]])

@@ -1,11 +1,11 @@
-"""`Curve`: the values of an operation along lines, exactly.
+"""`Curve`: the exact values of an operation along lines.
 
-A curve is piecewise linear in the ratio along each line. It is kept by *positions* (the
-pixels of a feature map; one for a dense layer): every position has the points of the one
-shared list of ratios at which something that it depends on changes its affine piece, and
-values for all its channels there. An early layer of a convolutional network, where a
-position sees a small part of the image, so has few points at each position however many
-there are in all, and memory and time follow the points that matter.
+A curve is piecewise linear in the ratio along each line. It is stored by *position* (the
+pixels of a feature map; one for a dense layer): each position has only those ratios at which
+something that it depends on changes its affine piece, and the values of all its channels
+there. In an early layer of a convolutional network, where a position depends on a small part
+of the image, each position therefore has few points, however many there are in total, and
+memory and time depend on these few.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ import numpy as np
 from nnslicer_tf._kernels import lines as _kernels
 
 TOLERANCE = 1e-12
-"""Ratios on [0, 1] no further apart than this are one."""
+"""Ratios in [0, 1] that are no further apart than this count as equal."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Values along lines.
+    """The values of an operation along lines.
 
     Attributes:
         lines: Number of lines.
@@ -44,25 +44,26 @@ class Curve:
 
     @property
     def channels(self) -> int:
-        """Number of values at a position."""
+        """Number of values at each position."""
         return self.values.shape[1]
 
     def rows_of(self, table: np.ndarray) -> np.ndarray:
-        """Return entries of a table `(positions, …)` for every row: `(rows, …)`."""
+        """Return the entry of a table `(positions, …)` for each row: `(rows, …)`."""
         if len(table) == 1:
             return table
         return np.repeat(table, np.diff(self.start[:: self.lines]), axis=0)
 
     def with_values(self, values: np.ndarray) -> "Curve":
-        """Return other values `(rows, channels)` at the same rows."""
+        """Return a curve with other values `(rows, channels)` at the same rows."""
         return Curve(self.lines, self.start, self.ratio, values)
 
     def insert(self, left: np.ndarray, alpha: np.ndarray) -> "Curve":
-        """Return the curve with rows inserted after rows `left`, at positions `alpha`.
+        """Return the curve with interpolated rows inserted after the rows `left`.
 
         Args:
             left: `(new rows,)` int64, ascending.
-            alpha: `(new rows,)` in (0, 1), ascending after the same row.
+            alpha: `(new rows,)` in (0, 1), the place of each between its neighbours; ascending
+                after the same row.
         """
         if not len(left):
             return self
@@ -70,13 +71,13 @@ class Curve:
         return Curve(self.lines, start, ratio, _kernels.interpolate(self.values, source, weight))
 
     def split_lines(self) -> tuple["Curve", "Curve"]:
-        """Return the first half of the lines, and the second."""
+        """Return the curves of the first and the second half of the lines."""
         middle = self.lines // 2
         first = np.tile(np.arange(self.lines) < middle, self.positions)
         return self._segments(first, middle), self._segments(~first, self.lines - middle)
 
     def split_at(self, place: float) -> tuple["Curve", "Curve"]:
-        """Return the parts before and after a ratio, which gets a row in both."""
+        """Return the parts before and after the ratio `place`, at which both have a row."""
         rows, weights = _kernels.cut(self.start, self.ratio, place)
         at_cut = _kernels.interpolate(self.values, rows, weights)
         before = self._assembled(self.start[:-1], np.where(weights > 0, rows + 1, rows))
@@ -107,7 +108,7 @@ class Curve:
 
 
 def regrouped(curve: Curve, shape: tuple[int, ...]) -> Curve:
-    """Return the curve of a tensor that was reshaped (flattened) to `shape`."""
+    """Return the curve of a tensor after reshaping it (flattening, for example) to `shape`."""
     positions, channels = int(np.prod(shape[:-1])), shape[-1]
     if (curve.positions, curve.channels) == (positions, channels):
         return curve
@@ -126,11 +127,13 @@ def regrouped(curve: Curve, shape: tuple[int, ...]) -> Curve:
 
 
 class CommonRows:
-    """The rows that windows over positions of several curves have in common.
+    """The common rows of windows over the positions of several curves.
+
+    A window has a row at each ratio at which one of its positions has one.
 
     Args:
         curves: Curves on the same lines.
-        taps: For every curve `(windows, taps)` its positions, -1 for none.
+        taps: For each curve, the positions that the windows read, `(windows, taps)`; -1 for none.
     """
 
     def __init__(self, curves: Sequence[Curve], taps: Sequence[np.ndarray]) -> None:
@@ -170,7 +173,7 @@ class CommonRows:
         Args:
             kernel: `(taps · channels, outputs)`.
             bias: `(outputs,)`.
-            piece: How many rows to gather at a time.
+            piece: Number of rows to gather at a time.
         """
         curve, taps = self._curves[0], self._taps[0]
         return _kernels.window_sums(
@@ -197,7 +200,7 @@ class CommonRows:
 def _stacked(
     curves: Sequence[Curve], taps: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Number the positions of several curves one after the other: start, ratio, taps."""
+    """Return start, ratio and taps of all curves together, their positions numbered in turn."""
     if len(curves) == 1:
         return curves[0].start, curves[0].ratio, taps[0]
     rows = np.cumsum([0, *(len(curve.ratio) for curve in curves)])

@@ -1,6 +1,6 @@
-"""What the analyses know of a kind of operation, and the registry of kinds.
+"""`Kind`: all rules for one kind of operation, and the registry of kinds.
 
-Free of Keras, so that a worker that walks backwards starts fast.
+It imports no Keras, so that workers start fast.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +19,10 @@ class Neurons:
 
     Args:
         captured: Values of the operation `(batch, *operation shape)` float32.
-        mean: The profile's means of the neurons, `(*shape)` float64: of all, or of the channels.
-        relative_to: What an exclusion is relative to: "output", the neuron's value y, or
-            "sum", the sum of its local values.
+        mean: The profile's means of the neurons, `(*shape)` float64, where the neurons are all
+            elements of the output or its channels.
+        relative_to: Quantity that the exclusion is relative to: "output", the neuron's value y,
+            or "sum", the sum of its local values.
     """
 
     def __init__(self, captured: np.ndarray, mean: np.ndarray, relative_to: str = "output") -> None:
@@ -41,15 +42,15 @@ class Neurons:
 
     @property
     def reference(self) -> np.ndarray:
-        """What θ is multiplied with, up to its sign, where outputs are linear in the inputs.
+        """The quantity that θ is multiplied by, up to its sign, if outputs are linear in inputs.
 
-        The local values then add up to Δy.
+        In that case the local values add up to Δy.
         """
         return self.value if self.relative_to == "output" else self.delta
 
     @cached_property
     def _exact(self) -> np.ndarray:
-        """The values themselves, or float64 means of the channels over their positions."""
+        """The captured values, or the float64 means of the channels over their positions."""
         values = self.captured
         if values.ndim == self._mean.ndim + 1:
             return values
@@ -58,7 +59,7 @@ class Neurons:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a walk sees the model.
+    """The granularity of a walk, with the shapes and means of neurons at that granularity.
 
     Attributes:
         granularity: "activation" or "channel".
@@ -69,7 +70,7 @@ class Layout:
     means: Mapping[str, np.ndarray]
 
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the neurons of an operation: all, or one for each channel."""
+        """Return the shape of an operation's neurons: its own shape, or `(channels,)`."""
         return tuple(shape) if self.granularity == "activation" else tuple(shape[-1:])
 
     def mean(self, name: str) -> np.ndarray:
@@ -86,11 +87,11 @@ class Node:
 
     Attributes:
         name: The operation's name.
-        kind: What the walk knows of its kind.
+        kind: Its kind, with the rules.
         inputs: Names of its inputs.
         shape: Shape of its neurons at the walk's granularity.
         mean: The profile's means of its neurons, float64, of that shape.
-        table: What `Kind.table` made of the operation.
+        table: Result of `Kind.table` for the operation.
     """
 
     name: str
@@ -102,22 +103,24 @@ class Node:
 
 
 RuleFunction = Callable[[Node, float, np.ndarray, Neurons, Sequence[Neurons]], Sequence[np.ndarray]]
-"""`rule(node, theta, signs, output, inputs)`: how the outputs' CONTRIB reaches the inputs.
+"""`rule(node, theta, signs, output, inputs)` propagates the outputs' CONTRIB to the inputs.
 
 - `signs`: sign(CONTRIB · Δy) of the output neurons, `(batch, *shape)` int8;
 - `output`, `inputs`: `Neurons` with `.value` and `.delta`, `(batch, *shape)` float32;
-- it returns one integer array for each input, shaped as the input, or as it was broadcast.
+- it returns one integer array for each input, of the shape of the input or of the shape to
+  which the input was broadcast.
 """
 
 SynapseRule = Callable[..., tuple[np.ndarray, np.ndarray]]
-"""The same with a further argument `each` (keep the synapses of every sample apart); returns
-what the only input receives, and the kernel's contributions `(batch or 1, *kernel shape)`."""
+"""A `RuleFunction` with a further argument `each`: keep the samples' synapses separate.
+
+It returns the CONTRIB of the only input, and that of the kernel `(batch or 1, *kernel shape)`."""
 
 PathRule = Callable[[np.ndarray, np.ndarray, list[np.ndarray], float], Sequence[np.ndarray]]
 """`rule(path, output, inputs, theta)`; see `Kind.path`."""
 
 Transformer = Callable[..., Any]
-"""From the `Curve`s of an operation's inputs to the `Curve` of its output."""
+"""Maps the `Curve`s of an operation's inputs to the `Curve` of its output."""
 
 
 @dataclass(frozen=True)
@@ -129,35 +132,35 @@ class Rule:
 
 
 def _no_table(operation: Operation, layout: Layout) -> None:
-    """Return nothing: most rules need only values."""
+    """Return None: most rules need no table."""
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """All that the analyses know of one kind of operation.
+    """All rules for one kind of operation.
 
     An analysis whose entry is None refuses operations of the kind.
 
     Attributes:
         name: Name of the kind, as in `Step.kind`.
-        reach: What an output depends on: "element" (the inputs at its own place), "channel"
-            (its own channel), "any".
+        reach: Inputs that an output depends on: "element" (those at its own place), "channel"
+            (those of its own channel) or "any".
         one_to_one: Whether an output is a function of one input, so that CONTRIB can also
             pass unchanged (`rectify="pass"`).
         rule: The exclusion rule (NNSlicer, Table 2).
-        synapse_rule: In its place, that of a kind with synapses.
-        move: In its place, that of a kind that only moves values: from a node and its
-            CONTRIB `(batch, *shape)` to that of each input.
-        table: What the rule needs of an operation, computed once for a walk.
-        at_zero: The rule at θ = 0 on tensors of the backend: from an operation,
-            g = sign(CONTRIB) · sign(Δy) (a kind that moves values: CONTRIB), the sign(Δx) of
-            its inputs and the values by name, to what each input receives, float32.
-        rescale: DeepLIFT's rule: from an operation, its inputs, the reference inputs and the
+        synapse_rule: Used instead of `rule` for a kind with synapses.
+        move: Used instead of `rule` for a kind that only moves values: maps a node and its
+            CONTRIB `(batch, *shape)` to the CONTRIB of each input.
+        table: Computes the data about an operation that the rule needs, once per walk.
+        at_zero: The rule at θ = 0 on tensors of the backend: maps an operation,
+            g = sign(CONTRIB) · sign(Δy) (CONTRIB for a kind that moves values), the sign(Δx) of
+            its inputs and the values by name to the CONTRIB of each input, float32.
+        rescale: DeepLIFT's rule: maps an operation, its inputs, the reference inputs and the
             multipliers of its output to those of its inputs (Shrikumar et al., ICML 2017).
-        path: Makes the operation's rule of effective paths: from which of its outputs are on
-            the path (bool), its value, its inputs' values and θ, for one sample, to which of
-            its inputs are (Qiu et al., CVPR 2019).
-        line: Makes the operation's transformer of exact lines (Sotoudeh and Thakur, NeurIPS
+        path: Makes an operation's rule for effective paths, for one sample: it maps a bool array
+            of the outputs that are on the path, the operation's value, its inputs' values and θ
+            to bool arrays of the inputs that are on the path (Qiu et al., CVPR 2019).
+        line: Makes the operation's transformer for exact lines (Sotoudeh and Thakur, NeurIPS
             2019), or raises UnsupportedLayerError if it is not piecewise linear.
     """
 
@@ -175,7 +178,7 @@ class Kind:
 
     @property
     def can_slice(self) -> bool:
-        """Whether there is a rule for slices."""
+        """Whether the kind has a slicing rule."""
         return any(rule is not None for rule in (self.rule, self.synapse_rule, self.move))
 
 
@@ -183,17 +186,17 @@ _KINDS: dict[str, Kind] = {}
 
 
 def kind_of(operation: Operation) -> Kind:
-    """Return what is known of an operation's kind; of an unknown one, nothing."""
+    """Return the registered kind of an operation; one without rules if it is unknown."""
     return _KINDS.get(operation.kind) or Kind(operation.kind)
 
 
 def for_operation(rule: Callable[..., Any]) -> Callable[[Operation], Callable[..., Any]]:
-    """Return what binds a rule's first argument to an operation."""
+    """Return a function that binds the first argument of `rule` to an operation."""
     return partial(partial, rule)
 
 
 def register_kind(kind: Kind) -> None:
-    """Add a kind of operation, or replace what is known of one.
+    """Register a kind of operation, or replace a registered one.
 
     Args:
         kind: Its `name` is the `kind` of the `Step`s that a `register_layer` function returns.
@@ -202,7 +205,7 @@ def register_kind(kind: Kind) -> None:
 
 
 def register_rule(kind: str, rule: Rule | RuleFunction) -> None:
-    """Say how the operations of a kind propagate contributions in a slice.
+    """Register the rule by which operations of a kind propagate contributions in a slice.
 
     Args:
         kind: The `kind` of the `Step`s that a `register_layer` function returns.
@@ -222,10 +225,10 @@ def register_rule(kind: str, rule: Rule | RuleFunction) -> None:
 
 
 def register_transformer(kind: str, build: Callable[[Operation], Transformer]) -> None:
-    """Say how the operations of a kind act on exact lines.
+    """Register the transformer of a kind of operation for exact lines.
 
     Args:
         kind: The `kind` of `Step`s, one of your own or of `nnslicer_tf.instrument.KINDS`.
-        build: From an operation to its transformer; called once for every walker.
+        build: Maps an operation to its transformer; called once for every walker.
     """
     _KINDS[kind] = replace(_KINDS.get(kind, Kind(kind)), line=build)

@@ -1,4 +1,4 @@
-"""Sums, differences, products, maxima and minima of tensors, with broadcasting."""
+"""Merges: sums, differences, products, maxima and minima of tensors, with broadcasting."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -34,7 +34,7 @@ def _subtract(
 def _multiply(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    """Local values: Δx_i times the values of the other factors."""
+    """Propagate CONTRIB by local values: Δx_i times the values of the other factors."""
     values = []
     for i, x in enumerate(inputs):
         product = x.delta.astype(np.float64)
@@ -48,7 +48,7 @@ def _multiply(
 def _excluded(
     theta: float, signs: np.ndarray, output: Neurons, values: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """Apply the exclusion to the local values of every output neuron."""
+    """Propagate CONTRIB, with exclusion, by the given local values of every output neuron."""
     shape = signs.shape
     stacked = np.stack([np.broadcast_to(v, shape).ravel() for v in values])
     # A product is not linear: its local values do not add up to Δy.
@@ -60,14 +60,14 @@ def _excluded(
 def _extreme(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    """Maximum or minimum of tensors: every tensor equal to the output."""
+    """Propagate CONTRIB from a maximum or minimum to every input equal to it."""
     return [signs * sign(x.delta) * (x.value == output.value) for x in inputs]
 
 
 def _channel_extreme(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    """The maximum of means is not the mean of maxima: every channel passes."""
+    """Propagate CONTRIB to every input, as the mean of maxima is not the maximum of means."""
     return [signs * sign(x.delta) for x in inputs]
 
 
@@ -107,7 +107,7 @@ def _extreme_at_zero(
 def _sum_path(
     operation: Operation, path: np.ndarray, y: np.ndarray, inputs: list[np.ndarray], theta: float
 ) -> list[np.ndarray]:
-    """Of each neuron the smallest set of positive summands that reaches θ of it."""
+    """Select, for each neuron, the smallest set of positive summands that reaches θ · value."""
     factors = [1] + [-1 if operation.kind == "subtract" else 1] * (len(inputs) - 1)
     parts = np.broadcast_arrays(*(s * v for s, v in zip(factors, inputs, strict=True)))
     return list(path & _smallest_sets(np.stack(parts), theta * y))
@@ -120,7 +120,7 @@ def _extreme_path(
 
 
 def _smallest_sets(contributions: np.ndarray, goals: np.ndarray) -> np.ndarray:
-    """Return which of (k, …) contributions are in the smallest set that reaches (…) goals."""
+    """Return which contributions (k, …) are in the smallest sets that reach the goals (…)."""
     order = np.argsort(-contributions, axis=0, kind="stable")
     ordered = np.maximum(np.take_along_axis(contributions, order, axis=0), 0).astype(np.float64)
     before = np.cumsum(ordered, axis=0) - ordered
@@ -131,7 +131,7 @@ def _smallest_sets(contributions: np.ndarray, goals: np.ndarray) -> np.ndarray:
 
 
 class _AdditionLine:
-    """How lines pass the sum of tensors, or the first less the second."""
+    """The transformer of a sum of tensors, or of a difference of two."""
 
     def __init__(self, operation: Operation) -> None:
         self._combine = np.subtract if operation.kind == "subtract" else np.add
@@ -139,7 +139,7 @@ class _AdditionLine:
         self._taps = _broadcast_taps(operation)
 
     def __call__(self, *inputs: Curve) -> Curve:
-        """Return the sum; tensors of other shapes are broadcast."""
+        """Return the curve of the sum or difference; inputs are broadcast."""
         curves = [regrouped(x, shape) for x, shape in zip(inputs, self._shapes, strict=True)]
         rows = CommonRows(curves, self._taps)
         total = rows.gather(0, 0, len(rows))
@@ -149,7 +149,7 @@ class _AdditionLine:
 
 
 class _ExtremeLine:
-    """How lines pass the maximum or minimum of tensors."""
+    """The transformer of a maximum or minimum of tensors."""
 
     def __init__(self, operation: Operation) -> None:
         self._sign = -1.0 if operation.kind == "minimum_merge" else 1.0
@@ -158,7 +158,7 @@ class _ExtremeLine:
         self._channels = operation.shape[-1]
 
     def __call__(self, *inputs: Curve) -> Curve:
-        """Return the maxima, with points where they pass to another tensor."""
+        """Return the curve of the maxima or minima, with points where another input takes over."""
         curves = [regrouped(x, shape) for x, shape in zip(inputs, self._shapes, strict=True)]
         rows = CommonRows(curves, self._taps)
         size = (len(rows), self._channels)
@@ -169,7 +169,7 @@ class _ExtremeLine:
 
 
 def _broadcast_taps(operation: Operation) -> list[np.ndarray]:
-    """Return for every input of a merge the position that each output position reads."""
+    """Return, for each input of a merge, the position that each output position reads."""
     out = operation.shape[:-1]
     tables = []
     for shape in operation.input_shapes:

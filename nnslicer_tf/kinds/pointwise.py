@@ -15,20 +15,20 @@ from nnslicer_tf.kinds.rescale import midpoint, quotient
 
 keras: Any = LazyModule("keras")
 
-_PROBES = np.linspace(-1.0, 1.0, 7)[1:-1]  # where a function is tried between its knots
+_PROBES = np.linspace(-1.0, 1.0, 7)[1:-1]  # where a function is tested between its knots
 
 
 def one_to_one(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    """Return sign(CONTRIB · Δy · Δx)."""
+    """Propagate sign(CONTRIB · Δy · Δx) to the only input."""
     return [signs * sign(inputs[0].delta)]
 
 
 def _rectify(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    """The same where the (mean) output is positive, which is where the input is."""
+    """Propagate sign(CONTRIB · Δy · Δx) where the (mean) output is positive, as the input is."""
     return [signs * sign(inputs[0].delta) * (output.value > 0)]
 
 
@@ -50,12 +50,12 @@ def _rectify_at_zero(
 def passed_on(
     operation: Operation, path: np.ndarray, y: np.ndarray, inputs: list[np.ndarray], theta: float
 ) -> list[np.ndarray]:
-    """Return the effective path as it is, for every input."""
+    """Return the effective path unchanged, for every input."""
     return [path] * len(inputs)
 
 
 class RectifyLine:
-    """How lines pass max(x, 0), or that clipped from above (theorem 2)."""
+    """The transformer of max(x, 0), possibly clipped from above (theorem 2)."""
 
     def __init__(self, operation: Operation) -> None:
         self.knots = np.asarray(operation.params.knots, np.float64)
@@ -70,11 +70,11 @@ class RectifyLine:
 
 
 class _PiecewiseLine:
-    """How lines pass any continuous piecewise-linear function of single values.
+    """The transformer of any continuous piecewise-linear function of single values.
 
-    Such a function is known from its values at the knots and its slope on either side.
-    Both are read from the function, for every neuron, when the transformer is made, and
-    some points between the knots show whether they are right.
+    Such a function is determined by its values at the knots and the slopes between them. Both
+    are read from the function, for every neuron, when the transformer is made, and are checked
+    at some points between the knots.
 
     Raises:
         InvalidArgumentError: if the function is not linear between its knots, or the
@@ -108,7 +108,7 @@ class _PiecewiseLine:
         return out
 
     def _compute(self, places: np.ndarray) -> np.ndarray:
-        """Run the function with all neurons at one place after the other, in float64."""
+        """Return the function's values with all neurons at each of `places`, in float64."""
         x = np.broadcast_to(
             places.reshape(-1, *(1,) * len(self._shape)), (len(places), *self._shape)
         )
@@ -138,7 +138,7 @@ class _PiecewiseLine:
 
 
 class ScaleLine:
-    """How lines pass x · factor + offset: batch normalisation, rescaling, constants."""
+    """The transformer of x · factor + offset: batch normalisation, rescaling, constants."""
 
     def __init__(self, operation: Operation) -> None:
         factor, offset = operation.params.read()
@@ -176,9 +176,9 @@ def not_piecewise_linear(operation: Operation) -> UnsupportedLayerError:
     """Return the error that exact lines raise for an operation."""
     what = getattr(operation.params, "function", type(operation.keras_layer).__name__)
     return UnsupportedLayerError(
-        f"Operation '{operation.name}' ({what}) is not piecewise linear, or nothing says so: "
-        "exact lines exist only for piecewise-linear networks. If it is a function of your own "
-        "that is, register its layer with a step Step('elementwise', function, "
+        f"Operation '{operation.name}' ({what}) is not piecewise linear, or is not registered as "
+        "such: exact lines exist only for piecewise-linear networks. If it is your own "
+        "piecewise-linear function, register its layer with a step Step('elementwise', function, "
         "Elementwise(name, knots=(…)))."
     )
 
@@ -188,7 +188,7 @@ def _bent_at_knots(x: Curve, knots: np.ndarray) -> Curve:
 
 
 def _by_position(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return `(positions, channels)`, one position if all are equal."""
+    """Return an array as `(positions, channels)`, with one position if all are equal."""
     table = array.reshape(-1, shape[-1])
     return table[:1] if (table == table[:1]).all() else table
 

@@ -28,7 +28,7 @@ def _taps(operation: Operation, layout: Layout) -> np.ndarray:
 def _average(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    """Local values Δx / k, with exclusion."""
+    """Propagate CONTRIB, with exclusion, by the local values Δx / k."""
     (x,) = inputs
     received = sums.average(flat(signs), flat(output.reference), flat(x.delta), node.table, theta)
     return [received.reshape(x.value.shape)]
@@ -37,7 +37,7 @@ def _average(
 def _maximum(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    """Every input equal to the output."""
+    """Propagate CONTRIB to every input equal to the output."""
     (x,) = inputs
     received = sums.maximum(
         flat(signs), flat(output.value), flat(x.value), flat(x.delta), node.table
@@ -60,7 +60,7 @@ def _maximum_at_zero(
 
 
 def _spread(operation: Operation, chosen: Callable[[Any], Any], g: Any, x: Any) -> Any:
-    """Give g of each window to the inputs that `chosen` marks with 1."""
+    """Propagate g of each window to the inputs that `chosen` marks with 1."""
     taps = operation.params.taps
     marks = chosen(windows(operation, x, taps))
     g = ops.reshape(g, (ops.shape(x)[0], -1, 1, x.shape[-1]))
@@ -100,7 +100,7 @@ def _maximum_path(
 
 
 class AverageLine:
-    """How lines pass an average pooling: every window's mean, padding not counted."""
+    """The transformer of average pooling: the mean of each window, without its padding."""
 
     def __init__(self, operation: Operation) -> None:
         self._taps = operation.params.taps
@@ -108,7 +108,7 @@ class AverageLine:
         self._input_shape = operation.input_shapes[0]
 
     def __call__(self, x: Curve) -> Curve:
-        """Return the means."""
+        """Return the curve of the means."""
         x = regrouped(x, self._input_shape)
         rows = CommonRows([x], [self._taps])
         taps = self._taps.shape[1]
@@ -122,29 +122,29 @@ class AverageLine:
 
 
 class MaximumLine:
-    """How lines pass a max pooling: followed until the maximum of a window changes.
+    """The transformer of max pooling, with a point where another value becomes the maximum.
 
-    With a floor of 0 it is max pooling and ReLU in one (appendix G): a value that passes
-    zero, or another value, below the window's maximum makes no point.
+    With a floor of 0 it is max pooling and ReLU in one (appendix G): crossings below the
+    window's maximum, of zero or of another value, then add no points.
     """
 
     def __init__(self, operation: Operation) -> None:
         taps = operation.params.taps
-        # Padding takes no part: its place is taken by a value that is in the window.
+        # Padding is ignored: it is replaced by a value of the window.
         valid = np.take_along_axis(taps, np.argmax(taps >= 0, axis=1)[:, None], axis=1)
         self._taps = np.where(taps >= 0, taps, valid)
         self._input_shape = operation.input_shapes[0]
         self.floor = -np.inf
 
     def __call__(self, x: Curve) -> Curve:
-        """Return the windows' maxima, with points where they pass to another value."""
+        """Return the curve of the windows' maxima."""
         x = regrouped(x, self._input_shape)
         window = CommonRows([x], [self._taps]).gathered()[0]
         return bent_maximum(window, x.channels, self.floor)
 
 
 def bent_maximum(window: Curve, channels: int, floor: float) -> Curve:
-    """Return the maximum over the taps of `(rows, taps · channels)`, and of `floor`."""
+    """Return the curve of the maximum of `floor` and the taps of `(rows, taps · channels)`."""
     crossings = lines.window_crossings(
         window.values, window.start, window.ratio, channels, floor, TOLERANCE
     )

@@ -8,22 +8,22 @@ from nnslicer_tf.instrument.operations import Operation
 
 ops: Any = LazyModule("keras.ops")
 
-# Below this change of an input, the quotient of differences is rounding; the gradient then.
+# If an input changes by less, rounding dominates the quotient, and the gradient is used.
 _SMALL = 1e-5
 
 
 def midpoint(operation: Operation, inputs: list, reference: list, multipliers: Any) -> list[Any]:
-    """Return multipliers by the gradient half-way between reference and sample.
+    """Return multipliers from the gradient half-way between reference and sample.
 
-    It adds up exactly where an operation is linear or multiplies two inputs; for others (a
-    softmax inside, a normalisation by the sample's own statistics) to second order.
+    The contributions add up exactly if the operation is linear or multiplies two inputs, and
+    to second order for others (a softmax, a normalisation by the sample's own statistics).
     """
     middle = [(x + x0) / 2 for x, x0 in zip(inputs, reference, strict=True)]
     return list(vector_jacobian_product(operation.compute, middle, multipliers))
 
 
 def quotient(operation: Operation, inputs: list, reference: list, multipliers: Any) -> list[Any]:
-    """Return multipliers by Δoutput / Δinput, for a function of single values."""
+    """Return multipliers from Δoutput / Δinput, for a function of single values."""
     if len(inputs) > 1:
         return midpoint(operation, inputs, reference, multipliers)
     x, x0 = inputs[0], reference[0]
@@ -37,13 +37,13 @@ def quotient(operation: Operation, inputs: list, reference: list, multipliers: A
 def largest(
     operation: Operation, inputs: list, reference: list, multipliers: Any, further: Any = None
 ) -> list[Any]:
-    """Return multipliers of a maximum: its change goes to the element that was, or is, largest.
+    """Return multipliers of a maximum: its change goes to the elements that attain the maximum.
 
     Args:
         operation: The maximum, or minimum.
-        inputs: Its inputs.
+        inputs: Its inputs for the sample.
         reference: Its inputs for the reference.
-        multipliers: Of its output.
+        multipliers: Multipliers of its output.
         further: `keras.ops.minimum` for a minimum; `keras.ops.maximum` by default.
     """
     y, y0 = operation.compute(*inputs), operation.compute(*reference)

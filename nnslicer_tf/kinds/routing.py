@@ -25,8 +25,8 @@ class _Links:
 
     Attributes:
         shape: Shape of the input's neurons.
-        sources: Neurons of the input (row-major) …
-        targets: … and the neuron of the output that each of them is moved to.
+        sources: Row-major indices of neurons of the input.
+        targets: Row-major indices of the neurons of the output that they are moved to.
     """
 
     shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class _Links:
 
     @cached_property
     def one_to_one(self) -> bool:
-        """Whether no neuron of the input is moved twice."""
+        """Whether no neuron of the input is moved to several outputs."""
         return len(np.unique(self.sources)) == len(self.sources)
 
 
@@ -63,7 +63,7 @@ def _links(operation: Operation, layout: Layout) -> list[_Links]:
 
 
 def _move(node: Node, contribution: np.ndarray) -> list[np.ndarray]:
-    """Move CONTRIB unchanged; where one neuron is moved to many, it gets their sum."""
+    """Propagate CONTRIB unchanged; a neuron that is moved to several outputs gets their sum."""
     batch = len(contribution)
     moved = contribution.reshape(batch, -1)
     received = []
@@ -85,7 +85,7 @@ def _at_zero(
 
 
 class _Path:
-    """Effective paths go back to where values came from."""
+    """The effective-path rule: the path continues at the sources of the values on it."""
 
     def __init__(self, operation: Operation) -> None:
         self._sources = routing_map(operation).ravel()
@@ -103,13 +103,13 @@ class _Path:
 
 
 class RoutingLine:
-    """How lines pass an index map: every output is one input, or zero.
+    """The transformer of an index map: every output is an input, or zero.
 
-    Padding, cropping, upsampling and concatenation keep the positions apart; any other
-    map is done on whole tensors.
+    Padding, cropping, upsampling and concatenation are done by position, any other map on
+    whole tensors.
 
     Attributes:
-        is_identity: Whether nothing moves but the shape.
+        is_identity: Whether the operation changes at most the shape.
     """
 
     def __init__(self, operation: Operation) -> None:
@@ -124,7 +124,7 @@ class RoutingLine:
         self._joins_channels = self._is_channel_join(sizes)
 
     def __call__(self, *inputs: Curve) -> Curve:
-        """Return the moved values."""
+        """Return the curve of the moved values."""
         if self._taps is None and not self._joins_channels:
             return self._move_values(inputs)
         curves = [regrouped(x, shape) for x, shape in zip(inputs, self._shapes, strict=True)]
@@ -162,7 +162,7 @@ class RoutingLine:
         ]
 
     def _is_channel_join(self, sizes: list[int]) -> bool:
-        """Return whether the inputs' channels are laid side by side at every position."""
+        """Return whether the operation concatenates its inputs along the channels."""
         positions = len(self._source)
         if any(
             size != positions * shape[-1] for size, shape in zip(sizes, self._shapes, strict=True)

@@ -1,7 +1,7 @@
-"""Weighted sums: dense layers and convolutions of every kind.
+"""Weighted sums: dense layers and all kinds of convolutions.
 
-Local values w·Δx under one exclusion for each output neuron; a synapse collects over the
-positions that use it.
+Each output neuron has local values w·Δx, under one exclusion; a synapse's contribution is the
+sum over the positions that use it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,19 +23,19 @@ from nnslicer_tf.kinds.rescale import midpoint
 ops: Any = LazyModule("keras.ops")
 
 _GATHERED = 1 << 17  # float64 numbers in a piece of gathered windows: 1 MB
-_FEWEST = 32  # rows in a piece, for matrix products worth the name
+_FEWEST = 32  # rows in a piece: products of smaller matrices are inefficient
 
 
 @dataclass(frozen=True, eq=False)
 class _SumTable:
-    """A weighted sum as the exclusion takes it.
+    """The data about a weighted sum that its exclusion rule needs.
 
     Attributes:
         kernel: Layout of the kernel.
         weights: `(groups, outputs per group, taps · inputs per group)` float32.
         taps: `(output positions, taps)` int32.
-        tap_means: At channel granularity, the profile's mean of what each tap reads,
-            `(taps, inputs)` float64.
+        tap_means: At channel granularity, the profile's mean of the values that each tap reads,
+            `(taps, inputs)` float64; otherwise None.
     """
 
     kernel: KernelLayout
@@ -65,12 +65,12 @@ def _exclusion(
     inputs: Sequence[Neurons],
     each: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what the input receives, and the contributions of the synapses."""
+    """Return the contributions of the input and of the synapses."""
     table: _SumTable = node.table
     (x,) = inputs
     if table.tap_means is None:
         dx, taps = flat(x.delta), table.taps
-    else:  # One window for each filter: what each of its taps reads on average.
+    else:  # One window for each filter: the mean of the values that each of its taps reads.
         means = sums.tap_means(flat(x.captured), table.taps)
         dx = (means - table.tap_means).astype(np.float32)
         taps = np.arange(means.shape[1], dtype=np.int32)[None, :]
@@ -91,7 +91,7 @@ def _to_kernel(table: _SumTable, synapses: np.ndarray) -> np.ndarray:
 
 
 def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping) -> list[Any]:
-    """sign(Δx) ⊙ (transposed sum of g with sign(W))."""
+    """Return sign(Δx) ⊙ (transposed weighted sum of g with sign(W))."""
     kernel: Synapses = operation.params
     (received,) = vector_jacobian_product(
         lambda x: kernel.apply(x, _weight_signs(kernel)), [signs[0]], g
@@ -100,9 +100,9 @@ def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
 
 
 def kernel_gradient(operation: Operation, signs: Any, g: Any) -> Any:
-    """Return what the synapses collect at θ = 0 over a batch, of the kernel's shape.
+    """Return the synapses' contributions at θ = 0, summed over a batch, of the kernel's shape.
 
-    It is sign(W) ⊙ (weight gradient of the sum at sign(Δx) with g).
+    They are sign(W) ⊙ (weight gradient of the weighted sum at inputs sign(Δx), with cotangent g).
     """
     kernel: Synapses = operation.params
     weights = _weight_signs(kernel)
@@ -111,7 +111,7 @@ def kernel_gradient(operation: Operation, signs: Any, g: Any) -> Any:
 
 
 def sample_gradients(operation: Operation, signs: Any, g: Any) -> Any:
-    """Return the weight gradient for each sample, `(batch, taps, inputs, outputs)`."""
+    """Return the weight gradient of each sample, `(batch, taps, inputs, outputs)`."""
     kernel: Synapses = operation.params
     groups = kernel.groups
     read = windows(operation, signs, kernel.taps)
@@ -136,15 +136,16 @@ def path_through(
     matrix: np.ndarray,
     used: np.ndarray,
 ) -> np.ndarray:
-    """Return which inputs of a sum are on the effective path, `(*input shape)` bool.
+    """Return which inputs of a weighted sum are on the effective path, `(*input shape)` bool.
 
     Args:
         operation: The weighted sum.
         path: Which of its outputs are on the path, bool.
-        goal: What their contributors must reach, of the same shape.
+        goal: Values that the outputs' contributors must reach, of the same shape.
         x: The inputs' values.
         matrix: Weights `(taps, inputs per group, outputs)` float32.
-        used: Set where a synapse is on the path, bool, of the shape of `matrix`.
+        used: Changed in place: set to True for the synapses on the path; bool, of the shape of
+            `matrix`.
     """
     kernel: Synapses = operation.params
     reached = np.zeros(x.shape, bool)
@@ -161,7 +162,7 @@ def flat_sample(values: np.ndarray) -> np.ndarray:
 
 
 class WeightedSumLine:
-    """How lines pass a weighted sum, through its table of taps: the points stay (theorem 1)."""
+    """The transformer of a weighted sum, by its table of taps; it adds no points (theorem 1)."""
 
     def __init__(self, operation: Operation) -> None:
         synapses: Synapses = operation.params
@@ -176,12 +177,12 @@ class WeightedSumLine:
         self._pointwise = np.array_equal(self._taps, positions[:, None])
 
     def scale(self, factor: np.ndarray, offset: np.ndarray) -> None:
-        """Take over the scale that follows: `(outputs,)` factor and offset."""
+        """Fold the following scale into this sum: factor and offset `(outputs,)`."""
         self._kernel = self._kernel * factor
         self._bias = self._bias * factor + offset
 
     def __call__(self, x: Curve) -> Curve:
-        """Return the weighted sums."""
+        """Return the curve of the weighted sums."""
         if self._pointwise and x.channels == self._input_shape[-1]:
             return x.with_values(self._sum(x.values))
         if self._pointwise and len(self._taps) == 1:  # a dense layer on a flattened map
@@ -189,7 +190,7 @@ class WeightedSumLine:
         return self._sum_windows(regrouped(x, self._input_shape), self._taps)
 
     def _sum_windows(self, x: Curve, taps: np.ndarray) -> Curve:
-        """Gather the windows of some rows at a time, as many as fit the cache."""
+        """Gather the windows of as many rows at a time as fit into the cache, and sum them."""
         rows = CommonRows([x], [taps])
         width = taps.shape[1] * x.channels
         piece = max(_FEWEST, _GATHERED // width)

@@ -1,7 +1,7 @@
-"""Results of batches put together, with checkpoints from which a run resumes.
+"""Collection of the results of batches, with checkpoints from which a run resumes.
 
-For every batch that is done a checkpoint has a digest of its data, so that a run with other
-data is refused instead of mixed.
+For every finished batch, a checkpoint has a digest of its data, so that a run with other data
+is refused instead of mixing the results.
 """
 
 import hashlib
@@ -27,24 +27,24 @@ def digest(batch: np.ndarray) -> str:
 
 
 class Collector(ABC):
-    """The results so far, and which batches are done, by the digest of their data."""
+    """The results so far, with the digests of the data of the finished batches."""
 
     def __init__(self) -> None:
         self.digests: dict[int, str] = {}
 
     @abstractmethod
     def add(self, index: int, batch_digest: str, result: Any) -> None:
-        """Take in the result of a batch."""
+        """Add the result of a batch."""
 
     @abstractmethod
     def save(self) -> None:
-        """Write what is not written yet."""
+        """Write results that have not been written yet."""
 
     def is_done(self, index: int, batch_digest: str) -> bool:
-        """Return whether a batch is done.
+        """Return whether a batch is finished.
 
         Raises:
-            ProfileMismatchError: if it was done with other data.
+            ProfileMismatchError: if it was finished with other data.
         """
         known = self.digests.get(index)
         if known is not None and known != batch_digest:
@@ -56,10 +56,10 @@ class Collector(ABC):
 
 
 class SumCollector(Collector):
-    """Adds up `Totals`; saves the sums so often that it costs a tenth of the time at most.
+    """A collector that adds up `Totals`; saving takes at most a tenth of the time.
 
     Args:
-        store: The checkpoint, None for none.
+        store: The checkpoint, if there is one.
     """
 
     def __init__(self, store: Store | None) -> None:
@@ -103,10 +103,10 @@ class SumCollector(Collector):
 
 
 class RowCollector(Collector):
-    """Keeps `Rows`, in memory or in one file for each batch.
+    """A collector that keeps `Rows`, in memory or in one file for each batch.
 
     Args:
-        store: Where the rows are kept, None for memory.
+        store: The store that keeps the rows; None keeps them in memory.
     """
 
     def __init__(self, store: Store | None) -> None:
@@ -129,16 +129,16 @@ class RowCollector(Collector):
         self._store.save(_row_key(index), {"index": index, "digest": batch_digest}, arrays)
 
     def save(self) -> None:
-        """Do nothing: every batch is written when it comes."""
+        """Do nothing: every batch is written when it is added."""
 
     def result(self) -> Rows:
-        """Return the rows of all samples, in order; on disk if there is a folder."""
+        """Return the rows of all samples, in order; memory-mapped if there is a store."""
         if self._store is None:
             return Rows.join([self._rows[index] for index in sorted(self._rows)])
         return self._join_files(self._store)
 
     def _join_files(self, store: Store) -> Rows:
-        """Join the files into memory-mapped matrices; never more than one in memory."""
+        """Join the files into memory-mapped matrices, with one file in memory at a time."""
         folder = store.folder
         synapses, neurons = _DiskMatrix(folder, "synapses"), _DiskMatrix(folder, "neurons")
         predicted = []
@@ -156,7 +156,7 @@ class RowCollector(Collector):
 
 
 class _DiskMatrix:
-    """A CSR matrix whose values and columns are written to files part by part."""
+    """A CSR matrix whose values and column indices are written to files part by part."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._name = name

@@ -1,7 +1,7 @@
 """The backward walk of one batch by exclusion (NNSlicer, Algorithm 1), at any θ.
 
-Runs without Keras, in this process or on a worker. Single-threaded; memory is a few arrays
-of the size of the batch's activations.
+It runs without Keras, in this process or on a worker. It is single-threaded; its memory is a
+few arrays of the size of the batch's activations.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from nnslicer_tf.kinds import Neurons, Node
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import Contributions, Part, RowLayout, Rows, Totals
 
-# Dense contributions of the synapses of the samples that are walked together.
+# Size of the dense contributions of the synapses of the samples that are walked together.
 _ROW_BYTES = 64 << 20
 
 Captured = Mapping[str, np.ndarray]
@@ -28,7 +28,7 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
     Args:
         plan: The walk.
         captured: Values `(batch, *operation shape)` float32 of `plan.captured`.
-        each: Keep the synapses of every sample apart.
+        each: Keep the synapses' contributions of each sample separate.
     """
     neurons: dict[str, Neurons] = {}
     synapses: dict[str, np.ndarray] = {}
@@ -62,7 +62,7 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
 
 
 class _ByExclusion(Job):
-    """What both jobs share: they take captured values, and a batch may be walked in parts."""
+    """Base class of the jobs, which take captured values and may walk a batch in parts."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -74,7 +74,7 @@ class _ByExclusion(Job):
         return not sums.is_compiled()
 
     def split(self, item: Captured, parts: int) -> list[Captured]:
-        """Return at most so many smaller batches, none of them empty."""
+        """Return at most `parts` smaller batches, none of them empty."""
         length = len(item[self._plan.logits])
         bounds = np.linspace(0, length, min(parts, length) + 1).astype(int)
         return [_part(item, start, end) for start, end in itertools.pairwise(bounds)]
@@ -93,11 +93,11 @@ class SumByExclusion(_ByExclusion):
 
 
 class RowsByExclusion(_ByExclusion):
-    """A job that keeps the contributions of every sample of a batch.
+    """A job that returns the contributions of every sample of a batch, as sparse rows.
 
     Args:
         plan: The walk.
-        layout: What is kept.
+        layout: Kernels and operations whose contributions are returned.
     """
 
     def __init__(self, plan: Plan, layout: RowLayout) -> None:
@@ -120,11 +120,11 @@ class RowsByExclusion(_ByExclusion):
 
 
 class PartsByExclusion(_ByExclusion):
-    """A job that hands out the contributions of every sample of a batch, dense.
+    """A job that returns the contributions of every sample of a batch, as dense arrays.
 
     Args:
         plan: The walk.
-        layout: What is handed out.
+        layout: Kernels and operations whose contributions are returned.
     """
 
     def __init__(self, plan: Plan, layout: RowLayout) -> None:

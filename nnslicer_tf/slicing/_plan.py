@@ -1,4 +1,4 @@
-"""A backward walk laid out: all that it needs of a model, without Keras.
+"""`Plan`: all that a backward walk needs to know about a model, without Keras.
 
 A plan is sent once to every worker. Its size is that of the kernels and of the profile.
 """
@@ -13,11 +13,11 @@ from nnslicer_tf.kinds import Kind, Node
 
 @dataclass(frozen=True)
 class Start:
-    """Where a walk starts.
+    """The neurons at which a walk starts.
 
     Attributes:
         neurons: Operation name → row-major indices of the neurons with CONTRIB 1.
-        predicted: Whether, instead, each sample starts at its own largest logit.
+        predicted: Whether each sample starts at its own largest logit instead.
     """
 
     neurons: dict[str, np.ndarray]
@@ -32,12 +32,12 @@ class Plan:
         nodes: Name → node, in topological order.
         expanded: The nodes to expand, in the order of the walk.
         captured: Names of the operations whose values the walk needs.
-        start: Where it starts.
+        start: The neurons at which the walk starts.
         logits: Name of the operation with the logits.
         theta: Threshold θ.
         granularity: "activation" or "channel".
-        relative_to: What the exclusion is relative to: "output" or "sum".
-        rectify: How CONTRIB goes through one-to-one operations: "sign" or "pass".
+        relative_to: Quantity that the exclusion is relative to: "output" or "sum".
+        rectify: Propagation of CONTRIB through one-to-one operations: "sign" or "pass".
         kernels: Name → layout of each of the model's kernels, in topological order.
     """
 
@@ -58,11 +58,11 @@ class Plan:
         return {name: node.shape for name, node in self.nodes.items()}
 
     def passes(self, kind: Kind) -> bool:
-        """Return whether CONTRIB goes through the operations of a kind unchanged."""
+        """Return whether operations of a kind propagate CONTRIB unchanged."""
         return self.rectify == "pass" and kind.one_to_one
 
     def seed(self, logits: np.ndarray) -> dict[str, np.ndarray]:
-        """Return CONTRIB where the walk starts: operation name → `(batch, *shape)` int32.
+        """Return the initial CONTRIB: operation name → `(batch, *shape)` int32.
 
         Args:
             logits: Values of the logits, `(batch, *shape)`.

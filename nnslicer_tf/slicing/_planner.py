@@ -1,4 +1,4 @@
-"""From an instrumented model, its profile and a criterion to the plan of a walk."""
+"""Planning of a walk from an instrumented model, its profile and a criterion."""
 
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
@@ -21,7 +21,7 @@ def plan_walk(
     relative_to: str,
     rectify: str,
 ) -> Plan:
-    """Lay out the walk of `criterion` through the model."""
+    """Return the plan of the walk of `criterion` through the model."""
     start = criterion.start
     starts = [im.logit_operation] if start.predicted else start.neurons
     ancestors = im.graph.ancestors(starts, first=criterion.last)

@@ -1,4 +1,4 @@
-"""What walks give: contributions, their sums, and sparse rows of single samples."""
+"""Results of walks: contributions, their sums, and sparse rows of single samples."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from nnslicer_tf._kernels.sums import copy_nonzero
 
 @dataclass(frozen=True, eq=False)
 class Contributions:
-    """CONTRIB of a batch, whole numbers.
+    """CONTRIB of a batch, as whole numbers.
 
     Attributes:
         neurons: Operation name → `(batch, *neuron shape)`; operations that the walk did
             not reach are left out.
         synapses: Kernel name → `(batch or 1, *kernel shape)`, summed over the batch
-            unless samples are kept apart.
+            unless samples are kept separate.
     """
 
     neurons: dict[str, np.ndarray]
@@ -56,7 +56,7 @@ class Totals:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Contributions of each sample: one sparse row a sample, int32."""
+    """Contributions of each sample: one sparse int32 row per sample."""
 
     synapses: sp.csr_array
     neurons: sp.csr_array | None
@@ -76,19 +76,20 @@ class Rows:
 
 
 Reduction = Callable[[Mapping[str, Any]], Any]
-"""From kernel → contributions of its synapses, a tensor `(batch, *kernel shape)` float32, to a
-tensor or a structure of tensors; written with `keras.ops`."""
+"""Reduces contributions: takes kernel name → contributions of its synapses, a tensor
+`(batch, *kernel shape)` float32; returns a tensor or a structure of tensors. Written with
+`keras.ops`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The contributions of consecutive samples, dense.
+    """The contributions of consecutive samples, as dense arrays.
 
     Attributes:
-        synapses: Kernel name → `(samples, *kernel shape)` int32; empty where they were reduced.
+        synapses: Kernel name → `(samples, *kernel shape)` int32; empty if they were reduced.
         neurons: Operation name → `(samples, *neuron shape)` int32.
         predicted: Index of each sample's largest logit, `(samples,)` int64.
-        reduced: What the reducing function made of the synapses, as arrays; else None.
+        reduced: Result of the reduction of the synapses, as arrays; None without a reduction.
     """
 
     synapses: dict[str, np.ndarray]
@@ -99,7 +100,7 @@ class Part:
 
 @dataclass(frozen=True)
 class RowLayout:
-    """What is kept of each sample, and in which order.
+    """The kernels and operations whose contributions are kept for each sample, in order.
 
     Attributes:
         kernels: Names and shapes of the kernels whose synapses are kept.
@@ -115,10 +116,10 @@ class RowLayout:
         return sum(int(np.prod(shape)) for shape in self.kernels.values())
 
     def rows(self, result: Contributions, logits: np.ndarray) -> Rows:
-        """Return what is kept of the contributions of each sample, as sparse rows.
+        """Return the contributions to keep, as sparse rows.
 
         Args:
-            result: The contributions, samples kept apart.
+            result: The contributions of each sample separately.
             logits: The samples' logits `(batch, …)`.
         """
         samples = len(logits)
@@ -129,7 +130,13 @@ class RowLayout:
         )
 
     def part(self, result: Contributions, logits: np.ndarray, reduced: Any = None) -> Part:
-        """Return what is kept of the contributions, dense; arguments as of `rows`."""
+        """Return the contributions to keep, as dense arrays.
+
+        Args:
+            result: The contributions of each sample separately.
+            logits: The samples' logits `(batch, …)`.
+            reduced: Result of a reduction of the synapses, which it then replaces.
+        """
         samples = len(logits)
         synapses = {} if reduced is not None else self.kernels
         return Part(
@@ -148,7 +155,7 @@ def _predicted(logits: np.ndarray) -> np.ndarray:
 
 
 def _dense(arrays: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Return int32 contributions, zeros where the walk did not come."""
+    """Return contributions as int32; zeros if the walk did not reach them."""
     if name not in arrays:
         return np.zeros(shape, np.int32)
     return np.asarray(arrays[name]).astype(np.int32, copy=False)
@@ -161,7 +168,7 @@ def _sums(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _sparse(
     arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], samples: int
 ) -> sp.csr_array:
-    """Lay arrays end to end as sparse int32 rows; those that are missing are zero."""
+    """Concatenate flattened arrays to sparse int32 rows; missing arrays are zero."""
     sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
     starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
     blocks = {name: arrays[name].reshape(samples, -1) for name in sizes if name in arrays}

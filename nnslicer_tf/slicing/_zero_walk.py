@@ -1,8 +1,8 @@
-"""The backward walk at θ = 0 as tensor operations on the backend, on a GPU where there is one.
+"""The backward walk at θ = 0 as tensor operations of the backend, on a GPU if there is one.
 
-Where nothing is excluded, sign(CONTRIB · Δy · w · Δx) factors: each kind's `at_zero` rule is
-a product of signs and a vector-Jacobian product. All counts are whole numbers, which
-float32 holds exactly up to 2²⁴; `counts_are_exact` says whether a plan stays below.
+As nothing is excluded, sign(CONTRIB · Δy · w · Δx) factors: each kind's `at_zero` rule is
+a product of signs and a vector-Jacobian product. All contributions are whole numbers, which
+float32 represents exactly up to 2²⁴; `counts_are_exact` checks that a plan stays below.
 
 Cost: about two more forward passes; memory a few times that of a forward pass.
 """
@@ -29,7 +29,7 @@ _EXACT = 1 << 24
 
 
 def applies(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
-    """Return whether this walk can run a plan: θ = 0, rules for all kinds, exact counts."""
+    """Return whether this walk can run a plan: θ = 0, rules for all kinds, exact sums."""
     at_zero = plan.theta == 0 and plan.granularity == "activation"
     known = all(node.kind.at_zero is not None for node in plan.expanded)
     return at_zero and known and counts_are_exact(im, plan, batch)
@@ -38,9 +38,9 @@ def applies(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
 def counts_are_exact(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
     """Return whether no contribution, summed over a batch, can reach 2²⁴.
 
-    An operation with signs gives an input neuron at most one for each of its outputs;
-    routing moves whole counts, to one-to-many maps as often. Synapses collect at most
-    one for each output position.
+    An operation with signs adds at most 1 to an input neuron for each of its outputs; routing
+    adds whole contributions, once for each output that a neuron is moved to. A synapse gets
+    at most 1 for each output position.
     """
     largest = dict.fromkeys((plan.logits, *plan.start.neurons), 1)
     for node in plan.expanded:
@@ -57,7 +57,7 @@ def counts_are_exact(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
 
 
 class _AtZero(Job):
-    """What both jobs share: the compiled walk, from samples.
+    """Base class of the jobs: the compiled walk, which takes samples.
 
     Args:
         im: The model.
@@ -91,7 +91,7 @@ class _AtZero(Job):
     def _contributions(self, x: Any, on_sum: Callable[[Operation, Any, Any], None]) -> tuple:
         """Walk a batch; return CONTRIB of the neurons (float32) and the logits.
 
-        `on_sum` is called with each weighted sum, sign(Δx), and g.
+        `on_sum` is called for each weighted sum, with the operation, sign(Δx) and g.
         """
         values = self._im.compute(x, self._plan.captured)
 
@@ -101,7 +101,7 @@ class _AtZero(Job):
         def expand(operation: Operation, contribution: Any) -> Sequence[Any]:
             kind = kind_of(operation)
             rule = kind.at_zero
-            assert rule is not None, operation.name  # `applies` says so
+            assert rule is not None, operation.name  # ensured by `applies`
             if kind.move is not None:
                 return rule(operation, contribution, (), values)
             if self._plan.passes(kind):
@@ -130,7 +130,7 @@ class SumAtZero(_AtZero):
     """A job that sums the contributions of a batch of samples."""
 
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Totals:
-        """Return the totals of a batch of samples, the values of the input."""
+        """Return the totals of a batch, given the values of the input operation."""
         (x,) = captured.values()
         neurons, synapses = self._walk(x)
         return Totals(_to_int(neurons), _to_int(synapses), len(x))
@@ -146,12 +146,12 @@ class SumAtZero(_AtZero):
 
 
 class _EachAtZero(_AtZero):
-    """What both jobs on single samples share.
+    """Base class of the jobs that return the contributions of every sample.
 
     Args:
         im: The model.
         plan: The walk.
-        layout: What is kept.
+        layout: Kernels and operations whose contributions are returned.
     """
 
     def __init__(self, im: InstrumentedModel, plan: Plan, layout: RowLayout) -> None:
@@ -174,10 +174,10 @@ class _EachAtZero(_AtZero):
 
 
 class RowsAtZero(_EachAtZero):
-    """A job that keeps the contributions of every sample of a batch, as sparse rows."""
+    """A job that returns the contributions of every sample of a batch, as sparse rows."""
 
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Rows:
-        """Return the rows of a batch of samples, the values of the input."""
+        """Return the rows of a batch, given the values of the input operation."""
         (x,) = captured.values()
         neurons, synapses, logits = self._walk(x)
         kernels = self._plan.kernels
@@ -192,13 +192,13 @@ class RowsAtZero(_EachAtZero):
 
 
 class PartsAtZero(_EachAtZero):
-    """A job that hands out the contributions of every sample of a batch, dense or reduced.
+    """A job that returns the contributions of every sample of a batch, dense or reduced.
 
     Args:
         im: The model.
         plan: The walk.
-        layout: What is handed out.
-        reduce: What to make of the synapses on the backend; None hands them out.
+        layout: Kernels and operations whose contributions are returned.
+        reduce: Reduction of the synapses, run on the backend; None returns them unreduced.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class PartsAtZero(_EachAtZero):
         self._reduce = reduce
 
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Part:
-        """Return the contributions of a batch of samples, the values of the input."""
+        """Return the contributions of a batch, given the values of the input operation."""
         (x,) = captured.values()
         found = self._walk(x)
         neurons, synapses, logits = keras.tree.map_structure(_host, found)
@@ -232,10 +232,10 @@ class PartsAtZero(_EachAtZero):
 
 
 class _SplitMean:
-    """A float64 mean as two float32 bounds: Δ > 0 above the one, Δ < 0 below the other.
+    """A float64 mean as two float32 bounds: Δ > 0 above one of them, Δ < 0 below the other.
 
-    So the sign of Δ = value − mean is found exactly without float64, which accelerators
-    lack: no float32 value lies strictly between the mean and its nearest float32.
+    The sign of Δ = value − mean is thus exact without float64, which accelerators lack: no
+    float32 value lies strictly between the mean and its nearest float32.
     """
 
     def __init__(self, mean: np.ndarray) -> None:

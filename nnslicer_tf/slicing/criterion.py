@@ -1,4 +1,4 @@
-"""Slicing criteria: whose contributions are asked (NNSlicer, section 3.2)."""
+"""Slicing criteria: the outputs that a slice explains (NNSlicer, section 3.2)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class ResolvedCriterion:
     """A criterion checked against a model.
 
     Attributes:
-        start: Where the walk starts.
+        start: The neurons at which the walk starts.
         last: Name of the last operation that is expanded, None for all.
     """
 
@@ -31,7 +31,7 @@ class ResolvedCriterion:
     last: str | None
 
     def key(self) -> tuple:
-        """Return what tells this criterion from others."""
+        """Return a key that identifies the criterion."""
         neurons = tuple((name, i.tobytes()) for name, i in self.start.neurons.items())
         return self.start.predicted, neurons, self.last
 
@@ -41,11 +41,11 @@ class Criterion:
     """The neurons O of a slicing criterion C = (I, O).
 
     Attributes:
-        outputs: Indices of outputs, "predicted" for each sample's own top-1, or a mapping
+        outputs: Indices of outputs, "predicted" for each sample's own top-1 class, or a mapping
             from the name of an inner operation to indices of its neurons (row-major; of
             its channels at "channel" granularity) or "all".
         until: Name of the last operation or layer that is expanded; by default the walk
-            goes on to the input. `Criterion({"conv": "all"}, until="conv")` is a local
+            continues to the input. `Criterion({"conv": "all"}, until="conv")` gives a local
             slice of the layer conv.
     """
 
@@ -53,7 +53,7 @@ class Criterion:
     until: str | None = None
 
     def resolve(self, im: InstrumentedModel, shapes: Mapping[str, tuple]) -> ResolvedCriterion:
-        """Return the criterion in terms of the model's operations.
+        """Return the criterion, checked and expressed in the model's operations.
 
         Args:
             im: The model.
@@ -94,7 +94,7 @@ class Criterion:
         try:
             return im[name].name
         except ValueError as error:
-            raise CriterionError(f"The criterion is not of this model. {error}") from error
+            raise CriterionError(f"The criterion does not fit this model. {error}") from error
 
     def _last_operation(self, im: InstrumentedModel) -> str | None:
         """Return the first operation, in topological order, of the layer `until`."""
@@ -108,7 +108,7 @@ class Criterion:
 
 
 def _indices(name: str, chosen: Indices, shapes: Mapping[str, tuple]) -> np.ndarray:
-    """Return `chosen` as sorted, distinct row-major indices into operation `name`."""
+    """Return `chosen` as sorted, distinct row-major indices of neurons of operation `name`."""
     size = int(np.prod(shapes[name]))
     if isinstance(chosen, str):
         if chosen != ALL:

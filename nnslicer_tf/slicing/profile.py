@@ -1,6 +1,6 @@
-"""The profiling phase: how every neuron behaves on average (NNSlicer, section 4.2).
+"""`Profile`: the mean activation of every neuron (NNSlicer, section 4.2).
 
-One pass over the data. Memory: one float64 mean per neuron, and one batch of
+Time: one pass over the data. Memory: one float64 mean per neuron, and one batch of
 activations, whatever the size of the data set.
 """
 
@@ -46,7 +46,7 @@ class Profile(ShownAsTable):
         Args:
             im: The model.
             data: Samples `(samples, *input_shape)`, an array or a `tf.data.Dataset`; the
-                paper takes the whole training set.
+                paper uses the whole training set.
             batch_size: Samples in one forward pass.
             progress: Show a progress bar.
 
@@ -64,7 +64,7 @@ class Profile(ShownAsTable):
         return cls(means, samples, im.fingerprint)
 
     def check_model(self, im: "InstrumentedModel") -> None:
-        """Refuse another model than the profiled one.
+        """Refuse a model other than the profiled one.
 
         Raises:
             ProfileMismatchError: if architecture, weights or names of operations differ.
@@ -79,16 +79,16 @@ class Profile(ShownAsTable):
         if missing:
             raise ProfileMismatchError(
                 f"The profile is of an equal model whose operations have other names: it has no "
-                f"{missing[0]!r}. Give the layers names of your own, or load the model from the "
-                "file that was profiled."
+                f"{missing[0]!r}. Name the layers explicitly, or load the model from the file that "
+                "was profiled."
             )
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with a row an operation: shape, and its neurons' means in short."""
+        """Return a table with one row per operation: shape, and statistics of the means."""
         return arrays_frame(self.means)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the profile to an .npz file, replacing it only when all is written."""
+        """Write the profile to an .npz file, replacing an older one only when it is complete."""
         header = {
             "samples": self.samples,
             "fingerprint": self.fingerprint,

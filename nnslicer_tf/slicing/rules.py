@@ -1,7 +1,6 @@
-"""How an operation propagates the CONTRIB of its outputs to its inputs (NNSlicer, Table 2).
+"""Names for writing a rule that propagates CONTRIB to an operation's inputs (NNSlicer, Table 2).
 
-The rules themselves stand in `nnslicer_tf.kinds`, with all else that is known of a kind; here
-is what one needs to write a rule.
+The rules themselves are in `nnslicer_tf.kinds`, with everything else about a kind.
 """
 
 from nnslicer_tf.kinds.kind import Neurons, Node, Rule, RuleFunction, register_rule

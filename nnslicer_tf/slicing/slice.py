@@ -1,4 +1,4 @@
-"""`Slice`: the result of slicing, with its algebra (NNSlicer, section 3.2)."""
+"""`Slice`: the result of slicing, with set operations (NNSlicer, section 3.2)."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -20,16 +20,16 @@ _FORMAT = "nnslicer_tf slice 1"
 
 
 class Slice(ShownAsTable):
-    """The cumulative contributions of neurons and synapses to a criterion.
+    """The cumulative contributions of neurons and synapses for a criterion.
 
-    Members of the slice are those with CONTRIB ≠ 0.
+    The members of the slice are the neurons and synapses with CONTRIB ≠ 0.
 
     Attributes:
         neurons: Operation name → int64 array of the operation's shape (at "channel"
             granularity: one value for each channel).
         synapses: Kernel name → int64 array of the kernel's shape, in topological order.
-        info: What the slice was made of: theta, granularity, fingerprint, samples,
-            outputs; only described, not used.
+        info: Description of the slice's origin, for information only: theta, granularity,
+            relative_to, rectify, fingerprint, samples and outputs.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Slice(ShownAsTable):
         return np.concatenate([self.synapses[name].ravel() for name in names])
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table: members of the slice and sizes, for each operation and kernel."""
+        """Return a table with one row per operation and kernel: members of the slice, and size."""
         import pandas as pd
 
         rows = [
@@ -79,7 +79,7 @@ class Slice(ShownAsTable):
         return frame
 
     def summary(self) -> str:
-        """Return a table of the slice: neurons and synapses kept, per operation."""
+        """Return a table of the numbers of neurons and synapses kept, per operation, as text."""
         kernels = {self._operation_of(kernel): kernel for kernel in self.synapses}
         rows = [
             (name, *_counts(values), *_counts(self.synapses.get(kernels.get(name, ""))))
@@ -90,9 +90,9 @@ class Slice(ShownAsTable):
         return text_table(titles, rows)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw for every kernel the share of its synapses that is kept.
+        """Plot the share of synapses kept in each kernel.
 
-        Pictures of the neurons are in `nnslicer_tf.report`.
+        `nnslicer_tf.report` has plots of the neurons.
         """
         from nnslicer_tf.report import plot_kept_synapses
 
@@ -125,19 +125,19 @@ class Slice(ShownAsTable):
         return copy
 
     def __and__(self, other: "Slice") -> "Slice":
-        """Members of both slices, with this slice's contributions."""
+        """Return the members of both slices, with this slice's contributions."""
         return self._combine(other, lambda a, b: np.where(b != 0, a, 0))
 
     def __or__(self, other: "Slice") -> "Slice":
-        """Members of either slice, with this slice's contributions where it has any."""
+        """Return the members of either slice, with this slice's contributions where it has any."""
         return self._combine(other, lambda a, b: np.where(a != 0, a, b))
 
     def __sub__(self, other: "Slice") -> "Slice":
-        """Members of this slice that are not in the other."""
+        """Return the members of this slice that are not in the other."""
         return self._combine(other, lambda a, b: np.where(b != 0, 0, a))
 
     def __add__(self, other: "Slice") -> "Slice":
-        """Sum of the contributions: the slice of both sample sets together."""
+        """Return the sum of the contributions: the slice of both sample sets together."""
         total = self._combine(other, np.add)
         total.info["samples"] = self.info.get("samples", 0) + other.info.get("samples", 0)
         return total
@@ -150,10 +150,10 @@ class Slice(ShownAsTable):
             and _equal(self.synapses, other.synapses)
         )
 
-    __hash__ = None  # type: ignore[assignment]  # equal slices may change
+    __hash__ = None  # type: ignore[assignment]  # slices are mutable
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the slice to an .npz file, replacing it only when all is written."""
+        """Write the slice to an .npz file, replacing an older one only when it is complete."""
         header = {
             "neurons": list(self.neurons),
             "synapses": list(self.synapses),

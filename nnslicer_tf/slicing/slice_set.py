@@ -1,4 +1,4 @@
-"""`SliceSet`: one slice for each sample, sparse, in memory or on disk."""
+"""`SliceSet`: one slice for each sample, as sparse matrices in memory or on disk."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,12 +25,13 @@ class SliceSet(ShownAsTable):
     Attributes:
         matrix: CONTRIB of the synapses, `scipy.sparse.csr_array` int32,
             `(samples, synapses)`; columns run over `kernels`, each in C order.
-        neuron_matrix: CONTRIB of the neurons, `(samples, neurons)`, columns running over
+        neuron_matrix: CONTRIB of the neurons, `(samples, neurons)`; columns run over
             `operations`; None if neurons were not kept.
         kernels: Kernel name → shape, in topological order.
         operations: Operation name → shape of its neurons, in topological order.
         predicted: Index of each sample's largest logit, `(samples,)` int64.
-        info: theta, granularity, fingerprint, outputs; only described, not used.
+        info: Description of the slices' origin, for information only: theta, granularity,
+            relative_to, rectify, fingerprint and outputs.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class SliceSet(ShownAsTable):
         return self.matrix.shape[0]
 
     def __getitem__(self, index: int) -> Slice:
-        """Return the slice of one sample; without neurons if these were not kept."""
+        """Return the slice of one sample, without neurons if they were not kept."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"The set has {len(self)} slices. Received index {index}.")
         index %= len(self)
@@ -93,7 +94,7 @@ class SliceSet(ShownAsTable):
         return np.asarray(kept, np.float64).ravel() / len(columns)
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with a row a sample: predicted class, synapses and neurons kept."""
+        """Return a table with one row per sample: predicted class, synapses and neurons kept."""
         import pandas as pd
 
         columns = {"predicted": self.predicted, "synapses": _row_counts(self.matrix)}
@@ -103,7 +104,7 @@ class SliceSet(ShownAsTable):
         return pd.DataFrame(columns).rename_axis("sample").reset_index()
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw for every kernel the mean share kept, with the deviation over the samples."""
+        """Plot the mean share of synapses kept in each kernel, with the deviation over samples."""
         from nnslicer_tf.report import plot_kept_synapses
 
         return plot_kept_synapses(self, ax)
@@ -118,7 +119,7 @@ class SliceSet(ShownAsTable):
         return Slice(neurons, _split(synapses, self.kernels), {**self.info, "samples": len(self)})
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the set to an .npz file, replacing it only when all is written."""
+        """Write the set to an .npz file, replacing an older one only when it is complete."""
         header = {
             "kernels": {name: list(shape) for name, shape in self.kernels.items()},
             "operations": {name: list(shape) for name, shape in self.operations.items()},
@@ -161,17 +162,17 @@ class SliceSet(ShownAsTable):
 
 
 def width(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Return the number of columns for arrays of these shapes laid end to end."""
+    """Return the total number of elements of arrays of these shapes."""
     return sum(int(np.prod(shape)) for shape in shapes.values())
 
 
 def _row_counts(matrix: sp.csr_array) -> np.ndarray:
-    """Return how many values of each row are not zero, `(rows,)` int64."""
+    """Return the number of non-zero values in each row, `(rows,)` int64."""
     return np.asarray((matrix != 0).sum(axis=1), np.int64).ravel()
 
 
 def _row(matrix: sp.csr_array, index: int) -> np.ndarray:
-    """Return one row, dense, int64; without touching the rest of a matrix on disk."""
+    """Return one row as a dense int64 array, without reading the rest of a matrix on disk."""
     begin, end = matrix.indptr[index], matrix.indptr[index + 1]
     row = np.zeros(matrix.shape[1], np.int64)
     row[matrix.indices[begin:end]] = matrix.data[begin:end]

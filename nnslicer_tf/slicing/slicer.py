@@ -1,6 +1,6 @@
 """`Slicer`: forward and backward analysis of samples (NNSlicer, section 4).
 
-Time is spent in the backward walk; memory holds one batch of activations for this
+Most of the time is spent in the backward walk. Memory holds one batch of activations for this
 process and two for each worker, whatever the number of samples.
 """
 
@@ -33,7 +33,7 @@ from nnslicer_tf.slicing.profile import Profile
 from nnslicer_tf.slicing.slice import Slice
 from nnslicer_tf.slicing.slice_set import SliceSet
 
-# Activations of the samples that are captured, and sent to a worker, together.
+# Size of the activations of a batch, which is captured, and sent to a worker, as a whole.
 _BATCH_BYTES = 96 << 20
 _LARGEST_BATCH = 256
 
@@ -43,7 +43,7 @@ Job = SumByExclusion | RowsByExclusion | PartsByExclusion | SumAtZero | RowsAtZe
 
 @dataclass(frozen=True)
 class _Work:
-    """A job, the engine that runs it, and how many samples it gets at a time."""
+    """A job, the engine that runs it, and the number of samples in a batch."""
 
     job: Job
     engine: Engine
@@ -51,24 +51,24 @@ class _Work:
 
 
 class Slicer:
-    """Slices samples of a model.
+    """Computes slices of a model for samples.
 
     Args:
         im: The model.
-        profile: Its profile.
+        profile: The model's profile.
         theta: Threshold θ ≥ 0 of the exclusion; larger values give smaller slices.
         granularity: "activation" (every element of an operation's output is a neuron) or
             "channel" (a filter is one neuron, the paper's Equation 1; far cheaper).
-        workers: 0: one thread of this process. N: that many Ray actors. None: a thread a core
-            for short work, then a Ray actor a core.
+        workers: 0: one thread of this process. N: that many Ray actors. None: one thread per
+            core for short work, and one Ray actor per core if it takes long.
         ray_address: Address of a running Ray cluster to use.
         progress: Show a progress bar.
-        relative_to: What the exclusion is relative to: "output", θ·|y| as the paper writes, or
-            "sum", θ·|sum of the local values|, as its program computes.
-        rectify: How CONTRIB goes through operations with one input for each output (ReLU and
-            other activations, normalisations): "sign", multiplied by the signs of the changes
-            and 0 at inactive ReLUs (the paper's Table 2), or "pass", unchanged, as its program
-            computes.
+        relative_to: Quantity that the exclusion is relative to: "output", θ·|y|, as in the
+            paper, or "sum", θ·|sum of the local values|, as in the paper's program.
+        rectify: Propagation of CONTRIB through operations with one input for each output (ReLU
+            and other activations, normalisations): "sign", multiplied by the signs of the
+            changes and 0 at inactive ReLUs (the paper's Table 2), or "pass", unchanged, as in
+            the paper's program.
 
     Raises:
         InvalidArgumentError: if an argument is out of range.
@@ -108,12 +108,12 @@ class Slicer:
         self.workers = workers
         self.ray_address = ray_address
         self.progress = progress
-        # Laying out a walk, and compiling it, costs more than slicing a few samples.
+        # Kept, as planning and compiling a walk takes longer than slicing a few samples.
         self._plans: dict[tuple, Plan] = {}
         self._work: dict[tuple, _Work] = {}
 
     def at_theta(self, theta: float) -> "Slicer":
-        """Return this slicer, or one like it where its θ is another.
+        """Return a slicer with the same settings and this θ (itself if θ is its own).
 
         Raises:
             InvalidArgumentError: if theta is out of range.
@@ -145,7 +145,7 @@ class Slicer:
             x: Samples I, `(samples, *input_shape)`, an array or a `tf.data.Dataset`.
             outputs: The neurons O: indices of outputs, "predicted", {operation: indices},
                 or a `Criterion`.
-            checkpoint: Folder in which to save partial sums, and from which to resume.
+            checkpoint: Folder for partial sums, from which an interrupted run resumes.
 
         Raises:
             CriterionError: if the criterion does not fit the model.
@@ -188,8 +188,8 @@ class Slicer:
             kernels: Names of the kernels whose synapses are kept; all by default.
             operations: Names of the operations whose neurons are kept; all by default.
                 Large models have many neurons: `operations=()` keeps none.
-            folder: Folder in which the rows are written as they come, and held
-                afterwards; a run that was interrupted resumes there.
+            folder: Folder to which the rows are written as they are computed, and in which they
+                stay; an interrupted run resumes from it.
 
         Raises:
             InvalidArgumentError: for unknown kernels or operations.
@@ -223,20 +223,20 @@ class Slicer:
         operations: Iterable[str] = (),
         reduce: Reduction | None = None,
     ) -> Iterator[Part]:
-        """Yield the contributions of every sample, dense, as they come: none are kept.
+        """Yield the dense contributions of every sample as they are computed; none are kept.
 
-        For whoever needs something of each slice, not the slices themselves. Memory is
+        For code that needs some values of each slice, but not the slices themselves. Memory is
         bounded by the batch.
 
         Args:
             x: Samples, as for `slice`.
             outputs: The neurons O, as for `slice`.
-            kernels: Names of the kernels whose synapses are handed out; all by default.
-            operations: Names of the operations whose neurons are handed out; none by default.
-            reduce: What to make of the synapses (see `Reduction`): chosen ones, sums by
-                channel, a projection. At θ = 0 it runs on the backend, inside the compiled
-                walk, so that only its result leaves a GPU. Keep one function object and use
-                it again: each is compiled.
+            kernels: Names of the kernels whose synapses are yielded; all by default.
+            operations: Names of the operations whose neurons are yielded; none by default.
+            reduce: Function applied to the synapses (see `Reduction`), such as a selection, sums
+                by channel or a projection. At θ = 0 it runs on the backend, inside the compiled
+                walk, so that only its result leaves a GPU. Reuse the same function object: each
+                one is compiled.
 
         Yields:
             `Part`s, in the order of the samples.
@@ -257,7 +257,7 @@ class Slicer:
             _row_batch_size(layout),
         )
         by_exclusion = isinstance(work.job, PartsByExclusion)
-        # What is handed out is dense, however it was found.
+        # The yielded arrays are dense for either walk.
         work = replace(work, batch_size=min(work.batch_size, _row_batch_size(layout)))
         for part in _in_order(self._results(work, samples)):
             yield _reduced(part, reduce) if by_exclusion and reduce is not None else part
@@ -292,14 +292,14 @@ class Slicer:
         by_exclusion: Callable[[], Job],
         dense_size: int | None = None,
     ) -> _Work:
-        """Return how to walk: at θ = 0 on the backend, else by exclusion on an engine.
+        """Return the work for a walk: at θ = 0 on the backend, otherwise by exclusion.
 
         Args:
             plan: The walk.
-            key: What tells the job from others on the same plan.
-            at_zero: Makes the job of the backend; it is compiled, and so it is kept.
-            by_exclusion: Makes the job of the engine.
-            dense_size: How many samples' dense rows fit into memory; None for sums.
+            key: Distinguishes the job from others on the same plan.
+            at_zero: Makes the job for the backend; the job is compiled, and kept for reuse.
+            by_exclusion: Makes the job by exclusion.
+            dense_size: Number of samples whose dense rows fit into memory; None for sums.
         """
         size = self._batch_size(plan)
         if not _zero_walk.applies(self.im, plan, size):
@@ -310,7 +310,7 @@ class Slicer:
         return self._work[id(plan), key]
 
     def _run(self, work: _Work, samples: Samples, collector: Collector) -> None:
-        """Run the job on the batches that are not done, into the collector."""
+        """Run the job on the unfinished batches, and add the results to the collector."""
         digests: dict[int, str] = {}
         sizes: dict[int, int] = {}
         with tqdm(
@@ -373,7 +373,7 @@ class Slicer:
 
 
 def _row_batch_size(layout: RowLayout) -> int:
-    """Return how many samples' dense rows fit into memory at a time."""
+    """Return the number of samples whose dense rows fit into memory at a time."""
     return max(1, _BATCH_BYTES // (4 * max(layout.synapses, 1)))
 
 
@@ -399,7 +399,7 @@ def _chosen(names: Iterable[str] | None, known: Mapping[str, object], what: str)
 def _layout(
     plan: Plan, kernels: Iterable[str] | None, operations: Iterable[str] | None
 ) -> RowLayout:
-    """Return what is kept of each sample; all kernels or operations where none are named."""
+    """Return the layout of the named kernels and operations; None stands for all."""
     return RowLayout(
         {name: plan.kernels[name].shape for name in _chosen(kernels, plan.kernels, "kernel")},
         {name: plan.shapes[name] for name in _chosen(operations, plan.nodes, "operation")},
@@ -407,7 +407,7 @@ def _layout(
 
 
 def _in_order(results: Iterable[tuple[int, Part]]) -> Iterator[Part]:
-    """Yield results by their index; those that come too early wait."""
+    """Yield results in the order of their indices."""
     waiting: dict[int, Part] = {}
     following = 0
     for index, result in results:
@@ -418,7 +418,7 @@ def _in_order(results: Iterable[tuple[int, Part]]) -> Iterator[Part]:
 
 
 def _reduced(part: Part, reduce: Reduction) -> Part:
-    """Reduce contributions that were found by exclusion, on the backend."""
+    """Apply the reduction, on the backend, to contributions computed by exclusion."""
     tensors = {
         name: keras.ops.convert_to_tensor(values.astype(np.float32))
         for name, values in part.synapses.items()

@@ -100,7 +100,7 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(nns.InvalidArgumentError, match="no file"):
         acas.load_nnet(tmp_path / "missing.nnet")
     (tmp_path / "binary.nnet").write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(nns.CorruptFileError, match="no text file"):
+    with pytest.raises(nns.CorruptFileError, match="not a text file"):
         acas.load_nnet(tmp_path / "binary.nnet")
 
 

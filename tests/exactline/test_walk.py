@@ -465,7 +465,7 @@ def test_bad_points_are_refused(q, r, error, message):
 
 def test_bad_batches_are_refused():
     im = nns.InstrumentedModel(MODELS["affine"]())
-    with pytest.raises(nns.InputShapeError, match="as many points"):
+    with pytest.raises(nns.InputShapeError, match="same number of points"):
         exact_lines(im, np.zeros((2, 4)), np.zeros((3, 4)))
     with pytest.raises(nns.InputShapeError, match="two vertices"):
         exact_polyline(im, np.zeros((1, 4)))

@@ -293,5 +293,5 @@ def test_long_work_goes_on_with_ray(connected, im, profile, x, small_batches, mo
     monkeypatch.setattr(engine_module.os, "sched_getaffinity", lambda process: {0, 1})
     with caplog.at_level("INFO", logger="nnslicer_tf"):
         result = nns.Slicer(im, profile, workers=None, progress=False).slice(x)
-    assert "goes on with 2 Ray workers" in caplog.text
+    assert "continues with 2 Ray workers" in caplog.text
     assert result == nns.Slicer(im, profile, workers=0, progress=False).slice(x)

@@ -1,4 +1,4 @@
-"""What each Keras layer computes: the only place that knows Keras layer classes."""
+"""The operations of each Keras layer: the only package that depends on Keras layer classes."""
 
 from nnslicer_tf.instrument.layers import (
     activations,

@@ -28,7 +28,7 @@ def activation_step(function: Callable, compute: Callable | None = None, suffix:
 
     Args:
         function: A function of `keras.activations`, or a user's own.
-        compute: What to run, where it is not `function` itself.
+        compute: The function to run, if it is not `function` itself.
         suffix: The step's suffix.
     """
     name = getattr(function, "__name__", type(function).__name__)
@@ -39,7 +39,7 @@ def activation_step(function: Callable, compute: Callable | None = None, suffix:
 
 
 def with_activation(step: Step, activation: Callable | None) -> tuple[Step, ...]:
-    """Return `step` followed by a fused activation, if it is one."""
+    """Return `step`, followed by the fused activation if there is one."""
     if activation is None or activation is activations.linear:
         return (step,)
     pre = Step(step.kind, step.compute, step.params, ":pre", step.sources)
@@ -61,7 +61,7 @@ def _activation(layer: layers.Activation, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _relu(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
-    """Rectify only where the function is max(x, 0), or that clipped from above."""
+    """Return a rectify only if the function is max(x, 0), or max(x, 0) clipped from above."""
     slope, top, threshold = layer.negative_slope, layer.max_value, layer.threshold
     compute = partial(activations.relu, negative_slope=slope, max_value=top, threshold=threshold)
     if threshold != 0:
@@ -113,7 +113,7 @@ def _other_operation(operation: keras.Operation, call: LayerCall) -> tuple[Step,
 
 
 def _relu_operation(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    """`keras.ops.relu`, or `keras.activations.relu` with its arguments."""
+    """Return the step of `keras.ops.relu`, or of `keras.activations.relu` with its arguments."""
     if hasattr(operation, "max_value"):
         return _relu(operation, call)
     return _operation("relu")(operation, call)

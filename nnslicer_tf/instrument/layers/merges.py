@@ -1,4 +1,4 @@
-"""Merges of several tensors, as layers, operators or `keras.ops` calls."""
+"""Merges of several tensors: layers, operators or `keras.ops` calls."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -34,7 +34,7 @@ def _merge(kind: str) -> OperationsFunction:
 
 
 def _average(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
-    """An addition followed by a division by the number of tensors."""
+    """Return an addition followed by a division by the number of tensors."""
     count = len(call.input_shapes)
     factor = np.asarray(1 / count)
     return (
@@ -44,7 +44,10 @@ def _average(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _operator(kind: str) -> OperationsFunction:
-    """`x + y` and the like, with a constant (a scale) or between two tensors."""
+    """Return the operations function of `x + y` and the like.
+
+    With a constant the operator is a scale, between two tensors a merge.
+    """
     merge = _merge(kind)
 
     def operations_fn(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:

@@ -1,4 +1,4 @@
-"""Layers that scale and shift each value: normalisations and rescalings."""
+"""Layers that scale and shift each value: normalisation and rescaling."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from nnslicer_tf.instrument.operations import Affine, Step
 
 
 def affine_step(read: Callable[[], tuple[np.ndarray, np.ndarray]], compute: Callable) -> Step:
-    """Return a scale step with the effect x · factor + offset, `read` giving both."""
+    """Return a scale step for x · factor + offset; `read` returns factor and offset."""
     return Step("scale", compute, Affine(read))
 
 
@@ -61,7 +61,7 @@ def _rescaling(layer: layers.Rescaling, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _normalization(layer: layers.Normalization, call: LayerCall) -> tuple[Step, ...]:
-    # Not layer.call, which works in the layer's own precision.
+    # Not layer.call, which computes in the layer's own precision.
     def compute(x: Any) -> Any:
         mean, variance = (ops.cast(value, x.dtype) for value in (layer.mean, layer.variance))
         deviation = ops.maximum(ops.sqrt(variance), epsilon())
@@ -90,7 +90,7 @@ def _layer_scale(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
 def _statistics(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Normalise by statistics of the sample itself: a scale, but not an affine map.
 
-    It works in the layer's own precision, whatever that of its input.
+    It computes in the layer's own precision, regardless of its input's.
     """
     return (Step("scale", layer.call),)
 

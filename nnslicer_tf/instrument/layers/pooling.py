@@ -62,7 +62,7 @@ def _global(kind: str) -> OperationsFunction:
 
 
 def _reduction(kind: str) -> OperationsFunction:
-    """`keras.ops.mean` or `max` over all spatial axes, a global pooling."""
+    """Return the operations function of a mean or maximum over all spatial axes (`keras.ops`)."""
 
     def operations_fn(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
         space = call.input_shapes[0][:-1]

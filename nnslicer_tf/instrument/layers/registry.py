@@ -10,14 +10,14 @@ from nnslicer_tf.instrument.operations import Step
 
 
 class LayerCall:
-    """One call of a layer, as its operations function sees it.
+    """One call of a layer, as it is passed to the layer's operations function.
 
     Attributes:
-        path: Name of the layer, with the names of nested models before it.
+        path: Name of the layer, prefixed with the names of the nested models that contain it.
         input_shapes: Shapes of the input tensors, without the batch axis.
         output_shape: Shape of the output tensor, without the batch axis.
-        constants: The positional arguments of a `keras.ops` call by position, tensors
-            left out; empty for layers.
+        constants: Position → positional argument of a `keras.ops` call, without the
+            tensors; empty for layers.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ _BY_KERAS_NAME: dict[str, OperationsFunction] = {}
 
 
 def register_layer(layer_class: type | str, operations_fn: OperationsFunction) -> None:
-    """Say which operations a layer class consists of.
+    """Register the operations that a layer class consists of.
 
-    The last registration for a class holds. Subclasses are not covered: a subclass may
-    compute something else and is registered on its own.
+    A later registration of a class replaces an earlier one. Subclasses are not covered: a
+    subclass may compute something else, and has to be registered itself.
 
     Args:
         layer_class: A `keras.layers.Layer` subclass, or the name of a class inside Keras

@@ -1,8 +1,8 @@
 """Layers that only move values: pure index maps.
 
-Their maps are not written down but probed: the layer is run on the indices of its
-inputs (`nnslicer_tf.instrument.index_maps`), so a user's own routing layer needs no
-more than `register_layer(MyLayer, lambda layer, call: [Step("routing", layer.call)])`.
+The maps are not written out but found by running the layer on the indices of its
+inputs (`nnslicer_tf.instrument.index_maps`), so a user's own routing layer needs only
+`register_layer(MyLayer, lambda layer, call: [Step("routing", layer.call)])`.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def _move(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _identity(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
-    """Dropout, noise, augmentation and the like: nothing at inference."""
+    """Pass values through: dropout, noise and augmentation do nothing at inference."""
     return (Step("routing", lambda x: x),)
 
 
@@ -35,13 +35,13 @@ def _concatenate_operation(operation: keras.Operation, call: LayerCall) -> tuple
 
 
 def _index(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    """`x[…]` with constant indices that leave the batch axis alone."""
+    """Return the step of `x[…]` with constant indices that do not touch the batch axis."""
     key = call.constants[1]
     batch = key[0] if isinstance(key, tuple) else key
     if batch is not Ellipsis and batch != slice(None):
         raise UnsupportedLayerError(
             f"Operation '{call.path}' indexes the batch axis with {batch!r}, so that its output "
-            "mixes samples; analyses treat each sample alone."
+            "mixes samples; the analyses require samples to be independent."
         )
     return (Step("routing", lambda x: operation.call(x, key)),)
 
@@ -81,7 +81,7 @@ LAYERS: dict[type | str, OperationsFunction] = {
     "Concatenate": _concatenate_operation,
     "Stack": _concatenate_operation,
     "GetItem": _index,
-    # Called without their constant arguments, which are attributes of the operation.
+    # Their constant arguments are attributes of the operation, and are not passed to `call`.
     **dict.fromkeys(
         (
             *("Reshape", "Transpose", "Squeeze", "ExpandDims", "Flip", "Repeat", "Moveaxis"),

@@ -1,4 +1,4 @@
-"""Dense layers and convolutions of every kind."""
+"""Dense layers and all kinds of convolutions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ from nnslicer_tf.instrument.operations import Step, Synapses
 
 
 def require_channels_last(layer: keras.Layer, call: LayerCall) -> None:
-    """Refuse a layer that keeps its channels on the first axis.
+    """Refuse a layer whose channels are on the first axis.
 
     Raises:
         UnsupportedLayerError: if the layer's data format is channels_first.
@@ -60,7 +60,7 @@ def _depthwise(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _separable(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
-    """Two weighted sums with a kernel each."""
+    """Return two weighted sums, each with its own kernel."""
     require_channels_last(layer, call)
     channels = call.input_shapes[0][-1]
     positions = int(np.prod(call.output_shape[:-1]))
@@ -170,7 +170,7 @@ def _depthwise_sum(layer: keras.Layer) -> Callable[[Any, Any], Any]:
 
 
 def _padded(layer: keras.Layer, x: Any) -> tuple[Any, str]:
-    """Pad for a causal convolution; return the padding that is left to do."""
+    """Pad the input of a causal convolution; return it with the padding still to apply."""
     if layer.padding != "causal":
         return x, layer.padding
     reach = (layer.kernel_size[0] - 1) * layer.dilation_rate[0]
