@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Annotated
@@ -36,6 +36,7 @@ from nnslicer_tf._tables import text_table
 from nnslicer_tf.engine import ThreadEngine
 from nnslicer_tf.instrument.loading import load_model
 from nnslicer_tf.slicing._exclusion_walk import SumByExclusion, walk
+from nnslicer_tf.slicing._plan import Plan
 
 THETA = 0.3
 THETAS = (0.05, 0.3, 0.7, 1.0)
@@ -43,8 +44,6 @@ PAPER_MS = {"lenet": 300.0, "resnet10": 3000.0, "resnet18": 40400.0}
 TARGET_NS = {"lenet": 3.0, "resnet10": 1.5, "resnet20": 1.5, "resnet18": 1.5}
 TARGET_RATIO = {"lenet": 15, "resnet10": 40, "resnet20": 40, "resnet18": 40}
 SAMPLES = {"lenet": 128, "resnet10": 32, "resnet20": 24, "resnet18": 6}
-# Each thread has arrays of its own for the synapses, 45 MB of ResNet18: enough samples for both.
-THREAD_SAMPLES = {"lenet": 128, "resnet10": 32, "resnet20": 32, "resnet18": 24}
 PROFILE_SAMPLES = 256
 
 
@@ -77,47 +76,67 @@ def best(
     return min(times)
 
 
-def count_values(plan, captured) -> int:
-    """Return how many local values one walk forms."""
-    counted = 0
+def recorded_sums(plan: Plan, captured: Mapping[str, np.ndarray]) -> list[tuple]:
+    """Return the arguments of every call of the weighted sum's exclusion in one walk."""
+    calls = []
     original = sums.weighted_sum
 
-    def counting(signs, y, dx, weights, *rest):
-        nonlocal counted
-        counted += int(np.count_nonzero(signs)) * weights.shape[2]
-        return original(signs, y, dx, weights, *rest)
+    def recording(*arguments):
+        calls.append(arguments)
+        return original(*arguments)
 
-    with_rule(counting, lambda: walk(plan, captured, each=False))
-    return counted
+    with_rule(recording, lambda: walk(plan, captured, each=False))
+    return calls
 
 
-def nanoseconds_by_theta(
-    im: nns.InstrumentedModel, profile: nns.Profile, captured: dict[str, np.ndarray]
-) -> dict[str, float]:
-    """Return the CPU time of a walk for each local value that it forms, at several θ."""
-    figures = {}
+def count_values(calls: list[tuple]) -> int:
+    """Return how many local values these calls form."""
+    return sum(int(np.count_nonzero(signs)) * w.shape[2] for signs, _, _, w, *_ in calls)
+
+
+def nanoseconds_by_theta(calls: list[tuple]) -> dict[str, float]:
+    """Return the CPU time of these calls alone for each local value, at several θ.
+
+    The neurons are those that a walk at θ = 0.3 expands; a walk at a larger θ expands others.
+    """
+    times = {}
     for theta in THETAS:
-        plan = nns.Slicer(im, profile, theta, workers=0, progress=False)._plan("predicted")
-        seconds = best(lambda p=plan: walk(p, captured, each=False), clock=time.thread_time)
-        figures[f"ns per value, θ = {theta:g}"] = seconds * 1e9 / count_values(plan, captured)
-    slowest = max(figures.values())
-    return figures | {"slowest θ / θ = 0.3": slowest / figures[f"ns per value, θ = {THETA:g}"]}
+
+        def repeat(theta=theta):
+            for signs, y, dx, weights, taps, _, each in calls:
+                sums.weighted_sum(signs, y, dx, weights, taps, theta, each)
+
+        times[theta] = best(repeat, clock=time.thread_time) * 1e9 / count_values(calls)
+    figures = {f"exclusion ns per value, θ = {theta:g}": ns for theta, ns in times.items()}
+    return figures | {"slowest θ / θ = 0.3": max(times.values()) / times[THETA]}
 
 
-def two_threads(
-    im: nns.InstrumentedModel, slicer: nns.Slicer, x: np.ndarray, samples: int
-) -> dict[str, float]:
-    """Return wall-clock ms a sample on one and on two threads, with a batch of that size."""
+def two_threads(im: nns.InstrumentedModel, slicer: nns.Slicer, x: np.ndarray) -> dict[str, float]:
+    """Return wall-clock ms a sample on one and on two threads, with a batch as the slicer's.
+
+    The CPU time of both threads over that of one says what the speed-up can be at best, also
+    on a machine that does other things.
+    """
     plan = slicer._plan("predicted")
+    samples = min(slicer._batch_size(plan), len(x))
     captured = dict(im.capture(x[:samples], of=plan.captured))
     job = SumByExclusion(plan)
-    one = best(lambda: job(captured)) * 1e3 / samples
-    two = best(lambda: list(ThreadEngine(2).map(job, [(0, captured)]))) * 1e3 / samples
+    engine = ThreadEngine(2)
+
+    def on_one():
+        job(captured)
+
+    def on_two():
+        list(engine.map(job, [(0, captured)]))
+
+    one, two = best(on_one) * 1e3 / samples, best(on_two) * 1e3 / samples
+    cpu_of_one, cpu_of_two = (best(f, clock=time.process_time) for f in (on_one, on_two))
     return {
         "samples on threads": samples,
         "one thread, wall-clock ms": one,
         "two threads, wall-clock ms": two,
         "one thread / two": one / two,
+        "one thread / two, at best": 2 * cpu_of_one / cpu_of_two,
     }
 
 
@@ -153,9 +172,11 @@ def measure(name: str) -> dict[str, float]:
         "single backward ms": backward(one),
         "slice ms": best(lambda: slicer.slice(batch)) * 1e3 / n,
     }
-    figures["local values"] = count_values(plan, captured) / n
-    figures |= nanoseconds_by_theta(im, profile, captured)
-    figures |= two_threads(im, slicer, x, THREAD_SAMPLES[name])
+    calls = recorded_sums(plan, captured)
+    figures["local values"] = count_values(calls) / n
+    figures["ns per value"] = figures["backward ms"] * 1e6 / figures["local values"]
+    figures |= nanoseconds_by_theta(calls)
+    figures |= two_threads(im, slicer, x)
 
     def reference():
         return with_rule(naive.weighted_sum, lambda: walk(plan, captured, each=False))
@@ -183,16 +204,20 @@ FIRST_CALL = """
 import time
 import numpy as np
 from nnslicer_tf._kernels import sums as k
-start = time.perf_counter()
-k.weighted_sum(np.ones((1, 1, 1), np.int8), np.ones((1, 1, 1), np.float32),
-               np.ones((1, 1, 1), np.float32), np.ones((1, 1, 1), np.float32),
-               np.zeros((1, 1), np.int32), 0.3, False)
-print(time.perf_counter() - start)
+one, sign = np.ones((1, 1, 1), np.float32), np.ones((1, 1, 1), np.int8)
+tap, whole = np.zeros((1, 1), np.int32), np.ones((1, 1), np.int64)
+start = time.thread_time()
+k.weighted_sum(sign, one, one, one, tap, 0.3, False)
+k.average(sign, one, one, tap, 0.3)
+k.maximum(sign, one, one, one, tap)
+k.merge(sign[0, 0], one[0, 0], np.ones((2, 1)), 0.3)
+k.copy_nonzero(whole, 0, np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32))
+print(time.thread_time() - start)
 """
 
 
 def first_call() -> dict[str, float]:
-    """Return what the first call of the main kernel costs, in seconds, per process."""
+    """Return the CPU time of the first call of every kernel of a slice, in seconds."""
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
 
@@ -203,7 +228,10 @@ def first_call() -> dict[str, float]:
             )
             return float(done.stdout)
 
-        return {"first call on a machine s": seconds(), "first call of a process s": seconds()}
+        return {
+            "first calls on a machine, CPU s": seconds(),
+            "first calls of a process, CPU s": seconds(),
+        }
 
 
 MEMORY = """

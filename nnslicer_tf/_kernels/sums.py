@@ -21,6 +21,8 @@ from nnslicer_tf._kernels.exclusion import (
 from nnslicer_tf._kernels.vectors import (
     LANES,
     at,
+    compress,
+    count,
     lane_sum,
     lanes,
     load,
@@ -436,15 +438,33 @@ def maximum(
 ) -> np.ndarray:
     """Expand a maximum pooling: every input equal to the output gets the sign."""
     inputs = np.zeros(dx.shape, np.int32)
-    samples, positions, channels = np.nonzero(signs)
-    of_neuron, values = signs[samples, positions, channels], y[samples, positions, channels]
-    for tap in range(taps.shape[1]):
-        sources = taps[positions, tap]
-        place = (samples, sources, channels)
-        equal = (sources >= 0) & (x[place] == values)
-        place = tuple(index[equal] for index in place)
-        np.add.at(inputs, place, of_neuron[equal] * np.sign(dx[place]).astype(np.int32))
+    contiguous = (np.ascontiguousarray(array, np.float32) for array in (y, x, dx))
+    _maximum(np.ascontiguousarray(signs, np.int8), *contiguous, taps, inputs)
     return inputs
+
+
+@compiled(
+    (
+        _input(int8, 3),
+        _input(float32, 3),
+        _input(float32, 3),
+        _input(float32, 3),
+        _input(int32, 2),
+        int32[:, :, ::1],
+    )
+)
+def _maximum(signs, y, x, dx, taps, inputs):
+    for sample in range(x.shape[0]):
+        for p in range(taps.shape[0]):
+            for t in range(taps.shape[1]):
+                source = taps[p, t]
+                if source < 0:
+                    continue
+                for c in range(x.shape[2]):
+                    sign = signs[sample, p, c]
+                    if sign != 0 and x[sample, source, c] == y[sample, p, c]:
+                        d = dx[sample, source, c]
+                        inputs[sample, source, c] += sign * (np.int32(d > 0) - np.int32(d < 0))
 
 
 def merge(signs: np.ndarray, y: np.ndarray, values: np.ndarray, theta: float) -> np.ndarray:
@@ -514,7 +534,6 @@ def tap_means(x: np.ndarray, taps: np.ndarray) -> np.ndarray:
     return means / len(taps)
 
 
-@compiled()
 def copy_nonzero(
     block: np.ndarray,
     first_column: int,
@@ -525,23 +544,50 @@ def copy_nonzero(
     """Append the non-zero values of each row, and their columns, to sparse rows.
 
     Args:
-        block: `(rows, columns)`, whole numbers of any dtype.
+        block: `(rows, columns)`, whole numbers that int32 holds.
         first_column: Column of the sparse matrix where the block begins.
-        places: Where the next value of each row goes; moved on.
+        places: Where the next value of each row goes, int64; moved on.
         data: Values of the sparse matrix, int32.
         indices: Columns of the sparse matrix, int32.
     """
-    # Written without a branch a value: which ones are zero cannot be predicted.
-    values, columns = np.empty(_RUN + 1, np.int32), np.empty(_RUN + 1, np.int32)
-    for row in range(block.shape[0]):
-        place = places[row]
-        for start in range(0, block.shape[1], _RUN):
+    values, columns = np.empty((2, _RUN + LANES), np.int32)
+    block = np.ascontiguousarray(block, np.int32)
+    _copy_nonzero(block, first_column, places, data, indices, values, columns)
+
+
+@compiled(
+    (
+        _input(int32, 2),
+        types.intp,
+        int64[::1],
+        int32[::1],
+        int32[::1],
+        int32[::1],
+        int32[::1],
+    )
+)
+def _copy_nonzero(block, first_column, places, data, indices, values, columns):
+    rows, width = block.shape
+    found_values, found_columns = pointer(values), pointer(columns)
+    zero = splat(np.int32(0))
+    for row in range(rows):
+        source = at(pointer(block), row * width)
+        for start in range(0, width, _RUN):
+            stop = min(start + _RUN, width)
+            whole = stop - (stop - start) % LANES
             found = 0
-            for column in range(start, min(start + _RUN, block.shape[1])):
-                value = np.int32(block[row, column])
-                values[found], columns[found] = value, first_column + column
-                found += value != 0
-            data[place : place + found] = values[:found]
-            indices[place : place + found] = columns[:found]
-            place += found
-        places[row] = place
+            for i in range(start, whole, LANES):
+                value = load(source, i)
+                there = (value > zero) | (value < zero)
+                place = lanes() + splat(np.int32(first_column + i))
+                store(found_values, found, compress(value, there))
+                store(found_columns, found, compress(place, there))
+                found += count(there)
+            for i in range(whole, stop):
+                write(found_values, found, read(source, i))
+                write(found_columns, found, np.int32(first_column + i))
+                found += np.int64(read(source, i) != 0)
+            for i in range(found):
+                data[places[row] + i] = values[i]
+                indices[places[row] + i] = columns[i]
+            places[row] += found

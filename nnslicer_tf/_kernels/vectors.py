@@ -332,4 +332,5 @@ def _call(builder: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[Any]
 
 
 def _suffix(vector: _Vector) -> str:
-    return f"v{LANES}{'f32' if vector is floats else 'f64'}"
+    element = {floats: "f32", doubles: "f64", integers: "i32"}[vector]
+    return f"v{LANES}{element}"

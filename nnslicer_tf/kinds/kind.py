@@ -38,7 +38,10 @@ class Neurons:
     @cached_property
     def delta(self) -> np.ndarray:
         """Δ = value − mean, computed in float64 and rounded to float32."""
-        return np.subtract(self._exact, self._mean, dtype=np.float64).astype(np.float32)
+        delta = np.empty(self._exact.shape, np.float32)
+        return np.subtract(
+            self._exact, self._mean, out=delta, dtype=np.float64, casting="same_kind"
+        )
 
     @property
     def reference(self) -> np.ndarray:

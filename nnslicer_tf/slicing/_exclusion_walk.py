@@ -13,6 +13,7 @@ from nnslicer_tf._kernels import sums
 from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.kinds import Neurons, Node
+from nnslicer_tf.kinds.pointwise import sign
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import Contributions, Part, RowLayout, Rows, Totals
 
@@ -46,8 +47,7 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
             return [contribution]
         output = values(node.name)
         inputs = [values(name) for name in node.inputs]
-        signs = np.sign(contribution).astype(np.int8)
-        signs *= np.sign(output.delta).astype(np.int8)
+        signs = sign(contribution) * sign(output.delta)
         if kind.synapse_rule is None:
             rule = getattr(kind.rule, plan.granularity)
             received = rule(node, plan.theta, signs, output, inputs)

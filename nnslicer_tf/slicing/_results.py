@@ -40,11 +40,16 @@ class Totals:
 
     @classmethod
     def join(cls, parts: Sequence["Totals"]) -> "Totals":
-        """Return the totals of all parts."""
-        joined = cls({}, {}, 0)
-        for part in parts:
-            joined.add(part)
-        return joined
+        """Return the totals of all parts, in the arrays of the first: no new ones are filled."""
+        first, *others = parts
+        for part in others:
+            for mine, theirs in ((first.neurons, part.neurons), (first.synapses, part.synapses)):
+                for name, values in theirs.items():
+                    if name in mine:
+                        mine[name] += values
+                    else:
+                        mine[name] = values
+        return cls(first.neurons, first.synapses, sum(part.samples for part in parts))
 
     def add(self, other: "Totals") -> None:
         """Add the contributions of other samples."""
@@ -162,7 +167,14 @@ def _dense(arrays: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...]) 
 
 
 def _sums(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: values.sum(axis=0, dtype=np.int64) for name, values in arrays.items()}
+    return {name: _sum(values) for name, values in arrays.items()}
+
+
+def _sum(values: np.ndarray) -> np.ndarray:
+    """Sum over the first axis, int64; the synapses of a whole batch come as one sample."""
+    if len(values) == 1:
+        return values[0].astype(np.int64)
+    return values.sum(axis=0, dtype=np.int64)
 
 
 def _sparse(

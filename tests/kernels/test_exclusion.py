@@ -226,3 +226,18 @@ def test_tap_means():
     taps = np.array([[0, 1], [1, -1]], np.int32)
     x = np.array([[[1.0, 2.0], [3.0, 5.0]]], F)
     np.testing.assert_array_equal(sums.tap_means(x, taps), [[[2.0, 3.5], [1.5, 2.5]]])
+
+
+def test_copy_nonzero():
+    """Rows of more values than are collected at a time, with a rest that fills no vector."""
+    rng = np.random.default_rng(6)
+    block = rng.integers(-9, 10, (3, 3005)) * (rng.random((3, 3005)) < 0.7)
+    counts = np.count_nonzero(block, axis=1)
+    ends = np.cumsum(counts)
+    places = ends - counts
+    data, indices = np.zeros((2, ends[-1]), np.int32)
+    sums.copy_nonzero(block, 100, places, data, indices)
+    np.testing.assert_array_equal(places, ends)
+    rows, columns = np.nonzero(block)
+    np.testing.assert_array_equal(indices, columns + 100)
+    np.testing.assert_array_equal(data, block[rows, columns])
