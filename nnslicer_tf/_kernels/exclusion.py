@@ -133,15 +133,18 @@ def first_division(values, size, total, magnitudes, threshold, work, number):
         How many intervals wait to be searched.
     """
     stack = at(work.stacks, 3 * _INTERVALS * number)
+    # Not a literal: Numba would compile what is called once more for that.
+    waiting = np.int64(0)
     none = np.float32(0)
-    if size <= _FEW or not threshold > 0:
-        return _push(stack, 0, _LEAST, _MOST, none, True)
+    undivided = size <= _FEW or not threshold > 0
+    if undivided:
+        return _push(stack, waiting, _LEAST, _MOST, none, undivided)
     mean = max(magnitudes / np.float32(size), _LEAST)
     f = np.float32
     # Most bounds that are sought lie between once and eight times the mean magnitude.
     bounds = (f(6) * mean, f(3) * mean, f(1.5) * mean, f(0.75) * mean)
     part = (total, f(total), magnitudes, threshold)
-    return _divide(values, size, bounds, (_LEAST, _MOST, none), part, stack, 0)
+    return _divide(values, size, bounds, (_LEAST, _MOST, none), part, stack, waiting)
 
 
 @inlined

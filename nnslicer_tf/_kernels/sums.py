@@ -126,7 +126,7 @@ def _expand(
         aligned(block * stride + LANES, np.float32),  # whole vectors are copied at the end too
         aligned((block + 1, stride), np.int32),  # and may be read beyond the last window's
         np.zeros((*taps.shape, 2), np.int32),
-        np.zeros(block + 1 + TOGETHER, np.int32),
+        np.zeros(2 * (block + 1) + TOGETHER, np.int32),
         aligned((together + 1, stride), np.float32),
         np.zeros((2, TOGETHER), np.float64),
         *buffers(width),
@@ -191,6 +191,7 @@ def _weighted_sum(
     block = received.shape[0] - 1
     work = workspace(single, whole, double)
     scales, listed = pointer(scale), pointer(active)
+    rows = at(listed, block + 1)
     together = values.shape[0] - 1
     batch = Batch(
         values=pointer(values),
@@ -209,21 +210,13 @@ def _weighted_sum(
             for start in range(0, positions, block):
                 stop = min(start + block, positions)
                 first_sign = (sample * positions + start) * channels + group * outputs
-                place = (
-                    pointer(runs),
-                    taps.shape[1],
-                    start,
-                    stop,
-                    first_source,
-                    sources,
-                    per_group,
-                    stride,
-                )
                 marks = (at(pointer(signs), first_sign), channels, outputs)
-                if not _gather(pointer(dx), dx.size, read_by, given, marks, place):
-                    continue
+                needed = _list_read(marks, stop - start, rows)
+                block_runs = at(pointer(runs), 2 * start * taps.shape[1])
+                place = (block_runs, taps.shape[1], first_source, sources, per_group, stride)
+                _gather(pointer(dx), dx.size, read_by, given, rows, needed, place)
                 for o in range(outputs):
-                    found = _list_active(marks, o, stop - start, listed)
+                    found = _list_active(marks, o, rows, needed, listed)
                     w = at(pointer(weights), (group * outputs + o) * stride)
                     kept = at(pointer(synapses), ((row * groups + group) * outputs + o) * stride)
                     neurons = (first_sign + o, channels, start)
@@ -255,7 +248,7 @@ def _weighted_sum(
                             p = np.int64(read(places, j))
                             sign = np.int32(read(marks[0], p * channels + o))
                             _give(v, stride, bound, ties, sign, at(given, p * stride), kept)
-                _scatter(given, pointer(inputs), marks, place)
+                _scatter(given, pointer(inputs), rows, needed, place)
 
 
 @inlined
@@ -277,41 +270,43 @@ def _find_runs(taps, positions, width, joined, runs):
 
 
 @inlined
-def _is_active(marks, p):
-    """Return whether any output at a position is active."""
+def _list_read(marks, positions, rows):
+    """List the positions of a block at which any output is active; return their number."""
     signs, channels, outputs = marks
-    found = np.int8(0)
-    for o in range(outputs):
-        found |= read(signs, p * channels + o)
-    return found != 0
+    found = 0
+    for p in range(positions):
+        any_active = np.int8(0)
+        for o in range(outputs):
+            any_active |= read(signs, p * channels + o)
+        write(rows, found, np.int32(p))
+        found += np.int64(any_active != 0)
+    return found
 
 
 @inlined
-def _list_active(marks, o, positions, active):
-    """List the positions at which an output is active; return their number."""
+def _list_active(marks, o, rows, size, active):
+    """List those of `size` positions at which an output is active; return their number."""
     signs, channels, _ = marks
     found = 0
-    for p in range(positions):  # without a branch: which ones are active cannot be predicted
-        write(active, found, np.int32(p))
+    for k in range(size):  # without a branch: which ones are active cannot be predicted
+        p = read(rows, k)
+        write(active, found, p)
         found += np.int64(read(signs, p * channels + o) != 0)
     return found
 
 
 @inlined
-def _gather(dx, size, windows, received, marks, place):
-    """Copy what each position reads, padding as zeros; return whether any position is active.
+def _gather(dx, size, windows, received, rows, needed, place):
+    """Copy what each of `needed` positions reads, padding as zeros.
 
     Runs are copied in whole vectors: what follows the end of one is overwritten by the next.
     """
-    runs, taps, start, stop, first_source, sources, per_group, stride = place
-    any_active = False
-    for p in range(start, stop):
-        if not _is_active(marks, p - start):
-            continue
-        any_active = True
-        window = at(windows, (p - start) * stride)
+    runs, taps, first_source, sources, per_group, stride = place
+    for k in range(needed):
+        p = np.int64(read(rows, k))
+        window = at(windows, p * stride)
         for i in range(0, stride, LANES):
-            store(received, (p - start) * stride + i, splat(np.int32(0)))
+            store(received, p * stride + i, splat(np.int32(0)))
         t = 0
         while t < taps:
             source = np.int64(read(runs, 2 * (p * taps + t)))
@@ -325,7 +320,6 @@ def _gather(dx, size, windows, received, marks, place):
                     store(target, i, splat(np.float32(0)))
             t += length
         store(window, taps * per_group, splat(np.float32(0)))
-    return any_active
 
 
 @inlined
@@ -340,18 +334,17 @@ def _copy(source, target, size, readable):
 
 
 @inlined
-def _scatter(received, inputs, marks, place):
+def _scatter(received, inputs, rows, needed, place):
     """Add what the windows received to the input neurons."""
-    runs, taps, start, stop, first_source, sources, per_group, stride = place
-    for p in range(start, stop):
-        if not _is_active(marks, p - start):
-            continue
+    runs, taps, first_source, sources, per_group, stride = place
+    for k in range(needed):
+        p = np.int64(read(rows, k))
         t = 0
         while t < taps:
             source = np.int64(read(runs, 2 * (p * taps + t)))
             length = np.int64(read(runs, 2 * (p * taps + t) + 1))
             if source >= 0:
-                given = at(received, (p - start) * stride + t * per_group)
+                given = at(received, p * stride + t * per_group)
                 _add(given, at(inputs, first_source + source * sources), length * per_group)
             t += length
 
