@@ -1,4 +1,4 @@
-"""What does streaming save, beside extracting all behaviours first and scoring then?
+"""Streamed inspection beside extracting all behaviours first and scoring then.
 
     python benchmarks/bench_deepbase.py
 

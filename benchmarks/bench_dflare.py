@@ -1,4 +1,4 @@
-"""How much faster are many searches together than one after the other?
+"""Many searches together beside one after the other.
 
     python benchmarks/bench_dflare.py digits_cnn-dynamic
     python benchmarks/bench_dflare.py lenet1 resnet20 --models <folder>

@@ -521,10 +521,21 @@ def tap_means(x: np.ndarray, taps: np.ndarray) -> np.ndarray:
     Returns:
         `(batch, taps, inputs)` float64.
     """
-    means = np.zeros((len(x), taps.shape[1], x.shape[2]))
-    for tap, sources in enumerate(taps.T):
-        means[:, tap] = x[:, sources[sources >= 0]].sum(axis=1, dtype=np.float64)
-    return means / len(taps)
+    totals = np.zeros((len(x), taps.shape[1], x.shape[2]))
+    _add_taps(x, taps, totals)
+    return totals / len(taps)
+
+
+@compiled()
+def _add_taps(x: np.ndarray, taps: np.ndarray, totals: np.ndarray) -> None:
+    """Add up what each tap reads; NumPy would copy the values once for each tap."""
+    for sample in range(x.shape[0]):
+        for p in range(taps.shape[0]):
+            for t in range(taps.shape[1]):
+                source = taps[p, t]
+                if source >= 0:
+                    for c in range(x.shape[2]):
+                        totals[sample, t, c] += x[sample, source, c]
 
 
 def copy_nonzero(

@@ -64,4 +64,4 @@ SPECTRA: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "rings": _ring_powers,
     "blocks": _block_amplitudes,
 }
-"""How frequencies are taken together, by name: images → (N, features) float64."""
+"""Features of the spectrum by name: images → (N, features) float64."""

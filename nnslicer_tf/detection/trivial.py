@@ -1,4 +1,4 @@
-"""What any detector must beat: flagging everything, and the model's own logit margin."""
+"""Trivial detectors, which any other must beat: flag everything, or go by the logit margin."""
 
 from dataclasses import dataclass
 

@@ -22,7 +22,7 @@ _REFERENCE = 0.25
 
 
 class Features:
-    """What a scorer reads: a function of the evidence.
+    """The features that a scorer reads: a function of the evidence.
 
     Args:
         read: Evidence → (N, features), or (N,) for `Identity`.

@@ -71,7 +71,7 @@ class Deviation(ShownAsTable):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the search of one seed ended.
+    """The outcome of the search of one seed.
 
     Attributes:
         status: One of `found`, `already_deviates`, `query_budget`, `timeout`.
@@ -107,7 +107,7 @@ class DeviationSet(ShownAsTable):
 
     @property
     def status(self) -> np.ndarray:
-        """How each search ended, `(seeds,)` of str."""
+        """The end of each search, `(seeds,)` of str."""
         return np.array([outcome.status for outcome in self.outcomes])
 
     @property

@@ -133,7 +133,7 @@ class DistanceFitness(Fitness):
 
 
 class AnyChangeFitness(NoveltyFitness):
-    """What the authors' program does: D changed by more than δ, up or down, or a new pair.
+    """The fitness of the authors' program: D changed by more than δ, up or down, or a new pair.
 
     Args:
         delta: The change of D that is enough.

@@ -102,7 +102,7 @@ class MetropolisHastings(Uniform):
 
 
 class RankOnly(MetropolisHastings):
-    """What the authors' program does: the acceptance ignores the last operator."""
+    """The selection of the authors' program: the acceptance ignores the last operator."""
 
     def _acceptance(self, rank: int, last_rank: int) -> float:
         return super()._acceptance(rank, 0)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TRAINED = ("all", "hidden", "known")
-"""What attackers may train, see `Attacker`."""
+"""The sets of weights that an attacker may train, see `Attacker`."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Attacker:
 
 @dataclass(frozen=True)
 class AttackReport(ShownAsTable):
-    """What attackers with different budgets reach.
+    """The accuracies that attackers with different budgets reach.
 
     Attributes:
         targets: The target classes.

@@ -230,7 +230,7 @@ def _magnitudes(synapses: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class EffectivePathRanker(ClassRanker):
-    """How many effective paths a synapse is on (Qiu et al., CVPR 2019).
+    """Number of effective paths that a synapse is on (Qiu et al., CVPR 2019).
 
     Attributes:
         theta: Share of a neuron's value that its contributors must reach.

@@ -34,7 +34,7 @@ class LineLike(Protocol):
 
     @property
     def ratios(self) -> np.ndarray:
-        """Where the parts end, ascending from 0 to 1."""
+        """Ends of the parts, ascending from 0 to 1."""
 
     @property
     def outputs(self) -> np.ndarray:
@@ -53,7 +53,7 @@ class RegionsLike(Protocol):
 
     @property
     def ratios(self) -> np.ndarray:
-        """Where the regions end, ascending from 0 to 1."""
+        """Ends of the regions, ascending from 0 to 1."""
 
     @property
     def labels(self) -> Sequence[int] | np.ndarray:

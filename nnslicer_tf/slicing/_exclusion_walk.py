@@ -92,8 +92,8 @@ class SumByExclusion(_ByExclusion):
         return Totals.join(results)
 
 
-class RowsByExclusion(_ByExclusion):
-    """A job that returns the contributions of every sample of a batch, as sparse rows.
+class _EachByExclusion(_ByExclusion):
+    """The part that jobs on single samples share.
 
     Args:
         plan: The walk.
@@ -103,6 +103,10 @@ class RowsByExclusion(_ByExclusion):
     def __init__(self, plan: Plan, layout: RowLayout) -> None:
         super().__init__(plan)
         self._layout = layout
+
+
+class RowsByExclusion(_EachByExclusion):
+    """A job that returns the contributions of every sample of a batch, as sparse rows."""
 
     def __call__(self, captured: Captured) -> Rows:
         """Return the rows of a batch of captured values."""
@@ -119,17 +123,8 @@ class RowsByExclusion(_ByExclusion):
         return Rows.join(results)
 
 
-class PartsByExclusion(_ByExclusion):
-    """A job that returns the contributions of every sample of a batch, as dense arrays.
-
-    Args:
-        plan: The walk.
-        layout: Kernels and operations whose contributions are returned.
-    """
-
-    def __init__(self, plan: Plan, layout: RowLayout) -> None:
-        super().__init__(plan)
-        self._layout = layout
+class PartsByExclusion(_EachByExclusion):
+    """A job that returns the contributions of every sample of a batch, as dense arrays."""
 
     def __call__(self, captured: Captured) -> Part:
         """Return the contributions of a batch of captured values."""

@@ -30,7 +30,7 @@ _PRECISIONS = ("float32", "mixed_bfloat16")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained.
+    """A recipe for training a model.
 
     Attributes:
         optimizer: `"adam"` or `"sgd"` (Nesterov momentum 0.9).

@@ -1,4 +1,4 @@
-"""How much higher a unit is where a hypothesis holds than where it does not."""
+"""The difference of a unit's means where a hypothesis holds and where it does not."""
 
 from collections.abc import Mapping
 

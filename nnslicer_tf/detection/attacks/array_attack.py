@@ -15,7 +15,7 @@ _BATCH = 512
 
 
 class Query:
-    """What an attack may ask of the attacked model.
+    """The questions that an attack may put to the attacked model.
 
     Attributes:
         low: The smallest value of an input.

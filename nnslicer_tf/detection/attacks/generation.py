@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class AdversarialExamples(ShownAsTable):
-    """What an attack made of some inputs.
+    """The results of an attack on some inputs.
 
     Attributes:
         attack: The attack with its parameters.

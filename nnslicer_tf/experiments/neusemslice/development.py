@@ -36,7 +36,7 @@ _REDUNDANT = 0.95  # above which DeepArc trains a layer on the new task
 
 @dataclass(frozen=True)
 class _Method:
-    """How the later tasks are learned.
+    """A method of learning the later tasks.
 
     Attributes:
         name: The name in the tables.
