@@ -167,6 +167,8 @@ def measure(name: str) -> dict[str, float]:
     figures = {
         "samples": n,
         "forward ms": best(lambda: im.logits(batch)) * 1e3 / n,
+        "capture ms": best(lambda: im.forward(batch, plan.captured)) * 1e3 / n,
+        "captured MB": sum(values.nbytes for values in captured.values()) / n / 1e6,
         "backward ms": backward(captured) / n,
         "backward each ms": backward(captured, each=True) / n,
         "single backward ms": backward(one),
@@ -174,6 +176,7 @@ def measure(name: str) -> dict[str, float]:
     }
     calls = recorded_sums(plan, captured)
     figures["local values"] = count_values(calls) / n
+    figures["backward / capture"] = figures["backward ms"] / figures["capture ms"]
     figures["ns per value"] = figures["backward ms"] * 1e6 / figures["local values"]
     figures |= nanoseconds_by_theta(calls)
     figures |= two_threads(im, slicer, x)
@@ -197,21 +200,39 @@ def measure(name: str) -> dict[str, float]:
     figures["θ=0 slice / forward"] = figures["θ=0 slice ms"] / figures["forward ms"]
     figures["θ=0 each ms"] = best(lambda: dense.slice_each(batch, operations=())) * 1e3 / n
     figures["θ=0 each / forward"] = figures["θ=0 each ms"] / figures["forward ms"]
+
+    def reduced():
+        for _ in dense.iterate(batch, reduce=sums_by_channel):
+            pass
+
+    figures["θ=0 each, sums by channel ms"] = best(reduced) * 1e3 / n
+    figures["θ=0 each, sums by channel / forward"] = (
+        figures["θ=0 each, sums by channel ms"] / figures["forward ms"]
+    )
     return figures
+
+
+def sums_by_channel(synapses: Mapping) -> dict:
+    """Reduce each sample's contributions to the sums of magnitudes by output channel."""
+    return {
+        name: keras.ops.sum(keras.ops.abs(values), axis=tuple(range(1, len(values.shape) - 1)))
+        for name, values in synapses.items()
+    }
 
 
 FIRST_CALL = """
 import time
 import numpy as np
-from nnslicer_tf._kernels import sums as k
+from nnslicer_tf._kernels import pointwise, pools, rows, sums
 one, sign = np.ones((1, 1, 1), np.float32), np.ones((1, 1, 1), np.int8)
 tap, whole = np.zeros((1, 1), np.int32), np.ones((1, 1), np.int64)
 start = time.thread_time()
-k.weighted_sum(sign, one, one, one, tap, 0.3, False)
-k.average(sign, one, one, tap, 0.3)
-k.maximum(sign, one, one, one, tap)
-k.merge(sign[0, 0], one[0, 0], np.ones((2, 1)), 0.3)
-k.copy_nonzero(whole, 0, np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32))
+sums.weighted_sum(sign, one, one, one, tap, 0.3, False)
+sums.average(sign, one, one, tap, 0.3)
+pools.maximum(sign, one, one, sign, tap)
+pointwise.deltas(one[0], np.ones(1))
+pointwise.merge(sign[0, 0], one[0, 0], np.ones((2, 1)), 0.3)
+rows.copy_nonzero(whole, 0, np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(1, np.int32))
 print(time.thread_time() - start)
 """
 
@@ -240,7 +261,7 @@ sys.path.insert(0, {folder!r})
 from bench_slicing import load
 from memory import peak_mb
 import nnslicer_tf as nns
-model, x = load("resnet20")
+model, x = load({model!r})
 im = nns.InstrumentedModel(model)
 profile = nns.Profile.from_data(im, x, batch_size=32, progress=False)
 slicer = nns.Slicer(im, profile, 0.3, workers=0, progress=False)
@@ -252,9 +273,9 @@ print(peak_mb())
 """
 
 
-def peak_memory(samples: int) -> float:
+def peak_memory(model: str, samples: int) -> float:
     """Return the peak memory in MB of a process that slices that many samples."""
-    code = MEMORY.format(folder=str(Path(__file__).parent), samples=samples)
+    code = MEMORY.format(folder=str(Path(__file__).parent), model=model, samples=samples)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return float(done.stdout.splitlines()[-1])
 
@@ -292,11 +313,12 @@ def worker_scaling(samples: tuple[int, int] = (64, 448), turns: int = 3) -> dict
 def report(results: dict[str, dict[str, float]], other: dict[str, float]) -> str:
     """Return the tables as Markdown."""
     titles = ("", *results)
-    keys = list(next(iter(results.values())))
+    keys = list(next(iter(results.values()), ()))
     rows = [(key, *(f"{figures[key]:,.4g}" for figures in results.values())) for key in keys]
     rows.append(("paper, Table 3 ms", *(f"{PAPER_MS.get(n, float('nan')):,.0f}" for n in results)))
     rows.append(("target ns per value", *(f"{TARGET_NS[n]:g}" for n in results)))
     rows.append(("target naive / ours", *(f"{TARGET_RATIO[n]:g}" for n in results)))
+    tables = [text_table(titles, rows), ""] if results else []
     lines = [
         "# Speed of slicing",
         "",
@@ -307,8 +329,7 @@ def report(results: dict[str, dict[str, float]], other: dict[str, float]) -> str
         "on one thread and of the naive reference are CPU time.",
         "",
         "```",
-        text_table(titles, rows),
-        "",
+        *tables,
         text_table(("", "figure"), [(key, f"{value:,.4g}") for key, value in other.items()]),
         "```",
     ]
@@ -319,31 +340,38 @@ def main(
     models: Annotated[str, typer.Option(help="Names, separated by commas.")] = (
         "lenet,resnet10,resnet20,resnet18"
     ),
-    memory: Annotated[bool, typer.Option(help="Compare peak memory (minutes).")] = False,
+    memory: Annotated[
+        str, typer.Option(help="Only compare peak memory: a model and numbers of samples.")
+    ] = "",
     workers: Annotated[bool, typer.Option(help="Compare one and two Ray workers.")] = False,
     output: Annotated[Path | None, typer.Option(help="Path without ending: .json, .md.")] = None,
 ) -> None:
     """Measure, print a table, write JSON and Markdown."""
     if output is not None:
         check_writable(output.with_suffix(".json"))
+    if memory:
+        model, *numbers = memory.split(",")
+        other = {f"{model}, peak MB, {n} samples": peak_memory(model, int(n)) for n in numbers}
+        write(report({}, other), {"other": other}, output)
+        return
     published = "DIFFCHASER_MODELS" in os.environ
-    if memory and not published:
-        raise typer.BadParameter("--memory slices ResNet-20: set DIFFCHASER_MODELS to its folder.")
     names = [n for n in models.split(",") if n != "resnet20" or published]
     results = {name: measure(name) for name in names}
     other = first_call()
     if workers:
         other |= worker_scaling()
-    if memory:
-        other["peak MB, 500 samples"] = peak_memory(500)
-        other["peak MB, 5,000 samples"] = peak_memory(5000)
-    text = report(results, other)
+    write(report(results, other), {"models": results, "other": other}, output)
+
+
+def write(text: str, figures: dict, output: Path | None) -> None:
+    """Print a report and write it to files."""
     print(text)
-    if output is not None:
-        with atomic_path(output.with_suffix(".json")) as temporary:
-            temporary.write_text(json.dumps({"models": results, "other": other}, indent=1))
-        with atomic_path(output.with_suffix(".md")) as temporary:
-            temporary.write_text(text)
+    if output is None:
+        return
+    with atomic_path(output.with_suffix(".json")) as temporary:
+        temporary.write_text(json.dumps(figures, indent=1))
+    with atomic_path(output.with_suffix(".md")) as temporary:
+        temporary.write_text(text)
 
 
 if __name__ == "__main__":

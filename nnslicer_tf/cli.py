@@ -54,6 +54,7 @@ def demo(
 ) -> None:
     """Slice a small network on scikit-learn's digits; nothing is downloaded."""
     folder = _writable(output / "slices.png").parent
+    _compile_ahead()
     _import_quietly()
     from nnslicer_tf.demo import run_demo
 
@@ -143,6 +144,7 @@ def slice_(
     """Slice samples: find the neurons and synapses that decide the outputs of interest."""
     _writable(output)
     chosen = _outputs(outputs)
+    _compile_ahead()
     _import_quietly()
     from nnslicer_tf import InstrumentedModel, Profile, Slicer
 
@@ -221,6 +223,12 @@ def _import_quietly() -> None:
         finally:
             os.dup2(standard_error, 2)
             os.close(standard_error)
+
+
+def _compile_ahead() -> None:
+    from nnslicer_tf._kernels.ahead import compile_ahead
+
+    compile_ahead()
 
 
 def _writable(path: Path) -> Path:

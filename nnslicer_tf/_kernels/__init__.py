@@ -1,5 +1,5 @@
 """The inner loops, compiled by Numba: free of Keras, so that workers start fast.
 
-One module for each analysis that needs loops: `sums` and `exclusion` for slices, `paths`
-for effective paths, `lines` for exact lines. They take and return NumPy arrays alone.
+For slices: `sums` (weighted sums, by `exclusion` in `vectors`), `pools`, `pointwise` and `rows`;
+`paths` for effective paths, `lines` for exact lines. They take and return NumPy arrays alone.
 """

@@ -2,13 +2,14 @@
 
 import functools
 import hashlib
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from numba import njit
+from numba import njit, types
 from numba.core.caching import FunctionCache
 
 # A function that becomes part of the compiled function that calls it.
@@ -18,6 +19,12 @@ _INLINED: dict[str, Any] = {
     "no_cfunc_wrapper": True,
 }
 inlined = njit(**_INLINED)
+
+KERNELS: list["_Compiled"] = []
+"""Functions with a signature, of all modules that were imported."""
+
+COMPILING: list[subprocess.Popen] = []
+"""Processes that compile them; whatever is called meanwhile waits (see `ahead`)."""
 
 
 def compiled(signature: tuple | None = None, **options: Any) -> Callable[[Callable], Any]:
@@ -37,9 +44,16 @@ def compiled(signature: tuple | None = None, **options: Any) -> Callable[[Callab
         if signature is None:
             return dispatcher
 
-        return _Compiled(function, dispatcher, signature)
+        kernel = _Compiled(function, dispatcher, signature)
+        KERNELS.append(kernel)
+        return kernel
 
     return compile_lazily
+
+
+def argument(dtype: types.Type, dimensions: int) -> types.Array:
+    """Return the type of a C-ordered array that is only read, and may be read-only."""
+    return types.Array(dtype, dimensions, "C", readonly=True)
 
 
 class _Compiled:
@@ -61,13 +75,24 @@ class _Compiled:
         self._signature = signature
         self._compiling = threading.Lock()
 
+    @property
+    def on_disk(self) -> bool:
+        """Whether its machine code is on disk."""
+        return self._dispatcher._cache.holds(self._signature, self._dispatcher.targetctx)
+
+    def compile(self) -> None:
+        """Compile it, or load its machine code from disk, unless that was done."""
+        with self._compiling:  # threads that come meanwhile wait for the first
+            if not self.ready:
+                self._dispatcher.compile(self._signature)
+                self._dispatcher.disable_compile()
+                self.ready = True
+
     def __call__(self, *args: Any) -> Any:
         if not self.ready:
-            with self._compiling:  # threads that come meanwhile wait for the first
-                if not self.ready:
-                    self._dispatcher.compile(self._signature)
-                    self._dispatcher.disable_compile()
-                    self.ready = True
+            for process in COMPILING:
+                process.wait()
+            self.compile()
         return self._dispatcher(*args)
 
 
@@ -94,6 +119,11 @@ class _SharedCache(FunctionCache):
     def __init__(self, function: Callable) -> None:
         super().__init__(function)
         self._cache_file._source_stamp = (self._cache_file._source_stamp, _source())
+
+    def holds(self, sig: Any, target_context: Any) -> bool:
+        """Return whether the code for a signature is on disk."""
+        with self._lock():
+            return self._index_key(sig, target_context.codegen()) in self._cache_file._load_index()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         with self._lock():

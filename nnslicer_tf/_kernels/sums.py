@@ -1,4 +1,4 @@
-"""The inner loops of the backward walk, compiled by Numba and cached on disk.
+"""The exclusion of weighted sums and averages, compiled by Numba.
 
 Arrays are channel-last: values `(batch, positions, channels)`. `signs` is
 sign(CONTRIB · Δy) of the output neurons as int8; where it is 0 a neuron costs nothing.
@@ -7,9 +7,9 @@ sign(CONTRIB · Δy) of the output neurons as int8; where it is 0 a neuron costs
 from collections import namedtuple
 
 import numpy as np
-from numba import float32, float64, int8, int32, int64, types
+from numba import float32, float64, int8, int32, types
 
-from nnslicer_tf._kernels.compiled import compiled, inlined
+from nnslicer_tf._kernels.compiled import argument, compiled, inlined
 from nnslicer_tf._kernels.exclusion import (
     TOGETHER,
     aligned,
@@ -21,8 +21,6 @@ from nnslicer_tf._kernels.exclusion import (
 from nnslicer_tf._kernels.vectors import (
     LANES,
     at,
-    compress,
-    count,
     lane_sum,
     lanes,
     load,
@@ -43,8 +41,6 @@ Batch = namedtuple("Batch", ["values", "magnitudes", "totals", "thresholds", "wa
 _BLOCK = 1 << 17
 # Local values of the sums that are worked on together: they stay in the first-level cache.
 _TOGETHER_VALUES = 1 << 13
-# Values of a sparse row that are collected before they are copied to their place.
-_RUN = 1024
 
 
 def weighted_sum(
@@ -134,19 +130,14 @@ def _expand(
     return inputs[: dx.size].reshape(dx.shape), synapses[..., :width]
 
 
-def _input(dtype: types.Type, dimensions: int) -> types.Array:
-    """Return the type of an array that may be read-only."""
-    return types.Array(dtype, dimensions, "C", readonly=True)
-
-
 @compiled(
     (
-        _input(int8, 3),
-        _input(float32, 3),
-        _input(float32, 3),
-        _input(float32, 3),
-        _input(int32, 2),
-        _input(float64, 1),
+        argument(int8, 3),
+        argument(float32, 3),
+        argument(float32, 3),
+        argument(float32, 3),
+        argument(int32, 2),
+        argument(float64, 1),
         float64,
         types.intp,
         int32[::1],
@@ -424,174 +415,3 @@ def _give(v, size, bound, ties, sign, received, synapses):
             write(received, i, read(received, i) + given)
             write(synapses, i, read(synapses, i) + given)
             ties -= 1
-
-
-def maximum(
-    signs: np.ndarray, y: np.ndarray, x: np.ndarray, dx: np.ndarray, taps: np.ndarray
-) -> np.ndarray:
-    """Expand a maximum pooling: every input equal to the output gets the sign."""
-    inputs = np.zeros(dx.shape, np.int32)
-    contiguous = (np.ascontiguousarray(array, np.float32) for array in (y, x, dx))
-    _maximum(np.ascontiguousarray(signs, np.int8), *contiguous, taps, inputs)
-    return inputs
-
-
-@compiled(
-    (
-        _input(int8, 3),
-        _input(float32, 3),
-        _input(float32, 3),
-        _input(float32, 3),
-        _input(int32, 2),
-        int32[:, :, ::1],
-    )
-)
-def _maximum(signs, y, x, dx, taps, inputs):
-    for sample in range(x.shape[0]):
-        for p in range(taps.shape[0]):
-            for t in range(taps.shape[1]):
-                source = taps[p, t]
-                if source < 0:
-                    continue
-                for c in range(x.shape[2]):
-                    sign = signs[sample, p, c]
-                    if sign != 0 and x[sample, source, c] == y[sample, p, c]:
-                        d = dx[sample, source, c]
-                        inputs[sample, source, c] += sign * (np.int32(d > 0) - np.int32(d < 0))
-
-
-def merge(signs: np.ndarray, y: np.ndarray, values: np.ndarray, theta: float) -> np.ndarray:
-    """Expand an addition, subtraction or multiplication of a few tensors.
-
-    Args:
-        signs: `(neurons,)` int8.
-        y: What θ is multiplied with, up to its sign, `(neurons,)` float32 or float64.
-        values: Local values, `(tensors, neurons)` float64.
-        theta: Threshold θ.
-
-    Returns:
-        What each input receives, `(tensors, neurons)` int32.
-    """
-    received = np.zeros(values.shape, np.int32)
-    order = np.zeros(len(values), np.int64)
-    _merge(signs, y.astype(np.float64), values, theta, order, received)
-    return received
-
-
-@compiled(
-    (
-        _input(int8, 1),
-        _input(float64, 1),
-        _input(float64, 2),
-        float64,
-        int64[::1],
-        int32[:, ::1],
-    )
-)
-def _merge(signs, y, values, theta, order, received):
-    tensors, neurons = values.shape
-    for n in range(neurons):
-        if signs[n] == 0:
-            continue
-        threshold = theta * abs(y[n])
-        for k in range(tensors):
-            place = k
-            while place > 0 and abs(values[order[place - 1], n]) > abs(values[k, n]):
-                order[place] = order[place - 1]
-                place -= 1
-            order[place] = k
-        total = 0.0
-        excluded = 0
-        for k in range(tensors):
-            total += values[order[k], n]
-            if abs(total) < threshold:
-                excluded = k + 1
-        for k in range(excluded, tensors):
-            v = values[order[k], n]
-            received[order[k], n] = signs[n] * (np.int32(v > 0) - np.int32(v < 0))
-
-
-def tap_means(x: np.ndarray, taps: np.ndarray) -> np.ndarray:
-    """Return the mean over output positions of what each tap reads, padding as 0.
-
-    Args:
-        x: `(batch, input positions, inputs)` float32 or float64.
-        taps: `(output positions, taps)` int32.
-
-    Returns:
-        `(batch, taps, inputs)` float64.
-    """
-    totals = np.zeros((len(x), taps.shape[1], x.shape[2]))
-    _add_taps(x, taps, totals)
-    return totals / len(taps)
-
-
-@compiled()
-def _add_taps(x: np.ndarray, taps: np.ndarray, totals: np.ndarray) -> None:
-    """Add up what each tap reads; NumPy would copy the values once for each tap."""
-    for sample in range(x.shape[0]):
-        for p in range(taps.shape[0]):
-            for t in range(taps.shape[1]):
-                source = taps[p, t]
-                if source >= 0:
-                    for c in range(x.shape[2]):
-                        totals[sample, t, c] += x[sample, source, c]
-
-
-def copy_nonzero(
-    block: np.ndarray,
-    first_column: int,
-    places: np.ndarray,
-    data: np.ndarray,
-    indices: np.ndarray,
-) -> None:
-    """Append the non-zero values of each row, and their columns, to sparse rows.
-
-    Args:
-        block: `(rows, columns)`, whole numbers that int32 holds.
-        first_column: Column of the sparse matrix where the block begins.
-        places: Where the next value of each row goes, int64; moved on.
-        data: Values of the sparse matrix, int32.
-        indices: Columns of the sparse matrix, int32.
-    """
-    values, columns = np.empty((2, _RUN + LANES), np.int32)
-    block = np.ascontiguousarray(block, np.int32)
-    _copy_nonzero(block, first_column, places, data, indices, values, columns)
-
-
-@compiled(
-    (
-        _input(int32, 2),
-        types.intp,
-        int64[::1],
-        int32[::1],
-        int32[::1],
-        int32[::1],
-        int32[::1],
-    )
-)
-def _copy_nonzero(block, first_column, places, data, indices, values, columns):
-    rows, width = block.shape
-    found_values, found_columns = pointer(values), pointer(columns)
-    zero = splat(np.int32(0))
-    for row in range(rows):
-        source = at(pointer(block), row * width)
-        for start in range(0, width, _RUN):
-            stop = min(start + _RUN, width)
-            whole = stop - (stop - start) % LANES
-            found = 0
-            for i in range(start, whole, LANES):
-                value = load(source, i)
-                there = (value > zero) | (value < zero)
-                place = lanes() + splat(np.int32(first_column + i))
-                store(found_values, found, compress(value, there))
-                store(found_columns, found, compress(place, there))
-                found += count(there)
-            for i in range(whole, stop):
-                write(found_values, found, read(source, i))
-                write(found_columns, found, np.int32(first_column + i))
-                found += np.int64(read(source, i) != 0)
-            for i in range(found):
-                data[places[row] + i] = values[i]
-                indices[places[row] + i] = columns[i]
-            places[row] += found

@@ -57,8 +57,20 @@ def propagate(
         parts = rule(node, received[node.name])
         for source, part in zip(node.inputs, parts, strict=True):
             part = _sum_to(part, shapes[source])
-            received[source] = received[source] + part if source in received else part
+            received[source] = _plus(received[source], part) if source in received else part
     return received
+
+
+def _plus(first: Any, second: Any) -> Any:
+    """Add values; those of int8, which hold single signs, in int32."""
+    if isinstance(first, np.ndarray):
+        return np.add(first, second, dtype=_dtype_of_sum(first, second))
+    return first + second
+
+
+def _dtype_of_sum(*arrays: np.ndarray) -> np.dtype:
+    dtype = np.result_type(*arrays)
+    return np.dtype(np.int32) if dtype == np.int8 else dtype
 
 
 def _sum_to(values: Any, shape: tuple[int, ...]) -> Any:
@@ -81,5 +93,5 @@ def _sum_to(values: Any, shape: tuple[int, ...]) -> Any:
 def _sum(values: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
     """Sum in the dtype of the values; for booleans the sum is a logical "or"."""
     if isinstance(values, np.ndarray):
-        return values.sum(axis=axes, keepdims=keepdims).astype(values.dtype)
+        return values.sum(axis=axes, keepdims=keepdims, dtype=_dtype_of_sum(values))
     return ops.sum(values, axis=axes, keepdims=keepdims)

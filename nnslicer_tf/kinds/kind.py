@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from nnslicer_tf._kernels import pointwise
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.operations import Operation
 
@@ -35,13 +36,15 @@ class Neurons:
         """Values `(batch, *shape)` float32."""
         return self._exact.astype(np.float32, copy=False)
 
-    @cached_property
+    @property
     def delta(self) -> np.ndarray:
         """Δ = value − mean, computed in float64 and rounded to float32."""
-        delta = np.empty(self._exact.shape, np.float32)
-        return np.subtract(
-            self._exact, self._mean, out=delta, dtype=np.float64, casting="same_kind"
-        )
+        return self._deltas[0]
+
+    @property
+    def sign(self) -> np.ndarray:
+        """Signs of Δ, int8."""
+        return self._deltas[1]
 
     @property
     def reference(self) -> np.ndarray:
@@ -50,6 +53,13 @@ class Neurons:
         In that case the local values add up to Δy.
         """
         return self.value if self.relative_to == "output" else self.delta
+
+    @cached_property
+    def _deltas(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._exact.dtype == np.float32:
+            return pointwise.deltas(self._exact, self._mean)
+        delta = (self._exact - self._mean).astype(np.float32)
+        return delta, np.sign(delta).astype(np.int8)
 
     @cached_property
     def _exact(self) -> np.ndarray:
@@ -109,7 +119,8 @@ RuleFunction = Callable[[Node, float, np.ndarray, Neurons, Sequence[Neurons]], S
 """`rule(node, theta, signs, output, inputs)` propagates the outputs' CONTRIB to the inputs.
 
 - `signs`: sign(CONTRIB · Δy) of the output neurons, `(batch, *shape)` int8;
-- `output`, `inputs`: `Neurons` with `.value` and `.delta`, `(batch, *shape)` float32;
+- `output`, `inputs`: `Neurons` with `.value` and `.delta`, `(batch, *shape)` float32, and
+  `.sign`, the sign of Δ, int8;
 - it returns one integer array for each input, of the shape of the input or of the shape to
   which the input was broadcast.
 """

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._kernels import sums
+from nnslicer_tf._kernels import pointwise
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.kinds.curve import CommonRows, Curve, regrouped
 from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, for_operation, register_kind
-from nnslicer_tf.kinds.pointwise import passed_on, sign
+from nnslicer_tf.kinds.pointwise import passed_on
 from nnslicer_tf.kinds.pooling import bent_maximum
 from nnslicer_tf.kinds.rescale import largest, midpoint
 
@@ -21,13 +21,13 @@ ops: Any = LazyModule("keras.ops")
 def _add(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    return _excluded(theta, signs, output, [x.delta.astype(np.float64) for x in inputs])
+    return _excluded(theta, signs, output, [x.delta for x in inputs])
 
 
 def _subtract(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    first, *others = (x.delta.astype(np.float64) for x in inputs)
+    first, *others = (x.delta for x in inputs)
     return _excluded(theta, signs, output, [first, *(-other for other in others)])
 
 
@@ -50,10 +50,13 @@ def _excluded(
 ) -> list[np.ndarray]:
     """Propagate CONTRIB, with exclusion, by the given local values of every output neuron."""
     shape = signs.shape
-    stacked = np.stack([np.broadcast_to(v, shape).ravel() for v in values])
+    stacked = np.empty((len(values), *shape))
+    for place, part in zip(stacked, values, strict=True):
+        place[...] = part
+    stacked = stacked.reshape(len(values), -1)
     # A product is not linear: its local values do not add up to Δy.
     total = output.value.ravel() if output.relative_to == "output" else stacked.sum(axis=0)
-    received = sums.merge(signs.ravel(), total, stacked, theta)
+    received = pointwise.merge(signs.ravel(), total, stacked, theta)
     return [r.reshape(shape) for r in received]
 
 
@@ -61,14 +64,14 @@ def _extreme(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
     """Propagate CONTRIB from a maximum or minimum to every input equal to it."""
-    return [signs * sign(x.delta) * (x.value == output.value) for x in inputs]
+    return [signs * x.sign * (x.value == output.value) for x in inputs]
 
 
 def _channel_extreme(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
     """Propagate CONTRIB to every input, as the mean of maxima is not the maximum of means."""
-    return [signs * sign(x.delta) for x in inputs]
+    return [signs * x.sign for x in inputs]
 
 
 def _add_at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping) -> list[Any]:

@@ -22,14 +22,14 @@ def one_to_one(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
     """Propagate sign(CONTRIB · Δy · Δx) to the only input."""
-    return [signs * sign(inputs[0].delta)]
+    return [signs * inputs[0].sign]
 
 
 def _rectify(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
     """Propagate sign(CONTRIB · Δy · Δx) where the (mean) output is positive, as the input is."""
-    return [signs * sign(inputs[0].delta) * (output.value > 0)]
+    return [signs * inputs[0].sign * (output.value > 0)]
 
 
 def sign(x: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._kernels import lines, paths, sums
+from nnslicer_tf._kernels import lines, paths, pools, sums
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation
@@ -39,8 +39,8 @@ def _maximum(
 ) -> list[np.ndarray]:
     """Propagate CONTRIB to every input equal to the output."""
     (x,) = inputs
-    received = sums.maximum(
-        flat(signs), flat(output.value), flat(x.value), flat(x.delta), node.table
+    received = pools.maximum(
+        flat(signs), flat(output.value), flat(x.value), flat(x.sign), node.table
     )
     return [received.reshape(x.value.shape)]
 

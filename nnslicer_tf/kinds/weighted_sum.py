@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._kernels import lines, paths, sums
+from nnslicer_tf._kernels import lines, paths, pools, sums
 from nnslicer_tf._layout import KernelLayout
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.backend import vector_jacobian_product
@@ -53,7 +53,7 @@ def _table(operation: Operation, layout: Layout) -> _SumTable:
     tap_means = None
     if layout.granularity == "channel":
         mean = layout.means[operation.inputs[0]]
-        tap_means = sums.tap_means(mean.reshape(1, -1, mean.shape[-1]), kernel.taps)[0]
+        tap_means = pools.tap_means(mean.reshape(1, -1, mean.shape[-1]), kernel.taps)[0]
     return _SumTable(kernel.layout, weights, kernel.taps, tap_means)
 
 
@@ -71,7 +71,7 @@ def _exclusion(
     if table.tap_means is None:
         dx, taps = flat(x.delta), table.taps
     else:  # One window for each filter: the mean of the values that each of its taps reads.
-        means = sums.tap_means(flat(x.captured), table.taps)
+        means = pools.tap_means(flat(x.captured), table.taps)
         dx = (means - table.tap_means).astype(np.float32)
         taps = np.arange(means.shape[1], dtype=np.int32)[None, :]
     shape = (len(signs), len(taps), -1)

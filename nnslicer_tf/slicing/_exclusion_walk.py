@@ -47,11 +47,11 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
             return [contribution]
         output = values(node.name)
         inputs = [values(name) for name in node.inputs]
-        signs = sign(contribution) * sign(output.delta)
+        signs = sign(contribution)
+        signs *= output.sign
         if kind.synapse_rule is None:
             rule = getattr(kind.rule, plan.granularity)
-            received = rule(node, plan.theta, signs, output, inputs)
-            return [part.astype(np.int32, copy=False) for part in received]
+            return rule(node, plan.theta, signs, output, inputs)
         received, collected = kind.synapse_rule(node, plan.theta, signs, output, inputs, each)
         name = node.table.kernel.name
         synapses[name] = synapses[name] + collected if name in synapses else collected

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from nnslicer_tf._kernels.sums import copy_nonzero
+from nnslicer_tf._kernels.rows import copy_nonzero
 
 
 @dataclass(frozen=True, eq=False)

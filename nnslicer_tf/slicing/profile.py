@@ -54,6 +54,10 @@ class Profile(ShownAsTable):
             InvalidArgumentError, InputShapeError, NonFiniteActivationError: as in
                 `InstrumentedModel.capture_batches`.
         """
+        # Imported here: a profile that is only loaded needs no compiler.
+        from nnslicer_tf._kernels.ahead import compile_ahead
+
+        compile_ahead()  # slices come next
         sums = {operation.name: np.zeros(operation.shape) for operation in im.operations}
         samples = 0
         for activations in im.capture_batches(data, batch_size, progress=progress):

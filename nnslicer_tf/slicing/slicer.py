@@ -15,6 +15,7 @@ import keras
 import numpy as np
 from tqdm.auto import tqdm
 
+from nnslicer_tf._kernels.ahead import compile_ahead
 from nnslicer_tf._names import check_name
 from nnslicer_tf.engine import Engine, InProcessEngine, Store, make_engine
 from nnslicer_tf.errors import InvalidArgumentError
@@ -99,6 +100,8 @@ class Slicer:
             )
         profile.check_model(im)
         check_rules(im)
+        if theta > 0:
+            compile_ahead()
         self.im = im
         self.profile = profile
         self.theta = float(theta)

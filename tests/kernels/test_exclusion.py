@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nnslicer_tf._kernels import sums
+from nnslicer_tf._kernels import pointwise, pools, rows, sums
 
 THETAS = (0.0, 0.05, 0.3, 0.7, 1.0, 1.5, 2.0)
 LENGTHS = (1, 2, 3, 15, 16, 17, 27, 31, 32, 33, 47, 48, 49, 64, 100, 144, 150, 288, 1000, 5000)
@@ -192,9 +192,23 @@ def test_average():
         np.testing.assert_array_equal(sums.average(signs, y, dx, taps, theta), expected)
 
 
-def test_merge():
+def test_deltas():
+    """Near a large mean float32 alone would give another Δ, or another sign."""
+    rng = np.random.default_rng(3)
+    values = rng.normal(1000, 1e-3, (3, 5, 7)).astype(F)
+    means = rng.normal(1000, 1e-3, (5, 7))
+    means[0] = values[0, 0]
+    delta, signs = pointwise.deltas(values, means)
+    exact = values.astype(np.float64) - means
+    np.testing.assert_array_equal(delta, exact.astype(F))
+    np.testing.assert_array_equal(signs, np.sign(exact))
+    assert signs.dtype == np.int8
+
+
+@pytest.mark.parametrize("tensors", [2, 3])
+def test_merge(tensors):
     rng = np.random.default_rng(4)
-    values = rng.integers(-3, 4, (3, 200)).astype(np.float64)
+    values = rng.integers(-3, 4, (tensors, 200)).astype(np.float64)
     signs = rng.integers(-1, 2, 200).astype(np.int8)
     y = rng.integers(0, 9, 200).astype(F)
     for theta in THETAS:
@@ -202,30 +216,28 @@ def test_merge():
         for n in np.flatnonzero(signs):
             v = values[:, n]
             expected[:, n] = kept(v, theta * abs(float(y[n]))) * np.sign(v) * signs[n]
-        np.testing.assert_array_equal(sums.merge(signs, y, values, theta), expected)
+        np.testing.assert_array_equal(pointwise.merge(signs, y, values, theta), expected)
 
 
 def test_maximum():
     rng = np.random.default_rng(5)
     taps = np.array([[0, 1, 2], [2, 3, -1], [-1, 1, 2]], np.int32)
     x = rng.integers(-2, 3, (2, 4, 3)).astype(F)
-    dx = rng.integers(-2, 3, x.shape).astype(F)
+    x_signs = rng.integers(-1, 2, x.shape).astype(np.int8)
     signs = rng.integers(-1, 2, (2, 3, 3)).astype(np.int8)
     y = np.stack([x[:, row[row >= 0]].max(axis=1) for row in taps], axis=1)
     expected = np.zeros(x.shape, np.int32)
     for sample, p, c in zip(*np.nonzero(signs), strict=True):
         for source in taps[p][taps[p] >= 0]:
             if x[sample, source, c] == y[sample, p, c]:
-                expected[sample, source, c] += signs[sample, p, c] * int(
-                    np.sign(dx[sample, source, c])
-                )
-    np.testing.assert_array_equal(sums.maximum(signs, y, x, dx, taps), expected)
+                expected[sample, source, c] += signs[sample, p, c] * x_signs[sample, source, c]
+    np.testing.assert_array_equal(pools.maximum(signs, y, x, x_signs, taps), expected)
 
 
 def test_tap_means():
     taps = np.array([[0, 1], [1, -1]], np.int32)
     x = np.array([[[1.0, 2.0], [3.0, 5.0]]], F)
-    np.testing.assert_array_equal(sums.tap_means(x, taps), [[[2.0, 3.5], [1.5, 2.5]]])
+    np.testing.assert_array_equal(pools.tap_means(x, taps), [[[2.0, 3.5], [1.5, 2.5]]])
 
 
 def test_copy_nonzero():
@@ -236,8 +248,7 @@ def test_copy_nonzero():
     ends = np.cumsum(counts)
     places = ends - counts
     data, indices = np.zeros((2, ends[-1]), np.int32)
-    sums.copy_nonzero(block, 100, places, data, indices)
+    rows.copy_nonzero(block, 100, places, data, indices)
     np.testing.assert_array_equal(places, ends)
-    rows, columns = np.nonzero(block)
-    np.testing.assert_array_equal(indices, columns + 100)
-    np.testing.assert_array_equal(data, block[rows, columns])
+    np.testing.assert_array_equal(indices, np.nonzero(block)[1] + 100)
+    np.testing.assert_array_equal(data, block[np.nonzero(block)])

@@ -1,0 +1,82 @@
+"""Loops over the windows of pooling: maxima, and means at channel granularity.
+
+Arrays are channel-last: values `(batch, positions, channels)`.
+"""
+
+import numpy as np
+from numba import float32, int8, int32
+
+from nnslicer_tf._kernels.compiled import argument, compiled
+
+
+def maximum(
+    signs: np.ndarray, y: np.ndarray, x: np.ndarray, x_signs: np.ndarray, taps: np.ndarray
+) -> np.ndarray:
+    """Expand a maximum pooling: every input equal to the output gets the sign.
+
+    Args:
+        signs: `(batch, output positions, channels)` int8.
+        y: Values of the outputs, of the same shape, float32.
+        x: Values of the inputs, `(batch, input positions, channels)` float32.
+        x_signs: sign(Δ) of the inputs, of the shape of `x`, int8.
+        taps: Input position of each tap, `(output positions, taps)` int32, -1: padding.
+
+    Returns:
+        CONTRIB of the inputs, of the shape of `x`, int32.
+    """
+    received = np.zeros(x.shape, np.int32)
+    signs, x_signs = (np.ascontiguousarray(array, np.int8) for array in (signs, x_signs))
+    y, x = (np.ascontiguousarray(array, np.float32) for array in (y, x))
+    _maximum(signs, y, x, x_signs, taps, received)
+    return received
+
+
+@compiled(
+    (
+        argument(int8, 3),
+        argument(float32, 3),
+        argument(float32, 3),
+        argument(int8, 3),
+        argument(int32, 2),
+        int32[:, :, ::1],
+    )
+)
+def _maximum(signs, y, x, x_signs, taps, received):
+    for sample in range(x.shape[0]):
+        for p in range(taps.shape[0]):
+            for t in range(taps.shape[1]):
+                source = taps[p, t]
+                if source < 0:
+                    continue
+                for c in range(x.shape[2]):
+                    # Without a branch: which input is the largest cannot be predicted.
+                    given = np.int32(x[sample, source, c] == y[sample, p, c])
+                    given *= np.int32(signs[sample, p, c]) * np.int32(x_signs[sample, source, c])
+                    received[sample, source, c] += given
+
+
+def tap_means(x: np.ndarray, taps: np.ndarray) -> np.ndarray:
+    """Return the mean over output positions of what each tap reads, padding as 0.
+
+    Args:
+        x: `(batch, input positions, inputs)` float32 or float64.
+        taps: `(output positions, taps)` int32.
+
+    Returns:
+        `(batch, taps, inputs)` float64.
+    """
+    totals = np.zeros((len(x), taps.shape[1], x.shape[2]))
+    _add_taps(x, taps, totals)
+    return totals / len(taps)
+
+
+@compiled()
+def _add_taps(x: np.ndarray, taps: np.ndarray, totals: np.ndarray) -> None:
+    """Add up what each tap reads; NumPy would copy the values once for each tap."""
+    for sample in range(x.shape[0]):
+        for p in range(taps.shape[0]):
+            for t in range(taps.shape[1]):
+                source = taps[p, t]
+                if source >= 0:
+                    for c in range(x.shape[2]):
+                        totals[sample, t, c] += x[sample, source, c]

@@ -1,0 +1,81 @@
+"""Sparse rows of contributions, collected by vector compression."""
+
+import numpy as np
+from numba import int32, int64, types
+
+from nnslicer_tf._kernels.compiled import argument, compiled
+from nnslicer_tf._kernels.vectors import (
+    LANES,
+    at,
+    compress,
+    count,
+    lanes,
+    load,
+    pointer,
+    read,
+    splat,
+    store,
+    write,
+)
+
+# Values of a sparse row that are collected before they are copied to their place.
+_RUN = 1024
+
+
+def copy_nonzero(
+    block: np.ndarray,
+    first_column: int,
+    places: np.ndarray,
+    data: np.ndarray,
+    indices: np.ndarray,
+) -> None:
+    """Append the non-zero values of each row, and their columns, to sparse rows.
+
+    Args:
+        block: `(rows, columns)`, whole numbers that int32 holds.
+        first_column: Column of the sparse matrix where the block begins.
+        places: Where the next value of each row goes, int64; moved on.
+        data: Values of the sparse matrix, int32.
+        indices: Columns of the sparse matrix, int32.
+    """
+    values, columns = np.empty((2, _RUN + LANES), np.int32)
+    block = np.ascontiguousarray(block, np.int32)
+    _copy_nonzero(block, first_column, places, data, indices, values, columns)
+
+
+@compiled(
+    (
+        argument(int32, 2),
+        types.intp,
+        int64[::1],
+        int32[::1],
+        int32[::1],
+        int32[::1],
+        int32[::1],
+    )
+)
+def _copy_nonzero(block, first_column, places, data, indices, values, columns):
+    rows, width = block.shape
+    found_values, found_columns = pointer(values), pointer(columns)
+    zero = splat(np.int32(0))
+    for row in range(rows):
+        source = at(pointer(block), row * width)
+        for start in range(0, width, _RUN):
+            stop = min(start + _RUN, width)
+            whole = stop - (stop - start) % LANES
+            found = 0
+            for i in range(start, whole, LANES):
+                value = load(source, i)
+                there = (value > zero) | (value < zero)
+                place = lanes() + splat(np.int32(first_column + i))
+                store(found_values, found, compress(value, there))
+                store(found_columns, found, compress(place, there))
+                found += count(there)
+            for i in range(whole, stop):
+                write(found_values, found, read(source, i))
+                write(found_columns, found, np.int32(first_column + i))
+                found += np.int64(read(source, i) != 0)
+            for i in range(found):
+                data[places[row] + i] = values[i]
+                indices[places[row] + i] = columns[i]
+            places[row] += found
