@@ -37,6 +37,7 @@ from nnslicer_tf._kernels.vectors import (
     lane_sum,
     lane_sums,
     lanes,
+    larger,
     last,
     load,
     magnitude,
@@ -355,32 +356,36 @@ def _last_below(band, size, base, threshold, work):
     Returns:
         (the bits of its magnitude, -1 if there is none; how many equal ones follow it).
     """
-    none = splat(np.int32(-1))
-    number = splat(np.int32(size))
-    for j in range(0, size, LANES):
+    for j in range(0, _FEW_PADDED, LANES):
         v = load(band, j)
         store(work.keys, j, bits(magnitude(v)))
         store(work.wide, j, widen(v))
-    best = np.int32(-1)
-    position = 0
-    for j in range(0, size, LANES):
-        keys = load(work.keys, j)
-        prefix = splat(base)
-        for i in range(size):
-            # Equal magnitudes count if they come no later: `later` adds 1 where they do.
-            before = splat(read(work.keys, i)) < keys + load(work.later, _FEW_PADDED - i + j)
-            prefix = where(before, prefix + splat(read(work.wide, i)), prefix)
-        below = (magnitude(prefix) < splat(threshold)) & (lanes() + splat(np.int32(j)) < number)
-        largest = lane_max(where(below, keys, none))
-        if largest >= 0 and largest >= best:
-            best = largest
-            position = j + last(below & (keys == splat(largest)))
+    # Both halves at once: each addition waits for the one before.
+    keys, more_keys = load(work.keys, 0), load(work.keys, LANES)
+    prefix = more_prefix = splat(base)
+    for i in range(size):
+        key, value = splat(read(work.keys, i)), splat(read(work.wide, i))
+        # Equal magnitudes count if they come no later: `later` adds 1 where they do.
+        before = key < keys + load(work.later, _FEW_PADDED - i)
+        more_before = key < more_keys + load(work.later, _FEW_PADDED - i + LANES)
+        prefix = where(before, prefix + value, prefix)
+        more_prefix = where(more_before, more_prefix + value, more_prefix)
+    none, limit = splat(np.int32(-1)), splat(threshold)
+    inside = lanes() < splat(np.int32(size))
+    more_inside = lanes() < splat(np.int32(size - LANES))
+    below = (magnitude(prefix) < limit) & inside
+    more_below = (magnitude(more_prefix) < limit) & more_inside
+    best = lane_max(larger(where(below, keys, none), where(more_below, more_keys, none)))
     ties = 0
     if best >= 0:
-        for j in range(0, size, LANES):
-            place = lanes() + splat(np.int32(j))
-            follows = (place > splat(np.int32(position))) & (place < number)
-            ties += count((load(work.keys, j) == splat(best)) & follows)
+        same, more_same = keys == splat(best), more_keys == splat(best)
+        position = np.int32(last(below & same))
+        more_position = np.int32(last(more_below & more_same))
+        if more_position >= 0:
+            position = np.int32(LANES)
+        follows = (lanes() > splat(position)) & inside
+        more_follows = (lanes() > splat(more_position)) & more_inside
+        ties = count(same & follows) + count(more_same & more_follows)
     return best, ties
 
 

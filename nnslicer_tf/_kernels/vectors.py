@@ -15,6 +15,7 @@ Their operators are `+ - *`, comparisons, and `& |` of masks.
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -229,6 +230,16 @@ def where(typing, condition, x, y):
 
 
 @intrinsic
+def larger(typing, x, y):
+    """Return the larger of each two whole numbers."""
+
+    def emit(context, builder, sig, args):
+        return _larger(builder, *args)
+
+    return x(x, y), emit
+
+
+@intrinsic
 def compress(typing, vector, condition):
     """Move the values where a mask is set to the front, in order; the rest is undefined."""
 
@@ -279,10 +290,7 @@ def lane_max(typing, vector):
     """Return the largest of 16 whole numbers."""
 
     def emit(context, builder, sig, args):
-        def larger(x, y):
-            return builder.select(builder.icmp_signed(">", x, y), x, y)
-
-        return _fold(builder, args[0], larger)
+        return _fold(builder, args[0], partial(_larger, builder))
 
     return _SCALAR[vector](vector), emit
 
@@ -301,6 +309,10 @@ def lane_sums(typing, a, b, c, d):
         return context.make_tuple(builder, sig.return_type, parts)
 
     return types.UniTuple(types.float32, 4)(a, b, c, d), emit
+
+
+def _larger(builder: ir.IRBuilder, x: Any, y: Any) -> Any:
+    return builder.select(builder.icmp_signed(">", x, y), x, y)
 
 
 def _halve(builder: ir.IRBuilder, x: Any, y: Any, group: int) -> Any:
