@@ -7,16 +7,14 @@ is refused instead of mixing the results.
 import hashlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import ProfileMismatchError
-from nnslicer_tf.slicing._results import Rows, Totals
+from nnslicer_tf.slicing._results import RowLayout, Rows, Totals
+from nnslicer_tf.slicing._rows import RowsOnDisk, to_arrays, width
 
 _SUMS = "sums"
 
@@ -106,11 +104,13 @@ class RowCollector(Collector):
     """A collector that keeps `Rows`, in memory or in one file for each batch.
 
     Args:
+        layout: What the rows hold.
         store: The store that keeps the rows; None keeps them in memory.
     """
 
-    def __init__(self, store: Store | None) -> None:
+    def __init__(self, layout: RowLayout, store: Store | None) -> None:
         super().__init__()
+        self._layout = layout
         self._store = store
         self._rows: dict[int, Rows] = {}
         if store is not None:
@@ -123,9 +123,9 @@ class RowCollector(Collector):
         if self._store is None:
             self._rows[index] = result
             return
-        arrays = {"predicted": result.predicted, **_parts("synapses", result.synapses)}
+        arrays = {"predicted": result.predicted, **to_arrays("synapses", result.synapses)}
         if result.neurons is not None:
-            arrays |= _parts("neurons", result.neurons)
+            arrays |= to_arrays("neurons", result.neurons)
         self._store.save(_row_key(index), {"index": index, "digest": batch_digest}, arrays)
 
     def save(self) -> None:
@@ -139,63 +139,21 @@ class RowCollector(Collector):
 
     def _join_files(self, store: Store) -> Rows:
         """Join the files into memory-mapped matrices, with one file in memory at a time."""
-        folder = store.folder
-        synapses, neurons = _DiskMatrix(folder, "synapses"), _DiskMatrix(folder, "neurons")
+        synapses = RowsOnDisk(store.folder, "synapses", width(self._layout.kernels))
+        neurons = RowsOnDisk(store.folder, "neurons", width(self._layout.operations))
         predicted = []
         for index in sorted(self.digests):
             _, arrays = store.load(_row_key(index))
             predicted.append(arrays["predicted"])
             synapses.append(arrays)
-            if "neurons_data" in arrays:
+            if self._layout.operations:
                 neurons.append(arrays)
         return Rows(
             synapses.finish(),
-            neurons.finish() if neurons.rows else None,
+            neurons.finish() if self._layout.operations else None,
             np.concatenate(predicted),
         )
 
 
-class _DiskMatrix:
-    """A CSR matrix whose values and column indices are written to files part by part."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self._name = name
-        self._paths = {part: folder / f"{name}.{part}" for part in ("data", "indices")}
-        self._indptr = [np.zeros(1, np.int64)]
-        self._columns = 0
-        self.rows = 0
-        for path in self._paths.values():
-            path.write_bytes(b"")
-
-    def append(self, arrays: Mapping[str, np.ndarray]) -> None:
-        for part, path in self._paths.items():
-            with path.open("ab") as file:
-                file.write(arrays[f"{self._name}_{part}"].astype(np.int32).tobytes())
-        indptr = arrays[f"{self._name}_indptr"].astype(np.int64)
-        self._indptr.append(indptr[1:] + self._indptr[-1][-1])
-        self._columns = int(arrays[f"{self._name}_columns"])
-        self.rows += len(indptr) - 1
-
-    def finish(self) -> sp.csr_array:
-        indptr = np.concatenate(self._indptr)
-        data, indices = (
-            np.memmap(path, np.int32, "r") if indptr[-1] else np.zeros(0, np.int32)
-            for path in self._paths.values()
-        )
-        matrix = sp.csr_array((self.rows, self._columns), dtype=np.int32)
-        # Set directly: the constructor would copy the files into memory.
-        matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
-        return matrix
-
-
 def _row_key(index: int) -> str:
     return f"rows-{index:08d}"
-
-
-def _parts(name: str, matrix: sp.csr_array) -> dict[str, np.ndarray]:
-    return {
-        f"{name}_data": matrix.data,
-        f"{name}_indices": matrix.indices,
-        f"{name}_indptr": matrix.indptr,
-        f"{name}_columns": np.array(matrix.shape[1]),
-    }

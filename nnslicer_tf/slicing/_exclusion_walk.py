@@ -115,7 +115,7 @@ class RowsByExclusion(_EachByExclusion):
         for start in range(0, len(captured[self._plan.logits]), step):
             part = _part(captured, start, start + step)
             logits = part[self._plan.logits]
-            parts.append(self._layout.rows(walk(self._plan, part, each=True), logits))
+            parts.append(self._layout.rows(walk(self._plan, part, each=True), logits, dense=False))
         return Rows.join(parts)
 
     def join(self, results: Sequence[Rows]) -> Rows:

@@ -1,13 +1,12 @@
-"""Results of walks: contributions, their sums, and sparse rows of single samples."""
+"""Results of walks: contributions, their sums, and rows of single samples."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
-from nnslicer_tf._kernels.rows import copy_nonzero
+from nnslicer_tf.slicing._rows import Matrix, dense_rows, joined, sparse_rows, width
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,21 +60,19 @@ class Totals:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Contributions of each sample: one sparse int32 row per sample."""
+    """Contributions of consecutive samples: one row for each."""
 
-    synapses: sp.csr_array
-    neurons: sp.csr_array | None
+    synapses: Matrix
+    neurons: Matrix | None
     predicted: np.ndarray
 
     @classmethod
     def join(cls, parts: Sequence["Rows"]) -> "Rows":
         """Return the rows of all parts, in order."""
-        if len(parts) == 1:  # stacking would copy them
-            return parts[0]
         neurons = [part.neurons for part in parts if part.neurons is not None]
         return cls(
-            sp.vstack([part.synapses for part in parts], format="csr"),
-            sp.vstack(neurons, format="csr") if neurons else None,
+            joined([part.synapses for part in parts]),
+            joined(neurons) if neurons else None,
             np.concatenate([part.predicted for part in parts]),
         )
 
@@ -118,19 +115,21 @@ class RowLayout:
     @property
     def synapses(self) -> int:
         """Number of synapses that are kept."""
-        return sum(int(np.prod(shape)) for shape in self.kernels.values())
+        return width(self.kernels)
 
-    def rows(self, result: Contributions, logits: np.ndarray) -> Rows:
-        """Return the contributions to keep, as sparse rows.
+    def rows(self, result: Contributions, logits: np.ndarray, dense: bool) -> Rows:
+        """Return the contributions to keep, as rows.
 
         Args:
             result: The contributions of each sample separately.
             logits: The samples' logits `(batch, …)`.
+            dense: Whether most of them are not zero.
         """
+        to_rows = dense_rows if dense else sparse_rows
         samples = len(logits)
         return Rows(
-            _sparse(result.synapses, self.kernels, samples),
-            _sparse(result.neurons, self.operations, samples) if self.operations else None,
+            to_rows(result.synapses, self.kernels, samples),
+            to_rows(result.neurons, self.operations, samples) if self.operations else None,
             _predicted(logits),
         )
 
@@ -175,21 +174,3 @@ def _sum(values: np.ndarray) -> np.ndarray:
     if len(values) == 1:
         return values[0].astype(np.int64)
     return values.sum(axis=0, dtype=np.int64)
-
-
-def _sparse(
-    arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], samples: int
-) -> sp.csr_array:
-    """Concatenate flattened arrays to sparse int32 rows; missing arrays are zero."""
-    sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
-    starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
-    blocks = {name: arrays[name].reshape(samples, -1) for name in sizes if name in arrays}
-    counts = np.zeros(samples, np.int64)
-    for block in blocks.values():
-        counts += np.count_nonzero(block, axis=1)
-    indptr = np.concatenate([[0], np.cumsum(counts)])
-    data, indices = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.int32)
-    places = indptr[:-1].copy()
-    for name, block in blocks.items():
-        copy_nonzero(block, starts[name], places, data, indices)
-    return sp.csr_array((data, indices, indptr), shape=(samples, sum(sizes.values())))

@@ -174,7 +174,7 @@ class _EachAtZero(_AtZero):
 
 
 class RowsAtZero(_EachAtZero):
-    """A job that returns the contributions of every sample of a batch, as sparse rows."""
+    """A job that returns the contributions of every sample of a batch, as dense rows."""
 
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Rows:
         """Return the rows of a batch, given the values of the input operation."""
@@ -185,7 +185,7 @@ class RowsAtZero(_EachAtZero):
             {name: _host(value) for name, value in neurons.items()},
             {name: kernels[name].to_kernel(_host(value)) for name, value in synapses.items()},
         )
-        return self._layout.rows(result, _host(logits))
+        return self._layout.rows(result, _host(logits), dense=True)
 
     def _outputs(self, x: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
         return self._each(x)

@@ -1,7 +1,8 @@
-"""`SliceSet`: one slice for each sample, as sparse matrices in memory or on disk."""
+"""`SliceSet`: one slice for each sample, in memory or on disk."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,16 @@ import scipy.sparse as sp
 from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
+from nnslicer_tf.slicing._rows import (
+    Matrix,
+    counts,
+    from_arrays,
+    row,
+    to_arrays,
+    to_sparse,
+    total,
+    width,
+)
 from nnslicer_tf.slicing.slice import Slice
 
 if TYPE_CHECKING:
@@ -23,10 +34,6 @@ class SliceSet(ShownAsTable):
     """The slices of many samples.
 
     Attributes:
-        matrix: CONTRIB of the synapses, `scipy.sparse.csr_array` int32,
-            `(samples, synapses)`; columns run over `kernels`, each in C order.
-        neuron_matrix: CONTRIB of the neurons, `(samples, neurons)`; columns run over
-            `operations`; None if neurons were not kept.
         kernels: Kernel name → shape, in topological order.
         operations: Operation name → shape of its neurons, in topological order.
         predicted: Index of each sample's largest logit, `(samples,)` int64.
@@ -36,32 +43,61 @@ class SliceSet(ShownAsTable):
 
     def __init__(
         self,
-        matrix: sp.csr_array,
-        neuron_matrix: sp.csr_array | None,
+        matrix: Matrix,
+        neuron_matrix: Matrix | None,
         kernels: Mapping[str, tuple[int, ...]],
         operations: Mapping[str, tuple[int, ...]],
         predicted: np.ndarray,
         info: Mapping[str, Any],
     ) -> None:
-        self.matrix = matrix
-        self.neuron_matrix = neuron_matrix
+        self._synapses = matrix
+        self._neurons = neuron_matrix
         self.kernels = dict(kernels)
         self.operations = dict(operations)
         self.predicted = predicted
         self.info = dict(info)
 
+    @cached_property
+    def matrix(self) -> sp.csr_array:
+        """CONTRIB of the synapses, `(samples, synapses)` int32.
+
+        Columns run over `kernels`, each in C order. At θ = 0, where most values are not zero,
+        it is made from dense rows when it is first asked for: see `to_array`.
+        """
+        return to_sparse(self._synapses)
+
+    @cached_property
+    def neuron_matrix(self) -> sp.csr_array | None:
+        """CONTRIB of the neurons, `(samples, neurons)` int32; None if neurons were not kept.
+
+        Columns run over `operations`, each in C order.
+        """
+        return None if self._neurons is None else to_sparse(self._neurons)
+
+    def to_array(self, kernels: Iterable[str] | None = None) -> np.ndarray:
+        """Return CONTRIB of the synapses as a dense array, `(samples, synapses)` int32.
+
+        Args:
+            kernels: Names of kernels, whose synapses the columns run over; all by default.
+
+        Raises:
+            InvalidArgumentError: if a kernel is not in the set.
+        """
+        chosen = self._synapses if kernels is None else self._synapses[:, self.columns(kernels)]
+        return chosen if isinstance(chosen, np.ndarray) else chosen.toarray()
+
     def __len__(self) -> int:
-        return self.matrix.shape[0]
+        return self._synapses.shape[0]
 
     def __getitem__(self, index: int) -> Slice:
         """Return the slice of one sample, without neurons if they were not kept."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"The set has {len(self)} slices. Received index {index}.")
         index %= len(self)
-        synapses = _split(_row(self.matrix, index), self.kernels)
+        synapses = _split(row(self._synapses, index), self.kernels)
         neurons = {}
-        if self.neuron_matrix is not None:
-            neurons = _split(_row(self.neuron_matrix, index), self.operations)
+        if self._neurons is not None:
+            neurons = _split(row(self._neurons, index), self.operations)
         return Slice(neurons, synapses, {**self.info, "samples": 1})
 
     def __iter__(self) -> Iterator[Slice]:
@@ -90,17 +126,16 @@ class SliceSet(ShownAsTable):
             InvalidArgumentError: if the kernel is not in the set.
         """
         columns = self.columns([kernel])
-        kept = (self.matrix[:, columns] != 0).sum(axis=1)
-        return np.asarray(kept, np.float64).ravel() / len(columns)
+        return counts(self._synapses[:, columns]) / len(columns)
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row per sample: predicted class, synapses and neurons kept."""
         import pandas as pd
 
-        columns = {"predicted": self.predicted, "synapses": _row_counts(self.matrix)}
-        if self.neuron_matrix is not None:
-            columns["neurons"] = _row_counts(self.neuron_matrix)
-        columns["synapses, share"] = columns["synapses"] / max(self.matrix.shape[1], 1)
+        columns = {"predicted": self.predicted, "synapses": counts(self._synapses)}
+        if self._neurons is not None:
+            columns["neurons"] = counts(self._neurons)
+        columns["synapses, share"] = columns["synapses"] / max(self._synapses.shape[1], 1)
         return pd.DataFrame(columns).rename_axis("sample").reset_index()
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
@@ -111,11 +146,10 @@ class SliceSet(ShownAsTable):
 
     def sum(self) -> Slice:
         """Return the slice of all samples together."""
-        synapses = np.asarray(self.matrix.sum(axis=0, dtype=np.int64)).ravel()
+        synapses = total(self._synapses)
         neurons = {}
-        if self.neuron_matrix is not None:
-            total = np.asarray(self.neuron_matrix.sum(axis=0, dtype=np.int64)).ravel()
-            neurons = _split(total, self.operations)
+        if self._neurons is not None:
+            neurons = _split(total(self._neurons), self.operations)
         return Slice(neurons, _split(synapses, self.kernels), {**self.info, "samples": len(self)})
 
     def save(self, path: str | os.PathLike) -> None:
@@ -124,11 +158,11 @@ class SliceSet(ShownAsTable):
             "kernels": {name: list(shape) for name, shape in self.kernels.items()},
             "operations": {name: list(shape) for name, shape in self.operations.items()},
             "info": self.info,
-            "has_neurons": self.neuron_matrix is not None,
+            "has_neurons": self._neurons is not None,
         }
-        arrays = {"predicted": self.predicted, **_csr_arrays("synapses", self.matrix)}
-        if self.neuron_matrix is not None:
-            arrays |= _csr_arrays("neurons", self.neuron_matrix)
+        arrays = {"predicted": self.predicted, **to_arrays("synapses", self._synapses)}
+        if self._neurons is not None:
+            arrays |= to_arrays("neurons", self._neurons)
         write_archive(path, _FORMAT, header, arrays)
 
     @classmethod
@@ -142,10 +176,10 @@ class SliceSet(ShownAsTable):
         header, arrays = read_archive(path, _FORMAT, "slice set")
         kernels = {name: tuple(shape) for name, shape in header["kernels"].items()}
         operations = {name: tuple(shape) for name, shape in header["operations"].items()}
-        neurons = _csr("neurons", arrays, operations) if header["has_neurons"] else None
+        with_neurons = header["has_neurons"]
         return cls(
-            _csr("synapses", arrays, kernels),
-            neurons,
+            from_arrays("synapses", arrays, width(kernels)),
+            from_arrays("neurons", arrays, width(operations)) if with_neurons else None,
             kernels,
             operations,
             arrays["predicted"],
@@ -153,30 +187,12 @@ class SliceSet(ShownAsTable):
         )
 
     def __repr__(self) -> str:
-        samples, synapses = self.matrix.shape
-        density = self.matrix.nnz / max(samples * synapses, 1)
+        samples, synapses = self._synapses.shape
+        density = counts(self._synapses).sum() / max(samples * synapses, 1)
         return (
             f"SliceSet({samples} slices over {synapses:,} synapses, {density:.1%} kept, "
             f"θ={self.info.get('theta')}, {self.info.get('granularity')})"
         )
-
-
-def width(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Return the total number of elements of arrays of these shapes."""
-    return sum(int(np.prod(shape)) for shape in shapes.values())
-
-
-def _row_counts(matrix: sp.csr_array) -> np.ndarray:
-    """Return the number of non-zero values in each row, `(rows,)` int64."""
-    return np.asarray((matrix != 0).sum(axis=1), np.int64).ravel()
-
-
-def _row(matrix: sp.csr_array, index: int) -> np.ndarray:
-    """Return one row as a dense int64 array, without reading the rest of a matrix on disk."""
-    begin, end = matrix.indptr[index], matrix.indptr[index + 1]
-    row = np.zeros(matrix.shape[1], np.int64)
-    row[matrix.indices[begin:end]] = matrix.data[begin:end]
-    return row
 
 
 def _split(row: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
@@ -192,18 +208,3 @@ def _columns(names: Iterable[str], shapes: Mapping[str, tuple[int, ...]], what: 
         check_name(what, name, shapes)
         parts.append(np.arange(begin[name], begin[name] + int(np.prod(shapes[name]))))
     return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
-
-
-def _csr_arrays(name: str, matrix: sp.csr_array) -> dict[str, np.ndarray]:
-    return {
-        f"{name}_data": matrix.data,
-        f"{name}_indices": matrix.indices,
-        f"{name}_indptr": matrix.indptr,
-    }
-
-
-def _csr(
-    name: str, arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
-) -> sp.csr_array:
-    data, indices, indptr = (arrays[f"{name}_{part}"] for part in ("data", "indices", "indptr"))
-    return sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, width(shapes)))

@@ -210,7 +210,7 @@ class Slicer:
             _row_batch_size(layout),
         )
         kept = [list(layout.kernels), list(layout.operations)]
-        collector = RowCollector(self._checkpoint(folder, plan, kept, work))
+        collector = RowCollector(layout, self._checkpoint(folder, plan, kept, work))
         self._run(work, samples, collector)
         rows = collector.result()
         return SliceSet(

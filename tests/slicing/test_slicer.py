@@ -190,6 +190,29 @@ def test_rows_on_disk_equal_rows_in_memory(slicer, x, tmp_path, monkeypatch):
     assert disk[17] == memory[17]
 
 
+def test_rows_at_zero_are_dense_in_memory_on_disk_and_in_files(im, profile, x, tmp_path):
+    """Every reading of a set is the same as of the slices of its samples, one by one."""
+    slicer = nns.Slicer(im, profile, theta=0.0, workers=0, progress=False)
+    single = [slicer.slice(x[i : i + 1]) for i in range(7)]
+    rows = np.stack([s.to_vector() for s in single])
+    memory = slicer.slice_each(x[:7])
+    memory.save(tmp_path / "set.npz")
+    disk = slicer.slice_each(x[:7], folder=tmp_path / "rows")
+    dense_bytes = 4 * memory.to_array().size
+    assert (tmp_path / "rows" / "synapses.dense").stat().st_size == dense_bytes
+    assert memory.matrix.data.nbytes + memory.matrix.indices.nbytes > dense_bytes  # as CSR
+    for found in (memory, disk, nns.SliceSet.load(tmp_path / "set.npz")):
+        np.testing.assert_array_equal(found.to_array(), rows)
+        np.testing.assert_array_equal(found.matrix.toarray(), rows)
+        np.testing.assert_array_equal(
+            found.to_array(["dense"]), [s.synapses["dense"].ravel() for s in single]
+        )
+        assert [found[i] for i in range(7)] == single
+        assert found.sum() == slicer.slice(x[:7])
+        shares = [np.mean(s.synapses["inner"] != 0) for s in single]
+        np.testing.assert_allclose(found.kept_share("inner"), shares)
+
+
 def test_some_kernels_and_no_neurons(slicer, x):
     everything = slicer.slice_each(x[:4])
     some = slicer.slice_each(x[:4], kernels=["dense", "inner"], operations=())
