@@ -2,7 +2,7 @@
 
     python benchmarks/bench_semantic.py
 
-`scan` is `nns.semantic.prefix_similarities`; `one matrix` a single landscape M = F·Fᵀ of
+`scan` is `nns.semantic.prefix_similarities`, whose matrix products stay on one thread; `one matrix` a single landscape M = F·Fᵀ of
 the whole layer; `anew` computes the landscape of every prefix by a matrix product, as
 Algorithm 1 reads; `naive` computes every entry of every landscape on its own (Equation 1),
 timed on some entries and multiplied. Times are medians, on this processor's threads.
@@ -21,7 +21,7 @@ import typer
 from nnslicer_tf._files import data_folder
 from nnslicer_tf.report import provenance, write_table
 from nnslicer_tf.semantic import landscape, prefix_similarities, similarity
-from nnslicer_tf.semantic.similarity import _through_samples
+from nnslicer_tf.semantic.similarity import _scan, _through_samples
 
 CASES = {
     "dense, 512 wide": (300, 1, 512),
@@ -31,7 +31,7 @@ CASES = {
 
 
 def main(
-    runs: Annotated[int, typer.Option(min=1)] = 3,
+    runs: Annotated[int, typer.Option(min=1)] = 9,
     seed: int = 0,
     results: Annotated[Path | None, typer.Option(help="Folder of the table.")] = None,
 ) -> None:
@@ -42,6 +42,7 @@ def main(
         features = rng.random(shape, np.float32)
         order = rng.permutation(shape[-1])
         scan = seconds(lambda f=features, o=order: prefix_similarities(f, o), runs)
+        all_threads = seconds(lambda f=features, o=order: _scan(f, o), runs)
         by_rank = seconds(lambda f=features, o=order: _through_samples(f, o), runs)
         start = time.perf_counter()
         found = anew(features, order)
@@ -56,6 +57,7 @@ def main(
                 "neurons": shape[-1],
                 "one matrix s": seconds(lambda f=features: landscape(f), runs),
                 "scan s": scan,
+                "scan on all BLAS threads s": all_threads,
                 "scan by rank-one terms s": by_rank,
                 "anew s": again,
                 "naive s (estimated)": naive,

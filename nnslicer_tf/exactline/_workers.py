@@ -3,27 +3,10 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from functools import cache
 from threading import Condition
 from typing import TypeVar
 
-from threadpoolctl import ThreadpoolController
-
 Work = TypeVar("Work")
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController().select(user_api="blas")
-
-
-def one_thread_a_product() -> AbstractContextManager:
-    """Limit matrix products to the calling thread until the context ends.
-
-    The products of a walk are so small that sharing one among threads costs more than it gains.
-    """
-    return _blas().limit(limits=1)
 
 
 def run_splitting(first: Work, finish: Callable[[Work, list[Work]], None], workers: int) -> None:

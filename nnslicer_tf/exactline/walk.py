@@ -15,11 +15,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from nnslicer_tf._blas import one_thread_a_product
 from nnslicer_tf._kernels import lines as _kernels
 from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
 from nnslicer_tf.exactline._points import check_points
 from nnslicer_tf.exactline._program import line_program
-from nnslicer_tf.exactline._workers import one_thread_a_product, run_splitting
+from nnslicer_tf.exactline._workers import run_splitting
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import weights_digest

@@ -14,6 +14,7 @@ matrix of the values, ⟨F_i·F_iᵀ, F_j·F_jᵀ⟩ = ‖F_iᵀ·F_j‖², with
 
 import numpy as np
 
+from nnslicer_tf._blas import one_thread_a_product
 from nnslicer_tf.errors import InvalidArgumentError
 
 
@@ -71,14 +72,18 @@ def prefix_similarities(features: np.ndarray, order: np.ndarray) -> np.ndarray:
         raise InvalidArgumentError(
             f"order must have every index of {units} neurons once. Received: {order!r}"
         )
-    samples = len(features)
+    with one_thread_a_product():
+        return _scan(features, order)
+
+
+def _scan(features: np.ndarray, order: np.ndarray) -> np.ndarray:
+    samples, units = len(features), features.shape[-1]
     by_neuron = features.reshape(samples, -1, units)
     positions = by_neuron.shape[1]
     through_values = (units * positions) ** 2 * samples
     through_samples = units * (positions + 4) * samples**2
-    if through_values < through_samples:
-        return _through_values(by_neuron, order)
-    return _through_samples(by_neuron, order)
+    scan = _through_values if through_values < through_samples else _through_samples
+    return scan(by_neuron, order)
 
 
 def _through_samples(features: np.ndarray, order: np.ndarray) -> np.ndarray:
