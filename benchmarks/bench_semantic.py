@@ -2,10 +2,11 @@
 
     python benchmarks/bench_semantic.py
 
-`scan` is `nns.semantic.prefix_similarities`, whose matrix products stay on one thread; `one matrix` a single landscape M = F·Fᵀ of
-the whole layer; `anew` computes the landscape of every prefix by a matrix product, as
-Algorithm 1 reads; `naive` computes every entry of every landscape on its own (Equation 1),
-timed on some entries and multiplied. Times are medians, on this processor's threads.
+`scan` is `nns.semantic.prefix_similarities`, whose matrix products stay on one thread;
+`one matrix` a single landscape M = F·Fᵀ of the whole layer; `anew` computes the landscape of
+every prefix by a matrix product, as Algorithm 1 reads; `naive` computes every entry of every
+landscape on its own (Equation 1), timed on some entries and multiplied. Times are medians, on
+this processor's threads where nothing else is said.
 """
 
 import statistics
