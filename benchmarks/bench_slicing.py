@@ -237,22 +237,59 @@ print(time.thread_time() - start)
 """
 
 
-def first_call() -> dict[str, float]:
-    """Return the CPU time of the first call of every kernel of a slice, in seconds."""
-    with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+DEMO = """
+import subprocess, sys, tempfile, time
+with tempfile.TemporaryDirectory() as folder:
+    start = time.perf_counter()
+    command = [sys.executable, "-c", "from nnslicer_tf.cli import main; main()", "demo"]
+    subprocess.run([*command, "--output", folder], check=True, capture_output=True)
+    print(time.perf_counter() - start)
+"""
 
-        def seconds() -> float:
-            command = [sys.executable, "-c", FIRST_CALL]
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, check=True
-            )
-            return float(done.stdout)
+FIRST_SLICE = """
+import time
+import nnslicer_tf as nns
+from nnslicer_tf import datasets, zoo
+x = datasets.load("digits", "train").x
+im = nns.InstrumentedModel(zoo.load("digits_cnn"))
+profile = nns.Profile.from_data(im, x, progress=False)
+start = time.perf_counter()
+nns.Slicer(im, profile, workers=0, progress=False).slice(x[:1])
+print(time.perf_counter() - start)
+"""
 
-        return {
-            "first calls on a machine, CPU s": seconds(),
-            "first calls of a process, CPU s": seconds(),
-        }
+
+def first_times() -> dict[str, float]:
+    """Return what the first call costs, on a machine and in a process, in seconds."""
+
+    def printed(code: str) -> float:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "NUMBA_CACHE_DIR": cache},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return float(done.stdout)
+
+    figures = {}
+    for what, code in (
+        ("first calls of all kernels {}, CPU s", FIRST_CALL),
+        ("first slice {}, after the profile, s", FIRST_SLICE),
+        ("nnslicer demo, first {}, s", DEMO),
+    ):
+        with tempfile.TemporaryDirectory() as cache:
+            figures[what.format("on a machine")] = printed(code)
+            figures[what.format("of a process")] = printed(code)
+    return figures
+
+
+def memory_bandwidth() -> dict[str, float]:
+    """Return what it takes to move a local value, 4 bytes, through memory, in nanoseconds."""
+    source = np.ones(1 << 26, np.float32)  # 256 MB: no cache holds it
+    target = np.empty_like(source)
+    copied = best(lambda: np.copyto(target, source), clock=time.thread_time)
+    return {"4 bytes read from memory and written to it, ns": copied * 1e9 / len(source)}
 
 
 MEMORY = """
@@ -357,7 +394,7 @@ def main(
     published = "DIFFCHASER_MODELS" in os.environ
     names = [n for n in models.split(",") if n != "resnet20" or published]
     results = {name: measure(name) for name in names}
-    other = first_call()
+    other = first_times() | memory_bandwidth()
     if workers:
         other |= worker_scaling()
     write(report(results, other), {"models": results, "other": other}, output)

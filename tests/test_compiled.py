@@ -1,5 +1,6 @@
 """Compiled code on disk: what one process compiled, another loads, whatever they run at once."""
 
+import os
 import subprocess
 import sys
 
@@ -48,3 +49,37 @@ def test_two_processes_compile_two_signatures_at_once(tmp_path):
         assert process.returncode == 0
     both, _ = start("ready0", "float32", "float64").communicate(timeout=120)
     assert both.splitlines() == ["45.0 1", "45.0 2"]
+
+
+AHEAD = """
+import numpy as np
+
+from nnslicer_tf._kernels import pools
+from nnslicer_tf._kernels.ahead import compile_ahead
+from nnslicer_tf._kernels.compiled import COMPILING, KERNELS
+
+assert not any(kernel.on_disk for kernel in KERNELS)
+compile_ahead()
+compile_ahead()
+started = len(COMPILING)
+sign, x = np.ones((1, 1, 1), np.int8), np.ones((1, 1, 1), np.float32)
+found = pools.maximum(sign, x, x, sign, np.zeros((1, 1), np.int32))
+print(found.item(), started, *(process.returncode for process in COMPILING))
+print(all(kernel.on_disk for kernel in KERNELS), sum(kernel.ready for kernel in KERNELS))
+COMPILING.clear()
+compile_ahead()
+print(len(COMPILING))
+"""
+
+
+def test_kernels_are_compiled_ahead_by_other_processes(tmp_path):
+    """A call waits for them and loads what they compiled; what is on disk is left alone."""
+    done = subprocess.run(
+        [sys.executable, "-c", AHEAD],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert done.stdout.splitlines() == ["1 2 0 0", "True 1", "0"]
