@@ -25,6 +25,14 @@ class InputShapeError(NNSlicerError, ValueError):
     """Input data has a shape or dtype that the model does not accept."""
 
 
+class InputRangeError(InputShapeError):
+    """Input data has values outside the bounds that were stated for the model."""
+
+
+class InputRangeWarning(UserWarning):
+    """Input data has other values than the profiled data: preprocessing may be missing."""
+
+
 class NonFiniteActivationError(NNSlicerError):
     """Data or an activation is NaN or infinite."""
 

@@ -33,6 +33,8 @@ FOUND = {
     "own-layers": lambda names: names["im"]["sizes"].kind == "absolute_sum",
     "extend": lambda names: names["holds"].all(),
     "datasets": lambda names: len(names["train"]) > 1000,
+    "analyses": lambda names: names["profile"].input_range == (0, 16),
+    "scale": lambda names: names["whole"].info["samples"] == len(names["x"]),
 }
 
 

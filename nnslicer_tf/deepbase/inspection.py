@@ -33,8 +33,8 @@ from nnslicer_tf.deepbase.measures import Measure, find_measures
 from nnslicer_tf.deepbase.units import UnitGroup, Units, find_groups
 from nnslicer_tf.engine import make_engine
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, batches, count_samples
-from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument import InstrumentedModel, count_samples
+from nnslicer_tf.instrument.data import DataLike, check_batch_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,13 +100,13 @@ def inspect(
     behaviours = HypothesisSet(hypotheses, any(measure.binary for measure in measures))
     groups = {name: find_groups(im, units) for name, im in ims.items()}
     _check_range(error, confidence, workers)
-    shape = next(iter(ims.values())).input_shape
-    _check_data(dataset, behaviours, shape, block_size)
+    im = next(iter(ims.values()))
+    _check_data(dataset, behaviours, im, block_size)
     if cache is not None and not isinstance(cache, BehaviourCache):
         cache = BehaviourCache(cache)
 
     stream = _Stream(ims, groups, behaviours, measures, cache)
-    items = stream.items(batches(dataset, shape, block_size))
+    items = stream.items(im.samples(dataset).batches(block_size))
     first = next(items)  # fixes what the measures calibrate
     for task in stream.tasks:
         task.calibrate(first)
@@ -299,14 +299,13 @@ def _check_range(error: float | None, confidence: float, workers: int) -> None:
 
 
 def _check_data(
-    dataset: DataLike, behaviours: HypothesisSet, shape: tuple[int, ...], block_size: int
+    dataset: DataLike, behaviours: HypothesisSet, im: InstrumentedModel, block_size: int
 ) -> None:
     """Refuse wrong data and hypotheses before the first forward pass, where data can be reread."""
     records = count_samples(dataset)
-    if isinstance(dataset, np.ndarray):
-        for _ in batches(dataset, shape, block_size):
-            pass
+    samples = im.samples(dataset)
+    check_batch_size(block_size)
     if records is not None:
         behaviours.check_length(records)
     if not isinstance(dataset, Iterator):
-        behaviours.check_varies(batches(dataset, shape, block_size))
+        behaviours.check_varies(samples.batches(block_size))

@@ -21,7 +21,7 @@ from nnslicer_tf._random import as_generator
 from nnslicer_tf.detection.calibration import check_rate, threshold_at
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
-from nnslicer_tf.instrument import InstrumentedModel, check_array
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Slicer
 
 _FORMAT = "nnslicer_tf detector 1"
@@ -109,7 +109,7 @@ class Detector(BaseEstimator):
         """
         self.check_parameters()
         rate = check_rate(self.false_positive_rate)
-        x = check_array(X, self.im.input_shape)
+        x = self.im.check(X)
         x = x if y is None else x[_labels(y, len(x)) == 0]
         rng = as_generator(self.rng)
         learned, held = self._split(len(x), rng)
@@ -131,7 +131,7 @@ class Detector(BaseEstimator):
             NotFittedError: if the detector is not fitted.
         """
         self._check_fitted()
-        return self.anomaly_scores(self.evidence(check_array(X, self.im.input_shape)))
+        return self.anomaly_scores(self.evidence(self.im.check(X)))
 
     def decision_function(self, X: np.ndarray) -> np.ndarray:
         """Return score minus threshold, (N,) float64: above 0 an input is flagged."""

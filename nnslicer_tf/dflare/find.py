@@ -29,6 +29,9 @@ from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 from nnslicer_tf.dflare.search import DFlare, Found, Search, SearchSteps
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
+_LOOKED_AT = 64  # seeds that show whether a step of preprocessing is missing
+_CERTAIN = 1 - 1e-6
+
 
 def find_deviation(
     original: ModelLike,
@@ -122,7 +125,9 @@ def find_deviations(
     Raises:
         InputShapeError: if the seeds are not valid inputs of the domain.
         InvalidArgumentError: if the models differ in their outputs' size or give no
-            probabilities, or an argument is out of range.
+            probabilities, an argument is out of range, or `preprocess` seems to be missing: the
+            original is certain of nearly all seeds as they are, and not when they are scaled to
+            [0, 1].
         CorruptFileError: if a TFLite model or the checkpoint is damaged.
         ProfileMismatchError: if the checkpoint is of other seeds, models or options.
     """
@@ -131,6 +136,8 @@ def find_deviations(
     seeds = np.asarray(seeds)
     _check(seeds, domain, timeout, max_queries, together)
     pair = ModelPair(original, compressed, domain, preprocess, batch_size)
+    if preprocess is None and isinstance(domain, ImageDomain):
+        _check_scale(pair, seeds[:_LOOKED_AT])
     budget = _Budget(timeout, max_queries)
     streams = _streams(seeds, as_generator(rng))
     kept = Checkpoint(checkpoint, identity(pair, seeds, streams, (search, budget, batch_size)))
@@ -148,6 +155,25 @@ def find_deviations(
         finally:
             kept.write()
     return DeviationSet([kept.outcomes[index] for index in range(len(seeds))])
+
+
+def _check_scale(pair: ModelPair, seeds: np.ndarray) -> None:
+    """Refuse images of 0 to 255 for an original model that was trained on images of 0 to 1.
+
+    Its outputs are saturated then, and mutations cross the boundary anywhere: most deviations
+    that are found do not exist on scaled images.
+    """
+    raw, scaled = (
+        np.mean(pair.original.probabilities(seeds * np.float32(factor)).max(axis=1) >= _CERTAIN)
+        for factor in (1, 1 / 255)
+    )
+    if raw >= 0.9 and scaled < 0.5:
+        raise InvalidArgumentError(
+            f"The original model is certain of {raw:.0%} of the seeds as they are (0 to 255), and "
+            f"of {scaled:.0%} when they are divided by 255: it was probably trained on scaled "
+            "images. Pass preprocess=lambda x: x.astype('float32') / 255, or what it was trained "
+            "with; with preprocess=lambda x: x.astype('float32') the seeds are used as they are."
+        )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,12 @@ from typing import TypeAlias, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteActivationError
+from nnslicer_tf.errors import (
+    InputRangeError,
+    InputShapeError,
+    InvalidArgumentError,
+    NonFiniteActivationError,
+)
 
 DataLike: TypeAlias = ArrayLike | Iterable[ArrayLike]
 """An array or tensor of samples, or an iterable of samples or batches, each alone or `(x, …)`."""
@@ -23,16 +28,24 @@ def check_batch_size(batch_size: int) -> int:
     return int(batch_size)
 
 
-def check_array(x: DataLike, shape: Sequence[int], first: int = 0) -> np.ndarray:
+Bounds: TypeAlias = tuple[float, float]
+"""Least and largest value of an input."""
+
+
+def check_array(
+    x: DataLike, shape: Sequence[int], first: int = 0, bounds: Bounds | None = None
+) -> np.ndarray:
     """Return `x` as a finite float32 array `(batch, *shape)`.
 
     Args:
         x: Array or tensor of numbers.
         shape: The model's input shape, without the batch axis.
         first: Index of the first sample, for messages.
+        bounds: Least and largest value of an input, if they are known.
 
     Raises:
         InputShapeError: if `x` has another shape, or is not numeric.
+        InputRangeError: if `x` has values outside the bounds.
         NonFiniteActivationError: if `x` has NaN or infinite values.
     """
     array = x if isinstance(x, np.ndarray) else np.asarray(x)
@@ -50,7 +63,21 @@ def check_array(x: DataLike, shape: Sequence[int], first: int = 0) -> np.ndarray
         raise NonFiniteActivationError(
             f"Sample {sample} of the data has NaN or infinite values. Remove or repair it."
         )
+    if bounds is not None:
+        _check_bounds(array, bounds, first)
     return array
+
+
+def _check_bounds(array: np.ndarray, bounds: Bounds, first: int) -> None:
+    low, high = bounds
+    outside = ((array < low) | (array > high)).any(axis=tuple(range(1, array.ndim)))
+    if outside.any():
+        sample = array[np.argmax(outside)]
+        raise InputRangeError(
+            f"Sample {first + int(np.argmax(outside))} of the data ranges from {sample.min():.4g} "
+            f"to {sample.max():.4g}; the bounds of the model are {low:g} and {high:g}. Scale data "
+            "as for training, or let the model do it: InstrumentedModel(model, preprocess=…)."
+        )
 
 
 class Samples:
@@ -60,6 +87,7 @@ class Samples:
         data: An array or tensor of samples, or a `tf.data.Dataset` or other iterable of
             samples or batches, each alone or first in a tuple `(x, …)`.
         shape: The model's input shape, without the batch axis.
+        bounds: Least and largest value of an input, if they are known.
 
     Attributes:
         count: Number of samples, None if it is not known beforehand.
@@ -67,11 +95,13 @@ class Samples:
     Raises:
         InvalidArgumentError: if an array is empty.
         InputShapeError: if an array has another shape, or is not numeric.
+        InputRangeError: if an array has values outside the bounds.
         NonFiniteActivationError: if a sample of an array has NaN or infinite values.
     """
 
-    def __init__(self, data: DataLike, shape: Sequence[int]) -> None:
+    def __init__(self, data: DataLike, shape: Sequence[int], bounds: Bounds | None = None) -> None:
         self._shape = tuple(shape)
+        self._bounds = bounds
         self._data: np.ndarray | Iterable[ArrayLike]
         self.count = count_samples(data)
         if _is_stream(data):
@@ -80,7 +110,7 @@ class Samples:
         array = np.asarray(data)
         if array.ndim == 0:
             raise InputShapeError(f"Data must be an array or a data set. Received: {data!r}")
-        self._data = check_array(array, self._shape)
+        self._data = check_array(array, self._shape, bounds=bounds)
         if not len(array):
             raise _empty()
 
@@ -89,7 +119,8 @@ class Samples:
 
         Raises:
             InvalidArgumentError: if there are no samples, or `size` is not a positive int.
-            InputShapeError, NonFiniteActivationError: for an invalid sample of an iterable.
+            InputShapeError, InputRangeError, NonFiniteActivationError: for an invalid sample of
+                an iterable.
         """
         size = check_batch_size(size)
         if isinstance(self._data, np.ndarray):
@@ -98,7 +129,7 @@ class Samples:
             return
         first = 0
         for chunk in _chunks(self._data, len(self._shape), size):
-            batch = check_array(chunk, self._shape, first)
+            batch = check_array(chunk, self._shape, first, self._bounds)
             first += len(batch)
             if len(batch):
                 yield batch

@@ -19,7 +19,13 @@ from nnslicer_tf.errors import (
     UnsupportedLayerError,
 )
 from nnslicer_tf.instrument._trace import as_functional, trace
-from nnslicer_tf.instrument.data import DataLike, Samples, check_batch_size
+from nnslicer_tf.instrument.data import (
+    Bounds,
+    DataLike,
+    Samples,
+    check_array,
+    check_batch_size,
+)
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 from nnslicer_tf.instrument.gradients import GradientFunction
 from nnslicer_tf.instrument.graph import (
@@ -72,9 +78,15 @@ class InstrumentedModel(ShownAsTable):
     Args:
         model: A functional, sequential, nested or subclassed Keras model with one input.
         input_shape: Shape of one sample, if the model does not specify it.
+        preprocess: What is done to inputs before the model, so that all analyses take them as they
+            are: a Keras layer, or a function written with `keras.ops` such as
+            `lambda x: x / 255`. It becomes part of the model.
+        bounds: Least and largest value of an input, before `preprocess`. Data beyond them is
+            refused everywhere.
 
     Attributes:
-        model: The original model.
+        model: The original model; with `preprocess`, a new one that shares its layers.
+        bounds: The bounds; None if they are not known.
         operations: Tuple of `Operation`, in topological order, the input first.
         graph: Graph of the operations; see `nnslicer_tf.instrument.graph.Graph`.
 
@@ -82,15 +94,26 @@ class InstrumentedModel(ShownAsTable):
         UnsupportedLayerError: if a layer has no rule, or the wrapped model's output
             differs from the original's.
         InputShapeError: if the shape of the input is not known.
+        InvalidArgumentError: if `model` is no Keras model, or the bounds are no range.
     """
 
-    def __init__(self, model: keras.Model, input_shape: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        input_shape: tuple[int, ...] | None = None,
+        *,
+        preprocess: Callable[[Any], Any] | None = None,
+        bounds: Bounds | None = None,
+    ) -> None:
         if not isinstance(model, keras.Model):
             raise InvalidArgumentError(
                 f"InstrumentedModel needs a Keras model. Received: {type(model).__name__}"
             )
-        self.model = model
+        self.bounds = _check_range(bounds)
         functional = as_functional(model, input_shape)
+        if preprocess is not None:
+            model = functional = _preprocessed(functional, preprocess, input_shape)
+        self.model = model
         self.graph: Graph = build_graph(trace(functional, input_shape))
         self.operations: tuple[Operation, ...] = tuple(self.graph.operations.values())
         self._captures: dict[tuple[str, ...], Callable] = {}
@@ -146,6 +169,23 @@ class InstrumentedModel(ShownAsTable):
             raise InvalidArgumentError(f"The model has no operation {name!r}.{hint}")
         return self.graph.operations[name]
 
+    def samples(self, data: DataLike) -> Samples:
+        """Return data as checked samples, by the model's input shape and bounds.
+
+        Raises:
+            InvalidArgumentError, InputShapeError, InputRangeError, NonFiniteActivationError: as
+                `Samples` does.
+        """
+        return Samples(data, self.input_shape, self.bounds)
+
+    def check(self, x: DataLike) -> np.ndarray:
+        """Return data as an array `(samples, *input_shape)` float32.
+
+        Raises:
+            InputShapeError, InputRangeError, NonFiniteActivationError: as `samples` does.
+        """
+        return check_array(x, self.input_shape, bounds=self.bounds)
+
     def capture(
         self, x: DataLike, batch_size: int = 256, of: Iterable[str] | None = None
     ) -> Activations:
@@ -186,7 +226,7 @@ class InstrumentedModel(ShownAsTable):
         """
         names = self._names(of)
         batch_size = check_batch_size(batch_size)
-        samples = Samples(data, self.input_shape)
+        samples = self.samples(data)
         steps = None if samples.count is None else -(-samples.count // batch_size)
         first = 0
         stream = samples.batches(batch_size)
@@ -269,7 +309,7 @@ class InstrumentedModel(ShownAsTable):
         """
         names = self._names([self.input_operation] if wrt is None else wrt)
         needed = self._names([self.logit_operation] if needs is None else needs)
-        stream = list(Samples(x, self.input_shape).batches(batch_size))
+        stream = list(self.samples(x).batches(batch_size))
         total = sum(map(len, stream))
         if callable(of):
             compute = self._gradient_function(of, needed, names)
@@ -401,3 +441,34 @@ def _as_input(model: keras.Model, x: np.ndarray) -> Any:
     except AttributeError:
         return x
     return keras.tree.map_structure(lambda _: x, structure)
+
+
+def _check_range(bounds: Bounds | None) -> Bounds | None:
+    if bounds is None:
+        return None
+    try:
+        low, high = map(float, bounds)
+        valid = low < high
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise InvalidArgumentError(
+            f"bounds are the least and the largest value of an input. Received: {bounds!r}"
+        )
+    return low, high
+
+
+def _preprocessed(
+    model: keras.Model, preprocess: Callable[[Any], Any], input_shape: tuple[int, ...] | None
+) -> keras.Model:
+    """Return a model of the same layers behind a step of preprocessing."""
+    inputs = keras.Input(input_shape or model.inputs[0].shape[1:])
+    try:
+        prepared = preprocess(inputs)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            "preprocess must be a Keras layer, or a function written with keras.ops and "
+            f"operators. It failed on a symbolic input: {error}"
+        ) from error
+    # Not model(prepared): operations keep their names, which a nested model's name would precede.
+    return keras.Model(inputs, model.call(prepared), name=model.name)

@@ -10,7 +10,7 @@ import numpy as np
 from keras import layers
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, check_array
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning._rebuild import rebuild
 
 
@@ -28,7 +28,7 @@ def renormalise(model: keras.Model, x: np.ndarray) -> keras.Model:
         InvalidArgumentError: if there are fewer than two samples.
     """
     im = InstrumentedModel(model)
-    x = check_array(x, im.input_shape)
+    x = im.check(x)
     if len(x) < 2:
         raise InvalidArgumentError(f"Statistics need two samples at least. Received: {len(x)}")
     measured = with_batch_statistics(im)

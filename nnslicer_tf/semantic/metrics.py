@@ -183,7 +183,7 @@ def labelled(
     if _is_pairs(x, y):
         xs, ys = zip(*_pairs(x, len(im.input_shape), batch_size), strict=True)
         x, y = np.concatenate(xs), np.concatenate(ys)
-    x = check_array(x, im.input_shape)
+    x = im.check(x)
     if not len(x):
         raise InvalidArgumentError("The data set is empty: no samples were given.")
     if y is None:

@@ -30,12 +30,21 @@ class Profile(ShownAsTable):
         means: Operation name → float64 array of the operation's shape.
         samples: Number of samples that were averaged.
         fingerprint: Fingerprint of the model that was profiled.
+        input_range: Least and largest value of the samples; None if it is not known, as in files
+            of version 0.1.
     """
 
-    def __init__(self, means: Mapping[str, np.ndarray], samples: int, fingerprint: str) -> None:
+    def __init__(
+        self,
+        means: Mapping[str, np.ndarray],
+        samples: int,
+        fingerprint: str,
+        input_range: tuple[float, float] | None = None,
+    ) -> None:
         self.means = dict(means)
         self.samples = samples
         self.fingerprint = fingerprint
+        self.input_range = input_range
 
     @classmethod
     def from_data(
@@ -60,12 +69,15 @@ class Profile(ShownAsTable):
         compile_ahead()  # slices come next
         sums = {operation.name: np.zeros(operation.shape) for operation in im.operations}
         samples = 0
+        low, high = np.inf, -np.inf
         for activations in im.capture_batches(data, batch_size, progress=progress):
             for name, values in activations.items():
                 sums[name] += values.sum(axis=0, dtype=np.float64)
-            samples += len(activations[im.input_operation])
+            batch = activations[im.input_operation]
+            samples += len(batch)
+            low, high = min(low, float(batch.min())), max(high, float(batch.max()))
         means = {name: total / samples for name, total in sums.items()}
-        return cls(means, samples, im.fingerprint)
+        return cls(means, samples, im.fingerprint, (low, high))
 
     def check_model(self, im: "InstrumentedModel") -> None:
         """Refuse a model other than the profiled one.
@@ -97,6 +109,7 @@ class Profile(ShownAsTable):
             "samples": self.samples,
             "fingerprint": self.fingerprint,
             "operations": list(self.means),
+            "input_range": self.input_range,
         }
         arrays = {f"mean{i}": mean for i, mean in enumerate(self.means.values())}
         write_archive(path, _FORMAT, header, arrays)
@@ -111,7 +124,9 @@ class Profile(ShownAsTable):
         """
         header, arrays = read_archive(path, _FORMAT, "profile")
         means = {name: arrays[f"mean{i}"] for i, name in enumerate(header["operations"])}
-        return cls(means, header["samples"], header["fingerprint"])
+        found = header.get("input_range")
+        input_range = None if found is None else (found[0], found[1])
+        return cls(means, header["samples"], header["fingerprint"], input_range)
 
     def __repr__(self) -> str:
         return (

@@ -25,6 +25,7 @@ from nnslicer_tf.kinds import Layout
 from nnslicer_tf.slicing import _zero_walk
 from nnslicer_tf.slicing._checkpoint import Collector, RowCollector, SumCollector, digest
 from nnslicer_tf.slicing._exclusion_walk import PartsByExclusion, RowsByExclusion, SumByExclusion
+from nnslicer_tf.slicing._input_range import InputRange
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._planner import GRANULARITIES, RECTIFY, RELATIVE_TO, check_rules, plan_walk
 from nnslicer_tf.slicing._results import Part, Reduction, RowLayout
@@ -158,7 +159,7 @@ class Slicer:
             WorkerError: if a batch fails three times on a worker.
         """
         plan = self._plan(outputs)
-        samples = Samples(x, self.im.input_shape)
+        samples = self.im.samples(x)
         work = self._work_for(
             plan, "sum", lambda: SumAtZero(self.im, plan), lambda: SumByExclusion(plan)
         )
@@ -201,7 +202,7 @@ class Slicer:
         """
         plan = self._plan(outputs)
         layout = _layout(plan, kernels, operations)
-        samples = Samples(x, self.im.input_shape)
+        samples = self.im.samples(x)
         work = self._work_for(
             plan,
             (tuple(layout.kernels), tuple(layout.operations)),
@@ -251,7 +252,7 @@ class Slicer:
         """
         plan = self._plan(outputs)
         layout = _layout(plan, kernels, operations)
-        samples = Samples(x, self.im.input_shape)
+        samples = self.im.samples(x)
         work = self._work_for(
             plan,
             (tuple(layout.kernels), tuple(layout.operations), reduce),
@@ -270,11 +271,17 @@ class Slicer:
 
         def items() -> Iterator[tuple[int, dict[str, np.ndarray]]]:
             first = 0
-            for index, batch in enumerate(samples.batches(work.batch_size)):
+            for index, batch in enumerate(self._batches(samples, work)):
                 yield index, self.im.forward(batch, work.job.captured, first)
                 first += len(batch)
 
         return work.engine.map(work.job, items())
+
+    def _batches(self, samples: Samples, work: _Work) -> Iterator[np.ndarray]:
+        batches = samples.batches(work.batch_size)
+        if self.profile.input_range is None:
+            return batches
+        return InputRange(*self.profile.input_range).watched(batches)
 
     def _plan(self, outputs: Any) -> Plan:
         criterion = outputs if isinstance(outputs, Criterion) else Criterion(outputs)
@@ -326,7 +333,7 @@ class Slicer:
 
             def pending() -> Iterator[tuple[int, dict[str, np.ndarray]]]:
                 first = 0
-                for index, batch in enumerate(samples.batches(work.batch_size)):
+                for index, batch in enumerate(self._batches(samples, work)):
                     digests[index] = digest(batch)
                     sizes[index] = len(batch)
                     if collector.is_done(index, digests[index]):

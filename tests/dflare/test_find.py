@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 
+from nnslicer_tf import datasets
 from nnslicer_tf.dflare import (
     AnyChangeFitness,
     DeviationSet,
@@ -24,6 +25,12 @@ from nnslicer_tf.errors import (
     NonFiniteActivationError,
     ProfileMismatchError,
 )
+
+
+def as_floats(images):
+    """Leave images as they are, without the question whether they should be scaled."""
+    return images.astype(np.float32)
+
 
 SEARCHES = {
     "default": DFlare(),
@@ -62,7 +69,7 @@ def test_queries_are_counted(pair, seeds):
         asked.append(len(x))
         return pair[0](x)
 
-    found = find_deviations(original, pair[1], seeds, progress=False)
+    found = find_deviations(original, pair[1], seeds, as_floats, progress=False)
     probes = asked[0]  # what recognises the models in a checkpoint
     assert found.queries.sum() == sum(asked) - probes
 
@@ -139,7 +146,7 @@ def test_resumes_where_it_was(pair, seeds, tmp_path):
             raise Interrupted
         return pair[0](x)
 
-    options = {"together": 3, "progress": False, "checkpoint": path}
+    options = {"together": 3, "progress": False, "checkpoint": path, "preprocess": as_floats}
     with pytest.raises(Interrupted):
         find_deviations(failing, pair[1], seeds, **options)
     asked = []
@@ -261,3 +268,16 @@ def test_real_pairs(shared_data, name):
     assert verify(load, lambda: folder / lite, seeds, found, preprocess).all()
     fewer = find_deviations(load(), folder / lite, seeds[5:2:-1], preprocess, **options)
     assert all(same(a, b) for a, b in zip(list(found)[5:2:-1], fewer, strict=True))
+
+
+def test_forgotten_preprocessing_is_noticed(shared_data):
+    """LeNet-1 on images of 0 to 255 is certain of everything, and most findings are none."""
+    folder = shared_data / "models" / "diffchaser"
+    original = keras.models.load_model(folder / "lenet1.h5", compile=False)
+    models = original, folder / "lenet1-quan.lite"
+    images = np.round(datasets.load("mnist", "test[:20]").x * 255).astype(np.uint8)
+    with pytest.raises(InvalidArgumentError, match="trained on scaled images"):
+        find_deviations(*models, images, max_queries=5)
+    for preprocess in (PREPROCESS["mnist"], as_floats):
+        found = find_deviations(*models, images[:2], preprocess, max_queries=5, progress=False)
+        assert len(found) == 2

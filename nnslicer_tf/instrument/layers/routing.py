@@ -26,6 +26,11 @@ def _identity(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     return (Step("routing", lambda x: x),)
 
 
+def _nothing(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
+    """Return no step: the operation's output is its input."""
+    return ()
+
+
 def _concatenate(layer: layers.Concatenate, call: LayerCall) -> tuple[Step, ...]:
     return (Step("routing", lambda *tensors: ops.concatenate(tensors, axis=layer.axis)),)
 
@@ -77,6 +82,7 @@ LAYERS: dict[type | str, OperationsFunction] = {
         ),
         _identity,
     ),
+    "ConvertToTensor": _nothing,  # what Keras puts between a function and a functional model
     layers.Concatenate: _concatenate,
     "Concatenate": _concatenate_operation,
     "Stack": _concatenate_operation,
