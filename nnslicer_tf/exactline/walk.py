@@ -24,7 +24,7 @@ from nnslicer_tf.exactline._workers import run_splitting
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import weights_digest
-from nnslicer_tf.kinds.curve import Curve, regrouped
+from nnslicer_tf.kinds.curve import Curve
 
 _CHUNK = 1 << 18  # live float64 values in a chunk: 2 MB, which fits into a cache
 _FEWEST = 8  # smallest number of points in a chunk, as each cut adds one
@@ -177,7 +177,7 @@ class LineWalker:
     def _partition(self, q: np.ndarray, r: np.ndarray, parts: list[Curve]) -> LinearPartition:
         """Join the chunks of a line; neighbouring chunks have one row in common."""
         ratio = np.concatenate([parts[0].ratio[:1], *(part.ratio[1:] for part in parts)])
-        outputs = [regrouped(part, (part.positions * part.channels,)).values for part in parts]
+        outputs = [part.regrouped((part.positions * part.channels,)).values for part in parts]
         values = np.concatenate([outputs[0][:1], *(part[1:] for part in outputs)])
         if not np.isfinite(values).all():
             raise NonFiniteActivationError(
@@ -251,6 +251,6 @@ def _one_line(curve: Curve, line: int) -> Curve:
     """Return one line of a curve, as a curve with a single position if it has several lines."""
     if curve.lines == 1:
         return curve
-    curve = regrouped(curve, (curve.positions * curve.channels,))
+    curve = curve.regrouped((curve.positions * curve.channels,))
     first, last = curve.start[line], curve.start[line + 1]
     return Curve(1, np.array([0, last - first]), curve.ratio[first:last], curve.values[first:last])

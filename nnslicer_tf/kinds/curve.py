@@ -47,6 +47,11 @@ class Curve:
         """Number of values at each position."""
         return self.values.shape[1]
 
+    @staticmethod
+    def common_rows(curves: "Sequence[Curve]", taps: Sequence[np.ndarray]) -> "CommonRows":
+        """Return the common rows of windows over the positions of several curves."""
+        return CommonRows(curves, taps)
+
     def rows_of(self, table: np.ndarray) -> np.ndarray:
         """Return the entry of a table `(positions, …)` for each row: `(rows, …)`."""
         if len(table) == 1:
@@ -69,6 +74,24 @@ class Curve:
             return self
         source, weight, start, ratio = _kernels.insertion(self.start, self.ratio, left, alpha)
         return Curve(self.lines, start, ratio, _kernels.interpolate(self.values, source, weight))
+
+    def regrouped(self, shape: tuple[int, ...]) -> "Curve":
+        """Return the curve of a tensor after reshaping it (flattening, for example) to `shape`."""
+        positions, channels = int(np.prod(shape[:-1])), shape[-1]
+        if (self.positions, self.channels) == (positions, channels):
+            return self
+        whole = CommonRows([self], [np.arange(self.positions)[None]]).gathered()[0]
+        if positions == 1:
+            return whole
+        rows = len(whole.ratio)
+        start = (whole.start[:-1] + rows * np.arange(positions)[:, None]).ravel()
+        values = whole.values.reshape(rows, positions, channels).swapaxes(0, 1)
+        return Curve(
+            self.lines,
+            np.append(start, rows * positions),
+            np.tile(whole.ratio, positions),
+            np.ascontiguousarray(values).reshape(-1, channels),
+        )
 
     def split_lines(self) -> tuple["Curve", "Curve"]:
         """Return the curves of the first and the second half of the lines."""
@@ -105,25 +128,6 @@ class Curve:
         start = self.start + np.arange(len(self.start))
         ratio = np.insert(self.ratio, self.start[:-1], place)
         return Curve(self.lines, start, ratio, np.insert(self.values, self.start[:-1], values, 0))
-
-
-def regrouped(curve: Curve, shape: tuple[int, ...]) -> Curve:
-    """Return the curve of a tensor after reshaping it (flattening, for example) to `shape`."""
-    positions, channels = int(np.prod(shape[:-1])), shape[-1]
-    if (curve.positions, curve.channels) == (positions, channels):
-        return curve
-    whole = CommonRows([curve], [np.arange(curve.positions)[None]]).gathered()[0]
-    if positions == 1:
-        return whole
-    rows = len(whole.ratio)
-    start = (whole.start[:-1] + rows * np.arange(positions)[:, None]).ravel()
-    values = whole.values.reshape(rows, positions, channels).swapaxes(0, 1)
-    return Curve(
-        curve.lines,
-        np.append(start, rows * positions),
-        np.tile(whole.ratio, positions),
-        np.ascontiguousarray(values).reshape(-1, channels),
-    )
 
 
 class CommonRows:
@@ -191,10 +195,11 @@ class CommonRows:
 
     def gathered(self) -> list[Curve]:
         """Return every curve's values at all rows."""
-        return [
-            Curve(self.lines, self.start, self.ratio, self.gather(i, 0, len(self)))
-            for i in range(len(self._curves))
-        ]
+        return [self.curve(self.gather(i, 0, len(self))) for i in range(len(self._curves))]
+
+    def curve(self, values: np.ndarray) -> Curve:
+        """Return the curve that has these rows, with values `(rows, channels)`."""
+        return Curve(self.lines, self.start, self.ratio, values)
 
 
 def _stacked(

@@ -9,10 +9,10 @@ import numpy as np
 from nnslicer_tf._kernels import pointwise
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.kinds.curve import CommonRows, Curve, regrouped
+from nnslicer_tf.kinds.bends import Bends, BendingTransformer
+from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, for_operation, register_kind
 from nnslicer_tf.kinds.pointwise import passed_on
-from nnslicer_tf.kinds.pooling import bent_maximum
 from nnslicer_tf.kinds.rescale import largest, midpoint
 
 ops: Any = LazyModule("keras.ops")
@@ -143,15 +143,15 @@ class _AdditionLine:
 
     def __call__(self, *inputs: Curve) -> Curve:
         """Return the curve of the sum or difference; inputs are broadcast."""
-        curves = [regrouped(x, shape) for x, shape in zip(inputs, self._shapes, strict=True)]
-        rows = CommonRows(curves, self._taps)
+        curves = [x.regrouped(shape) for x, shape in zip(inputs, self._shapes, strict=True)]
+        rows = curves[0].common_rows(curves, self._taps)
         total = rows.gather(0, 0, len(rows))
         for i in range(1, len(inputs)):
             total = self._combine(total, rows.gather(i, 0, len(rows)))
-        return Curve(rows.lines, rows.start, rows.ratio, total)
+        return rows.curve(total)
 
 
-class _ExtremeLine:
+class _ExtremeLine(BendingTransformer):
     """The transformer of a maximum or minimum of tensors."""
 
     def __init__(self, operation: Operation) -> None:
@@ -160,15 +160,23 @@ class _ExtremeLine:
         self._taps = _broadcast_taps(operation)
         self._channels = operation.shape[-1]
 
-    def __call__(self, *inputs: Curve) -> Curve:
-        """Return the curve of the maxima or minima, with points where another input takes over."""
-        curves = [regrouped(x, shape) for x, shape in zip(inputs, self._shapes, strict=True)]
-        rows = CommonRows(curves, self._taps)
+    @property
+    def bends(self) -> Bends:
+        """Where another input takes over."""
+        return Bends(len(self._shapes), np.array([-np.inf]))
+
+    def window(self, *inputs: Curve) -> Curve:
+        """Return the inputs side by side, with the opposite sign for a minimum."""
+        curves = [x.regrouped(shape) for x, shape in zip(inputs, self._shapes, strict=True)]
+        rows = curves[0].common_rows(curves, self._taps)
         size = (len(rows), self._channels)
         parts = [self._sign * np.broadcast_to(c.values, size) for c in rows.gathered()]
-        window = Curve(rows.lines, rows.start, rows.ratio, np.hstack(parts))
-        maxima = bent_maximum(window, self._channels, -np.inf)
-        return maxima.with_values(self._sign * maxima.values)
+        return rows.curve(np.hstack(parts))
+
+    def finish(self, window: Curve) -> Curve:
+        """Return the maxima or minima."""
+        parts = window.values.reshape(len(window.values), -1, self._channels)
+        return window.with_values(self._sign * parts.max(axis=1))
 
 
 def _broadcast_taps(operation: Operation) -> list[np.ndarray]:

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._kernels import lines
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.operations import Affine, Elementwise, Operation
-from nnslicer_tf.kinds.curve import TOLERANCE, Curve, regrouped
+from nnslicer_tf.kinds.bends import Bends, BendingTransformer
+from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, for_operation, register_kind
 from nnslicer_tf.kinds.rescale import midpoint, quotient
 
@@ -54,22 +54,30 @@ def passed_on(
     return [path] * len(inputs)
 
 
-class RectifyLine:
+class RectifyLine(BendingTransformer):
     """The transformer of max(x, 0), possibly clipped from above (theorem 2)."""
 
     def __init__(self, operation: Operation) -> None:
         self.knots = np.asarray(operation.params.knots, np.float64)
 
-    def __call__(self, x: Curve) -> Curve:
-        """Return the rectified values, with points where a value passes a knot."""
-        x = _bent_at_knots(x, self.knots)
-        values = np.maximum(x.values, 0.0)
+    @property
+    def bends(self) -> Bends:
+        """Where a value passes a knot."""
+        return Bends(1, self.knots)
+
+    def window(self, x: Curve) -> Curve:
+        """Return the input."""
+        return x
+
+    def finish(self, window: Curve) -> Curve:
+        """Return the rectified values."""
+        values = np.maximum(window.values, 0.0)
         if len(self.knots) > 1:
             np.minimum(values, self.knots[1], out=values)
-        return x.with_values(values)
+        return window.with_values(values)
 
 
-class _PiecewiseLine:
+class _PiecewiseLine(BendingTransformer):
     """The transformer of any continuous piecewise-linear function of single values.
 
     Such a function is determined by its values at the knots and the slopes between them. Both
@@ -93,11 +101,20 @@ class _PiecewiseLine:
         self._slopes = [_by_position(v, self._shape) for v in np.diff(values, axis=0) / widths]
         self._check()
 
-    def __call__(self, x: Curve) -> Curve:
-        """Return the function's values, with points where a value passes a knot."""
-        x = _bent_at_knots(regrouped(x, self._shape), self._knots)
-        slopes = [x.rows_of(slope) for slope in self._slopes]
-        return x.with_values(self._evaluate(x.values, x.rows_of(self._first), slopes))
+    @property
+    def bends(self) -> Bends:
+        """Where a value passes a knot."""
+        return Bends(1, self._knots)
+
+    def window(self, x: Curve) -> Curve:
+        """Return the input, of the operation's shape."""
+        return x.regrouped(self._shape)
+
+    def finish(self, window: Curve) -> Curve:
+        """Return the function's values."""
+        slopes = [window.rows_of(slope) for slope in self._slopes]
+        first = window.rows_of(self._first)
+        return window.with_values(self._evaluate(window.values, first, slopes))
 
     def _evaluate(self, x: np.ndarray, first: np.ndarray, slopes: list[np.ndarray]) -> np.ndarray:
         out = first + slopes[0] * np.minimum(x - self._ends[0], 0)
@@ -154,7 +171,7 @@ class ScaleLine:
 
     def __call__(self, x: Curve) -> Curve:
         """Return the scaled values."""
-        x = regrouped(x, self._shape)
+        x = x.regrouped(self._shape)
         values = x.values * x.rows_of(self._factor)
         values += x.rows_of(self._offset)
         return x.with_values(values)
@@ -181,10 +198,6 @@ def not_piecewise_linear(operation: Operation) -> UnsupportedLayerError:
         "piecewise-linear function, register its layer with a step Step('elementwise', function, "
         "Elementwise(name, knots=(…)))."
     )
-
-
-def _bent_at_knots(x: Curve, knots: np.ndarray) -> Curve:
-    return x.insert(*lines.knot_crossings(x.values, x.start, x.ratio, knots, TOLERANCE))
 
 
 def _by_position(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._kernels import lines, paths, pools, sums
+from nnslicer_tf._kernels import paths, pools, sums
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.kinds._windows import flat, windows
-from nnslicer_tf.kinds.curve import TOLERANCE, CommonRows, Curve, regrouped
+from nnslicer_tf.kinds.bends import Bends, BendingTransformer
+from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, Rule, for_operation, register_kind
 from nnslicer_tf.kinds.pointwise import one_to_one
 from nnslicer_tf.kinds.rescale import largest, midpoint
@@ -109,19 +110,19 @@ class AverageLine:
 
     def __call__(self, x: Curve) -> Curve:
         """Return the curve of the means."""
-        x = regrouped(x, self._input_shape)
-        rows = CommonRows([x], [self._taps])
+        x = x.regrouped(self._input_shape)
+        rows = x.common_rows([x], [self._taps])
         taps = self._taps.shape[1]
         piece = max(1, _GATHERED // (taps * x.channels))
         out = np.empty((len(rows), x.channels))
         for first in range(0, len(rows), piece):
             gathered = rows.gather(0, first, min(first + piece, len(rows)))
             gathered.reshape(-1, taps, x.channels).sum(axis=1, out=out[first : first + piece])
-        totals = Curve(x.lines, rows.start, rows.ratio, out)
+        totals = rows.curve(out)
         return totals.with_values(out / totals.rows_of(self._counts))
 
 
-class MaximumLine:
+class MaximumLine(BendingTransformer):
     """The transformer of max pooling, with a point where another value becomes the maximum.
 
     With a floor of 0 it is max pooling and ReLU in one (appendix G): crossings below the
@@ -136,21 +137,20 @@ class MaximumLine:
         self._input_shape = operation.input_shapes[0]
         self.floor = -np.inf
 
-    def __call__(self, x: Curve) -> Curve:
-        """Return the curve of the windows' maxima."""
-        x = regrouped(x, self._input_shape)
-        window = CommonRows([x], [self._taps]).gathered()[0]
-        return bent_maximum(window, x.channels, self.floor)
+    @property
+    def bends(self) -> Bends:
+        """Where another value of a window becomes its maximum."""
+        return Bends(self._taps.shape[1], np.array([self.floor]))
 
+    def window(self, x: Curve) -> Curve:
+        """Return the values of each window, side by side."""
+        x = x.regrouped(self._input_shape)
+        return x.common_rows([x], [self._taps]).gathered()[0]
 
-def bent_maximum(window: Curve, channels: int, floor: float) -> Curve:
-    """Return the curve of the maximum of `floor` and the taps of `(rows, taps · channels)`."""
-    crossings = lines.window_crossings(
-        window.values, window.start, window.ratio, channels, floor, TOLERANCE
-    )
-    window = window.insert(*crossings)
-    maxima = window.values.reshape(len(window.ratio), -1, channels).max(axis=1)
-    return window.with_values(np.maximum(maxima, floor))
+    def finish(self, window: Curve) -> Curve:
+        """Return the windows' maxima."""
+        values = window.values.reshape(len(window.values), self._taps.shape[1], -1)
+        return window.with_values(np.maximum(values.max(axis=1), self.floor))
 
 
 register_kind(

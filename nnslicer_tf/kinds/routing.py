@@ -12,7 +12,7 @@ from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.kinds.curve import CommonRows, Curve, regrouped
+from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import Kind, Layout, Node, register_kind
 from nnslicer_tf.kinds.rescale import midpoint
 
@@ -127,21 +127,21 @@ class RoutingLine:
         """Return the curve of the moved values."""
         if self._taps is None and not self._joins_channels:
             return self._move_values(inputs)
-        curves = [regrouped(x, shape) for x, shape in zip(inputs, self._shapes, strict=True)]
+        curves = [x.regrouped(shape) for x, shape in zip(inputs, self._shapes, strict=True)]
         same = np.arange(len(self._source), dtype=np.int32)[:, None]
-        rows = CommonRows(curves, self._taps or [same] * len(curves))
+        rows = curves[0].common_rows(curves, self._taps or [same] * len(curves))
         parts = [curve.values for curve in rows.gathered()]
         values = np.hstack(parts) if self._joins_channels else sum(parts[1:], start=parts[0])
-        return Curve(rows.lines, rows.start, rows.ratio, values)
+        return rows.curve(values)
 
     def _move_values(self, inputs: tuple[Curve, ...]) -> Curve:
-        whole = [regrouped(x, (x.positions * x.channels,)) for x in inputs]
-        rows = CommonRows(whole, [np.zeros((1, 1), np.int32)] * len(whole))
+        whole = [x.regrouped((x.positions * x.channels,)) for x in inputs]
+        rows = whole[0].common_rows(whole, [np.zeros((1, 1), np.int32)] * len(whole))
         values = np.hstack([curve.values for curve in rows.gathered()])
         source = self._source.ravel()
         moved = np.take(values, np.maximum(source, 0), axis=1)
         moved[:, source == INSERTED] = 0.0
-        return Curve(rows.lines, rows.start, rows.ratio, moved)
+        return rows.curve(moved)
 
     def _moved_positions(self, sizes: list[int]) -> list[np.ndarray] | None:
         """Return each input's taps if positions move with all their channels, else None."""

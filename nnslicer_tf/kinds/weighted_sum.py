@@ -16,7 +16,7 @@ from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation, Synapses
 from nnslicer_tf.kinds._windows import flat, windows
-from nnslicer_tf.kinds.curve import CommonRows, Curve, regrouped
+from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, register_kind
 from nnslicer_tf.kinds.rescale import midpoint
 
@@ -187,11 +187,11 @@ class WeightedSumLine:
             return x.with_values(self._sum(x.values))
         if self._pointwise and len(self._taps) == 1:  # a dense layer on a flattened map
             return self._sum_windows(x, np.arange(x.positions)[None])
-        return self._sum_windows(regrouped(x, self._input_shape), self._taps)
+        return self._sum_windows(x.regrouped(self._input_shape), self._taps)
 
     def _sum_windows(self, x: Curve, taps: np.ndarray) -> Curve:
         """Gather the windows of as many rows at a time as fit into the cache, and sum them."""
-        rows = CommonRows([x], [taps])
+        rows = x.common_rows([x], [taps])
         width = taps.shape[1] * x.channels
         piece = max(_FEWEST, _GATHERED // width)
         if self._groups == 1:
@@ -201,7 +201,7 @@ class WeightedSumLine:
             for first in range(0, len(rows), piece):
                 gathered = rows.gather(0, first, min(first + piece, len(rows)))
                 out[first : first + piece] = self._grouped_sum(gathered)
-        return Curve(x.lines, rows.start, rows.ratio, out)
+        return rows.curve(out)
 
     def _sum(self, x: np.ndarray) -> np.ndarray:
         if self._groups > 1:

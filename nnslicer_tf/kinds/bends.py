@@ -1,0 +1,58 @@
+"""`BendingTransformer`: what exact lines and planes share of operations that are not affine."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf._kernels import lines as _kernels
+from nnslicer_tf.kinds.curve import TOLERANCE, Curve
+
+
+@dataclass(frozen=True)
+class Bends:
+    """Where an operation changes its affine piece: where another value becomes the largest.
+
+    Attributes:
+        taps: Number of values that each maximum is of; a window has `taps · channels` of them,
+            and each channel has a maximum of its own. A function of single values has one.
+        floors: `(floors,)` constants. Each channel has a maximum with each of them: for a
+            function of single values these are its knots; -inf for a maximum without a constant.
+    """
+
+    taps: int
+    floors: np.ndarray
+
+    def crossings(self, window: Curve) -> tuple[np.ndarray, np.ndarray]:
+        """Return the bends on lines, as `Curve.insert` takes them."""
+        rows = window.values, window.start, window.ratio
+        if self.taps == 1:
+            return _kernels.knot_crossings(*rows, self.floors, TOLERANCE)
+        channels = window.channels // self.taps
+        return _kernels.window_crossings(*rows, channels, self.floors[0], TOLERANCE)
+
+
+class BendingTransformer(ABC):
+    """The transformer of an operation that is affine between bends.
+
+    Called with the inputs' `Curve`s, it returns that of the output, with points at the bends.
+    """
+
+    def __call__(self, *inputs: Curve) -> Curve:
+        """Return the curve of the output, with points at the bends."""
+        window = self.window(*inputs)
+        return self.finish(window.insert(*self.bends.crossings(window)))
+
+    @property
+    @abstractmethod
+    def bends(self) -> Bends:
+        """Where the operation bends."""
+
+    @abstractmethod
+    def window(self, *inputs: Any) -> Any:
+        """Return the values that bends are looked for in: `Curve` or `Points`, as the inputs."""
+
+    @abstractmethod
+    def finish(self, window: Any) -> Any:
+        """Return the output for a window whose bends all have points."""

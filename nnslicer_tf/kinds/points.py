@@ -1,0 +1,135 @@
+"""`Points`: the exact values of an operation at points, such as the vertices of a plane's regions.
+
+It has the methods of `Curve` that affine operations use, so that these serve lines and planes.
+All positions have the same points.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnslicer_tf._kernels import planes as _kernels
+
+
+@dataclass(frozen=True)
+class Points:
+    """The values of an operation at points.
+
+    Attributes:
+        count: Number of points.
+        values: `(positions · count, channels)` float64, position after position.
+    """
+
+    count: int
+    values: np.ndarray
+
+    @property
+    def positions(self) -> int:
+        """Number of positions."""
+        return len(self.values) // self.count
+
+    @property
+    def channels(self) -> int:
+        """Number of values at each position."""
+        return self.values.shape[1]
+
+    @property
+    def by_position(self) -> np.ndarray:
+        """The values as `(positions, points, channels)`."""
+        return self.values.reshape(-1, self.count, self.channels)
+
+    @staticmethod
+    def of(samples: np.ndarray) -> "Points":
+        """Return samples `(points, *shape)` as points."""
+        flat = samples.reshape(len(samples), -1, samples.shape[-1]).swapaxes(0, 1)
+        return Points(len(samples), np.ascontiguousarray(flat).reshape(-1, flat.shape[-1]))
+
+    def samples(self) -> np.ndarray:
+        """Return the values by point, `(points, positions · channels)`."""
+        return np.ascontiguousarray(self.by_position.swapaxes(0, 1)).reshape(self.count, -1)
+
+    @staticmethod
+    def common_rows(points: "Sequence[Points]", taps: Sequence[np.ndarray]) -> "CommonPoints":
+        """Return the values in windows over the positions of several operations."""
+        return CommonPoints(points, taps)
+
+    def rows_of(self, table: np.ndarray) -> np.ndarray:
+        """Return the entry of a table `(positions, …)` for each row: `(rows, …)`."""
+        return table if len(table) == 1 else np.repeat(table, self.count, axis=0)
+
+    def with_values(self, values: np.ndarray) -> "Points":
+        """Return points with other values `(rows, channels)` at the same rows."""
+        return Points(self.count, values)
+
+    def regrouped(self, shape: tuple[int, ...]) -> "Points":
+        """Return the points of a tensor after reshaping it (flattening, for example) to `shape`."""
+        if (self.positions, self.channels) == (int(np.prod(shape[:-1])), shape[-1]):
+            return self
+        return Points.of(self.samples().reshape(self.count, *shape))
+
+    def take(self, chosen: np.ndarray) -> "Points":
+        """Return the points of the indices `chosen`."""
+        values = np.take(self.by_position, chosen, axis=1)
+        return Points(len(chosen), values.reshape(-1, self.channels))
+
+    def extended(self, sources: np.ndarray, weights: np.ndarray) -> "Points":
+        """Return the points with new ones behind them, on the segments between two of them.
+
+        Args:
+            sources: `(new points, 2)` indices, which may be of earlier new points.
+            weights: `(new points,)` the place of each between its sources.
+        """
+        values = _kernels.extended(self.by_position, sources, weights)
+        return Points(self.count + len(weights), values.reshape(-1, self.channels))
+
+
+class CommonPoints:
+    """The values in windows over the positions of several operations, as in `CommonRows`.
+
+    Args:
+        points: Values at the same points.
+        taps: For each, the positions that the windows read, `(windows, taps)`; -1 for none.
+    """
+
+    def __init__(self, points: Sequence[Points], taps: Sequence[np.ndarray]) -> None:
+        self._points = points
+        self._taps = taps
+        self._count = points[0].count
+
+    def __len__(self) -> int:
+        return len(self._taps[0]) * self._count
+
+    def gather(self, index: int, first: int, last: int) -> np.ndarray:
+        """Return one operation's values at the rows from `first` to `last`.
+
+        Returns:
+            `(rows, taps · channels)`; 0 where a window has no position.
+        """
+        points, taps = self._points[index], self._taps[index]
+        begin, end = first // self._count, -(-last // self._count)  # the windows of these rows
+        taps = taps[begin:end]
+        values = points.by_position[taps]  # (windows, taps, points, channels)
+        values[taps < 0] = 0.0
+        rows = values.swapaxes(1, 2).reshape(len(taps) * self._count, -1)
+        return rows[first - begin * self._count : last - begin * self._count]
+
+    def window_sums(self, kernel: np.ndarray, bias: np.ndarray, piece: int) -> np.ndarray:
+        """Return the weighted sums of the windows over the only operation, `(rows, outputs)`.
+
+        Args:
+            kernel: `(taps · channels, outputs)`.
+            bias: `(outputs,)`.
+            piece: Number of points to gather at a time.
+        """
+        values = self._points[0].by_position
+        sums = _kernels.window_sums(values, self._taps[0], kernel, bias, piece)
+        return sums.reshape(-1, len(bias))
+
+    def gathered(self) -> list[Points]:
+        """Return every operation's values at all rows."""
+        return [self.curve(self.gather(i, 0, len(self))) for i in range(len(self._points))]
+
+    def curve(self, values: np.ndarray) -> Points:
+        """Return points with values `(rows, channels)`."""
+        return Points(self._count, values)
