@@ -51,3 +51,7 @@ class DatasetUnavailableError(NNSlicerError):
 
 class WorkerError(NNSlicerError):
     """A worker failed repeatedly on the same piece of work."""
+
+
+class TooManyRegionsError(NNSlicerError):
+    """A plane has more regions than asked for."""

@@ -1,0 +1,139 @@
+"""`Mesh`: a convex polygon cut into convex faces, with vertices that neighbours share."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnslicer_tf._kernels import planes as _kernels
+from nnslicer_tf.kinds.bends import Bends
+from nnslicer_tf.kinds.points import Points
+
+MOST_TAPS = 64  # a vertex's winners are bits of an integer
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Faces in the plane.
+
+    Attributes:
+        places: `(vertices, 2)` float64, plane coordinates.
+        keys: `(vertices,)` uint64, the same for the same vertex in all parts of a plane.
+        start: `(faces + 1,)` int64: face f has the corners `start[f]` to `start[f + 1]`.
+        loop: `(corners,)` int64 vertices, counter-clockwise.
+        edge_keys: `(corners,)` uint64 keys of the edges that begin there.
+    """
+
+    places: np.ndarray
+    keys: np.ndarray
+    start: np.ndarray
+    loop: np.ndarray
+    edge_keys: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.start) - 1
+
+    @staticmethod
+    def polygon(places: np.ndarray) -> "Mesh":
+        """Return a single face with the corners `(corners, 2)`."""
+        corners = len(places)
+        return Mesh(
+            places,
+            np.arange(1, corners + 1, dtype=np.uint64),
+            np.array([0, corners]),
+            np.arange(corners),
+            np.zeros(corners, np.uint64),
+        ).with_new_edge_keys()
+
+    def with_new_edge_keys(self) -> "Mesh":
+        """Return the mesh with edges named after their vertices, as at the start of each step."""
+        keys = _kernels.edge_keys(self.start, self.loop, self.keys)
+        return Mesh(self.places, self.keys, self.start, self.loop, keys)
+
+    def part(self, faces: np.ndarray) -> tuple["Mesh", np.ndarray]:
+        """Return some of the faces, and the indices of the vertices that they have."""
+        lengths = np.diff(self.start)[faces]
+        start = np.concatenate([[0], np.cumsum(lengths)])
+        corners = np.repeat(self.start[faces] - start[:-1], lengths) + np.arange(start[-1])
+        used, loop = np.unique(self.loop[corners], return_inverse=True)
+        edge_keys = self.edge_keys[corners]
+        return Mesh(self.places[used], self.keys[used], start, loop, edge_keys), used
+
+    def halves(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the faces on either side of the middle of the longer axis."""
+        lengths = np.diff(self.start)
+        centres = np.add.reduceat(self.places[self.loop], self.start[:-1]) / lengths[:, None]
+        axis = np.argmax(np.ptp(centres, axis=0))
+        order = np.argsort(centres[:, axis], kind="stable")
+        middle = len(order) // 2
+        return np.sort(order[:middle]), np.sort(order[middle:])
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A mesh after a cut, and where its new vertices are.
+
+    Attributes:
+        mesh: The mesh; its vertices are the old ones, then the new ones.
+        sources: `(new vertices, 2)` vertices between which they lie.
+        weights: `(new vertices,)` their places between them.
+        kept: Indices of old and new vertices that the faces use; None for all.
+    """
+
+    mesh: Mesh
+    sources: np.ndarray
+    weights: np.ndarray
+    kept: np.ndarray | None
+
+    def apply(self, points: Points) -> Points:
+        """Return the values at the vertices of the new mesh."""
+        points = points.extended(self.sources, self.weights)
+        return points if self.kept is None else points.take(self.kept)
+
+
+def cut(
+    mesh: Mesh, window: Points, bends: Bends, tolerance: float, first: int, most: int
+) -> tuple[Cut | None, int]:
+    """Cut the faces of a mesh along the bends of an operation.
+
+    Args:
+        mesh: The mesh.
+        window: The values in which the operation bends, at the vertices.
+        bends: Where it bends.
+        tolerance: Values that differ by no more are equal.
+        first: The first group to cut by.
+        most: Number of new vertices at which to stop, about.
+
+    Returns:
+        The cut, or None if no face bends; and the group to go on with.
+    """
+    values, floors = window.by_position, np.asarray(bends.floors, np.float64)
+    size = values.shape[0] * (values.shape[2] // bends.taps) * len(floors)
+    small = bends.taps + np.isfinite(floors).any() <= 8
+    sets = np.empty((window.count, size), np.uint8 if small else np.uint64)
+    _kernels.winners(values, bends.taps, floors, tolerance, sets)
+    counts, groups = _kernels.bending_groups(sets, first, mesh.start, mesh.loop)
+    if not len(groups):
+        return None, size
+    stop = _kernels.last_group(counts, groups, size, most)
+    edge_of, ends, face = _kernels.find_edges(mesh.start, mesh.loop, len(mesh.keys))
+    own = np.empty(len(ends), np.uint64)
+    own[edge_of] = mesh.edge_keys
+    edge_cuts = _kernels.cut_edges(
+        *(values, bends.taps, floors, tolerance, sets, counts, groups, stop),
+        *(ends, face, mesh.keys, own),
+    )
+    sources, weights, keys, start, loop, edge_keys = _kernels.cut_faces(
+        *(values, bends.taps, floors, tolerance, counts, groups, stop),
+        *(mesh.start, mesh.loop, edge_of, ends, mesh.edge_keys, mesh.keys, mesh.places),
+        *edge_cuts,
+    )
+    places = _kernels.extended(mesh.places[None], sources, weights)[0]
+    whole = Mesh(places, np.concatenate([mesh.keys, keys]), start, loop, edge_keys)
+    used = np.zeros(len(whole.keys), np.bool_)
+    used[loop] = True
+    if used.all():
+        return Cut(whole, sources, weights, None), stop
+    kept = np.flatnonzero(used)
+    renumbered = np.cumsum(used) - 1
+    mesh = Mesh(places[kept], whole.keys[kept], start, renumbered[loop], edge_keys)
+    return Cut(mesh, sources, weights, kept), stop

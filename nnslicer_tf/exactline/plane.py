@@ -1,0 +1,311 @@
+"""`PlaneWalker`: cuts a polygon into the regions on which a network is affine.
+
+The polygon is a mesh of convex faces whose vertices have the values of the operations. An affine
+operation is computed at the vertices. Any other cuts the faces where it bends: a value at a new
+vertex lies between those at the ends of the edge that is cut, because everything so far is affine
+on every face. Faces share vertices, so that neighbours fit together exactly.
+
+Lines and planes have the same programs and transformers (see `nnslicer_tf.kinds.bends`).
+
+Cost: an operation's forward pass for every vertex that there is before it, and one pass over its
+values to find bends. Both are linear in the number of regions.
+
+Memory is bounded: a tile of faces that has grown too large is cut in two, of which one is
+finished before the other continues. A tile has `_TILE` values, or `_FEWEST` vertices if the
+network is very wide, for every thread, and a few tiles wait. Only the result grows.
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from nnslicer_tf._checks import check_count
+from nnslicer_tf.engine import Store
+from nnslicer_tf.errors import NonFiniteActivationError, UnsupportedLayerError
+from nnslicer_tf.exactline._mesh import MOST_TAPS, Cut, Mesh, cut
+from nnslicer_tf.exactline._polygon import Plane
+from nnslicer_tf.exactline._program import LineProgram, LineStep, line_program
+from nnslicer_tf.exactline._tiles import FinishedTiles
+from nnslicer_tf.exactline._workers import one_thread_a_product, run_splitting
+from nnslicer_tf.exactline.planar_partition import PlanarPartition
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.fingerprint import weights_digest
+from nnslicer_tf.kinds.bends import BendingTransformer
+from nnslicer_tf.kinds.points import Points
+
+_TILE = 1 << 21  # live float64 values in a tile: 16 MB
+_FEWEST = 128  # smallest number of vertices in a tile, as each cut doubles those on its seam
+_NOISE = 1e-12  # values nearer than this, relative to an operation's largest, count as equal
+_PROBES = 16  # points inside the polygon at which the size of values is measured
+
+# Model → digest of its weights, and its walker.
+_WALKERS: WeakKeyDictionary[InstrumentedModel, tuple[str, "PlaneWalker"]] = WeakKeyDictionary()
+
+
+def exact_plane(
+    im: InstrumentedModel,
+    polygon: np.ndarray,
+    *,
+    max_regions: int | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    progress: bool = False,
+) -> PlanarPartition:
+    """Partition a polygon so that the network is affine on every region.
+
+    The model's walker is kept, and reused until the weights change.
+
+    Args:
+        im: The model. A final softmax or sigmoid is ignored.
+        polygon: `(corners, *input shape)`, three or more corners of a convex polygon in one
+            plane, in order around it; `rectangle` makes one from two directions.
+        max_regions: Stop with an error if there are more regions.
+        checkpoint: Folder that keeps finished parts, from which an interrupted run resumes.
+        progress: Show a progress bar.
+
+    Returns:
+        The partition: one region for every combination of affine pieces of the network's
+        operations that occurs in the polygon.
+
+    Raises:
+        UnsupportedLayerError: if an operation is not piecewise linear; it is named.
+        InputShapeError: if the corners have another shape than the model's input.
+        InvalidArgumentError: if they are not those of a convex polygon with an area.
+        NonFiniteActivationError: if they or the network's outputs are NaN or infinite.
+        TooManyRegionsError: if there are more than `max_regions`; it says how far it came.
+        ProfileMismatchError: if the checkpoint is of another model or polygon.
+    """
+    walker = _walker_of(im)
+    return walker.plane(
+        polygon, max_regions=max_regions, checkpoint=checkpoint, progress=progress
+    )
+
+
+def rectangle(centre: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the corners `(4, *shape)` centre ± first ± second, in order, float64.
+
+    Args:
+        centre: The middle, of any shape.
+        first: Half of one side.
+        second: Half of the other side.
+    """
+    centre, first, second = (np.asarray(x, np.float64) for x in (centre, first, second))
+    signs = ((-1, -1), (1, -1), (1, 1), (-1, 1))
+    return np.stack([centre + a * first + b * second for a, b in signs])
+
+
+def _walker_of(im: InstrumentedModel) -> "PlaneWalker":
+    """Return a walker of the model with its current weights; the last one is kept."""
+    digest = weights_digest(im.model)
+    kept = _WALKERS.get(im)
+    if kept is None or kept[0] != digest:
+        kept = _WALKERS[im] = digest, PlaneWalker(im)
+    return kept[1]
+
+
+class PlaneWalker:
+    """A model prepared for exact planes; later changes of its weights have no effect.
+
+    Args:
+        im: The model.
+        fuse: Treat consecutive ReLU and max pooling as one operation, which gives fewer regions.
+        workers: Number of threads; 0 for as many as there are cores. The regions do not depend
+            on it.
+
+    Raises:
+        UnsupportedLayerError: if an operation before the logits is not piecewise linear, or a
+            maximum is of more than 64 values.
+    """
+
+    def __init__(self, im: InstrumentedModel, *, fuse: bool = True, workers: int = 0) -> None:
+        self.input_shape = im.input_shape
+        self.output_shape = im[im.logit_operation].shape
+        self._program = line_program(im, fuse)
+        self._workers = workers
+        self._identity = {"weights": weights_digest(im.model), "fuse": fuse}
+        for step in self._program.steps:
+            _check_taps(step)
+
+    def plane(
+        self,
+        polygon: np.ndarray,
+        *,
+        max_regions: int | None = None,
+        checkpoint: str | os.PathLike | None = None,
+        progress: bool = False,
+    ) -> PlanarPartition:
+        """Partition one polygon; see `exact_plane`."""
+        if max_regions is not None:
+            check_count("max_regions", max_regions)
+        plane = Plane.through(polygon, self.input_shape)
+        store = None
+        if checkpoint is not None:
+            digest = hashlib.sha256(plane.at(plane.corners).tobytes()).hexdigest()
+            store = Store(checkpoint, {**self._identity, "polygon": digest}, "plane")
+        finished = FinishedTiles(plane.area / np.ptp(plane.corners, axis=0).prod(), store, max_regions, progress)
+        walk = _Walk(self._program, plane, finished)
+        with one_thread_a_product(), finished:
+            run_splitting(walk.first(), walk.finish, self._workers)
+        mesh, outputs = finished.joined()
+        return PlanarPartition(
+            *(plane.origin, plane.axes, plane.corners),
+            *(mesh.places * walk.scale, outputs.reshape(-1, *self.output_shape)),
+            *(mesh.start, mesh.loop),
+        )
+
+
+class _Walk:
+    """The walk through one plane: what each step needs, and where finished tiles go."""
+
+    def __init__(self, program: LineProgram, plane: Plane, finished: FinishedTiles) -> None:
+        self._program = program
+        self._plane = plane
+        self._finished = finished
+        self._tolerances = _tolerances(program, plane)
+        self.scale = np.ptp(plane.corners, axis=0)  # a mesh is as wide as it is high
+
+    def first(self) -> "_Tile":
+        """Return the whole polygon."""
+        plane = self._plane
+        values = {self._program.input: Points.of(plane.at(plane.corners))}
+        return _Tile("", Mesh.polygon(plane.corners / self.scale), values)
+
+    def finish(self, tile: "_Tile", waiting: list["_Tile"]) -> None:
+        """Walk a tile to the end; what is split off on the way is appended to the list."""
+        if self._finished.has(tile.path):
+            return
+        while tile.next_step < len(self._program.steps):
+            if tile.is_large:
+                tile, second = tile.split()
+                waiting.append(second)
+                if self._finished.has(tile.path):
+                    return
+            else:
+                self._advance(tile)
+        self._finished.add(tile.path, tile.mesh, tile.values[self._program.output].samples())
+
+    def _advance(self, tile: "_Tile") -> None:
+        """Do one step, or a part of one that cuts many faces."""
+        step = self._program.steps[tile.next_step]
+        if tile.window is None:
+            inputs = [tile.values[name] for name in step.inputs]
+            for name in step.dead:
+                del tile.values[name]
+            if not isinstance(step.transformer, BendingTransformer):
+                tile.values[step.name] = step.transformer(*inputs)
+                tile.next_step += 1
+                return
+            tile.window = step.transformer.window(*inputs)
+            tile.mesh = tile.mesh.with_new_edge_keys()
+            tile.next_group = 0
+        bends, tolerance = step.transformer.bends, self._tolerances[step.name]
+        new, tile.next_group = cut(
+            tile.mesh, tile.window, bends, tolerance, tile.next_group, tile.room
+        )
+        if new is not None:
+            tile.apply(new)
+        else:
+            tile.values[step.name] = step.transformer.finish(tile.window)
+            tile.window = None
+            tile.next_step += 1
+
+
+@dataclass
+class _Tile:
+    """Some faces of the plane, with the values at their vertices that later steps need.
+
+    Attributes:
+        path: How it was split off: "" for the whole, then "0" or "1" for each cut in two.
+        mesh: The faces.
+        values: Operation name → values at the vertices.
+        next_step: Index of the next step.
+        window: The values in which this step bends, while it cuts faces.
+        next_group: The bend to go on with.
+    """
+
+    path: str
+    mesh: Mesh
+    values: dict[str, Points]
+    next_step: int = 0
+    window: Points | None = None
+    next_group: int = 0
+
+    @property
+    def _live(self) -> list[Points]:
+        return [*self.values.values(), *([] if self.window is None else [self.window])]
+
+    @property
+    def _limit(self) -> int:
+        """Number of vertices above which it is large."""
+        width = sum(points.positions * points.channels for points in self._live)
+        return max(_FEWEST, _TILE // width)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it should be cut in two, and can be."""
+        return len(self.mesh.keys) > self._limit and len(self.mesh) > 1
+
+    @property
+    def room(self) -> int:
+        """Number of vertices to add at a time."""
+        return max(self._limit - len(self.mesh.keys), self._limit // 4)
+
+    def apply(self, new: Cut) -> None:
+        """Replace the mesh by a finer one."""
+        self.mesh = new.mesh
+        self.values = {name: new.apply(points) for name, points in self.values.items()}
+        self.window = None if self.window is None else new.apply(self.window)
+
+    def split(self) -> tuple["_Tile", "_Tile"]:
+        """Return two halves."""
+        first, second = (self._part(*half) for half in zip("01", self.mesh.halves(), strict=True))
+        return first, second
+
+    def _part(self, name: str, faces: np.ndarray) -> "_Tile":
+        mesh, used = self.mesh.part(faces)
+        return replace(
+            self,
+            path=self.path + name,
+            mesh=mesh,
+            values={name: points.take(used) for name, points in self.values.items()},
+            window=None if self.window is None else self.window.take(used),
+        )
+
+
+def _check_taps(step: LineStep) -> None:
+    """Refuse a maximum of so many values that their winners do not fit an integer."""
+    if not isinstance(step.transformer, BendingTransformer):
+        return
+    bends = step.transformer.bends
+    values = bends.taps + int(np.isfinite(bends.floors).any())
+    if values > MOST_TAPS:
+        raise UnsupportedLayerError(
+            f"Operation '{step.name}' is a maximum of {values} values. Planes take maxima of "
+            f"{MOST_TAPS} at most; a ReLU before or after it counts as one, unless fuse=False."
+        )
+
+
+def _tolerances(program: LineProgram, plane: Plane) -> dict[str, float]:
+    """Return for each step that bends the difference within which its values count as equal."""
+    corners = plane.at(plane.corners)
+    shares = np.random.default_rng(0).dirichlet(np.ones(len(corners)), _PROBES)
+    x = np.concatenate([corners, np.tensordot(shares, corners, axes=1)])
+    values = {program.input: Points.of(x)}
+    tolerances = {}
+    for step in program.steps:
+        inputs = [values[name] for name in step.inputs]
+        if isinstance(step.transformer, BendingTransformer):
+            window = step.transformer.window(*inputs)
+            tolerances[step.name] = _NOISE * float(np.abs(window.values).max())
+            values[step.name] = step.transformer.finish(window)
+        else:
+            values[step.name] = step.transformer(*inputs)
+        for name in step.dead:
+            del values[name]
+    if not np.isfinite(values[program.output].values).all():
+        raise NonFiniteActivationError(
+            "The network's output on the polygon is NaN or infinite. Check the weights."
+        )
+    return tolerances
