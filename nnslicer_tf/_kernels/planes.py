@@ -48,57 +48,122 @@ def edge_keys(start, loop, keys):
 
 
 @compiled()
-def winners(values, taps, floors, tolerance, out):
-    """Write every vertex's winners of all groups.
+def active_groups(values, taps, floors, tolerance):
+    """Return the groups of which no tap wins at all vertices.
 
     Args:
         values: `(positions, vertices, taps · channels)`.
         taps: Number of taps.
         floors: `(floors,)`: each channel has as many groups; -inf for no floor.
         tolerance: Values this near the largest win too.
-        out: `(vertices, positions · channels · floors)` unsigned integers.
+
+    Returns:
+        `(groups,)`: (position · channels + channel) · floors + index of the floor.
     """
     positions, vertices, width = values.shape
     channels, kinds = width // taps, len(floors)
-    one = out.dtype.type(1)
-    last = one << out.dtype.type(taps % (8 * out.itemsize))
+    found = np.empty(64, np.int64)
+    at = 0
+    largest, common = np.empty(channels), np.empty(channels, np.uint64)
+    least, most = np.empty(channels), np.empty(channels)
     for p in range(positions):
-        for v in range(vertices):
-            row, into = values[p, v], out[v, p * channels * kinds : (p + 1) * channels * kinds]
-            if taps == 1:
+        if taps == 1:
+            least[:], most[:] = values[p, 0], values[p, 0]
+            for v in range(1, vertices):
+                row = values[p, v]
                 for c in range(channels):
-                    for k in range(kinds):
-                        above = row[c] - floors[k]
-                        into[c * kinds + k] = (above >= -tolerance) + 2 * (above <= tolerance)
-                continue
-            for c in range(channels):
-                for k in range(kinds):
-                    largest = floors[k]
+                    least[c] = min(least[c], row[c])
+                    most[c] = max(most[c], row[c])
+        else:
+            common[:] = ~_NONE
+            for v in range(vertices):
+                row = values[p, v]
+                largest[:] = floors[0]
+                for t in range(taps):
+                    for c in range(channels):
+                        largest[c] = max(largest[c], row[t * channels + c])
+                for c in range(channels):
+                    wins = _NONE
+                    bound = largest[c] - tolerance
                     for t in range(taps):
-                        largest = max(largest, row[t * channels + c])
-                    least = largest - tolerance
-                    found = last if floors[k] >= least else out.dtype.type(0)
-                    for t in range(taps):
-                        if row[t * channels + c] >= least:
-                            found |= one << out.dtype.type(t)
-                    into[c * kinds + k] = found
+                        wins |= np.uint64(row[t * channels + c] >= bound) << np.uint64(t)
+                    if floors[0] >= bound:
+                        wins |= _ONE << np.uint64(taps)
+                    common[c] &= wins
+        for c in range(channels):
+            for k in range(kinds):
+                if taps == 1:
+                    bends = least[c] < floors[k] - tolerance and most[c] > floors[k] + tolerance
+                else:
+                    bends = common[c] == _NONE
+                if bends:
+                    if at == len(found):
+                        found = _grown(found, 1)
+                    found[at] = (p * channels + c) * kinds + k
+                    at += 1
+    return found[:at].copy()
 
 
 @compiled()
-def bending_groups(sets, first, start, loop):
-    """Return the groups from `first` on that bend in every face: (starts, groups)."""
+def group_values(values, taps, kinds, groups):
+    """Return the taps of some groups, `(vertices, taps · groups)`, tap after tap."""
+    vertices, channels = values.shape[1], values.shape[2] // taps
+    out = np.empty((vertices, taps * len(groups)))
+    for v in range(vertices):
+        for t in range(taps):
+            for j in range(len(groups)):
+                p, c = groups[j] // (kinds * channels), groups[j] // kinds % channels
+                out[v, t * len(groups) + j] = values[p, v, t * channels + c]
+    return out
+
+
+@compiled()
+def winners(values, taps, columns, floors, tolerance, out):
+    """Write every vertex's winners of some groups.
+
+    Args:
+        values: `(vertices, taps · all groups)`.
+        taps: Number of taps.
+        columns: `(groups,)` the groups to look at.
+        floors: `(all groups,)`; -inf for no floor.
+        tolerance: Values this near the largest win too.
+        out: `(vertices, groups)` unsigned integers.
+    """
+    vertices, size = values.shape[0], values.shape[1] // taps
+    one, none = out.dtype.type(1), out.dtype.type(0)
+    for v in range(vertices):
+        row = values[v]
+        for i in range(len(columns)):
+            j = columns[i]
+            floor = floors[j]
+            largest = floor
+            for t in range(taps):
+                largest = max(largest, row[t * size + j])
+            least = largest - tolerance
+            found = none
+            for t in range(taps):
+                if row[t * size + j] >= least:
+                    found |= one << out.dtype.type(t)
+            if floor >= least:
+                found |= one << out.dtype.type(taps)
+            out[v, i] = found
+
+
+@compiled()
+def bending_groups(sets, start, loop):
+    """Return the groups that bend in every face, as indices of columns of `sets`: (starts, groups)."""
     faces, size = len(start) - 1, sets.shape[1]
     counts = np.zeros(faces + 1, np.int64)
     found = np.empty(64, np.int64)
     common = np.empty(size, sets.dtype)
     at = 0
     for f in range(faces):
-        common[first:] = sets[loop[start[f]], first:]
+        common[:] = sets[loop[start[f]]]
         for c in range(start[f] + 1, start[f + 1]):
             row = sets[loop[c]]
-            for g in range(first, size):
+            for g in range(size):
                 common[g] &= row[g]
-        for g in range(first, size):
+        for g in range(size):
             if common[g] == 0:
                 if at == len(found):
                     found = _grown(found, 1)
@@ -222,13 +287,17 @@ def _take_overs(begin, end, floor, first, last, places, before, after):
 
 
 @compiled()
-def cut_edges(values, taps, floors, tolerance, sets, counts, groups, stop, ends, face, keys, own):
+def cut_edges(
+    values, taps, columns, names, floors, tolerance, sets, counts, groups, stop, ends, face, keys, own
+):  # fmt: skip
     """Find the new vertices on all edges.
 
     Args:
-        values: `(positions, vertices, taps · channels)`.
+        values: `(vertices, taps · all groups)`.
         taps: Number of taps.
-        floors: `(floors,)`.
+        columns: `(groups,)` the groups to look at.
+        names: `(all groups,)` numbers from which keys are made.
+        floors: `(all groups,)`; -inf for no floor.
         tolerance: Values that differ by no more are equal.
         sets: Winners `(vertices, groups)`.
         counts: Starts of the faces in `groups`.
@@ -243,7 +312,7 @@ def cut_edges(values, taps, floors, tolerance, sets, counts, groups, stop, ends,
         Starts of the edges among the new vertices; and for each of these, in the order from the
         edge's first vertex to its last, its place on the edge, and its key.
     """
-    channels, kinds = values.shape[2] // taps, len(floors)
+    size = values.shape[1] // taps
     new_start = np.zeros(len(ends) + 1, np.int64)
     new_place, new_key = np.empty(64), np.empty(64, np.uint64)
     begin, end = np.empty(taps), np.empty(taps)
@@ -263,11 +332,11 @@ def cut_edges(values, taps, floors, tolerance, sets, counts, groups, stop, ends,
                 break
             if sets[a, g] & sets[b, g] != 0:
                 continue
-            p, c = g // (kinds * channels), g // kinds % channels
-            floor = floors[g % kinds]
+            column = columns[g]
+            floor = floors[column]
             for t in range(taps):
-                begin[t] = values[p, a, t * channels + c]
-                end[t] = values[p, b, t * channels + c]
+                begin[t] = values[a, t * size + column]
+                end[t] = values[b, t * size + column]
             first, last = np.uint64(sets[a, g]), np.uint64(sets[b, g])
             many = _take_overs(begin, end, floor, first, last, space, before, after)
             for k in range(many):
@@ -282,7 +351,7 @@ def cut_edges(values, taps, floors, tolerance, sets, counts, groups, stop, ends,
                 to_gap[found] = (end[i1] if i1 < taps else floor) - (
                     end[i0] if i0 < taps else floor
                 )
-                salt = np.uint64((g * (taps + 1) + i0) * (taps + 1) + i1)
+                salt = _hash(np.uint64(names[column]), np.uint64(i0 * (taps + 1) + i1))
                 found_keys[found] = _hash(own[e], salt)
                 found += 1
         forward = a == ends[e, 0]
@@ -309,6 +378,8 @@ def cut_edges(values, taps, floors, tolerance, sets, counts, groups, stop, ends,
 def cut_faces(
     values,
     taps,
+    columns,
+    names,
     floors,
     tolerance,
     counts,
@@ -328,9 +399,11 @@ def cut_faces(
     """Cut all faces along the bends of their groups.
 
     Args:
-        values: `(positions, vertices, taps · channels)`.
+        values: `(vertices, taps · all groups)`.
         taps: Number of taps.
-        floors: `(floors,)`.
+        columns: `(groups,)` the groups to look at.
+        names: `(all groups,)` numbers from which keys are made.
+        floors: `(all groups,)`; -inf for no floor.
         tolerance: Values that differ by no more are equal.
         counts: Starts of the faces in `groups`.
         groups: Groups that bend in each face.
@@ -351,7 +424,6 @@ def cut_faces(
         `(new,)` place between these, keys; and of the faces: starts, corners, keys of the
         corners' edges.
     """
-    channels, kinds = values.shape[2] // taps, len(floors)
     vertices, total = len(keys), len(new_place)
     sources = np.empty((2 * total + 64, 2), np.int64)
     weights = np.empty(2 * total + 64)
@@ -374,7 +446,8 @@ def cut_faces(
         many = 0
         while counts[f] + many < counts[f + 1] and groups[counts[f] + many] < stop:
             many += 1
-        own = groups[counts[f] : counts[f] + many]
+        own = columns[groups[counts[f] : counts[f] + many]]
+        own_floors = floors[own]
         ids = np.empty(2 * size + spare, np.int64)
         local_keys = np.empty(2 * size + spare, np.uint64)
         xy = np.empty((2 * size + spare, 2))
@@ -388,7 +461,7 @@ def cut_faces(
             b = loop[c + 1] if c + 1 < start[f + 1] else loop[start[f]]
             ids[at], local_keys[at], the_edge[at] = a, keys[a], corner_keys[c]
             xy[at] = places[a]
-            _read(values, own, taps, channels, kinds, a, data[at])
+            _read(values, own, taps, a, data[at])
             first = at
             at += 1
             e = edge_of[c]
@@ -398,18 +471,18 @@ def cut_faces(
                 place = new_place[k] if a == ends[e, 0] else 1 - new_place[k]
                 ids[at], local_keys[at], the_edge[at] = vertices + k, new_key[k], corner_keys[c]
                 xy[at] = places[a] + place * (places[b] - places[a])
-                _read(values, own, taps, channels, kinds, b, data[at])
+                _read(values, own, taps, b, data[at])
                 for j in range(many * taps):
                     data[at, j] = data[first, j] + place * (data[at, j] - data[first, j])
                 at += 1
         for v in range(size):
-            _own_winners(data[v], own, taps, floors, kinds, tolerance, sets[v])
+            _own_winners(data[v], taps, own_floors, tolerance, sets[v])
         used = size
         cut_start = np.array([0, size])
         # Cut by one group after the other
         for j in range(many):
-            floor = floors[own[j] % kinds]
-            salt = np.uint64(own[j])
+            floor = own_floors[j]
+            salt = np.uint64(names[own[j]])
             crossed = np.empty((16, 4), np.int64)  # edges of this face that the group has cut
             crossings = 0
             to_start = np.empty(2 * len(cut_start) + 16, np.int64)
@@ -475,7 +548,7 @@ def cut_faces(
                             weights[total] = spaces[k]
                             fresh[total] = _hash(edges[i], _hash(salt, pair))
                             _between(data, xy, low, high, spaces[k], used)
-                            _own_winners(data[used], own, taps, floors, kinds, tolerance, sets[used])
+                            _own_winners(data[used], taps, own_floors, tolerance, sets[used])
                             tie = (_ONE << np.uint64(before[k])) | (_ONE << np.uint64(after[k]))
                             sets[used, j] |= tie
                             ids[used], local_keys[used] = vertices + total, fresh[total]
@@ -504,8 +577,7 @@ def cut_faces(
                 else:
                     old = used
                     cells, cell_start, used = _cells(
-                        ring[:n], j, taps, floor, tolerance, data, xy, sets, used, own, floors, kinds,
-                        sources, weights, total, ids, vertices,
+                        ring[:n], j, taps, own_floors, tolerance, data, xy, sets, used, sources, weights, total, ids, vertices,
                     )
                     for v in range(old, used):
                         fresh[total] = _hash(
@@ -555,19 +627,19 @@ def cut_faces(
 
 
 @compiled()
-def _read(values, groups, taps, channels, kinds, vertex, out):
-    """Write the taps of some groups at a vertex, `(groups · taps,)`."""
+def _read(values, groups, taps, vertex, out):
+    """Write the taps of some groups at a vertex, `(groups · taps,)`, group after group."""
+    size = values.shape[1] // taps
     for j in range(len(groups)):
-        p, c = groups[j] // (kinds * channels), groups[j] // kinds % channels
         for t in range(taps):
-            out[j * taps + t] = values[p, vertex, t * channels + c]
+            out[j * taps + t] = values[vertex, t * size + groups[j]]
 
 
 @compiled()
-def _own_winners(row, groups, taps, floors, kinds, tolerance, out):
-    """Write the winners of some groups from their taps `(groups · taps,)`."""
-    for j in range(len(groups)):
-        floor = floors[groups[j] % kinds]
+def _own_winners(row, taps, floors, tolerance, out):
+    """Write the winners of groups from their taps `(groups · taps,)`."""
+    for j in range(len(floors)):
+        floor = floors[j]
         largest = floor
         for t in range(taps):
             largest = max(largest, row[j * taps + t])
@@ -656,11 +728,10 @@ def _gap(data, j, taps, floor, vertex, first, second):
 
 @compiled()
 def _cells(
-    ring, j, taps, floor, tolerance, data, xy, sets, used, own, floors, kinds, sources, weights,
-    total, ids, vertices,
+    ring, j, taps, floors, tolerance, data, xy, sets, used, sources, weights, total, ids, vertices
 ):  # fmt: skip
     """Return for a ring that three taps or more win the cell of each: corners, starts, used."""
-    n = len(ring)
+    n, floor = len(ring), floors[j]
     old = used
     area = _area(ring, xy)
     cells = np.empty((taps + 1) * (n + taps + 2), np.int64)
@@ -690,7 +761,7 @@ def _cells(
                     low_gap = gap if low == a else next_gap
                     weight = low_gap / (low_gap - (next_gap if low == a else gap))
                     _between(data, xy, low, high, weight, used)
-                    _own_winners(data[used], own, taps, floors, kinds, tolerance, sets[used])
+                    _own_winners(data[used], taps, floors, tolerance, sets[used])
                     place = total + used - old
                     sources[place, 0], sources[place, 1] = ids[low], ids[high]
                     weights[place] = weight

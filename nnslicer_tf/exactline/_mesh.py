@@ -1,6 +1,6 @@
 """`Mesh`: a convex polygon cut into convex faces, with vertices that neighbours share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -90,40 +90,84 @@ class Cut:
         return points if self.kept is None else points.take(self.kept)
 
 
-def cut(
-    mesh: Mesh, window: Points, bends: Bends, tolerance: float, first: int, most: int
-) -> tuple[Cut | None, int]:
+@dataclass(frozen=True)
+class Search:
+    """The groups of values that bend in a mesh: see `nnslicer_tf._kernels.planes`.
+
+    Attributes:
+        taps: Number of values that each maximum is of.
+        groups: `(groups,)` their numbers among all groups of the operation.
+        floors: `(groups,)` the constant of each; -inf for none.
+        tolerance: Values that differ by no more are equal.
+        values: `(vertices, taps · groups)` at the mesh's vertices.
+        waiting: Indices of the groups that faces have not been cut by.
+    """
+
+    taps: int
+    groups: np.ndarray
+    floors: np.ndarray
+    tolerance: float
+    values: Points
+    waiting: np.ndarray
+
+    @staticmethod
+    def of(window: Points, bends: Bends, tolerance: float) -> "Search":
+        """Return the groups that may bend between the points of a window."""
+        values, floors = window.by_position, np.asarray(bends.floors, np.float64)
+        groups = _kernels.active_groups(values, bends.taps, floors, tolerance)
+        own = _kernels.group_values(values, bends.taps, len(floors), groups)
+        return Search(
+            *(bends.taps, groups, floors[groups % len(floors)], tolerance),
+            *(Points(window.count, own), np.arange(len(groups))),
+        )
+
+    def applied(self, new: Cut, waiting: np.ndarray) -> "Search":
+        """Return the search in a finer mesh."""
+        return replace(self, values=new.apply(self.values), waiting=waiting)
+
+    def take(self, used: np.ndarray) -> "Search":
+        """Return the search in a part of the mesh that has the vertices `used`."""
+        return replace(self, values=self.values.take(used))
+
+    def sets(self) -> np.ndarray:
+        """Return every vertex's winners of the waiting groups, `(vertices, groups)`."""
+        most = self.taps + int(np.isfinite(self.floors).any())
+        sets = np.empty((self.values.count, len(self.waiting)), np.uint8 if most <= 8 else np.uint64)
+        _kernels.winners(
+            *(self.values.values, self.taps, self.waiting, self.floors, self.tolerance), sets
+        )
+        return sets
+
+
+def cut(mesh: Mesh, search: Search, most: int) -> tuple[Cut | None, np.ndarray]:
     """Cut the faces of a mesh along the bends of an operation.
 
     Args:
         mesh: The mesh.
-        window: The values in which the operation bends, at the vertices.
-        bends: Where it bends.
-        tolerance: Values that differ by no more are equal.
-        first: The first group to cut by.
+        search: Where the operation bends.
         most: Number of new vertices at which to stop, about.
 
     Returns:
-        The cut, or None if no face bends; and the group to go on with.
+        The cut, or None if no face bends; and the groups that are still waiting.
     """
-    values, floors = window.by_position, np.asarray(bends.floors, np.float64)
-    size = values.shape[0] * (values.shape[2] // bends.taps) * len(floors)
-    small = bends.taps + np.isfinite(floors).any() <= 8
-    sets = np.empty((window.count, size), np.uint8 if small else np.uint64)
-    _kernels.winners(values, bends.taps, floors, tolerance, sets)
-    counts, groups = _kernels.bending_groups(sets, first, mesh.start, mesh.loop)
+    sets = search.sets()
+    counts, groups = _kernels.bending_groups(sets, mesh.start, mesh.loop)
     if not len(groups):
-        return None, size
-    stop = _kernels.last_group(counts, groups, size, most)
+        return None, groups
+    stop = _kernels.last_group(counts, groups, len(search.waiting), most)
+    waiting = search.waiting[np.unique(groups[groups >= stop])]
     edge_of, ends, face = _kernels.find_edges(mesh.start, mesh.loop, len(mesh.keys))
     own = np.empty(len(ends), np.uint64)
     own[edge_of] = mesh.edge_keys
+    shared = (
+        *(search.values.values, search.taps, search.waiting, search.groups, search.floors),
+        search.tolerance,
+    )
     edge_cuts = _kernels.cut_edges(
-        *(values, bends.taps, floors, tolerance, sets, counts, groups, stop),
-        *(ends, face, mesh.keys, own),
+        *shared, sets, counts, groups, stop, ends, face, mesh.keys, own
     )
     sources, weights, keys, start, loop, edge_keys = _kernels.cut_faces(
-        *(values, bends.taps, floors, tolerance, counts, groups, stop),
+        *(*shared, counts, groups, stop),
         *(mesh.start, mesh.loop, edge_of, ends, mesh.edge_keys, mesh.keys, mesh.places),
         *edge_cuts,
     )
@@ -132,8 +176,8 @@ def cut(
     used = np.zeros(len(whole.keys), np.bool_)
     used[loop] = True
     if used.all():
-        return Cut(whole, sources, weights, None), stop
+        return Cut(whole, sources, weights, None), waiting
     kept = np.flatnonzero(used)
     renumbered = np.cumsum(used) - 1
-    mesh = Mesh(places[kept], whole.keys[kept], start, renumbered[loop], edge_keys)
-    return Cut(mesh, sources, weights, kept), stop
+    finer = Mesh(places[kept], whole.keys[kept], start, renumbered[loop], edge_keys)
+    return Cut(finer, sources, weights, kept), waiting

@@ -11,7 +11,7 @@ from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._kernels import planes as _kernels
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
-from nnslicer_tf.exactline._mesh import MOST_TAPS, Mesh, cut
+from nnslicer_tf.exactline._mesh import MOST_TAPS, Mesh, Search, cut
 from nnslicer_tf.exactline._polygon import Plane
 from nnslicer_tf.exactline.margin import Margin, check_label, least_margin
 from nnslicer_tf.kinds.bends import Bends
@@ -277,7 +277,7 @@ class PlanarPartition(_Faces, ShownAsTable):
         window = Points(len(scores), np.ascontiguousarray(scores))
         tolerance = _NOISE * float(np.abs(scores).max())
         # One output vector: a single group of taps, which one cut divides completely.
-        new, _ = cut(mesh, window, bends, tolerance, 0, 1)
+        new, _ = cut(mesh, Search.of(window, bends, tolerance), 1)
         if new is not None:
             mesh, window = new.mesh, new.apply(window)
         sums = _kernels.means(mesh.places, mesh.start, mesh.loop, window.values)

@@ -25,7 +25,7 @@ import numpy as np
 from nnslicer_tf._checks import check_count
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import NonFiniteActivationError, UnsupportedLayerError
-from nnslicer_tf.exactline._mesh import MOST_TAPS, Cut, Mesh, cut
+from nnslicer_tf.exactline._mesh import MOST_TAPS, Mesh, Search, cut
 from nnslicer_tf.exactline._polygon import Plane
 from nnslicer_tf.exactline._program import LineProgram, LineStep, line_program
 from nnslicer_tf.exactline._tiles import FinishedTiles
@@ -33,7 +33,7 @@ from nnslicer_tf.exactline._workers import one_thread_a_product, run_splitting
 from nnslicer_tf.exactline.planar_partition import PlanarPartition
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import weights_digest
-from nnslicer_tf.kinds.bends import BendingTransformer
+from nnslicer_tf.kinds.bends import Bends, BendingTransformer
 from nnslicer_tf.kinds.points import Points
 
 _TILE = 1 << 21  # live float64 values in a tile: 16 MB
@@ -189,27 +189,42 @@ class _Walk:
     def _advance(self, tile: "_Tile") -> None:
         """Do one step, or a part of one that cuts many faces."""
         step = self._program.steps[tile.next_step]
-        if tile.window is None:
-            inputs = [tile.values[name] for name in step.inputs]
-            for name in step.dead:
-                del tile.values[name]
-            if not isinstance(step.transformer, BendingTransformer):
-                tile.values[step.name] = step.transformer(*inputs)
-                tile.next_step += 1
-                return
-            tile.window = step.transformer.window(*inputs)
-            tile.mesh = tile.mesh.with_new_edge_keys()
-            tile.next_group = 0
-        bends, tolerance = step.transformer.bends, self._tolerances[step.name]
-        new, tile.next_group = cut(
-            tile.mesh, tile.window, bends, tolerance, tile.next_group, tile.room
-        )
-        if new is not None:
-            tile.apply(new)
+        if tile.search is not None:
+            tile.cut()
+        elif isinstance(step.transformer, BendingTransformer):
+            window = step.transformer.window(*tile.inputs(step))
+            bends = step.transformer.bends
+            tile.begin(bends, window, self._tolerances[step.name])
+            if bends.taps > 1:
+                # Between old vertices, outputs of groups that do not bend there are affine, too.
+                tile.values[step.name] = step.transformer.finish(window)
+            else:
+                tile.values[step.name] = window
         else:
-            tile.values[step.name] = step.transformer.finish(tile.window)
-            tile.window = None
+            tile.values[step.name] = step.transformer(*tile.inputs(step))
             tile.next_step += 1
+        if tile.search is not None and not len(tile.search.waiting):
+            tile.values[step.name] = _finished(
+                step.transformer, tile.values[step.name], tile.search
+            )
+            tile.search = None
+            tile.next_step += 1
+
+
+def _finished(transformer: BendingTransformer, values: Points, search: Search) -> Points:
+    """Return an operation's output in a mesh that its bends have cut.
+
+    Args:
+        transformer: The operation.
+        values: Of a function of single values its inputs. Otherwise the outputs before the cut,
+            and between them at new vertices, which only the groups that bend differ from.
+        search: The groups that bend.
+    """
+    if search.taps == 1:
+        return transformer.finish(values)
+    position, channel = np.divmod(search.groups, values.channels)
+    values.by_position[position, :, channel] = transformer.finish(search.values).values.T
+    return values
 
 
 @dataclass
@@ -221,25 +236,20 @@ class _Tile:
         mesh: The faces.
         values: Operation name → values at the vertices.
         next_step: Index of the next step.
-        window: The values in which this step bends, while it cuts faces.
-        next_group: The bend to go on with.
+        search: The bends of this step, while they cut faces.
     """
 
     path: str
     mesh: Mesh
     values: dict[str, Points]
     next_step: int = 0
-    window: Points | None = None
-    next_group: int = 0
-
-    @property
-    def _live(self) -> list[Points]:
-        return [*self.values.values(), *([] if self.window is None else [self.window])]
+    search: Search | None = None
 
     @property
     def _limit(self) -> int:
         """Number of vertices above which it is large."""
-        width = sum(points.positions * points.channels for points in self._live)
+        live = [*self.values.values(), *([] if self.search is None else [self.search.values])]
+        width = sum(points.positions * points.channels for points in live)
         return max(_FEWEST, _TILE // width)
 
     @property
@@ -247,16 +257,29 @@ class _Tile:
         """Whether it should be cut in two, and can be."""
         return len(self.mesh.keys) > self._limit and len(self.mesh) > 1
 
-    @property
-    def room(self) -> int:
-        """Number of vertices to add at a time."""
-        return max(self._limit - len(self.mesh.keys), self._limit // 4)
+    def inputs(self, step: LineStep) -> list[Points]:
+        """Return the inputs of a step, and drop those that no later step needs."""
+        inputs = [self.values[name] for name in step.inputs]
+        for name in step.dead:
+            del self.values[name]
+        return inputs
 
-    def apply(self, new: Cut) -> None:
-        """Replace the mesh by a finer one."""
+    def begin(self, bends: Bends, window: Points, tolerance: float) -> None:
+        """Begin to look for the bends of a step."""
+        self.search = Search.of(window, bends, tolerance)
+        self.mesh = self.mesh.with_new_edge_keys()
+
+    def cut(self) -> None:
+        """Cut the faces by bends that are waiting, as many as there is room for."""
+        limit = self._limit
+        room = max(limit - len(self.mesh.keys), limit // 4)
+        new, waiting = cut(self.mesh, self.search, room)
+        if new is None:
+            self.search = replace(self.search, waiting=waiting)
+            return
         self.mesh = new.mesh
         self.values = {name: new.apply(points) for name, points in self.values.items()}
-        self.window = None if self.window is None else new.apply(self.window)
+        self.search = self.search.applied(new, waiting)
 
     def split(self) -> tuple["_Tile", "_Tile"]:
         """Return two halves."""
@@ -270,7 +293,7 @@ class _Tile:
             path=self.path + name,
             mesh=mesh,
             values={name: points.take(used) for name, points in self.values.items()},
-            window=None if self.window is None else self.window.take(used),
+            search=None if self.search is None else self.search.take(used),
         )
 
 

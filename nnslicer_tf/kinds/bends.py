@@ -56,3 +56,12 @@ class BendingTransformer(ABC):
     @abstractmethod
     def finish(self, window: Any) -> Any:
         """Return the output for a window whose bends all have points."""
+
+
+def largest_tap(values: np.ndarray, taps: int) -> np.ndarray:
+    """Return the maxima `(rows, channels)` of values `(rows, taps · channels)`."""
+    channels = values.shape[1] // taps
+    largest = values[:, :channels].copy()
+    for t in range(1, taps):  # many times faster than a maximum over an axis
+        np.maximum(largest, values[:, t * channels : (t + 1) * channels], out=largest)
+    return largest

@@ -9,7 +9,7 @@ import numpy as np
 from nnslicer_tf._kernels import pointwise
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.kinds.bends import Bends, BendingTransformer
+from nnslicer_tf.kinds.bends import Bends, BendingTransformer, largest_tap
 from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, for_operation, register_kind
 from nnslicer_tf.kinds.pointwise import passed_on
@@ -175,8 +175,7 @@ class _ExtremeLine(BendingTransformer):
 
     def finish(self, window: Curve) -> Curve:
         """Return the maxima or minima."""
-        parts = window.values.reshape(len(window.values), -1, self._channels)
-        return window.with_values(self._sign * parts.max(axis=1))
+        return window.with_values(self._sign * largest_tap(window.values, len(self._shapes)))
 
 
 def _broadcast_taps(operation: Operation) -> list[np.ndarray]:

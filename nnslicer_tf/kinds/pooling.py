@@ -10,7 +10,7 @@ from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.kinds._windows import flat, windows
-from nnslicer_tf.kinds.bends import Bends, BendingTransformer
+from nnslicer_tf.kinds.bends import Bends, BendingTransformer, largest_tap
 from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, Rule, for_operation, register_kind
 from nnslicer_tf.kinds.pointwise import one_to_one
@@ -149,8 +149,8 @@ class MaximumLine(BendingTransformer):
 
     def finish(self, window: Curve) -> Curve:
         """Return the windows' maxima."""
-        values = window.values.reshape(len(window.values), self._taps.shape[1], -1)
-        return window.with_values(np.maximum(values.max(axis=1), self.floor))
+        maxima = largest_tap(window.values, self._taps.shape[1])
+        return window.with_values(np.maximum(maxima, self.floor, out=maxima))
 
 
 register_kind(
