@@ -17,19 +17,26 @@ network is very wide, for every thread, and a few tiles wait. Only the result gr
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal, overload
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from nnslicer_tf._checks import check_count
 from nnslicer_tf.engine import Store
-from nnslicer_tf.errors import NonFiniteActivationError, UnsupportedLayerError
+from nnslicer_tf.errors import (
+    InvalidArgumentError,
+    NonFiniteActivationError,
+    UnsupportedLayerError,
+)
 from nnslicer_tf.exactline._mesh import MOST_TAPS, Mesh, Search, cut
 from nnslicer_tf.exactline._polygon import Plane
 from nnslicer_tf.exactline._program import LineProgram, LineStep, line_program
 from nnslicer_tf.exactline._tiles import FinishedTiles
 from nnslicer_tf.exactline._workers import one_thread_a_product, run_splitting
+from nnslicer_tf.exactline.planar_boundary import BoundaryFollower, PlanarBoundary
 from nnslicer_tf.exactline.planar_partition import PlanarPartition
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import weights_digest
@@ -45,6 +52,29 @@ _PROBES = 16  # points inside the polygon at which the size of values is measure
 _WALKERS: WeakKeyDictionary[InstrumentedModel, tuple[str, "PlaneWalker"]] = WeakKeyDictionary()
 
 
+@overload
+def exact_plane(
+    im: InstrumentedModel,
+    polygon: np.ndarray,
+    *,
+    max_regions: int | None = ...,
+    checkpoint: str | os.PathLike | None = ...,
+    progress: bool = ...,
+    boundary_only: Literal[False] = ...,
+) -> PlanarPartition: ...
+
+
+@overload
+def exact_plane(
+    im: InstrumentedModel,
+    polygon: np.ndarray,
+    *,
+    max_regions: int | None = ...,
+    progress: bool = ...,
+    boundary_only: Literal[True],
+) -> PlanarBoundary: ...
+
+
 def exact_plane(
     im: InstrumentedModel,
     polygon: np.ndarray,
@@ -52,7 +82,8 @@ def exact_plane(
     max_regions: int | None = None,
     checkpoint: str | os.PathLike | None = None,
     progress: bool = False,
-) -> PlanarPartition:
+    boundary_only: bool = False,
+) -> PlanarPartition | PlanarBoundary:
     """Partition a polygon so that the network is affine on every region.
 
     The model's walker is kept, and reused until the weights change.
@@ -64,6 +95,7 @@ def exact_plane(
         max_regions: Stop with an error if there are more regions.
         checkpoint: Folder that keeps finished parts, from which an interrupted run resumes.
         progress: Show a progress bar.
+        boundary_only: Follow the decision boundaries alone, as `exact_boundary` does.
 
     Returns:
         The partition: one region for every combination of affine pieces of the network's
@@ -77,10 +109,44 @@ def exact_plane(
         TooManyRegionsError: if there are more than `max_regions`; it says how far it came.
         ProfileMismatchError: if the checkpoint is of another model or polygon.
     """
+    if boundary_only:
+        if checkpoint is not None:
+            raise InvalidArgumentError("A checkpoint is not supported with boundary_only=True.")
+        return exact_boundary(im, polygon, max_regions=max_regions, progress=progress)
     walker = _walker_of(im)
     return walker.plane(
         polygon, max_regions=max_regions, checkpoint=checkpoint, progress=progress
     )
+
+
+def exact_boundary(
+    im: InstrumentedModel,
+    polygon: np.ndarray,
+    *,
+    seeds: int = 32,
+    max_regions: int | None = None,
+    progress: bool = False,
+) -> PlanarBoundary:
+    """Follow the decision boundaries in a polygon through the regions that they cross.
+
+    For networks whose regions are too many to visit. The boundaries found are exact. Each is
+    entered between two points of a grid that have different classes, and followed from there to
+    the border, or around: what lies between the points of the grid, and touches none of these
+    boundaries, is missed.
+
+    Args:
+        im: The model. A final softmax is ignored.
+        polygon: As for `exact_plane`.
+        seeds: Points of the grid along the longer side.
+        max_regions: Stop with an error if more regions have to be visited.
+        progress: Show a progress bar.
+
+    Raises:
+        InvalidArgumentError: if the output is not a vector of two values or more; and, as the
+            other errors, as `exact_plane`.
+    """
+    walker = _walker_of(im)
+    return walker.boundary(polygon, seeds=seeds, max_regions=max_regions, progress=progress)
 
 
 def rectangle(centre: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -144,14 +210,52 @@ class PlaneWalker:
         if checkpoint is not None:
             digest = hashlib.sha256(plane.at(plane.corners).tobytes()).hexdigest()
             store = Store(checkpoint, {**self._identity, "polygon": digest}, "plane")
-        finished = FinishedTiles(plane.area / np.ptp(plane.corners, axis=0).prod(), store, max_regions, progress)
-        walk = _Walk(self._program, plane, finished)
-        with one_thread_a_product(), finished:
-            run_splitting(walk.first(), walk.finish, self._workers)
+        with one_thread_a_product():
+            return self._partition(plane, store, max_regions, progress, self._workers)
+
+    def boundary(
+        self,
+        polygon: np.ndarray,
+        *,
+        seeds: int = 32,
+        max_regions: int | None = None,
+        progress: bool = False,
+    ) -> PlanarBoundary:
+        """Follow the decision boundaries in a polygon; see `exact_boundary`."""
+        check_count("seeds", seeds)
+        if max_regions is not None:
+            check_count("max_regions", max_regions)
+        if len(self.output_shape) != 1 or self.output_shape[0] < 2:
+            raise InvalidArgumentError(
+                "Decision boundaries need a model whose output is a vector of two values or more. "
+                f"Received outputs of shape {self.output_shape}"
+            )
+        plane = Plane.through(polygon, self.input_shape)
+        workers = self._workers or len(os.sched_getaffinity(0))
+        follower = BoundaryFollower(plane, self._values, self._small_partition, workers)
+        with one_thread_a_product():
+            return follower.follow(seeds, max_regions, progress)
+
+    def _values(self, x: np.ndarray) -> np.ndarray:
+        """Return the logits `(points, outputs)` at points `(points, *input shape)`."""
+        return _forward(self._program, x)[self._program.output].samples()
+
+    def _small_partition(self, plane: Plane, most: int) -> PlanarPartition:
+        """Partition a small polygon, on this thread."""
+        return self._partition(plane, None, most, progress=False, workers=1)
+
+    def _partition(
+        self, plane: Plane, store: Store | None, most: int | None, progress: bool, workers: int
+    ) -> PlanarPartition:
+        scale = np.ptp(plane.corners, axis=0)  # the mesh is as wide as it is high
+        finished = FinishedTiles(plane.area / scale.prod(), store, most, progress)
+        walk = _Walk(self._program, plane, scale, finished)
+        with finished:
+            run_splitting(walk.first(), walk.finish, workers)
         mesh, outputs = finished.joined()
         return PlanarPartition(
             *(plane.origin, plane.axes, plane.corners),
-            *(mesh.places * walk.scale, outputs.reshape(-1, *self.output_shape)),
+            *(mesh.places * scale, outputs.reshape(-1, *self.output_shape)),
             *(mesh.start, mesh.loop),
         )
 
@@ -159,18 +263,20 @@ class PlaneWalker:
 class _Walk:
     """The walk through one plane: what each step needs, and where finished tiles go."""
 
-    def __init__(self, program: LineProgram, plane: Plane, finished: FinishedTiles) -> None:
+    def __init__(
+        self, program: LineProgram, plane: Plane, scale: np.ndarray, finished: FinishedTiles
+    ) -> None:
         self._program = program
         self._plane = plane
+        self._scale = scale
         self._finished = finished
         self._tolerances = _tolerances(program, plane)
-        self.scale = np.ptp(plane.corners, axis=0)  # a mesh is as wide as it is high
 
     def first(self) -> "_Tile":
         """Return the whole polygon."""
         plane = self._plane
         values = {self._program.input: Points.of(plane.at(plane.corners))}
-        return _Tile("", Mesh.polygon(plane.corners / self.scale), values)
+        return _Tile("", Mesh.polygon(plane.corners / self._scale), values)
 
     def finish(self, tile: "_Tile", waiting: list["_Tile"]) -> None:
         """Walk a tile to the end; what is split off on the way is appended to the list."""
@@ -315,20 +421,40 @@ def _tolerances(program: LineProgram, plane: Plane) -> dict[str, float]:
     corners = plane.at(plane.corners)
     shares = np.random.default_rng(0).dirichlet(np.ones(len(corners)), _PROBES)
     x = np.concatenate([corners, np.tensordot(shares, corners, axes=1)])
-    values = {program.input: Points.of(x)}
     tolerances = {}
-    for step in program.steps:
-        inputs = [values[name] for name in step.inputs]
-        if isinstance(step.transformer, BendingTransformer):
-            window = step.transformer.window(*inputs)
-            tolerances[step.name] = _NOISE * float(np.abs(window.values).max())
-            values[step.name] = step.transformer.finish(window)
-        else:
-            values[step.name] = step.transformer(*inputs)
-        for name in step.dead:
-            del values[name]
+
+    def measure(step: LineStep, window: Points) -> None:
+        tolerances[step.name] = _NOISE * float(np.abs(window.values).max())
+
+    values = _forward(program, x, measure)
     if not np.isfinite(values[program.output].values).all():
         raise NonFiniteActivationError(
             "The network's output on the polygon is NaN or infinite. Check the weights."
         )
     return tolerances
+
+
+def _forward(
+    program: LineProgram,
+    x: np.ndarray,
+    see: Callable[[LineStep, Points], None] = lambda step, window: None,
+) -> dict[str, Points]:
+    """Return the output at points `(points, *input shape)`, by name.
+
+    Args:
+        program: The steps.
+        x: The points.
+        see: Called with every step that bends and the values in which it does.
+    """
+    values = {program.input: Points.of(x)}
+    for step in program.steps:
+        inputs = [values[name] for name in step.inputs]
+        if isinstance(step.transformer, BendingTransformer):
+            window = step.transformer.window(*inputs)
+            see(step, window)
+            values[step.name] = step.transformer.finish(window)
+        else:
+            values[step.name] = step.transformer(*inputs)
+        for name in step.dead:
+            del values[name]
+    return values

@@ -10,6 +10,7 @@ from nnslicer_tf.report.figures import save_figure
 from nnslicer_tf.report.lines import plot_line, plot_regions, plot_ticks
 from nnslicer_tf.report.overlays import overlay, plot_over_image
 from nnslicer_tf.report.pages import Code, Heading, Link, Page, Picture, Table, Text
+from nnslicer_tf.report.planes import plot_boundary, plot_plane
 from nnslicer_tf.report.results import ResultTable, read_table
 from nnslicer_tf.report.slices import (
     difference_picture,
@@ -37,6 +38,7 @@ __all__ = [
     "neuron_picture",
     "overlay",
     "plot_bars",
+    "plot_boundary",
     "plot_coverage",
     "plot_curves",
     "plot_kept_synapses",
@@ -44,6 +46,7 @@ __all__ = [
     "plot_neurons",
     "plot_normal_and_adversarial",
     "plot_over_image",
+    "plot_plane",
     "plot_queries",
     "plot_regions",
     "plot_slices",

@@ -63,6 +63,52 @@ class RegionsLike(Protocol):
         """Return the number of regions."""
 
 
+class ClassesLike(Protocol):
+    """Convex regions of a polygon with one class each: `nnslicer_tf.exactline.PlanarClasses`."""
+
+    @property
+    def corners(self) -> np.ndarray:
+        """Corners of the polygon, `(corners, 2)`."""
+
+    @property
+    def vertices(self) -> np.ndarray:
+        """Coordinates of the regions' corners, `(vertices, 2)`."""
+
+    @property
+    def start(self) -> np.ndarray:
+        """First corner of each region in `loop`, and their number."""
+
+    @property
+    def loop(self) -> np.ndarray:
+        """Vertices of the regions, one region after the other."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The class of each region."""
+
+    def area(self, label: int) -> float:
+        """Return the share of a class in the area."""
+
+    def boundary(self) -> np.ndarray:
+        """Return the segments between different classes, `(segments, 2, 2)`."""
+
+
+class BoundaryLike(Protocol):
+    """Decision boundaries in a polygon: `nnslicer_tf.exactline.PlanarBoundary`."""
+
+    @property
+    def corners(self) -> np.ndarray:
+        """Corners of the polygon, `(corners, 2)`."""
+
+    @property
+    def segments(self) -> np.ndarray:
+        """The boundaries, `(segments, 2, 2)`."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The classes on both sides, `(segments, 2)`."""
+
+
 class CoverageLike(Protocol):
     """Coverage by a set of inputs: `nnslicer_tf.deepxplore.Coverage`."""
 
