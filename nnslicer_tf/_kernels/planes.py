@@ -287,6 +287,12 @@ def _take_overs(begin, end, floor, first, last, places, before, after):
 
 
 @compiled()
+def _pair(a, b, taps):
+    """Return a number of two taps, the same in both directions of an edge."""
+    return np.uint64(min(a, b) * (taps + 1) + max(a, b))
+
+
+@compiled()
 def cut_edges(
     values, taps, columns, names, floors, tolerance, sets, counts, groups, stop, ends, face, keys, own
 ):  # fmt: skip
@@ -351,7 +357,7 @@ def cut_edges(
                 to_gap[found] = (end[i1] if i1 < taps else floor) - (
                     end[i0] if i0 < taps else floor
                 )
-                salt = _hash(np.uint64(names[column]), np.uint64(i0 * (taps + 1) + i1))
+                salt = _hash(np.uint64(names[column]), _pair(i0, i1, taps))
                 found_keys[found] = _hash(own[e], salt)
                 found += 1
         forward = a == ends[e, 0]
@@ -543,7 +549,7 @@ def cut_faces(
                             after,
                         )
                         for k in range(crossed[x, 3]):
-                            pair = np.uint64(before[k] * (taps + 1) + after[k])
+                            pair = _pair(before[k], after[k], taps)
                             sources[total, 0], sources[total, 1] = ids[low], ids[high]
                             weights[total] = spaces[k]
                             fresh[total] = _hash(edges[i], _hash(salt, pair))

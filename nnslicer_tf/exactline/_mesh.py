@@ -49,6 +49,15 @@ class Mesh:
         keys = _kernels.edge_keys(self.start, self.loop, self.keys)
         return Mesh(self.places, self.keys, self.start, self.loop, keys)
 
+    def areas(self) -> np.ndarray:
+        """Return the areas of the faces, `(faces,)`."""
+        return _kernels.areas(self.places, self.start, self.loop)
+
+    def means(self, values: np.ndarray) -> np.ndarray:
+        """Return means over the faces, times their areas, of values `(vertices, outputs)`."""
+        values = np.ascontiguousarray(values)
+        return _kernels.means(self.places, self.start, self.loop, values)
+
     def part(self, faces: np.ndarray) -> tuple["Mesh", np.ndarray]:
         """Return some of the faces, and the indices of the vertices that they have."""
         lengths = np.diff(self.start)[faces]

@@ -1,9 +1,13 @@
 """The walk through a model as a list of steps, shortened where the result stays exact."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from nnslicer_tf.exactline.transformers import Transformer, build_transformer
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.pointwise import RectifyLine, ScaleLine
 from nnslicer_tf.kinds.pooling import MaximumLine
 from nnslicer_tf.kinds.routing import RoutingLine
@@ -61,6 +65,38 @@ def line_program(im: InstrumentedModel, fuse: bool) -> LineProgram:
     steps, output = _drop_identities(steps, output)
     steps = _fuse_pairs(steps, output, fuse)
     return LineProgram(im.input_operation, output, tuple(_mark_dead(steps, output)))
+
+
+def joined_program(models: Sequence[InstrumentedModel], fuse: bool) -> LineProgram:
+    """Return the program of several models with the same input, with their logits side by side.
+
+    Args:
+        models: The models.
+        fuse: As for `line_program`.
+
+    Raises:
+        UnsupportedLayerError: if an operation before the logits is not piecewise linear.
+    """
+    programs = [line_program(im, fuse) for im in models]
+    steps, outputs = [], []
+    for i, program in enumerate(programs):
+
+        def renamed(name: str, i: int = i, own: str = program.input) -> str:
+            return "input" if name == own else f"{i}/{name}"
+
+        for step in program.steps:
+            inputs = tuple(map(renamed, step.inputs))
+            steps.append(LineStep(renamed(step.name), inputs, step.transformer))
+        outputs.append(renamed(program.output))
+    steps.append(LineStep("output", tuple(outputs), _side_by_side))
+    return LineProgram("input", "output", tuple(_mark_dead(steps, "output")))
+
+
+def _side_by_side(*inputs: Curve) -> Curve:
+    """Return the values of several operations as one vector."""
+    whole = [x.regrouped((x.positions * x.channels,)) for x in inputs]
+    rows = whole[0].common_rows(whole, [np.zeros((1, 1), np.int32)] * len(whole))
+    return rows.curve(np.hstack([curve.values for curve in rows.gathered()]))
 
 
 def _drop_identities(steps: list[LineStep], output: str) -> tuple[list[LineStep], str]:

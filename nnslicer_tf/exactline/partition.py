@@ -11,6 +11,7 @@ from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._kernels import lines as _kernels
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.exactline.margin import Margin, check_label, least_margin
 from nnslicer_tf.kinds.curve import TOLERANCE, Curve
 
 if TYPE_CHECKING:
@@ -160,6 +161,23 @@ class LinearPartition(ShownAsTable):
         labels = np.argmax(scores[1:] + scores[:-1], axis=1)  # at the middle of each piece
         begins = np.flatnonzero(np.diff(labels, prepend=-1))
         return Regions(np.append(ratios[begins], 1.0), labels[begins])
+
+    def margin(self, label: int | None = None) -> Margin:
+        """Return the exact smallest difference between a class's logit and the largest other one.
+
+        It is negative if another class wins somewhere. On a part the differences are affine, so
+        that the smallest is at an end of one.
+
+        Args:
+            label: The class; by default the one that the start has.
+
+        Raises:
+            InvalidArgumentError: if there is no such class, or the output is not a vector of two
+                values or more.
+        """
+        label = check_label(self.outputs, label, 0)
+        value, place, other = least_margin(self.outputs, label)
+        return Margin(label, other, value, float(self.ratios[place]), self.points[place])
 
     def save(self, path: str | os.PathLike) -> None:
         """Write an `.npz` file, completely or not at all.

@@ -182,6 +182,12 @@ class PlanarPartition(_Faces, ShownAsTable):
         mean = self._integrals.sum(axis=0) / self.areas.sum()
         return mean.reshape(self.values.shape[1:])
 
+    def mesh(self) -> Mesh:
+        """Return the regions as a mesh, which can be cut further."""
+        keys = np.arange(1, len(self.vertices) + 1, dtype=np.uint64)
+        empty = np.zeros(len(self.loop), np.uint64)
+        return Mesh(self.vertices, keys, self.start, self.loop, empty).with_new_edge_keys()
+
     def margin(self, label: int | None = None) -> Margin:
         """Return the exact smallest difference between a class's logit and the largest other one.
 
@@ -270,22 +276,32 @@ class PlanarPartition(_Faces, ShownAsTable):
         scores = -self.values if lowest else self.values
         if scores.shape[1] == 1:
             scores = np.hstack([np.zeros_like(scores), scores])
-        keys = np.arange(1, len(self.vertices) + 1, dtype=np.uint64)
-        empty = np.zeros(len(self.loop), np.uint64)
-        mesh = Mesh(self.vertices, keys, self.start, self.loop, empty).with_new_edge_keys()
-        bends = Bends(scores.shape[1], np.array([-np.inf]))
-        window = Points(len(scores), np.ascontiguousarray(scores))
-        tolerance = _NOISE * float(np.abs(scores).max())
-        # One output vector: a single group of taps, which one cut divides completely.
-        new, _ = cut(mesh, Search.of(window, bends, tolerance), 1)
-        if new is not None:
-            mesh, window = new.mesh, new.apply(window)
-        sums = _kernels.means(mesh.places, mesh.start, mesh.loop, window.values)
+        mesh, scores = divided(self.mesh(), scores)
         self._classes[lowest] = PlanarClasses(
             *(self.origin, self.axes, self.corners, mesh.places),
-            *(np.argmax(sums, axis=1), mesh.start, mesh.loop),
+            *(np.argmax(mesh.means(scores), axis=1), mesh.start, mesh.loop),
         )
         return self._classes[lowest]
+
+
+def divided(
+    mesh: Mesh, values: np.ndarray, classes: slice = np.s_[:]
+) -> tuple[Mesh, np.ndarray]:
+    """Return a mesh cut where another class wins, and the values at its vertices.
+
+    Args:
+        mesh: The mesh.
+        values: `(vertices, outputs)`.
+        classes: The outputs that are compared.
+    """
+    scores = np.ascontiguousarray(values[:, classes])
+    bends = Bends(scores.shape[1], np.array([-np.inf]))
+    tolerance = _NOISE * float(np.abs(scores).max())
+    # One vector at every vertex: a single group of taps, which one cut divides completely.
+    new, _ = cut(mesh, Search.of(Points(len(scores), scores), bends, tolerance), 1)
+    if new is None:
+        return mesh, values
+    return new.mesh, new.apply(Points(len(values), np.ascontiguousarray(values))).values
 
 
 @dataclass(frozen=True, eq=False)

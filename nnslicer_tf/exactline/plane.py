@@ -17,15 +17,16 @@ network is very wide, for every thread, and a few tiles wait. Only the result gr
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, overload
+from typing import Any, Literal, overload
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import check_count
-from nnslicer_tf.engine import Store
+from nnslicer_tf.engine import Job, Store, make_engine
 from nnslicer_tf.errors import (
     InvalidArgumentError,
     NonFiniteActivationError,
@@ -33,7 +34,7 @@ from nnslicer_tf.errors import (
 )
 from nnslicer_tf.exactline._mesh import MOST_TAPS, Mesh, Search, cut
 from nnslicer_tf.exactline._polygon import Plane
-from nnslicer_tf.exactline._program import LineProgram, LineStep, line_program
+from nnslicer_tf.exactline._program import LineProgram, LineStep, joined_program, line_program
 from nnslicer_tf.exactline._tiles import FinishedTiles
 from nnslicer_tf.exactline._workers import one_thread_a_product, run_splitting
 from nnslicer_tf.exactline.planar_boundary import BoundaryFollower, PlanarBoundary
@@ -46,6 +47,7 @@ from nnslicer_tf.kinds.points import Points
 _TILE = 1 << 21  # live float64 values in a tile: 16 MB
 _FEWEST = 128  # smallest number of vertices in a tile, as each cut doubles those on its seam
 _NOISE = 1e-12  # values nearer than this, relative to an operation's largest, count as equal
+_TOGETHER = 8  # planes that a worker gets at a time
 _PROBES = 16  # points inside the polygon at which the size of values is measured
 
 # Model → digest of its weights, and its walker.
@@ -149,6 +151,67 @@ def exact_boundary(
     return walker.boundary(polygon, seeds=seeds, max_regions=max_regions, progress=progress)
 
 
+def exact_planes(
+    im: InstrumentedModel,
+    polygons: Sequence[np.ndarray],
+    *,
+    workers: int | None = None,
+    ray_address: str | None = None,
+    max_regions: int | None = None,
+    progress: bool = True,
+) -> list[PlanarPartition]:
+    """Partition many polygons, on all cores or on Ray.
+
+    Args:
+        im: The model.
+        polygons: As for `exact_plane`.
+        workers: 0 for this process alone, a number of Ray workers, or None for threads, and Ray
+            if the work takes long.
+        ray_address: Address of a running Ray cluster.
+        max_regions: Stop with an error if one of them has more regions.
+        progress: Show a progress bar.
+
+    Raises:
+        The errors of `exact_plane`; those of the polygons before any work.
+        WorkerError: if Ray workers fail.
+    """
+    if max_regions is not None:
+        check_count("max_regions", max_regions)
+    planes = [Plane.through(polygon, im.input_shape) for polygon in polygons]
+    job = _PlaneJob(PlaneWalker(im, workers=1), max_regions)
+    items = ((i, planes[i : i + _TOGETHER]) for i in range(0, len(planes), _TOGETHER))
+    found: dict[int, list[PlanarPartition]] = {}
+    with tqdm(total=len(planes), desc="Planes", disable=not progress, leave=False) as bar:
+        for index, partitions in make_engine(workers, ray_address).map(job, items):
+            found[index] = partitions
+            bar.update(len(partitions))
+    return [partition for index in sorted(found) for partition in found[index]]
+
+
+class _PlaneJob(Job):
+    """Partitions several polygons."""
+
+    def __init__(self, walker: "PlaneWalker", most: int | None) -> None:
+        self._walker = walker
+        self._most = most
+
+    def __call__(self, item: list[Plane]) -> list[PlanarPartition]:
+        with one_thread_a_product():
+            return [
+                self._walker._partition(plane, None, self._most, progress=False, workers=1)
+                for plane in item
+            ]
+
+    def split(self, item: list[Plane], parts: int) -> list[list[Plane]]:
+        return [item[i::parts] for i in range(min(parts, len(item)))]
+
+    def join(self, results: Sequence[list[PlanarPartition]]) -> list[PlanarPartition]:
+        out: list[PlanarPartition] = []
+        for i in range(max(map(len, results))):
+            out += [result[i] for result in results if i < len(result)]
+        return out
+
+
 def rectangle(centre: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return the corners `(4, *shape)` centre ± first ± second, in order, float64.
 
@@ -190,9 +253,24 @@ class PlaneWalker:
         self.output_shape = im[im.logit_operation].shape
         self._program = line_program(im, fuse)
         self._workers = workers
-        self._identity = {"weights": weights_digest(im.model), "fuse": fuse}
+        self._identity: dict[str, object] = {"weights": weights_digest(im.model), "fuse": fuse}
         for step in self._program.steps:
             _check_taps(step)
+
+    @classmethod
+    def of_several(cls, models: Sequence[InstrumentedModel], **options: Any) -> "PlaneWalker":
+        """Return a walker of several models at once, whose outputs are all their logits.
+
+        Args:
+            models: Models with inputs of the same shape, and vectors as outputs.
+            options: Those of a walker.
+        """
+        walker = cls(models[0], **options)
+        walker.output_shape = (sum(im[im.logit_operation].size for im in models),)
+        walker._program = joined_program(models, options.get("fuse", True))
+        digests = [weights_digest(im.model) for im in models]
+        walker._identity = {**walker._identity, "weights": digests}
+        return walker
 
     def plane(
         self,

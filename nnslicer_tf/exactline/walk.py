@@ -10,7 +10,9 @@ at most as many chunks wait as there are operations, times the logarithm of the 
 are distributed over threads, one per core.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,7 +21,7 @@ from nnslicer_tf._blas import one_thread_a_product
 from nnslicer_tf._kernels import lines as _kernels
 from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
 from nnslicer_tf.exactline._points import check_points
-from nnslicer_tf.exactline._program import line_program
+from nnslicer_tf.exactline._program import joined_program, line_program
 from nnslicer_tf.exactline._workers import run_splitting
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.instrument import InstrumentedModel
@@ -112,6 +114,19 @@ class LineWalker:
         self._program = line_program(im, fuse)
         self._every_crossing = every_crossing
         self._workers = workers
+
+    @classmethod
+    def of_several(cls, models: Sequence[InstrumentedModel], **options: Any) -> "LineWalker":
+        """Return a walker of several models at once, whose outputs are all their logits.
+
+        Args:
+            models: Models with inputs of the same shape, and vectors as outputs.
+            options: Those of a walker.
+        """
+        walker = cls(models[0], **options)
+        walker.output_shape = (sum(im[im.logit_operation].size for im in models),)
+        walker._program = joined_program(models, options.get("fuse", True))
+        return walker
 
     def line(self, q: np.ndarray, r: np.ndarray) -> LinearPartition:
         """Partition one segment; see `exact_line`."""

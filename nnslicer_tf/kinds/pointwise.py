@@ -90,16 +90,15 @@ class _PiecewiseLine(BendingTransformer):
     """
 
     def __init__(self, operation: Operation) -> None:
-        self._operation = operation
         self._shape = operation.shape
         self._knots = np.unique(np.asarray(operation.params.knots, np.float64))
         self._ends = self._knots if len(self._knots) else np.zeros(1)
         places = np.concatenate([[self._ends[0] - 1], self._ends, [self._ends[-1] + 1]])
-        values = self._compute(places)
+        values = self._compute(operation, places)
         widths = np.diff(places).reshape(-1, *(1,) * (values.ndim - 1))
         self._first = _by_position(values[1], self._shape)
         self._slopes = [_by_position(v, self._shape) for v in np.diff(values, axis=0) / widths]
-        self._check()
+        self._check(operation)
 
     @property
     def bends(self) -> Bends:
@@ -124,30 +123,30 @@ class _PiecewiseLine(BendingTransformer):
         out += slopes[-1] * np.maximum(x - self._ends[-1], 0)
         return out
 
-    def _compute(self, places: np.ndarray) -> np.ndarray:
+    def _compute(self, operation: Operation, places: np.ndarray) -> np.ndarray:
         """Return the function's values with all neurons at each of `places`, in float64."""
         x = np.broadcast_to(
             places.reshape(-1, *(1,) * len(self._shape)), (len(places), *self._shape)
         )
         tensor = keras.ops.convert_to_tensor(x, dtype="float64")
-        out = keras.ops.convert_to_numpy(self._operation.compute(tensor))
+        out = keras.ops.convert_to_numpy(operation.compute(tensor))
         if out.dtype != np.float64:
             raise InvalidArgumentError(
-                f"Operation '{self._operation.name}' computes in {out.dtype} for float64 inputs. "
+                f"Operation '{operation.name}' computes in {out.dtype} for float64 inputs. "
                 "Let the function keep the dtype of its input; on JAX set JAX_ENABLE_X64=1."
             )
         return out
 
-    def _check(self) -> None:
+    def _check(self, operation: Operation) -> None:
         reach = np.concatenate([[self._ends[0] - 4], self._ends, [self._ends[-1] + 4]])
         middles, halves = (reach[1:] + reach[:-1]) / 2, (reach[1:] - reach[:-1]) / 2
         places = (middles[:, None] + halves[:, None] * _PROBES).ravel()
-        computed = self._compute(places).reshape(len(places), -1, self._shape[-1])
+        computed = self._compute(operation, places).reshape(len(places), -1, self._shape[-1])
         for place, expected in zip(places, computed, strict=True):
             value = self._evaluate(np.full_like(expected, place), self._first, self._slopes)
             if not np.allclose(value, expected, rtol=1e-9, atol=1e-9):
                 raise InvalidArgumentError(
-                    f"Operation '{self._operation.name}' ({self._operation.params.function}) is "
+                    f"Operation '{operation.name}' ({operation.params.function}) is "
                     f"not continuous and linear between its knots {tuple(self._knots)}: at "
                     f"{place:.3g} it gives {expected.ravel()[0]:.6g}, not "
                     f"{value.ravel()[0]:.6g}. Give all inputs at which its slope changes as knots."

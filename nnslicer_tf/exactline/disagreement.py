@@ -1,0 +1,140 @@
+"""Where two networks disagree on a line or a polygon, exactly: a model and its compressed version.
+
+Both networks are walked as one, so that both are affine on every part. On each part the classes
+of both are known exactly, and so is the share of the length or area on which they differ, which
+no number of sampled deviations gives.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnslicer_tf._tables import ShownAsTable
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.exactline.partition import LinearPartition
+from nnslicer_tf.exactline.planar_partition import PlanarPartition, divided
+from nnslicer_tf.exactline.plane import PlaneWalker
+from nnslicer_tf.exactline.walk import LineWalker
+from nnslicer_tf.instrument import InstrumentedModel
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class Disagreement(ShownAsTable):
+    """How two networks differ on a line or a polygon.
+
+    Attributes:
+        shares: `(classes, classes)` float64: the share of the length or area on which the first
+            network answers the row, and the second the column.
+        difference: Largest difference of a logit anywhere.
+        parts: Number of parts or regions on which both networks are affine.
+        point: An input, of the model's input shape, at which they differ, in the middle of the
+            largest part where they do; None if there is none.
+    """
+
+    shares: np.ndarray
+    difference: float
+    parts: int
+    point: np.ndarray | None
+
+    def __repr__(self) -> str:
+        return f"Disagreement({100 * self.share:.4g} %, {self.parts:,} parts)"
+
+    @property
+    def share(self) -> float:
+        """The share of the length or area on which the networks disagree, in [0, 1]."""
+        return float(self.shares.sum() - np.trace(self.shares))
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with one row per pair of answers: first, second, share."""
+        import pandas as pd
+
+        first, second = np.nonzero(self.shares)
+        return pd.DataFrame(
+            {"first": first, "second": second, "share": self.shares[first, second]}
+        )
+
+
+def disagreement(
+    first: InstrumentedModel,
+    second: InstrumentedModel,
+    corners: np.ndarray,
+    *,
+    max_regions: int | None = None,
+    progress: bool = False,
+) -> Disagreement:
+    """Measure exactly where two networks disagree.
+
+    Args:
+        first: A piecewise-linear classifier.
+        second: Another one, with the same inputs and classes, such as a compressed version.
+        corners: `(corners, *input shape)`: two ends of a line, or the corners of a polygon, as
+            for `exact_plane`.
+        max_regions: Stop with an error if there are more regions.
+        progress: Show a progress bar.
+
+    Raises:
+        InvalidArgumentError: if the networks do not have the same inputs and classes, or the
+            polygon is not convex.
+        UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
+        TooManyRegionsError: if there are more than `max_regions`.
+    """
+    shapes = [(im.input_shape, im[im.logit_operation].shape) for im in (first, second)]
+    classes = shapes[0][1][0]
+    if shapes[0] != shapes[1] or len(shapes[0][1]) != 1 or classes < 2:
+        raise InvalidArgumentError(
+            "Both networks must have the same inputs, and vectors of as many classes. Received: "
+            f"inputs and outputs of shapes {shapes[0]} and {shapes[1]}"
+        )
+    models = (first, second)
+    if len(corners) == 2:
+        return _on_line(LineWalker.of_several(models).line(*corners), classes)
+    walker = PlaneWalker.of_several(models)
+    return _on_plane(walker.plane(corners, max_regions=max_regions, progress=progress), classes)
+
+
+def _on_line(line: LinearPartition, classes: int) -> Disagreement:
+    halves = [line.outputs[:, :classes], line.outputs[:, classes:]]
+    regions = [LinearPartition(line.q, line.r, line.ratios, x).classify() for x in halves]
+    ratios = np.unique(np.concatenate([one.ratios for one in regions]))
+    middles, sizes = (ratios[1:] + ratios[:-1]) / 2, np.diff(ratios)
+    labels = [one.label_at(middles) for one in regions]
+    points = line.at(middles[[_largest(sizes, labels)]])
+    return _result(halves, labels, sizes, len(line), points[0])
+
+
+def _on_plane(plane: PlanarPartition, classes: int) -> Disagreement:
+    mesh, values = plane.mesh(), plane.values
+    for first in (0, classes):
+        mesh, values = divided(mesh, values, np.s_[first : first + classes])
+    halves = [values[:, :classes], values[:, classes:]]
+    labels = [mesh.means(x).argmax(axis=1) for x in halves]
+    sizes = mesh.areas()
+    index = _largest(sizes, labels)
+    corners = mesh.loop[mesh.start[index] : mesh.start[index + 1]]
+    point = plane.at(mesh.places[corners].mean(axis=0)[None])[0]
+    return _result(halves, labels, sizes, len(plane), point)
+
+
+def _largest(sizes: np.ndarray, labels: Sequence[np.ndarray]) -> int:
+    """Return the largest part on which the labels differ."""
+    return int(np.argmax(sizes * (labels[0] != labels[1])))
+
+
+def _result(
+    values: Sequence[np.ndarray],
+    labels: Sequence[np.ndarray],
+    sizes: np.ndarray,
+    parts: int,
+    point: np.ndarray,
+) -> Disagreement:
+    classes = values[0].shape[1]
+    shares = np.zeros((classes, classes))
+    np.add.at(shares, tuple(labels), sizes / sizes.sum())
+    difference = float(np.abs(values[0] - values[1]).max())  # convex: largest at a vertex
+    differ = (labels[0] != labels[1]).any()
+    return Disagreement(shares, difference, parts, point if differ else None)
