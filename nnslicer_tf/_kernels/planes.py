@@ -151,7 +151,7 @@ def winners(values, taps, columns, floors, tolerance, out):
 
 @compiled()
 def bending_groups(sets, start, loop):
-    """Return the groups that bend in every face, as indices of columns of `sets`: (starts, groups)."""
+    """Return the groups, columns of `sets`, that bend in every face: (starts, groups)."""
     faces, size = len(start) - 1, sets.shape[1]
     counts = np.zeros(faces + 1, np.int64)
     found = np.empty(64, np.int64)
@@ -294,7 +294,8 @@ def _pair(a, b, taps):
 
 @compiled()
 def cut_edges(
-    values, taps, columns, names, floors, tolerance, sets, counts, groups, stop, ends, face, keys, own
+    values, taps, columns, names, floors, tolerance, sets, counts, groups, stop, ends, face, keys,
+    own,
 ):  # fmt: skip
     """Find the new vertices on all edges.
 
@@ -583,7 +584,20 @@ def cut_faces(
                 else:
                     old = used
                     cells, cell_start, used = _cells(
-                        ring[:n], j, taps, own_floors, tolerance, data, xy, sets, used, sources, weights, total, ids, vertices,
+                        ring[:n],
+                        j,
+                        taps,
+                        own_floors,
+                        tolerance,
+                        data,
+                        xy,
+                        sets,
+                        used,
+                        sources,
+                        weights,
+                        total,
+                        ids,
+                        vertices,
                     )
                     for v in range(old, used):
                         fresh[total] = _hash(
@@ -1029,12 +1043,7 @@ def locate(points, places, start, loop, order, boxes, nodes, slack):
             top -= 1
             n = stack[top]
             box = boxes[n]
-            if (
-                x < box[0] - slack
-                or y < box[1] - slack
-                or x > box[2] + slack
-                or y > box[3] + slack
-            ):
+            if x < box[0] - slack or y < box[1] - slack or x > box[2] + slack or y > box[3] + slack:
                 continue
             if nodes[n, 0] >= 0:
                 stack[top], stack[top + 1] = nodes[n, 0], nodes[n, 0] + 1

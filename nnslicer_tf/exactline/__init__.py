@@ -29,7 +29,7 @@ from nnslicer_tf.exactline.plane import (
 )
 from nnslicer_tf.exactline.transformers import Transformer, register_transformer
 from nnslicer_tf.exactline.walk import LineWalker, exact_line, exact_lines, exact_polyline
-from nnslicer_tf.kinds.bends import Bends, BendingTransformer
+from nnslicer_tf.kinds.bends import BendingTransformer, Bends
 from nnslicer_tf.kinds.curve import Curve
 
 __all__ = [

@@ -141,7 +141,9 @@ class Search:
     def sets(self) -> np.ndarray:
         """Return every vertex's winners of the waiting groups, `(vertices, groups)`."""
         most = self.taps + int(np.isfinite(self.floors).any())
-        sets = np.empty((self.values.count, len(self.waiting)), np.uint8 if most <= 8 else np.uint64)
+        sets = np.empty(
+            (self.values.count, len(self.waiting)), np.uint8 if most <= 8 else np.uint64
+        )
         _kernels.winners(
             *(self.values.values, self.taps, self.waiting, self.floors, self.tolerance), sets
         )
@@ -172,9 +174,7 @@ def cut(mesh: Mesh, search: Search, most: int) -> tuple[Cut | None, np.ndarray]:
         *(search.values.values, search.taps, search.waiting, search.groups, search.floors),
         search.tolerance,
     )
-    edge_cuts = _kernels.cut_edges(
-        *shared, sets, counts, groups, stop, ends, face, mesh.keys, own
-    )
+    edge_cuts = _kernels.cut_edges(*shared, sets, counts, groups, stop, ends, face, mesh.keys, own)
     sources, weights, keys, start, loop, edge_keys = _kernels.cut_faces(
         *(*shared, counts, groups, stop),
         *(mesh.start, mesh.loop, edge_of, ends, mesh.edge_keys, mesh.keys, mesh.places),

@@ -25,9 +25,7 @@ class FinishedTiles:
         progress: Whether to show a progress bar.
     """
 
-    def __init__(
-        self, area: float, store: Store | None, most: int | None, progress: bool
-    ) -> None:
+    def __init__(self, area: float, store: Store | None, most: int | None, progress: bool) -> None:
         self._store = store
         self._most = most
         self._tiles: dict[str, tuple[Mesh, np.ndarray]] = {}

@@ -54,9 +54,7 @@ class Disagreement(ShownAsTable):
         import pandas as pd
 
         first, second = np.nonzero(self.shares)
-        return pd.DataFrame(
-            {"first": first, "second": second, "share": self.shares[first, second]}
-        )
+        return pd.DataFrame({"first": first, "second": second, "share": self.shares[first, second]})
 
 
 def disagreement(

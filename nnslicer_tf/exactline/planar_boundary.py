@@ -324,7 +324,11 @@ class BoundaryFollower:
         while True:
             rectangle = _rectangle(front, size)
             corners = _clipped(rectangle.corners, self._plane.corners)
-            small = Plane(self._plane.at(rectangle.centre[None])[0], self._plane.axes, corners - rectangle.centre)
+            small = Plane(
+                self._plane.at(rectangle.centre[None])[0],
+                self._plane.axes,
+                corners - rectangle.centre,
+            )
             try:
                 return self._found(rectangle, self._partition(small, 4 * _REGIONS))
             except TooManyRegionsError:
@@ -335,7 +339,10 @@ class BoundaryFollower:
         edges = classes.edges
         sides = classes.labels[edges.regions]
         apart = (edges.regions >= 0).all(axis=1) & (sides[:, 0] != sides[:, 1])
-        ends, border = edges.vertices[apart], np.unique(edges.vertices[(edges.regions < 0).any(axis=1)])
+        ends, border = (
+            edges.vertices[apart],
+            np.unique(edges.vertices[(edges.regions < 0).any(axis=1)]),
+        )
         places = classes.vertices + rectangle.centre
         exits = []
         for i, k in np.argwhere(np.isin(ends, border)):

@@ -118,9 +118,7 @@ class _Faces:
                 f"Received shape: {places.shape}"
             )
         slack = _SLACK * float(np.ptp(self.corners, axis=0).max())
-        found = _kernels.locate(
-            places, self.vertices, self.start, self.loop, *self._tree, slack
-        )
+        found = _kernels.locate(places, self.vertices, self.start, self.loop, *self._tree, slack)
         if (found < 0).any():
             where = places[np.argmax(found < 0)].tolist()
             raise InvalidArgumentError(f"The place {where} is not in the polygon.")
@@ -284,9 +282,7 @@ class PlanarPartition(_Faces, ShownAsTable):
         return self._classes[lowest]
 
 
-def divided(
-    mesh: Mesh, values: np.ndarray, classes: slice = np.s_[:]
-) -> tuple[Mesh, np.ndarray]:
+def divided(mesh: Mesh, values: np.ndarray, classes: slice = np.s_[:]) -> tuple[Mesh, np.ndarray]:
     """Return a mesh cut where another class wins, and the values at its vertices.
 
     Args:

@@ -41,7 +41,8 @@ from nnslicer_tf.exactline.planar_boundary import BoundaryFollower, PlanarBounda
 from nnslicer_tf.exactline.planar_partition import PlanarPartition
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import weights_digest
-from nnslicer_tf.kinds.bends import Bends, BendingTransformer
+from nnslicer_tf.kinds.bends import BendingTransformer, Bends
+from nnslicer_tf.kinds.kind import Transformer
 from nnslicer_tf.kinds.points import Points
 
 _TILE = 1 << 21  # live float64 values in a tile: 16 MB
@@ -116,9 +117,7 @@ def exact_plane(
             raise InvalidArgumentError("A checkpoint is not supported with boundary_only=True.")
         return exact_boundary(im, polygon, max_regions=max_regions, progress=progress)
     walker = _walker_of(im)
-    return walker.plane(
-        polygon, max_regions=max_regions, checkpoint=checkpoint, progress=progress
-    )
+    return walker.plane(polygon, max_regions=max_regions, checkpoint=checkpoint, progress=progress)
 
 
 def exact_boundary(
@@ -374,7 +373,7 @@ class _Walk:
         """Do one step, or a part of one that cuts many faces."""
         step = self._program.steps[tile.next_step]
         if tile.search is not None:
-            tile.cut()
+            tile.cut(tile.search)
         elif isinstance(step.transformer, BendingTransformer):
             window = step.transformer.window(*tile.inputs(step))
             bends = step.transformer.bends
@@ -387,15 +386,14 @@ class _Walk:
         else:
             tile.values[step.name] = step.transformer(*tile.inputs(step))
             tile.next_step += 1
-        if tile.search is not None and not len(tile.search.waiting):
-            tile.values[step.name] = _finished(
-                step.transformer, tile.values[step.name], tile.search
-            )
+        search = tile.search
+        if search is not None and not len(search.waiting):
+            tile.values[step.name] = _finished(step.transformer, tile.values[step.name], search)
             tile.search = None
             tile.next_step += 1
 
 
-def _finished(transformer: BendingTransformer, values: Points, search: Search) -> Points:
+def _finished(transformer: Transformer, values: Points, search: Search) -> Points:
     """Return an operation's output in a mesh that its bends have cut.
 
     Args:
@@ -453,17 +451,17 @@ class _Tile:
         self.search = Search.of(window, bends, tolerance)
         self.mesh = self.mesh.with_new_edge_keys()
 
-    def cut(self) -> None:
+    def cut(self, search: Search) -> None:
         """Cut the faces by bends that are waiting, as many as there is room for."""
         limit = self._limit
         room = max(limit - len(self.mesh.keys), limit // 4)
-        new, waiting = cut(self.mesh, self.search, room)
+        new, waiting = cut(self.mesh, search, room)
         if new is None:
-            self.search = replace(self.search, waiting=waiting)
+            self.search = replace(search, waiting=waiting)
             return
         self.mesh = new.mesh
         self.values = {name: new.apply(points) for name, points in self.values.items()}
-        self.search = self.search.applied(new, waiting)
+        self.search = search.applied(new, waiting)
 
     def split(self) -> tuple["_Tile", "_Tile"]:
         """Return two halves."""

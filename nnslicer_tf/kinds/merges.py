@@ -9,7 +9,7 @@ import numpy as np
 from nnslicer_tf._kernels import pointwise
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.kinds.bends import Bends, BendingTransformer, largest_tap
+from nnslicer_tf.kinds.bends import BendingTransformer, Bends, largest_tap
 from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, for_operation, register_kind
 from nnslicer_tf.kinds.pointwise import passed_on

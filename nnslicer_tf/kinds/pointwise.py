@@ -8,7 +8,7 @@ import numpy as np
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.operations import Affine, Elementwise, Operation
-from nnslicer_tf.kinds.bends import Bends, BendingTransformer
+from nnslicer_tf.kinds.bends import BendingTransformer, Bends
 from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, for_operation, register_kind
 from nnslicer_tf.kinds.rescale import midpoint, quotient

@@ -10,7 +10,7 @@ from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.kinds._windows import flat, windows
-from nnslicer_tf.kinds.bends import Bends, BendingTransformer, largest_tap
+from nnslicer_tf.kinds.bends import BendingTransformer, Bends, largest_tap
 from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, Rule, for_operation, register_kind
 from nnslicer_tf.kinds.pointwise import one_to_one

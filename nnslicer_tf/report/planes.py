@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def plot_plane(
-    classes: ClassesLike, regions: bool = False, ax: "Axes | None" = None
-) -> "Axes":
+def plot_plane(classes: ClassesLike, regions: bool = False, ax: "Axes | None" = None) -> "Axes":
     """Draw the classes in a polygon, and the boundaries between them.
 
     A class has the colour that `plot_line` gives its output.
@@ -34,7 +32,7 @@ def plot_plane(
     ax.add_collection(
         PolyCollection(corners, facecolors=colours, edgecolors=edges, linewidths=0.15)
     )
-    ax.add_collection(LineCollection(classes.boundary(), colors="black", linewidths=0.8))
+    ax.add_collection(LineCollection(list(classes.boundary()), colors="black", linewidths=0.8))
     labels = np.unique(classes.labels)
     handles = [
         Patch(color=f"C{label % 10}", label=f"{label}: {100 * classes.area(label):.3g} %")
@@ -63,15 +61,15 @@ def plot_boundary(boundary: BoundaryLike, ax: "Axes | None" = None) -> "Axes":
 
 def _legend(ax: "Axes", title: str, **options: Any) -> None:
     """Write a legend beside the axes; a search for a free place in them would take long."""
-    place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1)}
-    ax.legend(title=title, fontsize=7, title_fontsize=7, frameon=False, **place, **options)
+    options |= {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}
+    ax.legend(title=title, fontsize=7, title_fontsize=7, **options)
 
 
 def _framed(ax: "Axes", corners: np.ndarray) -> "Axes":
     """Set limits around a polygon, and an equal scale unless it is very thin."""
     low, wide = corners.min(axis=0), np.ptp(corners, axis=0)
-    for set_limits, first, size in zip((ax.set_xlim, ax.set_ylim), low, wide, strict=True):
-        set_limits(first - 0.03 * size, first + 1.03 * size)
+    first, last = low - 0.03 * wide, low + 1.03 * wide
+    ax.set(xlim=(first[0], last[0]), ylim=(first[1], last[1]))
     if wide.max() < 10 * wide.min():
         ax.set_aspect("equal")
     ax.set(xlabel="first direction of the plane", ylabel="second direction")

@@ -84,7 +84,10 @@ class RationalPlane:
 
     def __init__(self, layers: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
         self._layers = [
-            ([[Fraction(float(w)) for w in row] for row in kernel.T], [Fraction(float(b)) for b in bias])
+            (
+                [[Fraction(float(w)) for w in row] for row in kernel.T],
+                [Fraction(float(b)) for b in bias],
+            )
             for kernel, bias in layers
         ]
 
@@ -101,7 +104,10 @@ class RationalPlane:
     def _cut(self, corners, functions, kernel, bias):
         parts = [(corners, [])]
         for row, constant in zip(kernel, bias, strict=True):
-            total = [sum((w * f[i] for w, f in zip(row, functions, strict=True)), Fraction(0)) for i in range(3)]
+            total = [
+                sum((w * f[i] for w, f in zip(row, functions, strict=True)), Fraction(0))
+                for i in range(3)
+            ]
             total[2] += constant
             finer = []
             for own, outputs in parts:

@@ -74,7 +74,7 @@ def test_every_bend_of_a_line_is_an_edge_where_equal_values_compete():
     line = exact_line(im, *partition.at(np.stack([a, b])))
     edges = crossings(partition, a, b)
     nearest = np.abs(line.ratios[1:-1, None] - edges).min(axis=1)
-    assert len(line) > 20 and nearest.max() < 1e-9
+    assert len(line) > 10 and nearest.max() < 1e-9
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -90,9 +90,8 @@ def test_counts_and_areas_equal_rational_arithmetic(seed):
 
 def test_vertices_satisfy_the_bends():
     """Every inner vertex is on two bends: two pre-activations are 0 there, in float64."""
-    model = relu_network((12, 12), inputs=4)
-    im = nns.InstrumentedModel(model)
-    partition = exact_plane(im, polygon(model))
+    model = relu_network((12, 12))
+    partition = exact_plane(nns.InstrumentedModel(model), 6 * (SQUARE - 0.5))
     inner = np.ones(len(partition.vertices), bool)
     inner[partition.edges.vertices[partition.edges.regions[:, 1] < 0]] = False
     x = partition.at(partition.vertices)
@@ -100,14 +99,17 @@ def test_vertices_satisfy_the_bends():
     first = x @ kernels[0][0] + kernels[0][1]
     second = np.maximum(first, 0) @ kernels[1][0] + kernels[1][1]
     sizes = np.hstack([np.abs(v) / np.abs(v).max() for v in (first, second)])
-    assert inner.sum() > 20
-    assert np.sort(sizes, axis=1)[inner, 1].max() < 1e-12
-    assert np.sort(sizes, axis=1)[:, 0][~inner].shape[0] > 3
+    sizes.sort(axis=1)
+    assert inner.sum() > 10 and sizes[inner, 1].max() < 1e-12
+    on_border = np.sort(sizes[~inner, 0])
+    assert on_border[:-4].max() < 1e-12 and len(on_border) > 10  # all but the corners
 
 
 def relu_of(weights, biases):
     """Σ ReLU(w · x + b) on the plane."""
-    model = keras.Sequential([keras.Input((2,)), layers.Dense(len(weights), "relu"), layers.Dense(1)])
+    model = keras.Sequential(
+        [keras.Input((2,)), layers.Dense(len(weights), "relu"), layers.Dense(1)]
+    )
     model.set_weights(
         [
             np.array(weights, np.float32).T,
@@ -270,16 +272,18 @@ def test_slopes_are_gradients():
         np.testing.assert_allclose((np.array(moved) - base).T / 1e-6, slopes[i], atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["dense", "relu then pool", "inception"])
-def test_followed_boundaries_are_those_of_the_partition(name):
-    model = float64_model(MODELS[name], seed=3)
+@pytest.mark.parametrize(
+    ("name", "weights", "seed", "scale"),
+    [("dense", 2, 2, 6.0), ("relu then pool", 2, 3, 2.5), ("residual", 5, 1, 6.0)],
+)
+def test_followed_boundaries_are_those_of_the_partition(name, weights, seed, scale):
+    model = float64_model(MODELS[name], seed=weights)
     im = nns.InstrumentedModel(model)
-    corners = polygon(model, scale=2.5)
+    corners = polygon(model, scale=scale, seed=seed)
     classes = exact_plane(im, corners).classify()
     boundary = exact_plane(im, corners, boundary_only=True)
     assert isinstance(boundary, PlanarBoundary)
-    pairs = classes.to_frame()
-    assert len(pairs) > 1
+    assert len(classes.to_frame()) == 3
     total = np.linalg.norm(np.diff(classes.boundary(), axis=1), axis=-1).sum()
     assert boundary.lengths.sum() == pytest.approx(total, rel=1e-6)
     middles = boundary.segments.mean(axis=1)
@@ -309,6 +313,7 @@ def test_boundary_is_saved_and_limited(tmp_path):
 
 def test_disagreement_is_exact_on_lines_and_planes():
     """Two affine classifiers of the plane that differ in a known strip."""
+
     def affine(shift):
         model = float64_model(sequential((2,), dense(2)))
         model.set_weights([np.array([[1.0, 0], [0, 0]]), np.array([shift, 0.0])])
