@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 
 _FORMAT = "nnslicer_tf boundary 1"
 _ARRAYS = ("origin", "axes", "corners", "segments", "labels")
-_REGIONS = 400  # regions that a rectangle should have
+_REGIONS = 600  # regions that a rectangle should have
 _FIRST = 1e-2  # length of the first rectangle, relative to the polygon
-_SLIM = 5.0  # length of a rectangle, relative to its width
+_SLIM = 5.0  # length of the first rectangle, relative to its width
+_SLIMMEST = 60.0
+_WIDEST = 2.0
 _BACK = 0.02  # part of a rectangle that lies before the point where the boundary enters
 _NEAR = 1e-9  # distances that count as none, relative to a rectangle or the polygon
 _BATCH = 256  # points evaluated at a time
@@ -129,11 +131,13 @@ class _Front:
         place: `(2,)`.
         direction: `(2,)` of length 1; None if it is not known.
         size: Length of the rectangle to try.
+        slim: Its length relative to its width.
     """
 
     place: np.ndarray
     direction: np.ndarray | None
     size: float
+    slim: float
 
 
 @dataclass(frozen=True)
@@ -248,7 +252,7 @@ class BoundaryFollower:
         Raises:
             TooManyRegionsError: if there are more.
         """
-        fronts = [_Front(place, None, _FIRST * self._size) for place in self._entries(seeds)]
+        fronts = [_Front(place, None, _FIRST * self._size, _SLIM) for place in self._entries(seeds)]
         bar = tqdm(desc="Boundary", unit=" segments", disable=not progress, leave=False)
         with bar, ThreadPoolExecutor(self._workers) as pool:
             while fronts:
@@ -373,23 +377,30 @@ class BoundaryFollower:
         self._labels.append(labels)
         self._visited += found.regions
         self._rectangles.append(found.rectangle)
-        size = 2 * found.rectangle.half[0]
-        growth = np.sqrt(_REGIONS / found.regions)
-        following = float(np.clip(size * np.clip(growth, 0.5, 2.0), 0, 0.1 * self._size))
         return [
-            _Front(place, direction, following)
+            self._following(found, place, direction)
             for place, direction in found.exits
             if not self._is_covered(place)
         ]
+
+    def _following(self, found: _Found, place: np.ndarray, direction: np.ndarray) -> _Front:
+        """Return the front at an exit: slimmer if it is at the far end, wider if at a side."""
+        length, width = 2 * found.rectangle.half
+        ahead = (place - found.rectangle.centre) @ found.rectangle.along
+        far = ahead > found.rectangle.half[0] * (1 - _NEAR)
+        slim = np.clip(length / width * (1.5 if far else 0.6), _WIDEST, _SLIMMEST)
+        area = length * width * np.clip(_REGIONS / found.regions, 0.25, 4.0)
+        size = min(np.sqrt(area * slim), 0.1 * self._size)
+        return _Front(place, direction, float(size), float(slim))
 
 
 def _rectangle(front: _Front, size: float) -> _Rectangle:
     """Return the rectangle of a length that begins at a front, or a square around it."""
     if front.direction is None:
-        half = np.full(2, size / 2 / np.sqrt(_SLIM))
+        half = np.full(2, size / 2 / np.sqrt(front.slim))
         return _Rectangle(front.place, np.array([1.0, 0.0]), half)
     centre = front.place + (0.5 - _BACK) * size * front.direction
-    return _Rectangle(centre, front.direction, np.array([size / 2, size / 2 / _SLIM]))
+    return _Rectangle(centre, front.direction, np.array([size / 2, size / 2 / front.slim]))
 
 
 def _inside(corners: np.ndarray, places: np.ndarray) -> np.ndarray:

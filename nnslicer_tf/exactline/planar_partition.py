@@ -97,6 +97,12 @@ class _Faces:
         edge_of, ends, _ = _kernels.find_edges(self.start, self.loop, len(self.vertices))
         return Edges(ends, _kernels.edge_faces(self.start, self.loop, edge_of, len(ends)))
 
+    def mesh(self) -> Mesh:
+        """Return the regions as a mesh, which can be cut further."""
+        keys = np.arange(1, len(self.vertices) + 1, dtype=np.uint64)
+        empty = np.zeros(len(self.loop), np.uint64)
+        return Mesh(self.vertices, keys, self.start, self.loop, empty).with_new_edge_keys()
+
     @property
     def _plane(self) -> Plane:
         return Plane(self.origin, self.axes, self.corners)
@@ -179,12 +185,6 @@ class PlanarPartition(_Faces, ShownAsTable):
         """Return the exact mean of every output over the polygon, of the output's shape."""
         mean = self._integrals.sum(axis=0) / self.areas.sum()
         return mean.reshape(self.values.shape[1:])
-
-    def mesh(self) -> Mesh:
-        """Return the regions as a mesh, which can be cut further."""
-        keys = np.arange(1, len(self.vertices) + 1, dtype=np.uint64)
-        empty = np.zeros(len(self.loop), np.uint64)
-        return Mesh(self.vertices, keys, self.start, self.loop, empty).with_new_edge_keys()
 
     def margin(self, label: int | None = None) -> Margin:
         """Return the exact smallest difference between a class's logit and the largest other one.

@@ -42,7 +42,6 @@ from nnslicer_tf.exactline.planar_partition import PlanarPartition
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import weights_digest
 from nnslicer_tf.kinds.bends import BendingTransformer, Bends
-from nnslicer_tf.kinds.kind import Transformer
 from nnslicer_tf.kinds.points import Points
 
 _TILE = 1 << 21  # live float64 values in a tile: 16 MB
@@ -387,13 +386,15 @@ class _Walk:
             tile.values[step.name] = step.transformer(*tile.inputs(step))
             tile.next_step += 1
         search = tile.search
-        if search is not None and not len(search.waiting):
+        if search is None or len(search.waiting):
+            return
+        if isinstance(step.transformer, BendingTransformer):
             tile.values[step.name] = _finished(step.transformer, tile.values[step.name], search)
-            tile.search = None
-            tile.next_step += 1
+        tile.search = None
+        tile.next_step += 1
 
 
-def _finished(transformer: Transformer, values: Points, search: Search) -> Points:
+def _finished(transformer: BendingTransformer, values: Points, search: Search) -> Points:
     """Return an operation's output in a mesh that its bends have cut.
 
     Args:

@@ -17,7 +17,7 @@ from nnslicer_tf.experiments.exactline.settings import AcasSettings
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from nnslicer_tf.instrument import InstrumentedModel
 
-_COLOURS = ("#d9d9d9", "#9ecae1", "#fdbe85", "#08519c", "#d94701")
+COLOURS = ("#d9d9d9", "#9ecae1", "#fdbe85", "#08519c", "#d94701")
 """A colour for each class of ACAS Xu: clear, weak left, weak right, strong left, strong right."""
 
 Ends = tuple[np.ndarray, np.ndarray]
@@ -111,7 +111,7 @@ def _plot(nnet: acas.NNet, name: str, lines: dict[str, Ends], grid: Ends) -> Fig
         axis.plot(0, 0, marker="^", color="black", markersize=6)
         axis.tick_params(labelsize=7)
         axis.locator_params(nbins=5)
-    _legend(figure, acas.ADVISORIES)
+    legend(figure, acas.ADVISORIES)
     figure.supxlabel(f"ft to the right of the ownship ({name})", fontsize=9)
     figure.supylabel("ft ahead of the ownship, which flies upwards", fontsize=9)
     return figure
@@ -138,7 +138,7 @@ def _plot_regions(
     for start, stop in pairwise(regions.ratios):
         steps = max(2, int(np.ceil(100 * (stop - start))))
         curves.append(_polar(partition.at(np.linspace(start, stop, steps))))
-    colours = [_COLOURS[label] for label in regions.labels]
+    colours = [COLOURS[label] for label in regions.labels]
     axes.add_collection(LineCollection(curves, colors=colours, linewidths=width, capstyle="butt"))
     if ticks:
         x, y = _polar(partition.points).T
@@ -150,14 +150,14 @@ def _plot_regions(
 def _plot_samples(axes: Axes, points: np.ndarray, labels: np.ndarray, size: float = 14.0) -> None:
     """Draw sampled points `(n, …)` in the polar plane, coloured by class."""
     x, y = _polar(points).T
-    axes.scatter(x, y, c=[_COLOURS[label] for label in labels], s=size, linewidths=0)
+    axes.scatter(x, y, c=[COLOURS[label] for label in labels], s=size, linewidths=0)
     axes.set_aspect("equal")
 
 
-def _legend(figure: Figure, names: Sequence[str]) -> None:
+def legend(figure: Figure, names: Sequence[str]) -> None:
     """Write the legend of the classes' colours above a figure."""
     handles = [
         Line2D([], [], color=colour, linewidth=4, label=name)
-        for colour, name in zip(_COLOURS, names, strict=False)
+        for colour, name in zip(COLOURS, names, strict=False)
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(names), frameon=False)

@@ -31,6 +31,48 @@ class AcasSettings(_LineSettings):
 
 
 @dataclass(frozen=True)
+class AdviceSettings(_LineSettings):
+    """Draw exact decision maps of ACAS Xu networks, and measure what samples miss."""
+
+    trial: ClassVar = {"every": 20}
+
+    networks: Annotated[Path, Option(help="Folder of .nnet files.")]
+    every: int = 1  # only every so many networks of the folder
+    samples: tuple[int, ...] = (25, 100)  # a side of each grid of samples
+
+
+@dataclass(frozen=True)
+class NeighbourhoodSettings(_LineSettings):
+    """Measure the adversarial class on planes through images and their neighbours."""
+
+    trial: ClassVar = {"images": 1}
+
+    images: Annotated[int, Option(min=1, help="Test images of each data set.")] = 5
+    seed: Annotated[int, Option(min=0)] = 0
+
+
+@dataclass(frozen=True)
+class CompressedSettings(_LineSettings):
+    """Measure exactly where networks with quantised weights disagree with the original."""
+
+    trial: ClassVar = {"planes": 1, "lines": 3}
+
+    planes: Annotated[int, Option(min=1, help="Planes through three images.")] = 10
+    lines: Annotated[int, Option(min=1, help="Lines between two images.")] = 50
+    seed: Annotated[int, Option(min=0)] = 0
+
+
+@dataclass(frozen=True)
+class BaselineSettings(_LineSettings):
+    """Average integrated gradients exactly over a polygon of baselines."""
+
+    trial: ClassVar = {"images": 1}
+
+    images: Annotated[int, Option(min=1, help="Test images.")] = 10
+    seed: Annotated[int, Option(min=0)] = 0
+
+
+@dataclass(frozen=True)
 class AttributionSettings(_LineSettings):
     """Compare exact integrated gradients with sums of samples (tables 1 and 2)."""
 

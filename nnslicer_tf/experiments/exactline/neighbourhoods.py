@@ -1,0 +1,95 @@
+"""Planes through images, their adversarial and their random neighbours."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nnslicer_tf import datasets
+from nnslicer_tf._progress import track
+from nnslicer_tf.exactline import PlaneWalker, fgsm, random_neighbours, rectangle
+from nnslicer_tf.experiments.exactline.networks import EPSILON, convsmall_networks
+from nnslicer_tf.experiments.exactline.settings import NeighbourhoodSettings
+from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.report import plot_plane
+
+
+def neighbourhoods(s: NeighbourhoodSettings) -> ExperimentResult:
+    """Measure areas and margins on squares through images, normal and robust networks."""
+    rows = []
+    networks = {key: InstrumentedModel(model) for key, model in convsmall_networks().items()}
+    for (dataset, method), im in networks.items():
+        data = datasets.load(dataset, f"test[:{s.images}]")
+        walker = PlaneWalker(im)
+        squares = _squares(im, data.x, data.y, EPSILON[dataset], s.seed)
+        for i in track(range(len(data)), f"{dataset} {method}", len(data)):
+            row = {"dataset": dataset, "training": method, "image": i, "label": data.y[i]}
+            partition = walker.plane(squares[i])
+            row["right"] = bool(im.logits(data.x[i : i + 1])[0].argmax() == data.y[i])
+            row["regions"] = len(partition)
+            row["other_percent"] = 100 * (1 - partition.area(int(data.y[i])))
+            margin = partition.margin(int(data.y[i]))
+            row |= {"margin": margin.value, "against": margin.other}
+            rows.append(row)
+    table = pd.DataFrame(rows)
+    title = "Squares around images, by an adversarial and a random direction"
+    head = {"epsilon": EPSILON, "images": s.images, "seed": s.seed}
+    return ExperimentResult(
+        [
+            ExperimentTable("neighbourhoods_images", table),
+            ExperimentTable("neighbourhoods", _summary(table), title, head, _TEXT),
+        ],
+        [ExperimentFigure("neighbourhoods", _plot(networks, table, s.seed), dpi=110)],
+    )
+
+
+_TEXT = (
+    "Each square has an image in its middle; its sides are ± the FGSM step and ± a random step of "
+    "the same size. Only images that the network classifies correctly. `other_percent` is the "
+    "exact share of the square where another class wins, `margin` the smallest difference between "
+    "the label's logit and the largest other one anywhere on it."
+)
+
+
+def _squares(
+    im: InstrumentedModel, x: np.ndarray, labels: np.ndarray, epsilon: float, seed: int
+) -> list[np.ndarray]:
+    """Return the squares' corners: steps are not clipped, so that they are planes."""
+    adversarial = fgsm(im, x, labels, epsilon) - x
+    random = random_neighbours(x, epsilon, seed) - x
+    return [
+        rectangle(x[i], epsilon * np.sign(adversarial[i]), epsilon * np.sign(random[i]))
+        for i in range(len(x))
+    ]
+
+
+def _summary(table: pd.DataFrame) -> pd.DataFrame:
+    rows = []
+    for (dataset, method), group in table[table.right].groupby(["dataset", "training"], sort=False):
+        row = {"dataset": dataset, "training": method, "images": len(group)}
+        row["regions_mean"] = group.regions.mean()
+        row["other_percent_mean"] = group.other_percent.mean()
+        row["squares_with_others"] = int((group.margin < 0).sum())
+        row["margin_median"] = group.margin.median()
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _plot(networks: dict, table: pd.DataFrame, seed: int) -> Figure:
+    """Draw the square of the first image that all networks of a data set get right."""
+    names = list(dict.fromkeys(dataset for dataset, _ in networks))
+    columns = max(sum(key[0] == name for key in networks) for name in names)
+    figure = Figure(figsize=(4.6 * columns, 3.6 * len(names)), layout="constrained")
+    axes = figure.subplots(len(names), columns, squeeze=False)
+    for row, dataset in zip(axes, names, strict=True):
+        right = table[table.dataset == dataset].groupby("image").right.all()
+        image = int(right[right].index[0]) if right.any() else 0
+        data = datasets.load(dataset, f"test[:{image + 1}]")
+        methods = [key for key in networks if key[0] == dataset]
+        for ax, key in zip(row, methods, strict=False):
+            square = _squares(networks[key], data.x, data.y, EPSILON[dataset], seed)[image]
+            partition = PlaneWalker(networks[key]).plane(square)
+            plot_plane(partition.classify(), regions=True, ax=ax)
+            ax.set_title(f"{' '.join(key)}: {len(partition):,} regions", fontsize=9)
+            ax.set(xlabel="FGSM direction", ylabel="random direction")
+    return figure
