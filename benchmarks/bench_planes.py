@@ -1,0 +1,146 @@
+"""Time exact planes: ACAS Xu, LeNet-5 through three digits, ResNet-20 and its boundary.
+
+    python benchmarks/bench_planes.py --acas ../shared/acasxu --resnet ../shared/models/diffchaser/resnet.h5
+
+ACAS Xu: the rectangles of (ρ, θ) of SyReNN's script `experiments/acas_planes.py` (Sotoudeh and
+Thakur, TACAS 2021), for its eight scenarios and the first network, and for the head-on ones all
+networks. LeNet-5 and ResNet-20: triangles of three test images, and smaller ones with the same
+first corner, to see how the cost grows. Times are of one run after a first one that compiles, on
+the wall clock and on the processor, of all threads: on a machine that others use, the second is
+what the work costs. The load of the machine is written down with them.
+"""
+
+import datetime
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import keras
+import numpy as np
+import pandas as pd
+import typer
+
+import nnslicer_tf as nns
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf._files import data_folder
+from nnslicer_tf.errors import TooManyRegionsError
+from nnslicer_tf.exactline import PlaneWalker, acas
+from nnslicer_tf.experiments.exactline.advice_maps import SCENARIOS, scenario
+from nnslicer_tf.report.tables import write_table
+
+Row = dict[str, object]
+
+
+def main(
+    acas_folder: Annotated[
+        Path | None, typer.Option("--acas", help="Folder of .nnet files.")
+    ] = None,
+    resnet: Annotated[Path | None, typer.Option(help="ResNet-20 for CIFAR-10 (.h5).")] = None,
+    boundary_regions: Annotated[
+        int, typer.Option(help="ResNet-20's boundary: regions to visit at most; 0 leaves it out.")
+    ] = 100_000,
+    quick: Annotated[bool, typer.Option(help="Small planes.")] = False,
+    results: Annotated[Path | None, typer.Option(help="Folder of the table.")] = None,
+) -> None:
+    """Time planes and write the table."""
+    rows: list[Row] = []
+    for row in _rows(acas_folder, resnet, boundary_regions, quick):
+        rows.append(row)
+        print(row, flush=True)
+    folder = results or data_folder() / "results" / "exactline"
+    head = {
+        "command": f"python {shlex.join(sys.argv)}",
+        "date": datetime.date.today().isoformat(),
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_table(folder / "planes_speed.csv", "Speed of exact planes", pd.DataFrame(rows), head, "")
+
+
+def _rows(
+    acas_folder: Path | None, resnet: Path | None, boundary_regions: int, quick: bool
+) -> Iterator[Row]:
+    if acas_folder:
+        yield from _acas_rows(acas_folder, quick)
+    yield from _lenet_rows(quick)
+    if resnet:
+        yield from _resnet_rows(resnet, 0 if quick else boundary_regions, quick)
+
+
+def _acas_rows(folder: Path, quick: bool) -> Iterator[Row]:
+    paths = sorted(folder.glob("*.nnet"))
+    walkers = [PlaneWalker(_acas_model(path)) for path in paths[:: 20 if quick else 1]]
+    walkers[0].plane(scenario("head-on, slow"))  # compiles
+    for name in SCENARIOS:
+        yield _row(f"ACAS Xu 1_1, {name}", lambda name=name: len(walkers[0].plane(scenario(name))))
+    for name in ("head-on, slow", "head-on, fast"):
+
+        def every(name: str = name) -> int:
+            return sum(len(walker.plane(scenario(name))) for walker in walkers)
+
+        yield _row(f"ACAS Xu, {len(walkers)} networks, {name}", every)
+
+
+def _acas_model(path: Path) -> nns.InstrumentedModel:
+    return nns.InstrumentedModel(acas.to_keras(acas.load_nnet(path), "float64"))
+
+
+def _lenet_rows(quick: bool) -> Iterator[Row]:
+    walker = PlaneWalker(nns.InstrumentedModel(zoo.load("lenet5", "mnist")))
+    digits = datasets.load("mnist", "test[:3]").x
+    for size in (0.05, 0.1) if quick else (0.1, 0.3, 1.0):
+        corners = digits[0] + size * (digits - digits[0])
+        walker.plane(digits[0] + 0.02 * (digits - digits[0]))  # compiles
+        name = f"LeNet-5, MNIST test 0, 1 and 2, {size:g} of the triangle"
+        yield _row(name, lambda corners=corners: len(walker.plane(corners)))
+    if not quick:
+        yield _row("LeNet-5, the boundaries alone", lambda: walker.boundary(digits).visited)
+
+
+def _resnet_rows(path: Path, boundary_regions: int, quick: bool) -> Iterator[Row]:
+    walker = PlaneWalker(nns.InstrumentedModel(keras.models.load_model(path, compile=False)))
+    scale = datasets.normalisation("cifar10", "standard")
+    images = scale.apply(255 * datasets.load("cifar10", "test[:3]").x).astype(np.float64)
+    for size in (1e-3,) if quick else (1e-3, 3e-3, 1e-2):
+        corners = images[0] + size * (images - images[0])
+        name = f"ResNet-20, CIFAR-10 test 0, 1 and 2, {size:g} of the triangle"
+        yield _row(name, lambda corners=corners: len(walker.plane(corners)))
+    if boundary_regions:
+        yield _row(
+            "ResNet-20, boundaries in the whole triangle: regions visited",
+            lambda: _followed(walker, images, boundary_regions),
+        )
+
+
+def _followed(walker: PlaneWalker, images: np.ndarray, most: int) -> int:
+    try:
+        boundary = walker.boundary(images, seeds=16, max_regions=most, progress=True)
+    except TooManyRegionsError as error:
+        print(f"not finished: {error}", flush=True)
+        return most
+    print(boundary, boundary.to_frame(), sep="\n", flush=True)
+    return boundary.visited
+
+
+def _row(name: str, work: Callable[[], int]) -> Row:
+    wall, processor = time.perf_counter(), time.process_time()
+    regions = work()
+    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    return {
+        "plane": name,
+        "regions": regions,
+        "seconds": wall,
+        "processor_seconds": processor,
+        "processor_us_per_region": 1e6 * processor / regions,
+    }
+
+
+if __name__ == "__main__":
+    typer.run(main)
