@@ -1,6 +1,7 @@
 """Time exact planes: ACAS Xu, LeNet-5 through three digits, ResNet-20 and its boundary.
 
-    python benchmarks/bench_planes.py --acas ../shared/acasxu --resnet ../shared/models/diffchaser/resnet.h5
+    python benchmarks/bench_planes.py --acas ../shared/acasxu \
+        --resnet ../shared/models/diffchaser/resnet.h5
 
 ACAS Xu: the rectangles of (ρ, θ) of SyReNN's script `experiments/acas_planes.py` (Sotoudeh and
 Thakur, TACAS 2021), for its eight scenarios and the first network, and for the head-on ones all
@@ -10,11 +11,6 @@ the wall clock and on the processor, of all threads: on a machine that others us
 what the work costs. The load of the machine is written down with them.
 """
 
-import datetime
-import os
-import platform
-import shlex
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,15 +27,13 @@ from nnslicer_tf._files import data_folder
 from nnslicer_tf.errors import TooManyRegionsError
 from nnslicer_tf.exactline import PlaneWalker, acas
 from nnslicer_tf.experiments.exactline.advice_maps import SCENARIOS, scenario
-from nnslicer_tf.report.tables import write_table
+from nnslicer_tf.report.tables import provenance, write_table
 
 Row = dict[str, object]
 
 
 def main(
-    acas_folder: Annotated[
-        Path | None, typer.Option("--acas", help="Folder of .nnet files.")
-    ] = None,
+    acas_folder: Annotated[Path | None, typer.Option("--acas", help="Folder of .nnet.")] = None,
     resnet: Annotated[Path | None, typer.Option(help="ResNet-20 for CIFAR-10 (.h5).")] = None,
     boundary_regions: Annotated[
         int, typer.Option(help="ResNet-20's boundary: regions to visit at most; 0 leaves it out.")
@@ -53,15 +47,9 @@ def main(
         rows.append(row)
         print(row, flush=True)
     folder = results or data_folder() / "results" / "exactline"
-    head = {
-        "command": f"python {shlex.join(sys.argv)}",
-        "date": datetime.date.today().isoformat(),
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
-    }
     folder.mkdir(parents=True, exist_ok=True)
-    write_table(folder / "planes_speed.csv", "Speed of exact planes", pd.DataFrame(rows), head, "")
+    path = folder / "planes_speed.csv"
+    write_table(path, "Speed of exact planes", pd.DataFrame(rows), provenance(), "")
 
 
 def _rows(

@@ -17,6 +17,7 @@ from nnslicer_tf.exactline.linearity import (
     random_neighbours,
 )
 from nnslicer_tf.exactline.margin import Margin
+from nnslicer_tf.exactline.mean_attributions import mean_integrated_gradients
 from nnslicer_tf.exactline.partition import LinearPartition, Regions
 from nnslicer_tf.exactline.planar_boundary import PlanarBoundary
 from nnslicer_tf.exactline.planar_partition import Edges, PlanarClasses, PlanarPartition
@@ -63,6 +64,7 @@ __all__ = [
     "gradient_error",
     "integrated_gradients",
     "linearity",
+    "mean_integrated_gradients",
     "random_neighbours",
     "rectangle",
     "register_transformer",

@@ -150,6 +150,19 @@ class Search:
         return sets
 
 
+def cut_by_lines(mesh: Mesh, values: np.ndarray) -> Mesh:
+    """Return a mesh cut where affine functions are zero, given at its vertices `(vertices, n)`."""
+    tolerance = 1e-12 * float(np.abs(values).max())
+    window = Points(len(values), np.ascontiguousarray(values))
+    search = Search.of(window, Bends(1, np.zeros(1)), tolerance)
+    while len(search.waiting):
+        new, waiting = cut(mesh, search, 1 << 20)
+        if new is None:
+            break
+        mesh, search = new.mesh, search.applied(new, waiting)
+    return mesh
+
+
 def cut(mesh: Mesh, search: Search, most: int) -> tuple[Cut | None, np.ndarray]:
     """Cut the faces of a mesh along the bends of an operation.
 

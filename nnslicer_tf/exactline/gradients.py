@@ -139,9 +139,11 @@ class Attributor:
     ) -> Iterator[np.ndarray]:
         """Yield the gradients at points of a line in batches `(batch, *input shape)`."""
         for first in range(0, len(ratios), self._batch_size):
-            points = partition.at(ratios[first : first + self._batch_size])
-            index = np.full(len(points), target, np.int32)
-            yield self._gradients(points, index)[0]
+            yield self.gradients(partition.at(ratios[first : first + self._batch_size]), target)
+
+    def gradients(self, x: np.ndarray, target: int) -> np.ndarray:
+        """Return a logit's gradients at inputs `(batch, *input shape)`, in one pass, float64."""
+        return self._gradients(x, np.full(len(x), target, np.int32))[0]
 
     def _weighted(
         self, line: LinearPartition, ratios: np.ndarray, weights: np.ndarray, target: int

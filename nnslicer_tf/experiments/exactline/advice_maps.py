@@ -9,13 +9,11 @@ from matplotlib.figure import Figure
 from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline import PlanarClasses, PlanarPartition, PlaneWalker, acas
-from nnslicer_tf.exactline._mesh import Mesh, Search, cut
+from nnslicer_tf.exactline._mesh import Mesh, cut_by_lines
 from nnslicer_tf.experiments.exactline.boundaries import COLOURS, legend
 from nnslicer_tf.experiments.exactline.settings import AdviceSettings
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.kinds.bends import Bends
-from nnslicer_tf.kinds.points import Points
 
 REACH = float(np.hypot(10_000, 6_000))
 """Largest distance of the intruder in ft: that of SyReNN's script `acas_planes.py`."""
@@ -118,14 +116,7 @@ def _missed(classes: PlanarClasses, count: int) -> tuple[float, set[int]]:
 def _cut_by_grid(mesh: Mesh, lines: np.ndarray) -> Mesh:
     """Return a mesh cut along grid lines `(lines, 2)`: those of ρ, and those of θ."""
     for axis in (0, 1):
-        values = Points(len(mesh.places), np.ascontiguousarray(mesh.places[:, [axis]]))
-        bends = Bends(1, lines[:, axis])
-        search = Search.of(values, bends, 1e-12 * float(lines[:, axis].max()))
-        while len(search.waiting):
-            new, waiting = cut(mesh, search, 1 << 20)
-            if new is None:
-                break
-            mesh, search = new.mesh, search.applied(new, waiting)
+        mesh = cut_by_lines(mesh, mesh.places[:, [axis]] - lines[:, axis])
     return mesh
 
 
