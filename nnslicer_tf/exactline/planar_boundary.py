@@ -12,7 +12,7 @@ Cost: a few visited regions for each that the boundary crosses, however many the
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -240,6 +240,7 @@ class BoundaryFollower:
         self._segments: list[np.ndarray] = []
         self._labels: list[np.ndarray] = []
         self._visited = 0
+        self._density = 0.0  # regions per area in the last rectangle
 
     def follow(self, seeds: int, most: int | None, progress: bool) -> PlanarBoundary:
         """Return the boundaries.
@@ -310,6 +311,9 @@ class BoundaryFollower:
             front = fronts.pop()
             if self._is_covered(front.place):
                 continue
+            if front.direction is None and self._density:
+                size = np.sqrt(_REGIONS / self._density * front.slim)
+                front = replace(front, size=min(float(size), front.size))
             apart = [np.abs(front.place - one.place).max() for one in batch]
             reach = [front.size + one.size for one in batch]
             if all(d > r for d, r in zip(apart, reach, strict=True)):
@@ -377,6 +381,7 @@ class BoundaryFollower:
         self._labels.append(labels)
         self._visited += found.regions
         self._rectangles.append(found.rectangle)
+        self._density = found.regions / (4 * found.rectangle.half.prod())
         return [
             self._following(found, place, direction)
             for place, direction in found.exits
