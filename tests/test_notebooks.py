@@ -73,6 +73,13 @@ HOLDS = {
         assert best.loc["is a 6"].iloc[-1] > best.loc["is a 6"].iloc[0]
         assert frame["records"].mean() < len(train)
     """,
+    "08-exact-planes": """
+        assert error.max() < 1e-3 and len(plane) > 10_000 and len(classes) > len(plane)
+        assert abs(boundary.lengths.sum() - exact) < 1e-6 * exact
+        found = [compressed[bits].share for bits in (8, 6, 4)]
+        assert 0 < found[0] < found[2] < 0.5 and margin.value > 0
+        assert abs(mean.sum() - change) < 1e-8
+    """,
 }
 
 
@@ -102,8 +109,8 @@ def _run(path, folder):
     return nbformat.read(copy, as_version=4)
 
 
-def test_there_are_seven():
-    assert [name[:2] for name in NAMES] == [f"{i:02d}" for i in range(1, 8)]
+def test_there_are_eight():
+    assert [name[:2] for name in NAMES] == [f"{i:02d}" for i in range(1, 9)]
     assert list(HOLDS) == NAMES
 
 

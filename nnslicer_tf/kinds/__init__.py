@@ -10,6 +10,7 @@ whose entry is missing refuses the operation and names it. `register_rule` and
 """
 
 from nnslicer_tf.kinds import merges, pointwise, pooling, routing, weighted_sum
+from nnslicer_tf.kinds.bends import BendingTransformer, Bends
 from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import (
     Kind,
@@ -24,13 +25,17 @@ from nnslicer_tf.kinds.kind import (
     register_rule,
     register_transformer,
 )
+from nnslicer_tf.kinds.points import Points
 
 __all__ = [
+    "BendingTransformer",
+    "Bends",
     "Curve",
     "Kind",
     "Layout",
     "Neurons",
     "Node",
+    "Points",
     "Rule",
     "RuleFunction",
     "Transformer",

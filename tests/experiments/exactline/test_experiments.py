@@ -7,12 +7,25 @@ import pytest
 
 from nnslicer_tf import zoo
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.experiments.exactline import attributions, linearities, networks
+from nnslicer_tf.exactline import acas
+from nnslicer_tf.experiments.exactline import (
+    advice_maps,
+    attributions,
+    baselines,
+    compressions,
+    linearities,
+    neighbourhoods,
+    networks,
+)
 from nnslicer_tf.experiments.exactline.boundaries import boundaries
 from nnslicer_tf.experiments.exactline.settings import (
     AcasSettings,
+    AdviceSettings,
     AttributionSettings,
+    BaselineSettings,
+    CompressedSettings,
     LinearitySettings,
+    NeighbourhoodSettings,
     TrainingSettings,
 )
 
@@ -83,3 +96,66 @@ def test_unknown_trainings_are_refused():
 def test_networks_that_come_with_the_project():
     found = networks.relu_networks()
     assert "convsmall-mnist-pgd" in found and found["lenet5"][0] == "mnist"
+
+
+def test_advice_maps(shared):
+    found = advice_maps.advice_maps(AdviceSettings(shared / "acasxu", every=60, samples=(10, 20)))
+    table = found.table("acas_planes")
+    assert table["scenario"].tolist() == ["head-on, slow", "head-on, fast"]
+    shares = table[[f"{advice}_percent" for advice in acas.ADVISORIES]]
+    np.testing.assert_allclose(shares.sum(axis=1), 100)
+    assert (table["missed_percent_10"] > table["missed_percent_20"]).all()
+    assert (table["missed_percent_20"] > 0).all()
+    assert table["pieces"].gt(table["regions"]).all()
+    # The missed share by random positions, which are uniform in the physical area
+    nnet = acas.load_nnet(sorted((shared / "acasxu").glob("*.nnet"))[0])
+    rng = np.random.default_rng(0)
+    rho, theta = advice_maps.REACH * np.sqrt(rng.random(20_000)), rng.random(20_000)
+    rest = np.tile(advice_maps.scenario("head-on, slow")[0, 2:], (20_000, 1))
+    cells = (np.floor([rho / advice_maps.REACH * 10, theta * 10]) + 0.5) / 10
+
+    def advice(distance, turn):
+        x = np.column_stack([distance, (2 * turn - 1) * np.pi, rest])
+        return nnet.evaluate(x).argmin(axis=1)
+
+    missed = (advice(rho, theta) != advice(cells[0] * advice_maps.REACH, cells[1])).mean()
+    assert table["missed_percent_10"][0] == pytest.approx(100 * missed, abs=1.0)
+
+
+def test_neighbourhoods(monkeypatch):
+    chosen = {("digits", "normal"): zoo.load("digits_cnn")}
+    monkeypatch.setattr(neighbourhoods, "convsmall_networks", lambda: chosen)
+    monkeypatch.setitem(networks.EPSILON, "digits", 0.1)
+    found = neighbourhoods.neighbourhoods(NeighbourhoodSettings(images=3))
+    images = found.table("neighbourhoods_images")
+    assert len(images) == 3 and images["regions"].gt(10).all()
+    assert (images["other_percent"].gt(0) == images["margin"].lt(0)).all()
+    (row,) = found.table("neighbourhoods").to_dict("records")
+    assert row["images"] == images["right"].sum()
+
+
+def test_compressions(shared_data):
+    found = compressions.compressions(CompressedSettings(planes=1, lines=2))
+    table = found.table("compressions_all")
+    assert set(table["bits"]) == {8, 6, 4} and len(table) == 9
+    lines = table[table["where"] == "line"].groupby("bits")["share_percent"].mean()
+    assert lines[8] < lines[4]
+    near = np.abs(table["share_percent"] - table["sampled_percent"])
+    assert near.max() < 4  # per cent: 1,000 samples
+
+
+def test_quantised_weights_have_that_many_values():
+    model = zoo.load("digits_cnn")
+    small = compressions.quantised(model, 4)
+    for kernel, original in zip(small.trainable_variables, model.trainable_variables, strict=True):
+        if len(kernel.shape) > 1:
+            assert len(np.unique(kernel.numpy())) <= 15
+            step = np.abs(original.numpy()).max() / 7
+            assert np.abs(kernel.numpy() - original.numpy()).max() <= step / 2 + 1e-6
+
+
+def test_baselines():
+    found = baselines.baselines(BaselineSettings(images=1))
+    (row,) = found.table("baselines_images").to_dict("records")
+    assert row["completeness_error"] < 1e-8
+    assert row["error_percent_100"] < row["error_percent_1"]
