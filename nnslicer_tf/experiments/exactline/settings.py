@@ -37,7 +37,7 @@ class AdviceSettings(_LineSettings):
     trial: ClassVar = {"every": 20}
 
     networks: Annotated[Path, Option(help="Folder of .nnet files.")]
-    every: int = 1  # only every so many networks of the folder
+    every: Annotated[int, Option(min=1, help="Only every so many networks of the folder.")] = 1
     samples: tuple[int, ...] = (25, 100)  # a side of each grid of samples
 
 
