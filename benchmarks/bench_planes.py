@@ -37,7 +37,7 @@ def main(
     resnet: Annotated[Path | None, typer.Option(help="ResNet-20 for CIFAR-10 (.h5).")] = None,
     boundary_regions: Annotated[
         int, typer.Option(help="ResNet-20's boundary: regions to visit at most; 0 leaves it out.")
-    ] = 100_000,
+    ] = 20_000,
     quick: Annotated[bool, typer.Option(help="Small planes.")] = False,
     results: Annotated[Path | None, typer.Option(help="Folder of the table.")] = None,
 ) -> None:
@@ -102,18 +102,19 @@ def _resnet_rows(path: Path, boundary_regions: int, quick: bool) -> Iterator[Row
         yield _row(name, lambda corners=corners: len(walker.plane(corners)))
     if boundary_regions:
         yield _row(
-            "ResNet-20, boundaries in the whole triangle: regions visited",
+            f"ResNet-20, boundaries in the whole triangle, {boundary_regions:,} regions at most",
             lambda: _followed(walker, images, boundary_regions),
         )
 
 
 def _followed(walker: PlaneWalker, images: np.ndarray, most: int) -> int:
+    """Follow the boundaries until that many regions are visited; return how many were."""
     try:
         boundary = walker.boundary(images, seeds=16, max_regions=most, progress=True)
     except TooManyRegionsError as error:
         print(f"not finished: {error}", flush=True)
         return most
-    print(boundary, boundary.to_frame(), sep="\n", flush=True)
+    print("finished", boundary, boundary.to_frame(), sep="\n", flush=True)
     return boundary.visited
 
 

@@ -28,6 +28,7 @@ from .errors import (
     NNSlicerError,
     NonFiniteActivationError,
     ProfileMismatchError,
+    TooManyRegionsError,
     UnsupportedLayerError,
     WorkerError,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "SliceSet",
     "Slicer",
     "Step",
+    "TooManyRegionsError",
     "UnsupportedLayerError",
     "WorkerError",
     "baselines",

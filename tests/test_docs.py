@@ -27,6 +27,7 @@ FOUND = {
     "protection": lambda names: list(names["report"].to_frame()["budget"]) == [100, 500],
     "semantic-slicing": lambda names: 0 < names["critical"].count < names["critical"].total,
     "exact-lines": lambda names: names["line"].classify().label_at(1.0) == 9,
+    "exact-planes": lambda names: names["plane"].classify().label_at(names["places"])[0] == 4,
     "deviations": lambda names: names["found"].success_rate == 1,
     "coverage": lambda names: 0.5 < names["coverage"].total() < 1 and len(names["found"]) > 0,
     "inspection": lambda names: set(names["frame"]["group"]) == {"relu1", "relu2"},
@@ -63,7 +64,7 @@ def test_the_code_of_a_page_runs(page, clean):
 
 
 def test_every_analysis_has_code_a_picture_and_its_limits():
-    assert len(ANALYSES) == 9
+    assert len(ANALYSES) == 10
     overview = (DOCS / "analyses.md").read_text()
     for page in ANALYSES:
         text = page.read_text()

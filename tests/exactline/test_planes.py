@@ -307,7 +307,7 @@ def test_boundary_is_saved_and_limited(tmp_path):
     np.testing.assert_array_equal(loaded.segments, boundary.segments)
     assert loaded.visited == boundary.visited > 0 and "segments" in repr(loaded)
     assert boundary.to_frame()["length"].sum() == pytest.approx(boundary.lengths.sum())
-    with pytest.raises(nns.errors.TooManyRegionsError, match="More than 1 regions were visited"):
+    with pytest.raises(nns.TooManyRegionsError, match="More than 1 regions were visited"):
         exact_boundary(im, corners, max_regions=1)
     with pytest.raises(nns.InvalidArgumentError, match="two values or more"):
         exact_boundary(relu_of([[1, 0]], [0]), SQUARE)
@@ -391,7 +391,7 @@ def test_an_interrupted_run_resumes(tmp_path, monkeypatch):
     monkeypatch.setattr(plane, "_FEWEST", 12)
     walker = PlaneWalker(im, workers=1)
     folder = tmp_path / "checkpoint"
-    with pytest.raises(nns.errors.TooManyRegionsError, match=r"were found in [\d.]+ % of its area"):
+    with pytest.raises(nns.TooManyRegionsError, match=r"were found in [\d.]+ % of its area"):
         walker.plane(corners, max_regions=100, checkpoint=folder)
     kept = {path: path.stat().st_mtime_ns for path in folder.glob("*.npz")}
     assert len(kept) > 3
