@@ -42,14 +42,14 @@ def main(
     results: Annotated[Path | None, typer.Option(help="Folder of the table.")] = None,
 ) -> None:
     """Time planes and write the table."""
-    rows: list[Row] = []
-    for row in _rows(acas_folder, resnet, boundary_regions, quick):
-        rows.append(row)
-        print(row, flush=True)
     folder = results or data_folder() / "results" / "exactline"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "planes_speed.csv"
-    write_table(path, "Speed of exact planes", pd.DataFrame(rows), provenance(), "")
+    rows: list[Row] = []
+    for row in _rows(acas_folder, resnet, boundary_regions, quick):
+        print(row, flush=True)
+        rows.append(row)
+        write_table(path, "Speed of exact planes", pd.DataFrame(rows), provenance(), "")
 
 
 def _rows(
@@ -96,7 +96,7 @@ def _resnet_rows(path: Path, boundary_regions: int, quick: bool) -> Iterator[Row
     walker = PlaneWalker(nns.InstrumentedModel(keras.models.load_model(path, compile=False)))
     scale = datasets.normalisation("cifar10", "standard")
     images = scale.apply(255 * datasets.load("cifar10", "test[:3]").x).astype(np.float64)
-    for size in (1e-3,) if quick else (1e-3, 3e-3, 1e-2):
+    for size in (1e-3,) if quick else (1e-3, 2e-3, 4e-3):
         corners = images[0] + size * (images - images[0])
         name = f"ResNet-20, CIFAR-10 test 0, 1 and 2, {size:g} of the triangle"
         yield _row(name, lambda corners=corners: len(walker.plane(corners)))
