@@ -44,7 +44,7 @@ from nnslicer_tf.instrument.fingerprint import weights_digest
 from nnslicer_tf.kinds.bends import BendingTransformer, Bends
 from nnslicer_tf.kinds.points import Points
 
-_TILE = 1 << 21  # live float64 values in a tile: 16 MB
+_TILE = 1 << 20  # live float64 values in a tile: 8 MB
 _FEWEST = 128  # smallest number of vertices in a tile, as each cut doubles those on its seam
 _NOISE = 1e-12  # values nearer than this, relative to an operation's largest, count as equal
 _TOGETHER = 8  # planes that a worker gets at a time
