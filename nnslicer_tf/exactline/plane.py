@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from tqdm.auto import tqdm
 
+from nnslicer_tf._blas import one_thread_a_product
 from nnslicer_tf._checks import check_count
 from nnslicer_tf.engine import Job, Store, make_engine
 from nnslicer_tf.errors import (
@@ -36,7 +37,7 @@ from nnslicer_tf.exactline._mesh import MOST_TAPS, Mesh, Search, cut
 from nnslicer_tf.exactline._polygon import Plane
 from nnslicer_tf.exactline._program import LineProgram, LineStep, joined_program, line_program
 from nnslicer_tf.exactline._tiles import FinishedTiles
-from nnslicer_tf.exactline._workers import one_thread_a_product, run_splitting
+from nnslicer_tf.exactline._workers import run_splitting
 from nnslicer_tf.exactline.planar_boundary import BoundaryFollower, PlanarBoundary
 from nnslicer_tf.exactline.planar_partition import PlanarPartition
 from nnslicer_tf.instrument import InstrumentedModel
