@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets
 from nnslicer_tf._progress import track
-from nnslicer_tf.exactline import PlaneWalker, fgsm, random_neighbours, rectangle
+from nnslicer_tf.exactline import PlaneWalker, fgsm, random_neighbours
 from nnslicer_tf.experiments.exactline.networks import EPSILON, convsmall_networks
 from nnslicer_tf.experiments.exactline.settings import NeighbourhoodSettings
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
@@ -15,16 +15,16 @@ from nnslicer_tf.report import plot_plane
 
 
 def neighbourhoods(s: NeighbourhoodSettings) -> ExperimentResult:
-    """Measure areas and margins on squares through images, normal and robust networks."""
+    """Measure areas and margins on planes through images, normal and robust networks."""
     rows = []
     networks = {key: InstrumentedModel(model) for key, model in convsmall_networks().items()}
     for (dataset, method), im in networks.items():
         data = datasets.load(dataset, f"test[:{s.images}]")
         walker = PlaneWalker(im)
-        squares = _squares(im, data.x, data.y, EPSILON[dataset], s.seed)
+        triangles = _triangles(im, data.x, data.y, EPSILON[dataset], s.seed)
         for i in track(range(len(data)), f"{dataset} {method}", len(data)):
             row = {"dataset": dataset, "training": method, "image": i, "label": data.y[i]}
-            partition = walker.plane(squares[i])
+            partition = walker.plane(triangles[i])
             row["right"] = bool(im.logits(data.x[i : i + 1])[0].argmax() == data.y[i])
             row["regions"] = len(partition)
             row["other_percent"] = 100 * (1 - partition.area(int(data.y[i])))
@@ -32,7 +32,7 @@ def neighbourhoods(s: NeighbourhoodSettings) -> ExperimentResult:
             row |= {"margin": margin.value, "against": margin.other}
             rows.append(row)
     table = pd.DataFrame(rows)
-    title = "Squares around images, by an adversarial and a random direction"
+    title = "Triangles of an image, its FGSM neighbour and a random one"
     head = {"epsilon": EPSILON, "images": s.images, "seed": s.seed}
     return ExperimentResult(
         [
@@ -44,23 +44,18 @@ def neighbourhoods(s: NeighbourhoodSettings) -> ExperimentResult:
 
 
 _TEXT = (
-    "Each square has an image in its middle; its sides are ± the FGSM step and ± a random step of "
-    "the same size. Only images that the network classifies correctly. `other_percent` is the "
-    "exact share of the square where another class wins, `margin` the smallest difference between "
-    "the label's logit and the largest other one anywhere on it."
+    "Only images that the network classifies correctly. `other_percent` is the exact share of the "
+    "triangle where another class wins, `margin` the smallest difference between the label's logit "
+    "and the largest other one anywhere on it."
 )
 
 
-def _squares(
+def _triangles(
     im: InstrumentedModel, x: np.ndarray, labels: np.ndarray, epsilon: float, seed: int
-) -> list[np.ndarray]:
-    """Return the squares' corners: steps are not clipped, so that they are planes."""
-    adversarial = fgsm(im, x, labels, epsilon) - x
-    random = random_neighbours(x, epsilon, seed) - x
-    return [
-        rectangle(x[i], epsilon * np.sign(adversarial[i]), epsilon * np.sign(random[i]))
-        for i in range(len(x))
-    ]
+) -> np.ndarray:
+    """Return images, their FGSM and their random neighbours, `(images, 3, *input shape)`."""
+    neighbours = fgsm(im, x, labels, epsilon), random_neighbours(x, epsilon, seed)
+    return np.stack([np.asarray(x, np.float64), *neighbours], axis=1)
 
 
 def _summary(table: pd.DataFrame) -> pd.DataFrame:
@@ -69,14 +64,14 @@ def _summary(table: pd.DataFrame) -> pd.DataFrame:
         row = {"dataset": dataset, "training": method, "images": len(group)}
         row["regions_mean"] = group.regions.mean()
         row["other_percent_mean"] = group.other_percent.mean()
-        row["squares_with_others"] = int((group.margin < 0).sum())
+        row["triangles_with_others"] = int((group.margin < 0).sum())
         row["margin_median"] = group.margin.median()
         rows.append(row)
     return pd.DataFrame(rows)
 
 
 def _plot(networks: dict, table: pd.DataFrame, seed: int) -> Figure:
-    """Draw the square of the first image that all networks of a data set get right."""
+    """Draw the triangle of the first image that all networks of a data set get right."""
     names = list(dict.fromkeys(dataset for dataset, _ in networks))
     columns = max(sum(key[0] == name for key in networks) for name in names)
     figure = Figure(figsize=(4.6 * columns, 3.6 * len(names)), layout="constrained")
@@ -87,9 +82,9 @@ def _plot(networks: dict, table: pd.DataFrame, seed: int) -> Figure:
         data = datasets.load(dataset, f"test[:{image + 1}]")
         methods = [key for key in networks if key[0] == dataset]
         for ax, key in zip(row, methods, strict=False):
-            square = _squares(networks[key], data.x, data.y, EPSILON[dataset], seed)[image]
-            partition = PlaneWalker(networks[key]).plane(square)
+            triangle = _triangles(networks[key], data.x, data.y, EPSILON[dataset], seed)[image]
+            partition = PlaneWalker(networks[key]).plane(triangle)
             plot_plane(partition.classify(), regions=True, ax=ax)
             ax.set_title(f"{' '.join(key)}: {len(partition):,} regions", fontsize=9)
-            ax.set(xlabel="FGSM direction", ylabel="random direction")
+            ax.set(xlabel="from the image to FGSM", ylabel="towards the random neighbour")
     return figure
