@@ -347,7 +347,7 @@ def worker_scaling(samples: tuple[int, int] = (64, 448), turns: int = 3) -> dict
     return figures
 
 
-def report(results: dict[str, dict[str, float]], other: dict[str, float]) -> str:
+def report(title: str, results: dict[str, dict[str, float]], other: dict[str, float]) -> str:
     """Return the tables as Markdown."""
     titles = ("", *results)
     keys = list(next(iter(results.values()), ()))
@@ -357,7 +357,7 @@ def report(results: dict[str, dict[str, float]], other: dict[str, float]) -> str
     rows.append(("target naive / ours", *(f"{TARGET_RATIO[n]:g}" for n in results)))
     tables = [text_table(titles, rows), ""] if results else []
     lines = [
-        "# Speed of slicing",
+        f"# {title}",
         "",
         f"`python benchmarks/bench_slicing.py {' '.join(sys.argv[1:])}`, {date.today()}, "
         f"{os.cpu_count()} cores, Python {platform.python_version()}, Keras {keras.__version__} "
@@ -389,7 +389,7 @@ def main(
     if memory:
         model, *numbers = memory.split(",")
         other = {f"{model}, peak MB, {n} samples": peak_memory(model, int(n)) for n in numbers}
-        write(report({}, other), {"other": other}, output)
+        write(report("Peak memory of slicing", {}, other), {"other": other}, output)
         return
     published = "DIFFCHASER_MODELS" in os.environ
     names = [n for n in models.split(",") if n != "resnet20" or published]
@@ -397,7 +397,7 @@ def main(
     other = first_times() | memory_bandwidth()
     if workers:
         other |= worker_scaling()
-    write(report(results, other), {"models": results, "other": other}, output)
+    write(report("Speed of slicing", results, other), {"models": results, "other": other}, output)
 
 
 def write(text: str, figures: dict, output: Path | None) -> None:
