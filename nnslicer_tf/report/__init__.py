@@ -1,7 +1,7 @@
 """Reports: plots of the analyses' results, tables, and pages of both.
 
 Plots take `ax=None` and return the axes, or return a figure where they need several
-panels. `pages` puts tables and pictures on one page.
+panels. `pages` puts tables and pictures on one page; `explorer` is an interactive view.
 """
 
 from nnslicer_tf.report.bars import plot_bars, plot_coverage, plot_kept_synapses
