@@ -75,7 +75,13 @@ def opened(chromium, tmp_path):
         raise AssertionError(chromium.get_log("browser"))
 
     yield open_file
-    assert chromium.get_log("browser") == []
+    assert complaints(chromium) == []
+
+
+def complaints(driver):
+    """What the browser's console says, but for what the tests cause by reading pixels."""
+    messages = [entry["message"] for entry in driver.get_log("browser")]
+    return [message for message in messages if "willReadFrequently" not in message]
 
 
 class Page:
@@ -99,6 +105,47 @@ class Page:
     def click(self, selector):
         self.run("arguments[0].scrollIntoView({block: 'center'})", self.find(selector))
         self.find(selector).click()
+
+    def button(self, text):
+        """Click a button by what stands on it."""
+        script = (
+            "[...document.querySelectorAll('button')].find(b => b.textContent === arguments[0])"
+        )
+        self.run(f"{script}.click()", text)
+
+    def text(self, selector):
+        return self.run("return document.querySelector(arguments[0]).textContent", selector)
+
+    def rows(self, selector):
+        """The data attributes of the rows of a table."""
+        script = "return [...document.querySelectorAll(arguments[0])].map(r => ({...r.dataset}))"
+        return self.run(script, f"{selector} tbody tr")
+
+    def colours(self):
+        """For every neuron of the open operation the colour of its pixel, as text."""
+        script = """
+            const { tiles } = document.querySelector('.nnx').explorer;
+            const context = tiles.canvas.getContext('2d', { willReadFrequently: true });
+            const found = {};
+            tiles.shown.forEach((channel, place) => {
+              const [left, top] = tiles.corner(place);
+              for (let y = 0; y < tiles.height; y++) for (let x = 0; x < tiles.width; x++) {
+                const at = [left, top].map((c, i) => c + ([x, y][i] + 0.5) * tiles.scale);
+                const [r, g, b] = context.getImageData(...at, 1, 1).data;
+                found[tiles.neuron(channel, x, y)] = `${r} ${g} ${b}`;
+              }
+            });
+            return found;"""
+        found = self.run(script)
+        return [found[str(n)] for n in range(len(found))]
+
+    def colour_of(self, name):
+        """A colour of the page's palette, as text."""
+        script = """
+            const root = document.querySelector('.nnx');
+            const { r, g, b } = root.explorer.colour(arguments[0]);
+            return `${r} ${g} ${b}`;"""
+        return self.run(script, name)
 
     def node(self, label):
         """Click a box of the graph, wherever it is zoomed to."""

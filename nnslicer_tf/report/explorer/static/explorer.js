@@ -199,6 +199,7 @@ function passes(view, operation, row, y) {
     return view.granularity === "channel" || (x !== null && x[row.index] === y);
   }
   if (operation.kind === "rectify" && view.exhibit.rectify === "sign") {
+    if (view.granularity === "channel") return y > 0;
     return x === null ? null : x[row.index] > 0;
   }
   return true;
@@ -538,12 +539,12 @@ function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (value === true) element.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) {
+    else if (value === true && !name.startsWith("data-")) element.setAttribute(name, "");
+    else if (value !== null && value !== undefined && (value !== false || name.startsWith("data-"))) {
       element.setAttribute(name, value);
     }
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined)
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined)
     .map((child) => (child instanceof Node ? child : String(child))));
   return element;
 }
@@ -620,6 +621,9 @@ class Explorer {
     if (!this.views.has(key)) this.views.set(key, new PartView(this.doc, exhibit, part));
     return this.views.get(key);
   }
+
+  // A colour of the style, for a canvas.
+  colour(name) { return rgb(this.root, name); }
 
   // What feeds a neuron of the left slice, as the table of the page has it.
   expand(o, n) { return expand(this.one, o, n); }
@@ -813,7 +817,9 @@ class Explorer {
       this.canvas.attr("transform", event.transform);
     });
     svg.call(this.zoom).on("dblclick.zoom", null);
-    this.root.onkeydown = (event) => {
+    // On a page of its own "/" works everywhere, in a notebook only inside the view.
+    const listens = this.root.closest("body > main#explorer") ? document : this.root;
+    listens.onkeydown = (event) => {
       if (event.key === "/" && !/INPUT|SELECT/.test(event.target.tagName)) {
         event.preventDefault();
         search.focus();
