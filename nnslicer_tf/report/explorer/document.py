@@ -1,9 +1,9 @@
 """The explorer's document: all that a page shows, gathered and packed.
 
 Its size is that of the contributions, plus the values that are needed to say why a synapse was
-excluded. Both are stored without loss while they are few. Of larger documents the values are
-rounded, and those that the page can do without are left out; of very large kernels only the
-strongest weights are stored. The document says so, and the page repeats it.
+excluded. Both are stored without loss while they are few. In larger documents values and weights
+take one byte each, and the values that the page can do without are left out; of very large
+kernels only the strongest weights are stored. The document says so, and the page repeats it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -160,7 +160,7 @@ class Document:
                 self._feeding.update(operation.inputs)
 
     def _floats(self, values: np.ndarray) -> int:
-        add = self._packer.add if self._exact else self._packer.add_rounded
+        add = self._packer.add if self._exact else self._packer.add_levels
         return add(values)
 
     # --- the model -----------------------------------------------------------------
@@ -246,10 +246,7 @@ class Document:
         kernels = source.im.kernels
         found: dict[str, Any] = {
             "samples": part.samples,
-            "neurons": {
-                self._places[name]: self._packer.add(_stored(values))
-                for name, values in part.neurons.items()
-            },
+            "neurons": self._neurons(source.im, part),
             "synapses": {
                 self._kernel_places[name]: self._packer.add(
                     _stored(kernels[name].layout.from_kernel(np.asarray(values)))
@@ -271,6 +268,30 @@ class Document:
         if "predicted" in exhibit.facts:
             found["predicted"] = exhibit.facts["predicted"][i]
         return found
+
+    def _neurons(self, im: InstrumentedModel, part: Part) -> dict[int, int]:
+        """Return operation → array; from the outputs on, as inputs are stored like outputs."""
+        found: dict[int, int] = {}
+        for operation in reversed(im.operations):
+            name = operation.name
+            if name not in part.neurons:
+                continue
+            values = _stored(part.neurons[name])
+            reader = self._one_to_one_reader(im, operation)
+            alike = reader in part.neurons and part.neurons[reader].shape == values.shape
+            if alike and values.dtype.kind == "i":
+                like = found[self._places[reader]]
+                reference = self._packer.add_like(values, part.neurons[reader], like)
+            else:
+                reference = self._packer.add(values)
+            found[self._places[name]] = reference
+        return found
+
+    @staticmethod
+    def _one_to_one_reader(im: InstrumentedModel, operation: Operation) -> str:
+        """Return the only reader of an operation if it is one to one, otherwise ""."""
+        readers = im.graph.consumers[operation.name]
+        return readers[0].name if len(readers) == 1 and kind_of(readers[0]).one_to_one else ""
 
     def _row(self, key: tuple, x: np.ndarray, source: Source, granularity: str) -> int:
         """Return the number of the row with a sample's values, which exhibits may share."""

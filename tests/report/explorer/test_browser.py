@@ -293,9 +293,9 @@ def test_compare_two(two_thetas):
     }
     for key, button in buttons.items():
         page.button(button)
-        shown = [colour == page.colour_of(f"--{key}") for colour in page.colours()]
-        assert shown == (sets[key].neurons["conv1"].ravel() != 0).tolist()
-        assert all(shown[i] or c == empty for i, c in enumerate(page.colours()))
+        members = sets[key].neurons["conv1"].ravel() != 0
+        own = page.colour_of(f"--{key}")
+        assert page.colours() == [own if member else empty for member in members]
     both, either = (np.count_nonzero(s.neurons["conv1"]) for s in (a & b, a | b))
     said = page.all(".node .share")[1].text
     assert said == f"8×8×16 · {100 * both / either:.1f} %"
@@ -442,7 +442,7 @@ def test_rounding_and_leaving_out_are_said(digits, opened, monkeypatch):
     place = np.argwhere(slices[0].neurons["conv2"])[0]
     page.neuron(*place)
     said = page.text(".neuron")
-    assert "rounded to 0.4 %" in said and "strongest weights of each neuron" in said
+    assert "rounded to 1 %" in said and "strongest weights of each neuron" in said
 
 
 def test_marks_of_another_analysis(digits, opened):

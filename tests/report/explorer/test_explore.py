@@ -140,7 +140,9 @@ def test_large_documents_are_rounded(digits, monkeypatch):
     captured = im.capture(x[:1])
     names = [operation["name"] for operation in header["operations"]]
     for o, reference in values.items():
-        np.testing.assert_allclose(arrays[reference], captured[names[int(o)]][0], rtol=1 / 256)
+        expected = captured[names[int(o)]][0]
+        off = np.abs(arrays[reference] - expected).max()
+        assert off <= 0.01 * np.abs(expected).max()
 
 
 def test_of_large_kernels_the_strongest_weights_are_stored(digits, monkeypatch):

@@ -26,7 +26,7 @@ async function readDocument(bytes) {
 }
 
 const TYPES = { i1: Int8Array, u1: Uint8Array, i2: Int16Array, i4: Int32Array, f4: Float32Array,
-  f8: Float64Array, bf16: Uint16Array };
+  f8: Float64Array, q8: Uint8Array };
 
 class Doc {
   constructor(header, buffer, start) {
@@ -50,7 +50,7 @@ class Doc {
   }
 
   decode(reference) {
-    const { type, shape, start, steps } = this.arrays[reference];
+    const { type, shape, start, steps, like, largest, steps_of: levels } = this.arrays[reference];
     const size = product(shape);
     const values = new TYPES[type](size);
     const width = values.BYTES_PER_ELEMENT;
@@ -59,8 +59,13 @@ class Doc {
     for (let plane = 0; plane < width; plane++) {
       for (let i = 0; i < size; i++) bytes[i * width + plane] = planes[plane * size + i];
     }
-    if (type === "bf16") {
-      return new Float32Array(Uint32Array.from(values, (v) => v << 16).buffer);
+    if (type === "q8") {
+      const signed = levels === 127 ? new Int8Array(values.buffer) : values;
+      return Float32Array.from(signed, (q) => sign(q) * (q / levels) ** 2 * largest);
+    }
+    if (like !== undefined) {
+      const other = this.array(like);
+      return Int32Array.from(values, (rest, i) => rest + sign(other[i]));
     }
     if (!steps) return values;
     let sum = 0;
@@ -1194,8 +1199,8 @@ class Explorer {
     const shown = rows.map((row) => row).sort((a, b) => Number(b.kept ?? 0) - Number(a.kept ?? 0)
       || Math.abs(b.value ?? b.weight ?? 0) - Math.abs(a.value ?? a.weight ?? 0)).slice(0, MOST_ROWS);
     const notes = [h("p", { class: "why" }, this.why(result))];
-    if (this.doc.rounded) notes.push(h("p", { class: "note" }, "Values and weights are rounded to "
-      + "0.4 %, so that the file is small: near the threshold the file may err."));
+    if (this.doc.rounded) notes.push(h("p", { class: "note" }, "So that the file is small, values and "
+      + "weights are rounded to 1 % of the largest of their operation: near the threshold it may err."));
     if (result.partial) notes.push(h("p", { class: "note" }, `Only the ${rows.length} strongest `
       + "weights of each neuron are in the file."));
     if (rows.length > shown.length) {
