@@ -8,7 +8,7 @@ which an interrupted run continues. Remove its `rows` after changing a detector'
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import keras
@@ -31,10 +31,12 @@ from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, AttackSpec, fi
 from nnslicer_tf.detection.evaluation import FIGURES, average
 from nnslicer_tf.engine.rows import RowStore
 from nnslicer_tf.experiments.nnslicer.settings import DEFAULT_RATE, DetectionSettings
+from nnslicer_tf.experiments.nnslicer.views import MOST_PAIRS, view_of_pairs
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
     ExperimentResult,
     ExperimentTable,
+    ExperimentView,
     paper_frame,
     versions,
 )
@@ -76,7 +78,9 @@ def detect(s: DetectionSettings) -> ExperimentResult:
     network = load_model(s.model) if Path(s.model).suffix else zoo.load(s.model, s.dataset)
     normal = datasets.load(s.dataset, f"train[:{s.train}]", normalise=s.normalise).x
     pairs = _pairs(s, network, specs)
-    rows = _evaluate(s, network, normal, pairs, methods)
+    im = InstrumentedModel(network)
+    slicer = Slicer(im, Profile.from_data(im, normal), s.theta)
+    rows = _evaluate(s, slicer, normal, pairs, methods)
     head = {
         "model and data": f"{s.model} on {s.dataset}",
         "normal inputs": f"{len(normal)} of train, a quarter of them held out for the threshold",
@@ -96,7 +100,19 @@ def detect(s: DetectionSettings) -> ExperimentResult:
             ExperimentTable(name, _with_averages(rows), "Detection of adversarial inputs", head),
         ],
         [ExperimentFigure(name, _plot(rows))],
+        _view(s.explore, slicer, pairs),
     )
+
+
+def _view(path: Path | None, slicer: Slicer, pairs: Pairs) -> Sequence[ExperimentView]:
+    """Return a view of the first examples of every attack, if it is asked for."""
+    if not pairs:
+        return []
+    each = -(-MOST_PAIRS // len(pairs))
+    originals, examples = (
+        np.concatenate([pair[side][:each] for pair in pairs.values()]) for side in (0, 1)
+    )
+    return view_of_pairs(path, slicer, originals, examples)
 
 
 def _names(text: str) -> list[str]:
@@ -128,13 +144,11 @@ def _pairs(s: DetectionSettings, network: keras.Model, specs: Iterable[AttackSpe
 
 
 def _evaluate(
-    s: DetectionSettings, network: keras.Model, normal: np.ndarray, pairs: Pairs, methods: list[str]
+    s: DetectionSettings, slicer: Slicer, normal: np.ndarray, pairs: Pairs, methods: list[str]
 ) -> pd.DataFrame:
     """Return a row for each method and attack; rows of finished methods are kept."""
-    im = InstrumentedModel(network)
-    slicer = Slicer(im, Profile.from_data(im, normal), s.theta)
     identity = {
-        "model": im.fingerprint,
+        "model": slicer.im.fingerprint,
         "sizes": [len(normal), s.skip, s.images],
         "attacks": sorted(pairs),
         "detector": [s.theta, s.false_positive_rate, s.seed],

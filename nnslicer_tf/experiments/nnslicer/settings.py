@@ -19,6 +19,7 @@ _QUICK_ATTACKS = (
 )
 
 Seed = Annotated[int, Option(min=0)]
+View = Annotated[Path | None, Option(help="File for an interactive view of the inputs, .html.")]
 Work = Annotated[Path, Option(help="Folder of resumable work.")]
 Samples = Annotated[int, Option(help="Training images of each class to rank by.", min=1)]
 Profiled = Annotated[int, Option(help="Training images of the profile.", min=1)]
@@ -40,6 +41,7 @@ class DrawingSettings(Settings):
     images: Annotated[int, Option(help="Pairs to measure on.", min=1)] = 100
     train: Annotated[int, Option(help="Images of the profile.", min=1)] = 10_000
     theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.3
+    explore: View = None
     seed: Seed = 0
 
 
@@ -66,6 +68,7 @@ class DetectionSettings(Settings):
     false_positive_rate: Annotated[float, Option(help="For all but the paper's rules.")] = (
         DEFAULT_RATE
     )
+    explore: View = None
     seed: Seed = 0
     work: Annotated[Path, Option(help="Folder of adversarial examples and finished rows.")] = Path(
         "runs/detection"

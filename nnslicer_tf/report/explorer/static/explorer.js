@@ -841,7 +841,7 @@ class Explorer {
     const nodes = this.nodes();
     const nodeOf = new Map();
     for (const node of nodes) {
-      node.width = Math.max(110, 6.4 * Math.min(node.label.length, 34) + 18);
+      node.width = Math.max(node.operation === undefined ? 140 : 110, 6.4 * Math.min(node.label.length, 34) + 18);
       node.height = 38;
       graph.setNode(node.id, node);
       for (const o of node.members) nodeOf.set(o, node.id);
@@ -1185,9 +1185,10 @@ class Explorer {
     const o = this.operation;
     const result = expand(this.one, o, this.neuron);
     const after = feeds(this.one, o, this.neuron);
+    const side = this.right ? ", in the left slice" : "";
     this.neuronPart.replaceChildren(h("h3", {}, this.describe(this.neuron).replaceAll("\n", " · ")),
-      h("h3", {}, "What feeds it"), ...this.feeders(result),
-      h("h3", {}, "What it feeds"), ...this.fed(after));
+      h("h3", {}, `What feeds it${side}`), ...this.feeders(result),
+      h("h3", {}, `What it feeds${side}`), ...this.fed(after));
   }
 
   feeders(result) {
@@ -1216,6 +1217,9 @@ class Explorer {
         : "Local values need the sample and the profile.";
     }
     if (!result.expanded) return "Nothing goes on from here: the neuron is not in the slice, or at its mean.";
+    if (result.rows.some((row) => row.value === null)) {
+      return "The values that decide it were left out to keep the file small.";
+    }
     const kept = result.rows.filter((row) => row.kept && sign(row.value ?? 0) !== 0).length;
     if (result.threshold === null) return `${kept} of ${result.rows.length} inputs receive something.`;
     const { theta, relativeTo } = this.one.exhibit;
@@ -1424,8 +1428,7 @@ class Tiles {
     const { explorer, canvas } = this;
     const context = canvas.getContext("2d");
     this.colours = this.palette();
-    context.fillStyle = getComputedStyle(explorer.root).getPropertyValue("--line");
-    context.fillRect(0, 0, canvas.width, canvas.height);
+    context.clearRect(0, 0, canvas.width, canvas.height);
     if (this.bars) this.drawBars(context); else this.drawTiles(context);
     if (explorer.neuron !== null) this.mark(context, explorer.neuron);
     canvas.dataset.shown = this.shown.length;
@@ -1433,7 +1436,10 @@ class Tiles {
 
   drawTiles(context) {
     const image = context.createImageData(this.width * this.scale, this.height * this.scale);
+    context.fillStyle = getComputedStyle(this.explorer.root).getPropertyValue("--line");
     this.shown.forEach((channel, place) => {
+      const [left, top] = this.corner(place);
+      context.fillRect(left, top, image.width + 3, image.height + 3);
       for (let y = 0; y < this.height; y++) {
         for (let x = 0; x < this.width; x++) {
           const { r, g, b } = this.colours(this.neuron(channel, x, y));
@@ -1445,7 +1451,7 @@ class Tiles {
           }
         }
       }
-      context.putImageData(image, ...this.corner(place));
+      context.putImageData(image, left, top);
     });
   }
 
@@ -1679,7 +1685,7 @@ class Picture {
           const strength = 0.35 + 0.6 * Math.sqrt(Math.abs(value) / largest);
           colour = d3.rgb(d3.interpolateRgb(colour, ends[Number(value > 0)])(strength));
         }
-        if (field && this.isField(field, p) === 0) colour = colour.darker(1.6);
+        if (field && this.isField(field, p) === 0) colour = colour.darker(0.9);
         context.fillStyle = String(colour);
         context.fillRect(x * this.scale, y * this.tall, this.scale, this.tall);
       }
