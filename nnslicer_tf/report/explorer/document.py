@@ -27,7 +27,7 @@ EXACT_VALUES = 1_000_000
 """Up to so many neurons' values, of all samples together, are stored exactly."""
 
 DENSE_WEIGHTS = 1_500_000
-"""Models with more weights store the strongest of each neuron alone."""
+"""Models with more weights store the strongest of each neuron alone, and round all values."""
 
 STRONGEST = 16
 """Number of weights stored for each neuron of such a model."""
@@ -149,9 +149,10 @@ class Document:
             if source.x is not None
         }
         count = measured.total_size(im.operations) * sum(samples.values())
-        self._exact = "activation" not in needed or count <= EXACT_VALUES
+        few = "activation" not in needed or count <= EXACT_VALUES
         weights = sum(kernel.size for kernel in im.kernels.values())
         self._dense = weights <= DENSE_WEIGHTS
+        self._exact = few and self._dense
         parts = sum(len(exhibit.parts) for exhibit, _ in shown)
         self._with_synapses = parts * weights <= STORED_SYNAPSES
         self._feeding = {im.input_operation, im.logit_operation}
