@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._kernels import sums
+from nnslicer_tf._kernels import pools
 from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.kinds import Layout
@@ -52,7 +52,7 @@ def tap_changes(operation: Operation, value: np.ndarray, mean: np.ndarray) -> np
         mean: Their means in the profile.
     """
     rows = [np.ascontiguousarray(v).reshape(1, -1, v.shape[-1]) for v in (value, mean)]
-    read, usual = (sums.tap_means(row, operation.params.taps)[0] for row in rows)
+    read, usual = (pools.tap_means(row, operation.params.taps)[0] for row in rows)
     return (read - usual).astype(np.float32)
 
 

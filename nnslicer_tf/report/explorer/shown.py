@@ -171,7 +171,7 @@ class _SetParts(Sequence):
 
 
 def _is_set(one: Any) -> bool:
-    return hasattr(one, "predicted") and hasattr(one, "kernels") and hasattr(one, "matrix")
+    return all(hasattr(one, name) for name in ("predicted", "kernels", "operations", "__len__"))
 
 
 def _is_marks(one: Mapping) -> bool:
