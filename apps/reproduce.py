@@ -3,6 +3,7 @@
     python apps/reproduce.py list
     python apps/reproduce.py run nnslicer/table4 --quick
     python apps/reproduce.py run exactline/figure2 -- --networks FOLDER
+    python apps/reproduce.py redraw
     python apps/reproduce.py report
 
 `run` starts the app that makes a table. A full run writes into the app's folder of results; a
@@ -67,6 +68,14 @@ def report(
     folder = results or data_folder() / "results"
     pages, face = output or folder / "report", readme or ROOT / "docs/results.md"
     print(*write_report(folder, trials, pages, face), sep="\n")
+
+
+@app.command()
+def redraw(results: Kept = None) -> None:
+    """Draw figures again from their tables, without measuring anything."""
+    from nnslicer_tf.experiments.redraw import redraw
+
+    print(*redraw(results or data_folder() / "results"), sep="\n")
 
 
 if __name__ == "__main__":

@@ -137,6 +137,18 @@ def test_tiles_show_every_neuron(two_thetas):
     assert kept[first].tolist() == sorted(kept.tolist(), reverse=True)
 
 
+def test_colours_are_those_of_static_pictures(two_thetas):
+    from nnslicer_tf.report import palette
+
+    page, *_ = two_thetas
+    same = {
+        **{"--positive": palette.POSITIVE, "--negative": palette.NEGATIVE},
+        **{"--left": palette.FIRST_ONLY, "--right": palette.SECOND_ONLY},
+    }
+    for name, colour in same.items():
+        assert page.colour_of(name) == " ".join(map(str, colour))
+
+
 def test_activations_means_and_changes(digits, two_thetas):
     page, _, _, im, x = two_thetas
     page.node("conv2")
@@ -465,6 +477,7 @@ def test_light_and_dark_narrow_and_wide(two_thetas, dark, width):
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     command("Emulation.setDeviceMetricsOverride", size)
     try:
+        page.driver.execute_async_script("setTimeout(arguments[0], 100)")  # it is drawn anew
         page.node("conv1")
         page.neuron(1, 1, 0)
         assert page.run("return document.documentElement.scrollWidth") <= width
