@@ -9,7 +9,7 @@ from nnslicer_tf.report.curves import SPREADS, plot_curves, plot_queries
 from nnslicer_tf.report.figures import save_figure
 from nnslicer_tf.report.lines import plot_line, plot_regions, plot_ticks
 from nnslicer_tf.report.overlays import overlay, plot_over_image
-from nnslicer_tf.report.pages import Code, Heading, Link, Page, Picture, Table, Text
+from nnslicer_tf.report.pages import Code, Fold, Heading, Link, Page, Picture, Table, Text
 from nnslicer_tf.report.planes import plot_boundary, plot_plane
 from nnslicer_tf.report.results import ResultTable, read_table
 from nnslicer_tf.report.slices import (
@@ -26,6 +26,7 @@ from nnslicer_tf.report.tables import markdown_table, provenance, write_table
 __all__ = [
     "SPREADS",
     "Code",
+    "Fold",
     "Heading",
     "Link",
     "Page",
