@@ -2,8 +2,9 @@
 
 Its size is that of the contributions, plus the values that are needed to say why a synapse was
 excluded. Both are stored without loss while they are few. In larger documents values and weights
-take one byte each, and the values that the page can do without are left out; of very large
-kernels only the strongest weights are stored. The document says so, and the page repeats it.
+are rounded, of synapses only membership is stored, and what the page can do without is left out;
+of very large kernels only the strongest weights are stored. The document says so, and the page
+repeats it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -249,8 +250,8 @@ class Document:
             "samples": part.samples,
             "neurons": self._neurons(source.im, part),
             "synapses": {
-                self._kernel_places[name]: self._packer.add(
-                    _stored(kernels[name].layout.from_kernel(np.asarray(values)))
+                self._kernel_places[name]: self._synapses(
+                    kernels[name].layout.from_kernel(np.asarray(values))
                 )
                 for name, values in part.synapses.items()
                 if self._with_synapses
@@ -270,6 +271,12 @@ class Document:
             found["predicted"] = exhibit.facts["predicted"][i]
         return found
 
+    def _synapses(self, values: np.ndarray) -> int:
+        """Store contributions to synapses; of a large document which are not 0."""
+        if self._exact:
+            return self._packer.add(_stored(values))
+        return self._packer.add_bits(values != 0)
+
     def _neurons(self, im: InstrumentedModel, part: Part) -> dict[int, int]:
         """Return operation → array; from the outputs on, as inputs are stored like outputs."""
         found: dict[int, int] = {}
@@ -278,7 +285,7 @@ class Document:
             if name not in part.neurons:
                 continue
             values = _stored(part.neurons[name])
-            reader = self._one_to_one_reader(im, operation)
+            reader = self._elementwise_reader(im, operation)
             alike = reader in part.neurons and part.neurons[reader].shape == values.shape
             if alike and values.dtype.kind == "i":
                 like = found[self._places[reader]]
@@ -289,10 +296,11 @@ class Document:
         return found
 
     @staticmethod
-    def _one_to_one_reader(im: InstrumentedModel, operation: Operation) -> str:
-        """Return the only reader of an operation if it is one to one, otherwise ""."""
+    def _elementwise_reader(im: InstrumentedModel, operation: Operation) -> str:
+        """Return the only reader of an operation if it works element by element, otherwise ""."""
         readers = im.graph.consumers[operation.name]
-        return readers[0].name if len(readers) == 1 and kind_of(readers[0]).one_to_one else ""
+        alone = len(readers) == 1 and kind_of(readers[0]).reach == "element"
+        return readers[0].name if alone else ""
 
     def _row(self, key: tuple, x: np.ndarray, source: Source, granularity: str) -> int:
         """Return the number of the row with a sample's values, which exhibits may share."""

@@ -26,7 +26,8 @@ FORMAT = "nnslicer_tf explorer 1"
 """Name and version of the format; a page refuses data of another one."""
 
 _TYPES = {"i1": "<i1", "u1": "<u1", "i2": "<i2", "i4": "<i4", "f4": "<f4", "f8": "<f8"}
-_LEVELS = "q8"
+_LEVELS, _BITS = "q8", "b1"
+_STEPS = 63
 
 
 class Packer:
@@ -52,17 +53,20 @@ class Packer:
         return self._store(array.astype(_TYPES[name]), name, array.shape)
 
     def add_levels(self, array: np.ndarray) -> int:
-        """Add floats in one byte each: they are off by at most 1 % of the largest magnitude.
+        """Add floats in seven bits each: they are off by at most 2 % of the largest magnitude.
 
         The levels lie closer together for small values: a level is the square root of a share of
         the largest magnitude.
         """
         array = np.asarray(array, np.float32)
         largest = float(np.abs(array).max(initial=0)) or 1.0
-        steps = 127 if array.min(initial=0) < 0 else 255
-        levels = np.round(np.sign(array) * np.sqrt(np.abs(array) / largest) * steps)
-        stored = (levels.astype(np.int16) & 0xFF).astype(np.uint8)
-        return self._store(stored, _LEVELS, array.shape, largest=largest, steps_of=steps)
+        levels = np.round(np.sign(array) * np.sqrt(np.abs(array) / largest) * _STEPS)
+        return self._store(levels.astype(np.int8), _LEVELS, array.shape, largest=largest)
+
+    def add_bits(self, array: np.ndarray) -> int:
+        """Add bools in a bit each; they are read as 0 and 1."""
+        array = np.asarray(array, bool)
+        return self._store(np.packbits(array, bitorder="little"), _BITS, array.shape)
 
     def add_like(self, array: np.ndarray, like: np.ndarray, reference: int) -> int:
         """Add whole numbers as what they differ by from the signs of an array added before.
@@ -141,14 +145,17 @@ def unpack(data: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
 def _read(
     raw: bytes, offset: int, entry: Mapping[str, Any], before: Sequence[np.ndarray]
 ) -> np.ndarray:
-    kind = np.dtype({_LEVELS: "u1", **_TYPES}[entry["type"]])
+    kind = np.dtype({_LEVELS: "i1", _BITS: "u1", **_TYPES}[entry["type"]])
     size = int(np.prod(entry["shape"]))
+    if entry["type"] == _BITS:
+        bits = np.frombuffer(raw, np.uint8, -(-size // 8), offset + entry["start"])
+        unpacked = np.unpackbits(bits, count=size, bitorder="little")
+        return unpacked.reshape(entry["shape"]).astype(np.int8)
     planes = np.frombuffer(raw, np.uint8, size * kind.itemsize, offset + entry["start"])
     values = np.ascontiguousarray(planes.reshape(kind.itemsize, -1).T).view(kind).ravel()
     if entry["type"] == _LEVELS:
-        steps = entry["steps_of"]
-        levels = values.view(np.int8 if steps == 127 else np.uint8).astype(np.float32)
-        values = np.sign(levels) * (levels / steps) ** 2 * np.float32(entry["largest"])
+        levels = values.astype(np.float32)
+        values = np.sign(levels) * (levels / _STEPS) ** 2 * np.float32(entry["largest"])
     if entry.get("steps"):
         values = np.cumsum(values, dtype=np.int64)
     if "like" in entry:

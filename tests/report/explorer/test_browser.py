@@ -454,7 +454,7 @@ def test_rounding_and_leaving_out_are_said(digits, opened, monkeypatch):
     place = np.argwhere(slices[0].neurons["conv2"])[0]
     page.neuron(*place)
     said = page.text(".neuron")
-    assert "rounded to 1 %" in said and "strongest weights of each neuron" in said
+    assert "rounded to 2 %" in said and "strongest weights of each neuron" in said
 
 
 def test_marks_of_another_analysis(digits, opened):

@@ -137,12 +137,16 @@ def test_large_documents_are_rounded(digits, monkeypatch):
     values = header["rows"][0]["values"]["activation"]
     stored = {header["operations"][int(o)]["name"] for o in values}
     assert stored == {"input", "relu1", "pool1", "flatten", "logits"}
+    for k, reference in exhibit(header)["parts"][0]["synapses"].items():
+        kernel = list(im.kernels.values())[int(k)]
+        members = kernel.layout.from_kernel(slices[0].synapses[kernel.name]) != 0
+        assert np.array_equal(arrays[reference], members)
     captured = im.capture(x[:1])
     names = [operation["name"] for operation in header["operations"]]
     for o, reference in values.items():
         expected = captured[names[int(o)]][0]
         off = np.abs(arrays[reference] - expected).max()
-        assert off <= 0.01 * np.abs(expected).max()
+        assert off <= 0.02 * np.abs(expected).max()
 
 
 def test_of_large_kernels_the_strongest_weights_are_stored(digits, monkeypatch):
@@ -154,7 +158,7 @@ def test_of_large_kernels_the_strongest_weights_are_stored(digits, monkeypatch):
         matrix = kernel.matrix()
         by_output = matrix.reshape(-1, matrix.shape[-1]).T
         expected = np.sort(np.abs(by_output), axis=1)[:, -5:]
-        close = {"rtol": 0, "atol": 0.01 * np.abs(matrix).max()}
+        close = {"rtol": 0, "atol": 0.02 * np.abs(matrix).max()}
         found = arrays[stored["values"]]
         np.testing.assert_allclose(np.sort(np.abs(found), axis=1), expected, **close)
         at = np.take_along_axis(by_output, arrays[stored["chosen"]].astype(int), axis=1)

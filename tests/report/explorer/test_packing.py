@@ -38,10 +38,10 @@ def test_floats_are_exact(dtype, data):
 
 
 @given(hnp.arrays(np.float32, SHAPES, elements=st.floats(-(2.0**60), 2.0**60, width=32)))
-def test_levels_are_off_by_one_percent_of_the_largest(array):
+def test_levels_are_off_by_two_percent_of_the_largest(array):
     found = packed_alone("add_levels", array)
     largest = np.abs(array).max(initial=0)
-    assert np.abs(found - array).max() <= 0.01 * largest
+    assert np.abs(found - array).max() <= 0.02 * largest
     assert np.all(np.sign(found) * np.sign(array) >= 0)
 
 
@@ -70,6 +70,11 @@ def test_contributions_like_others_are_small():
 @given(hnp.arrays(np.int64, SHAPES, elements=st.integers(-1, 2**20)))
 def test_index_maps(array):
     assert np.array_equal(packed_alone("add_steps", array), array)
+
+
+@given(hnp.arrays(bool, SHAPES))
+def test_bits(array):
+    assert np.array_equal(packed_alone("add_bits", array), array)
 
 
 def test_bools_and_bytes():

@@ -6,6 +6,7 @@
 // the page as text, never as HTML.
 
 const FORMAT = "nnslicer_tf explorer 1";
+const LEVELS = 63; // of a value that is stored as a level
 const MOST_FEEDS = 200; // readers of a neuron that are worked out, the strongest first
 const MOST_ROWS = 60; // rows of a table of connections
 const MOST_CLASSES = 3; // classes of an answer
@@ -26,7 +27,7 @@ async function readDocument(bytes) {
 }
 
 const TYPES = { i1: Int8Array, u1: Uint8Array, i2: Int16Array, i4: Int32Array, f4: Float32Array,
-  f8: Float64Array, q8: Uint8Array };
+  f8: Float64Array, q8: Int8Array, b1: Uint8Array };
 
 class Doc {
   constructor(header, buffer, start) {
@@ -50,8 +51,12 @@ class Doc {
   }
 
   decode(reference) {
-    const { type, shape, start, steps, like, largest, steps_of: levels } = this.arrays[reference];
+    const { type, shape, start, steps, like, largest } = this.arrays[reference];
     const size = product(shape);
+    if (type === "b1") {
+      const bits = new Uint8Array(this.buffer, this.start + start, Math.ceil(size / 8));
+      return Int8Array.from({ length: size }, (_, i) => (bits[i >> 3] >> (i & 7)) & 1);
+    }
     const values = new TYPES[type](size);
     const width = values.BYTES_PER_ELEMENT;
     const planes = new Uint8Array(this.buffer, this.start + start, size * width);
@@ -60,8 +65,7 @@ class Doc {
       for (let i = 0; i < size; i++) bytes[i * width + plane] = planes[plane * size + i];
     }
     if (type === "q8") {
-      const signed = levels === 127 ? new Int8Array(values.buffer) : values;
-      return Float32Array.from(signed, (q) => sign(q) * (q / levels) ** 2 * largest);
+      return Float32Array.from(values, (q) => sign(q) * (q / LEVELS) ** 2 * largest);
     }
     if (like !== undefined) {
       const other = this.array(like);
@@ -1201,7 +1205,7 @@ class Explorer {
       || Math.abs(b.value ?? b.weight ?? 0) - Math.abs(a.value ?? a.weight ?? 0)).slice(0, MOST_ROWS);
     const notes = [h("p", { class: "why" }, this.why(result))];
     if (this.doc.rounded) notes.push(h("p", { class: "note" }, "So that the file is small, values and "
-      + "weights are rounded to 1 % of the largest of their operation: near the threshold it may err."));
+      + "weights are rounded to 2 % of the largest of their operation: near the threshold it may err."));
     if (result.partial) notes.push(h("p", { class: "note" }, `Only the ${rows.length} strongest `
       + "weights of each neuron are in the file."));
     if (rows.length > shown.length) {
@@ -1247,7 +1251,7 @@ class Explorer {
       h("td", {}, number(row.change)), h("td", {}, number(row.value)), h("td", {}, verdict(row)),
       h("td", { class: row.gives > 0 ? "plus" : row.gives < 0 ? "minus" : "" },
         row.gives === null ? "–" : signed(row.gives)),
-      synapses ? h("td", {}, number(synapses(row))) : null));
+      synapses ? h("td", {}, synapses(row)) : null));
     return h("div", { class: "scroll" }, h("table", { class: "feeders" }, h("thead", {}, h("tr", {},
       columns.map((text) => h("th", {}, text)))), h("tbody", {}, body)));
   }
@@ -1259,7 +1263,10 @@ class Explorer {
     if (!stored) return null;
     const { inputs, outputs } = this.doc.kernels[kernel];
     const output = this.neuron % outputs;
-    return (row) => stored[(row.tap * inputs + (row.input % inputs)) * outputs + output];
+    return (row) => {
+      const value = stored[(row.tap * inputs + (row.input % inputs)) * outputs + output];
+      return this.doc.rounded ? (value ? "member" : "–") : number(value);
+    };
   }
 
   fed({ all, shown }) {
