@@ -2,8 +2,9 @@
 
     python benchmarks/bench_explorer.py
 
-Finished cases are kept in runs/bench_explorer.csv, so that the rest can be made later. θ = 0 excludes nothing, so that its slices are as dense as slices can be. "Making" is
-`nns.explore` and writing the file; slicing comes before it and is not part of it.
+Finished cases are kept in runs/bench_explorer.csv, so that the rest can be made later. θ = 0
+excludes nothing: its slices are as dense as slices can be. "Making" is `nns.explore` and
+writing the file; slicing comes before it and is not part of it.
 """
 
 import tempfile
@@ -49,8 +50,8 @@ CASES = {
     "ResNet10, trained": Case(lambda: zoo.load("resnet10", "cifar10"), "cifar10", 0.3),
     "ResNet-20, hardly trained": Case(lambda: hardly_trained("resnet20"), "cifar10", 0.3),
     "ResNet-20, hardly trained, θ = 0": Case(lambda: hardly_trained("resnet20"), "cifar10", 0.0),
-    "ResNet-50, random weights, channels": Case(
-        lambda: keras.applications.ResNet50(weights=None), "noise", 0.3, "channel"
+    "ResNet-50, random weights, channels, θ = 0": Case(
+        lambda: keras.applications.ResNet50(weights=None), "noise", 0.0, "channel"
     ),
 }
 

@@ -55,7 +55,8 @@ class Explorer:
         return page.widget(self.data)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        return self.widget._repr_mimebundle_(**options)
+        shown, metadata = self.widget._repr_mimebundle_(**options)
+        return {**shown, "text/plain": repr(self)}, metadata
 
     def __repr__(self) -> str:
         return f"Explorer({self.title!r}, {len(self.data) / 1e6:.2f} MB of data)"

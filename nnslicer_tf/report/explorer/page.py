@@ -86,8 +86,14 @@ def widget(data: bytes) -> Any:
     Raises:
         ImportError: if anywidget is not installed.
     """
-    import anywidget
-    import traitlets
+    try:
+        import anywidget
+        import traitlets
+    except ImportError as error:
+        raise ImportError(
+            "The widget needs anywidget: pip install anywidget. Without it, write a page that any "
+            "browser opens: view.save('slices.html')."
+        ) from error
 
     class ExplorerWidget(anywidget.AnyWidget):
         _esm = script() + _WIDGET
