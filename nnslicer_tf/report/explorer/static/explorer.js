@@ -563,7 +563,7 @@ function number(value) {
   if (Number.isInteger(value)) return value.toLocaleString("en-US").replace("-", "−");
   const text = Math.abs(value) >= 1e5 || Math.abs(value) < 1e-4
     ? value.toExponential(2) : value.toPrecision(4);
-  return text.replace("-", "−");
+  return text.replaceAll("-", "−");
 }
 
 const percent = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(1)} %` : "–");
@@ -997,7 +997,7 @@ class Explorer {
   fit() {
     const { width, height } = this.frame();
     const scale = Math.min(width / (this.size.width + 30), height / (this.size.height + 30), 1.2);
-    const readable = Math.max(scale, 0.55); // of a deep network the beginning is shown
+    const readable = Math.max(scale, 0.75); // of a deep network the beginning is shown
     const x = (width - this.size.width * readable) / 2;
     this.svg.call(this.zoom.transform, d3.zoomIdentity.translate(x, 14).scale(readable));
   }
@@ -1119,7 +1119,9 @@ class Explorer {
   }
 
   neuronField() {
-    const names = axisNames(this.one.shape(this.operation));
+    const whole = this.doc.operations[this.operation].shape;
+    const shape = this.one.shape(this.operation);
+    const names = shape.length === whole.length ? axisNames(shape) : ["channel"];
     const input = h("input", { type: "text", name: "neuron", size: 12,
       value: this.neuron === null ? "" : this.place(this.operation, this.neuron),
       onkeydown: (event) => {
@@ -1231,7 +1233,7 @@ class Explorer {
     const rule = `θ·${of} = ${theta} × ${number(Math.abs(relativeTo === "sum" ? result.dy : result.y))} `
       + `= ${number(result.threshold)}`;
     if (result.partial) {
-      return `${rule}: below the ${kept} kept ones listed, the rest adds up to `
+      return `${rule}: at least the ${kept} strongest are kept; all others together add up to `
         + `${number(result.excludedSum)}.`;
     }
     return result.excluded
@@ -1378,7 +1380,8 @@ class Tiles {
     this.bars = rank === 1;
     this.matrix = rank === 2;
     this.channels = this.matrix ? 1 : this.shape.at(-1);
-    this.unit = this.bars ? "units" : "channels";
+    const units = this.bars && explorer.doc.operations[o].shape.length === 1;
+    this.unit = units ? "units" : "channels";
     this.width = this.matrix ? this.shape[0] : this.bars ? 1 : this.shape[rank - 2];
     this.height = this.matrix ? this.shape[1] : this.bars ? 1 : product(this.shape.slice(0, -2));
     this.rank = this.ranking();
