@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from typer import Option
 
-from nnslicer_tf.experiments.settings import Settings
+from nnslicer_tf.experiments.settings import Settings, View
 
 DEFAULT_RATE = 0.05
 _DETECTORS = (
@@ -19,7 +19,6 @@ _QUICK_ATTACKS = (
 )
 
 Seed = Annotated[int, Option(min=0)]
-View = Annotated[Path | None, Option(help="File for an interactive view of the inputs, .html.")]
 Work = Annotated[Path, Option(help="Folder of resumable work.")]
 Samples = Annotated[int, Option(help="Training images of each class to rank by.", min=1)]
 Profiled = Annotated[int, Option(help="Training images of the profile.", min=1)]
