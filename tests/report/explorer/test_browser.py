@@ -457,6 +457,26 @@ def test_rounding_and_leaving_out_are_said(digits, opened, monkeypatch):
     assert "rounded to 2 %" in said and "strongest weights of each neuron" in said
 
 
+def test_slices_without_neurons(digits, opened):
+    """Of a set that kept only some synapses, the rest of the page says that it is not known."""
+    im, profile, _, x = digits
+    slicer = nns.Slicer(im, profile, workers=0, progress=False)
+    slices = slicer.slice_each(x, kernels=["conv2"], operations=())
+    page = opened(nns.explore(slices, im, x, profile=profile, progress=False))
+    page.node("conv2")
+    kept = np.count_nonzero(slices[0].synapses["conv2"])
+    assert page.counts("synapses") == {"kept": kept, "all": 4608}
+    page.button("activation")
+    page.neuron(0, 0, 3)
+    assert "activation" in page.text(".neuron") and page.all("table.feeders")
+    page.node("conv1")
+    assert "No neurons of it are known. No synapses" in page.text("section.operation").replace(
+        "known.No", "known. No"
+    )
+    page.choose("compare", "θ = 0.3")
+    assert "not in the file" in page.text("section.operation")
+
+
 def test_marks_of_another_analysis(digits, opened):
     im = digits[0]
     marks = {"conv2": np.arange(32) % 3 == 0}
