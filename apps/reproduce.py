@@ -3,13 +3,11 @@
     python apps/reproduce.py list
     python apps/reproduce.py run nnslicer/table4 --quick
     python apps/reproduce.py run exactline/figure2 -- --networks FOLDER
-    python apps/reproduce.py redraw
     python apps/reproduce.py report
 
 `run` starts the app that makes a table. A full run writes into the app's folder of results; a
 trial (`--quick`) writes into `runs/reproduce`, and never replaces results. `report` writes one
-page of all results and trials beside the papers' figures, as self-contained HTML and as
-Markdown, and the headlines into docs/results.md.
+page of everything, as HTML and as Markdown, and the headlines into docs/results.md.
 """
 
 import shlex
@@ -73,9 +71,9 @@ def report(
 @app.command()
 def redraw(results: Kept = None) -> None:
     """Draw figures again from their tables, without measuring anything."""
-    from nnslicer_tf.experiments.redraw import redraw
+    from nnslicer_tf.experiments import redraw
 
-    print(*redraw(results or data_folder() / "results"), sep="\n")
+    print(*redraw.redraw(results or data_folder() / "results"), sep="\n")
 
 
 if __name__ == "__main__":
