@@ -8,7 +8,12 @@ setup(
     packages=[*find_packages(include=["nnslicer_tf", "nnslicer_tf.*"]), "nnslicer_tf.data"],
     package_dir={"nnslicer_tf.data": "data"},
     package_data={
-        "nnslicer_tf": ["py.typed", "**/*.pyi", "experiments/catalogue.toml"],
+        "nnslicer_tf": [
+            "py.typed",
+            "**/*.pyi",
+            "experiments/catalogue.toml",
+            "report/explorer/static/*",
+        ],
         "nnslicer_tf.data": ["**/*"],
     },
 )

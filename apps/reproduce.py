@@ -7,8 +7,7 @@
 
 `run` starts the app that makes a table. A full run writes into the app's folder of results; a
 trial (`--quick`) writes into `runs/reproduce`, and never replaces results. `report` writes one
-page of all results and trials beside the papers' figures, as self-contained HTML and as
-Markdown, and the headlines into docs/results.md.
+page of everything, as HTML and as Markdown, and the headlines into docs/results.md.
 """
 
 import shlex
@@ -67,6 +66,14 @@ def report(
     folder = results or data_folder() / "results"
     pages, face = output or folder / "report", readme or ROOT / "docs/results.md"
     print(*write_report(folder, trials, pages, face), sep="\n")
+
+
+@app.command()
+def redraw(results: Kept = None) -> None:
+    """Draw figures again from their tables, without measuring anything."""
+    from nnslicer_tf.experiments import redraw
+
+    print(*redraw.redraw(results or data_folder() / "results"), sep="\n")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from .errors import (
     WorkerError,
 )
 from .instrument import Activations, InstrumentedModel, Operation, Step, register_layer
+from .report.explorer import Explorer, explore
 from .slicing import Criterion, Profile, Rule, Slice, Slicer, SliceSet, register_rule
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Criterion",
     "CriterionError",
     "DatasetUnavailableError",
+    "Explorer",
     "InputRangeError",
     "InputRangeWarning",
     "InputShapeError",
@@ -68,6 +70,7 @@ __all__ = [
     "engine",
     "exactline",
     "experiments",
+    "explore",
     "instrument",
     "kinds",
     "protection",

@@ -1,4 +1,4 @@
-"""The command line: `nnslicer demo | profile | slice | show`.
+"""The command line: `nnslicer demo | profile | slice | show | explore`.
 
 Bad input ends with one line on standard error and exit code 2, before long work starts.
 """
@@ -190,6 +190,46 @@ def show(
         print(f"Written to {plot}")
 
 
+@app.command()
+def explore(
+    files: Annotated[list[Path], typer.Argument(help="Slices or sets of slices, .npz.")],
+    model: ModelOption,
+    data: Annotated[
+        str | None,
+        typer.Option(help="The samples that were sliced, as for 'nnslicer slice'."),
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(help="The profile of the slices, for local values and means."),
+    ] = None,
+    output: Annotated[Path, typer.Option(help="File for the page, .html.")] = Path("slices.html"),
+    classes: Annotated[
+        str, typer.Option(help="Names of the classes, in order, separated by commas.")
+    ] = "",
+    normalise: NormaliseOption = "unit",
+) -> None:
+    """Write an interactive view of slices as one HTML file, which opens without a server."""
+    _writable(output)
+    stems = [path.stem for path in files]
+    slices = {
+        path.stem if stems.count(path.stem) == 1 else str(path): _load_slices(path)
+        for path in files
+    }
+    _import_quietly()
+    from nnslicer_tf import InstrumentedModel, Profile
+    from nnslicer_tf import explore as explore_slices
+
+    view = explore_slices(
+        slices,
+        InstrumentedModel(_model(model)),
+        None if data is None else _data(data, normalise),
+        profile=None if profile is None else Profile.load(profile),
+        classes=[name.strip() for name in classes.split(",")] if classes else (),
+    )
+    view.save(output)
+    print(f"{view!r}\nWritten to {output}")
+
+
 def main() -> None:
     """Run the command line."""
     try:
@@ -272,6 +312,15 @@ def _load_result(path: Path) -> "Slice | SliceSet | Profile":
     raise CorruptFileError(
         f"'{path}' is neither a slice, nor a set of slices, nor a profile. {last}"
     )
+
+
+def _load_slices(path: Path) -> "Slice | SliceSet":
+    from nnslicer_tf import Profile
+
+    result = _load_result(path)
+    if isinstance(result, Profile):
+        raise InvalidArgumentError(f"'{path}' is a profile; only slices can be explored.")
+    return result
 
 
 def _plot(result: "Slice", path: Path) -> None:

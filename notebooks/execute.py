@@ -56,6 +56,8 @@ def _clean(notebook: NotebookNode) -> NotebookNode:
         cell.metadata = nbformat.from_dict({})
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if not _is_log(output)]
+            for output in cell.outputs:  # a widget is empty without its kernel
+                output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
     return notebook
 
 

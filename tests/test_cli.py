@@ -1,5 +1,6 @@
 """The command line: the way from a model to a picture, and what happens to bad input."""
 
+import base64
 import os
 import re
 import socket
@@ -13,6 +14,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import cli, datasets, pruning, zoo
+from nnslicer_tf.report.explorer import unpack
 
 DATA = "digits:train[:100]"
 
@@ -90,6 +92,29 @@ def test_from_a_model_to_a_picture(nnslicer, files, tmp_path):
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert "5 slices" in nnslicer("show", each)[1]
     assert "100 samples" in nnslicer("show", profile)[1]
+
+    page = tmp_path / "slices.html"
+    data = ("--data", "digits:test[:5]", "--profile", profile, "--output", page)
+    code, out, _ = nnslicer("explore", one, each, *model, *data, "--classes", "zero, one")
+    assert (code, str(page) in out) == (0, True)
+    header = _explored(page)
+    assert [e["name"] for e in header["exhibits"]] == ["one", "each"]
+    assert [len(e["parts"]) for e in header["exhibits"]] == [1, 5]
+    assert header["classes"] == ["zero", "one"] and header["models"][0]["means"]
+    kept = header["exhibits"][0]["parts"][0]["kept"]
+    assert list(kept.values())[1] == np.count_nonzero(nns.Slice.load(one).synapses["conv2"])
+
+
+def _explored(page):
+    data = re.search(r'octet-stream">([^<]*)<', page.read_text(encoding="utf-8"))[1]
+    return unpack(base64.b64decode(data))[0]
+
+
+def test_only_slices_can_be_explored(nnslicer, files, tmp_path):
+    model = ("--model", files / "model.keras", "--output", tmp_path / "a.html")
+    code, _, errors = nnslicer("explore", files / "profile.npz", *model)
+    assert code == 2 and "only slices can be explored" in errors
+    assert not (tmp_path / "a.html").exists()
 
 
 @pytest.mark.parametrize("name", ["data.npz", "labelled.npz"])

@@ -33,6 +33,7 @@ FOUND = {
     "inspection": lambda names: set(names["frame"]["group"]) == {"relu1", "relu2"},
     "own-layers": lambda names: names["im"]["sizes"].kind == "absolute_sum",
     "extend": lambda names: names["holds"].all(),
+    "explore": lambda names: len(names["view"].data) > 10_000 and len(names["marks"].data) > 1_000,
     "datasets": lambda names: len(names["train"]) > 1000,
     "analyses": lambda names: names["profile"].input_range == (0, 16),
     "scale": lambda names: names["whole"].info["samples"] == len(names["x"]),

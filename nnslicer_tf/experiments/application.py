@@ -61,7 +61,9 @@ def add_experiment(
         chosen = settings(**given)
         chosen = chosen.quick() if quick else chosen
         folder = results or (chosen.trial_folder if quick else chosen.results_folder)
-        check_writable(folder / "trial")
+        for path in (folder / "trial", getattr(chosen, "explore", None)):
+            if path is not None:
+                check_writable(path)
         _show(_load(run)(chosen), folder)
         if finish:
             _load(finish)(folder)

@@ -5,22 +5,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nnslicer_tf.report.palette import METHODS
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-METHOD_COLOURS = {
-    "NNSlicer": "C0",
-    "NNSlicer (targeted)": "C0",
-    "NNSlicer (all)": "C1",
-    "EffectivePath": "C2",
-    "Weight": "C3",
-    "Channel": "C4",
-    "Random": "C5",
-    "Everything": "C7",
-    "NNSlicer, θ = 0": "C8",
-    "NNSlicer, ours": "C9",
-}
+METHOD_COLOURS = METHODS
 """Method → its colour in every figure."""
 
 

@@ -16,6 +16,7 @@ from nnslicer_tf.experiments.catalogue import Entry, load_catalogue
 from nnslicer_tf.experiments.headlines import Headline, headline_table, headlines
 from nnslicer_tf.report import (
     Code,
+    Fold,
     Heading,
     Link,
     Page,
@@ -27,6 +28,16 @@ from nnslicer_tf.report import (
     provenance,
     read_table,
 )
+from nnslicer_tf.report.pages import Block
+
+_PICTURES = {
+    "demo/slices.png": "Slices of one image and of a class: what speaks for and against",
+    "detection/resnet10-cifar10-f1.png": "F1 of every detector on every attack, ResNet10",
+    "pruning/figure3.png": "Targeted pruning: accuracy on four target classes",
+    "semantic/figure5-mlp-mnist.png": "Semantic slicing: accuracy over compression, by metric",
+    "exactline/acas.png": "Exact lines through ACAS Xu, and what samples show of them",
+}
+"""Pictures below the folder of results that stand on the first page → their captions."""
 
 BEGIN, END = "<!-- headline -->", "<!-- /headline -->"
 
@@ -121,35 +132,59 @@ def build_page(folder: Path, trials: Path, headline: pd.DataFrame) -> Page:
     page = Page("Tables and figures of the papers, measured")
     head = provenance()
     page.add(
+        *_at_a_glance(folder, headline),
+        Heading("How to read what follows"),
         Text(
             "All measurements of this project, beside the figures that the papers report. Tables "
             'titled "Here" are ours; below each, the command that made it, its seed, sizes, '
-            'versions and date can be unfolded. Tables titled "The paper" are as published.'
+            'versions and date can be unfolded. Tables titled "The paper" are as published. '
+            "Click on a section to unfold it."
         ),
         Code("python apps/reproduce.py report"),
         Text(f"Written {head['date']}, {head['versions']}."),
-        Heading("Headlines"),
-        Table(
-            headline,
-            '"As good": our figure is at least as good as the paper\'s, or as the goal where the '
-            "row names one; empty where the two cannot be compared",
-            longest=len(headline),
-        ),
     )
     drawn: set[Path] = set()
     for part, title in load_catalogue().papers.items():
-        page.add(Heading(title))
         entries = [entry for entry in load_catalogue().entries if entry.part == part]
         bare = [entry for entry in entries if not entry.command and not entry.paper]
+        section = Page(title)
         for entry in entries:
             if entry not in bare:
-                _add_entry(page, entry, folder, drawn)
-        page.add(*(Text(f"{e.id}: {e.title}; {e.without}.") for e in bare))
+                _add_entry(section, entry, folder, drawn)
+        section.add(*(Text(f"{e.id}: {e.title}; {e.without}.") for e in bare))
         if part == "models":
-            page.add(Table(fingerprints(), "Files of weights that come with the project"))
+            section.add(Table(fingerprints(), "Files of weights that come with the project"))
+        page.add(Heading(title), Fold(f"{len(entries)} tables and figures", section.blocks))
     _add_others(page, folder, drawn)
     _add_trials(page, trials)
     return page
+
+
+def _at_a_glance(folder: Path, headline: pd.DataFrame) -> list[Block]:
+    """Return what was reproduced, what was not, and pictures of it."""
+    kinds = {
+        "yes": "At least as good as the paper, or as the goal where the row names one",
+        "no": "Short of the paper, or of the goal",
+        "": "Not comparable with the paper",
+    }
+    rows = {kind: headline[headline["as good"] == kind] for kind in kinds}
+    compared = len(rows["yes"]) + len(rows["no"])
+    blocks: list[Block] = [
+        Heading("At a glance"),
+        Text(
+            f"Of {compared} headline figures that can be compared, {len(rows['yes'])} are at least "
+            f"as good as the paper's, or as the goal, and {len(rows['no'])} fall short. "
+            "The models, data and machines are not those of the papers."
+        ),
+    ]
+    for kind, caption in kinds.items():
+        if len(rows[kind]):
+            frame = rows[kind].drop(columns="as good")
+            blocks.append(Table(frame, f"{caption}: {len(frame)}", longest=len(frame)))
+    for name, caption in _PICTURES.items():
+        if (folder / name).exists():
+            blocks.append(Picture(folder / name, caption))
+    return blocks
 
 
 def _found(folder: Path, patterns: Sequence[str]) -> list[ResultTable]:
@@ -181,6 +216,10 @@ def _add_entry(page: Page, entry: Entry, folder: Path, drawn: set[Path]) -> None
     if entry.command:
         needs = f"Needs {entry.needs}. About {entry.minutes} minutes on two cores."
         page.add(Text(needs), Code(f"python {entry.command}"))
+    for path in _matching(folder, entry.figures):
+        if path not in drawn:
+            page.add(Picture(path, _name(path, folder)))
+            drawn.add(path)
     for table in tables:
         page.add(*short_form(table, entry.view, "Here"))
         _add_table(page, table, folder)
@@ -191,10 +230,6 @@ def _add_entry(page: Page, entry: Entry, folder: Path, drawn: set[Path]) -> None
             *short_form(published, entry.view, "The paper"),
             Table(published.frame, f"The paper: {citation}"),
         )
-    for path in _matching(folder, entry.figures):
-        if path not in drawn:
-            page.add(Picture(path, _name(path, folder)))
-            drawn.add(path)
     for path in _matching(folder, entry.more):
         page.add(Link(path.relative_to(folder).as_posix(), path))
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from nnslicer_tf.report.explorer import Explorer
+
 
 @dataclass(frozen=True, eq=False)
 class ExperimentTable:
@@ -74,17 +76,37 @@ class ExperimentFigure:
 
 
 @dataclass(frozen=True, eq=False)
+class ExperimentView:
+    """An interactive view, which is written where the user asked for it.
+
+    Attributes:
+        path: The HTML file.
+        view: The view.
+    """
+
+    path: Path
+    view: "Explorer"
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the view to its own file, not into the folder, and return the file."""
+        self.view.save(self.path)
+        return [self.path]
+
+
+@dataclass(frozen=True, eq=False)
 class ExperimentResult:
     """Tables and figures of an experiment.
 
     Attributes:
         tables: Tables, by name in `table`.
         figures: Figures.
+        views: Interactive views.
         logs: Name → contents of a JSON file.
     """
 
     tables: Sequence[ExperimentTable] = ()
     figures: Sequence[ExperimentFigure] = ()
+    views: Sequence[ExperimentView] = ()
     logs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     def table(self, name: str) -> "pd.DataFrame":
@@ -98,7 +120,11 @@ class ExperimentResult:
     def write(self, folder: str | os.PathLike) -> list[Path]:
         """Write everything into a folder, each file whole or not at all; return the files."""
         folder = Path(folder)
-        parts: list[ExperimentTable | ExperimentFigure] = [*self.tables, *self.figures]
+        parts: list[ExperimentTable | ExperimentFigure | ExperimentView] = [
+            *self.tables,
+            *self.figures,
+            *self.views,
+        ]
         files = [path for part in parts for path in part.write(folder)]
         for name, log in self.logs.items():
             files.append(folder / f"{name}.json")

@@ -11,9 +11,14 @@ The annotations are Typer's. An experiment takes settings alone, so that a noteb
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
+
+from typer import Option
 
 from nnslicer_tf._files import data_folder
+
+View = Annotated[Path | None, Option(help="File for an interactive view of the inputs, .html.")]
+"""The option `--explore` of experiments that have something to explore."""
 
 
 @dataclass(frozen=True)

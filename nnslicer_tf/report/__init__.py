@@ -1,7 +1,7 @@
 """Reports: plots of the analyses' results, tables, and pages of both.
 
 Plots take `ax=None` and return the axes, or return a figure where they need several
-panels. `pages` puts tables and pictures on one page.
+panels. `pages` puts tables and pictures on one page; `explorer` is an interactive view.
 """
 
 from nnslicer_tf.report.bars import plot_bars, plot_coverage, plot_kept_synapses
@@ -9,7 +9,7 @@ from nnslicer_tf.report.curves import SPREADS, plot_curves, plot_queries
 from nnslicer_tf.report.figures import save_figure
 from nnslicer_tf.report.lines import plot_line, plot_regions, plot_ticks
 from nnslicer_tf.report.overlays import overlay, plot_over_image
-from nnslicer_tf.report.pages import Code, Heading, Link, Page, Picture, Table, Text
+from nnslicer_tf.report.pages import Code, Fold, Heading, Link, Page, Picture, Table, Text
 from nnslicer_tf.report.planes import plot_boundary, plot_plane
 from nnslicer_tf.report.results import ResultTable, read_table
 from nnslicer_tf.report.slices import (
@@ -26,6 +26,7 @@ from nnslicer_tf.report.tables import markdown_table, provenance, write_table
 __all__ = [
     "SPREADS",
     "Code",
+    "Fold",
     "Heading",
     "Link",
     "Page",

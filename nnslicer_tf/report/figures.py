@@ -11,9 +11,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, RED = (31, 90, 180), (200, 40, 40)
-"""RGB of positive and of negative contributions."""
-
 
 def new_axes(ax: "Axes | None" = None, size: tuple[float, float] | None = None) -> "Axes":
     """Return `ax`, or the axes of a new pyplot figure, which notebooks show.

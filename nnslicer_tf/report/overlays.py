@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report.figures import BLUE, RED, new_axes
+from nnslicer_tf.report.figures import new_axes
+from nnslicer_tf.report.palette import NEGATIVE, POSITIVE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,8 +39,8 @@ def overlay(values: np.ndarray) -> np.ndarray:
     if values.ndim == 3:
         values = values.sum(axis=-1)
     sheet = np.zeros((*values.shape, 4))
-    sheet[values > 0, :3] = np.array(BLUE) / 255
-    sheet[values < 0, :3] = np.array(RED) / 255
+    sheet[values > 0, :3] = np.array(POSITIVE) / 255
+    sheet[values < 0, :3] = np.array(NEGATIVE) / 255
     largest = np.abs(values).max(initial=0)
     sheet[..., 3] = 0.9 * np.abs(values) / largest if largest else 0
     return sheet

@@ -11,6 +11,7 @@ follows the reader's light or dark colours; wide tables scroll by themselves.
 import base64
 import os
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -159,6 +160,30 @@ class Picture:
         return f"![{self.caption}]({_relative(self.path, folder)})"
 
 
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """Blocks that are folded away; links to a heading among them unfold them.
+
+    Attributes:
+        summary: What is shown of them, plain text.
+        blocks: The blocks.
+    """
+
+    summary: str
+    blocks: "Sequence[Block]"
+
+    def html(self, folder: Path) -> str:
+        """Return the folded blocks."""
+        body = "\n".join(block.html(folder) for block in self.blocks)
+        summary = f"<summary>{escape(self.summary)}</summary>"
+        return f'<details class="section">{summary}\n{body}\n</details>'
+
+    def markdown(self, folder: Path) -> str:
+        """Return the folded blocks."""
+        body = "\n\n".join(block.markdown(folder) for block in self.blocks)
+        return f"<details><summary>{escape(self.summary)}</summary>\n\n{body}\n\n</details>"
+
+
 @dataclass
 class Page:
     """A page.
@@ -201,12 +226,21 @@ class Page:
         return f"# {self.title}\n\n{contents}\n\n{body}\n"
 
     def _headings(self) -> list[Heading]:
-        headings = [block for block in self.blocks if isinstance(block, Heading)]
+        headings = list(_headings(self.blocks))
         anchors = [heading.anchor for heading in headings]
         twice = sorted({anchor for anchor in anchors if anchors.count(anchor) > 1})
         if twice:
             raise InvalidArgumentError(f"Two headings have the anchor {twice[0]!r}.")
         return headings
+
+
+def _headings(blocks: Iterable[Block]) -> Iterator[Heading]:
+    """Yield headings in order, those among folded blocks too."""
+    for block in blocks:
+        if isinstance(block, Heading):
+            yield block
+        elif isinstance(block, Fold):
+            yield from _headings(block.blocks)
 
 
 def _relative(path: Path, folder: Path) -> str:
@@ -239,6 +273,7 @@ pre { background: var(--soft); padding: .5rem .7rem; border-radius: 4px; font-si
 .caption, figcaption, summary { color: var(--quiet); font-size: .9rem; }
 .caption { margin: .8rem 0 0; }
 summary { cursor: pointer; padding: .3rem 0; }
+.section > summary { font-size: 1rem; color: var(--link); }
 figure { margin: 1rem 0; }
 img { display: block; max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
 """
@@ -253,7 +288,7 @@ _HTML = """<!doctype html>
 </head>
 <body>
 <main><h1>{title}</h1></main>
-<nav aria-label="Contents"><details open><summary>Contents</summary>
+<nav aria-label="Contents"><details><summary>Contents</summary>
 <ul>{contents}</ul></details></nav>
 <main>
 {body}

@@ -1,9 +1,12 @@
 """Protocols of results that can be drawn; the analyses' own types follow them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from nnslicer_tf.instrument import InstrumentedModel
 
 
 class SliceLike(Protocol):
@@ -27,6 +30,17 @@ class SliceSetLike(Protocol):
 
     def kept_share(self, kernel: str) -> np.ndarray:
         """Return the share of a kernel's synapses in each slice."""
+
+
+class ProfileLike(Protocol):
+    """The means of a model's neurons: `nnslicer_tf.Profile`."""
+
+    @property
+    def means(self) -> Mapping[str, np.ndarray]:
+        """Operation name → means of its neurons."""
+
+    def check_model(self, im: "InstrumentedModel") -> None:
+        """Refuse a model other than the profiled one."""
 
 
 class LineLike(Protocol):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report.figures import BLUE, RED, new_axes, show_image
+from nnslicer_tf.report.figures import new_axes, show_image
+from nnslicer_tf.report.palette import FIRST_ONLY, NEGATIVE, POSITIVE, SECOND_ONLY
 from nnslicer_tf.report.protocols import SliceLike
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_WHITE, _BORDER, _GREEN, _ORANGE = (255, 255, 255), (215, 215, 215), (27, 158, 119), (217, 95, 2)
+_WHITE, _BORDER = (255, 255, 255), (215, 215, 215)
 _LEGEND = "blue: positive contribution, red: negative, white: none"
 
 
@@ -32,7 +33,7 @@ def neuron_picture(contributions: np.ndarray) -> np.ndarray:
     Returns:
         RGB image `(rows, columns, 3)` uint8.
     """
-    return _coloured(_sheet(contributions), BLUE, RED)
+    return _coloured(_sheet(contributions), POSITIVE, NEGATIVE)
 
 
 def unrolled_picture(contributions: np.ndarray, rows: int = 2) -> np.ndarray:
@@ -53,7 +54,7 @@ def unrolled_picture(contributions: np.ndarray, rows: int = 2) -> np.ndarray:
         raise InvalidArgumentError(
             f"{len(flat)} neurons can be laid in 1 … {len(flat)} rows. Received: rows={rows!r}"
         )
-    return _coloured(_in_rows(flat, math.ceil(len(flat) / rows)), BLUE, RED)
+    return _coloured(_in_rows(flat, math.ceil(len(flat) / rows)), POSITIVE, NEGATIVE)
 
 
 def difference_picture(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -73,7 +74,7 @@ def difference_picture(first: np.ndarray, second: np.ndarray) -> np.ndarray:
             f"Only equal shapes can be compared. Received: {np.shape(first)}, {np.shape(second)}"
         )
     alone = (first != 0).astype(int) - (second != 0)
-    return _coloured(_sheet(alone), _GREEN, _ORANGE)
+    return _coloured(_sheet(alone), FIRST_ONLY, SECOND_ONLY)
 
 
 def plot_neurons(contributions: np.ndarray, ax: "Axes | None" = None) -> "Axes":

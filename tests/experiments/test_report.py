@@ -230,7 +230,14 @@ def test_the_report_has_everything(results, tmp_path, monkeypatch):
         assert "high only below" in text  # the paper's table
         assert "Other results" in text and "unforeseen" in text
         assert "Fresh trials" in text and "nnslicer/table3/slicing (a trial)" in text
-    assert html.count("data:image/png;base64") == 2 and "<script" not in html
+    assert html.count("data:image/png;base64") == 3 and "<script" not in html
+    # The first page: what was reproduced, what was not, and pictures; then sections that fold.
+    first = html[html.index("At a glance</h2>") : html.index("How to read what follows</h2>")]
+    assert "Of 2 headline figures that can be compared, 1 are at least as good" in first
+    reached, short = (first.index(f"{text}: 1") for text in ("names one", "or of the goal"))
+    assert reached < first.index("89.9%") < short < first.index("36.0%")
+    assert first.count("<img") == 1 and "<details" not in first
+    assert html.count('<details class="section">') == len(CATALOGUE.papers)
     assert "](../pruning/figure3.png)" in markdown and "](../other/more.png)" in markdown
     text = readme.read_text()
     assert text.startswith("Top\n<!-- headline -->\n| result |") and text.endswith("-->\nEnd\n")

@@ -9,7 +9,7 @@ import pytest
 from matplotlib import pyplot
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.report import Code, Heading, Link, Page, Picture, Table, Text, save_figure
+from nnslicer_tf.report import Code, Fold, Heading, Link, Page, Picture, Table, Text, save_figure
 
 VOID = {"meta", "img", "br", "link"}
 
@@ -98,6 +98,24 @@ def test_markdown_says_the_same(tmp_path, page):
     assert "![A plot](../plots/a%20b.png)" in text and "[notes](../notes.md)" in text
     assert "| best \\|r\\| | what |\n| --- | --- |\n| 0.1235 | <b>& |\n|  | x |" in text
     assert "```\npython a.py --x 'y'\n```" in text
+
+
+def test_folded_blocks_are_in_the_contents(tmp_path):
+    page = Page("All")
+    inner = [Heading("Inside", 3), Text("hidden <at> first")]
+    page.add(Heading("Outside"), Fold("1 < 2 tables", inner))
+    html, markdown = page.html(tmp_path), page.markdown(tmp_path)
+    reader = Reader()
+    reader.feed(html)
+    assert not reader.open and reader.ids == ["outside", "inside"]
+    assert reader.links == ["#outside", "#inside"]
+    start = html.index('<details class="section"><summary>1 &lt; 2 tables</summary>')
+    assert start < html.index("hidden &lt;at&gt; first") < html.index("</details>", start)
+    assert "<details><summary>1 &lt; 2 tables</summary>\n\n<a id=" in markdown
+    assert "  - [Inside](#inside)" in markdown and "hidden <at> first\n\n</details>" in markdown
+    page.add(Fold("again", [Heading("Outside")]))
+    with pytest.raises(InvalidArgumentError, match="outside"):
+        page.html(tmp_path)
 
 
 def test_two_headings_of_one_anchor_are_refused(tmp_path):

@@ -20,8 +20,14 @@ from nnslicer_tf import datasets, deepxplore, zoo
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.deepxplore import CONSTRAINTS, Differences, NeuronCoverage, NeuronRanges
 from nnslicer_tf.experiments.deepxplore.settings import DifferenceSettings
-from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.experiments.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    ExperimentView,
+)
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.report import explorer
 
 SEARCHES = {
     "light": ("light", 0.1, 0.25),
@@ -75,7 +81,24 @@ def explore(s: DifferenceSettings) -> ExperimentResult:
             ),
             ExperimentFigure("coverage", _plot_coverage(coverage), 100),
         ],
+        _views(s.explore, ims[-1], found["light"], others.x),
     )
+
+
+def _views(
+    path: Path | None, im: InstrumentedModel, found: Differences, others: np.ndarray
+) -> list[ExperimentView]:
+    """Return a view of what found inputs cover of a network, and equally many others."""
+    if path is None:
+        return []
+    made = found.inputs[found.generated]
+    covered = {}
+    for name, x in (("found", made), ("test images", others[: len(made)])):
+        coverage = NeuronCoverage(im, 0.25)
+        coverage.update(x)
+        covered[name] = coverage.covered
+    title = f"Neurons of {im.model.name} above 0.25 on {len(made)} inputs"
+    return [ExperimentView(path, explorer.explore(covered, im, title=title))]
 
 
 def _networks(folder: Path) -> list[keras.Model]:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from typer import Option
 
-from nnslicer_tf.experiments.settings import Settings
+from nnslicer_tf.experiments.settings import Settings, View
 
 
 @dataclass(frozen=True)
@@ -20,5 +20,6 @@ class DifferenceSettings(Settings):
     models: Annotated[Path, Option(help="Folder of the published weights.")]
     seeds: Annotated[int, Option(help="Test images to start from.", min=10)] = 1000
     train: Annotated[int, Option(help="Training images for ranges and retraining.")] = 10_000
+    explore: View = None
     seed: Annotated[int, Option(help="Random seed.", min=0)] = 0
     work: Annotated[Path, Option(help="Folder of the differences found.")] = Path("runs/deepxplore")

@@ -12,6 +12,7 @@ from nnslicer_tf.experiments.neusemslice.tables import area_tests, masked_range_
 from nnslicer_tf.experiments.neusemslice.trial import Repeats, Trial
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult
 from nnslicer_tf.experiments.samples import first, of_classes
+from nnslicer_tf.report.palette import METHODS
 from nnslicer_tf.semantic import remove_layers
 from nnslicer_tf.zoo import accuracy
 
@@ -116,19 +117,27 @@ def plot_curves(curves: pd.DataFrame, title: str = "") -> Figure:
         title: Above all panels.
     """
     metrics = list(curves.metric.dropna().unique())
-    figure = Figure(figsize=(3.6 * len(metrics) + 0.6, 3.8), layout="constrained")
-    axes = figure.subplots(1, len(metrics), squeeze=False, sharey=True)[0]
+    columns = min(len(metrics), 3)
+    lines = -(-len(metrics) // columns)
+    size = (3.4 * max(columns, 2) + 0.6, 3.4 * lines + 0.8)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False, sharey=True).ravel()
+    for axis in axes[len(metrics) :]:
+        axis.remove()
     star = curves[curves.method == "DeepArc"][["compression", "accuracy"]].mean()
-    for axis, metric in zip(axes, metrics, strict=True):
+    for axis, metric in zip(axes, metrics, strict=False):
         for method in SETTINGS:
             rows = curves[(curves.metric == metric) & (curves.method == method)]
             means = rows.groupby("setting")[["compression", "accuracy"]].mean()
             means = means.sort_values("compression")
-            axis.plot(means.compression, means.accuracy, marker="o", markersize=3, label=method)
-        axis.plot(star.compression, star.accuracy, "k*", markersize=10, label="DeepArc")
+            line = {"color": METHODS[method], "label": method}
+            axis.plot(means.compression, means.accuracy, marker="o", markersize=3, **line)
+        line = {"color": METHODS["DeepArc"], "label": "DeepArc"}
+        axis.plot(star.compression, star.accuracy, "*", markersize=10, **line)
         axis.set(title=metric, xlabel="compression rate", xlim=(-0.02, 1), ylim=(0, 1))
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel("test accuracy")
-    axes[0].legend(fontsize=8, loc="lower left")
+    for axis in axes[::columns]:
+        axis.set_ylabel("test accuracy")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.suptitle(title)
     return figure

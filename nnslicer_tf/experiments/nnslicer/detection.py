@@ -8,7 +8,7 @@ which an interrupted run continues. Remove its `rows` after changing a detector'
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import keras
@@ -31,15 +31,18 @@ from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, AttackSpec, fi
 from nnslicer_tf.detection.evaluation import FIGURES, average
 from nnslicer_tf.engine.rows import RowStore
 from nnslicer_tf.experiments.nnslicer.settings import DEFAULT_RATE, DetectionSettings
+from nnslicer_tf.experiments.nnslicer.views import MOST_PAIRS, view_of_pairs
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
     ExperimentResult,
     ExperimentTable,
+    ExperimentView,
     paper_frame,
     versions,
 )
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.loading import load_model
+from nnslicer_tf.report.palette import METHODS
 from nnslicer_tf.slicing import Profile, Slicer
 
 
@@ -76,7 +79,9 @@ def detect(s: DetectionSettings) -> ExperimentResult:
     network = load_model(s.model) if Path(s.model).suffix else zoo.load(s.model, s.dataset)
     normal = datasets.load(s.dataset, f"train[:{s.train}]", normalise=s.normalise).x
     pairs = _pairs(s, network, specs)
-    rows = _evaluate(s, network, normal, pairs, methods)
+    im = InstrumentedModel(network)
+    slicer = Slicer(im, Profile.from_data(im, normal), s.theta)
+    rows = _evaluate(s, slicer, normal, pairs, methods)
     head = {
         "model and data": f"{s.model} on {s.dataset}",
         "normal inputs": f"{len(normal)} of train, a quarter of them held out for the threshold",
@@ -95,8 +100,29 @@ def detect(s: DetectionSettings) -> ExperimentResult:
             _attack_table(f"attacks-{s.dataset}", table.values()),
             ExperimentTable(name, _with_averages(rows), "Detection of adversarial inputs", head),
         ],
-        [ExperimentFigure(name, _plot(rows))],
+        figures(name, rows),
+        _view(s.explore, slicer, pairs),
     )
+
+
+def figures(name: str, rows: pd.DataFrame) -> list[ExperimentFigure]:
+    """Return the figures of a table of detectors and attacks, averages left out."""
+    rows = rows[rows["attack"] != "Average"]
+    return [
+        ExperimentFigure(name, _plot(rows)),
+        ExperimentFigure(f"{name}-f1", _plot_f1(rows)),
+    ]
+
+
+def _view(path: Path | None, slicer: Slicer, pairs: Pairs) -> Sequence[ExperimentView]:
+    """Return a view of the first examples of every attack, if it is asked for."""
+    if not pairs:
+        return []
+    each = -(-MOST_PAIRS // len(pairs))
+    originals, examples = (
+        np.concatenate([pair[side][:each] for pair in pairs.values()]) for side in (0, 1)
+    )
+    return view_of_pairs(path, slicer, originals, examples)
 
 
 def _names(text: str) -> list[str]:
@@ -128,13 +154,11 @@ def _pairs(s: DetectionSettings, network: keras.Model, specs: Iterable[AttackSpe
 
 
 def _evaluate(
-    s: DetectionSettings, network: keras.Model, normal: np.ndarray, pairs: Pairs, methods: list[str]
+    s: DetectionSettings, slicer: Slicer, normal: np.ndarray, pairs: Pairs, methods: list[str]
 ) -> pd.DataFrame:
     """Return a row for each method and attack; rows of finished methods are kept."""
-    im = InstrumentedModel(network)
-    slicer = Slicer(im, Profile.from_data(im, normal), s.theta)
     identity = {
-        "model": im.fingerprint,
+        "model": slicer.im.fingerprint,
         "sizes": [len(normal), s.skip, s.images],
         "attacks": sorted(pairs),
         "detector": [s.theta, s.false_positive_rate, s.seed],
@@ -193,18 +217,43 @@ def _with_averages(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _plot(rows: pd.DataFrame) -> Figure:
     """Draw precision against recall: a point for each attack, a colour for each method."""
-    figure = Figure(figsize=(7, 5))
+    figure = Figure(figsize=(9, 5), layout="constrained")
     axis = figure.subplots()
     for method, part in rows.groupby("method", sort=False):
-        i = list(DETECTORS).index(str(method))
-        axis.scatter(
-            *(part["recall"], part["precision"], 28, f"C{i}"), label=method, marker=_MARKERS[i]
-        )
+        marker = _MARKERS[list(DETECTORS).index(str(method))]
+        colour = METHODS[str(method)]
+        axis.scatter(part["recall"], part["precision"], 28, colour, marker=marker, label=method)
     for f1 in (0.667, 0.91):
         recall = np.linspace(f1 / (2 - f1), 1, 50)
         axis.plot(recall, f1 * recall / (2 * recall - f1), color="grey", linewidth=0.8)
-        axis.annotate(f"F1 {f1}", (recall[0], 1.01), fontsize=7, ha="center")
+        axis.annotate(f"F1 {f1}", (recall[0], 1.01), fontsize=8, ha="center")
     axis.set(xlabel="recall", ylabel="precision", xlim=(-0.03, 1.03), ylim=(-0.03, 1.06))
-    axis.legend(fontsize=7, loc="lower left")
-    figure.tight_layout()
+    axis.set_title(_finding(rows))
+    figure.legend(loc="outside right upper")
     return figure
+
+
+def _plot_f1(rows: pd.DataFrame) -> Figure:
+    """Draw the F1 of every method on every attack as a map, with the numbers in it."""
+    table = rows.pivot(index="attack", columns="method", values="f1")
+    table = table.loc[rows["attack"].unique(), rows["method"].unique()]
+    figure = Figure(figsize=(2 + 0.75 * table.shape[1], 1.5 + 0.3 * len(table)))
+    figure.set_layout_engine("constrained")
+    axis = figure.subplots()
+    image = axis.imshow(table, vmin=0, vmax=1, cmap="cividis", aspect="auto")
+    for (row, column), value in np.ndenumerate(table.to_numpy()):
+        colour = "black" if value > 0.5 else "white"
+        axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
+    axis.set_xticks(range(table.shape[1]), list(table.columns), rotation=40, ha="right")
+    axis.set_yticks(range(len(table)), list(table.index))
+    axis.set_title(_finding(rows))
+    figure.colorbar(image, label="F1")
+    return figure
+
+
+def _finding(rows: pd.DataFrame) -> str:
+    """Return in words which method is best."""
+    means = rows.groupby("method")["f1"].mean()
+    best, attacks = means.idxmax(), rows["attack"].nunique()
+    said = f"Mean F1 over {attacks} attacks: {best} {means[best]:.2f}"
+    return said if "paper" not in means else f"{said}, the paper's rule {means['paper']:.2f}"

@@ -17,6 +17,7 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, find_attack, generate
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.nnslicer.settings import DrawingSettings
+from nnslicer_tf.experiments.nnslicer.views import view_of_pairs
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import (
@@ -54,6 +55,7 @@ def draw(s: DrawingSettings) -> ExperimentResult:
             ExperimentFigure(name, _plot_pair(sets, rectified, images)),
             ExperimentFigure(f"{name}-parts", _plot_parts(sets, images, spatial, im)),
         ],
+        view_of_pairs(s.explore, slicer, *inputs),
     )
 
 

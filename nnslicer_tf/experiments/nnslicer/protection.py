@@ -102,7 +102,7 @@ def protect(s: ProtectionSettings) -> ExperimentResult:
     }
     name, title = f"figure5{ending}", "Selective protection (Figure 5)"
     table = ExperimentTable(name, found, title, head, _TEXT)
-    return ExperimentResult([table], [ExperimentFigure(name, _plot(found))])
+    return ExperimentResult([table], [ExperimentFigure(name, plot(found))])
 
 
 def _attack(
@@ -167,7 +167,8 @@ def _budgets(asked: list[int] | None, largest: int) -> list[int]:
     return asked or [budget for budget in BUDGETS if budget <= largest]
 
 
-def _plot(found: pd.DataFrame) -> Figure:
+def plot(found: pd.DataFrame) -> Figure:
+    """Draw what attackers reach over the number of their images, a line for each method."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
     for axis, which, title in zip(
@@ -176,5 +177,11 @@ def _plot(found: pd.DataFrame) -> Figure:
         plot_methods(axis, found, "budget", which)
         axis.set(xscale="log", title=title, xlabel="images of the attacker")
     axes[0].set_ylabel("accuracy after retraining")
-    axes[0].legend(fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=7)
+    most = found[found["budget"] == found["budget"].max()].set_index("method")["targets"]
+    least = most.idxmin()
+    figure.suptitle(
+        f"With {found['budget'].max():,} images attackers reach {most[least]:.1%} "
+        f"({least} hidden) to {most.max():.1%} on target classes"
+    )
     return figure

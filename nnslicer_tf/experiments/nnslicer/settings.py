@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from typer import Option
 
-from nnslicer_tf.experiments.settings import Settings
+from nnslicer_tf.experiments.settings import Settings, View
 
 DEFAULT_RATE = 0.05
 _DETECTORS = (
@@ -40,6 +40,7 @@ class DrawingSettings(Settings):
     images: Annotated[int, Option(help="Pairs to measure on.", min=1)] = 100
     train: Annotated[int, Option(help="Images of the profile.", min=1)] = 10_000
     theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.3
+    explore: View = None
     seed: Seed = 0
 
 
@@ -66,6 +67,7 @@ class DetectionSettings(Settings):
     false_positive_rate: Annotated[float, Option(help="For all but the paper's rules.")] = (
         DEFAULT_RATE
     )
+    explore: View = None
     seed: Seed = 0
     work: Annotated[Path, Option(help="Folder of adversarial examples and finished rows.")] = Path(
         "runs/detection"

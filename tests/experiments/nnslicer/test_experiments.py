@@ -18,14 +18,16 @@ from nnslicer_tf.experiments.nnslicer.settings import (
     FineTuningSettings,
     ProtectionSettings,
 )
+from nnslicer_tf.report.explorer import unpack
 
 DIGITS = {"model": "digits_cnn", "dataset": "digits"}
 FEW = {**DIGITS, "samples": 3, "profiled": 100, "subsets": 2}
 
 
 def test_pairs_are_drawn_and_counted(tmp_path):
-    found = draw(DrawingSettings(**DIGITS, images=30, train=200))
-    found.write(tmp_path)
+    view = tmp_path / "elsewhere" / "pairs.html"
+    found = draw(DrawingSettings(**DIGITS, images=30, train=200, explore=view))
+    assert view in found.write(tmp_path)
     table = pd.read_csv(tmp_path / "digits_cnn-digits.csv", comment="#")
     assert table["operation"].tolist() == ["relu1", "relu2"]
     assert table["neurons"].tolist() == [1024, 128]
@@ -35,6 +37,10 @@ def test_pairs_are_drawn_and_counted(tmp_path):
     either = both + table["normal alone"] + table["adversarial alone"]
     assert table["common share"].tolist() == pytest.approx((both / either).tolist(), rel=1e-3)
     assert (table["common share"] < 1).all()  # the slices differ
+    header, _ = unpack(found.views[0].view.data)
+    assert [e["name"] for e in header["exhibits"]] == ["normal", "adversarial"]
+    predicted = [[part["predicted"] for part in e["parts"]] for e in header["exhibits"]]
+    assert all(a != b for a, b in zip(*predicted, strict=True))  # every attack succeeded
     for name in ("digits_cnn-digits.png", "digits_cnn-digits-parts.png"):
         picture = pyplot.imread(tmp_path / name)
         assert picture.shape[0] > 300 and picture.std() > 0.05
@@ -43,9 +49,12 @@ def test_pairs_are_drawn_and_counted(tmp_path):
 def test_detection_stands_beside_the_paper_and_goes_on(tmp_path, monkeypatch):
     methods = "paper,logit margin,flag everything"
     settings = DetectionSettings(
-        **DIGITS, train=300, images=40, attacks="FGSM_8", methods=methods, work=tmp_path
+        **{**DIGITS, "train": 300, "images": 40, "attacks": "FGSM_8", "methods": methods},
+        **{"work": tmp_path, "explore": tmp_path / "pairs.html"},
     )
     found = detect(settings)
+    (view,) = found.views
+    assert [len(e["parts"]) for e in unpack(view.view.data)[0]["exhibits"]] == [10, 10]
     table = found.table("digits_cnn-digits").set_index(["method", "attack"])
     assert list(table.index[:3]) == [(name, "Average") for name in methods.split(",")]
     assert table.loc[("flag everything", "FGSM_8"), "recall"] == 1

@@ -1,0 +1,78 @@
+"""Folding of a graph of operations into groups that a picture can show as one box each.
+
+An operation is a *joint* if every path from the input to the output goes through it. Between two
+joints lies a block with branches, such as that of a residual network, which is one group. Along
+a chain of joints, what belongs together is one group: a weighted sum with the normalisation
+and the activation that follow it.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nnslicer_tf.instrument import Operation
+from nnslicer_tf.kinds import kind_of
+
+
+@dataclass(frozen=True)
+class Group:
+    """Operations that are shown as one box.
+
+    Attributes:
+        label: What the box is called.
+        members: Names of the operations, in topological order.
+    """
+
+    label: str
+    members: tuple[str, ...]
+
+
+def fold(operations: Sequence[Operation]) -> tuple[Group, ...]:
+    """Return groups that contain every operation once, in topological order.
+
+    Args:
+        operations: All operations of a model, in topological order.
+    """
+    blocks: list[list[Operation]] = []
+    is_joint = _joints(operations)
+    open_block = False
+    for operation, joint in zip(operations, is_joint, strict=True):
+        if open_block or (blocks and joint and _follows(operation)):
+            blocks[-1].append(operation)
+        else:
+            blocks.append([operation])
+        open_block = not joint
+    return tuple(Group(_label(block), tuple(o.name for o in block)) for block in blocks)
+
+
+def _joints(operations: Sequence[Operation]) -> list[bool]:
+    """Return which operations no connection passes by."""
+    places = {operation.name: place for place, operation in enumerate(operations)}
+    furthest = 0  # the last reader of anything that stands before the operation
+    readers = dict.fromkeys(places, 0)
+    for operation in operations:
+        for source in operation.inputs:
+            readers[source] = max(readers[source], places[operation.name])
+    joints = []
+    for place, operation in enumerate(operations):
+        joints.append(furthest <= place)
+        furthest = max(furthest, readers[operation.name])
+    return joints
+
+
+def _follows(operation: Operation) -> bool:
+    """Return whether an operation belongs to the one before it."""
+    kind = kind_of(operation)
+    return kind.one_to_one or kind.move is not None
+
+
+def _label(block: Sequence[Operation]) -> str:
+    """Return the common beginning of the names of a block's layers, or its first layer."""
+    if len(block) == 1:
+        return block[0].name
+    summing = [o.layer for o in block if o.synapses] or [o.layer for o in block]
+    columns = itertools.takewhile(
+        lambda letters: len(set(letters)) == 1, zip(*summing, strict=False)
+    )
+    label = "".join(letters[0] for letters in columns).rstrip("_-/.# ")
+    return label if len(label) > 2 else f"{summing[0]} … {summing[-1]}"

@@ -1,0 +1,146 @@
+"""What the model computes for the inputs of slices, and what it says without parts of itself."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf._kernels import pools
+from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
+from nnslicer_tf.instrument.copies import copy_model
+from nnslicer_tf.kinds import Layout
+
+MOST_CLASSES = 5
+"""Number of classes whose probabilities are stored."""
+
+
+def activations(im: InstrumentedModel, x: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the mean value of every neuron over samples: operation → `(*shape)` float32.
+
+    Args:
+        im: The model.
+        x: Samples `(samples, *input_shape)`; of one sample the values themselves are returned.
+    """
+    if len(x) == 1:
+        return {name: values[0] for name, values in im.capture(x).items()}
+    totals = {o.name: np.zeros(o.shape) for o in im.operations}
+    for batch in im.capture_batches(x, batch_size=32):
+        for name, values in batch.items():
+            totals[name] += values.sum(axis=0, dtype=np.float64)
+    return {name: (total / len(x)).astype(np.float32) for name, total in totals.items()}
+
+
+def channel_means(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the mean of every channel over its positions, `(channels,)` float32."""
+    return {
+        name: value.reshape(-1, value.shape[-1]).mean(axis=0, dtype=np.float64).astype(np.float32)
+        for name, value in values.items()
+    }
+
+
+def tap_changes(operation: Operation, value: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """Return Δ of the inputs of a filter's synapses, `(taps, inputs)` float32.
+
+    The input of a synapse is the mean, over all windows, of the value that it multiplies
+    (NNSlicer, Equation 1).
+
+    Args:
+        operation: A weighted sum.
+        value: The values of its input, `(*input shape)`.
+        mean: Their means in the profile.
+    """
+    rows = [np.ascontiguousarray(v).reshape(1, -1, v.shape[-1]) for v in (value, mean)]
+    read, usual = (pools.tap_means(row, operation.params.taps)[0] for row in rows)
+    return (read - usual).astype(np.float32)
+
+
+def layout_means(means: Mapping[str, np.ndarray], granularity: str) -> dict[str, np.ndarray]:
+    """Return the profile's means of the neurons of a granularity, float64."""
+    layout = Layout(granularity, means)
+    return {name: layout.mean(name) for name in means}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The likeliest classes, with their probabilities, the likeliest first."""
+
+    classes: tuple[int, ...]
+    probabilities: tuple[float, ...]
+
+
+class Remainder:
+    """A copy of a model in which only some synapses are left.
+
+    Args:
+        im: The model; it is not changed.
+    """
+
+    def __init__(self, im: InstrumentedModel) -> None:
+        self.im = InstrumentedModel(copy_model(im.model), im.input_shape)
+        self._kernels: dict[str, Synapses] = self.im.kernels
+        self._whole = {name: kernel.kernel() for name, kernel in self._kernels.items()}
+
+    def answer(self, x: np.ndarray, kept: Mapping[str, np.ndarray] | None = None) -> Answer:
+        """Return what the model says on average about samples.
+
+        Args:
+            x: Samples `(samples, *input_shape)`.
+            kept: Kernel name → bools of the kernel's shape, False for the weights that are zero;
+                other kernels stay as they are.
+        """
+        with self._only(kept or {}):
+            return _answer(self.im.logits(x))
+
+    @contextmanager
+    def _only(self, kept: Mapping[str, np.ndarray]) -> Iterator[None]:
+        for name, mask in kept.items():
+            self._kernels[name].variable().assign(self._whole[name] * mask)
+        try:
+            yield
+        finally:
+            for name in kept:
+                self._kernels[name].variable().assign(self._whole[name])
+
+
+def is_classifier(im: InstrumentedModel) -> bool:
+    """Return whether a model answers with one vector of at least two logits."""
+    shape = im[im.logit_operation].shape
+    return len(im.output_operations) == 1 and len(shape) == 1 and shape[0] > 1
+
+
+def masks(synapses: Mapping[str, np.ndarray], inverted: bool) -> dict[str, Any]:
+    """Return which synapses are members, or which are not."""
+    return {
+        name: (np.asarray(v) == 0 if inverted else np.asarray(v) != 0)
+        for name, v in synapses.items()
+    }
+
+
+def strongest(weights: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the largest weights of each output, in magnitude.
+
+    Args:
+        weights: `(taps, inputs per group, outputs)`.
+        most: Number of weights for each output.
+
+    Returns:
+        (row-major indices of (tap, input), `(outputs, most)` int64; the weights, float32).
+    """
+    by_output = weights.reshape(-1, weights.shape[-1]).T
+    found = np.argpartition(-np.abs(by_output), min(most, by_output.shape[1]) - 1, axis=1)
+    found = np.sort(found[:, :most], axis=1)
+    return found, np.take_along_axis(by_output, found, axis=1)
+
+
+def total_size(operations: Iterable[Operation]) -> int:
+    """Return the number of neurons of operations, activations and not channels."""
+    return sum(operation.size for operation in operations)
+
+
+def _answer(logits: np.ndarray) -> Answer:
+    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    shares = (shifted / shifted.sum(axis=1, keepdims=True)).mean(axis=0)
+    order = np.argsort(-shares, kind="stable")[:MOST_CLASSES]
+    return Answer(tuple(int(i) for i in order), tuple(float(shares[i]) for i in order))

@@ -1,0 +1,173 @@
+"""The file format of the explorer: a JSON header and typed arrays, compressed with gzip.
+
+A packed document is the gzip stream of
+
+1. the length of the header in bytes, uint32, little-endian;
+2. the header, JSON in UTF-8, with the `format` and a list `arrays` beside what the caller put in;
+3. the arrays, one after the other, at the offsets that the list gives.
+
+Elsewhere in the header an array is referred to by its place in that list. An array of more than
+one byte an element is stored in *planes*, first the first byte of every element, then the
+second and so on: bytes that are alike stand together, which halves what gzip leaves of floats.
+"""
+
+import gzip
+import hashlib
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnslicer_tf.errors import CorruptFileError
+
+FORMAT = "nnslicer_tf explorer 1"
+"""Name and version of the format; a page refuses data of another one."""
+
+_TYPES = {"i1": "<i1", "u1": "<u1", "i2": "<i2", "i4": "<i4", "f4": "<f4", "f8": "<f8"}
+_LEVELS, _BITS = "q8", "b1"
+_STEPS = 63
+
+
+class Packer:
+    """Collects arrays for a document; equal arrays are stored once."""
+
+    def __init__(self) -> None:
+        self._arrays: list[dict[str, Any]] = []
+        self._chunks: list[bytes] = []
+        self._known: dict[bytes, int] = {}
+        self._size = 0
+
+    def add(self, array: np.ndarray) -> int:
+        """Add an array and return the number that refers to it.
+
+        Whole numbers and bools are stored in the smallest signed type that holds them all,
+        floats as float32, unless they are float64.
+        """
+        array = np.asarray(array)
+        if array.dtype.kind == "f":
+            name = "f8" if array.dtype == np.float64 else "f4"
+        else:
+            name = "u1" if array.dtype == np.uint8 else _smallest(array)
+        return self._store(array.astype(_TYPES[name]), name, array.shape)
+
+    def add_levels(self, array: np.ndarray) -> int:
+        """Add floats in seven bits each: they are off by at most 2 % of the largest magnitude.
+
+        The levels lie closer together for small values: a level is the square root of a share of
+        the largest magnitude.
+        """
+        array = np.asarray(array, np.float32)
+        largest = float(np.abs(array).max(initial=0)) or 1.0
+        levels = np.round(np.sign(array) * np.sqrt(np.abs(array) / largest) * _STEPS)
+        return self._store(levels.astype(np.int8), _LEVELS, array.shape, largest=largest)
+
+    def add_bits(self, array: np.ndarray) -> int:
+        """Add bools in a bit each; they are read as 0 and 1."""
+        array = np.asarray(array, bool)
+        return self._store(np.packbits(array, bitorder="little"), _BITS, array.shape)
+
+    def add_like(self, array: np.ndarray, like: np.ndarray, reference: int) -> int:
+        """Add whole numbers as what they differ by from the signs of an array added before.
+
+        Contributions to the inputs of a one-to-one operation mostly are the signs of those to its
+        outputs. If they are not, the array is added by itself.
+
+        Args:
+            array: The numbers.
+            like: The other array, of the same shape.
+            reference: What adding it returned.
+        """
+        array = np.asarray(array, np.int64)
+        rest = array - np.sign(np.asarray(like, np.int64))
+        if np.count_nonzero(rest) >= np.count_nonzero(array):
+            return self.add(array)
+        name = _smallest(rest)
+        return self._store(rest.astype(_TYPES[name]), name, array.shape, like=reference)
+
+    def add_steps(self, array: np.ndarray) -> int:
+        """Add whole numbers as the steps between them: index maps compress well like this."""
+        array = np.asarray(array, np.int64)
+        steps = np.diff(array.ravel(), prepend=0)
+        name = _smallest(steps)
+        return self._store(steps.astype(_TYPES[name]), name, array.shape, steps=True)
+
+    def pack(self, header: Mapping[str, Any]) -> bytes:
+        """Return the document.
+
+        Args:
+            header: Values that JSON can hold.
+        """
+        whole = {"format": FORMAT, **header, "arrays": self._arrays}
+        text = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
+        parts = [struct.pack("<I", len(text)), text, *self._chunks]
+        return gzip.compress(b"".join(parts), compresslevel=9, mtime=0)
+
+    def _store(
+        self, array: np.ndarray, name: str, shape: tuple[int, ...], **how: float | bool
+    ) -> int:
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        planes = data.reshape(-1, array.dtype.itemsize).T.tobytes()
+        described = repr((name, shape, how)).encode()
+        key = hashlib.blake2b(described + b"\0" + planes, digest_size=16).digest()
+        if key not in self._known:
+            self._known[key] = len(self._arrays)
+            entry = {"type": name, "shape": list(shape), "start": self._size}
+            self._arrays.append(entry | how)
+            self._chunks.append(planes)
+            self._size += len(planes)
+        return self._known[key]
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """Return the header and the arrays of a packed document.
+
+    Raises:
+        CorruptFileError: if the data is damaged, or of another format.
+    """
+    try:
+        raw = gzip.decompress(data)
+        (length,) = struct.unpack_from("<I", raw)
+        header = json.loads(raw[4 : 4 + length])
+        if header["format"] != FORMAT:
+            raise CorruptFileError(
+                f"The format is {header['format']!r}, this version reads {FORMAT!r}."
+            )
+        arrays: list[np.ndarray] = []
+        for entry in header["arrays"]:
+            arrays.append(_read(raw, 4 + length, entry, arrays))
+        return header, arrays
+    except (OSError, EOFError, ValueError, KeyError, TypeError, struct.error) as error:
+        raise CorruptFileError(f"This is no data of the explorer: {error}") from error
+
+
+def _read(
+    raw: bytes, offset: int, entry: Mapping[str, Any], before: Sequence[np.ndarray]
+) -> np.ndarray:
+    kind = np.dtype({_LEVELS: "i1", _BITS: "u1", **_TYPES}[entry["type"]])
+    size = int(np.prod(entry["shape"]))
+    if entry["type"] == _BITS:
+        bits = np.frombuffer(raw, np.uint8, -(-size // 8), offset + entry["start"])
+        unpacked = np.unpackbits(bits, count=size, bitorder="little")
+        return unpacked.reshape(entry["shape"]).astype(np.int8)
+    planes = np.frombuffer(raw, np.uint8, size * kind.itemsize, offset + entry["start"])
+    values = np.ascontiguousarray(planes.reshape(kind.itemsize, -1).T).view(kind).ravel()
+    if entry["type"] == _LEVELS:
+        levels = values.astype(np.float32)
+        values = np.sign(levels) * (levels / _STEPS) ** 2 * np.float32(entry["largest"])
+    if entry.get("steps"):
+        values = np.cumsum(values, dtype=np.int64)
+    if "like" in entry:
+        values = values + np.sign(before[entry["like"]]).ravel()
+    return values.reshape(entry["shape"])
+
+
+def _smallest(array: np.ndarray) -> str:
+    """Return the smallest signed type that holds all whole numbers of an array."""
+    low, high = int(array.min(initial=0)), int(array.max(initial=0))
+    for name in ("i1", "i2"):
+        limits = np.iinfo(_TYPES[name])
+        if limits.min <= low and high <= limits.max:
+            return name
+    return "i4"

@@ -1,0 +1,122 @@
+"""The page around a packed document: one HTML file, or the module of a widget.
+
+The libraries d3 (drawing, zooming; ISC) and dagre (layout of graphs; MIT) are part of the
+package, and are written into the page, which loads nothing from anywhere.
+"""
+
+import base64
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+_STATIC = Path(__file__).parent / "static"
+
+_LIBRARIES = {"d3": "module.exports", "dagre": "dagre"}
+
+_HTML = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
+script-src 'unsafe-inline'; img-src data: blob:">
+<title>{title}</title>
+<style>
+html, body {{ margin: 0; height: 100%; }}
+{style}</style>
+</head>
+<body>
+<main id="explorer"></main>
+<noscript>This page needs JavaScript; everything that it needs is inside it.</noscript>
+<script id="data" type="application/octet-stream">{data}</script>
+<script type="module">
+{script}
+const text = document.getElementById("data").textContent;
+const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+explore(document.getElementById("explorer"), bytes, () => undefined);
+</script>
+</body>
+</html>
+"""
+
+_WIDGET = """
+async function render({ model, el }) {
+  const root = document.createElement("div");
+  el.append(root);
+  const view = model.get("data");
+  const bytes = new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
+  await explore(root, bytes, (selection) => {
+    model.set("selection", selection);
+    model.save_changes();
+  });
+}
+export default { render };
+"""
+
+
+def html(title: str, data: bytes) -> str:
+    """Return a whole page.
+
+    Args:
+        title: Its title, plain text.
+        data: The packed document.
+    """
+    return _HTML.format(
+        title=escape(title),
+        style=_read("explorer.css"),
+        script=script(),
+        data=base64.b64encode(data).decode(),
+    )
+
+
+@cache
+def script() -> str:
+    """Return a JavaScript module that defines `explore(root, bytes, selected)`."""
+    libraries = "\n".join(
+        f"const {name} = {_library(name, value)};" for name, value in _LIBRARIES.items()
+    )
+    # Inside a page, a script ends at the first "</script", wherever that stands.
+    return f"{libraries}\n{_read('explorer.js')}".replace("</script", "<\\/script")
+
+
+def widget(data: bytes) -> Any:
+    """Return an anywidget whose `data` is the packed document.
+
+    Raises:
+        ImportError: if anywidget is not installed.
+    """
+    try:
+        import anywidget
+        import traitlets
+    except ImportError as error:
+        raise ImportError(
+            "The widget needs anywidget: pip install anywidget. Without it, write a page that any "
+            "browser opens: view.save('slices.html')."
+        ) from error
+
+    class ExplorerWidget(anywidget.AnyWidget):
+        _esm = script() + _WIDGET
+        _css = _read("explorer.css")
+        data = traitlets.Bytes().tag(sync=True)
+        selection = traitlets.Dict().tag(sync=True)
+
+    return ExplorerWidget(data=data)
+
+
+def _library(name: str, value: str) -> str:
+    """Return an expression whose value is a library, whatever module loader is around.
+
+    Args:
+        name: The library's name.
+        value: The expression that is the library once its code has run.
+    """
+    body = _read(f"{name}.min.js")
+    header = f"/* The licence is in {name}.LICENSE of the package. */"
+    hidden = "const module = { exports: {} }; const exports = module.exports; let define;"
+    return f"(function () {{ {header} {hidden}\n{body}\nreturn {value}; }})()"
+
+
+@cache
+def _read(name: str) -> str:
+    return (_STATIC / name).read_text(encoding="utf-8")

@@ -1,0 +1,1769 @@
+// The explorer: everything that is drawn, from a packed document alone.
+//
+// `explore(root, bytes, selected)` is all that is used from outside. In this order, the file
+// reads the document, computes connections and receptive fields, and draws: the graph, the
+// chosen operation, the chosen neuron, the input, what the model says. All text goes into
+// the page as text, never as HTML.
+
+const FORMAT = "nnslicer_tf explorer 1";
+const LEVELS = 63; // of a value that is stored as a level
+const MOST_FEEDS = 200; // readers of a neuron that are worked out, the strongest first
+const MOST_ROWS = 60; // rows of a table of connections
+const MOST_CLASSES = 3; // classes of an answer
+const TILES = 64; // tiles or bars on one page of an operation
+const FIELD_LIMIT = 4_000_000; // connections that are followed for a receptive field
+
+// ---- reading -----------------------------------------------------------------------------
+
+async function readDocument(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const buffer = await new Response(stream).arrayBuffer();
+  const length = new DataView(buffer).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  if (header.format !== FORMAT) {
+    throw new Error(`This page shows data of "${FORMAT}", it has "${header.format}".`);
+  }
+  return new Doc(header, buffer, 4 + length);
+}
+
+const TYPES = { i1: Int8Array, u1: Uint8Array, i2: Int16Array, i4: Int32Array, f4: Float32Array,
+  f8: Float64Array, q8: Int8Array, b1: Uint8Array };
+
+class Doc {
+  constructor(header, buffer, start) {
+    Object.assign(this, header);
+    this.buffer = buffer;
+    this.start = start;
+    this.decoded = new Map();
+    this.readers = this.operations.map(() => []);
+    this.operations.forEach((operation, place) => {
+      operation.size = product(operation.shape);
+      operation.place = place;
+      for (const source of new Set(operation.inputs)) this.readers[source].push(place);
+    });
+  }
+
+  // A typed array, decoded once; null for no reference.
+  array(reference) {
+    if (reference === undefined || reference === null) return null;
+    if (!this.decoded.has(reference)) this.decoded.set(reference, this.decode(reference));
+    return this.decoded.get(reference);
+  }
+
+  decode(reference) {
+    const { type, shape, start, steps, like, largest } = this.arrays[reference];
+    const size = product(shape);
+    if (type === "b1") {
+      const bits = new Uint8Array(this.buffer, this.start + start, Math.ceil(size / 8));
+      return Int8Array.from({ length: size }, (_, i) => (bits[i >> 3] >> (i & 7)) & 1);
+    }
+    const values = new TYPES[type](size);
+    const width = values.BYTES_PER_ELEMENT;
+    const planes = new Uint8Array(this.buffer, this.start + start, size * width);
+    const bytes = new Uint8Array(values.buffer);
+    for (let plane = 0; plane < width; plane++) {
+      for (let i = 0; i < size; i++) bytes[i * width + plane] = planes[plane * size + i];
+    }
+    if (type === "q8") {
+      return Float32Array.from(values, (q) => sign(q) * (q / LEVELS) ** 2 * largest);
+    }
+    if (like !== undefined) {
+      const other = this.array(like);
+      return Int32Array.from(values, (rest, i) => rest + sign(other[i]));
+    }
+    if (!steps) return values;
+    let sum = 0;
+    return Int32Array.from(values, (step) => (sum += step));
+  }
+}
+
+const product = (shape) => shape.reduce((a, b) => a * b, 1);
+const shapeText = (shape) => shape.join("×");
+const sign = Math.sign;
+
+// ---- a part: the slice of one sample, or of several together -----------------------------
+
+class PartView {
+  constructor(doc, exhibit, index) {
+    this.doc = doc;
+    this.exhibit = doc.exhibits[exhibit];
+    this.part = this.exhibit.parts[index];
+    this.row = this.part.row === undefined ? null : doc.rows[this.part.row];
+    this.model = doc.models[this.exhibit.model];
+    this.granularity = this.exhibit.granularity;
+    this.cache = new Map();
+  }
+
+  shape(o) {
+    const shape = this.doc.operations[o].shape;
+    const stored = this.part.neurons[o];
+    if (stored !== undefined) return this.doc.arrays[stored].shape;
+    return this.granularity === "channel" ? shape.slice(-1) : shape;
+  }
+
+  contributions(o) { return this.doc.array(this.part.neurons[o]); }
+
+  values(o) {
+    if (!this.row) return null;
+    const stored = this.row.values[this.granularity];
+    return stored ? this.doc.array(stored[o]) : null;
+  }
+
+  means(o) {
+    const stored = this.model.means[this.granularity];
+    return stored ? this.doc.array(stored[o]) : null;
+  }
+
+  change(o, n) {
+    const values = this.values(o);
+    const means = this.means(o);
+    return values && means ? Math.fround(values[n] - means[n]) : null;
+  }
+
+  // Number of members and number of all neurons of an operation; null where there are none.
+  kept(o) {
+    if (!this.cache.has(o)) {
+      const values = this.contributions(o);
+      let count = 0;
+      if (values) for (const value of values) count += value !== 0;
+      this.cache.set(o, values ? [count, values.length] : null);
+    }
+    return this.cache.get(o);
+  }
+
+  keptSynapses(k) {
+    const kept = this.part.kept[k];
+    return kept === undefined ? null : [kept, this.doc.kernels[k].size];
+  }
+
+  // Whether local values can be told: they are those of one sample, against a profile.
+  get local() {
+    return this.row !== null && this.row.samples === 1 && this.exhibit.theta !== null
+      && this.model.means[this.granularity] !== undefined;
+  }
+}
+
+// ---- connections -------------------------------------------------------------------------
+
+// What feeds a neuron: a list of {operation, index, change, weight, value, kept, gives}, and how
+// the exclusion was decided. `null` where the document does not hold what that takes.
+function expand(view, o, n) {
+  const operation = view.doc.operations[o];
+  const rows = connections(view, operation, n);
+  if (!rows) return null;
+  const contributions = view.contributions(o);
+  const values = view.values(o);
+  const sum = rows.reduce((total, row) => total + (row.value ?? 0), 0);
+  const y = values ? values[n] : summed(view, operation, n, rows);
+  const dy = view.change(o, n) ?? (operation.rule === "sum" ? sum : null);
+  const direction = contributions ? sign(contributions[n]) * sign(dy ?? 0) : 0;
+  const result = { rows, y, dy, threshold: null, excludedSum: 0, excluded: 0, partial: rows.partial };
+  if (view.local && direction !== 0) {
+    if (SUMS.has(operation.rule) && excludes(view, operation)) {
+      const reference = view.exhibit.relativeTo === "sum" ? (dy ?? sum) : y;
+      exclude(rows, view.exhibit.theta, reference, rows.partial ? dy : null, result);
+    } else {
+      for (const row of rows) row.kept = passes(view, operation, row, y);
+    }
+    for (const row of rows) row.gives = gives(view, operation, row, direction, contributions[n]);
+  }
+  result.expanded = view.local && direction !== 0;
+  return result;
+}
+
+const SUMS = new Set(["sum", "average", "add", "subtract", "multiply"]);
+
+// At channel granularity an average is one value for each channel: nothing can be excluded.
+const excludes = (view, operation) =>
+  !(view.granularity === "channel" && operation.rule === "average");
+
+// The rule of the exclusion (NNSlicer, section 4.3): of the local values in the order of their
+// magnitude, the longest beginning whose sum is below θ·|y| is left out.
+function exclude(rows, theta, reference, total, result) {
+  const threshold = theta * Math.abs(reference);
+  const order = rows.map((_, i) => i).sort(
+    (a, b) => Math.abs(rows[a].exact) - Math.abs(rows[b].exact) || a - b);
+  const scale = rows.scale ?? 1;
+  let last = -1;
+  let sum = 0;
+  if (total === null) {
+    order.forEach((i, place) => {
+      sum += rows[i].exact;
+      if (Math.abs(sum) < threshold * scale) { last = place; result.excludedSum = sum / scale; }
+    });
+  } else { // Only the strongest are stored: what is left below them is the total less them.
+    sum = total;
+    last = order.length - 1;
+    while (last >= 0 && !(Math.abs(sum) < threshold)) sum -= rows[order[last--]].exact;
+    result.excludedSum = sum;
+  }
+  order.forEach((i, place) => { rows[i].kept = place > last; });
+  result.threshold = threshold;
+  result.excluded = last + 1;
+}
+
+function passes(view, operation, row, y) {
+  const x = view.values(row.operation);
+  if (operation.rule === "maximum" || operation.rule === "extreme") {
+    return view.granularity === "channel" || (x !== null && x[row.index] === y);
+  }
+  if (operation.kind === "rectify" && view.exhibit.rectify === "sign") {
+    if (view.granularity === "channel") return y > 0;
+    return x === null ? null : x[row.index] > 0;
+  }
+  return true;
+}
+
+function gives(view, operation, row, direction, contribution) {
+  if (operation.rule === "move") return contribution;
+  if (operation.rule === "pass" && view.exhibit.rectify === "pass") return contribution;
+  if (row.kept === null || row.value === null) return null;
+  return row.kept ? direction * sign(row.value) : 0;
+}
+
+function summed(view, operation, n, rows) {
+  if (operation.rule !== "sum" || rows.partial) return null;
+  const weights = view.model.weights[operation.kernel];
+  const bias = view.doc.array(weights.bias);
+  const outputs = view.doc.kernels[operation.kernel].outputs;
+  const values = rows.map((row) => view.values(row.operation)?.[row.index]);
+  if (values.includes(undefined)) return null;
+  return rows.reduce((sum, row, i) => sum + row.weight * values[i], bias ? bias[n % outputs] : 0);
+}
+
+// The inputs that an output reads, with their local values.
+function connections(view, operation, n) {
+  if (operation.rule === "sum") {
+    return view.granularity === "channel" ? filterRows(view, operation, n)
+      : sumRows(view, operation, n);
+  }
+  if (operation.rule === "average" || operation.rule === "maximum") {
+    return poolRows(view, operation, n);
+  }
+  if (operation.rule === "move") return movedRows(view, operation, n);
+  if (operation.rule === "other" || !operation.inputs.length) return null;
+  return elementRows(view, operation, n);
+}
+
+const connection = (operation, index, change, weight, exact) =>
+  ({ operation, index, change, weight, exact, value: exact, kept: null, gives: null });
+
+// Visits (tap, input, weight) of an output channel of a kernel.
+function eachWeight(view, kernel, output, visit) {
+  const { groups, taps, inputs, outputs } = view.doc.kernels[kernel];
+  const stored = view.model.weights[kernel];
+  const values = view.doc.array(stored.values);
+  const first = Math.floor(output / (outputs / groups)) * inputs;
+  if (stored.chosen === undefined) {
+    for (let t = 0; t < taps; t++) {
+      for (let i = 0; i < inputs; i++) {
+        visit(t, first + i, values[(t * inputs + i) * outputs + output]);
+      }
+    }
+    return false;
+  }
+  const chosen = view.doc.array(stored.chosen);
+  const width = chosen.length / outputs;
+  for (let j = output * width; j < (output + 1) * width; j++) {
+    visit(Math.floor(chosen[j] / inputs), first + (chosen[j] % inputs), values[j]);
+  }
+  return width < taps * inputs;
+}
+
+function sumRows(view, operation, n) {
+  const source = operation.inputs[0];
+  const outputs = view.doc.kernels[operation.kernel].outputs;
+  const taps = view.doc.array(operation.taps);
+  if (!taps) return null;
+  const channels = view.doc.operations[source].shape.at(-1);
+  const positions = operation.size / outputs;
+  const position = Math.floor(n / outputs);
+  const rows = [];
+  rows.partial = eachWeight(view, operation.kernel, n % outputs, (t, i, weight) => {
+    const from = taps[t * positions + position];
+    if (from < 0) return;
+    const index = from * channels + i;
+    const change = view.change(source, index);
+    const row = connection(source, index, change, weight,
+      change === null ? null : Math.fround(weight * change));
+    rows.push(Object.assign(row, { tap: t, input: i }));
+  });
+  return rows;
+}
+
+function filterRows(view, operation, n) {
+  const source = operation.inputs[0];
+  const changes = view.row ? view.doc.array(view.row.changes[operation.place]) : null;
+  const channels = view.doc.operations[source].shape.at(-1);
+  const rows = [];
+  rows.partial = eachWeight(view, operation.kernel, n, (t, i, weight) => {
+    const change = changes ? changes[t * channels + i] : null;
+    const row = connection(source, i, change, weight,
+      change === null ? null : Math.fround(weight * change));
+    rows.push(Object.assign(row, { tap: t, input: i }));
+  });
+  return rows;
+}
+
+function poolRows(view, operation, n) {
+  const source = operation.inputs[0];
+  const channels = operation.shape.at(-1);
+  const rows = [];
+  if (view.granularity === "channel") {
+    const change = view.change(source, n);
+    return [connection(source, n, change, null, change)];
+  }
+  const taps = view.doc.array(operation.taps);
+  if (!taps) return null;
+  const positions = operation.size / channels;
+  for (let t = 0; t < taps.length / positions; t++) {
+    const from = taps[t * positions + Math.floor(n / channels)];
+    if (from < 0) continue;
+    const index = from * channels + (n % channels);
+    const change = view.change(source, index);
+    rows.push(connection(source, index, change, null, change));
+  }
+  if (operation.rule === "average") { // Δx / k; the exclusion multiplies the threshold by k.
+    rows.scale = rows.length;
+    for (const row of rows) row.value = row.change === null ? null : row.change / rows.length;
+  }
+  return rows;
+}
+
+function movedRows(view, operation, n) {
+  const sources = operation.inputs;
+  if (view.granularity === "channel") return movedChannels(view, operation, n);
+  if (operation.map === undefined) return null;
+  const map = view.doc.array(operation.map);
+  let index = map ? map[n] : n;
+  if (index < 0) return [];
+  let place = 0;
+  while (index >= view.doc.operations[sources[place]].size) {
+    index -= view.doc.operations[sources[place++]].size;
+  }
+  const change = view.change(sources[place], index);
+  return [connection(sources[place], index, change, null, change)];
+}
+
+function movedChannels(view, operation, n) {
+  if (operation.map === undefined) return null;
+  const map = view.doc.array(operation.map);
+  const channels = operation.shape.at(-1);
+  const found = new Map();
+  for (let target = n; target < operation.size; target += channels) {
+    let index = map ? map[target] : target;
+    if (index < 0) continue;
+    let place = 0;
+    while (index >= view.doc.operations[operation.inputs[place]].size) {
+      index -= view.doc.operations[operation.inputs[place++]].size;
+    }
+    const source = operation.inputs[place];
+    const from = index % view.doc.operations[source].shape.at(-1);
+    const change = view.change(source, from);
+    found.set(`${source} ${from}`, connection(source, from, change, null, change));
+  }
+  return [...found.values()];
+}
+
+function elementRows(view, operation, n) {
+  const shape = view.granularity === "channel" ? operation.shape.slice(-1) : operation.shape;
+  const indices = operation.inputs.map((source) => broadcast(n, shape, view.shape(source)));
+  return operation.inputs.map((source, k) => {
+    const change = view.change(source, indices[k]);
+    let value = change;
+    if (value !== null && operation.rule === "subtract" && k > 0) value = -value;
+    if (value !== null && operation.rule === "multiply") {
+      operation.inputs.forEach((other, j) => {
+        if (j !== k) value *= view.values(other)[indices[j]];
+      });
+    }
+    return connection(source, indices[k], change, null, value);
+  });
+}
+
+// The place in an input that was broadcast to the shape of the output.
+function broadcast(n, shape, input) {
+  if (product(input) === product(shape)) return n;
+  let index = 0;
+  let stride = 1;
+  let rest = n;
+  for (let axis = shape.length - 1; axis >= 0; axis--) {
+    const place = rest % shape[axis];
+    rest = Math.floor(rest / shape[axis]);
+    const own = input[axis - shape.length + input.length] ?? 1;
+    if (own > 1) index += place * stride;
+    stride *= own;
+  }
+  return index;
+}
+
+// The neurons of a reading operation that read a neuron, with the weight where there is one.
+function readersOf(view, reader, o, n) {
+  const operation = view.doc.operations[reader];
+  const channels = view.doc.operations[o].shape.at(-1);
+  const found = [];
+  if (operation.rule === "sum" && (view.granularity === "channel" || operation.taps !== undefined)) {
+    const { taps, outputs } = view.doc.kernels[operation.kernel];
+    const table = view.granularity === "channel" ? null : view.doc.array(operation.taps);
+    const positions = table ? operation.size / outputs : 1;
+    const byTap = Array.from({ length: taps }, () => []);
+    const own = Math.floor(n / channels);
+    for (let t = 0; t < taps; t++) {
+      for (let p = 0; p < positions; p++) {
+        if (!table || table[t * positions + p] === own) byTap[t].push(p);
+      }
+    }
+    for (let output = 0; output < outputs; output++) {
+      eachWeight(view, operation.kernel, output, (t, i, weight) => {
+        if (i !== n % channels) return;
+        for (const p of byTap[t]) found.push({ index: p * outputs + output, tap: t, weight });
+      });
+    }
+    return found;
+  }
+  if (["pass", "add", "subtract", "multiply", "extreme"].includes(operation.rule)) {
+    const shape = view.shape(reader);
+    if (product(shape) === product(view.shape(o))) return [{ index: n, weight: null }];
+  }
+  const size = product(view.shape(reader));
+  if (size > 20_000) return found;
+  for (let m = 0; m < size; m++) {
+    const rows = connections(view, operation, m) ?? [];
+    if (rows.some((row) => row.operation === o && row.index === n)) {
+      found.push({ index: m, weight: null });
+    }
+  }
+  return found;
+}
+
+// What a neuron feeds: rows of {operation, index, row}, the strongest first, and how many there
+// are in all that are in the slice.
+function feeds(view, o, n) {
+  const found = [];
+  for (const reader of view.doc.readers[o]) {
+    const contributions = view.contributions(reader);
+    for (const one of readersOf(view, reader, o, n)) {
+      if (contributions && contributions[one.index] !== 0) found.push({ operation: reader, ...one });
+    }
+  }
+  found.sort((a, b) => Math.abs(b.weight ?? 0) - Math.abs(a.weight ?? 0));
+  const shown = found.slice(0, MOST_FEEDS).map((one) => {
+    const result = expand(view, one.operation, one.index);
+    const row = result?.rows.find((candidate) => candidate.operation === o
+      && candidate.index === n && (one.tap === undefined || candidate.tap === one.tap));
+    return { ...one, row: row ?? null };
+  });
+  return { all: found.length, shown };
+}
+
+// ---- receptive fields --------------------------------------------------------------------
+
+// The positions of the input that a neuron depends on, as bytes, or null if all or unknown.
+function receptiveField(view, o, n) {
+  const { doc } = view;
+  if (view.granularity === "channel") return null;
+  const reached = new Map([[o, { neurons: true, of: new Set([n]) }]]);
+  let followed = 0;
+  for (let place = o; place > doc.input; place--) {
+    const at = reached.get(place);
+    if (!at) continue;
+    const operation = doc.operations[place];
+    const channels = operation.shape.at(-1);
+    const table = doc.array(operation.taps);
+    if (table) {
+      const positions = operation.size / channels;
+      const field = new Set();
+      for (const p of asPositions(at, channels)) {
+        for (let t = 0; t * positions < table.length; t++) {
+          const from = table[t * positions + p];
+          if (from >= 0) field.add(from);
+          if (++followed > FIELD_LIMIT) return null;
+        }
+      }
+      merge(reached, operation.inputs[0], { neurons: false, of: field }, doc);
+    } else if (operation.rule === "move") {
+      if (operation.map === undefined) return null;
+      moveBack(doc, operation, at, reached);
+    } else if (operation.rule === "other") {
+      return null;
+    } else {
+      for (const source of operation.inputs) {
+        if (doc.operations[source].size === operation.size) merge(reached, source, at, doc);
+        else if (doc.operations[source].shape.length) merge(reached, source, everything(doc, source), doc);
+      }
+    }
+  }
+  const input = reached.get(doc.input);
+  if (!input) return null;
+  const { shape, size } = doc.operations[doc.input];
+  const channels = shape.length > 1 ? shape.at(-1) : 1;
+  const bytes = new Uint8Array(size / channels);
+  const places = shape.length > 1 ? asPositions(input, channels) : asNeurons(input, 1);
+  for (const place of places) bytes[place] = 1;
+  return bytes;
+}
+
+const everything = (doc, o) => ({ neurons: true,
+  of: new Set(Array.from({ length: doc.operations[o].size }, (_, i) => i)) });
+
+function asPositions(at, channels) {
+  if (!at.neurons) return at.of;
+  return new Set([...at.of].map((n) => Math.floor(n / channels)));
+}
+
+function asNeurons(at, channels) {
+  if (at.neurons) return at.of;
+  const all = new Set();
+  for (const p of at.of) for (let c = 0; c < channels; c++) all.add(p * channels + c);
+  return all;
+}
+
+function merge(reached, source, at, doc) {
+  const known = reached.get(source);
+  if (!known) { reached.set(source, at); return; }
+  const channels = doc.operations[source].shape.at(-1);
+  const both = new Set([...asNeurons(known, channels), ...asNeurons(at, channels)]);
+  reached.set(source, { neurons: true, of: both });
+}
+
+function moveBack(doc, operation, at, reached) {
+  const map = doc.array(operation.map);
+  const found = operation.inputs.map(() => new Set());
+  for (const n of asNeurons(at, operation.shape.at(-1))) {
+    let index = map ? map[n] : n;
+    if (index < 0) continue;
+    let place = 0;
+    while (index >= doc.operations[operation.inputs[place]].size) {
+      index -= doc.operations[operation.inputs[place++]].size;
+    }
+    found[place].add(index);
+  }
+  operation.inputs.forEach((source, k) => merge(reached, source, { neurons: true, of: found[k] }, doc));
+}
+
+// ---- small parts of drawing --------------------------------------------------------------
+
+// An element; strings among the children become text.
+function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value === true && !name.startsWith("data-")) element.setAttribute(name, "");
+    else if (value !== null && value !== undefined && (value !== false || name.startsWith("data-"))) {
+      element.setAttribute(name, value);
+    }
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined)
+    .map((child) => (child instanceof Node ? child : String(child))));
+  return element;
+}
+
+function number(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (Number.isInteger(value)) return value.toLocaleString("en-US").replace("-", "−");
+  const text = Math.abs(value) >= 1e5 || Math.abs(value) < 1e-4
+    ? value.toExponential(2) : value.toPrecision(4);
+  return text.replaceAll("-", "−");
+}
+
+const percent = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(1)} %` : "–");
+const signed = (value) => (value > 0 ? `+${number(value)}` : number(value));
+
+function select(label, name, options, chosen, change) {
+  const list = h("select", { name, onchange: (event) => change(Number(event.target.value)) },
+    options.map((text, i) => h("option", { value: i, selected: i === chosen }, text)));
+  return h("label", { class: "field" }, label, list);
+}
+
+function choice(name, label, options, chosen, change) {
+  return h("div", { class: "row", role: "group", "aria-label": label },
+    h("span", { class: "note" }, label),
+    options.map(([value, text]) => h("button", { type: "button", "data-choice": `${name}:${value}`,
+      "aria-pressed": String(value === chosen), onclick: () => change(value) }, text)));
+}
+
+function rgb(root, name) {
+  return d3.rgb(getComputedStyle(root).getPropertyValue(name).trim());
+}
+
+// ---- the view ----------------------------------------------------------------------------
+
+async function explore(root, bytes, selected) {
+  const place = h("div", { class: "nnx" });
+  root.append(place);
+  try {
+    const view = new Explorer(place, await readDocument(bytes), selected);
+    view.draw();
+    place.explorer = view; // for scripts
+    return view;
+  } catch (error) {
+    place.append(h("p", { role: "alert" }, `The view cannot be shown: ${error.message}`));
+    throw error;
+  }
+}
+
+class Explorer {
+  constructor(root, doc, selected) {
+    this.root = root;
+    this.doc = doc;
+    this.selected = selected;
+    this.left = { exhibit: 0, part: 0 };
+    this.right = null;
+    this.operation = null;
+    this.neuron = null;
+    this.what = "contributions";
+    this.members = "all";
+    this.order = "number";
+    this.page = 0;
+    this.overlay = true;
+    this.views = new Map();
+    this.opened = new Set(doc.groups.length > 1 && doc.operations.length <= 12
+      ? doc.groups.keys() : []);
+    this.groupOf = [];
+    doc.groups.forEach((group, place) => group.members.forEach((m) => { this.groupOf[m] = place; }));
+    const scheme = window.matchMedia("(prefers-color-scheme: dark)");
+    scheme.addEventListener("change", () => this.draw());
+  }
+
+  view({ exhibit, part }) {
+    const key = `${exhibit} ${part}`;
+    if (!this.views.has(key)) this.views.set(key, new PartView(this.doc, exhibit, part));
+    return this.views.get(key);
+  }
+
+  // A colour of the style, for a canvas.
+  colour(name) { return rgb(this.root, name); }
+
+  // What feeds a neuron of the left slice, as the table of the page has it.
+  expand(o, n) { return expand(this.one, o, n); }
+
+  get one() { return this.view(this.left); }
+  get other() { return this.right ? this.view(this.right) : null; }
+
+  draw() {
+    this.graphPart = h("section", { class: "network", "aria-label": "Network" });
+    this.operationPart = h("section", { class: "operation", "aria-label": "Operation" });
+    this.inputPart = h("section", { class: "input", "aria-label": "Input and answers" });
+    this.tip = h("div", { class: "tip", hidden: true });
+    this.said = h("div", { class: "hidden", "aria-live": "polite" });
+    this.toolbar = h("div", { class: "bar", role: "toolbar", "aria-label": "What is shown" });
+    this.heading = h("header");
+    this.root.replaceChildren(this.heading, this.toolbar,
+      h("div", { class: "panels" }, this.graphPart, this.operationPart, this.inputPart),
+      this.tip, this.said);
+    this.drawHeading();
+    this.drawToolbar();
+    this.drawGraph();
+    this.drawOperation();
+    this.drawInput();
+  }
+
+  // Draws everything that depends on the chosen slices; the graph keeps its place.
+  changed() {
+    this.drawHeading();
+    this.drawToolbar();
+    this.colourGraph();
+    this.drawOperation();
+    this.drawInput();
+    this.tell();
+  }
+
+  tell() {
+    const { exhibit, part } = this.left;
+    const operation = this.operation === null ? null : this.doc.operations[this.operation].name;
+    this.selected({ exhibit: this.doc.exhibits[exhibit].name, part, operation, neuron: this.neuron });
+  }
+
+  drawHeading() {
+    const { model, exhibit } = this.one;
+    const versions = Object.entries(this.doc.versions).map(([name, v]) => `${name} ${v}`).join(", ");
+    const facts = [
+      `Model ${model.name}, fingerprint ${model.fingerprint.slice(0, 12)}`,
+      exhibit.theta === null ? null : `θ = ${exhibit.theta}`,
+      `granularity: ${exhibit.granularity}`,
+      exhibit.outputs ? `outputs: ${exhibit.outputs}` : null,
+      exhibit.relativeTo === "output" ? null : `relative to: ${exhibit.relativeTo}`,
+      exhibit.rectify === "sign" ? null : `rectify: ${exhibit.rectify}`,
+      versions,
+    ];
+    this.heading.replaceChildren(h("h1", {}, this.doc.title),
+      h("p", { class: "facts" }, facts.filter(Boolean).join(" · ")));
+  }
+
+  // --- choices ---------------------------------------------------------------------------
+
+  drawToolbar() {
+    const focused = this.root.ownerDocument.activeElement?.getAttribute?.("name");
+    const parts = [...this.choices("left", this.left)];
+    const others = this.doc.exhibits.map((exhibit) => exhibit.name);
+    const options = ["nothing", ...others];
+    parts.push(select("Compare with", "compare", options, this.right ? this.right.exhibit + 1 : 0,
+      (i) => this.compare(i - 1)));
+    if (this.right) parts.push(this.partChoice("right", this.right, "Its sample"));
+    this.toolbar.replaceChildren(...parts);
+    if (focused) this.toolbar.querySelector(`[name="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  choices(side, place) {
+    const { exhibits } = this.doc;
+    const found = [select("Slice", `${side}-exhibit`, exhibits.map((e) => e.name), place.exhibit,
+      (i) => this.choose(place, i))];
+    const facets = [["θ", "theta"], ["Granularity", "granularity"], ["Outputs", "outputs"]];
+    for (const [label, key] of facets) {
+      const values = [...new Set(exhibits.map((exhibit) => exhibit[key]))];
+      if (values.length < 2) continue;
+      found.push(select(label, `${side}-${key}`, values.map((v) => v ?? "–"),
+        values.indexOf(exhibits[place.exhibit][key]),
+        (i) => this.choose(place, this.nearest(place.exhibit, key, values[i]))));
+    }
+    found.push(this.partChoice(side, place, "Sample"));
+    return found;
+  }
+
+  partChoice(side, place, label) {
+    const exhibit = this.doc.exhibits[place.exhibit];
+    const names = exhibit.parts.map((part, i) => this.partName(exhibit, part, i));
+    return select(label, `${side}-part`, names, place.part, (i) => { place.part = i; this.changed(); });
+  }
+
+  partName(exhibit, part, i) {
+    if (!exhibit.each) return part.samples ? `all ${part.samples}` : "–";
+    const predicted = part.predicted ?? part.says?.whole[0][0];
+    return predicted === undefined ? `${i}` : `${i}: predicted ${this.className(predicted)}`;
+  }
+
+  className(index) { return this.doc.classes[index] ?? String(index); }
+
+  // The exhibit with a value of a facet that otherwise is most like another.
+  nearest(from, key, value) {
+    const { exhibits } = this.doc;
+    const alike = (exhibit) => ["theta", "granularity", "outputs", "model", "each"].reduce(
+      (sum, other) => sum + (exhibit[other] === exhibits[from][other]), 0);
+    const possible = exhibits.map((_, i) => i).filter((i) => exhibits[i][key] === value);
+    return possible.sort((a, b) => alike(exhibits[b]) - alike(exhibits[a]))[0];
+  }
+
+  choose(place, exhibit) {
+    place.exhibit = exhibit;
+    place.part = Math.min(place.part, this.doc.exhibits[exhibit].parts.length - 1);
+    this.changed();
+  }
+
+  compare(exhibit) {
+    this.members = "all";
+    if (exhibit < 0) {
+      this.right = null;
+    } else {
+      const parts = this.doc.exhibits[exhibit].parts.length;
+      const same = exhibit === this.left.exhibit;
+      const part = same ? (this.left.part + 1) % parts : Math.min(this.left.part, parts - 1);
+      this.right = { exhibit, part };
+    }
+    this.what = "contributions";
+    this.changed();
+  }
+
+  // Neurons of an operation in both slices, only in the left, only in the right, in either.
+  common(o) {
+    const [a, b] = [this.one, this.other].map((view) => view.contributions(o));
+    if (!a || !b || a.length !== b.length) return null;
+    return countCommon(a, b);
+  }
+
+  commonSynapses(k) {
+    const [a, b] = [this.one, this.other].map((v) => this.doc.array(v.part.synapses[k]));
+    return a && b && a.length === b.length ? countCommon(a, b) : null;
+  }
+
+  // --- the graph ---------------------------------------------------------------------------
+
+  share(members) {
+    if (this.right) {
+      const counts = members.map((o) => this.common(o)).filter(Boolean);
+      const both = d3.sum(counts, (c) => c.common);
+      const either = d3.sum(counts, (c) => c.common + c.left + c.right);
+      return either ? both / either : null;
+    }
+    const counts = members.map((o) => this.one.kept(o)).filter(Boolean);
+    const all = d3.sum(counts, (c) => c[1]);
+    return all ? d3.sum(counts, (c) => c[0]) / all : null;
+  }
+
+  nodes() {
+    const nodes = [];
+    this.doc.groups.forEach((group, place) => {
+      if (group.members.length > 1 && !this.opened.has(place)) {
+        nodes.push({ id: `g${place}`, group: place, members: group.members, label: group.label });
+      } else {
+        for (const o of group.members) {
+          nodes.push({ id: `o${o}`, operation: o, group: place, members: [o],
+            label: this.doc.operations[o].name });
+        }
+      }
+    });
+    return nodes;
+  }
+
+  drawGraph() {
+    const search = h("input", { type: "search", name: "search", placeholder: "Search operations ( / )",
+      "aria-label": "Search operations", onkeydown: (event) => {
+        if (event.key === "Enter") this.search(event.target.value);
+      } });
+    const buttons = [
+      ["Fit", () => this.fit()], ["+", () => this.zoomBy(1.4)], ["−", () => this.zoomBy(1 / 1.4)],
+      ["Unfold all", () => this.foldAll(false)], ["Fold all", () => this.foldAll(true)],
+    ].map(([text, act]) => h("button", { type: "button", onclick: act,
+      "aria-label": { "+": "Zoom in", "−": "Zoom out" }[text] ?? text }, text));
+    const svg = d3.create("svg").attr("class", "graph").attr("role", "group")
+      .attr("aria-label", "Graph of operations. Arrow keys move, Enter opens, Escape folds.");
+    this.found = h("p", { class: "note", role: "status" });
+    this.legend = h("div", { class: "legend" });
+    this.graphPart.replaceChildren(h("h2", {}, "Network"), h("div", { class: "row" }, search, buttons),
+      this.found, svg.node(), this.legend);
+    this.svg = svg;
+    this.canvas = svg.append("g");
+    this.zoom = d3.zoom().scaleExtent([0.05, 4]).on("zoom", (event) => {
+      this.canvas.attr("transform", event.transform);
+    });
+    svg.call(this.zoom).on("dblclick.zoom", null);
+    // On a page of its own "/" works everywhere, in a notebook only inside the view.
+    const listens = this.root.closest("body > main#explorer") ? document : this.root;
+    listens.onkeydown = (event) => {
+      if (event.key === "/" && !/INPUT|SELECT/.test(event.target.tagName)) {
+        event.preventDefault();
+        search.focus();
+      }
+    };
+    this.layOut();
+    this.fit();
+  }
+
+  layOut() {
+    const graph = new dagre.graphlib.Graph();
+    graph.setGraph({ rankdir: "TB", ranksep: 26, nodesep: 18 });
+    graph.setDefaultEdgeLabel(() => ({}));
+    const nodes = this.nodes();
+    const nodeOf = new Map();
+    for (const node of nodes) {
+      node.width = Math.max(node.operation === undefined ? 140 : 110, 6.4 * Math.min(node.label.length, 34) + 18);
+      node.height = 38;
+      graph.setNode(node.id, node);
+      for (const o of node.members) nodeOf.set(o, node.id);
+    }
+    this.doc.operations.forEach((operation, o) => {
+      for (const source of operation.inputs) {
+        if (nodeOf.get(source) !== nodeOf.get(o)) graph.setEdge(nodeOf.get(source), nodeOf.get(o));
+      }
+    });
+    dagre.layout(graph);
+    this.shown = nodes;
+    this.size = graph.graph();
+    const line = d3.line((p) => p.x, (p) => p.y).curve(d3.curveBasis);
+    this.canvas.selectAll("*").remove();
+    this.drawFrames(nodes);
+    this.canvas.append("g").attr("aria-hidden", "true").selectAll("path").data(graph.edges())
+      .join("path").attr("class", "edge").attr("d", (edge) => line(graph.edge(edge).points));
+    const boxes = this.canvas.append("g").selectAll("g").data(nodes).join("g")
+      .attr("class", "node").attr("role", "button").attr("data-node", (node) => node.label)
+      .attr("transform", (node) => `translate(${node.x - node.width / 2},${node.y - node.height / 2})`)
+      .on("click", (event, node) => this.activate(node))
+      .on("keydown", (event, node) => this.keyOnNode(event, node));
+    boxes.append("title");
+    boxes.filter((node) => node.operation === undefined).append("rect").attr("class", "behind")
+      .attr("x", 4).attr("y", 4).attr("rx", 5)
+      .attr("width", (node) => node.width).attr("height", (node) => node.height);
+    boxes.append("rect").attr("class", "body").attr("rx", 5)
+      .attr("width", (node) => node.width).attr("height", (node) => node.height);
+    boxes.append("text").attr("class", "name").attr("x", (node) => node.width / 2).attr("y", 15)
+      .text((node) => shorten(node.label, 34));
+    boxes.append("text").attr("class", "share").attr("x", (node) => node.width / 2).attr("y", 30);
+    boxes.classed("folded", (node) => node.operation === undefined);
+    this.boxes = boxes;
+    this.colourGraph();
+  }
+
+  drawFrames(nodes) {
+    const groups = d3.groups(nodes.filter((node) => node.operation !== undefined),
+      (node) => node.group).filter(([, members]) => members.length > 1);
+    const frames = this.canvas.append("g").selectAll("g").data(groups).join("g");
+    const bounds = ([, members]) => ({
+      x: d3.min(members, (m) => m.x - m.width / 2) - 8,
+      y: d3.min(members, (m) => m.y - m.height / 2) - 8,
+      right: d3.max(members, (m) => m.x + m.width / 2) + 8,
+      bottom: d3.max(members, (m) => m.y + m.height / 2) + 8,
+    });
+    frames.append("rect").attr("class", "frame").attr("rx", 8).each(function place(group) {
+      const { x, y, right, bottom } = bounds(group);
+      d3.select(this).attr("x", x).attr("y", y).attr("width", right - x).attr("height", bottom - y);
+    });
+  }
+
+  colourGraph() {
+    const colour = (share) => (share === null ? null : d3.interpolateCividis(share));
+    this.boxes.each((node) => { node.share = this.share(node.members); });
+    this.boxes.select("rect.body").style("fill", (node) => colour(node.share) ?? "var(--soft)");
+    this.boxes.selectAll("text").style("fill", (node) => (node.share === null ? "var(--text)"
+      : d3.lab(colour(node.share)).l > 48 ? "#000" : "#fff"));
+    this.boxes.select("text.share").text((node) => this.nodeLine(node));
+    this.boxes.select("title").text((node) => this.nodeTitle(node));
+    this.boxes.attr("aria-label", (node) => this.nodeTitle(node).replaceAll("\n", ", "))
+      .classed("chosen", (node) => node.operation !== undefined && node.operation === this.operation)
+      .attr("aria-expanded", (node) => (node.operation === undefined ? "false" : null));
+    const current = this.shown.find((node) => node.operation === this.operation) ?? this.shown[0];
+    this.boxes.attr("tabindex", (node) => (node === current ? 0 : -1));
+    const ramp = d3.range(0, 1.01, 0.1).map((t) => d3.interpolateCividis(t)).join(",");
+    this.legend.replaceChildren(h("span", {}, this.right ? "share of neurons in common: 0 %"
+      : "share of neurons in the slice: 0 %",
+      h("span", { class: "ramp", style: `background:linear-gradient(to right,${ramp})` }), "100 %"));
+  }
+
+  nodeLine(node) {
+    const o = node.members.at(-1);
+    const shape = shapeText(this.one.shape(o));
+    const share = node.share === null ? "" : ` · ${(100 * node.share).toFixed(1)} %`;
+    const count = node.operation === undefined ? `${node.members.length} operations` : shape;
+    return `${count}${share}`;
+  }
+
+  nodeTitle(node) {
+    const lines = node.members.slice(0, 12).map((o) => {
+      const { name, kind, shape } = this.doc.operations[o];
+      return `${name}: ${kind}, ${shapeText(shape)}`;
+    });
+    if (node.members.length > 12) lines.push(`… ${node.members.length - 12} more`);
+    const said = this.right ? "in common" : "in the slice";
+    const share = node.share === null ? "no neurons" : `${(100 * node.share).toFixed(1)} % ${said}`;
+    return [node.operation === undefined ? `${node.label} (folded)` : null, ...lines, share]
+      .filter(Boolean).join("\n");
+  }
+
+  activate(node) {
+    if (node.operation === undefined) this.fold(node.group, false, node.members[0]);
+    else this.open(node.operation);
+  }
+
+  keyOnNode(event, node) {
+    const place = this.shown.indexOf(node);
+    const steps = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 };
+    if (event.key in steps) {
+      event.preventDefault();
+      this.focusNode(this.shown[place + steps[event.key]]);
+    } else if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      this.activate(node);
+    } else if (event.key === "Escape" && node.operation !== undefined) {
+      this.fold(node.group, true, node.operation);
+    }
+  }
+
+  focusNode(node) {
+    if (!node) return;
+    this.boxes.attr("tabindex", (other) => (other === node ? 0 : -1));
+    this.boxes.filter((other) => other === node).node().focus();
+    this.reveal(node);
+  }
+
+  fold(group, folded, then) {
+    if (this.doc.groups[group].members.length < 2) return;
+    if (folded) this.opened.delete(group); else this.opened.add(group);
+    this.layOut();
+    this.focusNode(this.shown.find((node) => node.members.includes(then)));
+  }
+
+  foldAll(folded) {
+    this.opened = new Set(folded ? [] : this.doc.groups.keys());
+    this.layOut();
+    this.fit();
+  }
+
+  search(text) {
+    const wanted = text.trim().toLowerCase();
+    const found = this.doc.operations.map((_, o) => o)
+      .filter((o) => this.doc.operations[o].name.toLowerCase().includes(wanted));
+    this.found.textContent = wanted ? `${found.length} operations found` : "";
+    if (!wanted || !found.length) return;
+    const after = found.find((o) => this.operation !== null && o > this.operation) ?? found[0];
+    const group = this.groupOf[after];
+    if (!this.opened.has(group)) { this.opened.add(group); this.layOut(); }
+    this.open(after);
+    this.reveal(this.shown.find((node) => node.operation === after));
+  }
+
+  frame() {
+    const box = this.svg.node().getBoundingClientRect();
+    return { width: box.width || 360, height: box.height || 540 };
+  }
+
+  fit() {
+    const { width, height } = this.frame();
+    const scale = Math.min(width / (this.size.width + 30), height / (this.size.height + 30), 1.2);
+    const readable = Math.max(scale, 0.75); // of a deep network the beginning is shown
+    const x = (width - this.size.width * readable) / 2;
+    this.svg.call(this.zoom.transform, d3.zoomIdentity.translate(x, 14).scale(readable));
+  }
+
+  zoomBy(factor) { this.svg.call(this.zoom.scaleBy, factor); }
+
+  reveal(node) {
+    if (!node) return;
+    const { k, x, y } = d3.zoomTransform(this.svg.node());
+    const { width, height } = this.frame();
+    const [left, top] = [x + k * node.x, y + k * node.y];
+    if (left > 40 && left < width - 40 && top > 20 && top < height - 20) return;
+    const moved = d3.zoomIdentity.translate(width / 2 - k * node.x, height / 2 - k * node.y).scale(k);
+    this.svg.call(this.zoom.transform, moved);
+  }
+
+  // --- the chosen operation ------------------------------------------------------------------
+
+  open(o) {
+    if (this.operation !== o) { this.neuron = null; this.page = 0; }
+    this.operation = o;
+    this.colourGraph();
+    this.drawOperation();
+    this.showField(null);
+    this.tell();
+  }
+
+  drawOperation() {
+    if (this.operation === null) {
+      this.operationPart.replaceChildren(h("h2", {}, "No operation is open"),
+        h("p", { class: "note" }, "Choose an operation in the graph to see its neurons; a box with "
+          + "a shadow is a block, which opens into its operations."), this.summary());
+      return;
+    }
+    const operation = this.doc.operations[this.operation];
+    const available = this.available();
+    if (!available.some(([what]) => what === this.what)) this.what = "contributions";
+    this.tiles = new Tiles(this);
+    this.neuronPart = h("div", { class: "neuron" });
+    const pages = Math.ceil(this.tiles.channels / TILES);
+    const turn = (by) => () => { this.page = (this.page + by + pages) % pages; this.drawOperation(); };
+    const first = this.page * TILES;
+    const shownTo = Math.min(first + TILES, this.tiles.channels);
+    this.operationPart.replaceChildren(...[
+      h("h2", {}, operation.name),
+      h("p", { class: "facts" }, `${operation.kind} · layer ${operation.layer} · shape `
+        + `${shapeText(operation.shape)}`),
+      this.counts(),
+      choice("what", "Show", available, this.what, (what) => { this.what = what; this.drawOperation(); }),
+      this.right ? choice("members", "Which", [["all", "all"], ["common", "common (A & B)"],
+        ["left", "only left (A − B)"], ["right", "only right (B − A)"]], this.members,
+        (members) => { this.members = members; this.drawOperation(); }) : null,
+      this.tiles.channels > 1 ? choice("order", "Order", [["number", "by number"],
+        ["size", "most in the slice first"]], this.order,
+        (order) => { this.order = order; this.page = 0; this.drawOperation(); }) : null,
+      h("div", { class: "scroll tiles" }, this.tiles.canvas),
+      pages > 1 ? h("div", { class: "row" }, h("button", { type: "button", onclick: turn(-1) },
+        "Previous"), h("button", { type: "button", onclick: turn(1) }, "Next"),
+        h("span", { class: "note" }, `${this.tiles.unit} ${first + 1}–${shownTo} of ${this.tiles.channels}`)) : null,
+      this.tiles.legend(),
+      this.neuronField(),
+      this.neuronPart,
+    ].filter(Boolean));
+    this.tiles.draw();
+    this.drawNeuron();
+  }
+
+  summary() {
+    const one = this.one;
+    const rows = this.doc.operations.map((operation, o) => {
+      const kept = one.kept(o);
+      return h("tr", {}, h("td", {}, h("button", { type: "button", onclick: () => {
+        this.opened.add(this.groupOf[o]); this.layOut(); this.open(o); } }, operation.name)),
+      h("td", {}, kept ? number(kept[0]) : "–"), h("td", {}, kept ? number(kept[1]) : "–"),
+      h("td", {}, kept ? percent(...kept) : "–"));
+    });
+    return h("div", { class: "scroll" }, h("table", { class: "summary" }, h("thead", {}, h("tr", {},
+      ["operation", "neurons kept", "of", ""].map((text) => h("th", {}, text)))),
+      h("tbody", {}, rows)));
+  }
+
+  available() {
+    const o = this.operation;
+    const found = [["contributions", this.right ? "comparison"
+      : this.one.exhibit.theta === null ? "marks" : "contributions"]];
+    if (this.right) return found;
+    if (this.one.values(o)) found.push(["activation", "activation"]);
+    if (this.one.means(o)) found.push(["mean", "mean"]);
+    if (this.one.values(o) && this.one.means(o)) found.push(["change", "change Δ"]);
+    return found;
+  }
+
+  counts() {
+    const { kernel } = this.doc.operations[this.operation];
+    const lines = [this.countLine("neurons", this.one.kept(this.operation),
+      this.right && this.common(this.operation))];
+    if (kernel !== undefined) {
+      lines.push(this.countLine("synapses", this.one.keptSynapses(kernel),
+        this.right && this.commonSynapses(kernel)));
+    }
+    if (!this.right && this.one.row && !this.one.values(this.operation)) {
+      lines.push(h("p", { class: "note" }, "Activations of this operation were left out to keep the "
+        + "file small."));
+    }
+    return h("div", {}, lines);
+  }
+
+  countLine(what, kept, common) {
+    if (this.right) {
+      const text = common ? `common ${number(common.common)}, only left ${number(common.left)}, `
+        + `only right ${number(common.right)} of ${number(common.all)} ${what}`
+        : `The ${what} of both are not in the file.`;
+      return h("p", { class: "count", "data-count": what, "data-common": common?.common,
+        "data-left": common?.left, "data-right": common?.right }, text);
+    }
+    if (!kept) return h("p", { class: "count" }, `No ${what} of it are known.`);
+    return h("p", { class: "count", "data-count": what, "data-kept": kept[0], "data-all": kept[1] },
+      `${number(kept[0])} of ${number(kept[1])} ${what} in the slice (${percent(...kept)})`);
+  }
+
+  neuronField() {
+    const whole = this.doc.operations[this.operation].shape;
+    const shape = this.one.shape(this.operation);
+    const names = shape.length === whole.length ? axisNames(shape) : ["channel"];
+    const input = h("input", { type: "text", name: "neuron", size: 12,
+      value: this.neuron === null ? "" : this.place(this.operation, this.neuron),
+      onkeydown: (event) => {
+        if (event.key === "Enter") this.chooseByText(event.target.value);
+      } });
+    return h("div", { class: "row" }, h("label", {}, `Neuron (${names.join(", ")}) `, input));
+  }
+
+  chooseByText(text) {
+    const shape = this.one.shape(this.operation);
+    const parts = text.split(/[ ,;×]+/).filter(Boolean).map(Number);
+    const valid = parts.length === shape.length
+      && parts.every((p, axis) => Number.isInteger(p) && p >= 0 && p < shape[axis]);
+    if (!valid) {
+      this.said.textContent = `There is no neuron ${text}; the shape is ${shapeText(shape)}.`;
+      return;
+    }
+    this.chooseNeuron(parts.reduce((n, p, axis) => n * shape[axis] + p, 0));
+  }
+
+  place(o, n) {
+    const shape = this.one.shape(o);
+    const places = [];
+    let rest = n;
+    for (let axis = shape.length - 1; axis >= 0; axis--) {
+      places.unshift(rest % shape[axis]);
+      rest = Math.floor(rest / shape[axis]);
+    }
+    return places.join(", ");
+  }
+
+  chooseNeuron(n) {
+    this.neuron = n;
+    const field = this.operationPart.querySelector('[name="neuron"]');
+    if (field) field.value = this.place(this.operation, n);
+    this.tiles.reveal(n);
+    this.drawNeuron();
+    this.showField(n);
+    this.said.textContent = this.describe(n);
+    this.tell();
+  }
+
+  goTo(o, n) {
+    this.opened.add(this.groupOf[o]);
+    this.layOut();
+    this.open(o);
+    this.chooseNeuron(n);
+    this.reveal(this.shown.find((node) => node.operation === o));
+  }
+
+  describe(n) {
+    const o = this.operation;
+    const of = (view) => `contribution ${number(view.contributions(o)?.[n])}`;
+    const lines = [`neuron (${this.place(o, n)})`];
+    if (this.right) lines.push(`left: ${of(this.one)}`, `right: ${of(this.other)}`);
+    else lines.push(of(this.one));
+    const [value, mean] = [this.one.values(o), this.one.means(o)];
+    if (value && !this.right) lines.push(`activation ${number(value[n])}`);
+    if (mean && !this.right) lines.push(`mean ${number(mean[n])}`);
+    return lines.join("\n");
+  }
+
+  // --- the chosen neuron -----------------------------------------------------------------------
+
+  drawNeuron() {
+    if (this.neuron === null) { this.neuronPart.replaceChildren(); return; }
+    const o = this.operation;
+    const result = expand(this.one, o, this.neuron);
+    const after = feeds(this.one, o, this.neuron);
+    const side = this.right ? ", in the left slice" : "";
+    this.neuronPart.replaceChildren(h("h3", {}, this.describe(this.neuron).replaceAll("\n", " · ")),
+      h("h3", {}, `What feeds it${side}`), ...this.feeders(result),
+      h("h3", {}, `What it feeds${side}`), ...this.fed(after));
+  }
+
+  feeders(result) {
+    if (!result) {
+      return [h("p", { class: "note" }, this.doc.operations[this.operation].inputs.length
+        ? "The connections of this operation are not in the file." : "This is the input.")];
+    }
+    const { rows } = result;
+    const shown = rows.map((row) => row).sort((a, b) => Number(b.kept ?? 0) - Number(a.kept ?? 0)
+      || Math.abs(b.value ?? b.weight ?? 0) - Math.abs(a.value ?? a.weight ?? 0)).slice(0, MOST_ROWS);
+    const notes = [h("p", { class: "why" }, this.why(result))];
+    if (this.doc.rounded) notes.push(h("p", { class: "note" }, "So that the file is small, values and "
+      + "weights are rounded to 2 % of the largest of their operation: near the threshold it may err."));
+    if (result.partial) notes.push(h("p", { class: "note" }, `Only the ${rows.length} strongest `
+      + "weights of each neuron are in the file."));
+    if (rows.length > shown.length) {
+      notes.push(h("p", { class: "note" }, `The first ${shown.length} of ${rows.length} are listed.`));
+    }
+    return [...notes, this.connectionTable(shown)];
+  }
+
+  why(result) {
+    if (!this.one.local) {
+      return this.one.row && this.one.row.samples > 1
+        ? "Local values are those of single samples; this is a slice of several."
+        : "Local values need the sample and the profile.";
+    }
+    if (!result.expanded) return "Nothing goes on from here: the neuron is not in the slice, or at its mean.";
+    if (result.rows.some((row) => row.value === null)) {
+      return "The values that decide it were left out to keep the file small.";
+    }
+    const kept = result.rows.filter((row) => row.kept && sign(row.value ?? 0) !== 0).length;
+    if (result.threshold === null) return `${kept} of ${result.rows.length} inputs receive something.`;
+    const { theta, relativeTo } = this.one.exhibit;
+    const of = relativeTo === "sum" ? "|Δy|" : "|y|";
+    const rule = `θ·${of} = ${theta} × ${number(Math.abs(relativeTo === "sum" ? result.dy : result.y))} `
+      + `= ${number(result.threshold)}`;
+    if (result.partial) {
+      return `${rule}: at least the ${kept} strongest are kept; all others together add up to `
+        + `${number(result.excludedSum)}.`;
+    }
+    return result.excluded
+      ? `${rule}: the ${result.excluded} smallest of ${result.rows.length} local values add up to `
+        + `${number(result.excludedSum)}, which is below it, and are excluded; ${kept} are kept.`
+      : `${rule}: no local value is below it, so nothing is excluded; ${kept} are kept.`;
+  }
+
+  connectionTable(rows) {
+    const synapses = this.synapseLookup();
+    const columns = ["from neuron", "weight", "Δ", "local value", "θ", "gives"];
+    if (synapses) columns.push("synapse");
+    const body = rows.map((row) => h("tr", { class: row.kept === false ? "excluded" : "",
+      "data-index": row.index, "data-operation": this.doc.operations[row.operation].name,
+      "data-value": row.value, "data-kept": row.kept, "data-gives": row.gives },
+      h("td", {}, this.link(row.operation, row.index)), h("td", {}, number(row.weight)),
+      h("td", {}, number(row.change)), h("td", {}, number(row.value)), h("td", {}, verdict(row)),
+      h("td", { class: row.gives > 0 ? "plus" : row.gives < 0 ? "minus" : "" },
+        row.gives === null ? "–" : signed(row.gives)),
+      synapses ? h("td", {}, synapses(row)) : null));
+    return h("div", { class: "scroll" }, h("table", { class: "feeders" }, h("thead", {}, h("tr", {},
+      columns.map((text) => h("th", {}, text)))), h("tbody", {}, body)));
+  }
+
+  // A function from a connection to the contribution of its synapse, summed over all positions.
+  synapseLookup() {
+    const { kernel } = this.doc.operations[this.operation];
+    const stored = kernel === undefined ? null : this.doc.array(this.one.part.synapses[kernel]);
+    if (!stored) return null;
+    const { inputs, outputs } = this.doc.kernels[kernel];
+    const output = this.neuron % outputs;
+    return (row) => {
+      const value = stored[(row.tap * inputs + (row.input % inputs)) * outputs + output];
+      return this.doc.rounded ? (value ? "member" : "–") : number(value);
+    };
+  }
+
+  fed({ all, shown }) {
+    if (!all) return [h("p", { class: "note" }, "No neuron of the slice reads it.")];
+    const list = shown.slice(0, MOST_ROWS);
+    const body = list.map((one) => h("tr", { class: one.row?.kept === false ? "excluded" : "",
+      "data-index": one.index, "data-operation": this.doc.operations[one.operation].name,
+      "data-kept": one.row?.kept, "data-gives": one.row?.gives },
+      h("td", {}, this.link(one.operation, one.index)), h("td", {}, number(one.weight)),
+      h("td", {}, number(one.row?.value)), h("td", {}, one.row ? verdict(one.row) : "–"),
+      h("td", {}, one.row && one.row.gives !== null ? signed(one.row.gives) : "–")));
+    const columns = ["to neuron", "weight", "local value", "θ", "receives"];
+    return [h("p", { class: "note" }, `${number(all)} neurons of the slice read it`
+      + (all > list.length ? `; the ${list.length} with the largest weights are listed.` : ".")),
+    h("div", { class: "scroll" }, h("table", { class: "feeds" }, h("thead", {}, h("tr", {},
+      columns.map((text) => h("th", {}, text)))), h("tbody", {}, body)))];
+  }
+
+  link(o, n) {
+    return h("button", { type: "button", onclick: () => this.goTo(o, n) },
+      `${this.doc.operations[o].name} (${this.place(o, n)})`);
+  }
+
+  // --- the input and the answers -----------------------------------------------------------------
+
+  drawInput() {
+    this.inputPart.replaceChildren(...[h("h2", {}, "Input"), ...this.inputViews(), ...this.answers()]);
+    this.drawPictures();
+  }
+
+  inputViews() {
+    const views = [this.one, this.other].filter((view) => view && view.row);
+    if (!views.length) return [h("p", { class: "note" }, "The samples are not in the file.")];
+    this.pictures = views.map((view) => new Picture(this, view));
+    const toggle = h("label", {}, h("input", { type: "checkbox", name: "overlay", checked: this.overlay,
+      onchange: (event) => { this.overlay = event.target.checked; this.drawPictures(); } }),
+    " contributions over the input");
+    const sides = views.length > 1 ? ["Left", "Right"] : [""];
+    return [toggle, ...this.pictures.flatMap((picture, i) => [
+      sides[i] ? h("h3", {}, sides[i]) : null, picture.element, picture.note()]).filter(Boolean)];
+  }
+
+  drawPictures() {
+    for (const picture of this.pictures ?? []) picture.draw(this.overlay, this.field ?? null);
+  }
+
+  showField(n) {
+    this.field = n === null ? null : receptiveField(this.one, this.operation, n);
+    this.drawPictures();
+  }
+
+  answers() {
+    const sides = [[this.one, this.right ? "left" : ""], [this.other, "right"]];
+    return sides.filter(([view]) => view?.part.says).flatMap(([view, side]) => {
+      const { whole, kept, removed } = view.part.says;
+      const said = [["whole model", whole], ["the slice alone", kept], ["without the slice", removed]];
+      return [h("h2", {}, side ? `What the model says, ${side}` : "What the model says"),
+        ...said.filter(([, answer]) => answer).map(([title, answer]) => this.answer(title, answer))];
+    });
+  }
+
+  answer(title, answer) {
+    const rows = answer.slice(0, MOST_CLASSES).map(([index, share]) => h("tr", { "data-class": index, "data-share": share },
+      h("td", {}, this.className(index)), h("td", { class: "share" }, h("span", { class: "meter",
+        style: `width:${(3.2 * share).toFixed(2)}rem` }), ` ${(100 * share).toFixed(1)} %`)));
+    return h("table", { class: "says", "data-says": title }, h("caption", { class: "note" }, title),
+      h("tbody", {}, rows));
+  }
+
+  hover(event, text) {
+    this.tip.hidden = text === null;
+    if (text === null) return;
+    this.tip.textContent = text;
+    const right = event.clientX > window.innerWidth - 240;
+    this.tip.style.left = right ? "" : `${event.clientX + 14}px`;
+    this.tip.style.right = right ? `${window.innerWidth - event.clientX + 14}px` : "";
+    this.tip.style.top = `${event.clientY + 14}px`;
+  }
+}
+
+const verdict = (row) => (row.kept === null ? "–" : row.kept ? "kept" : "excluded");
+const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+function countCommon(a, b) {
+  const counts = { common: 0, left: 0, right: 0, all: a.length };
+  for (let i = 0; i < a.length; i++) {
+    if (a[i] !== 0 && b[i] !== 0) counts.common++;
+    else if (a[i] !== 0) counts.left++;
+    else if (b[i] !== 0) counts.right++;
+  }
+  return counts;
+}
+
+function axisNames(shape) {
+  if (shape.length === 1) return ["unit"];
+  if (shape.length === 2) return ["time", "channel"];
+  return [...["depth", "row", "column"].slice(-(shape.length - 1)), "channel"];
+}
+
+// ---- the neurons of an operation ---------------------------------------------------------
+
+// Channels as tiles, units as bars, sequences as a matrix with time to the right.
+class Tiles {
+  constructor(explorer) {
+    this.explorer = explorer;
+    const o = explorer.operation;
+    this.shape = explorer.one.shape(o);
+    const rank = this.shape.length;
+    this.bars = rank === 1;
+    this.matrix = rank === 2;
+    this.channels = this.matrix ? 1 : this.shape.at(-1);
+    const units = this.bars && explorer.doc.operations[o].shape.length === 1;
+    this.unit = units ? "units" : "channels";
+    this.width = this.matrix ? this.shape[0] : this.bars ? 1 : this.shape[rank - 2];
+    this.height = this.matrix ? this.shape[1] : this.bars ? 1 : product(this.shape.slice(0, -2));
+    this.rank = this.ranking();
+    this.canvas = h("canvas", { tabindex: 0, role: "img", "aria-label": "Neurons of the operation. "
+      + "Arrow keys move between neurons.", onpointermove: (event) => this.pointed(event),
+    onpointerleave: (event) => { explorer.hover(event, null); explorer.showField(explorer.neuron); },
+    onclick: (event) => {
+      const n = this.at(event);
+      if (n !== null) explorer.chooseNeuron(n);
+    },
+    onkeydown: (event) => this.key(event) });
+    this.layOut();
+  }
+
+  // The channels in the order in which they are shown.
+  ranking() {
+    const order = d3.range(this.channels);
+    if (this.explorer.order !== "size" || this.channels < 2) return order;
+    const values = this.explorer.one.contributions(this.explorer.operation) ?? [];
+    const members = new Float64Array(this.channels);
+    values.forEach((value, n) => { members[n % this.channels] += this.bars ? Math.abs(value) : value !== 0; });
+    return order.sort((a, b) => members[b] - members[a] || a - b);
+  }
+
+  layOut() {
+    const first = this.explorer.page * TILES;
+    this.shown = this.rank.slice(first, first + TILES);
+    const room = Math.max(240, (this.explorer.operationPart.clientWidth || 520) - 4);
+    if (this.bars) {
+      this.scale = 1;
+      this.cell = Math.max(6, Math.min(22, Math.floor(room / this.shown.length)));
+      this.columns = this.shown.length;
+      this.canvas.width = this.cell * this.shown.length;
+      this.canvas.height = 90;
+      return;
+    }
+    const longest = Math.max(this.width, this.height);
+    this.scale = Math.max(1, Math.floor((this.matrix ? Math.min(room, 420) : 72) / longest));
+    const step = this.width * this.scale + 3;
+    this.columns = Math.max(1, Math.min(this.shown.length, Math.floor(room / step)));
+    const rows = Math.ceil(this.shown.length / this.columns);
+    this.canvas.width = this.columns * step;
+    this.canvas.height = rows * (this.height * this.scale + 3);
+  }
+
+  // The neuron at a place of a tile.
+  neuron(channel, x, y) {
+    if (this.bars) return channel;
+    if (this.matrix) return x * this.shape[1] + y;
+    return (y * this.width + x) * this.channels + channel;
+  }
+
+  draw() {
+    const { explorer, canvas } = this;
+    const context = canvas.getContext("2d");
+    this.colours = this.palette();
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    if (this.bars) this.drawBars(context); else this.drawTiles(context);
+    if (explorer.neuron !== null) this.mark(context, explorer.neuron);
+    canvas.dataset.shown = this.shown.length;
+  }
+
+  drawTiles(context) {
+    const image = context.createImageData(this.width * this.scale, this.height * this.scale);
+    context.fillStyle = getComputedStyle(this.explorer.root).getPropertyValue("--line");
+    this.shown.forEach((channel, place) => {
+      const [left, top] = this.corner(place);
+      context.fillRect(left, top, image.width + 3, image.height + 3);
+      for (let y = 0; y < this.height; y++) {
+        for (let x = 0; x < this.width; x++) {
+          const { r, g, b } = this.colours(this.neuron(channel, x, y));
+          for (let dy = 0; dy < this.scale; dy++) {
+            let at = 4 * ((y * this.scale + dy) * image.width + x * this.scale);
+            for (let dx = 0; dx < this.scale; dx++) {
+              image.data[at++] = r; image.data[at++] = g; image.data[at++] = b; image.data[at++] = 255;
+            }
+          }
+        }
+      }
+      context.putImageData(image, left, top);
+    });
+  }
+
+  corner(place) {
+    return [(place % this.columns) * (this.width * this.scale + 3),
+      Math.floor(place / this.columns) * (this.height * this.scale + 3)];
+  }
+
+  drawBars(context) {
+    const { height } = this.canvas;
+    const values = this.values();
+    const largest = d3.max(values, Math.abs) || 1;
+    context.fillStyle = getComputedStyle(this.explorer.root).getPropertyValue("--soft");
+    context.fillRect(0, 0, this.canvas.width, height);
+    this.shown.forEach((unit, place) => {
+      const value = values[unit];
+      const long = value ? Math.max(3, Math.abs(value) / largest * (height / 2 - 2)) : 0;
+      context.fillStyle = String(this.colours(unit));
+      context.fillRect(place * this.cell + 1, value > 0 ? height / 2 - long : height / 2,
+        this.cell - 2, long);
+    });
+    context.fillStyle = getComputedStyle(this.explorer.root).getPropertyValue("--quiet");
+    context.fillRect(0, height / 2, this.canvas.width, 1);
+  }
+
+  mark(context, n) {
+    const channel = this.bars ? n : this.matrix ? 0 : n % this.channels;
+    const place = this.shown.indexOf(channel);
+    if (place < 0) return;
+    context.strokeStyle = getComputedStyle(this.explorer.root).getPropertyValue("--text");
+    context.lineWidth = 2;
+    if (this.bars) {
+      context.strokeRect(place * this.cell + 1, 1, this.cell - 2, this.canvas.height - 2);
+      return;
+    }
+    const [left, top] = this.corner(place);
+    const [x, y] = this.matrix ? [Math.floor(n / this.shape[1]), n % this.shape[1]]
+      : [Math.floor(n / this.channels) % this.width, Math.floor(n / this.channels / this.width)];
+    context.strokeRect(left + x * this.scale - 1, top + y * this.scale - 1, this.scale + 2, this.scale + 2);
+  }
+
+  values() {
+    const { explorer } = this;
+    const o = explorer.operation;
+    const empty = new Float32Array(product(this.shape));
+    if (explorer.what === "activation") return explorer.one.values(o) ?? empty;
+    if (explorer.what === "mean") return explorer.one.means(o) ?? empty;
+    if (explorer.what === "change") {
+      return Float32Array.from(empty, (_, n) => explorer.one.change(o, n));
+    }
+    return explorer.one.contributions(o) ?? empty;
+  }
+
+  // A function from a neuron to its colour.
+  palette() {
+    const { explorer } = this;
+    const colour = (name) => rgb(explorer.root, name);
+    const back = colour("--back");
+    if (explorer.right) return this.comparison(colour, back);
+    const values = this.values();
+    if (explorer.what === "activation" || explorer.what === "mean") {
+      const [low, high] = d3.extent(values);
+      const ramp = d3.range(256).map((i) => d3.rgb(d3.interpolateCividis(i / 255)));
+      return (n) => ramp[high > low ? Math.round(255 * (values[n] - low) / (high - low)) : 0];
+    }
+    const largest = d3.max(values, Math.abs) || 1;
+    const towards = [colour("--negative"), colour("--positive")].map((end) => d3.range(256)
+      .map((i) => d3.rgb(d3.interpolateRgb(back, end)(i ? 0.35 + 0.65 * Math.sqrt(i / 255) : 0))));
+    return (n) => {
+      const value = values[n];
+      const strength = value ? Math.max(1, Math.round(255 * Math.abs(value) / largest)) : 0;
+      return towards[Number(value > 0)][strength];
+    };
+  }
+
+  comparison(colour, back) {
+    const { explorer } = this;
+    const [a, b] = [explorer.one, explorer.other].map((v) => v.contributions(explorer.operation) ?? []);
+    const colours = { common: colour("--common"), left: colour("--left"), right: colour("--right") };
+    return (n) => {
+      const which = a[n] && b[n] ? "common" : a[n] ? "left" : b[n] ? "right" : null;
+      const shown = which && (explorer.members === "all" || explorer.members === which);
+      return shown ? colours[which] : back;
+    };
+  }
+
+  legend() {
+    const { explorer } = this;
+    const swatch = (name, text) => h("span", {}, h("span", { class: "swatch",
+      style: `background:var(--${name})` }), text);
+    if (explorer.right) {
+      return h("div", { class: "legend" }, swatch("common", "in both"), swatch("left", "only left"),
+        swatch("right", "only right"), swatch("back", "in neither"));
+    }
+    if (explorer.what === "activation" || explorer.what === "mean") {
+      const [low, high] = d3.extent(this.values());
+      const ramp = d3.range(0, 1.01, 0.1).map((t) => d3.interpolateCividis(t)).join(",");
+      return h("div", { class: "legend" }, h("span", {}, number(low), h("span", { class: "ramp",
+        style: `background:linear-gradient(to right,${ramp})` }), number(high)));
+    }
+    const largest = d3.max(this.values(), Math.abs) || 0;
+    const [plus, minus] = explorer.what === "change" ? ["above its mean", "below it"]
+      : explorer.one.exhibit.theta === null ? ["marked, or above 0", "below 0"]
+        : ["speaks for the output", "speaks against it"];
+    return h("div", { class: "legend" }, swatch("positive", plus), swatch("negative", minus),
+      swatch("back", explorer.what === "change" ? "at its mean" : "not in the slice"),
+      h("span", {}, `largest: ${number(largest)}`));
+  }
+
+  at(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const px = (event.clientX - box.left) * (this.canvas.width / box.width);
+    const py = (event.clientY - box.top) * (this.canvas.height / box.height);
+    if (this.bars) return this.shown[Math.floor(px / this.cell)] ?? null;
+    const [across, down] = [this.width * this.scale + 3, this.height * this.scale + 3];
+    const column = Math.floor(px / across);
+    const channel = this.shown[Math.floor(py / down) * this.columns + column];
+    const [x, y] = [px - column * across, py % down].map((d) => Math.floor(d / this.scale));
+    if (channel === undefined || column >= this.columns || x >= this.width || y >= this.height) return null;
+    return this.neuron(channel, x, y);
+  }
+
+  pointed(event) {
+    const n = this.at(event);
+    this.explorer.hover(event, n === null ? null : this.explorer.describe(n));
+    this.explorer.showField(n ?? this.explorer.neuron);
+  }
+
+  key(event) {
+    const { explorer } = this;
+    const size = product(this.shape);
+    const right = this.bars ? 1 : this.matrix ? this.shape[1] : this.channels;
+    const down = this.bars ? 1 : this.matrix ? 1 : this.channels * this.width;
+    const steps = { ArrowRight: right, ArrowLeft: -right, ArrowDown: down, ArrowUp: -down,
+      PageDown: 1, PageUp: -1 };
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    const from = explorer.neuron ?? -steps[event.key];
+    explorer.chooseNeuron(Math.min(size - 1, Math.max(0, from + steps[event.key])));
+  }
+
+  // Shows the page with a neuron, and draws it anew.
+  reveal(n) {
+    const channel = this.bars ? n : this.matrix ? 0 : n % this.channels;
+    const page = Math.floor(this.rank.indexOf(channel) / TILES);
+    if (page !== this.explorer.page) {
+      this.explorer.page = page;
+      const focused = this.explorer.root.ownerDocument.activeElement === this.canvas;
+      this.explorer.drawOperation();
+      if (focused) this.explorer.tiles.canvas.focus();
+    } else {
+      this.draw();
+    }
+  }
+}
+
+// ---- the input ---------------------------------------------------------------------------
+
+class Picture {
+  constructor(explorer, view) {
+    this.explorer = explorer;
+    this.view = view;
+    const { shape } = explorer.doc.operations[explorer.doc.input];
+    this.shape = shape;
+    this.isImage = shape.length === 3 || shape.length === 2;
+    this.pixels = explorer.doc.array(view.row.picture);
+    if (view.row.words) {
+      this.element = h("p", { class: "words" }, view.row.words.map((word) => [h("span", {}, word), " "]));
+    } else {
+      this.element = h("canvas", { class: "picture", role: "img", "aria-label": "The input",
+        onpointermove: (event) => this.pointed(event),
+        onpointerleave: (event) => explorer.hover(event, null) });
+      this.layOut();
+    }
+  }
+
+  layOut() {
+    const [height, width] = this.isImage ? this.shape : [1, this.shape[0]];
+    this.turned = this.shape.length === 2; // a sequence: time to the right
+    [this.width, this.height] = this.turned ? [height, width] : [width, height];
+    const longest = this.isImage ? Math.max(this.width, this.height) : this.width;
+    this.scale = Math.max(1, Math.floor(260 / longest));
+    this.tall = this.isImage ? this.scale : 40;
+    this.element.width = this.width * this.scale;
+    this.element.height = this.height * this.tall;
+  }
+
+  // Row-major position in the input of a place in the picture.
+  position(x, y) {
+    return this.turned ? x * this.shape[1] + y : y * this.width + x;
+  }
+
+  note() {
+    if (this.view.row.samples > 1) {
+      return h("p", { class: "note" }, `The mean of ${this.view.row.samples} samples.`);
+    }
+    const given = this.view.contributions(this.explorer.doc.input);
+    if (given && given.length === this.places()) return null;
+    if (given && this.shape.length === 3 && given.length === product(this.shape)) return null;
+    return h("p", { class: "note" }, "There are no contributions of the input's single values.");
+  }
+
+  places() { return this.pixels.length / (this.shape.length === 3 ? this.shape[2] : 1); }
+
+  // Contributions of the input's places, summed over the channels of an image; null without.
+  overlay() {
+    const given = this.view.contributions(this.explorer.doc.input);
+    if (!given || given.length !== product(this.shape)) return null;
+    const places = this.places();
+    const channels = given.length / places;
+    return Float64Array.from({ length: places }, (_, p) => {
+      let sum = 0;
+      for (let c = 0; c < channels; c++) sum += given[p * channels + c];
+      return sum;
+    });
+  }
+
+  draw(overlaid, field) {
+    const contributions = overlaid ? this.overlay() : null;
+    if (this.view.row.words) { this.drawWords(contributions, field); return; }
+    const context = this.element.getContext("2d");
+    const channels = this.shape.length === 3 ? this.shape[2] : 1;
+    const largest = contributions ? d3.max(contributions, Math.abs) || 1 : 1;
+    const ends = ["--negative", "--positive"].map((name) => rgb(this.explorer.root, name));
+    for (let y = 0; y < this.height; y++) {
+      for (let x = 0; x < this.width; x++) {
+        const p = this.position(x, y);
+        let colour = this.colour(p, channels, contributions !== null);
+        const value = contributions ? contributions[p] : 0;
+        if (value) {
+          const strength = 0.35 + 0.6 * Math.sqrt(Math.abs(value) / largest);
+          colour = d3.rgb(d3.interpolateRgb(colour, ends[Number(value > 0)])(strength));
+        }
+        if (field && this.isField(field, p) === 0) colour = colour.darker(0.9);
+        context.fillStyle = String(colour);
+        context.fillRect(x * this.scale, y * this.tall, this.scale, this.tall);
+      }
+    }
+    if (field && this.places() === field.length) this.outline(context, field);
+    this.element.dataset.field = field ? d3.sum(field) : "";
+  }
+
+  isField(field, p) { return this.places() === field.length ? field[p] : 1; }
+
+  outline(context, field) {
+    context.strokeStyle = "#fff";
+    context.lineWidth = 2;
+    const inside = (x, y) => x >= 0 && y >= 0 && x < this.width && y < this.height
+      && field[this.position(x, y)];
+    const [w, t] = [this.scale, this.tall];
+    context.beginPath();
+    for (let y = 0; y < this.height; y++) {
+      for (let x = 0; x < this.width; x++) {
+        if (!inside(x, y)) continue;
+        if (!inside(x - 1, y)) { context.moveTo(x * w, y * t); context.lineTo(x * w, (y + 1) * t); }
+        if (!inside(x + 1, y)) { context.moveTo((x + 1) * w, y * t); context.lineTo((x + 1) * w, (y + 1) * t); }
+        if (!inside(x, y - 1)) { context.moveTo(x * w, y * t); context.lineTo((x + 1) * w, y * t); }
+        if (!inside(x, y + 1)) { context.moveTo(x * w, (y + 1) * t); context.lineTo((x + 1) * w, (y + 1) * t); }
+      }
+    }
+    context.stroke();
+  }
+
+  // The colour of a pixel; grey below contributions, so that their colours show.
+  colour(p, channels, grey) {
+    const value = (c) => this.pixels[p * channels + c];
+    if (channels >= 3 && !grey) return d3.rgb(value(0), value(1), value(2));
+    let mean = 0;
+    for (let c = 0; c < channels; c++) mean += value(c) / channels;
+    const shade = grey ? 90 + 0.6 * mean : mean;
+    return d3.rgb(shade, shade, shade);
+  }
+
+  drawWords(contributions, field) {
+    const spans = this.element.querySelectorAll("span");
+    const per = contributions ? contributions.length / (this.shape[0] || 1) : 1;
+    const sums = d3.range(spans.length).map((i) => (contributions
+      ? d3.sum(contributions.slice(i * per, (i + 1) * per)) : 0));
+    const largest = d3.max(sums, Math.abs) || 1;
+    spans.forEach((span, i) => {
+      const name = sums[i] > 0 ? "--positive" : "--negative";
+      const strength = sums[i] ? 15 + 60 * Math.abs(sums[i]) / largest : 0;
+      span.style.background = `color-mix(in srgb, var(${name}) ${strength}%, transparent)`;
+      span.title = `contribution ${number(sums[i])}`;
+      const at = field && field.length >= spans.length ? field[Math.floor(i * field.length / this.shape[0])] : 0;
+      span.classList.toggle("field-of-neuron", Boolean(at));
+    });
+  }
+
+  pointed(event) {
+    const box = this.element.getBoundingClientRect();
+    const x = Math.floor((event.clientX - box.left) * (this.element.width / box.width) / this.scale);
+    const y = Math.floor((event.clientY - box.top) * (this.element.height / box.height) / this.tall);
+    if (x < 0 || y < 0 || x >= this.width || y >= this.height) return;
+    const p = this.position(x, y);
+    const channels = this.shape.length === 3 ? this.shape[2] : 1;
+    const { low, high } = this.view.row;
+    const values = d3.range(channels).map((c) => number(
+      low + (high - low) * this.pixels[p * channels + c] / 255));
+    const given = this.overlay();
+    const lines = [`(${this.isImage && !this.turned ? `${y}, ${x}` : x})`, `value ${values.join(", ")}`];
+    if (given) lines.push(`contribution ${number(given[p])}`);
+    this.explorer.hover(event, lines.join("\n"));
+  }
+}

@@ -1,0 +1,47 @@
+"""Colours that mean the same in every picture, and that the colour-blind can tell apart.
+
+Methods have colours of Okabe and Ito ("Color universal design", 2008), families of methods shades
+of one of them. Contributions, and what only one of two slices has, have the same colours in static
+pictures and in the explorer.
+"""
+
+RGB = tuple[int, int, int]
+
+POSITIVE: RGB = (31, 90, 180)
+NEGATIVE: RGB = (200, 40, 40)
+"""Contributions to an output, and against it."""
+
+FIRST_ONLY: RGB = (27, 158, 119)
+SECOND_ONLY: RGB = (217, 95, 2)
+"""What only the first, and only the second of two slices has."""
+
+METHODS = {
+    # NNSlicer's rankings and presets are blue.
+    "NNSlicer": "#0072b2",
+    "NNSlicer (targeted)": "#0072b2",
+    "NNSlicer (all)": "#56b4e9",
+    "NNSlicer, θ = 0": "#7f9fd6",
+    "NNSlicer, ours": "#00375c",
+    "paper": "#9cc9e8",
+    "margin": "#56b4e9",
+    "fused": "#0072b2",
+    "stable": "#00375c",
+    # What it is compared with.
+    "EffectivePath": "#e69f00",
+    "EffectivePath margin": "#8f6300",
+    "FeatureMap": "#009e73",
+    "FeatureMap margin": "#00513b",
+    "Weight": "#d55e00",
+    "Channel": "#cc79a7",
+    "logit margin": "#cc79a7",
+    "Random": "#8a8f98",
+    "Everything": "#222222",
+    "flag everything": "#222222",
+    # Semantic slicing.
+    "NeuSemSlice": "#0072b2",
+    "NeuSemSlice, centred": "#00375c",
+    "Global": "#8a8f98",
+    "Category-wise": "#e69f00",
+    "DeepArc": "#d55e00",
+}
+"""Method → its colour in every figure."""

@@ -1,0 +1,134 @@
+"""The explorer's format: what goes in comes out, and bad data is refused."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from nnslicer_tf.errors import CorruptFileError
+from nnslicer_tf.report.explorer import FORMAT, Packer, unpack
+
+SHAPES = hnp.array_shapes(max_dims=3, max_side=6)
+
+
+def packed_alone(add, array):
+    packer = Packer()
+    reference = getattr(packer, add)(array)
+    header, arrays = unpack(packer.pack({"mine": reference}))
+    assert header["mine"] == reference and header["format"] == FORMAT
+    return arrays[reference]
+
+
+@given(hnp.arrays(np.int64, SHAPES, elements=st.integers(-(2**31), 2**31 - 1)))
+def test_whole_numbers(array):
+    assert np.array_equal(packed_alone("add", array), array)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@given(data=st.data())
+def test_floats_are_exact(dtype, data):
+    elements = st.floats(width=32 if dtype == np.float32 else 64, allow_nan=False)
+    array = data.draw(hnp.arrays(dtype, SHAPES, elements=elements))
+    found = packed_alone("add", array)
+    assert found.dtype == dtype and np.array_equal(found, array)
+
+
+@given(hnp.arrays(np.float32, SHAPES, elements=st.floats(-(2.0**60), 2.0**60, width=32)))
+def test_levels_are_off_by_two_percent_of_the_largest(array):
+    found = packed_alone("add_levels", array)
+    largest = np.abs(array).max(initial=0)
+    assert np.abs(found - array).max() <= 0.02 * largest
+    assert np.all(np.sign(found) * np.sign(array) >= 0)
+
+
+@given(hnp.arrays(np.int64, (6,), elements=st.integers(-300, 300)), st.data())
+def test_contributions_like_others(array, data):
+    like = data.draw(hnp.arrays(np.int64, (6,), elements=st.integers(-300, 300)))
+    packer = Packer()
+    first = packer.add(like)
+    second = packer.add_like(array, like, first)
+    _, arrays = unpack(packer.pack({}))
+    assert np.array_equal(arrays[second], array) and np.array_equal(arrays[first], like)
+
+
+def test_contributions_like_others_are_small():
+    like = np.random.default_rng(0).integers(-9, 9, 20_000)
+    sizes = []
+    for add in (lambda p, r: p.add(np.sign(like)), lambda p, r: p.add_like(np.sign(like), like, r)):
+        packer = Packer()
+        add(packer, packer.add(like))
+        sizes.append(len(packer.pack({})))
+    alone = Packer()
+    alone.add(like)
+    assert sizes[1] - len(alone.pack({})) < 0.1 * (sizes[0] - len(alone.pack({})))
+
+
+@given(hnp.arrays(np.int64, SHAPES, elements=st.integers(-1, 2**20)))
+def test_index_maps(array):
+    assert np.array_equal(packed_alone("add_steps", array), array)
+
+
+@given(hnp.arrays(bool, SHAPES))
+def test_bits(array):
+    assert np.array_equal(packed_alone("add_bits", array), array)
+
+
+def test_bools_and_bytes():
+    mask = np.array([[True, False], [False, True]])
+    assert np.array_equal(packed_alone("add", mask), mask.astype(int))
+    picture = np.arange(256, dtype=np.uint8)
+    assert np.array_equal(packed_alone("add", picture), picture)
+
+
+@pytest.mark.parametrize(
+    ("largest", "size"), [(127, 1), (128, 2), (2**15 - 1, 2), (2**15, 4)], ids=str
+)
+def test_the_smallest_type_is_used(largest, size):
+    packer = Packer()
+    packer.add(np.array([largest]))
+    assert unpack(packer.pack({}))[1][0].itemsize == size
+
+
+def test_equal_arrays_are_stored_once():
+    packer = Packer()
+    first = packer.add(np.arange(5))
+    assert packer.add(np.arange(5)) == first
+    others = packer.add(np.arange(6)), packer.add(np.arange(5).reshape(5, 1))
+    assert len({first, *others}) == 3
+    assert len(unpack(packer.pack({}))[1]) == 3
+
+
+def test_equal_documents_are_equal_bytes():
+    documents = []
+    for _ in range(2):
+        packer = Packer()
+        packer.add(np.arange(5))
+        documents.append(packer.pack({"title": "θ"}))
+    assert documents[0] == documents[1]
+
+
+def test_text_is_kept():
+    text = 'θ <b>"&</script>\n'
+    assert unpack(Packer().pack({"title": text}))[0]["title"] == text
+
+
+@pytest.mark.parametrize("damage", ["empty", "text", "cut", "other", "no header", "old"])
+def test_bad_data_is_refused(damage):
+    packer = Packer()
+    packer.add(np.arange(1000) ** 2 % 1009)
+    good = packer.pack({})
+    old = json.dumps({"format": "nnslicer_tf explorer 0", "arrays": []}).encode()
+    data = {
+        "empty": b"",
+        "text": b"no archive",
+        "cut": good[:-20],
+        "other": gzip.compress(b"abc"),
+        "no header": gzip.compress(b"\x05\0\0\0hello"),
+        "old": gzip.compress(len(old).to_bytes(4, "little") + old),
+    }[damage]
+    with pytest.raises(CorruptFileError, match="explorer"):
+        unpack(data)
