@@ -33,10 +33,22 @@ from .errors import (
     WorkerError,
 )
 from .instrument import Activations, InstrumentedModel, Operation, Step, register_layer
-from .slicing import Criterion, Profile, Rule, Slice, Slicer, SliceSet, register_rule
+from .slicing import (
+    ClassProfiles,
+    ClassSlicer,
+    Criterion,
+    Profile,
+    Rule,
+    Slice,
+    Slicer,
+    SliceSet,
+    register_rule,
+)
 
 __all__ = [
     "Activations",
+    "ClassProfiles",
+    "ClassSlicer",
     "CorruptFileError",
     "Criterion",
     "CriterionError",

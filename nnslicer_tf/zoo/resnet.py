@@ -36,11 +36,11 @@ def plainnet20(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Mod
 
 
 def resnet10_preactivation(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Model:
-    """Build the pre-activation ResNet10 of the NNSlicer paper's program: 309,626 parameters, logits.
+    """Build the ResNet10 of the NNSlicer paper's program: 309,626 parameters, logits.
 
     Normalisation and ReLU come before each convolution (He et al., "Identity mappings in deep
-    residual networks", ECCV 2016). Every block has a 1×1 shortcut without normalisation; the
-    stem has neither.
+    residual networks", ECCV 2016). Every block has a 1×1 shortcut without normalisation; after
+    the stem there is none.
     """
     inputs = keras.Input(input_shape, name="input")
     x = _conv(inputs, 16, 3, 1, "stem")

@@ -23,7 +23,7 @@ Rankings = dict[str, Callable[[Profile], ClassRanker]]
 
 RANKINGS: Rankings = {
     "slices": lambda profile: NNSlicerRanker(profile=profile),
-    "magnitudes": lambda profile: NNSlicerRanker(profile=profile, per_sample=True),
+    "magnitudes": lambda profile: NNSlicerRanker(profile=profile, collect="magnitudes"),
     "paths": lambda profile: EffectivePathRanker(),
 }
 """Name → ranker of synapses for target classes: contributions as the paper sums them, their
