@@ -133,6 +133,34 @@ class AblationSettings(CurveSettings):
 
 
 @dataclass(frozen=True)
+class ProgramSettings(CurveSettings):
+    """Prune by the procedure of the paper's program, and treat all methods alike (Figure 3)."""
+
+    trial: ClassVar = {**CurveSettings.trial, "subsets": 2, "images": 100}
+
+    model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10_preactivation"
+    samples: Samples = 1_000
+    profiled: Profiled = 10_000
+    subsets: Subsets = 10
+    treatment: Annotated[list[str] | None, Option(help="Treatments; default: all.")] = None
+    held_out: Annotated[bool, Option(help="Measure on held-out training images.")] = False
+    images: Annotated[int, Option(help="Images to measure on.", min=1)] = 1_000
+
+    @property
+    def split(self) -> str:
+        """The split of the images that are measured on."""
+        return "train[90%:]" if self.held_out else "test"
+
+
+@dataclass(frozen=True)
+class ReadingSettings(ProgramSettings):
+    """Change single choices of the program's procedure, on held-out training images."""
+
+    samples: Samples = 200
+    held_out: bool = True
+
+
+@dataclass(frozen=True)
 class ProtectionSettings(TargetSettings):
     """Hide synapses, let attackers retrain the model, and measure their accuracy (Figure 5)."""
 

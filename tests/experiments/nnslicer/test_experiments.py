@@ -8,6 +8,7 @@ from matplotlib import pyplot
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.nnslicer.detection import detect
 from nnslicer_tf.experiments.nnslicer.drawing import draw
+from nnslicer_tf.experiments.nnslicer.program import program, readings
 from nnslicer_tf.experiments.nnslicer.protection import protect
 from nnslicer_tf.experiments.nnslicer.pruning import ablation, curves, fine_tuned
 from nnslicer_tf.experiments.nnslicer.settings import (
@@ -16,7 +17,9 @@ from nnslicer_tf.experiments.nnslicer.settings import (
     DetectionSettings,
     DrawingSettings,
     FineTuningSettings,
+    ProgramSettings,
     ProtectionSettings,
+    ReadingSettings,
 )
 
 DIGITS = {"model": "digits_cnn", "dataset": "digits"}
@@ -115,3 +118,30 @@ def test_attackers_are_measured(tmp_path):
     ):
         with pytest.raises(InvalidArgumentError, match=said):
             protect(ProtectionSettings(**FEW, **wrong, work=tmp_path))
+
+
+def test_the_programs_procedure_with_all_treatments(tmp_path):
+    settings = ProgramSettings(**FEW, ratio=[0.6], images=80, work=tmp_path)
+    found = program(settings)
+    table = found.table("program-digits_cnn-digits").set_index(["treatment", "method"])
+    assert len(table) == 6 * 6
+    targets = table["targets"]
+    # Methods differ in the program's treatment, in which Weight has no means.
+    assert targets["program", "Weight"] == targets["no means", "Weight"]
+    assert targets["program", "NNSlicer (all)"] == targets["means for all", "NNSlicer (all)"]
+    assert targets["no means", "Weight"] != targets["means for all", "Weight"]
+    gaps = found.table("program-gaps-digits_cnn-digits").set_index(["treatment", "above"])
+    expected = 100 * (targets["fair", "NNSlicer (targeted)"] - targets["fair", "Random"])
+    assert gaps.loc[("fair", "Random"), "points"] == pytest.approx(expected)
+    low, high = gaps.loc[("fair", "Random"), ["points, from", "points, to"]]
+    assert low <= expected <= high
+    assert (table["among_targets"] >= table["targets"]).all()
+    with pytest.raises(InvalidArgumentError, match="no treatment 'none'"):
+        program(ProgramSettings(**FEW, treatment=["none"], work=tmp_path))
+
+
+def test_single_choices_of_the_program(tmp_path):
+    found = readings(ReadingSettings(**FEW, ratio=[0.6], images=60, work=tmp_path))
+    table = found.table("readings-digits_cnn-digits").set_index("method")
+    assert len(table) == 12 and table["targets"].nunique() > 4
+    assert "60 held-out training images" in found.tables[0].head["samples"]
