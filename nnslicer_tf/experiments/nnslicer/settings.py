@@ -185,3 +185,25 @@ class ProtectionSettings(TargetSettings):
     without_targets: Annotated[bool, Option(help="Attackers have no images of target classes.")] = (
         False
     )
+
+
+@dataclass(frozen=True)
+class ProgramProtectionSettings(TargetSettings):
+    """Hide synapses as the paper's program does, and let its attackers retrain (Figure 5)."""
+
+    trial: ClassVar = {"samples": 10, "profiled": 500, "subsets": 1, "budget": [300]}
+
+    kept = "protection"
+    model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10_preactivation"
+    samples: Samples = 1_000
+    profiled: Profiled = 10_000
+    subsets: Subsets = 10
+    work: Work = Path("runs/pruning")  # the rankings are those of pruning
+    share: Annotated[float, Option(help="Share of the synapses to hide.", min=0.001, max=1.0)] = 0.5
+    budget: Annotated[list[int] | None, Option(help="Images of an attacker.")] = None
+    method: Annotated[
+        list[str] | None, Option(help="Methods that choose what is hidden; default: all.")
+    ] = None
+    attacker: Annotated[
+        Literal["program", "one softmax", "all weights"], Option(help="How attackers train.")
+    ] = "program"
