@@ -79,6 +79,28 @@ class DetectionSettings(Settings):
 
 
 @dataclass(frozen=True)
+class ProgramDetectionSettings(Settings):
+    """Detect by the rule of the paper's program, with its scoring and an honest one (Table 4)."""
+
+    trial: ClassVar = {"train": 50, "images": 60, "attacks": "FGSM_8"}
+
+    kept = "detection"
+
+    model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10_preactivation"
+    dataset: Annotated[str, Option(help="Its data set.")] = "cifar10"
+    train: Annotated[int, Option(help="Training images of each class.", min=5)] = 1_000
+    images: Annotated[int, Option(help="Test images to attack.", min=1)] = 500
+    skip: Annotated[int, Option(help="Test images to leave out before these.", min=0)] = 0
+    attacks: Annotated[str, Option(help="Attacks to make, separated by commas.")] = ",".join(
+        _QUICK_ATTACKS
+    )
+    counted: Annotated[str, Option(help="Model whose table counts the other attacks.")] = "resnet10"
+    kernel: Annotated[str, Option(help="Kernel to look at; default: last convolution's.")] = ""
+    seed: Seed = 0
+    work: Work = Path("runs/detection")
+
+
+@dataclass(frozen=True)
 class TargetSettings(Settings):
     """Settings that all experiments on target classes have."""
 

@@ -9,6 +9,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.nnslicer.detection import detect
 from nnslicer_tf.experiments.nnslicer.drawing import draw
 from nnslicer_tf.experiments.nnslicer.program import program, readings
+from nnslicer_tf.experiments.nnslicer.program_detection import detect_by_program
 from nnslicer_tf.experiments.nnslicer.protection import protect
 from nnslicer_tf.experiments.nnslicer.pruning import ablation, curves, fine_tuned
 from nnslicer_tf.experiments.nnslicer.settings import (
@@ -17,6 +18,7 @@ from nnslicer_tf.experiments.nnslicer.settings import (
     DetectionSettings,
     DrawingSettings,
     FineTuningSettings,
+    ProgramDetectionSettings,
     ProgramSettings,
     ProtectionSettings,
     ReadingSettings,
@@ -145,3 +147,22 @@ def test_single_choices_of_the_program(tmp_path):
     table = found.table("readings-digits_cnn-digits").set_index("method")
     assert len(table) == 12 and table["targets"].nunique() > 4
     assert "60 held-out training images" in found.tables[0].head["samples"]
+
+
+def test_the_programs_scoring_finds_everything(tmp_path):
+    settings = ProgramDetectionSettings(
+        **DIGITS, train=40, images=80, attacks="FGSM_8", work=tmp_path
+    )
+    found = detect_by_program(settings)
+    table = found.table("program-digits_cnn-digits").set_index(["method", "attack"])
+    assert len(table) == 4 * 17
+    for (_, attack), row in table.iterrows():
+        precision = row["n"] / (row["n"] + row["flagged"])
+        assert np.isnan(precision) or row["program_precision"] == pytest.approx(precision)
+        assert np.isnan(row["recall"]) == (attack != "FGSM_8")
+    honest = table.xs("FGSM_8", level="attack")
+    assert (honest["recall"] < 1).any() and honest["flagged"].le(honest["normal"]).all()
+    means = found.table("program-digits_cnn-digits-means").set_index("method")
+    of_paths = table.loc["EffectivePath"]
+    error = (of_paths["program_precision"] - of_paths["paper_precision"]).abs().mean()
+    assert means.loc["EffectivePath", "error of program_precision"] == pytest.approx(error)
