@@ -44,6 +44,27 @@ class DrawingSettings(Settings):
 
 
 @dataclass(frozen=True)
+class SliceReadingSettings(Settings):
+    """Compare the readings of the definitions on single slices."""
+
+    trial: ClassVar = {"images": 5, "train": 500, "theta": [0.3]}
+
+    kept = "slices"
+
+    model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10"
+    dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "cifar10"
+    split: Annotated[str, Option(help="Split of the images to slice.")] = "train[90%:]"
+    images: Annotated[int, Option(help="Images to slice.", min=1)] = 100
+    train: Annotated[int, Option(help="Training images of the means.", min=1)] = 10_000
+    theta: Annotated[
+        list[float] | None, Option(help="Thresholds; default: 0.1 and 0.3.", min=0)
+    ] = None
+    top: Annotated[float, Option(help="Share kept for 'top kept'.", min=0.01, max=1)] = 0.3
+    seed: Seed = 0
+    work: Work = Path("runs/readings")
+
+
+@dataclass(frozen=True)
 class DetectionSettings(Settings):
     """Measure detectors on attacks (Table 4)."""
 

@@ -22,7 +22,9 @@ from nnslicer_tf.experiments.nnslicer.settings import (
     ProgramSettings,
     ProtectionSettings,
     ReadingSettings,
+    SliceReadingSettings,
 )
+from nnslicer_tf.experiments.nnslicer.slice_readings import slice_readings
 
 DIGITS = {"model": "digits_cnn", "dataset": "digits"}
 FEW = {**DIGITS, "samples": 3, "profiled": 100, "subsets": 2}
@@ -166,3 +168,17 @@ def test_the_programs_scoring_finds_everything(tmp_path):
     of_paths = table.loc["EffectivePath"]
     error = (of_paths["program_precision"] - of_paths["paper_precision"]).abs().mean()
     assert means.loc["EffectivePath", "error of program_precision"] == pytest.approx(error)
+
+
+def test_single_slices_by_each_reading(tmp_path):
+    settings = SliceReadingSettings(**DIGITS, images=6, train=200, theta=[0.0, 0.3], work=tmp_path)
+    table = slice_readings(settings).table("readings-digits_cnn-digits")
+    assert len(table) == 8 * 2
+    figures = table.drop(columns=["relative_to", "rectify", "profile", "theta"])
+    assert ((figures >= 0) & (figures <= 1)).all(axis=None)
+    by_name = table.set_index(["relative_to", "rectify", "profile", "theta"])
+    assert by_name.loc[("output", "sign", "whole", 0.0), "share"] == pytest.approx(
+        by_name.loc[("sum", "sign", "whole", 0.0), "share"]  # at θ = 0 nothing is excluded
+    )
+    largest = table.set_index("theta").loc[0.3, "share"].max()
+    assert largest < by_name.loc[("output", "pass", "whole", 0.0), "share"]
