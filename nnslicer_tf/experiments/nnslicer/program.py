@@ -146,10 +146,10 @@ def program(s: ProgramSettings) -> ExperimentResult:
     return ExperimentResult(
         [
             ExperimentTable(
-                f"program-{ending}", found, title, _head(task, s), f"{_TEXT}\n\n{text}"
+                f"pruning-{ending}", found, title, _head(task, s), f"{_TEXT}\n\n{text}"
             ),
             ExperimentTable(
-                f"program-gaps-{ending}",
+                f"pruning-gaps-{ending}",
                 gaps,
                 f"{TARGETED} above other methods, by treatment",
                 _head(task, s),
@@ -158,7 +158,7 @@ def program(s: ProgramSettings) -> ExperimentResult:
                 "the sets of targets, paired); `among`: the same among target outputs alone.",
             ),
         ],
-        [ExperimentFigure(f"program-{ending}", _plot(found, names))],
+        [ExperimentFigure(f"pruning-{ending}", _plot(found, names))],
     )
 
 
@@ -175,7 +175,7 @@ def readings(s: ReadingSettings) -> ExperimentResult:
     cases = [("plain", plain, method) for method in methods]
     found, _ = _measure(task, s, cases, methods, "readings")
     table = ExperimentTable(
-        f"readings-{s.model}-{s.dataset}",
+        f"pruning-readings-{s.model}-{s.dataset}",
         found.drop(columns="treatment"),
         "What single choices of the program do to pruning",
         _head(task, s),

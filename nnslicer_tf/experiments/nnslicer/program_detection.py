@@ -69,7 +69,7 @@ def detect_by_program(s: ProgramDetectionSettings) -> ExperimentResult:
         "libraries": versions("scikit-learn", "foolbox"),
         "paper_*": "Zhang et al., ESEC/FSE 2020, Table 4 (ResNet10, CIFAR-10)",
     }
-    name = f"program-{s.model}-{s.dataset}"
+    name = f"detection-{s.model}-{s.dataset}"
     title = "Detection by the program's rule, with its scoring and with an honest one (Table 4)"
     return ExperimentResult(
         [

@@ -67,7 +67,7 @@ def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
     }
     ending = s.attacker.replace(" ", "-")
     title = "Selective protection by the program's procedure (Figure 5)"
-    name = f"program-{s.model}-{ending}"
+    name = f"protection-{s.model}-{ending}"
     table = table.reset_index()
     return ExperimentResult(
         [ExperimentTable(name, table, title, head, _TEXT)],

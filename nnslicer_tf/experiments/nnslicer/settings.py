@@ -49,7 +49,7 @@ class SliceReadingSettings(Settings):
 
     trial: ClassVar = {"images": 5, "train": 500, "theta": [0.3]}
 
-    kept = "slices"
+    kept = "program"
 
     model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10"
     dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "cifar10"
@@ -105,7 +105,7 @@ class ProgramDetectionSettings(Settings):
 
     trial: ClassVar = {"train": 50, "images": 60, "attacks": "FGSM_8"}
 
-    kept = "detection"
+    kept = "program"
 
     model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10_preactivation"
     dataset: Annotated[str, Option(help="Its data set.")] = "cifar10"
@@ -181,6 +181,8 @@ class ProgramSettings(CurveSettings):
 
     trial: ClassVar = {**CurveSettings.trial, "subsets": 2, "images": 100}
 
+    kept = "program"
+
     model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10_preactivation"
     samples: Samples = 1_000
     profiled: Profiled = 10_000
@@ -236,7 +238,7 @@ class ProgramProtectionSettings(TargetSettings):
 
     trial: ClassVar = {"samples": 10, "profiled": 500, "subsets": 1, "budget": [300]}
 
-    kept = "protection"
+    kept = "program"
     model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10_preactivation"
     samples: Samples = 1_000
     profiled: Profiled = 10_000

@@ -68,7 +68,7 @@ def slice_readings(s: SliceReadingSettings) -> ExperimentResult:
     }
     table = store.to_frame(names)
     title = "Single slices by each reading of the definitions"
-    name = f"readings-{s.model}-{s.dataset}"
+    name = f"slices-{s.model}-{s.dataset}"
     return ExperimentResult([ExperimentTable(name, table, title, head, _TEXT)])
 
 

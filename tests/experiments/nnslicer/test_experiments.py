@@ -127,14 +127,14 @@ def test_attackers_are_measured(tmp_path):
 def test_the_programs_procedure_with_all_treatments(tmp_path):
     settings = ProgramSettings(**FEW, ratio=[0.6], images=80, work=tmp_path)
     found = program(settings)
-    table = found.table("program-digits_cnn-digits").set_index(["treatment", "method"])
+    table = found.table("pruning-digits_cnn-digits").set_index(["treatment", "method"])
     assert len(table) == 6 * 6
     targets = table["targets"]
     # Methods differ in the program's treatment, in which Weight has no means.
     assert targets["program", "Weight"] == targets["no means", "Weight"]
     assert targets["program", "NNSlicer (all)"] == targets["means for all", "NNSlicer (all)"]
     assert targets["no means", "Weight"] != targets["means for all", "Weight"]
-    gaps = found.table("program-gaps-digits_cnn-digits").set_index(["treatment", "above"])
+    gaps = found.table("pruning-gaps-digits_cnn-digits").set_index(["treatment", "above"])
     expected = 100 * (targets["fair", "NNSlicer (targeted)"] - targets["fair", "Random"])
     assert gaps.loc[("fair", "Random"), "points"] == pytest.approx(expected)
     low, high = gaps.loc[("fair", "Random"), ["points, from", "points, to"]]
@@ -146,7 +146,7 @@ def test_the_programs_procedure_with_all_treatments(tmp_path):
 
 def test_single_choices_of_the_program(tmp_path):
     found = readings(ReadingSettings(**FEW, ratio=[0.6], images=60, work=tmp_path))
-    table = found.table("readings-digits_cnn-digits").set_index("method")
+    table = found.table("pruning-readings-digits_cnn-digits").set_index("method")
     assert len(table) == 12 and table["targets"].nunique() > 4
     assert "60 held-out training images" in found.tables[0].head["samples"]
 
@@ -156,7 +156,7 @@ def test_the_programs_scoring_finds_everything(tmp_path):
         **DIGITS, train=40, images=80, attacks="FGSM_8", work=tmp_path
     )
     found = detect_by_program(settings)
-    table = found.table("program-digits_cnn-digits").set_index(["method", "attack"])
+    table = found.table("detection-digits_cnn-digits").set_index(["method", "attack"])
     assert len(table) == 4 * 17
     for (_, attack), row in table.iterrows():
         precision = row["n"] / (row["n"] + row["flagged"])
@@ -164,7 +164,7 @@ def test_the_programs_scoring_finds_everything(tmp_path):
         assert np.isnan(row["recall"]) == (attack != "FGSM_8")
     honest = table.xs("FGSM_8", level="attack")
     assert (honest["recall"] < 1).any() and honest["flagged"].le(honest["normal"]).all()
-    means = found.table("program-digits_cnn-digits-means").set_index("method")
+    means = found.table("detection-digits_cnn-digits-means").set_index("method")
     of_paths = table.loc["EffectivePath"]
     error = (of_paths["program_precision"] - of_paths["paper_precision"]).abs().mean()
     assert means.loc["EffectivePath", "error of program_precision"] == pytest.approx(error)
@@ -172,7 +172,7 @@ def test_the_programs_scoring_finds_everything(tmp_path):
 
 def test_single_slices_by_each_reading(tmp_path):
     settings = SliceReadingSettings(**DIGITS, images=6, train=200, theta=[0.0, 0.3], work=tmp_path)
-    table = slice_readings(settings).table("readings-digits_cnn-digits")
+    table = slice_readings(settings).table("slices-digits_cnn-digits")
     assert len(table) == 8 * 2
     figures = table.drop(columns=["relative_to", "rectify", "profile", "theta"])
     assert ((figures >= 0) & (figures <= 1)).all(axis=None)
