@@ -10,7 +10,7 @@ from nnslicer_tf.experiments.settings import Settings
 
 DEFAULT_RATE = 0.05
 _DETECTORS = (
-    *("paper", "margin", "fused", "stable", "FeatureMap", "FeatureMap margin"),
+    *("paper", "margin", "fused", "stable", "slices", "FeatureMap", "FeatureMap margin"),
     *("EffectivePath", "EffectivePath margin", "logit margin", "flag everything"),
 )
 _QUICK_ATTACKS = (
