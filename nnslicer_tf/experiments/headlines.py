@@ -183,7 +183,7 @@ def _program_pruning(tables: Tables) -> Iterator[Headline]:
 
 def _program_protection(tables: Tables) -> Iterator[Headline]:
     """Return what the program's attackers reach on the protected classes."""
-    frame = tables["program/protection-resnet10_preactivation-program"].frame
+    frame = tables["program/protection-resnet10_preactivation-program-4x10"].frame
     published = {"NNSlicer": "below 10 %", "EffectivePath": "about 90 %"}
     published |= dict.fromkeys(("Weight", "Random"), "above 30 %")
     for _, row in frame.iterrows():

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator
 
+import keras
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -17,7 +18,6 @@ from nnslicer_tf.experiments.nnslicer.settings import ProgramProtectionSettings
 from nnslicer_tf.experiments.nnslicer.targets import Targets, TargetTask, load_task, set_name
 from nnslicer_tf.experiments.plots import plot_methods
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
-from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning.subsets import subset_figures
 
 Masks = dict[str, np.ndarray]
@@ -41,6 +41,7 @@ _TEXT = (
     "attack is measured on every set."
 )
 _FIGURES = ("targets", "others", "all")
+_BATCH = 250
 _KEYS = ("attacker", "method", "budget", "targets_of")
 
 
@@ -67,7 +68,7 @@ def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
     }
     ending = s.attacker.replace(" ", "-")
     title = "Selective protection by the program's procedure (Figure 5)"
-    name = f"protection-{s.model}-{ending}"
+    name = f"protection-{s.model}-{ending}-{task.sets}"
     table = table.reset_index()
     return ExperimentResult(
         [ExperimentTable(name, table, title, head, _TEXT)],
@@ -103,7 +104,7 @@ def _attack(task: TargetTask, s: ProgramProtectionSettings, chosen: list[str]) -
 
 def _figures(task: TargetTask, sets: list[Targets], stages: Iterator) -> list[dict[str, float]]:
     """Return the figures of each set: of the last epoch, of the best, and before training."""
-    epochs = [InstrumentedModel(stolen).logits(task.measured.x) for stolen in stages]
+    epochs = [_logits(stolen, task.measured.x) for stolen in stages]
     found = []
     for targets in sets:
         table = pd.DataFrame([subset_figures(e, task.measured.y, targets) for e in epochs])
@@ -111,6 +112,11 @@ def _figures(task: TargetTask, sets: list[Targets], stages: Iterator) -> list[di
         last = {name: table[name].iloc[-1] for name in _FIGURES}
         found.append({**last, **best, "untrained": table["targets"].iloc[0]})
     return found
+
+
+def _logits(model: keras.Model, x: np.ndarray) -> np.ndarray:
+    parts = [model.predict_on_batch(x[i : i + _BATCH]) for i in range(0, len(x), _BATCH)]
+    return np.concatenate(parts)
 
 
 def _hidden(
