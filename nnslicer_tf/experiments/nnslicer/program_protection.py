@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -51,7 +52,9 @@ def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
     for name in chosen:
         check_name("method", name, METHODS)
     task = load_task(s, PROGRAM)
-    rows = _attack(task, s, chosen)
+    store = RowStore(s.work_folder / f"program-attacks-{s.share}-{task.sets}.csv", _KEYS)
+    task = replace(task, subsets=task.subsets[: s.first or None])
+    rows = _attack(task, s, chosen, store)
     found = rows.groupby(["attacker", "method", "budget"], sort=False)
     figures = [c for c in rows if c not in _KEYS]
     table = found[figures].mean()
@@ -76,10 +79,11 @@ def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
     )
 
 
-def _attack(task: TargetTask, s: ProgramProtectionSettings, chosen: list[str]) -> pd.DataFrame:
+def _attack(
+    task: TargetTask, s: ProgramProtectionSettings, chosen: list[str], store: RowStore
+) -> pd.DataFrame:
     """Return a row for every method, budget and set; rows are kept as they are found."""
-    path = s.work_folder / f"program-attacks-{s.share}-{task.sets}.csv"
-    store, names = RowStore(path, _KEYS), []
+    names = []
     hidden = _hidden(task, s)
     victims = task.im.logits(task.train.x).argmax(axis=1)
     budgets = s.budget or [10_000]

@@ -249,6 +249,7 @@ class ProgramProtectionSettings(TargetSettings):
     method: Annotated[
         list[str] | None, Option(help="Methods that choose what is hidden; default: all.")
     ] = None
+    first: Annotated[int, Option(help="Measure so many of the sets alone; 0: all.", min=0)] = 0
     attacker: Annotated[
         Literal["program", "one softmax", "all weights"], Option(help="How attackers train.")
     ] = "program"
