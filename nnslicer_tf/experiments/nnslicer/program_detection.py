@@ -132,7 +132,7 @@ def _methods(
 
         def vectors(x: np.ndarray) -> np.ndarray:
             found = slicer.slice_each(x, criterion, kernels=[last], operations=())
-            return found.matrix.toarray().astype(np.float32)
+            return found.to_array().astype(np.float32)
 
         return vectors
 
