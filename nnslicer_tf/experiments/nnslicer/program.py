@@ -5,6 +5,7 @@ pruned models: those of NNSlicer and EffectivePath hand on the means of what was
 the other methods do not. A *treatment* is what a pruned model gets besides.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -329,13 +330,15 @@ def _head(task: TargetTask, s: ProgramSettings) -> dict[str, object]:
 
 def _plot(found: pd.DataFrame, treatments: Sequence[str]) -> Figure:
     """Draw accuracy on the targets over the ratio, a panel for each treatment."""
-    columns = min(3, len(treatments))
+    columns = math.ceil(math.sqrt(len(treatments)))
     rows = -(-len(treatments) // columns)
     figure = Figure(figsize=(4.5 * columns, 3.6 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
     for axis, name in zip(axes, treatments, strict=False):
         plot_methods(axis, found[found["treatment"] == name], "ratio", "targets")
         axis.set(title=name, xlabel="share of synapses pruned", ylim=(0, 1))
+    for axis in axes[len(treatments) :]:
+        axis.set_axis_off()
     axes[0].set_ylabel("accuracy on target classes")
     axes[0].legend(fontsize=7)
     return figure
