@@ -19,6 +19,7 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf.baselines import effective_paths
 from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, find_attack, generate
 from nnslicer_tf.detection.scorers import TreeDisagreement
+from nnslicer_tf.engine.rows import RowStore
 from nnslicer_tf.experiments.nnslicer.settings import ProgramDetectionSettings
 from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable, paper_frame, versions
 from nnslicer_tf.instrument import InstrumentedModel
@@ -26,6 +27,11 @@ from nnslicer_tf.report import read_table
 from nnslicer_tf.slicing import ClassProfiles, ClassSlicer, Criterion
 
 Vectors = Callable[[np.ndarray], np.ndarray]
+
+METHODS = (
+    *("NNSlicer, θ = 0.2", "NNSlicer, θ = 0.5", "NNSlicer, θ = 0.3, the paper's exclusion"),
+    "EffectivePath",
+)
 
 _TEXT = (
     "`n`: adversarial inputs; `flagged`: flagged ones among all `normal` inputs. `program_*`: as "
@@ -53,10 +59,19 @@ def detect_by_program(s: ProgramDetectionSettings) -> ExperimentResult:
     normal = _normal(s, im)
     adversarial = _adversarial(s, im, normal)
     counts = _counts(s, len(normal.tested))
+    store = RowStore(s.work / f"program-{s.model}-{s.train}-{s.skip}-{s.images}.csv", ["method"])
     parts = []
-    for name, vectors in _methods(s, im, normal).items():
-        tree = TreeDisagreement(s.seed).fit(vectors(normal.x), normal.y, normal.y.max() + 1)
-        parts.append(_rows(name, im, tree, vectors, normal, adversarial, counts))
+    methods = _methods(s, im, normal)
+    for name in s.method or METHODS:
+        check_name("method", name, METHODS)
+
+        def rows_of(name: str = name) -> list[dict]:
+            vectors = methods[name]
+            tree = TreeDisagreement(s.seed).fit(vectors(normal.x), normal.y, normal.y.max() + 1)
+            found = _rows(name, im, tree, vectors, normal, adversarial, counts)
+            return found.to_dict("records")
+
+        parts.append(store.complete({"method": name}, rows_of))
         print(f"{name}: done", flush=True)
     rows = pd.concat(parts, ignore_index=True)
     head = {
@@ -140,13 +155,8 @@ def _methods(
         return effective_paths(im, x, 0.5, kernels=[last]).toarray().astype(np.float32)
 
     program = {"relative_to": "sum", "rectify": "pass"}
-    methods = {
-        "NNSlicer, θ = 0.2": lambda: slices(0.2, **program),
-        "NNSlicer, θ = 0.5": lambda: slices(0.5, **program),
-        "NNSlicer, θ = 0.3, the paper's words": lambda: slices(0.3),
-        "EffectivePath": lambda: paths,
-    }
-    return {name: make() for name, make in methods.items()}
+    found = slices(0.2, **program), slices(0.5, **program), slices(0.3), paths
+    return dict(zip(METHODS, found, strict=True))
 
 
 def _rows(

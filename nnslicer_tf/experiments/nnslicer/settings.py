@@ -115,6 +115,7 @@ class ProgramDetectionSettings(Settings):
     attacks: Annotated[str, Option(help="Attacks to make, separated by commas.")] = ",".join(
         _QUICK_ATTACKS
     )
+    method: Annotated[list[str] | None, Option(help="Methods; default: all.")] = None
     counted: Annotated[str, Option(help="Model whose table counts the other attacks.")] = "resnet10"
     kernel: Annotated[str, Option(help="Kernel to look at; default: last convolution's.")] = ""
     seed: Seed = 0
