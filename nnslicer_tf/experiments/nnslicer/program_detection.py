@@ -59,7 +59,9 @@ def detect_by_program(s: ProgramDetectionSettings) -> ExperimentResult:
     normal = _normal(s, im)
     adversarial = _adversarial(s, im, normal)
     counts = _counts(s, len(normal.tested))
-    store = RowStore(s.work / f"program-{s.model}-{s.train}-{s.skip}-{s.images}.csv", ["method"])
+    store = RowStore(
+        s.work / f"program-{s.model}-{s.train}-{s.synapses}-{s.skip}-{s.images}.csv", ["method"]
+    )
     parts = []
     methods = _methods(s, im, normal)
     for name in s.method or METHODS:
@@ -79,6 +81,7 @@ def detect_by_program(s: ProgramDetectionSettings) -> ExperimentResult:
         "normal inputs": f"{len(normal.x)} training images to learn from, {len(normal.tested)} of "
         f"test[{s.skip}:{s.skip + s.images}], which the model is right on",
         "adversarial inputs": f"made here: {', '.join(adversarial)}",
+        "synapses": f"at most {s.synapses:,} of the convolution's, drawn at random",
         "theta of the paths": "0.5",
         "seed": str(s.seed),
         "libraries": versions("scikit-learn", "foolbox"),
@@ -140,6 +143,9 @@ def _methods(
     last = s.kernel or convolutions[-1]
     check_name("kernel", last, im.kernels)
     profiles = ClassProfiles.from_data(im, normal.x, normal.y)
+    size = im.kernels[last].size
+    drawn = np.random.default_rng(s.seed).permutation(size)[: s.synapses]
+    columns = np.sort(drawn)
 
     def slices(theta: float, **reading: str) -> Vectors:
         slicer = ClassSlicer(im, profiles, theta=theta, workers=0, **reading)
@@ -147,12 +153,13 @@ def _methods(
 
         def vectors(x: np.ndarray) -> np.ndarray:
             found = slicer.slice_each(x, criterion, kernels=[last], operations=())
-            return found.to_array().astype(np.float32)
+            return found.to_array()[:, columns].astype(np.float32)
 
         return vectors
 
     def paths(x: np.ndarray) -> np.ndarray:
-        return effective_paths(im, x, 0.5, kernels=[last]).toarray().astype(np.float32)
+        found = effective_paths(im, x, 0.5, kernels=[last])
+        return found[:, columns].toarray().astype(np.float32)
 
     program = {"relative_to": "sum", "rectify": "pass"}
     found = slices(0.2, **program), slices(0.5, **program), slices(0.3), paths

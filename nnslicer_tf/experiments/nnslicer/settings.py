@@ -117,6 +117,7 @@ class ProgramDetectionSettings(Settings):
     )
     method: Annotated[list[str] | None, Option(help="Methods; default: all.")] = None
     counted: Annotated[str, Option(help="Model whose table counts the other attacks.")] = "resnet10"
+    synapses: Annotated[int, Option(help="Synapses that a tree reads at most.", min=1)] = 4_096
     kernel: Annotated[str, Option(help="Kernel to look at; default: last convolution's.")] = ""
     seed: Seed = 0
     work: Work = Path("runs/detection")
