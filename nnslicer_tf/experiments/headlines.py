@@ -153,6 +153,8 @@ def _program_detection(tables: Tables) -> Iterator[Headline]:
     paper = paper_frame("nnslicer/table4").set_index(["attack", "method"])["f1"]
     what = "Detection by the rule of the paper's program (ResNet10): mean F1"
     for method, role in (("NNSlicer, θ = 0.2", "NNSlicer"), ("EffectivePath", "EffectivePath")):
+        if method not in frame.index:
+            continue
         row, published = frame.loc[method], f"{paper[('Average', role)]:.2f}"
         said = f"{role}, as the program scores (all adversarial inputs count as found)"
         yield Headline(
@@ -183,11 +185,13 @@ def _program_pruning(tables: Tables) -> Iterator[Headline]:
 
 def _program_protection(tables: Tables) -> Iterator[Headline]:
     """Return what the program's attackers reach on the protected classes."""
-    frame = tables["program/protection-resnet10_preactivation-program-4x10"].frame
+    frame = tables["program/protection-resnet10_preactivation-program-4x1"].frame
     published = {"NNSlicer": "below 10 %", "EffectivePath": "about 90 %"}
     published |= dict.fromkeys(("Weight", "Random"), "above 30 %")
     for _, row in frame.iterrows():
-        what = f"Protection, the program's attackers with {row['budget']:,} images: targets"
+        what = (
+            f"Protection, the program's attackers with {row['budget']:,} images: targets, one set"
+        )
         here, method = float(row["targets"]), str(row["method"])
         goal = published.get(method, "")
         reached = here < 0.1 if method == "NNSlicer" else None

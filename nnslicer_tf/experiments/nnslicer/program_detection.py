@@ -217,13 +217,15 @@ def _means(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the means of each method over the attacks."""
     rows = rows.assign(error=(rows["program_precision"] - rows["paper_precision"]).abs())
     means = rows.drop(columns="attack").groupby("method", sort=False).mean()
-    fits = {name: _fitting(part) for name, part in rows.groupby("method", sort=False)}
+    fits = {
+        name: fitting_false_positives(part) for name, part in rows.groupby("method", sort=False)
+    }
     means["flagged that fits"] = [fits[name][0] for name in means.index]
     means["error of the fit"] = [fits[name][1] for name in means.index]
     return means.rename(columns={"error": "error of program_precision"}).reset_index()
 
 
-def _fitting(rows: pd.DataFrame) -> tuple[int, float]:
+def fitting_false_positives(rows: pd.DataFrame) -> tuple[int, float]:
     """Return the false positives that fit the published precision best, and the mean error."""
     counts = np.arange(1, int(rows["normal"].max()) + 1)
     predicted = rows["n"].to_numpy() / (rows["n"].to_numpy() + counts[:, None])

@@ -9,7 +9,10 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.nnslicer.detection import detect
 from nnslicer_tf.experiments.nnslicer.drawing import draw
 from nnslicer_tf.experiments.nnslicer.program import program, readings
-from nnslicer_tf.experiments.nnslicer.program_detection import _fitting, detect_by_program
+from nnslicer_tf.experiments.nnslicer.program_detection import (
+    fitting_false_positives,
+    detect_by_program,
+)
 from nnslicer_tf.experiments.nnslicer.protection import protect
 from nnslicer_tf.experiments.nnslicer.pruning import ablation, curves, fine_tuned
 from nnslicer_tf.experiments.nnslicer.settings import (
@@ -173,7 +176,7 @@ def test_the_programs_scoring_finds_everything(tmp_path):
 def test_the_false_positives_that_fit_published_precision():
     n = np.array([400.0, 100.0])
     rows = pd.DataFrame({"n": n, "paper_precision": n / (n + 80), "normal": 443})
-    assert _fitting(rows) == (80, pytest.approx(0))
+    assert fitting_false_positives(rows) == (80, pytest.approx(0))
 
 
 def test_single_slices_by_each_reading(tmp_path):
