@@ -10,8 +10,8 @@ from nnslicer_tf.experiments.nnslicer.detection import detect
 from nnslicer_tf.experiments.nnslicer.drawing import draw
 from nnslicer_tf.experiments.nnslicer.program import program, readings
 from nnslicer_tf.experiments.nnslicer.program_detection import (
-    fitting_false_positives,
     detect_by_program,
+    fitting_false_positives,
 )
 from nnslicer_tf.experiments.nnslicer.protection import protect
 from nnslicer_tf.experiments.nnslicer.pruning import ablation, curves, fine_tuned
