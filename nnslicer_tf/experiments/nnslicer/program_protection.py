@@ -55,6 +55,7 @@ def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
     store = RowStore(s.work_folder / f"program-attacks-{s.share}-{task.sets}.csv", _KEYS)
     task = replace(task, subsets=task.subsets[: s.first or None])
     rows = _attack(task, s, chosen, store)
+    rows["budget"] = pd.to_numeric(rows["budget"])  # kept rows are read as text
     found = rows.groupby(["attacker", "method", "budget"], sort=False)
     figures = [c for c in rows if c not in _KEYS]
     table = found[figures].mean()
@@ -157,7 +158,7 @@ def _plot(table: pd.DataFrame) -> Figure:
     axes = figure.subplots(1, 2, sharey=True)
     renamed = table.assign(method=table["method"].replace({"NNSlicer": TARGETED}))
     for axis, which in zip(axes, ("targets", "all"), strict=True):
-        plot_methods(axis, renamed.assign(budget=renamed["budget"].astype(int)), "budget", which)
+        plot_methods(axis, renamed, "budget", which)
         axis.set(title=f"{which}, last epoch", xlabel="images of the attacker", ylim=(0, 1))
     axes[0].set_ylabel("accuracy after retraining")
     axes[0].legend(fontsize=8)
