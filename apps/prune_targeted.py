@@ -3,6 +3,8 @@
     python apps/prune_targeted.py curves        # without fine-tuning, all sets of classes
     python apps/prune_targeted.py fine-tuned    # one epoch after pruning, large ratios
     python apps/prune_targeted.py ablation      # choices that the paper leaves open, our changes
+    python apps/prune_targeted.py program       # Figure 3 by the procedure of the paper's program
+    python apps/prune_targeted.py readings      # single choices of that procedure
 
 An interrupted command continues from its working folder when it is given again.
 """
@@ -12,14 +14,19 @@ from nnslicer_tf.experiments.nnslicer.settings import (
     AblationSettings,
     CurveSettings,
     FineTuningSettings,
+    ProgramSettings,
+    ReadingSettings,
 )
 
 PRUNING = "nnslicer_tf.experiments.nnslicer.pruning"
+PROGRAM = "nnslicer_tf.experiments.nnslicer.program"
 
 app = application(__doc__)
 add_experiment(app, "curves", CurveSettings, f"{PRUNING}:curves")
 add_experiment(app, "fine-tuned", FineTuningSettings, f"{PRUNING}:fine_tuned")
 add_experiment(app, "ablation", AblationSettings, f"{PRUNING}:ablation")
+add_experiment(app, "program", ProgramSettings, f"{PROGRAM}:program")
+add_experiment(app, "readings", ReadingSettings, f"{PROGRAM}:readings")
 
 if __name__ == "__main__":
     main(app)

@@ -34,10 +34,22 @@ from .errors import (
 )
 from .instrument import Activations, InstrumentedModel, Operation, Step, register_layer
 from .report.explorer import Explorer, explore
-from .slicing import Criterion, Profile, Rule, Slice, Slicer, SliceSet, register_rule
+from .slicing import (
+    ClassProfiles,
+    ClassSlicer,
+    Criterion,
+    Profile,
+    Rule,
+    Slice,
+    Slicer,
+    SliceSet,
+    register_rule,
+)
 
 __all__ = [
     "Activations",
+    "ClassProfiles",
+    "ClassSlicer",
     "CorruptFileError",
     "Criterion",
     "CriterionError",

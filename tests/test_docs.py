@@ -22,6 +22,7 @@ ANALYSES = sorted((DOCS / "analyses").glob("*.md"))
 FOUND = {
     "README": lambda names: len(names["common"].synapses) > 0,
     "slicing": lambda names: names["recognised"] > 0.9,
+    "what-is-a-slice": lambda names: len(names["each"]) == 5,
     "detection": lambda names: names["flagged"].mean() > 0.5,
     "pruning": lambda names: names["small"].count_params() < names["model"].count_params(),
     "protection": lambda names: list(names["report"].to_frame()["budget"]) == [100, 500],

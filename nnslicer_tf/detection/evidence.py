@@ -6,7 +6,7 @@ some hundred numbers an input. Slice vectors are larger, a float32 for each syna
 taken and each input: the latest alone are kept.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -62,6 +62,16 @@ class Evidence:
     def rows(self, index: np.ndarray) -> "Evidence":
         """Return the evidence of some of the inputs; the logits are taken over."""
         return Evidence(self.im, self.x[index], self.slicer, logits=self.logits[index])
+
+    def views(self, view: str) -> Iterator["Evidence"]:
+        """Yield the evidence of views of the inputs, judged by the inputs' own logits.
+
+        Args:
+            view: Name of a kind of view, of `VIEWS`.
+        """
+        check_name("view", view, VIEWS)
+        for images in VIEWS[view](self.x):
+            yield Evidence(self.im, images, self.slicer, logits=self.logits)
 
     @property
     def logits(self) -> np.ndarray:

@@ -31,6 +31,8 @@ _DISTANCE_SYNAPSES = 2048
 _LOCAL_LAYERS = 5
 # Layers whose texture is scored: the first sees colours only, later ones the object.
 _TEXTURE_LAYERS = slice(1, 3)
+# Layers whose local slices are compared with those of the class.
+_EARLY_LAYERS = slice(1, 4)
 
 
 def _paper(
@@ -72,11 +74,7 @@ def _fused(
 def _stable(
     im: InstrumentedModel, kernels: Sequence[str] | None, max_synapses: int, alpha: float
 ) -> list[Vote]:
-    if len(im.input_shape) != 3:
-        raise InvalidArgumentError(
-            "The preset 'stable' mirrors and shifts images of shape (height, width, channels). "
-            f"The model's inputs have shape {im.input_shape}: take 'fused'."
-        )
+    _check_images(im, "stable")
     votes = _fused(im, kernels, max_synapses, alpha)
     for name in VIEWS:
         votes += [
@@ -90,6 +88,44 @@ def _stable(
     return votes + [
         _unusual(f"spectrum {name}", partial(Evidence.spectrum, name=name)) for name in SPECTRA
     ]
+
+
+def _slices_alone(
+    im: InstrumentedModel, kernels: Sequence[str] | None, max_synapses: int, alpha: float
+) -> list[Vote]:
+    _check_images(im, "slices")
+    chosen = kernels or convolutions(im)
+    in_order = [name for name in im.kernels if name in chosen]
+    last, few = in_order[-1], min(max_synapses, _DISTANCE_SYNAPSES)
+    plain = _slices(im, [last], few, local=True)
+    votes = [Vote(f"local {last}", plain, RidgeMargin(alpha), two_sided=True)]
+    votes += [
+        Vote(f"local {last}, {view}", _view_slices(im, last, few, view), RidgeMargin(alpha))
+        for view in VIEWS
+    ]
+    return votes + [
+        Vote(f"distance {name}", _slices(im, [name], few, local=True), ClassDistance())
+        for name in in_order[_EARLY_LAYERS]
+    ]
+
+
+def _check_images(im: InstrumentedModel, preset: str) -> None:
+    """Refuse a model whose inputs are no images."""
+    if len(im.input_shape) != 3:
+        raise InvalidArgumentError(
+            f"The preset '{preset}' mirrors and shifts images of shape (height, width, channels). "
+            f"The model's inputs have shape {im.input_shape}: take 'fused'."
+        )
+
+
+def _view_slices(im: InstrumentedModel, kernel: str, most: int, view: str) -> DrawnColumns:
+    """Return the mean local slice of a kind of view as features."""
+
+    def read(evidence: Evidence, columns: np.ndarray) -> np.ndarray:
+        found = [one.slices([kernel], columns, local=True) for one in evidence.views(view)]
+        return np.stack(found).mean(axis=0)
+
+    return DrawnColumns([im.kernels[kernel].size], most, read)
 
 
 def _slices(
@@ -124,5 +160,6 @@ PRESETS: dict[str, Preset] = {
     "margin": _margin,
     "fused": _fused,
     "stable": _stable,
+    "slices": _slices_alone,
 }
 """Preset → how its votes are made of the detector's arguments."""

@@ -2,6 +2,7 @@ from .copies import copy_model
 from .data import Samples, batches, check_array, check_batch_size, count_samples
 from .graph import Graph
 from .layers import register_layer
+from .mean_offsets import masked_with_means
 from .model import Activations, InstrumentedModel
 from .operations import KINDS, Affine, Elementwise, KernelLayout, Operation, Pooling, Step, Synapses
 
@@ -23,5 +24,6 @@ __all__ = [
     "check_batch_size",
     "copy_model",
     "count_samples",
+    "masked_with_means",
     "register_layer",
 ]

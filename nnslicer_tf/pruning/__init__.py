@@ -10,6 +10,7 @@
 from nnslicer_tf.pruning.class_scores import ClassScores
 from nnslicer_tf.pruning.fine_tuning import fine_tune
 from nnslicer_tf.pruning.masks import apply_masks, masks, without_masks
+from nnslicer_tf.pruning.mean_predictor import MeanPredictor
 from nnslicer_tf.pruning.normalisation import renormalise
 from nnslicer_tf.pruning.predictor import MaskedPredictor
 from nnslicer_tf.pruning.prune import global_ratios, keep_masks, prune
@@ -35,6 +36,7 @@ __all__ = [
     "ClassScores",
     "EffectivePathRanker",
     "MaskedPredictor",
+    "MeanPredictor",
     "NNSlicerRanker",
     "RandomRanker",
     "Ranker",

@@ -15,7 +15,7 @@ import numpy as np
 
 from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, masked_with_means
 from nnslicer_tf.pruning._rebuild import rebuild
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.weight_mask import WeightMask
@@ -96,8 +96,29 @@ class MaskPlan:
 
     def apply(self, keep: Mapping[str, np.ndarray]) -> keras.Model:
         """Return a masked copy; see `apply_masks`."""
-        keep = self._complete(check_masks(self.im, keep))
-        owners = kernel_layers(self.im)
+        keep, configs = self._kernel_configs(self._complete(check_masks(self.im, keep)))
+        for offset in self._graph.offsets(self._affected(keep)):
+            if offset.slot:
+                present = read_mask(offset.layer, offset.slot)
+                kept = ~offset.channels if present is None else ~offset.channels & present
+                configs.setdefault(id(offset.layer), {})[offset.slot] = serialized(kept)
+        return rebuild(self.im, self._values(keep), configs)
+
+    def apply_with_means(
+        self, keep: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray]
+    ) -> keras.Model:
+        """Return a masked copy whose masked synapses hand on means; see `prune`.
+
+        A neuron that keeps no synapse hands on its mean as well, so that nothing else changes.
+        """
+        keep, configs = self._kernel_configs(check_masks(self.im, keep))
+        return masked_with_means(self.im, keep, means, configs)
+
+    def _kernel_configs(
+        self, keep: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], dict[int, dict[str, Any]]]:
+        """Return the masks joined with those that are there, and id of a layer → its config."""
+        keep, owners = dict(keep), kernel_layers(self.im)
         configs: dict[int, dict[str, Any]] = {}
         for name, mask in keep.items():
             layer, slot = owners[name]
@@ -105,12 +126,7 @@ class MaskPlan:
             present = read_mask(layer, slot)
             keep[name] = mask if present is None else mask & present
             configs.setdefault(id(layer), {})[slot] = serialized(keep[name])
-        for offset in self._graph.offsets(self._affected(keep)):
-            if offset.slot:
-                present = read_mask(offset.layer, offset.slot)
-                kept = ~offset.channels if present is None else ~offset.channels & present
-                configs.setdefault(id(offset.layer), {})[offset.slot] = serialized(kept)
-        return rebuild(self.im, self._values(keep), configs)
+        return keep, configs
 
     def values(self, keep: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
         """Return what masking assigns: id of a variable of the model → its value, masked.

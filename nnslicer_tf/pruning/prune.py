@@ -10,11 +10,17 @@ from nnslicer_tf._magnitude import smallest
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning.masks import MaskPlan
+from nnslicer_tf.slicing import Profile
 
 Ratio = float | Mapping[str, float]
 
 
-def prune(model: keras.Model, scores: Mapping[str, np.ndarray], ratio: Ratio) -> keras.Model:
+def prune(
+    model: keras.Model,
+    scores: Mapping[str, np.ndarray],
+    ratio: Ratio,
+    means: Profile | None = None,
+) -> keras.Model:
     """Return a copy without the synapses of the smallest scores.
 
     Of each layer's synapses S, the first ⌊ratio · |S|⌋ by ascending |score| become zero and
@@ -28,14 +34,24 @@ def prune(model: keras.Model, scores: Mapping[str, np.ndarray], ratio: Ratio) ->
             not named are not pruned.
         ratio: Share of the synapses of every layer to prune, 0 ≤ ratio < 1; or a share for
             each kernel by name, as of `global_ratios`.
+        means: The model's profile. If given, what is pruned hands on the mean of what it
+            carried: a layer computes W·(x − x̄) + ȳ with the pruned W and the profile's x̄ and
+            ȳ, and a neuron without synapses its mean ȳ. The paper's program does so for
+            NNSlicer and EffectivePath, and for no other method.
 
     Raises:
         InvalidArgumentError: if a ratio is out of range, a kernel does not exist, or scores
             have another shape or are NaN.
-        UnsupportedLayerError: if a layer cannot be masked.
+        ProfileMismatchError: if the profile is of another model.
+        UnsupportedLayerError: if a layer cannot be masked, or means are given and a kernel is
+            in a nested model.
     """
     keep = keep_masks(scores, ratio)
-    return MaskPlan(InstrumentedModel(model)).apply(keep)
+    im = InstrumentedModel(model)
+    if means is None:
+        return MaskPlan(im).apply(keep)
+    means.check_model(im)
+    return MaskPlan(im).apply_with_means(keep, means.means)
 
 
 def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.ndarray]:

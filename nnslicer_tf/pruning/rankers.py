@@ -11,8 +11,9 @@ Cost: rankers by samples slice every sample once, however many sets of target cl
 are: scores are kept by class, and those of a set are their sum. The others cost next to nothing.
 """
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +27,7 @@ from nnslicer_tf.baselines import effective_paths
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning.class_scores import ClassScores, Scores, check_classes
-from nnslicer_tf.slicing import Profile, Slicer
+from nnslicer_tf.slicing import ClassProfiles, Profile, Slicer
 
 
 class Ranker(ABC):
@@ -170,20 +171,42 @@ class NNSlicerRanker(ClassRanker):
     The slice of each class is that of its samples for its own output.
 
     Attributes:
-        profile: The model's profile; by default that of the given samples. The paper takes
-            the whole training set.
+        profile: The model's profile, or a profile of each class; by default that of the given
+            samples. The paper takes the whole training set, its program each class by itself.
         theta: Threshold θ of the slices; 0 is far cheaper.
         granularity: "activation" or "channel", as of `Slicer`.
-        per_sample: Add up the magnitudes of the contributions to each sample, so that those
-            of opposite signs do not cancel (ours, not the paper's).
+        collect: How the contributions to single samples are added up: "netted", with their
+            signs, as the paper's Equation 4 says; "magnitudes", without, so that those of
+            opposite signs do not cancel, as the paper's program does; or "samples", the number
+            of samples whose slices have the synapse.
+        relative_to: "output" or "sum", as of `Slicer`.
+        rectify: "sign" or "pass", as of `Slicer`.
+        per_sample: Deprecated, `True` means `collect="magnitudes"`.
         progress: Show progress bars.
+
+    Raises:
+        InvalidArgumentError: if `collect` is something else.
     """
 
-    profile: Profile | None = None
+    profile: Profile | ClassProfiles | None = None
     theta: float = 0.3
     granularity: str = "activation"
-    per_sample: bool = False
+    per_sample: bool | None = None
     progress: bool = True
+    collect: str = field(default="netted", kw_only=True)
+    relative_to: str = field(default="output", kw_only=True)
+    rectify: str = field(default="sign", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.per_sample is not None:
+            warnings.warn(
+                "per_sample of NNSlicerRanker is deprecated: say collect='magnitudes'.",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+            object.__setattr__(self, "collect", "magnitudes" if self.per_sample else "netted")
+            object.__setattr__(self, "per_sample", None)
+        check_name("way to collect", self.collect, COLLECT)
 
     def by_class(
         self,
@@ -194,12 +217,27 @@ class NNSlicerRanker(ClassRanker):
     ) -> ClassScores:
         """Return the contributions for each class; see `ClassRanker.by_class`."""
         check_classes(im, y, classes)
-        profile = self.profile or Profile.from_data(im, x, progress=self.progress)
-        slicer = Slicer(
-            im, profile, self.theta, self.granularity, workers=0, progress=self.progress
-        )
-        slicing = _Slicing(slicer, self.per_sample, correct_only=self.correct_only)
+        slicers = self._slicers(im, x)
+        slicing = _Slicing(slicers, self.collect, correct_only=self.correct_only)
         return slicing.by_class(im, x, y, classes)
+
+    def _slicers(self, im: InstrumentedModel, x: np.ndarray) -> Callable[[int], Slicer]:
+        """Return what gives the slicer of a class; one for all where there is one profile."""
+        profile = self.profile or Profile.from_data(im, x, progress=self.progress)
+        if isinstance(profile, ClassProfiles):
+            by_class = profile
+            return lambda target: self._slicer(im, by_class[target])
+        slicer = self._slicer(im, profile)
+        return lambda target: slicer
+
+    def _slicer(self, im: InstrumentedModel, profile: Profile) -> Slicer:
+        return Slicer(
+            *(im, profile, self.theta, self.granularity),
+            workers=0,
+            progress=self.progress,
+            relative_to=self.relative_to,
+            rectify=self.rectify,
+        )
 
     def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
         """Return the contributions for one class."""
@@ -208,24 +246,38 @@ class NNSlicerRanker(ClassRanker):
 
 @dataclass(frozen=True)
 class _Slicing(ClassRanker):
-    """Contributions by a slicer, which is laid out once for all classes."""
+    """Contributions by the slicer of each class."""
 
-    slicer: Slicer
-    per_sample: bool
+    slicer_of: Callable[[int], Slicer]
+    collect: str
 
     def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
-        if not self.per_sample:
-            return self.slicer.slice(x, outputs=[target]).synapses
+        slicer = self.slicer_of(target)
+        if self.collect == "netted":
+            return slicer.slice(x, outputs=[target]).synapses
         totals = {name: np.zeros(kernel.shape, np.int64) for name, kernel in im.kernels.items()}
-        for part in self.slicer.iterate(x, outputs=[target], reduce=_magnitudes):
-            for name, magnitudes in part.reduced.items():
-                totals[name] += magnitudes.astype(np.int64)
+        for part in slicer.iterate(x, outputs=[target], reduce=_REDUCTIONS[self.collect]):
+            for name, added in part.reduced.items():
+                totals[name] += added.astype(np.int64)
         return totals
 
 
 def _magnitudes(synapses: Mapping[str, Any]) -> dict[str, Any]:
     """Sum the sizes of contributions over a batch, on the backend."""
     return {name: keras.ops.sum(keras.ops.abs(values), 0) for name, values in synapses.items()}
+
+
+def _occurrences(synapses: Mapping[str, Any]) -> dict[str, Any]:
+    """Count the samples of a batch with contributions, on the backend."""
+    return {
+        name: keras.ops.sum(keras.ops.cast(values != 0, "float32"), 0)
+        for name, values in synapses.items()
+    }
+
+
+_REDUCTIONS = {"magnitudes": _magnitudes, "samples": _occurrences}
+COLLECT = ("netted", *_REDUCTIONS)
+"""Ways to add up the contributions to single samples, see `NNSlicerRanker`."""
 
 
 @dataclass(frozen=True)

@@ -1,3 +1,4 @@
+from .class_profiles import ClassProfiles, ClassSlicer
 from .criterion import Criterion
 from .profile import Profile
 from .rules import Neurons, Rule, register_rule
@@ -6,6 +7,8 @@ from .slice_set import SliceSet
 from .slicer import Slicer
 
 __all__ = [
+    "ClassProfiles",
+    "ClassSlicer",
     "Criterion",
     "Neurons",
     "Profile",

@@ -79,6 +79,17 @@ class Profile(ShownAsTable):
         means = {name: total / samples for name, total in sums.items()}
         return cls(means, samples, im.fingerprint, (low, high))
 
+    def per_channel(self) -> "Profile":
+        """Return a profile with the same mean, that of its channel, at every position.
+
+        Means of single positions differ most near the border of images.
+        """
+        means = {}
+        for name, mean in self.means.items():
+            of_channels = mean.reshape(-1, mean.shape[-1]).mean(axis=0)
+            means[name] = np.broadcast_to(of_channels, mean.shape).copy()
+        return Profile(means, self.samples, self.fingerprint)
+
     def check_model(self, im: "InstrumentedModel") -> None:
         """Refuse a model other than the profiled one.
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:  # a saved slice is shown without Keras
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from nnslicer_tf.instrument import InstrumentedModel
+    from nnslicer_tf.slicing.profile import Profile
+
 _FORMAT = "nnslicer_tf slice 1"
 
 
@@ -98,31 +101,46 @@ class Slice(ShownAsTable):
 
         return plot_kept_synapses(self, ax)
 
-    def apply(self, model: "keras.Model") -> "keras.Model":
+    def apply(self, model: "keras.Model", means: "Profile | None" = None) -> "keras.Model":
         """Return a copy of the model whose synapses outside the slice are zero.
 
         Biases and normalisations stay as they are.
 
         Args:
             model: The sliced model, or one with the same kernels.
+            means: The model's profile. If given, what is left out hands on the mean of what it
+                carried: a layer computes W·(x − x̄) + ȳ with the slice's W and the profile's x̄
+                and ȳ. The paper's program does so; the copy then has a constant after each layer.
 
         Raises:
-            ProfileMismatchError: if the model's kernels are not those of the slice.
+            ProfileMismatchError: if the model's kernels are not those of the slice, or the
+                profile is of another model.
+            UnsupportedLayerError: if means are given, and a kernel is in a nested model.
         """
-        from nnslicer_tf.instrument import InstrumentedModel, copy_model
+        from nnslicer_tf.instrument import InstrumentedModel, copy_model, masked_with_means
 
+        if means is not None:
+            im = InstrumentedModel(model)
+            means.check_model(im)
+            self._check_kernels(im)
+            return masked_with_means(im, self.synapse_mask(), means.means)
         copy = copy_model(model)
-        kernels = InstrumentedModel(copy).kernels
+        im = InstrumentedModel(copy)
+        self._check_kernels(im)
+        for name, mask in self.synapse_mask().items():
+            im.kernels[name].variable().assign(im.kernels[name].kernel() * mask)
+        return copy
+
+    def _check_kernels(self, im: "InstrumentedModel") -> None:
+        """Refuse a model whose kernels are not those of the slice."""
+        kernels = im.kernels
         shapes = {name: kernel.shape for name, kernel in kernels.items()}
         if shapes != {name: values.shape for name, values in self.synapses.items()}:
             raise ProfileMismatchError(
-                f"The slice is of another model than '{model.name}': its kernels are "
+                f"The slice is of another model than '{im.model.name}': its kernels are "
                 f"{ {name: values.shape for name, values in self.synapses.items()} }, "
                 f"the model's are {shapes}."
             )
-        for name, mask in self.synapse_mask().items():
-            kernels[name].variable().assign(kernels[name].kernel() * mask)
-        return copy
 
     def __and__(self, other: "Slice") -> "Slice":
         """Return the members of both slices, with this slice's contributions."""

@@ -24,7 +24,13 @@ from nnslicer_tf.zoo.applications import mobilenet_v3_large, mobilenet_v3_small,
 from nnslicer_tf.zoo.digits import digits_cnn
 from nnslicer_tf.zoo.lenet import lenet, lenet1, lenet4, lenet5
 from nnslicer_tf.zoo.mlp import mlp
-from nnslicer_tf.zoo.resnet import plainnet20, resnet10, resnet18, resnet20
+from nnslicer_tf.zoo.resnet import (
+    plainnet20,
+    resnet10,
+    resnet10_preactivation,
+    resnet18,
+    resnet20,
+)
 from nnslicer_tf.zoo.training import (
     DEFAULT_RECIPE,
     RECIPES,
@@ -57,6 +63,7 @@ __all__ = [
     "names",
     "plainnet20",
     "resnet10",
+    "resnet10_preactivation",
     "resnet18",
     "resnet20",
     "resnet101",
@@ -89,6 +96,7 @@ MODELS: dict[str, Entry] = {
     "lenet4": Entry(lenet4, "mnist"),
     "lenet5": Entry(lenet5, "mnist"),
     "resnet10": Entry(resnet10, "cifar10"),
+    "resnet10_preactivation": Entry(resnet10_preactivation, "cifar10"),
     "resnet18": Entry(resnet18, "cifar10"),
     "resnet20": Entry(resnet20, "cifar10"),
     "plainnet20": Entry(plainnet20, "cifar10"),

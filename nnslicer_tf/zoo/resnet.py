@@ -35,6 +35,23 @@ def plainnet20(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Mod
     return _build("plainnet20", input_shape, classes, blocks=3, widths=(16, 32, 64), residual=False)
 
 
+def resnet10_preactivation(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Model:
+    """Build the ResNet10 of the NNSlicer paper's program: 309,626 parameters, logits.
+
+    Normalisation and ReLU come before each convolution (He et al., "Identity mappings in deep
+    residual networks", ECCV 2016). Every block has a 1×1 shortcut without normalisation; after
+    the stem there is none.
+    """
+    inputs = keras.Input(input_shape, name="input")
+    x = _conv(inputs, 16, 3, 1, "stem")
+    for stage, width in enumerate((16, 32, 64, 128), start=1):
+        x = _preactivation_block(x, width, 1 if stage == 1 else 2, f"stage{stage}_block1")
+    x = _norm_relu(x, "final")
+    x = layers.GlobalAveragePooling2D(name="average")(x)
+    logits = layers.Dense(classes, name="logits")(x)
+    return keras.Model(inputs, logits, name="resnet10_preactivation")
+
+
 def _build(
     name: str,
     input_shape: Shape,
@@ -69,10 +86,30 @@ def _block(
     return layers.ReLU(name=f"{name}_relu")(y)
 
 
+def _preactivation_block(
+    x: keras.KerasTensor, width: int, stride: int, name: str
+) -> keras.KerasTensor:
+    x = _norm_relu(x, f"{name}_1")
+    shortcut = _conv(x, width, 1, stride, f"{name}_shortcut")
+    y = _conv(x, width, 3, stride, f"{name}_1")
+    y = _conv(_norm_relu(y, f"{name}_2"), width, 3, 1, f"{name}_2")
+    return layers.Add(name=f"{name}_add")([shortcut, y])
+
+
 def _conv_norm(
     x: keras.KerasTensor, width: int, kernel: int, stride: int, name: str
 ) -> keras.KerasTensor:
-    x = layers.Conv2D(
+    return _norm(_conv(x, width, kernel, stride, name), name)
+
+
+def _norm_relu(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
+    return layers.ReLU(name=f"{name}_relu")(_norm(x, name))
+
+
+def _conv(
+    x: keras.KerasTensor, width: int, kernel: int, stride: int, name: str
+) -> keras.KerasTensor:
+    return layers.Conv2D(
         width,
         kernel,
         strides=stride,
@@ -81,4 +118,7 @@ def _conv_norm(
         kernel_initializer="he_normal",
         name=f"{name}_conv",
     )(x)
+
+
+def _norm(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
     return layers.BatchNormalization(momentum=0.9, epsilon=1e-5, name=f"{name}_norm")(x)

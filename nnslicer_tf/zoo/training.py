@@ -76,6 +76,7 @@ RECIPES: dict[str, Recipe] = {
     "lenet4": _SHIFT,
     "lenet5": _SHIFT,
     "resnet10": Recipe("sgd", 0.1, 40, 128, 5e-3, "flip_crop"),
+    "resnet10_preactivation": Recipe("sgd", 0.1, 30, 128, 5e-3, "flip_crop"),
     "alexnet": Recipe("sgd", 0.02, 100, 128, 5e-3, "flip_crop"),
     "vgg16": Recipe("sgd", 0.05, 160, 128, 5e-3, "flip_crop"),
 }

@@ -362,8 +362,9 @@ def test_stability_needs_images():
     slicer = nns.Slicer(
         model_im := nns.InstrumentedModel(model), nns.Profile.from_data(model_im, x)
     )
-    with pytest.raises(InvalidArgumentError, match="mirrors and shifts images"):
-        SliceDetector(slicer, "stable").fit(x)
+    for preset in ("stable", "slices"):
+        with pytest.raises(InvalidArgumentError, match=f"'{preset}' mirrors and shifts images"):
+            SliceDetector(slicer, preset).fit(x)
 
 
 # --- the detector on a real model ------------------------------------------------------
@@ -434,6 +435,24 @@ STABLE_STATE = {
     *("texture conv2|means", "texture conv2|whitening"),
     *(f"spectrum {s}|{name}" for s in ("rings", "blocks") for name in ("means", "whitening")),
 }
+
+
+def test_slices_of_views_are_local_slices_that_ignore_the_prediction(fitted, slicer, normal):
+    detector, x = fitted("slices"), normal[:4]
+    vote = next(v for v in detector.votes_ if v.name == "local conv2, mirror")
+    found = vote.features(Evidence(slicer.im, x, slicer))
+    columns = vote.features.state()["columns"]
+    operation = next(o.name for o in slicer.im.operations if o.synapses and o.layer == "conv2")
+    local = nns.Criterion({operation: "all"}, until=operation)
+    expected = np.zeros(found.shape)
+    views = list(VIEWS["mirror"](x))
+    for images in views:
+        slices = slicer.slice_each(images, local, kernels=["conv2"], operations=())
+        expected += slices.matrix.toarray()[:, columns] / len(views)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    # Judged by the inputs' own predictions, whatever the views' would be.
+    one = next(Evidence(slicer.im, x, slicer).views("mirror"))
+    np.testing.assert_array_equal(one.predicted, slicer.im.logits(x).argmax(axis=1))
 
 
 def test_the_names_of_saved_arrays_stay(fitted):

@@ -270,7 +270,9 @@ def test_refined_scores_keep_the_order_of_the_scores(digits):
 def test_magnitudes_of_samples_do_not_cancel(digits, profile):
     im, train, _ = digits
     x = train.x[train.y == 4][:70]
-    ranker = pruning.NNSlicerRanker(profile=profile, theta=0.0, per_sample=True, progress=False)
+    ranker = pruning.NNSlicerRanker(
+        profile=profile, theta=0.0, collect="magnitudes", progress=False
+    )
     found = ranker.scores(im, x, np.full(70, 4), [4])
     slicer = nns.Slicer(im, profile, theta=0.0, workers=0, progress=False)
     right = im.logits(x).argmax(axis=1) == 4

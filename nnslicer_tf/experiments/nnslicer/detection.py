@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._names import check_name
 from nnslicer_tf.detection import (
+    PRESETS,
     Detector,
     EffectivePath,
     FeatureMap,
@@ -51,7 +52,7 @@ def _slice_detector(preset: str) -> Callable[..., Detector]:
 
 
 DETECTORS: dict[str, Callable[..., Detector]] = {
-    **{name: _slice_detector(name) for name in ("paper", "margin", "fused", "stable")},
+    **{name: _slice_detector(name) for name in PRESETS},
     "FeatureMap": lambda slicer, **common: FeatureMap(slicer.im, **common),
     "FeatureMap margin": lambda slicer, **common: FeatureMap(slicer.im, "margin", **common),
     "EffectivePath": lambda slicer, **common: EffectivePath(slicer.im, **common),
@@ -64,7 +65,7 @@ DETECTORS: dict[str, Callable[..., Detector]] = {
 # Method → the method of the paper that it is compared with; NNSlicer for all others.
 _PAPER = {"FeatureMap": "FeatureMap", "EffectivePath": "EffectivePath"}
 _NOT_IN_THE_PAPER = ("logit margin", "flag everything")
-_MARKERS = "osD^vP*X<>"
+_MARKERS = "osD^vhP*X<>"
 
 Pairs = dict[str, tuple[np.ndarray, np.ndarray]]
 
@@ -92,7 +93,7 @@ def detect(s: DetectionSettings) -> ExperimentResult:
         "libraries": versions("scikit-learn", "foolbox"),
         "paper_*": "Zhang et al., ESEC/FSE 2020, Table 4 (ResNet10, CIFAR-10), means of 17 attacks",
     }
-    name = f"{Path(s.model).stem}-{s.dataset}{s.ending}"
+    name = f"{Path(s.model).stem}-{s.dataset}{s.ending}" + f"-from{s.skip}" * bool(s.skip)
     if s.false_positive_rate != DEFAULT_RATE:
         name += f"-rate{s.false_positive_rate:g}"
     return ExperimentResult(

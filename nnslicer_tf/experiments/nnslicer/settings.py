@@ -10,7 +10,7 @@ from nnslicer_tf.experiments.settings import Settings, View
 
 DEFAULT_RATE = 0.05
 _DETECTORS = (
-    *("paper", "margin", "fused", "stable", "FeatureMap", "FeatureMap margin"),
+    *("paper", "margin", "fused", "stable", "slices", "FeatureMap", "FeatureMap margin"),
     *("EffectivePath", "EffectivePath margin", "logit margin", "flag everything"),
 )
 _QUICK_ATTACKS = (
@@ -42,6 +42,27 @@ class DrawingSettings(Settings):
     theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.3
     explore: View = None
     seed: Seed = 0
+
+
+@dataclass(frozen=True)
+class SliceReadingSettings(Settings):
+    """Compare the readings of the definitions on single slices."""
+
+    trial: ClassVar = {"images": 5, "train": 500, "theta": [0.3]}
+
+    kept = "program"
+
+    model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10"
+    dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "cifar10"
+    split: Annotated[str, Option(help="Split of the images to slice.")] = "train[90%:]"
+    images: Annotated[int, Option(help="Images to slice.", min=1)] = 100
+    train: Annotated[int, Option(help="Training images of the means.", min=1)] = 10_000
+    theta: Annotated[
+        list[float] | None, Option(help="Thresholds; default: 0.1 and 0.3.", min=0)
+    ] = None
+    top: Annotated[float, Option(help="Share kept for 'top kept'.", min=0.01, max=1)] = 0.3
+    seed: Seed = 0
+    work: Work = Path("runs/readings")
 
 
 @dataclass(frozen=True)
@@ -78,6 +99,30 @@ class DetectionSettings(Settings):
     def trial_folder(self) -> Path:
         """The folder of kept results: a trial's files have another name."""
         return self.results_folder
+
+
+@dataclass(frozen=True)
+class ProgramDetectionSettings(Settings):
+    """Detect by the rule of the paper's program, with its scoring and an honest one (Table 4)."""
+
+    trial: ClassVar = {"train": 50, "images": 60, "attacks": "FGSM_8"}
+
+    kept = "program"
+
+    model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10_preactivation"
+    dataset: Annotated[str, Option(help="Its data set.")] = "cifar10"
+    train: Annotated[int, Option(help="Training images of each class.", min=5)] = 1_000
+    images: Annotated[int, Option(help="Test images to attack.", min=1)] = 500
+    skip: Annotated[int, Option(help="Test images to leave out before these.", min=0)] = 0
+    attacks: Annotated[str, Option(help="Attacks to make, separated by commas.")] = ",".join(
+        _QUICK_ATTACKS
+    )
+    method: Annotated[list[str] | None, Option(help="Methods; default: all.")] = None
+    counted: Annotated[str, Option(help="Model whose table counts the other attacks.")] = "resnet10"
+    synapses: Annotated[int, Option(help="Synapses that a tree reads at most.", min=1)] = 4_096
+    kernel: Annotated[str, Option(help="Kernel to look at; default: last convolution's.")] = ""
+    seed: Seed = 0
+    work: Work = Path("runs/detection")
 
 
 @dataclass(frozen=True)
@@ -135,6 +180,36 @@ class AblationSettings(CurveSettings):
 
 
 @dataclass(frozen=True)
+class ProgramSettings(CurveSettings):
+    """Prune by the procedure of the paper's program, and treat all methods alike (Figure 3)."""
+
+    trial: ClassVar = {**CurveSettings.trial, "subsets": 2, "images": 100}
+
+    kept = "program"
+
+    model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10_preactivation"
+    samples: Samples = 1_000
+    profiled: Profiled = 10_000
+    subsets: Subsets = 10
+    treatment: Annotated[list[str] | None, Option(help="Treatments; default: all.")] = None
+    held_out: Annotated[bool, Option(help="Measure on held-out training images.")] = False
+    images: Annotated[int, Option(help="Images to measure on.", min=1)] = 1_000
+
+    @property
+    def split(self) -> str:
+        """The split of the images that are measured on."""
+        return "train[90%:]" if self.held_out else "test"
+
+
+@dataclass(frozen=True)
+class ReadingSettings(ProgramSettings):
+    """Change single choices of the program's procedure, on held-out training images."""
+
+    samples: Samples = 200
+    held_out: bool = True
+
+
+@dataclass(frozen=True)
 class ProtectionSettings(TargetSettings):
     """Hide synapses, let attackers retrain the model, and measure their accuracy (Figure 5)."""
 
@@ -159,3 +234,26 @@ class ProtectionSettings(TargetSettings):
     without_targets: Annotated[bool, Option(help="Attackers have no images of target classes.")] = (
         False
     )
+
+
+@dataclass(frozen=True)
+class ProgramProtectionSettings(TargetSettings):
+    """Hide synapses as the paper's program does, and let its attackers retrain (Figure 5)."""
+
+    trial: ClassVar = {"samples": 10, "profiled": 500, "subsets": 1, "budget": [300]}
+
+    kept = "program"
+    model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10_preactivation"
+    samples: Samples = 1_000
+    profiled: Profiled = 10_000
+    subsets: Subsets = 10
+    work: Work = Path("runs/pruning")  # the rankings are those of pruning
+    share: Annotated[float, Option(help="Share of the synapses to hide.", min=0.001, max=1.0)] = 0.5
+    budget: Annotated[list[int] | None, Option(help="Images of an attacker.")] = None
+    method: Annotated[
+        list[str] | None, Option(help="Methods that choose what is hidden; default: all.")
+    ] = None
+    first: Annotated[int, Option(help="Measure so many of the sets alone; 0: all.", min=0)] = 0
+    attacker: Annotated[
+        Literal["program", "one softmax", "all weights"], Option(help="How attackers train.")
+    ] = "program"

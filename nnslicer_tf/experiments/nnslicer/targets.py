@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +17,39 @@ from nnslicer_tf.experiments.samples import first
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning import ClassRanker, ClassScores, EffectivePathRanker, NNSlicerRanker
 from nnslicer_tf.pruning.subsets import draw_subsets, subset_figures
-from nnslicer_tf.slicing import Profile
+from nnslicer_tf.slicing import ClassProfiles, Profile
 
 Targets = tuple[int, ...]
-Rankings = dict[str, Callable[[Profile], ClassRanker]]
+
+
+@dataclass(frozen=True, eq=False)
+class Profiles:
+    """The profiles that rankings may use.
+
+    Attributes:
+        whole: The profile of all classes together.
+        im: The model.
+        x: The samples to rank by.
+        y: Their classes.
+    """
+
+    whole: Profile
+    im: InstrumentedModel
+    x: np.ndarray
+    y: np.ndarray
+
+    @cached_property
+    def by_class(self) -> ClassProfiles:
+        """The profile of each class, of the samples to rank by that the model is right on."""
+        return ClassProfiles.from_data(self.im, self.x, self.y)
+
+
+Rankings = dict[str, Callable[[Profiles], ClassRanker]]
 
 RANKINGS: Rankings = {
-    "slices": lambda profile: NNSlicerRanker(profile=profile),
-    "magnitudes": lambda profile: NNSlicerRanker(profile=profile, per_sample=True),
-    "paths": lambda profile: EffectivePathRanker(),
+    "slices": lambda profiles: NNSlicerRanker(profile=profiles.whole),
+    "magnitudes": lambda profiles: NNSlicerRanker(profile=profiles.whole, collect="magnitudes"),
+    "paths": lambda profiles: EffectivePathRanker(),
 }
 """Name → ranker of synapses for target classes: contributions as the paper sums them, their
 magnitudes for each sample, effective paths."""
@@ -32,10 +57,10 @@ magnitudes for each sample, effective paths."""
 ABLATED: Rankings = {
     "slices": RANKINGS["slices"],
     "magnitudes": RANKINGS["magnitudes"],
-    "theta0": lambda profile: NNSlicerRanker(profile=profile, theta=0.0),
-    "theta1": lambda profile: NNSlicerRanker(profile=profile, theta=1.0),
-    "channels": lambda profile: NNSlicerRanker(profile=profile, granularity="channel"),
-    "all-samples": lambda profile: NNSlicerRanker(profile=profile, correct_only=False),
+    "theta0": lambda profiles: NNSlicerRanker(profile=profiles.whole, theta=0.0),
+    "theta1": lambda profiles: NNSlicerRanker(profile=profiles.whole, theta=1.0),
+    "channels": lambda profiles: NNSlicerRanker(profile=profiles.whole, granularity="channel"),
+    "all-samples": lambda profiles: NNSlicerRanker(profile=profiles.whole, correct_only=False),
 }
 """Name → the paper's ranking, and variants in one choice that the paper leaves open."""
 
@@ -104,7 +129,7 @@ def kept_rankings(
         samples: How many of each class to slice.
         profiled: How many to profile.
         folder: Where profile and scores are kept, or found.
-        rankings: Name → ranker, given the profile.
+        rankings: Name → ranker, given the profiles.
     """
     folder = Path(folder)
     chosen = np.concatenate([np.flatnonzero(train.y == c)[:samples] for c in range(train.classes)])
@@ -112,12 +137,12 @@ def kept_rankings(
     profile_file = folder / "profile.npz"
     if not profile_file.exists():
         Profile.from_data(im, train.x[:profiled]).save(profile_file)
-    profile = Profile.load(profile_file)
+    profiles = Profiles(Profile.load(profile_file), im, x, y)
     scores = {}
     for name, ranker in rankings.items():
         path = folder / f"{name}.npz"
         if not path.exists():
-            ranker(profile).by_class(im, x, y).save(path)
+            ranker(profiles).by_class(im, x, y).save(path)
         scores[name] = ClassScores.load(path)
     return scores
 

@@ -8,6 +8,11 @@ from matplotlib import pyplot
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.nnslicer.detection import detect
 from nnslicer_tf.experiments.nnslicer.drawing import draw
+from nnslicer_tf.experiments.nnslicer.program import program, readings
+from nnslicer_tf.experiments.nnslicer.program_detection import (
+    detect_by_program,
+    fitting_false_positives,
+)
 from nnslicer_tf.experiments.nnslicer.protection import protect
 from nnslicer_tf.experiments.nnslicer.pruning import ablation, curves, fine_tuned
 from nnslicer_tf.experiments.nnslicer.settings import (
@@ -16,8 +21,13 @@ from nnslicer_tf.experiments.nnslicer.settings import (
     DetectionSettings,
     DrawingSettings,
     FineTuningSettings,
+    ProgramDetectionSettings,
+    ProgramSettings,
     ProtectionSettings,
+    ReadingSettings,
+    SliceReadingSettings,
 )
+from nnslicer_tf.experiments.nnslicer.slice_readings import slice_readings
 from nnslicer_tf.report.explorer import unpack
 
 DIGITS = {"model": "digits_cnn", "dataset": "digits"}
@@ -124,3 +134,69 @@ def test_attackers_are_measured(tmp_path):
     ):
         with pytest.raises(InvalidArgumentError, match=said):
             protect(ProtectionSettings(**FEW, **wrong, work=tmp_path))
+
+
+def test_the_programs_procedure_with_all_treatments(tmp_path):
+    settings = ProgramSettings(**FEW, ratio=[0.6], images=80, work=tmp_path)
+    found = program(settings)
+    table = found.table("pruning-digits_cnn-digits").set_index(["treatment", "method"])
+    assert len(table) == 6 * 6
+    targets = table["targets"]
+    # Methods differ in the program's treatment, in which Weight has no means.
+    assert targets["program", "Weight"] == targets["no means", "Weight"]
+    assert targets["program", "NNSlicer (all)"] == targets["means for all", "NNSlicer (all)"]
+    assert targets["no means", "Weight"] != targets["means for all", "Weight"]
+    gaps = found.table("pruning-gaps-digits_cnn-digits").set_index(["treatment", "above"])
+    expected = 100 * (targets["fair", "NNSlicer (targeted)"] - targets["fair", "Random"])
+    assert gaps.loc[("fair", "Random"), "points"] == pytest.approx(expected)
+    low, high = gaps.loc[("fair", "Random"), ["points, from", "points, to"]]
+    assert low <= expected <= high
+    assert (table["among_targets"] >= table["targets"]).all()
+    with pytest.raises(InvalidArgumentError, match="no treatment 'none'"):
+        program(ProgramSettings(**FEW, treatment=["none"], work=tmp_path))
+
+
+def test_single_choices_of_the_program(tmp_path):
+    found = readings(ReadingSettings(**FEW, ratio=[0.6], images=60, work=tmp_path))
+    table = found.table("pruning-readings-digits_cnn-digits").set_index("method")
+    assert len(table) == 12 and table["targets"].nunique() > 4
+    assert "60 held-out training images" in found.tables[0].head["samples"]
+
+
+def test_the_programs_scoring_finds_everything(tmp_path):
+    settings = ProgramDetectionSettings(
+        **DIGITS, train=40, images=80, attacks="FGSM_8", work=tmp_path
+    )
+    found = detect_by_program(settings)
+    table = found.table("detection-digits_cnn-digits").set_index(["method", "attack"])
+    assert len(table) == 4 * 17
+    for (_, attack), row in table.iterrows():
+        precision = row["n"] / (row["n"] + row["flagged"])
+        assert np.isnan(precision) or row["program_precision"] == pytest.approx(precision)
+        assert np.isnan(row["recall"]) == (attack != "FGSM_8")
+    honest = table.xs("FGSM_8", level="attack")
+    assert (honest["recall"] < 1).any() and honest["flagged"].le(honest["normal"]).all()
+    means = found.table("detection-digits_cnn-digits-means").set_index("method")
+    of_paths = table.loc["EffectivePath"]
+    error = (of_paths["program_precision"] - of_paths["paper_precision"]).abs().mean()
+    assert means.loc["EffectivePath", "error of program_precision"] == pytest.approx(error)
+
+
+def test_the_false_positives_that_fit_published_precision():
+    n = np.array([400.0, 100.0])
+    rows = pd.DataFrame({"n": n, "paper_precision": n / (n + 80), "normal": 443})
+    assert fitting_false_positives(rows) == (80, pytest.approx(0))
+
+
+def test_single_slices_by_each_reading(tmp_path):
+    settings = SliceReadingSettings(**DIGITS, images=6, train=200, theta=[0.0, 0.3], work=tmp_path)
+    table = slice_readings(settings).table("slices-digits_cnn-digits")
+    assert len(table) == 8 * 2
+    figures = table.drop(columns=["relative_to", "rectify", "profile", "theta"])
+    assert ((figures >= 0) & (figures <= 1)).all(axis=None)
+    by_name = table.set_index(["relative_to", "rectify", "profile", "theta"])
+    assert by_name.loc[("output", "sign", "whole", 0.0), "share"] == pytest.approx(
+        by_name.loc[("sum", "sign", "whole", 0.0), "share"]  # at θ = 0 nothing is excluded
+    )
+    largest = table.set_index("theta").loc[0.3, "share"].max()
+    assert largest < by_name.loc[("output", "pass", "whole", 0.0), "share"]

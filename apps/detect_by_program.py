@@ -1,0 +1,20 @@
+"""Detect adversarial inputs by the rule of the NNSlicer paper's program (Table 4).
+
+    python apps/detect_by_program.py
+
+Adversarial examples are kept in the working folder.
+"""
+
+from nnslicer_tf.experiments.application import add_experiment, application, main
+from nnslicer_tf.experiments.nnslicer.settings import ProgramDetectionSettings
+
+app = application(__doc__)
+add_experiment(
+    app,
+    "detect",
+    ProgramDetectionSettings,
+    "nnslicer_tf.experiments.nnslicer.program_detection:detect_by_program",
+)
+
+if __name__ == "__main__":
+    main(app)

@@ -1,0 +1,109 @@
+"""The attacker of the paper's program, who retrains a model whose hidden weights are zero.
+
+What distinguishes it from `nnslicer_tf.protection.Attacker`: it starts from zeros, trains the
+stem and the 3×3 convolutions alone, by plain gradient descent, on the victim's own predictions,
+and its loss applies a softmax to outputs that have gone through one already, which makes the
+gradients small.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from nnslicer_tf._training import train_epoch
+from nnslicer_tf.instrument import InstrumentedModel, copy_model
+
+
+@dataclass(frozen=True)
+class ProgramAttacker:
+    """Retrains a model whose hidden weights are zero.
+
+    Attributes:
+        epochs: Passes over the images.
+        learning_rate: That of gradient descent.
+        momentum: Its momentum.
+        decay: Factor of the weights that is added to the gradients.
+        batch_size: Images in a step.
+        softmax_twice: Whether the loss takes the softmax of probabilities.
+        trains_all: Train all weights; otherwise convolutions wider than 1×1 alone.
+    """
+
+    epochs: int = 10
+    learning_rate: float = 5e-3
+    momentum: float = 0.5
+    decay: float = 5e-4
+    batch_size: int = 256
+    softmax_twice: bool = True
+    trains_all: bool = False
+
+    def retrain(
+        self,
+        model: keras.Model,
+        hidden: Mapping[str, np.ndarray],
+        x: np.ndarray,
+        y: np.ndarray,
+        rng: int | np.random.Generator,
+    ) -> Iterator[keras.Model]:
+        """Yield the stolen model before training, and after each epoch.
+
+        Args:
+            model: The victim, with logits; it is not changed.
+            hidden: Kernel name → bool array, true where a synapse is hidden.
+            x: The attacker's images.
+            y: Their labels, as a rule the victim's predictions.
+            rng: Draws the order of the images.
+        """
+        stolen = zeroed(model, hidden)
+        step = self._step(stolen)
+        generator = np.random.default_rng(rng)
+        yield stolen
+        for _ in range(self.epochs):
+            train_epoch(
+                lambda rows, _: float(step(x[rows], y[rows])),
+                len(x),
+                self.batch_size,
+                generator,
+                progress=False,
+            )
+            yield stolen
+
+    def trained(self, model: keras.Model) -> list[keras.Variable]:
+        """Return the weights that are trained."""
+        if self.trains_all:
+            return list(model.trainable_variables)
+        kernels = (layer.kernel for layer in model.layers if isinstance(layer, keras.layers.Conv2D))
+        return [kernel for kernel in kernels if kernel.shape[0] > 1]
+
+    def _step(self, model: keras.Model) -> tf.types.experimental.PolymorphicFunction:
+        """Return a function that trains on a batch, and returns its loss."""
+        variables = self.trained(model)
+        optimizer = keras.optimizers.SGD(self.learning_rate, momentum=self.momentum)
+        optimizer.build(variables)
+
+        @tf.function(reduce_retracing=True)
+        def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                # Normalisations take the statistics of the batch, whatever is trained.
+                outputs = model(x, training=True)
+                if self.softmax_twice:
+                    outputs = tf.nn.softmax(outputs)
+                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, outputs)
+                loss = tf.reduce_mean(losses)
+            gradients = tape.gradient(loss, [v.value for v in variables])
+            decayed = [g + self.decay * v for g, v in zip(gradients, variables, strict=True)]
+            optimizer.apply(decayed, variables)
+            return loss
+
+        return step
+
+
+def zeroed(model: keras.Model, hidden: Mapping[str, np.ndarray]) -> keras.Model:
+    """Return a copy whose hidden weights are zero."""
+    copy = copy_model(model)
+    kernels = InstrumentedModel(copy).kernels
+    for name, mask in hidden.items():
+        kernels[name].variable().assign(np.where(mask, 0, kernels[name].kernel()))
+    return copy

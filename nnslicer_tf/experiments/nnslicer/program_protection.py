@@ -1,0 +1,165 @@
+"""Selective protection by the procedure of the paper's program (Figure 5)."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import keras
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nnslicer_tf import protection, pruning
+from nnslicer_tf._names import check_name
+from nnslicer_tf._progress import track
+from nnslicer_tf.engine.rows import RowStore
+from nnslicer_tf.experiments.nnslicer.program import PROGRAM, TARGETED
+from nnslicer_tf.experiments.nnslicer.program_attack import ProgramAttacker
+from nnslicer_tf.experiments.nnslicer.settings import ProgramProtectionSettings
+from nnslicer_tf.experiments.nnslicer.targets import Targets, TargetTask, load_task, set_name
+from nnslicer_tf.experiments.plots import plot_methods
+from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.pruning.subsets import subset_figures
+
+Masks = dict[str, np.ndarray]
+
+METHODS = ("NNSlicer", "EffectivePath", "NNSlicer (all)", "Weight", "Random", "Everything")
+ATTACKERS = {
+    "program": (ProgramAttacker(), "as in the program"),
+    "one softmax": (ProgramAttacker(softmax_twice=False), "whose loss has one softmax"),
+    "all weights": (
+        ProgramAttacker(softmax_twice=False, trains_all=True),
+        "whose loss has one softmax, and who train all weights",
+    ),
+}
+"""Name → attacker, from the program's to stronger ones."""
+
+_TEXT = (
+    "Mean accuracy of the retrained models on test images of the target classes, of the other "
+    "classes and of all: after the last epoch, and in the best epoch by these very images, which "
+    "the program reports, of each figure for itself. `untrained`: on the targets before training. "
+    "What NNSlicer (all), Weight, Random and Everything hide does not depend on the targets: one "
+    "attack is measured on every set."
+)
+_FIGURES = ("targets", "others", "all")
+_BATCH = 250
+_KEYS = ("attacker", "method", "budget", "targets_of")
+
+
+def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
+    """Hide synapses, let the program's attackers retrain, and measure what they reach."""
+    chosen = s.method or list(METHODS)
+    for name in chosen:
+        check_name("method", name, METHODS)
+    task = load_task(s, PROGRAM)
+    store = RowStore(s.work_folder / f"program-attacks-{s.share}-{task.sets}.csv", _KEYS)
+    task = replace(task, subsets=task.subsets[: s.first or None])
+    rows = _attack(task, s, chosen, store)
+    rows["budget"] = pd.to_numeric(rows["budget"])  # kept rows are read as text
+    found = rows.groupby(["attacker", "method", "budget"], sort=False)
+    figures = [c for c in rows if c not in _KEYS]
+    table = found[figures].mean()
+    table["targets ±"] = found["targets"].std(ddof=0)
+    table["sets"] = found.size()
+    head = {
+        "model": f"{s.model} on {s.dataset}",
+        "samples": f"{s.samples} images of each class to rank by, {len(task.measured):,} test "
+        "images",
+        "attacks": f"{s.share:.0%} of each layer hidden",
+        "attackers": f"{ATTACKERS[s.attacker][1]}; {ATTACKERS[s.attacker][0]}",
+        "sets": ", ".join(map(set_name, task.subsets)),
+        "seed": s.seed,
+    }
+    ending = s.attacker.replace(" ", "-")
+    title = "Selective protection by the program's procedure (Figure 5)"
+    name = f"protection-{s.model}-{ending}-{task.sets}"
+    table = table.reset_index()
+    return ExperimentResult(
+        [ExperimentTable(name, table, title, head, _TEXT)],
+        [ExperimentFigure(name, _plot(table))],
+    )
+
+
+def _attack(
+    task: TargetTask, s: ProgramProtectionSettings, chosen: list[str], store: RowStore
+) -> pd.DataFrame:
+    """Return a row for every method, budget and set; rows are kept as they are found."""
+    names = []
+    hidden = _hidden(task, s)
+    victims = task.im.logits(task.train.x).argmax(axis=1)
+    budgets = s.budget or [10_000]
+    for method, budget in track(list(itertools.product(chosen, budgets)), "Attacks"):
+        targeted = method in ("NNSlicer", "EffectivePath")
+        groups = [[t] for t in task.subsets] if targeted else [list(task.subsets)]
+        for sets in groups:
+            row = {"attacker": s.attacker, "method": method, "budget": budget}
+            named = [{**row, "targets_of": set_name(targets)} for targets in sets]
+            names += named
+            if all(name in store for name in named):
+                continue
+            order = np.random.default_rng(s.seed).permutation(len(victims))[:budget]
+            attacker, _ = ATTACKERS[s.attacker]
+            masks = hidden[method](sets[0])
+            x, y = task.train.x[order], victims[order]
+            stages = attacker.retrain(task.im.model, masks, x, y, s.seed)
+            figures = _figures(task, sets, stages)
+            store.add(name | found for name, found in zip(named, figures, strict=True))
+    return store.to_frame(names)
+
+
+def _figures(task: TargetTask, sets: list[Targets], stages: Iterator) -> list[dict[str, float]]:
+    """Return the figures of each set: of the last epoch, of the best, and before training."""
+    epochs = [_logits(stolen, task.measured.x) for stolen in stages]
+    found = []
+    for targets in sets:
+        table = pd.DataFrame([subset_figures(e, task.measured.y, targets) for e in epochs])
+        best = {f"best {name}": table[name].max() for name in _FIGURES}
+        last = {name: table[name].iloc[-1] for name in _FIGURES}
+        found.append({**last, **best, "untrained": table["targets"].iloc[0]})
+    return found
+
+
+def _logits(model: keras.Model, x: np.ndarray) -> np.ndarray:
+    parts = [model.predict_on_batch(x[i : i + _BATCH]) for i in range(0, len(x), _BATCH)]
+    return np.concatenate(parts)
+
+
+def _hidden(
+    task: TargetTask, s: ProgramProtectionSettings
+) -> dict[str, Callable[[Targets], Masks]]:
+    """Return method → what it hides for target classes."""
+    slices, paths = task.ranked["slices"], task.ranked["paths"]
+    weight = pruning.scores(task.im, "weight")
+    shapes = {name: kernel.shape for name, kernel in task.im.kernels.items()}
+    found = (
+        lambda targets: protection.select(slices.total(targets), s.share),
+        lambda targets: protection.select(paths.total(targets), s.share),
+        lambda targets: protection.select(slices.total(), s.share),
+        lambda targets: protection.select(weight, s.share),
+        lambda targets: _with_replacement(shapes, s.share, s.seed),
+        lambda targets: {name: np.ones(shape, bool) for name, shape in shapes.items()},
+    )
+    return dict(zip(METHODS, found, strict=True))
+
+
+def _with_replacement(shapes: dict[str, tuple[int, ...]], share: float, seed: int) -> Masks:
+    """Return random synapses, drawn with replacement as in the program: half hides 39 %."""
+    rng = np.random.default_rng(seed)
+    masks = {}
+    for name, shape in shapes.items():
+        mask = np.zeros(int(np.prod(shape)), bool)
+        mask[rng.integers(mask.size, size=int(mask.size * share))] = True
+        masks[name] = mask.reshape(shape)
+    return masks
+
+
+def _plot(table: pd.DataFrame) -> Figure:
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    renamed = table.assign(method=table["method"].replace({"NNSlicer": TARGETED}))
+    for axis, which in zip(axes, ("targets", "all"), strict=True):
+        plot_methods(axis, renamed, "budget", which)
+        axis.set(title=f"{which}, last epoch", xlabel="images of the attacker", ylim=(0, 1))
+    axes[0].set_ylabel("accuracy after retraining")
+    axes[0].legend(fontsize=8)
+    return figure

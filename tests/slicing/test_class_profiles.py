@@ -1,0 +1,112 @@
+"""Profiles by predicted class, slices against them, and profiles by channel."""
+
+import numpy as np
+import pytest
+
+import nnslicer_tf as nns
+from nnslicer_tf import datasets, pruning, zoo
+from support.models import MODELS, set_dyadic_weights
+from support.slicing_oracle import Oracle
+
+
+@pytest.fixture(scope="module")
+def digits():
+    im = nns.InstrumentedModel(zoo.load("digits_cnn"))
+    return im, datasets.load("digits", "train[:400]"), datasets.load("digits", "test")
+
+
+@pytest.fixture(scope="module")
+def profiles(digits):
+    im, train, _ = digits
+    return nns.ClassProfiles.from_data(im, train.x, train.y, progress=False)
+
+
+def test_each_class_has_the_mean_of_the_samples_that_the_model_is_right_on(digits, profiles):
+    im, train, _ = digits
+    predicted = im.logits(train.x).argmax(axis=1)
+    assert list(profiles) == list(range(10)) and len(profiles) == 10
+    right = (predicted == 4) & (train.y == 4)
+    assert profiles[4].samples == right.sum()
+    values = im.capture(train.x[right], of=["conv2"])["conv2"]
+    np.testing.assert_allclose(profiles[4].means["conv2"], values.mean(axis=0), rtol=1e-5)
+    unlabelled = nns.ClassProfiles.from_data(im, train.x, progress=False)
+    assert [unlabelled[c].samples for c in range(10)] == np.bincount(predicted).tolist()
+
+
+def test_slices_are_those_of_the_oracle_with_the_means_of_the_predicted_class():
+    rng = np.random.default_rng(3)
+    model = set_dyadic_weights(MODELS["conv same"](), rng)
+    im = nns.InstrumentedModel(model)
+    x = (rng.integers(-8, 9, (32, *im.input_shape)) / 4).astype(np.float32)
+    predicted = im.logits(x).argmax(axis=1)
+    # Means over powers of two are exact.
+    chosen = [
+        rows[: 2 ** int(np.log2(len(rows)))]
+        for c in range(3)
+        if len(rows := np.flatnonzero(predicted == c))
+    ]
+    profiles = nns.ClassProfiles.from_data(im, x[np.concatenate(chosen)], progress=False)
+    options = {"theta": 0.25, "workers": 0, "progress": False, "relative_to": "sum"}
+    slicer = nns.ClassSlicer(im, profiles, **options)
+    samples = x[np.concatenate([rows[:2] for rows in chosen])[::-1]]
+    found = slicer.slice_each(samples)
+    assert len(set(found.predicted)) > 1
+    total = {name: np.zeros(kernel.shape, int) for name, kernel in im.kernels.items()}
+    for i, sample in enumerate(samples):
+        c = int(found.predicted[i])
+        oracle = Oracle(im, x[chosen[sorted(profiles).index(c)]], relative_to="sum")
+        neurons, synapses = oracle.slice(sample, {im.logit_operation: [(c,)]}, 0.25)
+        for name in im.kernels:
+            expected = np.zeros(im.kernels[name].shape, int)
+            for index, value in synapses[name].items():
+                expected[index] = value
+            np.testing.assert_array_equal(found[i].synapses[name], expected)
+            total[name] += expected
+        of_logits = found[i].neurons[im.logit_operation]
+        assert of_logits[c] == neurons[im.logit_operation][(c,)] == 1
+    together = slicer.slice(samples)
+    for name, expected in total.items():
+        np.testing.assert_array_equal(together.synapses[name], expected)
+
+
+def test_a_ranker_takes_the_profile_of_each_class(digits, profiles):
+    im, train, _ = digits
+    right = im.logits(train.x).argmax(axis=1) == train.y
+    common = {"relative_to": "sum", "rectify": "pass"}
+    ranker = pruning.NNSlicerRanker(
+        profile=profiles, theta=0.2, collect="samples", progress=False, **common
+    )
+    found = ranker.by_class(im, train.x, train.y, [2, 7])
+    for c in (2, 7):
+        slicer = nns.Slicer(im, profiles[c], 0.2, workers=0, progress=False, **common)
+        matrix = slicer.slice_each(train.x[right & (train.y == c)], outputs=[c]).matrix
+        expected = np.asarray((matrix != 0).sum(axis=0)).ravel()
+        total = found.total([c])
+        np.testing.assert_array_equal(np.concatenate([v.ravel() for v in total.values()]), expected)
+
+
+def test_a_profile_by_channel_has_one_mean_for_each_channel(digits):
+    im, train, _ = digits
+    profile = nns.Profile.from_data(im, train.x, progress=False)
+    pooled = profile.per_channel()
+    values = im.capture(train.x, of=["conv2", "logits"])
+    channels = values["conv2"].mean(axis=(0, 1, 2))
+    np.testing.assert_allclose(pooled.means["conv2"][1, 1], channels, rtol=1e-5)
+    assert (pooled.means["conv2"] == pooled.means["conv2"][0, 0]).all()
+    np.testing.assert_array_equal(pooled.means["logits"], profile.means["logits"])
+    pooled.check_model(im)
+
+
+def test_unknown_classes_and_ways_to_collect_are_refused(digits, profiles):
+    im, train, _ = digits
+    two = nns.ClassProfiles({c: profiles[c] for c in (0, 1)})
+    with pytest.raises(nns.InvalidArgumentError, match=r"no profile of class 5; .* 0, 1"):
+        two[5]
+    slicer = nns.ClassSlicer(im, two, workers=0, progress=False)
+    assert slicer[1].profile is profiles[1] and "2 classes" in repr(two)
+    with pytest.raises(nns.InvalidArgumentError, match="no profile of class"):
+        slicer.slice_each(train.x[:30])
+    with pytest.raises(nns.InvalidArgumentError, match="way to collect 'sum'"):
+        pruning.NNSlicerRanker(collect="sum")
+    with pytest.warns(DeprecationWarning, match="collect='magnitudes'"):
+        assert pruning.NNSlicerRanker(per_sample=True).collect == "magnitudes"
