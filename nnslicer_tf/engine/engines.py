@@ -35,7 +35,12 @@ class Job(ABC):
         """Return the result of an item."""
 
     def split(self, item: Any, parts: int) -> Sequence[Any]:
-        """Return at most `parts` smaller items that together hold the item's samples, in order."""
+        """Return smaller items that together hold the item's samples, in order.
+
+        Args:
+            item: The item.
+            parts: Number of threads; a job may return more items, so that they end together.
+        """
         return [item]
 
     def join(self, results: Sequence[Any]) -> Any:

@@ -19,6 +19,9 @@ from nnslicer_tf.slicing._results import Contributions, Part, RowLayout, Rows, T
 
 # Size of the dense contributions of the synapses of the samples that are walked together.
 _ROW_BYTES = 64 << 20
+# Captured bytes of a part for each byte of synapses, and parts for each thread, at most.
+_FOR_A_PART = 8
+_MOST_PARTS = 3
 
 Captured = Mapping[str, np.ndarray]
 
@@ -74,8 +77,15 @@ class _ByExclusion(Job):
         return not sums.is_compiled()
 
     def split(self, item: Captured, parts: int) -> list[Captured]:
-        """Return at most `parts` smaller batches, none of them empty."""
+        """Return smaller batches, none of them empty: `parts`, or some for each of them.
+
+        Samples differ in what they cost, so that threads with several parts finish together; but
+        every part has synapses of its own to clear and to add up.
+        """
         length = len(item[self._plan.logits])
+        captured = sum(values.nbytes for values in item.values())
+        each = captured // max(_FOR_A_PART * parts * self._plan.synapse_bytes, 1)
+        parts *= int(min(max(each, 1), _MOST_PARTS))
         bounds = np.linspace(0, length, min(parts, length) + 1).astype(int)
         return [_part(item, start, end) for start, end in itertools.pairwise(bounds)]
 

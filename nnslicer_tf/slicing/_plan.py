@@ -57,6 +57,11 @@ class Plan:
         """Operation name → shape of its neurons."""
         return {name: node.shape for name, node in self.nodes.items()}
 
+    @property
+    def synapse_bytes(self) -> int:
+        """Size of the contributions of all synapses, int32."""
+        return 4 * sum(int(np.prod(kernel.shape)) for kernel in self.kernels.values())
+
     def passes(self, kind: Kind) -> bool:
         """Return whether operations of a kind propagate CONTRIB unchanged."""
         return self.rectify == "pass" and kind.one_to_one

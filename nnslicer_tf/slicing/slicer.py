@@ -37,6 +37,8 @@ from nnslicer_tf.slicing.slice_set import SliceSet
 
 # Size of the activations of a batch, which is captured, and sent to a worker, as a whole.
 _BATCH_BYTES = 96 << 20
+# Size of a batch's dense contributions: products of few samples take longer for each of them.
+_DENSE_BYTES = 288 << 20
 _LARGEST_BATCH = 256
 
 
@@ -384,7 +386,7 @@ class Slicer:
 
 def _row_batch_size(layout: RowLayout) -> int:
     """Return the number of samples whose dense rows fit into memory at a time."""
-    return max(1, _BATCH_BYTES // (4 * max(layout.synapses, 1)))
+    return max(1, _DENSE_BYTES // (4 * max(layout.synapses, 1)))
 
 
 def _check_theta(theta: float) -> None:
