@@ -85,7 +85,8 @@ class _ByExclusion(Job):
         length = len(item[self._plan.logits])
         captured = sum(values.nbytes for values in item.values())
         each = captured // max(_FOR_A_PART * parts * self._plan.synapse_bytes, 1)
-        parts *= int(min(max(each, 1), _MOST_PARTS))
+        if parts > 1:
+            parts *= int(min(max(each, 1), _MOST_PARTS))
         bounds = np.linspace(0, length, min(parts, length) + 1).astype(int)
         return [_part(item, start, end) for start, end in itertools.pairwise(bounds)]
 
