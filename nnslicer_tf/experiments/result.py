@@ -100,14 +100,14 @@ class ExperimentResult:
     Attributes:
         tables: Tables, by name in `table`.
         figures: Figures.
-        views: Interactive views.
         logs: Name → contents of a JSON file.
+        views: Interactive views.
     """
 
     tables: Sequence[ExperimentTable] = ()
     figures: Sequence[ExperimentFigure] = ()
-    views: Sequence[ExperimentView] = ()
     logs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    views: Sequence[ExperimentView] = ()
 
     def table(self, name: str) -> "pd.DataFrame":
         """Return the rows of the table of a name.

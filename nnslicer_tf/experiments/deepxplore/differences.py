@@ -81,7 +81,7 @@ def explore(s: DifferenceSettings) -> ExperimentResult:
             ),
             ExperimentFigure("coverage", _plot_coverage(coverage), 100),
         ],
-        _views(s.explore, ims[-1], found["light"], others.x),
+        views=_views(s.explore, ims[-1], found["light"], others.x),
     )
 
 

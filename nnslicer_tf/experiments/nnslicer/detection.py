@@ -102,7 +102,7 @@ def detect(s: DetectionSettings) -> ExperimentResult:
             ExperimentTable(name, _with_averages(rows), "Detection of adversarial inputs", head),
         ],
         figures(name, rows),
-        _view(s.explore, slicer, pairs),
+        views=_view(s.explore, slicer, pairs),
     )
 
 

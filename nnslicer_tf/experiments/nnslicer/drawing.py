@@ -55,7 +55,7 @@ def draw(s: DrawingSettings) -> ExperimentResult:
             ExperimentFigure(name, _plot_pair(sets, rectified, images)),
             ExperimentFigure(f"{name}-parts", _plot_parts(sets, images, spatial, im)),
         ],
-        view_of_pairs(s.explore, slicer, *inputs),
+        views=view_of_pairs(s.explore, slicer, *inputs),
     )
 
 
