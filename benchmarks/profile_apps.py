@@ -1,4 +1,4 @@
-"""Where the commands of the apps spend their time, at their `--quick` sizes.
+"""Shares of time of the apps' commands, by kind of work, at their `--quick` sizes.
 
     python benchmarks/profile_apps.py --output data/results/benchmarks/apps
 

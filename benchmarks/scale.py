@@ -1,4 +1,4 @@
-"""What ImageNet with ResNet-50 would take on a cluster: a model fed by measured figures.
+"""A model of slicing ImageNet with ResNet-50 on a cluster, fed by measured figures.
 
     python benchmarks/scale.py --output data/results/benchmarks/scale
 

@@ -1,4 +1,4 @@
-"""Where two networks disagree on a line or a polygon, exactly: a model and its compressed version.
+"""Exact disagreement of two networks on a line or a polygon: a model and its compressed version.
 
 Both networks are walked as one, so that both are affine on every part. On each part the classes
 of both are known exactly, and so is the share of the length or area on which they differ, which
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Disagreement(ShownAsTable):
-    """How two networks differ on a line or a polygon.
+    """Differences of two networks on a line or a polygon.
 
     Attributes:
         shares: `(classes, classes)` float64: the share of the length or area on which the first

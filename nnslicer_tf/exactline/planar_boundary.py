@@ -196,7 +196,7 @@ class _Rectangle:
 
 @dataclass(frozen=True)
 class _Found:
-    """What a rectangle contains.
+    """The contents of a rectangle.
 
     Attributes:
         rectangle: It.

@@ -47,7 +47,7 @@ class Edges:
 
 
 class _Faces:
-    """What partitions and classes have in common: convex faces in a plane.
+    """Convex faces in a plane: the base of partitions and classes.
 
     Attributes:
         origin: Point of the input space with coordinates (0, 0).

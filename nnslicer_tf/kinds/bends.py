@@ -12,7 +12,7 @@ from nnslicer_tf.kinds.curve import TOLERANCE, Curve
 
 @dataclass(frozen=True)
 class Bends:
-    """Where an operation changes its affine piece: where another value becomes the largest.
+    """Bends of an operation: points at which another value becomes the largest.
 
     Attributes:
         taps: Number of values that each maximum is of; a window has `taps · channels` of them,
@@ -47,7 +47,7 @@ class BendingTransformer(ABC):
     @property
     @abstractmethod
     def bends(self) -> Bends:
-        """Where the operation bends."""
+        """Bends of the operation."""
 
     @abstractmethod
     def window(self, *inputs: Any) -> Any:

@@ -162,7 +162,7 @@ class _ExtremeLine(BendingTransformer):
 
     @property
     def bends(self) -> Bends:
-        """Where another input takes over."""
+        """Bends at which another input takes over."""
         return Bends(len(self._shapes), np.array([-np.inf]))
 
     def window(self, *inputs: Curve) -> Curve:

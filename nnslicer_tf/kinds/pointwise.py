@@ -62,7 +62,7 @@ class RectifyLine(BendingTransformer):
 
     @property
     def bends(self) -> Bends:
-        """Where a value passes a knot."""
+        """Bends at which a value passes a knot."""
         return Bends(1, self.knots)
 
     def window(self, x: Curve) -> Curve:
@@ -102,7 +102,7 @@ class _PiecewiseLine(BendingTransformer):
 
     @property
     def bends(self) -> Bends:
-        """Where a value passes a knot."""
+        """Bends at which a value passes a knot."""
         return Bends(1, self._knots)
 
     def window(self, x: Curve) -> Curve:

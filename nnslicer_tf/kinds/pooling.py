@@ -139,7 +139,7 @@ class MaximumLine(BendingTransformer):
 
     @property
     def bends(self) -> Bends:
-        """Where another value of a window becomes its maximum."""
+        """Bends at which another value of a window becomes its maximum."""
         return Bends(self._taps.shape[1], np.array([self.floor]))
 
     def window(self, x: Curve) -> Curve:

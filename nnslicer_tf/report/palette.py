@@ -13,7 +13,7 @@ NEGATIVE: RGB = (200, 40, 40)
 
 FIRST_ONLY: RGB = (27, 158, 119)
 SECOND_ONLY: RGB = (217, 95, 2)
-"""What only the first, and only the second of two slices has."""
+"""Members of only the first, and only the second of two slices."""
 
 METHODS = {
     # NNSlicer's rankings and presets are blue.

@@ -274,7 +274,7 @@ class Oracle:
         return self.rectify == "pass" and op.kind in ("rectify", "elementwise", "scale")
 
     def reference(self, v, y):
-        """What θ is multiplied with."""
+        """Quantity that θ is multiplied with."""
         return abs(y) if self.relative_to == "output" else abs(math.fsum(v))
 
     def local_values(self, op, connections, xs, dx, y):

@@ -88,7 +88,7 @@ READINGS: dict[str, tuple[str, Callable[[Profiles], NNSlicerRanker]]] = {
 
 @dataclass(frozen=True)
 class Treatment:
-    """What a pruned model gets besides.
+    """Treatment that a pruned model gets besides.
 
     Attributes:
         said: It in words.

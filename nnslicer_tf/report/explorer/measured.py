@@ -1,4 +1,4 @@
-"""What the model computes for the inputs of slices, and what it says without parts of itself."""
+"""Activations and answers of the model for the inputs of slices, whole and without parts."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What can be explored: slices, sets of slices, and marks or scores of neurons and weights.
+"""Things to explore: slices, sets of slices, and marks or scores of neurons and weights.
 
 Everything becomes an `Exhibit`: a name, a few facts, and for each sample arrays by operation and
 by kernel. Slices are known by protocol alone, so that any analysis's result fits that

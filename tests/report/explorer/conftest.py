@@ -1,4 +1,4 @@
-"""What the tests of the explorer share: models, slices, and a real browser."""
+"""Fixtures of the explorer's tests: models, slices, and a real browser."""
 
 import shutil
 
@@ -79,7 +79,7 @@ def opened(chromium, tmp_path):
 
 
 def complaints(driver):
-    """What the browser's console says, but for what the tests cause by reading pixels."""
+    """Messages of the browser's console, but for those that tests cause by reading pixels."""
     messages = [entry["message"] for entry in driver.get_log("browser")]
     return [message for message in messages if "willReadFrequently" not in message]
 

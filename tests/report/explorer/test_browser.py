@@ -45,7 +45,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_local_values_and_exclusion_give_the_slice(mixed, opened, settings):
-    """What the page works out for each neuron adds up to the contributions of the slice."""
+    """The page's sums for single neurons add up to the contributions of the slice."""
     im, profile, x = mixed
     one = nns.Slicer(im, profile, workers=0, progress=False, **settings).slice(x[:1], range(5))
     page = opened(nns.explore(one, im, x[:1], profile=profile, progress=False))
