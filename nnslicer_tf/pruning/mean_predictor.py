@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from nnslicer_tf.instrument import InstrumentedModel, Operation, check_array
+from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.pruning.masks import check_masks
 from nnslicer_tf.slicing import Profile
 
@@ -63,7 +63,7 @@ class MeanPredictor:
             name: tf.constant(mask, tf.float32)
             for name, mask in check_masks(self._im, keep).items()
         }
-        x = check_array(x, self._im.input_shape)
+        x = self._im.check(x)
         statistics: Statistics = {}
         if renormalise_on is not None:
             statistics = self._measure(tf.constant(renormalise_on, tf.float32), masks)

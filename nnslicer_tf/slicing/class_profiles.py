@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from nnslicer_tf._checks import check_labels
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, check_array
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
 from nnslicer_tf.slicing.profile import Profile
 from nnslicer_tf.slicing.slice import Slice
@@ -67,7 +67,7 @@ class ClassProfiles(Mapping[int, Profile]):
         Raises:
             InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad data.
         """
-        x = check_array(x, im.input_shape)
+        x = im.check(x)
         predicted = im.logits(x, batch_size).argmax(axis=-1)
         used = np.ones(len(x), bool) if y is None else predicted == check_labels(y, len(x))
         return cls(
@@ -162,7 +162,7 @@ class ClassSlicer:
 
     def _grouped(self, x: np.ndarray) -> tuple[np.ndarray, list[tuple[int, np.ndarray]]]:
         """Return checked samples, and each predicted class with the rows that have it."""
-        x = check_array(x, self.im.input_shape)
+        x = self.im.check(x)
         predicted = self.im.logits(x).argmax(axis=-1)
         groups = [(int(c), np.flatnonzero(predicted == c)) for c in np.unique(predicted)]
         for c, _ in groups:

@@ -9,7 +9,7 @@ import numpy as np
 
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, Samples
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.report.explorer import page
 from nnslicer_tf.report.explorer.document import Document, Source
@@ -136,7 +136,7 @@ def _source(name: str, im: Any, x: Any, profile: Any, arrays: dict[int, np.ndarr
         means = own.means
     given = None if x is None else _by_name("x", x, name)
     if given is not None and id(given) not in arrays:
-        arrays[id(given)] = np.concatenate(list(Samples(given, model.input_shape).batches(256)))
+        arrays[id(given)] = np.concatenate(list(model.samples(given).batches(256)))
     return Source(model, None if given is None else arrays[id(given)], means)
 
 
