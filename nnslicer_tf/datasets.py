@@ -354,6 +354,8 @@ def _sentences(name: str, split: str) -> Dataset:
     from nnslicer_tf import texts
 
     sentences = texts.load(name, split)
+    if not len(sentences):
+        raise InvalidArgumentError(f"The split '{split}' of '{name}' is empty.")
     x = texts.vocabulary(name).encode(sentences.text)
     return Dataset(x, sentences.y, name, split, "none", _SENTENCES[name])
 

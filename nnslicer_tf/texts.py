@@ -1,8 +1,8 @@
 """Sentences with labels by name, and the vocabulary that turns their words into numbers.
 
 SST-2 (Socher et al., EMNLP 2013; GLUE, Wang et al., ICLR 2019) comes from GLUE's own files,
-`GLUE_DIR/sst2/train.tsv` and `dev.tsv`, if the environment variable `GLUE_DIR` is set, else
-through TensorFlow Datasets as `glue/sst2`. Its sentences are lower-case words and punctuation
+`train.tsv` and `dev.tsv` in `GLUE_DIR/SST-2` or `GLUE_DIR/sst2`, if the environment variable
+`GLUE_DIR` is set, else through TensorFlow Datasets as `glue/sst2`. Its sentences are lower-case words and punctuation
 between blanks.
 """
 
@@ -19,6 +19,7 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 NAMES = ("sst2",)
+_GLUE_NAMES = {"sst2": "SST-2"}
 LENGTH = 52
 """Words of SST-2's longest sentence."""
 
@@ -150,9 +151,10 @@ def load(name: str = "sst2", split: str = "train") -> Sentences:
     """
     check_name("set of sentences", name, NAMES)
     folder = os.environ.get("GLUE_DIR")
-    if folder:
-        return _from_files(Path(folder) / name, split)
-    return _from_tfds(f"glue/{name}", split)
+    if not folder:
+        return _from_tfds(f"glue/{name}", split)
+    own = Path(folder) / _GLUE_NAMES[name]
+    return _from_files(own if own.is_dir() else Path(folder) / name, split)
 
 
 def _from_files(folder: Path, split: str) -> Sentences:
