@@ -2,8 +2,8 @@
 
 SST-2 (Socher et al., EMNLP 2013; GLUE, Wang et al., ICLR 2019) comes from GLUE's own files,
 `train.tsv` and `dev.tsv` in `GLUE_DIR/SST-2` or `GLUE_DIR/sst2`, if the environment variable
-`GLUE_DIR` is set, else through TensorFlow Datasets as `glue/sst2`. Its sentences are lower-case words and punctuation
-between blanks.
+`GLUE_DIR` is set, else through TensorFlow Datasets as `glue/sst2`. Its sentences are lower-case
+words and punctuation between blanks.
 """
 
 import os

@@ -34,7 +34,9 @@ def test_damaged_and_missing_files(glue):
     with pytest.raises(CorruptFileError, match=r"dev\.tsv"):
         texts.load("sst2", "test")
     (glue / "dev.tsv").unlink()
-    with pytest.raises(InvalidArgumentError, match=r"GLUE_DIR has no readable '(sst2|SST-2)/dev\.tsv'"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"GLUE_DIR has no readable '(sst2|SST-2)/dev\.tsv'"
+    ):
         texts.load("sst2", "test")
 
 
