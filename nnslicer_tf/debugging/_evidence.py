@@ -37,7 +37,7 @@ class Scores:
 # --- slices --------------------------------------------------------------------------------
 
 
-def membership(slicer: Slicer, runs: Runs, formula: Formula) -> Scores:
+def membership(formula: Formula, slicer: Slicer, runs: Runs) -> Scores:
     """Return a formula's scores, by which slices of the predicted class have what as a member."""
     failed, passed = (_members(slicer, part) for part in (runs.failing, runs.passing))
     sizes = len(runs.failing), len(runs.passing)
@@ -132,7 +132,7 @@ def _weighted(
 # --- activations ---------------------------------------------------------------------------
 
 
-def activity(im: InstrumentedModel, runs: Runs, formula: Formula) -> Scores:
+def activity(formula: Formula, im: InstrumentedModel, runs: Runs) -> Scores:
     """Return a formula's scores, by which samples a neuron is active for: its value is positive.
 
     DeepFault (Eniser et al., FASE 2019) has them of neurons alone; a synapse gets the score of the
@@ -223,7 +223,7 @@ def _changes(
 
 def _kernel_gradients(
     im: InstrumentedModel, changes: Mapping[str, np.ndarray], slopes: Mapping[str, np.ndarray]
-) -> Iterator[tuple[str, np.ndarray]]:
+) -> Arrays:
     """Return weight × gradient by the weight, with the changes of the inputs as inputs."""
     found: Arrays = {}
     for operation in im.operations:
@@ -268,8 +268,7 @@ def patching(im: InstrumentedModel, runs: Runs) -> Scores:
     """
     means = _class_means(im, runs.passing)
     samples = runs.failing
-    rows = np.concatenate([r for label, r in samples.by_class() if label in means] or [[]])
-    rows = np.sort(rows.astype(np.int64))[:_MOST_PATCHED]
+    rows = np.flatnonzero(np.isin(samples.right, list(means)))[:_MOST_PATCHED]
     if not len(rows):
         raise _no_class()
     x, right = samples.x[rows], samples.right[rows]

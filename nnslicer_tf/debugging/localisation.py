@@ -1,6 +1,7 @@
 """Fault localisation: scores of neurons and synapses by how suspicious wrong outputs make them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,17 +23,14 @@ _LEVELS = ("channel", "neuron", "synapse", "layer")
 _OF_SLICES: dict[str, Callable[[Slicer, Runs], Scores]] = {
     "contrast": _evidence.contrast,
     "wrong_minus_right": _evidence.wrong_minus_right,
-    **{
-        name: lambda slicer, runs, formula=formula: _evidence.membership(slicer, runs, formula)
-        for name, formula in FORMULAS.items()
-    },
+    **{name: partial(_evidence.membership, formula) for name, formula in FORMULAS.items()},
 }
 _OF_VALUES: dict[str, Callable[[InstrumentedModel, Runs], Scores]] = {
     "patching": _evidence.patching,
     "gradient_contrast": _evidence.gradient_contrast,
     "gradient": _evidence.gradient,
     **{
-        f"deepfault_{name}": lambda im, runs, formula=formula: _evidence.activity(im, runs, formula)
+        f"deepfault_{name}": partial(_evidence.activity, formula)
         for name, formula in FORMULAS.items()
     },
 }
@@ -99,7 +97,7 @@ def suspicious(
     method: str = "gradient_contrast",
     *,
     profile: Profile | None = None,
-    theta: float = 0.0,
+    theta: float = 0.3,
     rng: int = 0,
     progress: bool = True,
 ) -> Suspicion:
@@ -125,7 +123,8 @@ def suspicious(
             - "random": for comparison.
         profile: For methods on slices: the model's profile; by default that of the passing
             samples.
-        theta: For methods on slices: threshold θ of the exclusion.
+        theta: For methods on slices: threshold θ of the exclusion. At 0 nearly everything is in
+            every slice, and membership says little.
         rng: Seed of "random".
         progress: Show progress bars.
 

@@ -173,6 +173,7 @@ def _least(
 
     # The changes are differences of two variables of at least 0, whose sum, or bound, is small.
     weights = slopes.shape[1]
+    limits: list[tuple[float | None, float | None]]
     if size == "sum":
         costs = np.ones(2 * weights)
         matrix = np.hstack([slopes, -slopes])

@@ -200,9 +200,8 @@ def _depends(operation: Operation, function: Any, g: Any) -> np.ndarray:
 def _unbroadcast(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Return whether any of the outputs that an input was broadcast to has a value."""
     lead = values.ndim - len(shape)
-    values = values.any(axis=tuple(range(lead))) if lead else values
-    axes = tuple(i for i, n in enumerate(shape) if n == 1 and values.shape[i] != 1)
-    return values.any(axis=axes, keepdims=True) if axes else values
+    axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1))
+    return np.any(values, axis=axes, keepdims=True).reshape(shape) if axes else values
 
 
 def _synapses(operation: Operation, live: np.ndarray, reached: np.ndarray) -> np.ndarray:

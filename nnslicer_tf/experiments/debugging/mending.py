@@ -9,7 +9,7 @@ import pandas as pd
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._progress import track
 from nnslicer_tf.datasets import Dataset
-from nnslicer_tf.debugging import Runs, mend, repair, suspicious
+from nnslicer_tf.debugging import Runs, Suspicion, mend, repair, suspicious
 from nnslicer_tf.engine import RowStore
 from nnslicer_tf.errors import InfeasibleRepairError
 from nnslicer_tf.experiments.debugging.faults import FaultyModel
@@ -90,7 +90,7 @@ def _mended(im: InstrumentedModel, data: Dataset, samples: int, seed: int) -> It
 
 
 def _by(
-    way: str, im: InstrumentedModel, found: object, x: np.ndarray, y: np.ndarray, seed: int
+    way: str, im: InstrumentedModel, found: Suspicion, x: np.ndarray, y: np.ndarray, seed: int
 ) -> keras.Model:
     """Return the model, mended in one way."""
     if way in ("mask", "scale", "train"):
