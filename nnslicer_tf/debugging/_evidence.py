@@ -21,7 +21,7 @@ _MOST_PATCHED = 64
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of neurons and synapses: float64 arrays by operation and kernel.
+    """Scores of neurons and synapses, with signs: float64 arrays by operation and kernel.
 
     Attributes:
         neurons: Operation name → array of its shape.

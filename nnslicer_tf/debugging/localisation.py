@@ -39,24 +39,26 @@ METHODS = (*_OF_VALUES, *_OF_SLICES, "random")
 
 
 class Suspicion(ShownAsTable):
-    """How suspicious each neuron and each synapse is; larger is more suspicious.
+    """How suspicious each neuron and each synapse is: numbers of at least 0.
 
-    Scores of one method can be compared with each other, those of two methods cannot.
+    They are magnitudes: what drives the right output too far is as suspicious as what holds it
+    back. Scores of one method can be compared with each other, those of two methods cannot.
 
     Attributes:
         method: Name of the method.
         neurons: Operation name → float64 array of its shape.
         synapses: Kernel name → float64 array of its shape.
         channels: Name of an operation with a kernel → `(channels,)` float64: of a filter or unit,
-            the sum over its positions, or the mean for methods whose scores do not add up.
+            the magnitude of the sum over its positions, or of the mean for methods whose scores do
+            not add up.
     """
 
     def __init__(self, im: InstrumentedModel, method: str, scores: Scores) -> None:
         self.method = method
-        self.neurons = scores.neurons
-        self.synapses = scores.synapses
+        self.neurons = {name: np.abs(values) for name, values in scores.neurons.items()}
+        self.synapses = {name: np.abs(values) for name, values in scores.synapses.items()}
         self.channels = {
-            o.name: channel_scores(scores.neurons[o.name], scores.add_up)
+            o.name: np.abs(channel_scores(scores.neurons[o.name], scores.add_up))
             for o in im.operations
             if isinstance(o.params, Synapses)
         }

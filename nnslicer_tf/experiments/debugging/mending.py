@@ -1,12 +1,14 @@
 """Mending of planted faults from few images, and provable repair of a model's own mistakes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import keras
 import numpy as np
 import pandas as pd
 
 from nnslicer_tf import datasets, zoo
+from nnslicer_tf._magnitude import largest
 from nnslicer_tf._progress import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.debugging import Runs, Suspicion, mend, repair, suspicious
@@ -30,7 +32,8 @@ _MENDING = (
     "the most suspicious by `gradient_contrast`; training takes as many epochs in each way."
 )
 _REPAIR = (
-    "`repaired` test images, with training images that are to stay right. `drawdown`: points of "
+    "`repaired` test images, with training images that are to stay right; the weights that may "
+    "change are the most suspicious of the kernel. `drawdown`: points of "
     "accuracy lost on the other test images; `generalisation`: share of the other images that the "
     "model gets wrong and the repaired one right. Infeasible programs have no figures."
 )
@@ -116,17 +119,16 @@ def provable_repair(s: RepairSettings) -> ExperimentResult:
         np.flatnonzero(im.logits(test.x).argmax(axis=1) != test.y)
     )
     dense = [name for name, kernel in im.kernels.items() if len(kernel.shape) == 2][-2:]
-    rows = [
-        {
-            "kernel": kernel,
-            "repaired": count,
-            "size": size,
-            **_repaired(im, test, kept, wrong[:count], kernel, size),
-        }
-        for kernel, count, size in track(
-            [(k, n, z) for k in dense for n in s.counts for z in ("sum", "largest")], "Repairs"
-        )
-    ]
+    rows = []
+    for count in track(s.counts, "Repairs"):
+        chosen = wrong[:count]
+        found = suspicious(im, (test.x[chosen], test.y[chosen]), (kept.x, kept.y), progress=False)
+        for kernel in dense:
+            among = largest(found.synapses[kernel], s.among)
+            for size in ("sum", "largest"):
+                measured = _repaired(im, test, kept, chosen, kernel, among, size)
+                row = {"kernel": kernel, "repaired": len(chosen), "size": size}
+                rows.append(row | {"may_change": int(among.sum())} | measured)
     head = {
         "model": s.model,
         "kept_right": s.train,
@@ -141,18 +143,22 @@ def provable_repair(s: RepairSettings) -> ExperimentResult:
 
 
 def _right(im: InstrumentedModel, data: Dataset) -> Dataset:
-    from dataclasses import replace
-
     right = im.logits(data.x).argmax(axis=1) == data.y
     return replace(data, x=data.x[right], y=data.y[right])
 
 
 def _repaired(
-    im: InstrumentedModel, test: Dataset, kept: Dataset, chosen: np.ndarray, kernel: str, size: str
+    im: InstrumentedModel,
+    test: Dataset,
+    kept: Dataset,
+    chosen: np.ndarray,
+    kernel: str,
+    among: np.ndarray,
+    size: str,
 ) -> dict[str, object]:
     x, y = np.concatenate([test.x[chosen], kept.x]), np.concatenate([test.y[chosen], kept.y])
     try:
-        found = repair(im, kernel, x, y, size=size)
+        found = repair(im, kernel, x, y, among=among, size=size)
     except InfeasibleRepairError:
         return {"feasible": False}
     logits = InstrumentedModel(found.model).logits
@@ -164,7 +170,6 @@ def _repaired(
         "right": int((logits(x).argmax(axis=1) == y).sum()),
         "of": len(x),
         "changed": int(np.count_nonzero(found.change)),
-        "weights": found.change.size,
         "largest": float(np.abs(found.change).max()),
         "drawdown": 100 * float(before.mean() - after.mean()),
         "generalisation": 100 * float(after[~before].mean()),

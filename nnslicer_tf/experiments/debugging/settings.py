@@ -60,5 +60,6 @@ class RepairSettings(Settings):
 
     model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
     train: Annotated[int, Option(help="Training images that are to stay right.", min=1)] = 50
+    among: Annotated[int, Option(help="Weights that may change: the most suspicious.")] = 1000
     seed: Annotated[int, Option(help="Random seed.", min=0)] = 0
     counts: tuple[int, ...] = (5, 10, 20, 50)  # images to repair
