@@ -124,7 +124,8 @@ def provable_repair(s: RepairSettings) -> ExperimentResult:
         chosen = wrong[:count]
         found = suspicious(im, (test.x[chosen], test.y[chosen]), (kept.x, kept.y), progress=False)
         for kernel in dense:
-            among = largest(found.synapses[kernel], s.among)
+            scores = found.synapses[kernel]
+            among = largest(scores, min(s.among, scores.size))
             for size in ("sum", "largest"):
                 measured = _repaired(im, test, kept, chosen, kernel, among, size)
                 row = {"kernel": kernel, "repaired": len(chosen), "size": size}
