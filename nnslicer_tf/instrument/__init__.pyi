@@ -1,9 +1,16 @@
 from .copies import copy_model
-from .data import Samples, batches, check_array, check_batch_size, count_samples
+from .data import (
+    Samples,
+    batches,
+    check_array,
+    check_batch_size,
+    count_samples,
+    read_labelled,
+)
 from .graph import Graph
 from .layers import register_layer
 from .mean_offsets import masked_with_means
-from .model import Activations, InstrumentedModel
+from .model import Activations, InstrumentedModel, instrumented
 from .operations import KINDS, Affine, Elementwise, KernelLayout, Operation, Pooling, Step, Synapses
 
 __all__ = [
@@ -24,6 +31,8 @@ __all__ = [
     "check_batch_size",
     "copy_model",
     "count_samples",
+    "instrumented",
     "masked_with_means",
+    "read_labelled",
     "register_layer",
 ]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # a saved profile is shown without Keras
 
     from nnslicer_tf.instrument import InstrumentedModel
     from nnslicer_tf.instrument.data import DataLike
+    from nnslicer_tf.instrument.model import ModelLike
 
 _FORMAT = "nnslicer_tf profile 1"
 
@@ -48,14 +49,14 @@ class Profile(ShownAsTable):
 
     @classmethod
     def from_data(
-        cls, im: "InstrumentedModel", data: "DataLike", batch_size: int = 256, progress: bool = True
+        cls, im: "ModelLike", data: "DataLike", batch_size: int = 256, progress: bool = True
     ) -> "Profile":
         """Profile a model.
 
         Args:
-            im: The model.
-            data: Samples `(samples, *input_shape)`, an array or a `tf.data.Dataset`; the
-                paper uses the whole training set.
+            im: The model; a Keras model will also do.
+            data: Samples `(samples, *input_shape)`, in any form of `DataLike`; the paper uses
+                the whole training set.
             batch_size: Samples in one forward pass.
             progress: Show a progress bar.
 
@@ -65,7 +66,9 @@ class Profile(ShownAsTable):
         """
         # Imported here: a profile that is only loaded needs no compiler.
         from nnslicer_tf._kernels.ahead import compile_ahead
+        from nnslicer_tf.instrument import instrumented
 
+        im = instrumented(im)
         compile_ahead()  # slices come next
         sums = {operation.name: np.zeros(operation.shape) for operation in im.operations}
         samples = 0

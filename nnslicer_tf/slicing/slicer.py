@@ -19,8 +19,9 @@ from nnslicer_tf._kernels.ahead import compile_ahead
 from nnslicer_tf._names import check_name
 from nnslicer_tf.engine import Engine, InProcessEngine, Store, make_engine
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, Samples
+from nnslicer_tf.instrument import Samples, instrumented
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.kinds import Layout
 from nnslicer_tf.slicing import _zero_walk
 from nnslicer_tf.slicing._checkpoint import Collector, RowCollector, SumCollector, digest
@@ -58,7 +59,7 @@ class Slicer:
     """Computes slices of a model for samples.
 
     Args:
-        im: The model.
+        im: The model; a Keras model will also do.
         profile: The model's profile.
         theta: Threshold θ ≥ 0 of the exclusion; larger values give smaller slices.
         granularity: "activation" (every element of an operation's output is a neuron) or
@@ -82,7 +83,7 @@ class Slicer:
 
     def __init__(
         self,
-        im: InstrumentedModel,
+        im: ModelLike,
         profile: Profile,
         theta: float = 0.3,
         granularity: str = "activation",
@@ -101,6 +102,7 @@ class Slicer:
             raise InvalidArgumentError(
                 f"workers must be None or a number of processes, 0 or more. Received: {workers!r}"
             )
+        im = instrumented(im)
         profile.check_model(im)
         check_rules(im)
         if theta > 0:
@@ -148,7 +150,7 @@ class Slicer:
         """Return the slice for all samples together.
 
         Args:
-            x: Samples I, `(samples, *input_shape)`, an array or a `tf.data.Dataset`.
+            x: Samples I, `(samples, *input_shape)`, in any form of `DataLike`.
             outputs: The neurons O: indices of outputs, "predicted", {operation: indices},
                 or a `Criterion`.
             checkpoint: Folder for partial sums, from which an interrupted run resumes.
