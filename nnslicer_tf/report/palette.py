@@ -44,5 +44,24 @@ METHODS = {
     "Global": "#8a8f98",
     "Category-wise": "#e69f00",
     "DeepArc": "#d55e00",
+    # Attributions.
+    "slice": "#0072b2",
+    "gradient × input": "#e69f00",
+    "integrated gradients": "#009e73",
+    "integrated gradients, 50 samples": "#00513b",
+    "Grad-CAM": "#d55e00",
+    "occlusion": "#cc79a7",
+    "random order": "#8a8f98",
 }
 """Method → its colour in every figure."""
+
+MARKERS = {
+    "slice": "o",
+    "gradient × input": "s",
+    "integrated gradients": "^",
+    "integrated gradients, 50 samples": "v",
+    "Grad-CAM": "D",
+    "occlusion": "P",
+    "random order": "x",
+}
+"""Method → its marker, where curves may coincide."""

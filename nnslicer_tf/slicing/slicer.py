@@ -7,7 +7,7 @@ process and two for each worker, whatever the number of samples.
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from nnslicer_tf.slicing._planner import GRANULARITIES, RECTIFY, RELATIVE_TO, ch
 from nnslicer_tf.slicing._results import Part, Reduction, RowLayout
 from nnslicer_tf.slicing._zero_walk import PartsAtZero, RowsAtZero, SumAtZero
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
+from nnslicer_tf.slicing.explanation import Explanation, explain
 from nnslicer_tf.slicing.profile import Profile
 from nnslicer_tf.slicing.slice import Slice
 from nnslicer_tf.slicing.slice_set import SliceSet
@@ -179,6 +180,35 @@ class Slicer:
             for name, kernel in plan.kernels.items()
         }
         return Slice(neurons, synapses, {**self._info(outputs), "samples": totals.samples})
+
+    def explain(
+        self,
+        x: DataLike,
+        target: int | None = None,
+        *,
+        classes: Sequence[str] = (),
+        usual: DataLike | None = None,
+        compare: bool | Iterable[str] = False,
+    ) -> Explanation:
+        """Return why the model gave one sample its class.
+
+        Args:
+            x: The sample, of the model's input shape.
+            target: The class to explain; by default the predicted one.
+            classes: Names of the classes, in order.
+            usual: Samples of the class; how the slice differs from theirs is part of the
+                explanation. Some hundred are enough.
+            compare: Whether to compute the other methods too, with their deletion curves: all of
+                `attributions.ATTRIBUTIONS`, or some by name. Methods that do not apply to the
+                model are left out, and named.
+
+        Raises:
+            InvalidArgumentError: if this is not one sample, or a name is unknown.
+            CriterionError: if the model has no such class.
+            UnsupportedLayerError: if a kernel is in a nested model.
+            InputShapeError, NonFiniteActivationError: for bad data.
+        """
+        return explain(self, x, target, classes=classes, usual=usual, compare=compare)
 
     def slice_each(
         self,
