@@ -50,6 +50,8 @@ from .slicing import (
     register_rule,
 )
 
+__version__: str
+
 __all__ = [
     "Activations",
     "ClassProfiles",
