@@ -2,7 +2,8 @@
 
 First the whole change is reduced as far as the models still disagree; then block after block of the
 image, from quarters of its sides to single pixels, goes back to the seed where they still do (as in
-delta debugging, Zeller and Hildebrandt 2002); at last what is left is reduced again. Cost: some hundred queries an image, one at a time.
+delta debugging, Zeller and Hildebrandt 2002); at last what is left is reduced again. Cost: some
+hundred queries an image, one at a time.
 """
 
 from collections.abc import Callable, Iterator

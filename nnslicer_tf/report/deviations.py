@@ -34,12 +34,15 @@ def deviations_figure(
         change = image.astype(float).mean(axis=-1) - seed.astype(float).mean(axis=-1)
         most = np.abs(change).max() or 1
         right.imshow(change, cmap="RdBu", vmin=-most, vmax=most)
-        right.set_title(
-            f"L∞ {row['L∞']:.0f}, L2 {row['L2']:.0f}, SSIM {row['SSIM']:.2f}", fontsize=8
-        )
+        right.set_title(_distances(row), fontsize=8)
         for axis in (left, middle, right):
             axis.set_axis_off()
     return figure
+
+
+def _distances(row: Mapping[str, Any]) -> str:
+    similarity = "" if np.isnan(row["SSIM"]) else f", SSIM {row['SSIM']:.2f}"
+    return f"L∞ {row['L∞']:.0f}, L2 {row['L2']:.0f}{similarity}"
 
 
 def _answers(row: Mapping[str, Any]) -> str:
