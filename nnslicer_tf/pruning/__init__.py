@@ -30,6 +30,7 @@ from nnslicer_tf.pruning.rankers import (
 from nnslicer_tf.pruning.reconstruction import reconstruct
 from nnslicer_tf.pruning.removal import compact, mask_units, remove_units
 from nnslicer_tf.pruning.shrinking import Shrunk, shrink
+from nnslicer_tf.pruning.subsets import draw_subsets, subset_figures
 from nnslicer_tf.pruning.weight_mask import WeightMask
 from nnslicer_tf.pruning.weighted_scores import ties_by_weight, times_weight
 
@@ -51,6 +52,7 @@ __all__ = [
     "WeightRanker",
     "apply_masks",
     "compact",
+    "draw_subsets",
     "fine_tune",
     "global_ratios",
     "keep_masks",
@@ -64,6 +66,7 @@ __all__ = [
     "renormalise",
     "scores",
     "shrink",
+    "subset_figures",
     "ties_by_weight",
     "times_weight",
     "without_masks",
