@@ -221,3 +221,19 @@ def test_results_are_written_to_npz_files_only(tmp_path):
     with pytest.raises(InvalidArgumentError, match=r"ends in \.npz"):
         write_archive(tmp_path / "p.json", "kind", {}, {})
     assert not list(tmp_path.iterdir())
+
+
+def test_keras_models_are_taken_where_instrumented_ones_are():
+    import nnslicer_tf as nns
+    from nnslicer_tf import exactline, pruning, zoo
+
+    model, digits = zoo.load("digits_cnn"), datasets.load("digits", "test[:20]")
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(model, digits, progress=False)
+    assert profile.fingerprint == im.fingerprint
+    slicer = nns.Slicer(model, profile, workers=0, progress=False)
+    assert slicer.slice(digits).info["samples"] == 20
+    expected = exactline.exact_line(im, digits.x[0], digits.x[1]).ratios
+    assert np.array_equal(exactline.exact_line(model, digits.x[0], digits.x[1]).ratios, expected)
+    weights = pruning.scores(model, "weight")
+    assert np.array_equal(weights["conv1"], np.abs(im.kernels["conv1"].kernel()))
