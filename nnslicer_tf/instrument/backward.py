@@ -44,7 +44,8 @@ def propagate(
         order: The operations to expand, consumers first.
         seed: Operation name → values `(batch, *shape)` with which the walk starts.
         rule: Takes an operation and the values that it received; returns one array for each of
-            its inputs, of the input's shape or of a shape that the input was broadcast to.
+            its inputs, of the input's shape or of a shape that the input was broadcast to, or
+            None for an input that gets nothing.
         shapes: Operation name → its shape without the batch axis.
 
     Returns:
@@ -56,6 +57,8 @@ def propagate(
             continue
         parts = rule(node, received[node.name])
         for source, part in zip(node.inputs, parts, strict=True):
+            if part is None:
+                continue
             part = _sum_to(part, shapes[source])
             received[source] = _plus(received[source], part) if source in received else part
     return received

@@ -36,6 +36,7 @@ from nnslicer_tf.instrument.graph import (
     in_half_precision,
 )
 from nnslicer_tf.instrument.operations import Elementwise, Operation, Synapses
+from nnslicer_tf.instrument.tokens import example, vocabulary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +83,7 @@ class InstrumentedModel(ShownAsTable):
             are: a Keras layer, or a function written with `keras.ops` such as
             `lambda x: x / 255`. It becomes part of the model.
         bounds: Least and largest value of an input, before `preprocess`. Data beyond them is
-            refused everywhere.
+            refused everywhere. Of a model that takes tokens they are known.
 
     Attributes:
         model: The original model; with `preprocess`, a new one that shares its layers.
@@ -116,6 +117,9 @@ class InstrumentedModel(ShownAsTable):
         self.model = model
         self.graph: Graph = build_graph(trace(functional, input_shape))
         self.operations: tuple[Operation, ...] = tuple(self.graph.operations.values())
+        tokens = vocabulary(self.graph, self.graph.input)
+        if self.bounds is None and tokens is not None:
+            self.bounds = (0.0, tokens - 1.0)
         self._captures: dict[tuple[str, ...], Callable] = {}
         self._gradients: dict[tuple, GradientFunction] = {}
         self._compare_with_original()
@@ -149,8 +153,8 @@ class InstrumentedModel(ShownAsTable):
         """Name → kernel with its synapses, in topological order; a shared kernel occurs once."""
         kernels: dict[str, Synapses] = {}
         for operation in self.operations:
-            if isinstance(operation.params, Synapses):
-                kernels.setdefault(operation.params.name, operation.params)
+            for kernel in operation.kernels:
+                kernels.setdefault(kernel.name, kernel)
         return kernels
 
     @property
@@ -404,7 +408,7 @@ class InstrumentedModel(ShownAsTable):
 
     def _compare_with_original(self) -> None:
         """Refuse a wrapped model whose output differs from the original's."""
-        x = np.random.default_rng(0).uniform(size=(2, *self.input_shape)).astype(np.float32)
+        x = example(self.graph, self[self.input_operation], samples=2)
         expected = keras.tree.flatten(self.model(_as_input(self.model, x), training=False))
         values = self.graph.run(keras.ops.convert_to_tensor(x), self.graph.outputs)
         halves = any(in_half_precision(step.layer) for step in self.graph.wrappers.values())

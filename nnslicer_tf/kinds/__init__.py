@@ -9,7 +9,7 @@ whose entry is missing refuses the operation and names it. `register_rule` and
 `register_transformer` set single entries. Importing this package does not import Keras.
 """
 
-from nnslicer_tf.kinds import merges, pointwise, pooling, routing, weighted_sum
+from nnslicer_tf.kinds import lookup, mask, merges, pointwise, pooling, routing, weighted_sum
 from nnslicer_tf.kinds.bends import BendingTransformer, Bends
 from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import (
@@ -20,6 +20,7 @@ from nnslicer_tf.kinds.kind import (
     Rule,
     RuleFunction,
     Transformer,
+    aligned_mask,
     kind_of,
     register_kind,
     register_rule,
@@ -39,7 +40,10 @@ __all__ = [
     "Rule",
     "RuleFunction",
     "Transformer",
+    "aligned_mask",
     "kind_of",
+    "lookup",
+    "mask",
     "merges",
     "pointwise",
     "pooling",

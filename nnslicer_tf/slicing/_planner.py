@@ -32,6 +32,8 @@ def plan_walk(
     for operation in expanded:
         if kind_of(operation).move is None:
             needed.update((operation.name, *operation.inputs))
+    walked = (*starts, *(name for operation in expanded for name in operation.inputs))
+    needed.update(mask for name in walked if (mask := im[name].mask) is not None)
     return Plan(
         nodes=nodes,
         expanded=tuple(nodes[operation.name] for operation in expanded),
@@ -70,4 +72,5 @@ def _node(operation: Operation, layout: Layout) -> Node:
         shape=layout.shape(operation.shape),
         mean=layout.mean(operation.name),
         table=kind.table(operation, layout),
+        mask=operation.mask,
     )

@@ -2,6 +2,8 @@
 
 from nnslicer_tf.instrument.layers import (
     activations,
+    embeddings,
+    masks,
     merges,
     normalisation,
     pooling,
@@ -12,6 +14,9 @@ from nnslicer_tf.instrument.layers.registry import layer_steps, register_layer
 
 __all__ = ["layer_steps", "register_layer"]
 
-for _family in (weighted_sums, pooling, activations, normalisation, merges, routing):
+for _family in (
+    *(weighted_sums, pooling, activations, normalisation, merges, routing),
+    *(masks, embeddings),
+):
     for _layer_class, _operations in _family.LAYERS.items():
         register_layer(_layer_class, _operations)
