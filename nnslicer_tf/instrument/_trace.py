@@ -322,8 +322,8 @@ def _mask_rule(layer: keras.Operation) -> Callable[[Any, Any], Any] | None:
     """
     if not isinstance(layer, keras.layers.Layer) or not layer.supports_masking:
         return None
-    if isinstance(layer, keras.layers.MultiHeadAttention):
-        return lambda inputs, masks: masks
+    if isinstance(layer, (keras.layers.MultiHeadAttention, keras.layers.Attention)):
+        return lambda inputs, masks: next(iter(keras.tree.flatten(masks)))  # the queries'
     if isinstance(layer, keras.layers.Embedding):
         # Not the method of a subclass: ReversibleEmbedding leaves its mask to `call`.
         return lambda inputs, masks: keras.layers.Embedding.compute_mask(layer, inputs, masks)

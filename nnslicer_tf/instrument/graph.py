@@ -5,6 +5,7 @@ All analyses ask this module about a model's structure.
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +15,7 @@ from nnslicer_tf.instrument._trace import Call, Trace
 from nnslicer_tf.instrument.layers import layer_steps
 from nnslicer_tf.instrument.layers.masks import mask_step
 from nnslicer_tf.instrument.layers.registry import LayerCall
-from nnslicer_tf.instrument.operations import MaskOf, Operation, Source, Step
+from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, Operation, Source, Step
 
 
 def in_half_precision(layer: keras.layers.Layer) -> bool:
@@ -187,7 +188,16 @@ def build_graph(trace: Trace) -> Graph:
     for call in trace.calls:
         names[call.output] = _add_call(graph, call, names)
     graph.outputs = tuple(names[tensor] for tensor in trace.outputs)
+    _mark_final(graph)
     return graph
+
+
+def _mark_final(graph: Graph) -> None:
+    """Make a softmax at the end an elementwise operation: it is captured, but not walked."""
+    for name in graph.outputs:
+        operation = graph.operations[name]
+        if operation.kind == "softmax" and not graph.consumers[name]:
+            graph.operations[name] = replace(operation, kind="elementwise")
 
 
 def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> str:
@@ -210,7 +220,11 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> str:
         if step.sources is not None:
             sources = tuple(_named(source, inputs, masks, base) for source in step.sources)
         shape = step.shape or call.output_shape
-        mask = own_mask if own_mask and _begins(shape, graph.operations[own_mask].shape) else None
+        mask = None
+        if step.mask is None and own_mask and step.kind != "mask":
+            mask = own_mask if _begins(shape, graph.operations[own_mask].shape) else None
+        elif step.mask not in (None, NO_MASK):
+            mask = _named(step.mask, inputs, masks, base)
         operation = Operation(
             name=base + step.suffix,
             kind=step.kind,
@@ -221,7 +235,7 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> str:
             params=step.params,
             compute=step.compute,
             keras_layer=call.layer,
-            mask=mask if step.mask is None else _named(step.mask, inputs, masks, base),
+            mask=mask,
         )
         graph.add(operation, layer)
         previous = (operation.name,)

@@ -116,6 +116,29 @@ class Elementwise:
 
 
 @dataclass(frozen=True, eq=False)
+class Softmax(Elementwise):
+    """A softmax.
+
+    Attributes:
+        axes: The axes of a row, as Keras counts them: with the batch axis, or from the end.
+    """
+
+    axes: tuple[int, ...] = (-1,)
+
+
+@dataclass(frozen=True, eq=False)
+class ProductSum:
+    """A sum of products of two activations, over a common axis.
+
+    Attributes:
+        equation: It as in `keras.ops.einsum`, the batch axis first: "bqhe,bkhe->bhqk". An axis
+            is in both inputs (summed, or kept as a common axis), or in one and the output.
+    """
+
+    equation: str
+
+
+@dataclass(frozen=True, eq=False)
 class Affine:
     """A scale that computes x · factor + offset.
 
@@ -136,6 +159,9 @@ class MaskOf:
 
     input: int
 
+
+NO_MASK = MaskOf(-1)
+"""As the mask of a step: all of its elements are neurons, whatever its shape."""
 
 Source = int | str | MaskOf
 

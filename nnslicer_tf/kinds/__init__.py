@@ -9,7 +9,17 @@ whose entry is missing refuses the operation and names it. `register_rule` and
 `register_transformer` set single entries. Importing this package does not import Keras.
 """
 
-from nnslicer_tf.kinds import lookup, mask, merges, pointwise, pooling, routing, weighted_sum
+from nnslicer_tf.kinds import (
+    lookup,
+    mask,
+    merges,
+    pointwise,
+    pooling,
+    product_sum,
+    routing,
+    softmax,
+    weighted_sum,
+)
 from nnslicer_tf.kinds.bends import BendingTransformer, Bends
 from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import (
@@ -47,9 +57,11 @@ __all__ = [
     "merges",
     "pointwise",
     "pooling",
+    "product_sum",
     "register_kind",
     "register_rule",
     "register_transformer",
     "routing",
+    "softmax",
     "weighted_sum",
 ]

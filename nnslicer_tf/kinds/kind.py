@@ -84,10 +84,10 @@ class Neurons:
         """Which neurons there are, int8, broadcastable to the values; None for all."""
         if self.mask is None:
             return None
-        present: np.ndarray = np.greater(self.mask, 0)
+        present = np.asarray(self.mask > 0, np.int8)
         if self.captured.ndim != self._mean.ndim + 1:  # a channel is there if a position is
-            present = present.reshape(len(present), -1).any(axis=1, keepdims=True)
-        return present.astype(np.int8)
+            present = present.reshape(len(present), -1).max(axis=1, keepdims=True)
+        return present
 
     @cached_property
     def _exact(self) -> np.ndarray:

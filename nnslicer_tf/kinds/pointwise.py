@@ -38,7 +38,7 @@ def sign(x: np.ndarray) -> np.ndarray:
 
 
 def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping) -> list[Any]:
-    return [g * signs[0]]
+    return [g * signs[0], *(None for _ in signs[1:])]
 
 
 def _rectify_at_zero(

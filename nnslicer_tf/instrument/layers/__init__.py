@@ -2,11 +2,14 @@
 
 from nnslicer_tf.instrument.layers import (
     activations,
+    attention,
     embeddings,
     masks,
     merges,
     normalisation,
     pooling,
+    products,
+    projections,
     routing,
     weighted_sums,
 )
@@ -16,7 +19,7 @@ __all__ = ["layer_steps", "register_layer"]
 
 for _family in (
     *(weighted_sums, pooling, activations, normalisation, merges, routing),
-    *(masks, embeddings),
+    *(masks, embeddings, products, projections, attention),
 ):
     for _layer_class, _operations in _family.LAYERS.items():
         register_layer(_layer_class, _operations)
