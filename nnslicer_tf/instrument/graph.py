@@ -43,16 +43,16 @@ class Graph:
     """The operations of a model, with the functions that compute them.
 
     Attributes:
-        operations: Name → operation, in topological order, the input first.
-        wrappers: Name → wrapped layer, for all operations but the input.
-        input: Name of the input operation.
+        operations: Name → operation, in topological order, the inputs first.
+        wrappers: Name → wrapped layer, for all operations but the inputs.
+        inputs: Names of the input operations.
         outputs: Names of the operations that compute the model's outputs.
     """
 
-    def __init__(self, source: Operation, outputs: Sequence[str] = ()) -> None:
-        self.operations = {source.name: source}
+    def __init__(self, sources: Sequence[Operation], outputs: Sequence[str] = ()) -> None:
+        self.operations = {source.name: source for source in sources}
         self.wrappers: dict[str, InstrumentedOperation] = {}
-        self.input = source.name
+        self.inputs = tuple(self.operations)
         self.outputs = tuple(outputs)
         self._functions: dict[str, Callable[..., Any]] = {}
 
@@ -107,15 +107,16 @@ class Graph:
         """Return the values of the operations `wanted`, and of all that they depend on, by name.
 
         Args:
-            x: The model's input, `(batch, …)`.
+            x: The model's input, `(batch, …)`; several as a list or tuple in their order.
             wanted: Names of operations.
             change: If given, called with each operation's name and value; the value that it
                 returns replaces the original one from then on.
         """
         change = change or (lambda name, value: value)
-        values = {self.input: change(self.input, x)}
+        given = x if isinstance(x, (list, tuple)) else (x,)
+        values = {name: change(name, v) for name, v in zip(self.inputs, given, strict=True)}
         for operation in self.ancestors(wanted):
-            if operation.name != self.input:
+            if operation.name not in self.inputs:
                 inputs = (values[source] for source in operation.inputs)
                 values[operation.name] = change(
                     operation.name, self._functions[operation.name](*inputs)
@@ -146,7 +147,7 @@ class CaptureModel(keras.Model):
         self._names = tuple(names)
         # An attribute, because Keras finds weights through attributes.
         needed = (operation.name for operation in graph.ancestors(names))
-        self._needed = [graph.wrappers[name] for name in needed if name != graph.input]
+        self._needed = [graph.wrappers[name] for name in needed if name not in graph.inputs]
         self.built = True
 
     def call(self, x: Any) -> list[Any]:
@@ -155,24 +156,26 @@ class CaptureModel(keras.Model):
         return [values[name] for name in self._names]
 
 
-def compiled(capture: CaptureModel, shape: Sequence[int]) -> Callable[[Any], Sequence[Any]]:
-    """Return the forward pass of a capture model as a function of NumPy arrays.
+def compiled(
+    capture: CaptureModel, shapes: Sequence[tuple[int, ...]]
+) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Return the forward pass of a capture model as a function of a list of NumPy arrays.
 
     On TensorFlow it is compiled once, for batches of any size.
 
     Args:
         capture: The model.
-        shape: Shape of one sample.
+        shapes: Shapes of one sample's inputs.
     """
     if keras.backend.backend() != "tensorflow":
-        return capture.predict_on_batch
+        return lambda x: capture.predict_on_batch(list(x) if len(x) > 1 else x[0])
     import tensorflow as tf
 
-    @tf.function(input_signature=[tf.TensorSpec((None, *shape), tf.float32)])
+    @tf.function(input_signature=[[tf.TensorSpec((None, *s), tf.float32) for s in shapes]])
     def forward(x: Any) -> list[Any]:
         return capture(x, training=False)
 
-    return lambda x: [value.numpy() for value in forward(x)]
+    return lambda x: [value.numpy() for value in forward(list(x))]
 
 
 def build_graph(trace: Trace) -> Graph:
@@ -181,23 +184,24 @@ def build_graph(trace: Trace) -> Graph:
     Raises:
         UnsupportedLayerError: if a layer has no rule.
     """
-    graph = Graph(_input_operation(trace))
-    names = {trace.input: graph.input}
+    described = zip(trace.input_names, trace.input_shapes, strict=True)
+    graph = Graph([_input_operation(name, shape) for name, shape in described])
+    names = dict(zip(trace.inputs, graph.inputs, strict=True))
     for call in trace.calls:
         inputs = tuple(names[tensor] for tensor in call.inputs)
-        names[call.output] = _add_call(graph, call, inputs)
+        names.update(zip(call.outputs, _add_call(graph, call, inputs), strict=True))
     graph.outputs = tuple(names[tensor] for tensor in trace.outputs)
     return graph
 
 
-def _add_call(graph: Graph, call: Call, inputs: tuple[str, ...]) -> str:
-    """Add the operations of one call; return the name of its result."""
-    view = LayerCall(call.path, call.input_shapes, call.output_shape, call.constants)
+def _add_call(graph: Graph, call: Call, inputs: tuple[str, ...]) -> tuple[str, ...]:
+    """Add the operations of one call; return the names of its results, those of the last steps."""
+    view = LayerCall(call.path, call.input_shapes, call.output_shapes, call.constants)
     steps = layer_steps(call.layer, view)
     base = f"{call.path}#{call.reuse}" if call.reuse else call.path
     is_layer = isinstance(call.layer, keras.layers.Layer)
     layer = call.layer if is_layer else keras.layers.Identity()
-    previous = inputs
+    previous, names = inputs, list(inputs)
     for step in steps:
         sources = previous if step.sources is None else _named(step.sources, inputs, base)
         operation = Operation(
@@ -206,14 +210,15 @@ def _add_call(graph: Graph, call: Call, inputs: tuple[str, ...]) -> str:
             layer=call.path,
             inputs=sources,
             input_shapes=tuple(graph.operations[source].shape for source in sources),
-            shape=step.shape or call.output_shape,
+            shape=call.output_shapes[0] if step.shape is None else step.shape,
             params=step.params,
             compute=step.compute,
             keras_layer=call.layer,
         )
         graph.add(operation, layer)
         previous = (operation.name,)
-    return previous[0]
+        names.append(operation.name)
+    return tuple(names[-len(call.outputs) :])
 
 
 def _named(sources: Sequence[int | str], inputs: Sequence[str], base: str) -> tuple[str, ...]:
@@ -221,14 +226,14 @@ def _named(sources: Sequence[int | str], inputs: Sequence[str], base: str) -> tu
     return tuple(inputs[s] if isinstance(s, int) else base + s for s in sources)
 
 
-def _input_operation(trace: Trace) -> Operation:
+def _input_operation(name: str, shape: tuple[int, ...]) -> Operation:
     return Operation(
-        name=trace.input_name,
+        name=name,
         kind="input",
-        layer=trace.input_name,
+        layer=name,
         inputs=(),
         input_shapes=(),
-        shape=trace.input_shape,
+        shape=shape,
         params=None,
         compute=lambda x: x,
         keras_layer=None,

@@ -23,12 +23,12 @@ def plan_walk(
 ) -> Plan:
     """Return the plan of the walk of `criterion` through the model."""
     start = criterion.start
-    starts = [im.logit_operation] if start.predicted else start.neurons
+    starts = [criterion.logits] if start.predicted else start.neurons
     ancestors = im.graph.ancestors(starts, first=criterion.last)
-    expanded = [o for o in reversed(ancestors) if o.name != im.input_operation]
+    expanded = [o for o in reversed(ancestors) if o.name not in im.input_operations]
     layout = Layout(granularity, profile.means)
     nodes = {o.name: _node(o, layout) for o in im.operations}
-    needed = {im.logit_operation}
+    needed = {criterion.logits}
     for operation in expanded:
         if kind_of(operation).move is None:
             needed.update((operation.name, *operation.inputs))
@@ -37,7 +37,7 @@ def plan_walk(
         expanded=tuple(nodes[operation.name] for operation in expanded),
         captured=tuple(o.name for o in im.operations if o.name in needed),
         start=start,
-        logits=im.logit_operation,
+        logits=criterion.logits,
         theta=theta,
         granularity=granularity,
         relative_to=relative_to,
@@ -52,8 +52,8 @@ def check_rules(im: InstrumentedModel) -> None:
     Raises:
         UnsupportedLayerError: if an operation is of an unknown kind.
     """
-    for operation in im.operations[1:]:
-        if not kind_of(operation).can_slice:
+    for operation in im.operations:
+        if operation.inputs and not kind_of(operation).can_slice:
             layer = type(operation.keras_layer).__name__
             raise UnsupportedLayerError(
                 f"Operation '{operation.name}' ({layer}) is of kind '{operation.kind}', which has "

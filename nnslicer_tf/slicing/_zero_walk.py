@@ -65,7 +65,7 @@ class _AtZero(Job):
     """
 
     def __init__(self, im: InstrumentedModel, plan: Plan) -> None:
-        self.captured = (im.input_operation,)
+        self.captured = im.input_operations
         self._im = im
         self._plan = plan
         self._order = [im[node.name] for node in plan.expanded]
@@ -82,9 +82,9 @@ class _AtZero(Job):
     def _outputs(self, x: Any) -> Any:
         raise NotImplementedError
 
-    def _walk(self, x: np.ndarray) -> Any:
-        """Walk a batch on the backend."""
-        result = self._compiled(ops.convert_to_tensor(x))
+    def _walk(self, captured: Mapping[str, np.ndarray]) -> Any:
+        """Walk a batch on the backend, given the values of the input operations."""
+        result = self._compiled([ops.convert_to_tensor(x) for x in captured.values()])
         self._traced = True
         return result
 
@@ -130,10 +130,10 @@ class SumAtZero(_AtZero):
     """A job that sums the contributions of a batch of samples."""
 
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Totals:
-        """Return the totals of a batch, given the values of the input operation."""
-        (x,) = captured.values()
-        neurons, synapses = self._walk(x)
-        return Totals(_to_int(neurons), _to_int(synapses), len(x))
+        """Return the totals of a batch, given the values of the input operations."""
+        neurons, synapses = self._walk(captured)
+        samples = len(captured[self.captured[0]])
+        return Totals(_to_int(neurons), _to_int(synapses), samples)
 
     def _outputs(self, x: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         synapses: dict[str, Any] = {}
@@ -177,9 +177,8 @@ class RowsAtZero(_EachAtZero):
     """A job that returns the contributions of every sample of a batch, as dense rows."""
 
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Rows:
-        """Return the rows of a batch, given the values of the input operation."""
-        (x,) = captured.values()
-        neurons, synapses, logits = self._walk(x)
+        """Return the rows of a batch, given the values of the input operations."""
+        neurons, synapses, logits = self._walk(captured)
         kernels = self._plan.kernels
         result = Contributions(
             {name: _host(value) for name, value in neurons.items()},
@@ -208,9 +207,8 @@ class PartsAtZero(_EachAtZero):
         self._reduce = reduce
 
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Part:
-        """Return the contributions of a batch, given the values of the input operation."""
-        (x,) = captured.values()
-        found = self._walk(x)
+        """Return the contributions of a batch, given the values of the input operations."""
+        found = self._walk(captured)
         neurons, synapses, logits = keras.tree.map_structure(_host, found)
         if self._reduce is None:
             return self._layout.part(Contributions(neurons, synapses), logits)

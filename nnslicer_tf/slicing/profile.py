@@ -31,7 +31,7 @@ class Profile(ShownAsTable):
         samples: Number of samples that were averaged.
         fingerprint: Fingerprint of the model that was profiled.
         input_range: Least and largest value of the samples; None if it is not known, as in files
-            of version 0.1.
+            of version 0.1, and of models with several inputs.
     """
 
     def __init__(
@@ -73,11 +73,12 @@ class Profile(ShownAsTable):
         for activations in im.capture_batches(data, batch_size, progress=progress):
             for name, values in activations.items():
                 sums[name] += values.sum(axis=0, dtype=np.float64)
-            batch = activations[im.input_operation]
+            batch = activations[im.input_operations[0]]
             samples += len(batch)
             low, high = min(low, float(batch.min())), max(high, float(batch.max()))
         means = {name: total / samples for name, total in sums.items()}
-        return cls(means, samples, im.fingerprint, (low, high))
+        one_input = len(im.input_operations) == 1
+        return cls(means, samples, im.fingerprint, (low, high) if one_input else None)
 
     def per_channel(self) -> "Profile":
         """Return a profile with the same mean, that of its channel, at every position.
