@@ -14,6 +14,7 @@ from nnslicer_tf.instrument._trace import Call, Trace
 from nnslicer_tf.instrument.layers import layer_steps
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import Operation
+from nnslicer_tf.instrument.recurrence import Member, Unrolled
 
 
 def in_half_precision(layer: keras.layers.Layer) -> bool:
@@ -59,7 +60,7 @@ class Graph:
     def add(self, operation: Operation, layer: keras.layers.Layer) -> None:
         """Append an operation whose inputs are already in the graph."""
         self.operations[operation.name] = operation
-        self.wrappers[operation.name] = InstrumentedOperation(layer, operation.compute)
+        self.wrappers[operation.name] = InstrumentedOperation(layer, _function_of(operation))
         self._functions[operation.name] = self.wrappers[operation.name]
 
     @cached_property
@@ -115,12 +116,12 @@ class Graph:
         change = change or (lambda name, value: value)
         given = x if isinstance(x, (list, tuple)) else (x,)
         values = {name: change(name, v) for name, v in zip(self.inputs, given, strict=True)}
+        through_time: dict[Unrolled, Any] = {}
         for operation in self.ancestors(wanted):
             if operation.name not in self.inputs:
                 inputs = (values[source] for source in operation.inputs)
-                values[operation.name] = change(
-                    operation.name, self._functions[operation.name](*inputs)
-                )
+                value = self._value(operation, inputs, through_time)
+                values[operation.name] = change(operation.name, value)
         return values
 
     def in_dtype_of_input(self) -> "Graph":
@@ -129,8 +130,27 @@ class Graph:
         Otherwise layers compute in their own dtype.
         """
         other = copy.copy(self)
-        other._functions = {name: self.operations[name].compute for name in self.wrappers}
+        other._functions = {name: _function_of(self.operations[name]) for name in self.wrappers}
         return other
+
+    def _value(
+        self, operation: Operation, inputs: Iterable[Any], through_time: dict[Unrolled, Any]
+    ) -> Any:
+        """Return an operation's value; those of a recurrent layer are computed together, once."""
+        function = self._functions[operation.name]
+        if not isinstance(operation.params, Member):
+            return function(*inputs)
+        unrolled = operation.params.unrolled
+        if unrolled not in through_time:
+            through_time[unrolled] = function(*inputs)
+        return through_time[unrolled][operation.params.operation.name]
+
+
+def _function_of(operation: Operation) -> Callable[..., Any]:
+    """Return what computes an operation; for one of a recurrent layer, all of them by name."""
+    if isinstance(operation.params, Member):
+        return operation.params.unrolled.run
+    return operation.compute
 
 
 class CaptureModel(keras.Model):

@@ -221,8 +221,8 @@ class InstrumentedModel(ShownAsTable):
         """Name → kernel with its synapses, in topological order; a shared kernel occurs once."""
         kernels: dict[str, Synapses] = {}
         for operation in self.operations:
-            if isinstance(operation.params, Synapses):
-                kernels.setdefault(operation.params.name, operation.params)
+            for kernel in operation.kernels:
+                kernels.setdefault(kernel.name, kernel)
         return kernels
 
     @property

@@ -178,8 +178,15 @@ class Operation:
 
     @property
     def synapses(self) -> int:
-        """Number of synapses (weights of the kernel), 0 without a kernel."""
-        return int(np.prod(self.params.shape)) if isinstance(self.params, Synapses) else 0
+        """Number of synapses (weights of the kernels that it shares or owns)."""
+        return sum(kernel.size for kernel in self.kernels)
+
+    @property
+    def kernels(self) -> tuple[Synapses, ...]:
+        """The kernels of a weighted sum, or of a recurrent layer's gate; none without."""
+        if isinstance(self.params, Synapses):
+            return (self.params,)
+        return getattr(self.params, "kernels", ())
 
     def __repr__(self) -> str:
         return f"Operation({self.name!r}, {self.kind}, shape={self.shape}, inputs={self.inputs})"

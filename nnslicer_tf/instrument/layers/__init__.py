@@ -5,6 +5,7 @@ from nnslicer_tf.instrument.layers import (
     merges,
     normalisation,
     pooling,
+    recurrence,
     routing,
     weighted_sums,
 )
@@ -12,6 +13,6 @@ from nnslicer_tf.instrument.layers.registry import layer_steps, register_layer
 
 __all__ = ["layer_steps", "register_layer"]
 
-for _family in (weighted_sums, pooling, activations, normalisation, merges, routing):
+for _family in (weighted_sums, pooling, activations, normalisation, merges, routing, recurrence):
     for _layer_class, _operations in _family.LAYERS.items():
         register_layer(_layer_class, _operations)
