@@ -157,13 +157,16 @@ class _Visitor:
         if isinstance(layer, keras.layers.InputLayer):
             return args[0]
         path = prefix + layer.name
+        kwargs = dict(kwargs or {})
+        if kwargs.get("initial_state") is not None:  # of a recurrent layer, after the sequence
+            args = (*args, kwargs.pop("initial_state"))
         tensors = _tensors(args)
-        if len(tensors) < len(_tensors((*args, *(kwargs or {}).values()))):
+        if len(tensors) < len(_tensors((*args, *kwargs.values()))):
             raise UnsupportedLayerError(
                 f"Layer '{path}' ({type(layer).__name__}) takes a tensor as keyword argument; "
                 "pass it by position."
             )
-        specs = layer.compute_output_spec(*args, **(kwargs or {}))
+        specs = layer.compute_output_spec(*args, **kwargs)
         outputs = _Placeholder(specs)(*tensors)
         flat = _tensors((outputs,))
         self._alive.append(outputs)

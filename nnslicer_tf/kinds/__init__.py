@@ -9,7 +9,7 @@ whose entry is missing refuses the operation and names it. `register_rule` and
 `register_transformer` set single entries. Importing this package does not import Keras.
 """
 
-from nnslicer_tf.kinds import merges, pointwise, pooling, routing, weighted_sum
+from nnslicer_tf.kinds import merges, pointwise, pooling, recurrence, routing, weighted_sum
 from nnslicer_tf.kinds.bends import BendingTransformer, Bends
 from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import (
@@ -43,6 +43,7 @@ __all__ = [
     "merges",
     "pointwise",
     "pooling",
+    "recurrence",
     "register_kind",
     "register_rule",
     "register_transformer",

@@ -114,7 +114,7 @@ def sample_gradients(operation: Operation, signs: Any, g: Any) -> Any:
     """Return the weight gradient of each sample, `(batch, taps, inputs, outputs)`."""
     kernel: Synapses = operation.params
     groups = kernel.groups
-    read = windows(operation, signs, kernel.taps)
+    read = windows(operation.input_shapes[0], signs, kernel.taps)
     batch = ops.shape(read)[0]
     positions, taps = kernel.taps.shape
     inputs, outputs = read.shape[-1] // groups, g.shape[-1] // groups

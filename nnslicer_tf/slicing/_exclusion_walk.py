@@ -6,6 +6,7 @@ few arrays of the size of the batch's activations.
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.kinds import Neurons, Node
 from nnslicer_tf.kinds.pointwise import sign
+from nnslicer_tf.kinds.recurrence import unwind
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import Contributions, Part, RowLayout, Rows, Totals
 
@@ -42,8 +44,16 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
             neurons[name] = Neurons(captured[name], plan.nodes[name].mean, plan.relative_to)
         return neurons[name]
 
-    def expand(node: Node, contribution: np.ndarray) -> Sequence[np.ndarray]:
+    def collect(name: str, contribution: np.ndarray) -> None:
+        synapses[name] = synapses[name] + contribution if name in synapses else contribution
+
+    def expand(node: Node, contribution: Any) -> Any:
         kind = node.kind
+        if kind.through_time:
+            found = unwind(node, plan.theta, contribution, values, plan.passes, each)
+            for name, collected in found.synapses.items():
+                collect(name, collected)
+            return found.inputs, found.members
         if kind.move is not None:
             return kind.move(node, contribution)
         if plan.passes(kind):
@@ -56,8 +66,7 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
             rule = getattr(kind.rule, plan.granularity)
             return rule(node, plan.theta, signs, output, inputs)
         received, collected = kind.synapse_rule(node, plan.theta, signs, output, inputs, each)
-        name = node.table.kernel.name
-        synapses[name] = synapses[name] + collected if name in synapses else collected
+        collect(node.table.kernel.name, collected)
         return [received]
 
     seed = plan.seed(captured[plan.logits])

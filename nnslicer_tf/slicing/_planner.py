@@ -1,8 +1,11 @@
 """Planning of a walk from an instrumented model, its profile and a criterion."""
 
+from collections.abc import Mapping, Sequence
+
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.kinds import Layout, Node, kind_of
+from nnslicer_tf.kinds.recurrence import recurrence_node
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing.criterion import ResolvedCriterion
 from nnslicer_tf.slicing.profile import Profile
@@ -29,12 +32,13 @@ def plan_walk(
     layout = Layout(granularity, profile.means)
     nodes = {o.name: _node(o, layout) for o in im.operations}
     needed = {criterion.logits}
-    for operation in expanded:
-        if kind_of(operation).move is None:
-            needed.update((operation.name, *operation.inputs))
+    order = _order(expanded, nodes)
+    for node in order:
+        if node.kind.move is None:
+            needed.update((*(node.members or (node.name,)), *node.inputs))
     return Plan(
         nodes=nodes,
-        expanded=tuple(nodes[operation.name] for operation in expanded),
+        expanded=order,
         captured=tuple(o.name for o in im.operations if o.name in needed),
         start=start,
         logits=criterion.logits,
@@ -46,12 +50,33 @@ def plan_walk(
     )
 
 
-def check_rules(im: InstrumentedModel) -> None:
+def _order(expanded: Sequence[Operation], nodes: Mapping[str, Node]) -> tuple[Node, ...]:
+    """Return the nodes in the order of the walk, one for all operations of a recurrent layer."""
+    order: list[Node] = []
+    walked: set[str] = set()
+    for operation in expanded:
+        if operation.name in walked:
+            continue
+        through_time = kind_of(operation).through_time
+        node = recurrence_node(operation) if through_time else nodes[operation.name]
+        walked.update(node.members)
+        order.append(node)
+    return tuple(order)
+
+
+def check_rules(im: InstrumentedModel, granularity: str) -> None:
     """Refuse a model with operations that no rule covers.
 
     Raises:
-        UnsupportedLayerError: if an operation is of an unknown kind.
+        UnsupportedLayerError: if an operation is of an unknown kind, or a layer is recurrent and
+            the granularity "channel".
     """
+    for operation in im.operations:
+        if granularity == "channel" and kind_of(operation).through_time:
+            raise UnsupportedLayerError(
+                f"Layer '{operation.layer}' is recurrent: each time depends on the one before, so "
+                "that means over times are no neurons. Take granularity='activation'."
+            )
     for operation in im.operations:
         if operation.inputs and not kind_of(operation).can_slice:
             layer = type(operation.keras_layer).__name__

@@ -20,7 +20,8 @@ from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.backward import propagate
-from nnslicer_tf.kinds import kind_of
+from nnslicer_tf.kinds import Node, kind_of
+from nnslicer_tf.kinds.recurrence import unwind_at_zero
 from nnslicer_tf.kinds.weighted_sum import kernel_gradient, sample_gradients
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import Contributions, Part, Reduction, RowLayout, Rows, Totals
@@ -31,7 +32,7 @@ _EXACT = 1 << 24
 def applies(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
     """Return whether this walk can run a plan: θ = 0, rules for all kinds, exact sums."""
     at_zero = plan.theta == 0 and plan.granularity == "activation"
-    known = all(node.kind.at_zero is not None for node in plan.expanded)
+    known = all(node.kind.at_zero is not None or node.kind.through_time for node in plan.expanded)
     return at_zero and known and counts_are_exact(im, plan, batch)
 
 
@@ -44,6 +45,12 @@ def counts_are_exact(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
     """
     largest = dict.fromkeys((plan.logits, *plan.start.neurons), 1)
     for node in plan.expanded:
+        if node.members:  # every neuron of a cell adds at most 1 to what it reads
+            cell = sum(im[name].size for name in node.members)
+            most = cell + max(largest.get(name, 0) for name in node.members)
+            largest.update(dict.fromkeys(node.members, most))
+            largest.update({name: largest.get(name, 0) + cell for name in node.inputs})
+            continue
         operation = im[node.name]
         for source, shape in zip(operation.inputs, operation.input_shapes, strict=True):
             repeats = -(-operation.size // int(np.prod(shape)))
@@ -68,7 +75,7 @@ class _AtZero(Job):
         self.captured = im.input_operations
         self._im = im
         self._plan = plan
-        self._order = [im[node.name] for node in plan.expanded]
+        self._order: list[Any] = [n if n.members else im[n.name] for n in plan.expanded]
         self._shapes = plan.shapes
         self._means = {name: _SplitMean(plan.nodes[name].mean) for name in plan.captured}
         self._compiled = compiled_function(self._outputs)
@@ -88,17 +95,36 @@ class _AtZero(Job):
         self._traced = True
         return result
 
-    def _contributions(self, x: Any, on_sum: Callable[[Operation, Any, Any], None]) -> tuple:
+    def _contributions(
+        self,
+        x: Any,
+        on_sum: Callable[[Operation, Any, Any], None],
+        on_gates: Callable[[str, Any], None],
+    ) -> tuple:
         """Walk a batch; return CONTRIB of the neurons (float32) and the logits.
 
-        `on_sum` is called for each weighted sum, with the operation, sign(Δx) and g.
+        `on_sum` is called for each weighted sum, with the operation, sign(Δx) and g; `on_gates` for
+        each kernel of a recurrent layer, with its name and its weight gradients `(batch, taps,
+        inputs, outputs)`.
         """
         values = self._im.compute(x, self._plan.captured)
 
         def delta_sign(name: str) -> Any:
             return self._means[name].sign_of_delta(values[name])
 
-        def expand(operation: Operation, contribution: Any) -> Sequence[Any]:
+        def expand_through_time(node: Node, given: Mapping[str, Any]) -> tuple[Any, Any]:
+            unrolled = self._im[node.members[0]].params.unrolled
+            found = unwind_at_zero(
+                *(unrolled, node.table.prefix, node.inputs, given, values),
+                *(delta_sign, self._plan.passes),
+            )
+            for name, gradient in found.synapses.items():
+                on_gates(name, gradient)
+            return found.inputs, found.members
+
+        def expand(operation: Any, contribution: Any) -> Any:
+            if isinstance(operation, Node):
+                return expand_through_time(operation, contribution)
             kind = kind_of(operation)
             rule = kind.at_zero
             assert rule is not None, operation.name  # ensured by `applies`
@@ -139,9 +165,15 @@ class SumAtZero(_AtZero):
         synapses: dict[str, Any] = {}
 
         def collect(operation: Operation, signs: Any, g: Any) -> None:
-            _add(synapses, operation, kernel_gradient(operation, signs, g))
+            _add(synapses, operation.params.name, kernel_gradient(operation, signs, g))
 
-        contributions, _ = self._contributions(x, collect)
+        def collect_gates(name: str, gradient: Any) -> None:
+            kernel = self._im.kernels[name]
+            weight_signs = ops.sign(ops.cast(kernel.variable(), "float32"))
+            total = ops.reshape(ops.sum(gradient, axis=0), kernel.shape)
+            _add(synapses, name, total * weight_signs)
+
+        contributions, _ = self._contributions(x, collect, collect_gates)
         return {name: ops.sum(c, axis=0) for name, c in contributions.items()}, synapses
 
 
@@ -166,9 +198,14 @@ class _EachAtZero(_AtZero):
         def collect(operation: Operation, signs: Any, g: Any) -> None:
             weight_signs = self._weight_signs.get(operation.params.name)
             if weight_signs is not None:
-                _add(synapses, operation, sample_gradients(operation, signs, g) * weight_signs)
+                gradients = sample_gradients(operation, signs, g)
+                _add(synapses, operation.params.name, gradients * weight_signs)
 
-        contributions, logits = self._contributions(x, collect)
+        def collect_gates(name: str, gradient: Any) -> None:
+            if name in self._weight_signs:
+                _add(synapses, name, gradient * self._weight_signs[name])
+
+        contributions, logits = self._contributions(x, collect, collect_gates)
         kept = {name: c for name, c in contributions.items() if name in self._layout.operations}
         return kept, synapses, logits
 
@@ -249,8 +286,7 @@ class _SplitMean:
         return positive - ops.cast(value < self._negative_below, "float32")
 
 
-def _add(totals: dict[str, Any], operation: Operation, value: Any) -> None:
-    name = operation.params.name
+def _add(totals: dict[str, Any], name: str, value: Any) -> None:
     totals[name] = totals[name] + value if name in totals else value
 
 

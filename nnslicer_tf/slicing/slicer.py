@@ -102,7 +102,7 @@ class Slicer:
                 f"workers must be None or a number of processes, 0 or more. Received: {workers!r}"
             )
         profile.check_model(im)
-        check_rules(im)
+        check_rules(im, granularity)
         if theta > 0:
             compile_ahead()
         self.im = im

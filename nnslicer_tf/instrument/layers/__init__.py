@@ -7,12 +7,22 @@ from nnslicer_tf.instrument.layers import (
     pooling,
     recurrence,
     routing,
+    time_distributed,
     weighted_sums,
 )
 from nnslicer_tf.instrument.layers.registry import layer_steps, register_layer
 
 __all__ = ["layer_steps", "register_layer"]
 
-for _family in (weighted_sums, pooling, activations, normalisation, merges, routing, recurrence):
+for _family in (
+    weighted_sums,
+    pooling,
+    activations,
+    normalisation,
+    merges,
+    routing,
+    recurrence,
+    time_distributed,
+):
     for _layer_class, _operations in _family.LAYERS.items():
         register_layer(_layer_class, _operations)

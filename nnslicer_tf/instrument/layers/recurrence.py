@@ -207,7 +207,9 @@ def _gru(cell: layers.GRUCell, into: _Cell, path: str, prefix: str, x: str) -> s
     z, r = gate(0, "z"), gate(1, "r")
     columns = (2 * units, 3 * units)
     if cell.reset_after:
-        row = [_part(lambda k=k: None if cell.bias is None else cell.bias[k], *columns) for k in (0, 1)]
+        row = [
+            _part(lambda k=k: None if cell.bias is None else cell.bias[k], *columns) for k in (0, 1)
+        ]
         read = into.gate(f"{prefix}:g:input", shape, columns, [(x, kernel)], row[0])
         sums = into.gate(f"{prefix}:g:recurrent", shape, columns, [(h, recurrent)], row[1])
         reset = into.multiply(f"{prefix}:g:reset", r, sums)
@@ -291,9 +293,7 @@ def _add_cell(cell: keras.Layer, into: _Cell, path: str, prefix: str, x: str) ->
     return _CELLS[name](cell, into, path, prefix, x)
 
 
-def _unrolled(
-    layer: keras.Layer, call: LayerCall, path: str, prefix: str
-) -> tuple[Unrolled, str]:
+def _unrolled(layer: keras.Layer, call: LayerCall, path: str, prefix: str) -> tuple[Unrolled, str]:
     """Return a recurrent layer's operations, and the name of the one that is its output.
 
     Raises:
@@ -328,17 +328,23 @@ def _last_states(unrolled: Unrolled) -> list[Step]:
     ]
 
 
-def _output(
-    layer: keras.Layer, source: str, suffix: str, shape: Shape, flip: bool = False
-) -> Step:
+def _output(layer: keras.Layer, source: str, suffix: str, shape: Shape, flip: bool = False) -> Step:
     """Return the step that picks a layer's output from its values at all times."""
-    whole = (lambda h: h[:, ::-1]) if flip else (lambda h: h)
+    whole = _turned_round if flip else _whole
     compute = whole if layer.return_sequences else _last
     return Step("routing", compute, suffix=suffix, sources=(source,), shape=shape)
 
 
 def _last(h: Any) -> Any:
     return h[:, -1]
+
+
+def _whole(h: Any) -> Any:
+    return h
+
+
+def _turned_round(h: Any) -> Any:
+    return h[:, ::-1]
 
 
 def _bidirectional(layer: layers.Bidirectional, call: LayerCall) -> tuple[Step, ...]:
@@ -366,7 +372,7 @@ def _bidirectional(layer: layers.Bidirectional, call: LayerCall) -> tuple[Step, 
     if layer.merge_mode is not None:
         return (*steps, *_merge(layer.merge_mode, call.output_shape), *states)
     copies = (
-        Step("routing", lambda h: h, suffix=f":{name}:out", sources=(f":{name}",), shape=shape)
+        Step("routing", _whole, suffix=f":{name}:out", sources=(f":{name}",), shape=shape)
         for (name, *_), shape in zip(directions, call.output_shapes, strict=False)
     )
     return (*steps, *copies, *states)
