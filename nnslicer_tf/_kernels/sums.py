@@ -67,19 +67,27 @@ def weighted_sum(
         CONTRIB of the inputs, shaped as `dx`, and of the synapses,
         `(batch or 1, groups, outputs per group, taps · inputs per group)`, both int32.
     """
-    scale = np.ones(len(taps))
+    scale = np.ones((1, len(taps)))
     return _expand(signs, y, dx, weights, taps, scale, theta, each)
 
 
 def average(
-    signs: np.ndarray, y: np.ndarray, dx: np.ndarray, taps: np.ndarray, theta: float
+    signs: np.ndarray,
+    y: np.ndarray,
+    dx: np.ndarray,
+    taps: np.ndarray,
+    theta: float,
+    counts: np.ndarray | None = None,
 ) -> np.ndarray:
     """Expand an average pooling; shapes as in `weighted_sum`, one channel at a time.
 
-    The local values are Δx / k; k multiplies the threshold instead.
+    The local values are Δx / k; k multiplies the threshold instead. `counts` is k where it
+    differs from sample to sample, `(batch, output positions)`.
     """
     weights = np.ones((dx.shape[2], 1, taps.shape[1]), np.float32)
-    scale = np.count_nonzero(taps >= 0, axis=1).astype(np.float64)
+    if counts is None:
+        counts = np.count_nonzero(taps >= 0, axis=1)[None]
+    scale = np.ascontiguousarray(counts, np.float64)
     inputs, _ = _expand(signs, y, dx, weights, taps, scale, theta, each=False)
     return inputs
 
@@ -99,7 +107,7 @@ def _expand(
     theta: float,
     each: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Expand sums whose thresholds are θ·|y| times a scale for each position."""
+    """Expand sums whose thresholds are θ·|y| times a scale `(batch or 1, positions)`."""
     width = weights.shape[2]
     if rest := -width % LANES:
         weights = np.pad(weights, ((0, 0), (0, 0), (0, rest)))
@@ -137,7 +145,7 @@ def _expand(
         argument(float32, 3),
         argument(float32, 3),
         argument(int32, 2),
-        argument(float64, 1),
+        argument(float64, 2),
         float64,
         types.intp,
         int32[::1],
@@ -181,7 +189,7 @@ def _weighted_sum(
     _find_runs(pointer(taps), taps.shape[0], taps.shape[1], groups == 1, pointer(runs))
     block = received.shape[0] - 1
     work = workspace(single, whole, double)
-    scales, listed = pointer(scale), pointer(active)
+    listed = pointer(active)
     rows = at(listed, block + 1)
     together = values.shape[0] - 1
     batch = Batch(
@@ -191,10 +199,11 @@ def _weighted_sum(
         thresholds=at(pointer(moments), TOGETHER),
         waiting=at(listed, active.shape[0] - TOGETHER),
     )
-    given_y = (pointer(y), scales, theta)
     read_by, given = pointer(windows), pointer(received)
     for sample in range(dx.shape[0]):
         row = min(sample, synapses.shape[0] - 1)
+        scales = at(pointer(scale), min(sample, scale.shape[0] - 1) * positions)
+        given_y = (pointer(y), scales, theta)
         first_input = sample * dx.shape[1] * sources
         for group in range(groups):
             first_source = first_input + group * per_group

@@ -4,17 +4,20 @@ It uses Keras's public functions only: `keras.models.clone_model` with a `call_f
 every call of a functional model. It does not descend into nested models, so each of these is
 visited in turn, and the symbolic tensors inside are mapped to those outside. The visited
 layers are never called, so the user's model gains no nodes.
+
+Masks that travel with tensors are followed as Keras does it, layer by layer; where a layer makes
+a new one, a call that computes it is added.
 """
 
 import inspect
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import keras
 
-from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
+from nnslicer_tf.errors import InputShapeError
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +33,11 @@ class Call:
         constants: Positional arguments that are not tensors, by position.
         outputs: Ids of the output tensors.
         output_shapes: Their shapes, without the batch axis.
+        arguments: All arguments but the masks that travel, by name; each tensor is replaced by
+            its place among the inputs, a `TensorAt`.
+        masks: Id of the mask that travels with each input, None without one.
+        mask: Id of the mask that travels with the (first) output, None without one.
+        mask_function: For a call that makes a mask: its function, from the inputs to the mask.
     """
 
     layer: keras.Operation
@@ -40,6 +48,17 @@ class Call:
     constants: dict[int, Any]
     outputs: tuple[int, ...]
     output_shapes: tuple[tuple[int, ...], ...]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    masks: tuple[int | None, ...] = ()
+    mask: int | None = None
+    mask_function: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True)
+class TensorAt:
+    """The place of a tensor among the inputs of a call."""
+
+    place: int
 
 
 Shape = tuple[int, ...]
@@ -114,14 +133,27 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
         inputs=tuple(map(id, sources)),
         input_names=tuple(tensor.name for tensor in model.inputs),
         input_shapes=shapes,
-        calls=tuple(visitor.calls),
+        calls=_needed(visitor.calls, visitor.ids(outputs)),
         outputs=tuple(visitor.ids(outputs)),
     )
+
+
+def _needed(calls: Iterable[Call], outputs: Iterable[int]) -> tuple[Call, ...]:
+    """Leave out calls that no output depends on, such as the masks that Keras computes itself."""
+    reached = set(outputs)
+    needed = []
+    for call in reversed(list(calls)):  # the call that makes the mask of an output precedes it
+        if not reached.isdisjoint(call.outputs):
+            reached.update(call.inputs)
+            reached.update(mask for mask in (*call.masks, call.mask) if mask is not None)
+            needed.append(call)
+    return tuple(reversed(needed))
 
 
 class _Visitor:
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self._masks: dict[int, Any] = {}
         self._reuse: Counter[int] = Counter()
         self._path: dict[int, str] = {}
         self._same_as: dict[int, int] = {}
@@ -157,16 +189,10 @@ class _Visitor:
         if isinstance(layer, keras.layers.InputLayer):
             return args[0]
         path = prefix + layer.name
-        kwargs = dict(kwargs or {})
-        if kwargs.get("initial_state") is not None:  # of a recurrent layer, after the sequence
-            args = (*args, kwargs.pop("initial_state"))
-        tensors = _tensors(args)
-        if len(tensors) < len(_tensors((*args, *kwargs.values()))):
-            raise UnsupportedLayerError(
-                f"Layer '{path}' ({type(layer).__name__}) takes a tensor as keyword argument; "
-                "pass it by position."
-            )
-        specs = layer.compute_output_spec(*args, **kwargs)
+        named, explicit = _bound(layer, args, kwargs or {})
+        tensors = _tensors(named)
+        masks = self._masks_of(named, explicit)
+        specs = layer.compute_output_spec(*args, **(kwargs or {}))
         outputs = _Placeholder(specs)(*tensors)
         flat = _tensors((outputs,))
         self._alive.append(outputs)
@@ -176,7 +202,12 @@ class _Visitor:
             for outside, inside in zip(flat, inner, strict=True):
                 self._same_as[id(outside)] = id(inside)
             return outputs
-        self._record(layer, path, args, tensors, flat)
+        # A shared layer keeps the path of its first call.
+        path = self._path.setdefault(id(layer), path)
+        mask = self._mask_after(layer, path, named, masks)
+        if mask is not None:
+            self._masks[id(flat[0])] = mask
+        self._record(layer, path, args, named, masks, flat)
         return outputs
 
     def ids(self, tensors: Iterable[Any]) -> list[int]:
@@ -184,30 +215,145 @@ class _Visitor:
         return [self._resolve(id(tensor)) for tensor in tensors]
 
     def _record(
-        self, layer: keras.Operation, path: str, args: tuple, tensors: list, outputs: list
+        self,
+        layer: keras.Operation,
+        path: str,
+        args: tuple,
+        named: Mapping[str, Any],
+        masks: list[Any],
+        outputs: list[Any],
     ) -> None:
-        # A shared layer keeps the path of its first call.
-        first_path = self._path.setdefault(id(layer), path)
-        constants = {
-            position: value for position, value in enumerate(args) if not _tensors((value,))
-        }
+        tensors = _tensors(named)
+        places = {id(tensor): TensorAt(place) for place, tensor in enumerate(tensors)}
+        mask = self._masks.get(id(outputs[0]))
         call = Call(
             layer=layer,
-            path=first_path,
+            path=path,
             reuse=self._reuse[id(layer)],
             inputs=tuple(self._resolve(id(tensor)) for tensor in tensors),
             input_shapes=tuple(tuple(tensor.shape[1:]) for tensor in tensors),
-            constants=constants,
+            constants={p: value for p, value in enumerate(args) if not _tensors((value,))},
             outputs=tuple(map(id, outputs)),
             output_shapes=tuple(tuple(output.shape[1:]) for output in outputs),
+            arguments=keras.tree.map_structure(lambda x: places.get(id(x), x), dict(named)),
+            masks=tuple(None if m is None else self._resolve(id(m)) for m in masks),
+            mask=None if mask is None else self._resolve(id(mask)),
         )
         self._reuse[id(layer)] += 1
         self.calls.append(call)
+
+    def _masks_of(self, named: Mapping[str, Any], explicit: Mapping[str, Any]) -> list[Any]:
+        """Return the mask tensor of each input, None without one.
+
+        Args:
+            named: The arguments of a layer, by name.
+            explicit: Masks that were passed as arguments: "mask", for the first argument, or
+                "key_mask" for the argument "key". Keras passes travelling masks so, too.
+        """
+        masks = []
+        for position, (name, value) in enumerate(named.items()):
+            tensors = _tensors((value,))
+            found = [self._masks.get(self._resolve(id(tensor))) for tensor in tensors]
+            given = explicit.get(f"{name}_mask", explicit.get("mask") if position == 0 else None)
+            given = [] if given is None else keras.tree.flatten(given)
+            for i, mask in enumerate(given[: len(found)]):
+                if found[i] is None and isinstance(mask, keras.KerasTensor):
+                    found[i] = mask
+            masks.extend(found)
+        return masks
+
+    def _mask_after(
+        self, layer: keras.Operation, path: str, named: Mapping[str, Any], masks: list[Any]
+    ) -> Any:
+        """Return the mask tensor that travels with the output of a layer, None without one."""
+        compute = _mask_rule(layer)
+        if compute is None or named.get("reverse"):  # a ReversibleEmbedding's second use
+            return None
+        first = next(iter(named.values()))
+        tensors = _tensors((first,))
+        own = masks[: len(tensors)]
+        result = compute(first, _replaced(first, own))
+        found = next(iter(_tensors((result,))), None)
+        if found is None or any(found is mask for mask in own):
+            return found
+        same = own[0] is not None and all(mask is own[0] for mask in own)
+        if same and isinstance(layer, _MERGES) and own[0].shape == found.shape:
+            return own[0]
+        known = [mask for mask in own if mask is not None]
+
+        def make(*values: Any) -> Any:
+            given = iter(values[len(tensors) :])
+            present = [None if mask is None else next(given) for mask in own]
+            result = compute(_replaced(first, values), _replaced(first, present))
+            return next(v for v in keras.tree.flatten(result) if v is not None)
+
+        inputs = [*tensors, *known]
+        mask = keras.KerasTensor(found.shape, dtype="bool")
+        self._alive.extend((mask, result))
+        self.calls.append(
+            Call(
+                layer=layer,
+                path=path,
+                reuse=self._reuse[id(layer)],
+                inputs=tuple(self._resolve(id(tensor)) for tensor in inputs),
+                input_shapes=tuple(tuple(tensor.shape[1:]) for tensor in inputs),
+                constants={},
+                outputs=(id(mask),),
+                output_shapes=(tuple(found.shape[1:]),),
+                mask_function=make,
+            )
+        )
+        return mask
 
     def _resolve(self, tensor_id: int) -> int:
         while tensor_id in self._same_as:
             tensor_id = self._same_as[tensor_id]
         return tensor_id
+
+
+_MERGES = (
+    *(keras.layers.Add, keras.layers.Subtract, keras.layers.Multiply, keras.layers.Average),
+    *(keras.layers.Maximum, keras.layers.Minimum, keras.layers.Concatenate),
+)
+
+
+def _mask_rule(layer: keras.Operation) -> Callable[[Any, Any], Any] | None:
+    """Return the function from a layer's inputs and their masks to its output's mask.
+
+    None: the layer's output has no mask.
+    """
+    if not isinstance(layer, keras.layers.Layer) or not layer.supports_masking:
+        return None
+    if isinstance(layer, (keras.layers.MultiHeadAttention, keras.layers.Attention)):
+        return lambda inputs, masks: next(iter(keras.tree.flatten(masks)))  # the queries'
+    if isinstance(layer, keras.layers.Embedding):
+        # Not the method of a subclass: ReversibleEmbedding leaves its mask to `call`.
+        return lambda inputs, masks: keras.layers.Embedding.compute_mask(layer, inputs, masks)
+    return layer.compute_mask
+
+
+def _replaced(structure: Any, values: Iterable[Any]) -> Any:
+    """Return `structure` with other leaves in the place of its tensors."""
+    values = iter(values)
+    return keras.tree.map_structure(
+        lambda x: next(values) if isinstance(x, keras.KerasTensor) else x, structure
+    )
+
+
+def _bound(
+    layer: keras.Operation, args: tuple, kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments of a call by name: all but the masks that travel, and these."""
+    signature = inspect.signature(layer.call)
+    bound = signature.bind_partial(*args, **kwargs).arguments
+    named: dict[str, Any] = {}
+    masks: dict[str, Any] = {}
+    for name, value in bound.items():
+        of = name.removesuffix("_mask")
+        travels = name == "mask" or (of != name and of in signature.parameters)
+        is_mask = travels and isinstance(layer, keras.layers.Layer)
+        (masks if is_mask else named)[name] = value
+    return named, masks
 
 
 class _Placeholder(keras.Operation):

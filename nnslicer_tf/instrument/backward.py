@@ -4,7 +4,7 @@ Dynamic slices (by exclusion, or at θ = 0), effective paths, DeepLIFT and back-
 this walk with different rules. It works on NumPy arrays, without Keras, and on tensors.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -45,9 +45,10 @@ def propagate(
         order: The operations to expand, consumers first.
         seed: Operation name → values `(batch, *shape)` with which the walk starts.
         rule: Takes an operation and the values that it received; returns one array for each of
-            its inputs, of the input's shape or of a shape that the input was broadcast to, or None.
-            For a node with members it takes what these received by name, and returns a pair: the
-            arrays for the inputs, and by name what members received in the end, if that is more.
+            its inputs, of the input's shape or of a shape that the input was broadcast to, or
+            None for an input that gets nothing. For a node with members it takes what these
+            received by name, and returns a pair: the arrays for the inputs, and by name what
+            members received in the end, if that is more.
         shapes: Operation name → its shape without the batch axis.
 
     Returns:

@@ -4,7 +4,8 @@ All analyses ask this module about a model's structure.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -12,8 +13,9 @@ import keras
 
 from nnslicer_tf.instrument._trace import Call, Trace
 from nnslicer_tf.instrument.layers import layer_steps
+from nnslicer_tf.instrument.layers.masks import mask_step
 from nnslicer_tf.instrument.layers.registry import LayerCall
-from nnslicer_tf.instrument.operations import Operation
+from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, Operation, Source, Step
 from nnslicer_tf.instrument.recurrence import Member, Unrolled
 
 
@@ -208,42 +210,87 @@ def build_graph(trace: Trace) -> Graph:
     graph = Graph([_input_operation(name, shape) for name, shape in described])
     names = dict(zip(trace.inputs, graph.inputs, strict=True))
     for call in trace.calls:
-        inputs = tuple(names[tensor] for tensor in call.inputs)
-        names.update(zip(call.outputs, _add_call(graph, call, inputs), strict=True))
+        names.update(zip(call.outputs, _add_call(graph, call, names), strict=True))
     graph.outputs = tuple(names[tensor] for tensor in trace.outputs)
+    _mark_final(graph)
     return graph
 
 
-def _add_call(graph: Graph, call: Call, inputs: tuple[str, ...]) -> tuple[str, ...]:
-    """Add the operations of one call; return the names of its results, those of the last steps."""
-    view = LayerCall(call.path, call.input_shapes, call.output_shapes, call.constants)
-    steps = layer_steps(call.layer, view)
+def _mark_final(graph: Graph) -> None:
+    """Make a softmax at the end an elementwise operation: it is captured, but not walked."""
+    for name in graph.outputs:
+        operation = graph.operations[name]
+        if operation.kind == "softmax" and not graph.consumers[name]:
+            graph.operations[name] = replace(operation, kind="elementwise")
+
+
+def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, ...]:
+    """Add the operations of one call; return the names of its results, those of the last steps.
+
+    Args:
+        graph: The graph.
+        call: The call.
+        names: Id of a tensor → name of the operation that computes it.
+    """
+    inputs = tuple(names[tensor] for tensor in call.inputs)
+    masks = tuple(None if mask is None else names[mask] for mask in call.masks)
     base = f"{call.path}#{call.reuse}" if call.reuse else call.path
     is_layer = isinstance(call.layer, keras.layers.Layer)
     layer = call.layer if is_layer else keras.layers.Identity()
-    previous, names = inputs, list(inputs)
-    for step in steps:
-        sources = previous if step.sources is None else _named(step.sources, inputs, base)
+    own_mask = None if call.mask is None else names[call.mask]
+    previous, found = inputs, list(inputs)
+    for step in _steps(call):
+        sources = previous
+        if step.sources is not None:
+            sources = tuple(_named(source, inputs, masks, base) for source in step.sources)
+        shape = call.output_shapes[0] if step.shape is None else step.shape
+        mask = None
+        if step.mask is None and own_mask and step.kind != "mask":
+            mask = own_mask if _begins(shape, graph.operations[own_mask].shape) else None
+        elif step.mask not in (None, NO_MASK):
+            mask = _named(step.mask, inputs, masks, base)
         operation = Operation(
             name=base + step.suffix,
             kind=step.kind,
             layer=call.path,
             inputs=sources,
             input_shapes=tuple(graph.operations[source].shape for source in sources),
-            shape=call.output_shapes[0] if step.shape is None else step.shape,
+            shape=shape,
             params=step.params,
             compute=step.compute,
             keras_layer=call.layer,
+            mask=mask,
         )
         graph.add(operation, layer)
         previous = (operation.name,)
-        names.append(operation.name)
-    return tuple(names[-len(call.outputs) :])
+        found.append(operation.name)
+    return tuple(found[-len(call.outputs) :])
 
 
-def _named(sources: Sequence[int | str], inputs: Sequence[str], base: str) -> tuple[str, ...]:
-    """Return the names of the operations that `Step.sources` refers to."""
-    return tuple(inputs[s] if isinstance(s, int) else base + s for s in sources)
+def _steps(call: Call) -> Sequence[Step]:
+    if call.mask_function is not None:
+        return (mask_step(call.mask_function, suffix=":mask"),)
+    return layer_steps(
+        call.layer,
+        LayerCall(
+            *(call.path, call.input_shapes, call.output_shapes, call.constants, call.arguments),
+            masked=[mask is not None for mask in call.masks],
+        ),
+    )
+
+
+def _begins(shape: Sequence[int], mask_shape: Sequence[int]) -> bool:
+    """Whether a mask fits the leading axes of a shape."""
+    return tuple(shape[: len(mask_shape)]) == tuple(mask_shape)
+
+
+def _named(source: Source, inputs: Sequence[str], masks: Sequence[str | None], base: str) -> str:
+    """Return the name of the operation that a source of a step refers to."""
+    if isinstance(source, MaskOf):
+        mask = masks[source.input]
+        assert mask is not None, base  # what `LayerCall.masked` says
+        return mask
+    return inputs[source] if isinstance(source, int) else base + source
 
 
 def _input_operation(name: str, shape: tuple[int, ...]) -> Operation:

@@ -60,7 +60,7 @@ class SeveralSamples:
             alone or first in a tuple `(x, …)`.
         shapes: Name → shape of the model's inputs, without the batch axis.
         keys: Other names by which a dict may call the inputs → their names.
-        bounds: Least and largest value of an input, if they are known.
+        bounds: Name → least and largest value of the input, if they are known.
 
     Attributes:
         count: Number of samples, None if it is not known beforehand.
@@ -76,11 +76,11 @@ class SeveralSamples:
         data: Any,
         shapes: Shapes,
         keys: Mapping[str, str] | None = None,
-        bounds: Bounds | None = None,
+        bounds: Mapping[str, Bounds | None] | None = None,
     ) -> None:
         self._shapes = dict(shapes)
         self._keys = {**{name: name for name in shapes}, **(keys or {})}
-        self._bounds = bounds
+        self._bounds = bounds or {}
         self._inputs: Inputs | None = None
         self._stream: Iterable[Any] = ()
         if isinstance(data, (Mapping, list, tuple)):
@@ -166,7 +166,7 @@ class SeveralSamples:
         checked = {}
         for name, shape in self._shapes.items():
             try:
-                checked[name] = check_array(arrays[name], shape, first, self._bounds)
+                checked[name] = check_array(arrays[name], shape, first, self._bounds.get(name))
             except InputShapeError as error:
                 raise InputShapeError(f"Input '{name}': {error}") from error
         lengths = {name: len(array) for name, array in checked.items()}

@@ -39,6 +39,7 @@ from nnslicer_tf.instrument.graph import (
 )
 from nnslicer_tf.instrument.inputs import Inputs, SeveralSamples, arrays_of, sole_array
 from nnslicer_tf.instrument.operations import Elementwise, Operation, Synapses
+from nnslicer_tf.instrument.tokens import example, vocabulary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +87,7 @@ class InstrumentedModel(ShownAsTable):
             are: a Keras layer, or a function written with `keras.ops` such as
             `lambda x: x / 255`. It becomes part of the model.
         bounds: Least and largest value of an input, before `preprocess`. Data beyond them is
-            refused everywhere.
+            refused everywhere. Of a model that takes tokens they are known.
 
     Attributes:
         model: The original model; with `preprocess`, a new one that shares its layers.
@@ -125,6 +126,9 @@ class InstrumentedModel(ShownAsTable):
         self._functional = functional
         self.graph: Graph = build_graph(trace(functional, input_shape))
         self.operations: tuple[Operation, ...] = tuple(self.graph.operations.values())
+        self._bounds = {name: self.bounds or self._tokens(name) for name in self.graph.inputs}
+        if len(self._bounds) == 1:
+            (self.bounds,) = self._bounds.values()
         self._captures: dict[tuple[str, ...], Callable] = {}
         self._gradients: dict[tuple, GradientFunction] = {}
         self._compare_with_original()
@@ -275,7 +279,12 @@ class InstrumentedModel(ShownAsTable):
         structure = _structure(self._functional, "input")
         keys = structure if isinstance(structure, Mapping) else {}
         names = {key: tensor.name for key, tensor in keys.items()}
-        return SeveralSamples(data, self.input_shapes, names, self.bounds)
+        return SeveralSamples(data, self.input_shapes, names, self._bounds)
+
+    def _tokens(self, name: str) -> Bounds | None:
+        """Return the bounds of an input that takes tokens."""
+        tokens = vocabulary(self.graph, name)
+        return None if tokens is None else (0.0, tokens - 1.0)
 
     def capture(
         self, x: DataLike, batch_size: int = 256, of: Iterable[str] | None = None
@@ -504,9 +513,7 @@ class InstrumentedModel(ShownAsTable):
 
     def _compare_with_original(self) -> None:
         """Refuse a wrapped model whose output differs from the original's."""
-        rng = np.random.default_rng(0)
-        shapes = self.input_shapes.values()
-        x = [rng.uniform(size=(2, *shape)).astype(np.float32) for shape in shapes]
+        x = [example(self.graph, self[name], samples=2) for name in self.graph.inputs]
         expected = keras.tree.flatten(self.model(_as_input(self._functional, x), training=False))
         values = self.graph.run(list(map(keras.ops.convert_to_tensor, x)), self.graph.outputs)
         halves = any(in_half_precision(step.layer) for step in self.graph.wrappers.values())

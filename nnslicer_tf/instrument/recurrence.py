@@ -14,15 +14,22 @@ from typing import Any
 
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.backend import over_time
-from nnslicer_tf.instrument.operations import Operation, Step, Synapses
+from nnslicer_tf.instrument.operations import NO_MASK, Operation, Source, Step, Synapses
 
 ops: Any = LazyModule("keras.ops")
 
 SEQUENCE = "x"
 """Name by which the operations of a cell read the entry of the sequence at their time."""
 
+PRESENT = "present"
+"""Name by which they read whether there is data at their time, or padding."""
+
 RECURRENCE = "recurrence"
 GATE = "gate"
+HELD = "held"
+"""Kind of a state as the next step reads it: at padding it is what it was before."""
+ZEROED = "zeroed"
+"""Kind of a layer's outputs that are 0 at padding."""
 
 
 def before(name: str) -> str:
@@ -90,6 +97,8 @@ class Unrolled:
         sequence: Shape of the sequence `(time, …)`.
         backwards: Whether the first step reads the sequence's last entry. Values are in the order
             of the steps.
+        masked: Whether the last of the layer's inputs is a mask, in the order of the steps. Each
+            state is then of kind `HELD`, of what is computed, the state before and `PRESENT`.
     """
 
     def __init__(
@@ -98,11 +107,13 @@ class Unrolled:
         states: dict[str, tuple[int, ...]],
         sequence: tuple[int, ...],
         backwards: bool,
+        masked: bool,
     ) -> None:
         self.cell = tuple(cell)
         self.states = dict(states)
         self.sequence = sequence
         self.backwards = backwards
+        self.masked = masked
 
     @property
     def steps(self) -> int:
@@ -114,24 +125,26 @@ class Unrolled:
         """Name of all that the cell computes or reads → shape at one time."""
         return {
             SEQUENCE: self.sequence[1:],
+            PRESENT: (),
             **{before(name): shape for name, shape in self.states.items()},
             **{operation.name: operation.shape for operation in self.cell},
         }
 
-    def run(self, x: Any, *initial: Any) -> dict[str, Any]:
+    def run(self, *inputs: Any) -> dict[str, Any]:
         """Return the values of the cell's operations at all times, by name, `(batch, time, …)`.
 
         Args:
-            x: The sequence `(batch, time, …)`.
-            *initial: The states before the first step, `(batch, …)`; zeros if not given.
+            *inputs: The sequence `(batch, time, …)`; the states before the first step, `(batch,
+                …)`, zeros if not given; the mask `(batch, time)`, if there is one.
         """
+        x, initial, mask = split_inputs(inputs, self.masked)
         states = list(initial) or [
             ops.zeros((ops.shape(x)[0], *shape), dtype=x.dtype) for shape in self.states.values()
         ]
 
         def step(states: list[Any], entries: list[Any]) -> tuple[list[Any], list[Any]]:
             values = dict(zip(map(before, self.states), states, strict=True))
-            values[SEQUENCE] = entries[0]
+            values[SEQUENCE], values[PRESENT] = entries[0], entries[-1]
             for operation in self.cell:
                 inputs = (values[name] for name in operation.inputs)
                 values[operation.name] = operation.compute(*inputs)
@@ -140,19 +153,22 @@ class Unrolled:
                 [values[operation.name] for operation in self.cell],
             )
 
-        _, found = over_time(step, states, [time_first(self.in_order(x))])
+        sequences = [self.in_order(x)] if mask is None else [self.in_order(x), mask]
+        _, found = over_time(step, states, [time_first(sequence) for sequence in sequences])
         return {o.name: time_first(v) for o, v in zip(self.cell, found, strict=True)}
 
     def in_order(self, x: Any) -> Any:
         """Return values of the sequence `(batch, time, …)` in the order of the steps, or back."""
         return x[:, ::-1] if self.backwards else x
 
-    def members(self, sources: Sequence[int]) -> list[Step]:
+    def members(self, sources: Sequence[int], mask: Source | None) -> list[Step]:
         """Return a step for each of the cell's operations, which computes it at all times.
 
         Args:
             sources: Indices of the layer's inputs: the sequence, then initial states if given.
+            mask: Where the mask comes from, if there is one.
         """
+        every = tuple(sources) if mask is None else (*sources, mask)
 
         def member(operation: Operation) -> Step:
             name = operation.name
@@ -161,8 +177,9 @@ class Unrolled:
                 lambda *inputs: self.run(*inputs)[name],
                 Member(self, operation),
                 suffix=name,
-                sources=tuple(sources),
+                sources=every,
                 shape=(self.steps, *operation.shape),
+                mask=NO_MASK if operation.kind == HELD else mask,
             )
 
         return [member(operation) for operation in self.cell]
@@ -185,6 +202,23 @@ class Member:
         """The kernels of a gate; none of others."""
         gate = self.operation.params
         return gate.kernels if isinstance(gate, Gate) else ()
+
+
+def split_inputs(inputs: Sequence[Any], masked: bool) -> tuple[Any, Sequence[Any], Any]:
+    """Return the sequence, the initial states and the mask (or None) of a recurrent layer."""
+    if masked:
+        return inputs[0], inputs[1:-1], inputs[-1]
+    return inputs[0], inputs[1:], None
+
+
+def hold(new: Any, before: Any, present: Any) -> Any:
+    """Return a state `(batch, …)` where there is data at a time, otherwise the one before."""
+    return ops.where(expand_to(present, new) > 0.5, new, before)
+
+
+def expand_to(present: Any, x: Any) -> Any:
+    """Return what is present `(…)` with as many axes as `x`."""
+    return ops.reshape(present, (*ops.shape(present), *(1,) * (len(x.shape) - len(present.shape))))
 
 
 def time_first(x: Any) -> Any:

@@ -208,8 +208,8 @@ class GatesAtZero:
             received.append(x * part)
         return received
 
-    def gradients(self, g: Any, signs: Sequence[Any]) -> dict[str, list[tuple[Weights, Any]]]:
-        """Return the weight gradients of each sample, summed over time, before the signs.
+    def synapses(self, g: Any, signs: Sequence[Any]) -> dict[str, list[tuple[Weights, Any]]]:
+        """Return the synapses' contributions of each sample, summed over time.
 
         Args:
             g: As for `expand`, of all times, `(batch, time, …)`.
@@ -229,7 +229,10 @@ class GatesAtZero:
             gradient = ops.einsum("bpti,bpo->btio", read, by_position)
             parts = ops.split(gradient, len(of_input), axis=-1)
             for weights, part in zip(of_input, parts, strict=True):
-                found.setdefault(weights.kernel.name, []).append((weights, part))
+                signs_of = weights.columns(
+                    weights.kernel.tensor_from_kernel(_kernel_signs(weights))
+                )
+                found.setdefault(weights.kernel.name, []).append((weights, part * signs_of))
         return found
 
     def _weights(self) -> list[tuple[Weights, ...]]:
@@ -244,4 +247,8 @@ def joined_columns(parts: Sequence[tuple[Weights, Any]]) -> Any:
 
 
 def _signs(weights: Weights) -> Any:
-    return ops.sign(weights.columns(ops.cast(weights.kernel.variable(), "float32")))
+    return weights.columns(_kernel_signs(weights))
+
+
+def _kernel_signs(weights: Weights) -> Any:
+    return ops.sign(ops.cast(weights.kernel.variable(), "float32"))

@@ -28,11 +28,14 @@ def _taps(operation: Operation, layout: Layout) -> np.ndarray:
 
 def _average(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
-) -> list[np.ndarray]:
-    """Propagate CONTRIB, with exclusion, by the local values Δx / k."""
-    (x,) = inputs
-    received = sums.average(flat(signs), flat(output.reference), flat(x.delta), node.table, theta)
-    return [received.reshape(x.value.shape)]
+) -> list[np.ndarray | None]:
+    """Propagate CONTRIB, with exclusion, by the local values Δx / k; padding does not count."""
+    x, *mask = inputs
+    counts = (mask[0].captured > 0).sum(axis=1, keepdims=True) if mask else None
+    received = sums.average(
+        flat(signs), flat(output.reference), flat(x.delta), node.table, theta, counts
+    )
+    return [received.reshape(x.value.shape), *(None for _ in mask)]
 
 
 def _maximum(
@@ -49,7 +52,8 @@ def _maximum(
 def _average_at_zero(
     operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
 ) -> list[Any]:
-    return [signs[0] * _spread(operation, ops.ones_like, g, signs[0])]
+    received = signs[0] * _spread(operation, ops.ones_like, g, signs[0])
+    return [received, *(None for _ in operation.inputs[1:])]
 
 
 def _maximum_at_zero(

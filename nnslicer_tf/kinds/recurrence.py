@@ -6,7 +6,8 @@ of the cell's own kinds on the values of that time. What a step hands to the sta
 where the walk of the step before begins. A constant initial state has Δ = 0.
 
 A gate's weighted sum is over the entry of the sequence and the state together, under one
-exclusion; its synapses collect over time.
+exclusion; its synapses collect over time. At padding there are no neurons: CONTRIB of a state goes
+unchanged to the state before.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,11 +22,15 @@ from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.instrument.recurrence import (
     GATE,
+    HELD,
     RECURRENCE,
     SEQUENCE,
+    ZEROED,
     Member,
     Unrolled,
     before,
+    expand_to,
+    split_inputs,
     time_first,
 )
 from nnslicer_tf.kinds.gates import GatesAtZero, expand_gates, gates_node, joined_columns
@@ -38,7 +43,7 @@ Passes = Callable[[Kind], bool]
 """Whether CONTRIB goes through operations of a kind unchanged."""
 
 # Kinds whose rule at θ = 0 reads signs alone.
-_BY_SIGNS = ("add", "scale", "elementwise", GATE)
+_BY_SIGNS = ("add", "scale", "elementwise", GATE, HELD)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +57,8 @@ class RecurrenceTable:
         shapes: Name of all that the cell computes or reads → shape at one time.
         steps: Number of time steps.
         backwards: Whether the first step reads the sequence's last entry.
+        masked: Whether the last of the layer's inputs is a mask.
+        held: Name of each state that is held at padding → the operation that computes it.
     """
 
     prefix: str
@@ -60,6 +67,8 @@ class RecurrenceTable:
     shapes: dict[str, tuple[int, ...]]
     steps: int
     backwards: bool
+    masked: bool
+    held: dict[str, str]
 
     def place(self, t: int) -> int:
         """Return the place in the sequence that step t reads."""
@@ -86,6 +95,8 @@ def recurrence_node(operation: Operation) -> Node:
         shapes=unrolled.shapes,
         steps=unrolled.steps,
         backwards=unrolled.backwards,
+        masked=unrolled.masked,
+        held=_held(unrolled),
     )
     return Node(
         name=f"{prefix} through time",
@@ -96,6 +107,10 @@ def recurrence_node(operation: Operation) -> Node:
         table=table,
         members=tuple(prefix + cell.name for cell in unrolled.cell),
     )
+
+
+def _held(unrolled: Unrolled) -> dict[str, str]:
+    return {o.name: o.inputs[-1] for o in unrolled.cell if o.kind == HELD}
 
 
 def _cell_nodes(unrolled: Unrolled) -> Iterable[Node]:
@@ -135,13 +150,37 @@ class _Values:
     def __init__(self, node: Node, values: Callable[[str], Neurons], batch: int) -> None:
         self._table: RecurrenceTable = node.table
         self._members = {self._table.inner(name): values(name) for name in node.members}
-        self._sequence = values(node.inputs[0])
+        sequence, initial, mask = split_inputs(node.inputs, self._table.masked)
+        self._sequence = values(sequence)
         states = self._table.states
         self._first = {
             before(s): Neurons.constant((batch, *self._table.shapes[before(s)])) for s in states
         }
-        for s, name in zip(states, node.inputs[1:], strict=False):
+        for s, name in zip(states, initial, strict=False):
             self._first[before(s)] = values(name)
+        self.present = None if mask is None else values(mask).captured > 0
+        for name, computed in self._table.held.items():
+            self._members[name] = self._held(name, computed)
+
+    def _held(self, name: str, computed: str) -> Neurons:
+        """Return a state that is held at padding, with the Δ of what it was computed as."""
+        source, first = self._members[computed], self._first[before(name)]
+        times = np.arange(self._table.steps)
+        latest = np.maximum.accumulate(np.where(self.present, times, -1), axis=1)
+        latest = latest.reshape(*latest.shape, *(1,) * (source.captured.ndim - 2))
+
+        def at_latest(values: np.ndarray, initial: np.ndarray) -> np.ndarray:
+            found = np.take_along_axis(values, np.maximum(latest, 0), axis=1)
+            return np.where(latest < 0, initial[:, None], found)
+
+        delta = at_latest(source.delta, first.delta)
+        signs = at_latest(source.sign, first.sign)
+        return Neurons.known(self._members[name].captured, delta, signs)
+
+    def present_at(self, t: int, rank: int) -> np.ndarray:
+        """Return where there is data at step t, int32, with `rank` axes."""
+        assert self.present is not None
+        return self.present[:, t].astype(np.int32).reshape(-1, *(1,) * (rank - 1))
 
     def at(self, name: str, t: int) -> Neurons:
         """Return what the cell calls `name` at step t."""
@@ -161,8 +200,8 @@ class Unwound:
     Attributes:
         inputs: CONTRIB of each of the layer's inputs, None where nothing arrived.
         members: Operation name → CONTRIB `(batch, time, …)`.
-        synapses: Kernel name → CONTRIB; at θ = 0 the weight gradients, `(batch, taps, inputs,
-            outputs)`, without the signs of the weights.
+        synapses: Kernel name → CONTRIB `(batch or 1, *kernel shape)`; at θ = 0 `(batch, taps,
+            inputs, outputs)`.
     """
 
     inputs: list[Any]
@@ -206,8 +245,13 @@ def unwind(
             total[:, t] = received.get(table.inner(name), 0)
         sequence[:, table.place(t)] = received.get(SEQUENCE, 0)
         carry = {s: received[before(s)] for s in table.states if before(s) in received}
-    initial = [carry.get(s) for s, _ in zip(table.states, node.inputs[1:], strict=False)]
-    return Unwound([sequence, *initial], members, synapses)
+    for held in table.held:
+        total = members[table.prefix + held]
+        for t in range(table.steps):
+            total[:, t] *= at_times.present_at(t, total.ndim - 1)
+    _, initial, mask = split_inputs(node.inputs, table.masked)
+    given_back = [carry.get(s) for s, _ in zip(table.states, initial, strict=False)]
+    return Unwound([sequence, *given_back, *([] if mask is None else [None])], members, synapses)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +268,9 @@ class _StepRule:
     def __call__(self, node: Node, contribution: Any) -> Any:
         if node.members:
             return self._gates(node, contribution), {}
+        if node.kind.name == HELD:
+            present = self.values.present_at(self.t, contribution.ndim)
+            return [None, contribution * (1 - present), contribution * present]
         if self.passes(node.kind):
             return [contribution]
         output = self.values.at(node.name, self.t)
@@ -273,25 +320,36 @@ def unwind_at_zero(
     ]
     weight_signs = {n.name: n.weight_signs() for n in nodes if isinstance(n, GatesAtZero)}
     names = [operation.name for operation in unrolled.cell]
+    held = _held(unrolled)
+    sequence, initial, mask = split_inputs(inputs, unrolled.masked)
+    present = None if mask is None else time_first(values[mask])
     batch = ops.shape(next(iter(given.values())))[0]
 
-    def readable(read: Callable[[str], Any]) -> dict[str, Any]:
-        """Return what the cell can read, time first: sequence, states and its own values."""
+    def readable(read: Callable[[str], Any], hold: bool) -> dict[str, Any]:
+        """Return what the cell can read, time first: sequence, states and its own values.
+
+        Args:
+            read: Returns what is read of an operation.
+            hold: Whether states at padding are still to be read from before.
+        """
         found = {name: time_first(read(prefix + name)) for name in names}
         for k, (name, shape) in enumerate(unrolled.states.items()):
-            first = read(inputs[1 + k]) if len(inputs) > 1 else ops.zeros((batch, *shape))
+            first = read(initial[k]) if initial else ops.zeros((batch, *shape))
+            if name in held and hold:
+                found[name] = _at_latest(found[held[name]], first, present)
             found[before(name)] = ops.concatenate([first[None], found[name][:-1]], axis=0)
-        found[SEQUENCE] = time_first(unrolled.in_order(read(inputs[0])))
+        found[SEQUENCE] = time_first(unrolled.in_order(read(sequence)))
         return found
 
     by_values = [o for o in unrolled.cell if o.kind not in _BY_SIGNS]
     needed = {name for o in by_values for name in (o.name, *o.inputs)}
-    signs = readable(sign_of_delta)
-    read_values = readable(lambda name: ops.convert_to_tensor(values[name])) if needed else {}
+    signs = readable(sign_of_delta, hold=True)
+    read_values = readable(lambda name: values[name], hold=False) if needed else {}
     entries = {
         **{("sign", name): value for name, value in signs.items()},
         **{("value", name): read_values[name] for name in read_values if name in needed},
         **{("given", name.removeprefix(prefix)): time_first(v) for name, v in given.items()},
+        **({} if present is None else {("present", ""): present}),
     }
     zeros = {name: ops.zeros((batch, *unrolled.shapes[name])) for name in names}
 
@@ -301,6 +359,9 @@ def unwind_at_zero(
         gates: dict[str, Any] = {}
 
         def rule(node: Any, contribution: Any) -> Any:
+            if node.name in held:
+                here = expand_to(at["present", ""], contribution)
+                return [None, contribution * (1 - here), contribution * here]
             of_inputs = [at["sign", name] for name in node.inputs]
             if isinstance(node, GatesAtZero):
                 parts = [ops.sign(contribution[n]) * at["sign", n] for n in node.members]
@@ -321,22 +382,56 @@ def unwind_at_zero(
         return [received[before(s)] for s in unrolled.states], [*totals, *gates.values()]
 
     carry = [zeros[name] for name in unrolled.states]
-    initial, found = over_time(step, carry, list(entries.values()), reverse=True)
-    *members, sequence = [time_first(v) for v in found[: len(names) + 1]]
+    before_all, found = over_time(step, carry, list(entries.values()), reverse=True)
+    *totals, to_sequence = found[: len(names) + 1]
+    members = {
+        name: time_first(v * expand_to(present, v) if name in held else v)
+        for name, v in zip(names, totals, strict=True)
+    }
     of_gates = zip(weight_signs, found[len(names) + 1 :], strict=True)
     g = {name: time_first(value) for name, value in of_gates}
     synapses: dict[str, list] = {}
     for node in nodes:
         if isinstance(node, GatesAtZero):
             of_inputs = [time_first(signs[name]) for name in node.inputs]
-            for name, parts in node.gradients(g[node.name], of_inputs).items():
+            for name, parts in node.synapses(g[node.name], of_inputs).items():
                 synapses.setdefault(name, []).extend(parts)
     return Unwound(
-        [unrolled.in_order(sequence), *initial[: len(inputs) - 1]],
-        {prefix + name: value for name, value in zip(names, members, strict=True)},
+        [
+            unrolled.in_order(time_first(to_sequence)),
+            *before_all[: len(initial)],
+            *([] if mask is None else [None]),
+        ],
+        {prefix + name: value for name, value in members.items()},
         {name: joined_columns(parts) for name, parts in synapses.items()},
     )
 
 
+def _at_latest(values: Any, first: Any, present: Any) -> Any:
+    """Return values, time first, at the latest time that was no padding; `first` before any."""
+    steps = values.shape[0]
+    times = ops.arange(steps)
+    earlier = ops.cast(times[:, None] >= times[None, :], "float32")  # (time, time read)
+    places = earlier[:, :, None] * present[None] * ops.cast(times + 1, "float32")[None, :, None]
+    latest = ops.cast(ops.max(places, axis=1), "int32")  # 0: none
+    whole = ops.concatenate([first[None], values], axis=0)
+    index = ops.broadcast_to(expand_to(latest, values), ops.shape(values))
+    return ops.take_along_axis(whole, index, axis=0)
+
+
+def _zeroed(node: Node, contribution: Any) -> list[Any]:
+    """Hand CONTRIB on unchanged: at padding there is none."""
+    return [contribution, None]
+
+
 register_kind(Kind(GATE))
+register_kind(Kind(HELD))
+register_kind(
+    Kind(
+        ZEROED,
+        reach="element",
+        move=_zeroed,
+        at_zero=lambda operation, contribution, signs, values: [contribution, None],
+    )
+)
 register_kind(Kind(RECURRENCE, through_time=True))

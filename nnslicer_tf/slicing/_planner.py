@@ -36,6 +36,8 @@ def plan_walk(
     for node in order:
         if node.kind.move is None:
             needed.update((*(node.members or (node.name,)), *node.inputs))
+    walked = (*starts, *(name for node in order for name in (*node.inputs, *node.members)))
+    needed.update(mask for name in walked if (mask := im[name].mask) is not None)
     return Plan(
         nodes=nodes,
         expanded=order,
@@ -95,4 +97,5 @@ def _node(operation: Operation, layout: Layout) -> Node:
         shape=layout.shape(operation.shape),
         mean=layout.mean(operation.name),
         table=kind.table(operation, layout),
+        mask=operation.mask,
     )

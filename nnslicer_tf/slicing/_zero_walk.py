@@ -15,14 +15,12 @@ import numpy as np
 from keras import ops
 from keras.config import backend
 
-from nnslicer_tf._layout import OUTPUTS_INPUTS
 from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.backward import propagate
-from nnslicer_tf.kinds import Node, kind_of
+from nnslicer_tf.kinds import Node, aligned_mask, kind_of
 from nnslicer_tf.kinds.recurrence import unwind_at_zero
-from nnslicer_tf.kinds.weighted_sum import kernel_gradient, sample_gradients
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import Contributions, Part, Reduction, RowLayout, Rows, Totals
 
@@ -32,7 +30,12 @@ _EXACT = 1 << 24
 def applies(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
     """Return whether this walk can run a plan: θ = 0, rules for all kinds, exact sums."""
     at_zero = plan.theta == 0 and plan.granularity == "activation"
-    known = all(node.kind.at_zero is not None or node.kind.through_time for node in plan.expanded)
+    kinds = [node.kind for node in plan.expanded]
+    known = all(kind.at_zero is not None or kind.through_time for kind in kinds) and all(
+        kind.kernels_at_zero is not None and kind.samples_at_zero is not None
+        for kind in kinds
+        if kind.synapse_rule is not None
+    )
     return at_zero and known and counts_are_exact(im, plan, batch)
 
 
@@ -96,21 +99,27 @@ class _AtZero(Job):
         return result
 
     def _contributions(
-        self,
-        x: Any,
-        on_sum: Callable[[Operation, Any, Any], None],
-        on_gates: Callable[[str, Any], None],
+        self, x: Any, on_sum: Callable[..., None], on_gates: Callable[[str, Any], None]
     ) -> tuple:
         """Walk a batch; return CONTRIB of the neurons (float32) and the logits.
 
-        `on_sum` is called for each weighted sum, with the operation, sign(Δx) and g; `on_gates` for
-        each kernel of a recurrent layer, with its name and its weight gradients `(batch, taps,
-        inputs, outputs)`.
+        `on_sum` is called for each operation with synapses, with what its `at_zero` rule gets;
+        `on_gates` for each kernel of a recurrent layer, with its name and its contributions
+        `(batch, taps, inputs, outputs)`.
         """
         values = self._im.compute(x, self._plan.captured)
 
+        def present(name: str, tensor: Any) -> Any:
+            """Set to 0 what is padding, where there are no neurons."""
+            operation = self._im[name]
+            if operation.mask is None or tensor is None:
+                return tensor
+            rank = len(operation.shape) + 1
+            mask = aligned_mask(values[operation.mask], rank, len(tensor.shape) - rank)
+            return ops.where(mask > 0.5, tensor, ops.zeros_like(tensor))
+
         def delta_sign(name: str) -> Any:
-            return self._means[name].sign_of_delta(values[name])
+            return present(name, self._means[name].sign_of_delta(values[name]))
 
         def expand_through_time(node: Node, given: Mapping[str, Any]) -> tuple[Any, Any]:
             unrolled = self._im[node.members[0]].params.unrolled
@@ -118,13 +127,20 @@ class _AtZero(Job):
                 *(unrolled, node.table.prefix, node.inputs, given, values),
                 *(delta_sign, self._plan.passes),
             )
-            for name, gradient in found.synapses.items():
-                on_gates(name, gradient)
+            for name, contributions in found.synapses.items():
+                on_gates(name, contributions)
             return found.inputs, found.members
 
         def expand(operation: Any, contribution: Any) -> Any:
             if isinstance(operation, Node):
-                return expand_through_time(operation, contribution)
+                parts, totals = expand_through_time(operation, contribution)
+                return given_to(operation, parts), totals
+            return given_to(operation, unmasked(operation, contribution))
+
+        def given_to(node: Any, parts: Sequence[Any]) -> list[Any]:
+            return [present(name, part) for name, part in zip(node.inputs, parts, strict=True)]
+
+        def unmasked(operation: Operation, contribution: Any) -> Sequence[Any]:
             kind = kind_of(operation)
             rule = kind.at_zero
             assert rule is not None, operation.name  # ensured by `applies`
@@ -132,14 +148,16 @@ class _AtZero(Job):
                 return rule(operation, contribution, (), values)
             if self._plan.passes(kind):
                 return [contribution]
-            g = ops.sign(contribution) * delta_sign(operation.name)
+            change = delta_sign(operation.name)
+            g = ops.sign(contribution) * (change if kind.by_change else ops.abs(change))
             signs = [delta_sign(source) for source in operation.inputs]
             if kind.synapse_rule is not None:
-                on_sum(operation, signs[0], g)
+                on_sum(operation, g, signs, values)
             return rule(operation, g, signs, values)
 
         logits = values[self._plan.logits]
-        return propagate(self._order, self._seed(logits), expand, self._shapes), logits
+        seed = {name: present(name, tensor) for name, tensor in self._seed(logits).items()}
+        return propagate(self._order, seed, expand, self._shapes), logits
 
     def _seed(self, logits: Any) -> dict[str, Any]:
         if self._plan.start.predicted:
@@ -164,14 +182,14 @@ class SumAtZero(_AtZero):
     def _outputs(self, x: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         synapses: dict[str, Any] = {}
 
-        def collect(operation: Operation, signs: Any, g: Any) -> None:
-            _add(synapses, operation.params.name, kernel_gradient(operation, signs, g))
+        def collect(operation: Operation, *given: Any) -> None:
+            rule = kind_of(operation).kernels_at_zero
+            assert rule is not None, operation.name  # ensured by `applies`
+            _add(synapses, rule(operation, *given))
 
-        def collect_gates(name: str, gradient: Any) -> None:
-            kernel = self._im.kernels[name]
-            weight_signs = ops.sign(ops.cast(kernel.variable(), "float32"))
-            total = ops.reshape(ops.sum(gradient, axis=0), kernel.shape)
-            _add(synapses, name, total * weight_signs)
+        def collect_gates(name: str, contributions: Any) -> None:
+            total = ops.sum(contributions, axis=0, keepdims=True)
+            _add(synapses, {name: self._plan.kernels[name].tensor_to_kernel(total)[0]})
 
         contributions, _ = self._contributions(x, collect, collect_gates)
         return {name: ops.sum(c, axis=0) for name, c in contributions.items()}, synapses
@@ -189,21 +207,22 @@ class _EachAtZero(_AtZero):
     def __init__(self, im: InstrumentedModel, plan: Plan, layout: RowLayout) -> None:
         super().__init__(im, plan)
         self._layout = layout
-        self._weight_signs = {name: np.sign(im.kernels[name].matrix()) for name in layout.kernels}
 
     def _each(self, x: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
         """Return CONTRIB of neurons, of synapses `(batch, taps, inputs, outputs)`, and logits."""
         synapses: dict[str, Any] = {}
 
-        def collect(operation: Operation, signs: Any, g: Any) -> None:
-            weight_signs = self._weight_signs.get(operation.params.name)
-            if weight_signs is not None:
-                gradients = sample_gradients(operation, signs, g)
-                _add(synapses, operation.params.name, gradients * weight_signs)
+        def collect(operation: Operation, *given: Any) -> None:
+            if all(kernel.name not in self._layout.kernels for kernel in operation.kernels):
+                return
+            rule = kind_of(operation).samples_at_zero
+            assert rule is not None, operation.name  # ensured by `applies`
+            found = rule(operation, *given).items()
+            _add(synapses, {name: t for name, t in found if name in self._layout.kernels})
 
-        def collect_gates(name: str, gradient: Any) -> None:
-            if name in self._weight_signs:
-                _add(synapses, name, gradient * self._weight_signs[name])
+        def collect_gates(name: str, contributions: Any) -> None:
+            if name in self._layout.kernels:
+                _add(synapses, {name: contributions})
 
         contributions, logits = self._contributions(x, collect, collect_gates)
         kept = {name: c for name, c in contributions.items() if name in self._layout.operations}
@@ -259,10 +278,7 @@ class PartsAtZero(_EachAtZero):
             if name not in synapses:
                 shaped[name] = ops.zeros((batch, *shape))
                 continue
-            value = synapses[name]
-            if self._plan.kernels[name].axes == OUTPUTS_INPUTS:
-                value = ops.swapaxes(value, -1, -2)
-            shaped[name] = ops.reshape(value, (batch, *shape))
+            shaped[name] = self._plan.kernels[name].tensor_to_kernel(synapses[name])
         return neurons, shaped if self._reduce is None else self._reduce(shaped), logits
 
 
@@ -286,8 +302,9 @@ class _SplitMean:
         return positive - ops.cast(value < self._negative_below, "float32")
 
 
-def _add(totals: dict[str, Any], name: str, value: Any) -> None:
-    totals[name] = totals[name] + value if name in totals else value
+def _add(totals: dict[str, Any], values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        totals[name] = totals[name] + value if name in totals else value
 
 
 def _to_int(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:

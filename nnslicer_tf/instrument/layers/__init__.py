@@ -2,9 +2,14 @@
 
 from nnslicer_tf.instrument.layers import (
     activations,
+    attention,
+    embeddings,
+    masks,
     merges,
     normalisation,
     pooling,
+    products,
+    projections,
     recurrence,
     routing,
     time_distributed,
@@ -15,14 +20,8 @@ from nnslicer_tf.instrument.layers.registry import layer_steps, register_layer
 __all__ = ["layer_steps", "register_layer"]
 
 for _family in (
-    weighted_sums,
-    pooling,
-    activations,
-    normalisation,
-    merges,
-    routing,
-    recurrence,
-    time_distributed,
+    *(weighted_sums, pooling, activations, normalisation, merges, routing),
+    *(masks, embeddings, products, projections, attention, recurrence, time_distributed),
 ):
     for _layer_class, _operations in _family.LAYERS.items():
         register_layer(_layer_class, _operations)

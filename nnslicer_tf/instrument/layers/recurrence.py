@@ -12,6 +12,10 @@ A gate's weighted sum is named by the gate and `:pre`, like a value before a fus
 
 Kernels are `layer/kernel` and `layer/recurrent_kernel`; of stacked cells `layer/cell0/kernel` and
 so on, of a `Bidirectional` layer `layer/forward/kernel` and `layer/backward/kernel`.
+
+With a mask, a state `:h` has a `:h:held`, which at padding is what it was before. Where states are
+given, Keras holds outputs from zeros and not from these; that differs at padding that precedes all
+data, which is not neurons.
 """  # noqa: E501
 
 from collections.abc import Callable, Sequence
@@ -25,13 +29,26 @@ from nnslicer_tf._layout import INPUTS_OUTPUTS
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import activation_step
+from nnslicer_tf.instrument.layers.masks import is_set, mask_step
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.registry import LayerCall
-from nnslicer_tf.instrument.operations import Operation, Step, Synapses
-from nnslicer_tf.instrument.recurrence import GATE, SEQUENCE, Gate, Unrolled, Weights, before
+from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, Operation, Source, Step, Synapses
+from nnslicer_tf.instrument.recurrence import (
+    GATE,
+    HELD,
+    PRESENT,
+    SEQUENCE,
+    ZEROED,
+    Gate,
+    Unrolled,
+    Weights,
+    before,
+    expand_to,
+    hold,
+)
 
 Shape = tuple[int, ...]
-Source = tuple[str, Synapses]
+Read = tuple[str, Synapses]
 
 
 class _Cell:
@@ -40,13 +57,15 @@ class _Cell:
     Args:
         layer: The recurrent layer.
         sequence: Shape of a sequence's entry.
+        masked: Whether there is a mask, so that states are held at padding.
     """
 
-    def __init__(self, layer: keras.Layer, sequence: Shape) -> None:
+    def __init__(self, layer: keras.Layer, sequence: Shape, masked: bool) -> None:
         self.operations: list[Operation] = []
         self.states: dict[str, Shape] = {}
         self._layer = layer
-        self._shapes = {SEQUENCE: sequence}
+        self._masked = masked
+        self._shapes = {SEQUENCE: sequence, PRESENT: ()}
 
     def shape(self, name: str) -> Shape:
         """Return the shape of something that the cell reads or computes."""
@@ -54,9 +73,21 @@ class _Cell:
 
     def state(self, name: str, shape: Shape) -> str:
         """Announce a state, which an operation `name` will compute; return how it is read."""
-        self.states[name] = shape
-        self._shapes[before(name)] = shape
-        return before(name)
+        read = self.as_state(name)
+        self.states[read] = shape
+        self._shapes[before(read)] = shape
+        return before(read)
+
+    def as_state(self, name: str) -> str:
+        """Return the name of the state that an operation computes."""
+        return f"{name}:held" if self._masked else name
+
+    def hold(self) -> None:
+        """Add the states, which are held at padding if there is a mask."""
+        for read in self.states if self._masked else ():
+            inputs = (PRESENT, before(read))
+            step = Step(HELD, lambda present, old, new: hold(new, old, present))
+            self.add(step, read, *inputs, read.removesuffix(":held"))
 
     def add(self, step: Step, name: str, *inputs: str, shape: Shape | None = None) -> str:
         """Add an operation; by default of the shape of its last input. Return its name."""
@@ -82,7 +113,7 @@ class _Cell:
         name: str,
         shape: Shape,
         columns: tuple[int, int],
-        sources: Sequence[Source],
+        sources: Sequence[Read],
         bias: Callable[[], Any] = lambda: None,
         activation: Callable | None = None,
     ) -> str:
@@ -305,17 +336,53 @@ def _unrolled(layer: keras.Layer, call: LayerCall, path: str, prefix: str) -> tu
             "batches before, while the analyses require samples to be independent. Rebuild the "
             "layer with stateful=False."
         )
-    sequence = call.input_shapes[0]
-    cell = _Cell(layer, sequence[1:])
+    sequence, masked = call.input_shapes[0], call.masked[0]
+    cell = _Cell(layer, sequence[1:], masked)
     output = _add_cell(layer.cell, cell, path, prefix, SEQUENCE)
-    return Unrolled(cell.operations, cell.states, sequence, layer.go_backwards), output
+    cell.hold()
+    unrolled = Unrolled(cell.operations, cell.states, sequence, layer.go_backwards, masked)
+    return unrolled, cell.as_state(output)
+
+
+def _through_time(
+    layer: keras.Layer, call: LayerCall, path: str, prefix: str, initial: Sequence[int]
+) -> tuple[list[Step], Unrolled, str]:
+    """Return a recurrent layer's steps, what they unroll, and the suffix of its values in time.
+
+    Args:
+        layer: The layer.
+        call: Its call.
+        path: What the names of its kernels begin with.
+        prefix: What its suffixes begin with.
+        initial: Indices of the call's inputs that are initial states.
+    """
+    unrolled, output = _unrolled(layer, call, path, prefix)
+    if not unrolled.masked:
+        return unrolled.members((0, *initial), None), unrolled, output
+    mask: Source = MaskOf(0)
+    steps: list[Step] = []
+    if layer.go_backwards:
+        mask = f"{prefix}:mask"
+        shape = unrolled.sequence[:1]
+        steps.append(mask_step(lambda m: is_set(m)[:, ::-1], mask, (MaskOf(0),), shape))
+    steps += unrolled.members((0, *initial), mask)
+    if layer.zero_output_for_mask:
+        zeroed = f"{prefix}:zeroed"
+        shape = (unrolled.steps, *unrolled.shapes[output])
+        steps.append(Step(ZEROED, _zeroed, None, zeroed, (output, mask), shape, mask))
+        output = zeroed
+    return steps, unrolled, output
+
+
+def _zeroed(h: Any, mask: Any) -> Any:
+    return ops.where(expand_to(mask, h) > 0.5, h, ops.zeros_like(h))
 
 
 def _recurrent(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Return the operations through time, and the layer's output."""
-    sources = range(len(call.input_shapes))
-    unrolled, output = _unrolled(layer, call, call.path, "")
-    steps = [*unrolled.members(sources), _output(layer, output, "", call.output_shape)]
+    initial = range(1, len(call.input_shapes))
+    steps, unrolled, output = _through_time(layer, call, call.path, "", initial)
+    steps.append(_output(layer, output, "", call.output_shape))
     if layer.return_state:
         steps += _last_states(unrolled)
     return tuple(steps)
@@ -323,7 +390,7 @@ def _recurrent(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
 
 def _last_states(unrolled: Unrolled) -> list[Step]:
     return [
-        Step("routing", _last, suffix=f"{name}:last", sources=(name,), shape=shape)
+        Step("routing", _last, None, f"{name}:last", (name,), shape, NO_MASK)
         for name, shape in unrolled.states.items()
     ]
 
@@ -362,8 +429,10 @@ def _bidirectional(layer: layers.Bidirectional, call: LayerCall) -> tuple[Step, 
                 f"Layer '{call.path}' wraps a {type(inner).__name__}; only recurrent layers of "
                 "Keras have operations."
             )
-        unrolled, source = _unrolled(inner, call, f"{call.path}/{name}", f":{name}")
-        steps += unrolled.members((0, *initial))
+        found, unrolled, source = _through_time(
+            inner, call, f"{call.path}/{name}", f":{name}", initial
+        )
+        steps += found
         shape = tuple(inner.compute_output_shape((None, *call.input_shapes[0])))
         shape = shape[0] if layer.return_state else shape
         # Keras turns the second direction's sequence round, whichever it is.

@@ -1,6 +1,6 @@
 """The registry from layer classes to their operations."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -18,6 +18,9 @@ class LayerCall:
         output_shapes: Shapes of the output tensors, without the batch axis.
         constants: Position → positional argument of a `keras.ops` call, without the
             tensors; empty for layers.
+        arguments: All arguments but travelling masks, by name; tensors are `TensorAt` places
+            among the inputs.
+        masked: Whether a mask travels with each input; `MaskOf(i)` then is a source for steps.
     """
 
     def __init__(
@@ -26,11 +29,15 @@ class LayerCall:
         input_shapes: Sequence[tuple[int, ...]],
         output_shapes: Sequence[tuple[int, ...]],
         constants: dict[int, Any] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        masked: Sequence[bool] = (),
     ) -> None:
         self.path = path
         self.input_shapes = tuple(input_shapes)
         self.output_shapes = tuple(output_shapes)
         self.constants = constants or {}
+        self.arguments = arguments or {}
+        self.masked = tuple(masked) or (False,) * len(self.input_shapes)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
