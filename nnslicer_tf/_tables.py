@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_ROWS = 30
+_WIDEST = 1_000  # characters; a terminal wraps a line, nothing is cut off
 
 
 def text_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -27,7 +28,7 @@ def text_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         table.add_row(*map(str, row))
     text = StringIO()
     # In Jupyter a console would display the table instead of writing it.
-    Console(file=text, width=160, color_system=None, force_jupyter=False).print(table)
+    Console(file=text, width=_WIDEST, color_system=None, force_jupyter=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
 
 

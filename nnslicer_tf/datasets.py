@@ -2,7 +2,8 @@
 
 `digits` (scikit-learn's 1,797 images of 8×8) needs no download; `mnist`, `fashion_mnist`
 and `cifar10` come through TensorFlow Datasets: from the folder `TFDS_DATA_DIR` if they are
-prepared there, else by download. User data comes from `.npz` files.
+prepared there, else by download. `sst2` holds sentences as numbers of words; `texts` has the
+sentences themselves. User data comes from `.npz` files.
 
 `load` holds a whole split in memory as float32 (CIFAR-10's training images: 600 MB);
 `stream` does not. `"standard"` reads all training images once per process (seconds).
@@ -47,6 +48,8 @@ _SOURCES = {
     "fashion_mnist": _Source(255.0, 10, "fashion-mnist.s3-website.eu-central-1.amazonaws.com"),
     "cifar10": _Source(255.0, 10, "www.cs.toronto.edu"),
 }
+_SENTENCES = {"sst2": 2}  # name → classes
+_GLUE = "dl.fbaipublicfiles.com"
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Dataset:
 
 def names() -> tuple[str, ...]:
     """Return the names of the data sets that `load` knows."""
-    return tuple(_SOURCES)
+    return (*_SOURCES, *_SENTENCES)
 
 
 def load(name: str, split: str = "train", *, normalise: str = "unit") -> Dataset:
@@ -130,15 +133,18 @@ def load(name: str, split: str = "train", *, normalise: str = "unit") -> Dataset
             are harder); the first 1,437 are the training split, the other 360 the test split.
         normalise: `"none"` (raw values as float32), `"unit"` (divided by 255, digits by 16:
             within [0, 1]) or `"standard"` ((raw - mean) / std for each channel, over
-            the training images).
+            the training images). Sentences have none.
 
     Returns:
-        A `Dataset` with x (N, height, width, channels) float32 and y (N,) int64.
+        A `Dataset` with x (N, height, width, channels) float32, of sentences (N, words) int32,
+        and y (N,) int64.
 
     Raises:
         InvalidArgumentError: for an unknown name, split or normalisation.
         DatasetUnavailableError: if the set is neither prepared nor downloadable.
     """
+    if name in _SENTENCES:
+        return _sentences(name, split)
     scale = normalisation(name, normalise)
     raw, y = _raw(name, split)
     if not len(raw):
@@ -155,7 +161,7 @@ def stream(
     """
     import tensorflow as tf
 
-    if _source(name).host is None:
+    if name in _SENTENCES or _source(name).host is None:
         return load(name, split, normalise=normalise).to_tf(batch_size)
     scale = normalisation(name, normalise)
     mean = tf.constant(scale.mean, tf.float32)
@@ -276,8 +282,8 @@ def _raw_chunks(name: str) -> Iterator[np.ndarray]:
 def _source(name: str) -> _Source:
     if name not in _SOURCES:
         raise InvalidArgumentError(
-            f"There is no data set {name!r}.{did_you_mean(name, _SOURCES)} It is one of "
-            f"{', '.join(_SOURCES)}, or the path of an .npz file with arrays x and y."
+            f"There is no data set {name!r}.{did_you_mean(name, names())} It is one of "
+            f"{', '.join(names())}, or the path of an .npz file with arrays x and y."
         )
     return _SOURCES[name]
 
@@ -302,8 +308,21 @@ def _digits(split: str) -> tuple[np.ndarray, np.ndarray]:
     images, labels = load_digits(return_X_y=True)
     order = np.argsort(np.arange(len(labels)) % 10, kind="stable")
     splits = {"train": order[:_DIGITS_TRAIN], "test": order[_DIGITS_TRAIN:]}
-    chosen = np.concatenate([_part(part, splits) for part in split.split("+")])
+    chosen = split_indices(split, splits)
     return images.reshape(-1, 8, 8, 1)[chosen].astype(np.float32), labels[chosen].astype(np.int64)
+
+
+def split_indices(split: str, splits: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the indices that a split in TFDS syntax selects, such as `train[:10%]+test`.
+
+    Args:
+        split: The split.
+        splits: Name → indices of each whole split.
+
+    Raises:
+        InvalidArgumentError: if the split is not written so, or its name is unknown.
+    """
+    return np.concatenate([_part(part, splits) for part in split.split("+")])
 
 
 _PART = re.compile(r"(?P<name>\w+)(\[(?P<start>-?\d+%?)?:(?P<stop>-?\d+%?)?\])?")
@@ -327,14 +346,33 @@ def _part(part: str, splits: dict[str, np.ndarray]) -> np.ndarray:
     return whole[place(match["start"]) : place(match["stop"])]
 
 
+# --- sentences -------------------------------------------------------------------------
+
+
+def _sentences(name: str, split: str) -> Dataset:
+    """Return sentences as numbers of the words of the zoo's vocabulary."""
+    from nnslicer_tf import texts
+
+    sentences = texts.load(name, split)
+    if not len(sentences):
+        raise InvalidArgumentError(f"The split '{split}' of '{name}' is empty.")
+    x = texts.vocabulary(name).encode(sentences.text)
+    return Dataset(x, sentences.y, name, split, "none", _SENTENCES[name])
+
+
+def tfds_rows(name: str, split: str) -> "tf.data.Dataset":
+    """Return the rows of a split, dicts of features, in the order of the files."""
+    return _tfds(name, split, supervised=False)
+
+
 # --- TensorFlow Datasets ---------------------------------------------------------------
 
 
-def _tfds(name: str, split: str) -> "tf.data.Dataset":
+def _tfds(name: str, split: str, supervised: bool = True) -> "tf.data.Dataset":
     """Return the unbatched (image, label) pairs of a split, in the order of the files."""
     builder = _prepared(name) or _download(name)
     try:
-        return builder.as_dataset(split=split, as_supervised=True, shuffle_files=False)
+        return builder.as_dataset(split=split, as_supervised=supervised, shuffle_files=False)
     except (ValueError, AssertionError) as error:
         raise InvalidArgumentError(
             f"Unknown split '{split}' of '{name}': write for example 'test', 'train[:100]' "
@@ -363,7 +401,7 @@ def _download(name: str) -> Any:
     """Download and prepare a set; fail at once if its host cannot be reached."""
     import tensorflow_datasets as tfds
 
-    host = _SOURCES[name].host
+    host = _SOURCES[name].host if name in _SOURCES else _GLUE
     try:
         # TFDS retries for minutes; an unreachable host shows at once.
         socket.create_connection((host, 443), timeout=5).close()

@@ -4,7 +4,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nnslicer_tf._kernels import planes as _kernels
+from nnslicer_tf._kernels import (
+    mesh_bends,
+    mesh_edges,
+    mesh_faces,
+    mesh_keys,
+    mesh_queries,
+    mesh_values,
+)
 from nnslicer_tf.kinds.bends import Bends
 from nnslicer_tf.kinds.points import Points
 
@@ -46,17 +53,17 @@ class Mesh:
 
     def with_new_edge_keys(self) -> "Mesh":
         """Return the mesh with edges named after their vertices, as at the start of each step."""
-        keys = _kernels.edge_keys(self.start, self.loop, self.keys)
+        keys = mesh_keys.edge_keys(self.start, self.loop, self.keys)
         return Mesh(self.places, self.keys, self.start, self.loop, keys)
 
     def areas(self) -> np.ndarray:
         """Return the areas of the faces, `(faces,)`."""
-        return _kernels.areas(self.places, self.start, self.loop)
+        return mesh_queries.areas(self.places, self.start, self.loop)
 
     def means(self, values: np.ndarray) -> np.ndarray:
         """Return means over the faces, times their areas, of values `(vertices, outputs)`."""
         values = np.ascontiguousarray(values)
-        return _kernels.means(self.places, self.start, self.loop, values)
+        return mesh_queries.means(self.places, self.start, self.loop, values)
 
     def part(self, faces: np.ndarray) -> tuple["Mesh", np.ndarray]:
         """Return some of the faces, and the indices of the vertices that they have."""
@@ -101,7 +108,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Search:
-    """The groups of values that bend in a mesh: see `nnslicer_tf._kernels.planes`.
+    """The groups of values that bend in a mesh: see `nnslicer_tf._kernels.mesh_bends`.
 
     Attributes:
         taps: Number of values that each maximum is of.
@@ -123,8 +130,8 @@ class Search:
     def of(window: Points, bends: Bends, tolerance: float) -> "Search":
         """Return the groups that may bend between the points of a window."""
         values, floors = window.by_position, np.asarray(bends.floors, np.float64)
-        groups = _kernels.active_groups(values, bends.taps, floors, tolerance)
-        own = _kernels.group_values(values, bends.taps, len(floors), groups)
+        groups = mesh_bends.active_groups(values, bends.taps, floors, tolerance)
+        own = mesh_bends.group_values(values, bends.taps, len(floors), groups)
         return Search(
             *(bends.taps, groups, floors[groups % len(floors)], tolerance),
             *(Points(window.count, own), np.arange(len(groups))),
@@ -144,7 +151,7 @@ class Search:
         sets = np.empty(
             (self.values.count, len(self.waiting)), np.uint8 if most <= 8 else np.uint64
         )
-        _kernels.winners(
+        mesh_bends.winners(
             *(self.values.values, self.taps, self.waiting, self.floors, self.tolerance), sets
         )
         return sets
@@ -175,25 +182,27 @@ def cut(mesh: Mesh, search: Search, most: int) -> tuple[Cut | None, np.ndarray]:
         The cut, or None if no face bends; and the groups that are still waiting.
     """
     sets = search.sets()
-    counts, groups = _kernels.bending_groups(sets, mesh.start, mesh.loop)
+    counts, groups = mesh_bends.bending_groups(sets, mesh.start, mesh.loop)
     if not len(groups):
         return None, groups
-    stop = _kernels.last_group(counts, groups, len(search.waiting), most)
+    stop = mesh_bends.last_group(counts, groups, len(search.waiting), most)
     waiting = search.waiting[np.unique(groups[groups >= stop])]
-    edge_of, ends, face = _kernels.find_edges(mesh.start, mesh.loop, len(mesh.keys))
+    edge_of, ends, face = mesh_edges.find_edges(mesh.start, mesh.loop, len(mesh.keys))
     own = np.empty(len(ends), np.uint64)
     own[edge_of] = mesh.edge_keys
     shared = (
         *(search.values.values, search.taps, search.waiting, search.groups, search.floors),
         search.tolerance,
     )
-    edge_cuts = _kernels.cut_edges(*shared, sets, counts, groups, stop, ends, face, mesh.keys, own)
-    sources, weights, keys, start, loop, edge_keys = _kernels.cut_faces(
+    edge_cuts = mesh_edges.cut_edges(
+        *shared, sets, counts, groups, stop, ends, face, mesh.keys, own
+    )
+    sources, weights, keys, start, loop, edge_keys = mesh_faces.cut_faces(
         *(*shared, counts, groups, stop),
         *(mesh.start, mesh.loop, edge_of, ends, mesh.edge_keys, mesh.keys, mesh.places),
         *edge_cuts,
     )
-    places = _kernels.extended(mesh.places[None], sources, weights)[0]
+    places = mesh_values.extended(mesh.places[None], sources, weights)[0]
     whole = Mesh(places, np.concatenate([mesh.keys, keys]), start, loop, edge_keys)
     used = np.zeros(len(whole.keys), np.bool_)
     used[loop] = True

@@ -6,7 +6,7 @@ from types import TracebackType
 import numpy as np
 from tqdm.auto import tqdm
 
-from nnslicer_tf._kernels import planes as _kernels
+from nnslicer_tf._kernels import mesh_queries
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import NonFiniteActivationError, TooManyRegionsError
 from nnslicer_tf.exactline._mesh import Mesh
@@ -111,7 +111,7 @@ class FinishedTiles:
         before = self._share
         self._tiles[path] = mesh, outputs
         self._regions += len(mesh)
-        self._area += _kernels.areas(mesh.places, mesh.start, mesh.loop).sum()
+        self._area += mesh_queries.areas(mesh.places, mesh.start, mesh.loop).sum()
         self._bar.update(100 * (self._share - before))
         self._bar.set_postfix_str(f"{self._regions:,} regions")
         self._whole.add(path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
-from nnslicer_tf._kernels import planes as _kernels
+from nnslicer_tf._kernels import mesh_edges, mesh_queries
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 from nnslicer_tf.exactline._mesh import MOST_TAPS, Mesh, Search, cut
@@ -84,7 +84,7 @@ class _Faces:
     @cached_property
     def areas(self) -> np.ndarray:
         """The areas of the regions, `(regions,)`, in the units of the input space."""
-        return _kernels.areas(self.vertices, self.start, self.loop)
+        return mesh_queries.areas(self.vertices, self.start, self.loop)
 
     @property
     def total_area(self) -> float:
@@ -94,8 +94,8 @@ class _Faces:
     @cached_property
     def edges(self) -> Edges:
         """The edges, with the neighbouring regions on both sides."""
-        edge_of, ends, _ = _kernels.find_edges(self.start, self.loop, len(self.vertices))
-        return Edges(ends, _kernels.edge_faces(self.start, self.loop, edge_of, len(ends)))
+        edge_of, ends, _ = mesh_edges.find_edges(self.start, self.loop, len(self.vertices))
+        return Edges(ends, mesh_queries.edge_faces(self.start, self.loop, edge_of, len(ends)))
 
     def mesh(self) -> Mesh:
         """Return the regions as a mesh, which can be cut further."""
@@ -109,7 +109,7 @@ class _Faces:
 
     @cached_property
     def _tree(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return _kernels.box_tree(self.vertices, self.start, self.loop)
+        return mesh_queries.box_tree(self.vertices, self.start, self.loop)
 
     def locate(self, places: np.ndarray) -> np.ndarray:
         """Return the region of each place `(n, 2)`: `(n,)` int64.
@@ -124,7 +124,9 @@ class _Faces:
                 f"Received shape: {places.shape}"
             )
         slack = _SLACK * float(np.ptp(self.corners, axis=0).max())
-        found = _kernels.locate(places, self.vertices, self.start, self.loop, *self._tree, slack)
+        found = mesh_queries.locate(
+            places, self.vertices, self.start, self.loop, *self._tree, slack
+        )
         if (found < 0).any():
             where = places[np.argmax(found < 0)].tolist()
             raise InvalidArgumentError(f"The place {where} is not in the polygon.")
@@ -172,14 +174,14 @@ class PlanarPartition(_Faces, ShownAsTable):
         """
         faces = self.locate(places)
         places = np.ascontiguousarray(places, np.float64)
-        found = _kernels.interpolated(
+        found = mesh_queries.interpolated(
             places, faces, self.vertices, self.start, self.loop, self._flat
         )
         return found.reshape(-1, *self.values.shape[1:])
 
     def slopes(self) -> np.ndarray:
         """Return the gradients of the outputs by both coordinates, `(regions, outputs, 2)`."""
-        return _kernels.slopes(self.vertices, self.start, self.loop, self._flat)
+        return mesh_queries.slopes(self.vertices, self.start, self.loop, self._flat)
 
     def integrate(self) -> np.ndarray:
         """Return the exact mean of every output over the polygon, of the output's shape."""
@@ -259,7 +261,7 @@ class PlanarPartition(_Faces, ShownAsTable):
 
     @cached_property
     def _integrals(self) -> np.ndarray:
-        return _kernels.means(self.vertices, self.start, self.loop, self._flat)
+        return mesh_queries.means(self.vertices, self.start, self.loop, self._flat)
 
     @cached_property
     def _classes(self) -> dict[bool, "PlanarClasses"]:

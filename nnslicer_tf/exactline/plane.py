@@ -19,7 +19,6 @@ import hashlib
 import os
 from collections.abc import Sequence
 from typing import Any, Literal, overload
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -34,6 +33,7 @@ from nnslicer_tf.exactline._plane_walk import PlaneWalk, check_taps, forward
 from nnslicer_tf.exactline._polygon import Plane
 from nnslicer_tf.exactline._program import joined_program, line_program
 from nnslicer_tf.exactline._tiles import FinishedTiles
+from nnslicer_tf.exactline._walkers import walker_of
 from nnslicer_tf.exactline._workers import run_splitting
 from nnslicer_tf.exactline.planar_boundary import BoundaryFollower, PlanarBoundary
 from nnslicer_tf.exactline.planar_partition import PlanarPartition
@@ -41,9 +41,6 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import weights_digest
 
 _TOGETHER = 8  # planes that a worker gets at a time
-
-# Model → digest of its weights, and its walker.
-_WALKERS: WeakKeyDictionary[InstrumentedModel, tuple[str, "PlaneWalker"]] = WeakKeyDictionary()
 
 
 @overload
@@ -107,7 +104,7 @@ def exact_plane(
         if checkpoint is not None:
             raise InvalidArgumentError("A checkpoint is not supported with boundary_only=True.")
         return exact_boundary(im, polygon, max_regions=max_regions, progress=progress)
-    walker = _walker_of(im)
+    walker = walker_of(im, PlaneWalker)
     return walker.plane(polygon, max_regions=max_regions, checkpoint=checkpoint, progress=progress)
 
 
@@ -137,7 +134,7 @@ def exact_boundary(
         InvalidArgumentError: if the output is not a vector of two values or more; and, as the
             other errors, as `exact_plane`.
     """
-    walker = _walker_of(im)
+    walker = walker_of(im, PlaneWalker)
     return walker.boundary(polygon, seeds=seeds, max_regions=max_regions, progress=progress)
 
 
@@ -213,15 +210,6 @@ def rectangle(centre: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.n
     centre, first, second = (np.asarray(x, np.float64) for x in (centre, first, second))
     signs = ((-1, -1), (1, -1), (1, 1), (-1, 1))
     return np.stack([centre + a * first + b * second for a, b in signs])
-
-
-def _walker_of(im: InstrumentedModel) -> "PlaneWalker":
-    """Return a walker of the model with its current weights; the last one is kept."""
-    digest = weights_digest(im.model)
-    kept = _WALKERS.get(im)
-    if kept is None or kept[0] != digest:
-        kept = _WALKERS[im] = digest, PlaneWalker(im)
-    return kept[1]
 
 
 class PlaneWalker:

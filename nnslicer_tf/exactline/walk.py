@@ -13,7 +13,6 @@ are distributed over threads, one per core.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -22,18 +21,15 @@ from nnslicer_tf._kernels import lines as _kernels
 from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
 from nnslicer_tf.exactline._points import check_points
 from nnslicer_tf.exactline._program import joined_program, line_program
+from nnslicer_tf.exactline._walkers import walker_of
 from nnslicer_tf.exactline._workers import run_splitting
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument.fingerprint import weights_digest
 from nnslicer_tf.kinds.curve import Curve
 
 _CHUNK = 1 << 18  # live float64 values in a chunk: 2 MB, which fits into a cache
 _FEWEST = 8  # smallest number of points in a chunk, as each cut adds one
 _NOISE = 1e-13  # smaller bends, relative to a line's largest output, count as rounding errors
-
-# Model → digest of its weights, and its walker.
-_WALKERS: WeakKeyDictionary[InstrumentedModel, tuple[str, "LineWalker"]] = WeakKeyDictionary()
 
 
 def exact_line(im: InstrumentedModel, q: np.ndarray, r: np.ndarray) -> LinearPartition:
@@ -55,7 +51,7 @@ def exact_line(im: InstrumentedModel, q: np.ndarray, r: np.ndarray) -> LinearPar
         InputShapeError: if q or r has another shape than the model's input.
         NonFiniteActivationError: if q, r or the network's outputs are NaN or infinite.
     """
-    return _walker_of(im).line(q, r)
+    return walker_of(im, LineWalker).line(q, r)
 
 
 def exact_lines(im: InstrumentedModel, q: np.ndarray, r: np.ndarray) -> list[LinearPartition]:
@@ -64,7 +60,7 @@ def exact_lines(im: InstrumentedModel, q: np.ndarray, r: np.ndarray) -> list[Lin
     Raises:
         UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
     """
-    return _walker_of(im).lines(q, r)
+    return walker_of(im, LineWalker).lines(q, r)
 
 
 def exact_polyline(im: InstrumentedModel, vertices: np.ndarray) -> list[LinearPartition]:
@@ -74,16 +70,7 @@ def exact_polyline(im: InstrumentedModel, vertices: np.ndarray) -> list[LinearPa
         UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`;
             InputShapeError also if there are fewer than two vertices.
     """
-    return _walker_of(im).polyline(vertices)
-
-
-def _walker_of(im: InstrumentedModel) -> "LineWalker":
-    """Return a walker of the model with its current weights; the last one is kept."""
-    digest = weights_digest(im.model)
-    kept = _WALKERS.get(im)
-    if kept is None or kept[0] != digest:
-        kept = _WALKERS[im] = digest, LineWalker(im)
-    return kept[1]
+    return walker_of(im, LineWalker).polyline(vertices)
 
 
 class LineWalker:

@@ -1,6 +1,7 @@
 from .copies import copy_model
 from .data import Samples, batches, check_array, check_batch_size, count_samples
 from .graph import Graph
+from .inputs import Inputs, SeveralSamples
 from .layers import register_layer
 from .mean_offsets import masked_with_means
 from .model import Activations, InstrumentedModel
@@ -12,11 +13,13 @@ __all__ = [
     "Affine",
     "Elementwise",
     "Graph",
+    "Inputs",
     "InstrumentedModel",
     "KernelLayout",
     "Operation",
     "Pooling",
     "Samples",
+    "SeveralSamples",
     "Step",
     "Synapses",
     "batches",

@@ -13,15 +13,15 @@ Keras loses a mask on the way: `MultiHeadAttention` takes it away from its input
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
 
-from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
+from nnslicer_tf.errors import InputShapeError
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +35,13 @@ class Call:
         inputs: Ids of the input tensors.
         input_shapes: Their shapes, without the batch axis.
         constants: Positional arguments that are not tensors, by position.
-        output: Id of the output tensor.
-        output_shape: Its shape, without the batch axis.
+        outputs: Ids of the output tensors.
+        output_shapes: Their shapes, without the batch axis.
         arguments: All arguments but the masks that travel, by name; each tensor is replaced by
             its place among the inputs, a `TensorAt`.
         masks: Id of the mask that the layer finds with each input, None without one.
         paddings: Id of the mask of each input's positions, None if none is padding.
-        mask: Id of the mask of the output's positions, None if none is padding.
+        mask: Id of the mask of the (first) output's positions, None if none is padding.
         mask_function: For a call that makes a mask: its function, from the inputs to the mask.
     """
 
@@ -51,8 +51,8 @@ class Call:
     inputs: tuple[int, ...]
     input_shapes: tuple[tuple[int, ...], ...]
     constants: dict[int, Any]
-    output: int
-    output_shape: tuple[int, ...]
+    outputs: tuple[int, ...]
+    output_shapes: tuple[tuple[int, ...], ...]
     arguments: Mapping[str, Any] = field(default_factory=dict)
     masks: tuple[int | None, ...] = ()
     paddings: tuple[int | None, ...] = ()
@@ -67,22 +67,26 @@ class TensorAt:
     place: int
 
 
+Shape = tuple[int, ...]
+Shapes = Shape | Sequence[Shape] | Mapping[str, Shape]
+"""The shape of one sample; of a model with several inputs a list or dict of the inputs' shapes."""
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The calls of a model; `input` and `outputs` are tensor ids."""
+    """The calls of a model; `inputs` and `outputs` are tensor ids."""
 
-    input: int
-    input_name: str
-    input_shape: tuple[int, ...]
+    inputs: tuple[int, ...]
+    input_names: tuple[str, ...]
+    input_shapes: tuple[Shape, ...]
     calls: tuple[Call, ...]
     outputs: tuple[int, ...]
-    input_dtype: str = "float32"
 
 
-def as_functional(model: keras.Model, input_shape: tuple[int, ...] | None) -> keras.Model:
+def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model:
     """Return a functional or sequential model of the same layers.
 
-    A subclassed model is traced by running its `call` on a symbolic input.
+    A subclassed model is traced by running its `call` on symbolic inputs.
 
     Raises:
         InputShapeError: if the shape of a subclassed model's input is not known.
@@ -99,12 +103,12 @@ def as_functional(model: keras.Model, input_shape: tuple[int, ...] | None) -> ke
     shape = input_shape or _built_shape(model)
     if shape is None:
         raise _unknown_shape(model)
-    inputs = keras.Input(shape)
+    inputs = _symbolic(shape)
     outputs = model.call(inputs, **_inference_arguments(model))
     return keras.Model(inputs, outputs, name=model.name)
 
 
-def trace(model: keras.Model, input_shape: tuple[int, ...] | None = None) -> Trace:
+def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
     """Return the calls of `model` in topological order.
 
     Args:
@@ -113,30 +117,30 @@ def trace(model: keras.Model, input_shape: tuple[int, ...] | None = None) -> Tra
             models whose spatial size is not fixed.
 
     Raises:
-        InputShapeError: if the model has more than one input, or axes of unknown size.
-        UnsupportedLayerError: if a layer takes or returns something that cannot be traced.
+        InputShapeError: if the model has axes of unknown size.
+        UnsupportedLayerError: if a layer takes something that cannot be traced.
     """
-    if len(model.inputs) != 1:
-        raise InputShapeError(
-            f"Model '{model.name}' has {len(model.inputs)} inputs; only models with one input "
-            "tensor can be instrumented. Join the inputs in a wrapping model."
-        )
-    shape = tuple(input_shape or model.inputs[0].shape[1:])
-    if any(extent is None for extent in shape):
-        raise InputShapeError(
-            f"Model '{model.name}' has an input of shape {shape}, whose size is not fixed. "
-            "Specify it: InstrumentedModel(model, input_shape=(height, width, channels))."
-        )
+    shapes = tuple(tuple(tensor.shape[1:]) for tensor in model.inputs)
+    if input_shape:
+        shapes = tuple(_flat_shapes(input_shape))
+    for shape in shapes:
+        if any(extent is None for extent in shape):
+            raise InputShapeError(
+                f"Model '{model.name}' has an input of shape {shape}, whose size is not fixed. "
+                "Specify it: InstrumentedModel(model, input_shape=(height, width, channels))."
+            )
     visitor = _Visitor()
-    source = keras.Input(shape, dtype=model.inputs[0].dtype)
-    outputs = visitor.run(model, source, prefix="")
+    sources = [
+        keras.Input(shape, dtype=tensor.dtype)
+        for shape, tensor in zip(shapes, model.inputs, strict=True)
+    ]
+    outputs = visitor.run(model, sources, prefix="")
     return Trace(
-        input=id(source),
-        input_name=model.inputs[0].name,
-        input_shape=shape,
+        inputs=tuple(map(id, sources)),
+        input_names=tuple(tensor.name for tensor in model.inputs),
+        input_shapes=shapes,
         calls=_needed(visitor.calls, visitor.ids(outputs)),
         outputs=tuple(visitor.ids(outputs)),
-        input_dtype=str(source.dtype),
     )
 
 
@@ -145,7 +149,7 @@ def _needed(calls: Iterable[Call], outputs: Iterable[int]) -> tuple[Call, ...]:
     reached = set(outputs)
     needed = []
     for call in reversed(list(calls)):  # the call that makes the mask of an output precedes it
-        if call.output in reached:
+        if not reached.isdisjoint(call.outputs):
             reached.update(call.inputs)
             masks = (*call.masks, *call.paddings, call.mask)
             reached.update(mask for mask in masks if mask is not None)
@@ -164,20 +168,22 @@ class _Visitor:
         # Ids are unique only while the tensors are alive.
         self._alive: list[Any] = []
 
-    def run(self, model: keras.Model, source: Any, prefix: str) -> list[Any]:
-        """Visit every call of `model` applied to the symbolic tensor `source`."""
-        self._alive.append(source)
+    def run(self, model: keras.Model, sources: Sequence[Any], prefix: str) -> list[Any]:
+        """Visit every call of `model` applied to symbolic tensors."""
+        self._alive.extend(sources)
         if isinstance(model, keras.Sequential):
+            (source,) = sources
             for layer in model.layers:
                 source = self.visit(layer, prefix, (source,))
-            return [source]
+            return keras.tree.flatten(source)
         # A plain Model of the same graph, without the user's class and compile().
         plain = keras.Model(model.inputs, model.outputs)
-        entry = keras.Input(source.shape[1:], dtype=source.dtype)
-        self._same_as[id(entry)] = self._resolve(id(source))
+        entries = [keras.Input(source.shape[1:], dtype=source.dtype) for source in sources]
+        for entry, source in zip(entries, sources, strict=True):
+            self._same_as[id(entry)] = self._resolve(id(source))
         clone = keras.models.clone_model(
             plain,
-            input_tensors=[entry],
+            input_tensors=entries,
             clone_function=lambda layer: layer,
             call_function=lambda layer, *args, **kwargs: self.visit(layer, prefix, args, kwargs),
         )
@@ -201,22 +207,18 @@ class _Visitor:
         flat = _tensors((outputs,))
         self._alive.append(outputs)
         if isinstance(layer, keras.Model):
-            inner = self.run(as_functional(layer, tensors[0].shape[1:]), tensors[0], f"{path}/")
+            shapes = keras.tree.map_structure(lambda tensor: tuple(tensor.shape[1:]), args[0])
+            inner = self.run(as_functional(layer, shapes), tensors, f"{path}/")
             for outside, inside in zip(flat, inner, strict=True):
                 self._same_as[id(outside)] = id(inside)
             return outputs
-        if len(flat) != 1:
-            raise UnsupportedLayerError(
-                f"Layer '{path}' ({type(layer).__name__}) returns {len(flat)} tensors; "
-                "only layers with one output can be instrumented."
-            )
         # A shared layer keeps the path of its first call.
         path = self._path.setdefault(id(layer), path)
         self._paddings[id(flat[0])] = self._mask_after(layer, path, named, paddings)
         self._found[id(flat[0])] = self._paddings[id(flat[0])]
-        if masks != paddings:
+        if list(map(id, masks)) != list(map(id, paddings)):
             self._found[id(flat[0])] = self._mask_after(layer, path, named, masks)
-        self._record(layer, path, args, named, masks, paddings, flat[0])
+        self._record(layer, path, args, named, masks, paddings, flat)
         if isinstance(layer, keras.layers.MultiHeadAttention) and _attention_takes_masks():
             self._found.update({self._resolve(id(tensor)): None for tensor in tensors})
         return outputs
@@ -233,7 +235,7 @@ class _Visitor:
         named: Mapping[str, Any],
         masks: list[Any],
         paddings: list[Any],
-        output: Any,
+        outputs: list[Any],
     ) -> None:
         tensors = _tensors(named)
         places = {id(tensor): TensorAt(place) for place, tensor in enumerate(tensors)}
@@ -244,12 +246,12 @@ class _Visitor:
             inputs=tuple(self._resolve(id(tensor)) for tensor in tensors),
             input_shapes=tuple(tuple(tensor.shape[1:]) for tensor in tensors),
             constants={p: value for p, value in enumerate(args) if not _tensors((value,))},
-            output=id(output),
-            output_shape=tuple(output.shape[1:]),
+            outputs=tuple(map(id, outputs)),
+            output_shapes=tuple(tuple(output.shape[1:]) for output in outputs),
             arguments=keras.tree.map_structure(lambda x: places.get(id(x), x), dict(named)),
             masks=tuple(self._id(mask) for mask in masks),
             paddings=tuple(self._id(mask) for mask in paddings),
-            mask=self._id(self._paddings[id(output)]),
+            mask=self._id(self._paddings[id(outputs[0])]),
         )
         self._reuse[id(layer)] += 1
         self.calls.append(call)
@@ -317,8 +319,8 @@ class _Visitor:
                 inputs=tuple(self._resolve(id(tensor)) for tensor in inputs),
                 input_shapes=tuple(tuple(tensor.shape[1:]) for tensor in inputs),
                 constants={},
-                output=id(mask),
-                output_shape=tuple(found.shape[1:]),
+                outputs=(id(mask),),
+                output_shapes=(tuple(found.shape[1:]),),
                 mask_function=make,
             )
         )
@@ -427,11 +429,35 @@ def _identity_graph() -> tuple[Any, Any]:
     return tensor, tensor
 
 
-def _built_shape(model: keras.Model) -> tuple[int, ...] | None:
-    """Return the input shape that a subclassed model was built with, if it has one."""
-    shape = model.get_build_config() or {}
-    shape = shape.get("input_shape")
-    return tuple(shape[1:]) if isinstance(shape, (list, tuple)) else None
+def _symbolic(shape: Shapes) -> Any:
+    """Return symbolic inputs, in the structure of their shapes."""
+    if isinstance(shape, Mapping):
+        return {name: keras.Input(one, name=name) for name, one in shape.items()}
+    if _is_shape(shape):
+        return keras.Input(shape)
+    return [keras.Input(one) for one in shape]
+
+
+def _flat_shapes(shape: Shapes) -> list[Shape]:
+    if isinstance(shape, Mapping):
+        return [tuple(one) for one in shape.values()]
+    if _is_shape(shape):
+        return [cast(Shape, tuple(shape))]
+    return [tuple(one) for one in cast(Sequence[Shape], shape)]
+
+
+def _is_shape(shape: Any) -> bool:
+    return all(extent is None or isinstance(extent, int) for extent in shape)
+
+
+def _built_shape(model: keras.Model) -> Shapes | None:
+    """Return the input shapes that a subclassed model was built with, if it has them."""
+    shape = (model.get_build_config() or {}).get("input_shape")
+    if isinstance(shape, Mapping):
+        return {name: tuple(one[1:]) for name, one in shape.items()}
+    if not isinstance(shape, (list, tuple)):
+        return None
+    return tuple(shape[1:]) if _is_shape(shape) else [tuple(one[1:]) for one in shape]
 
 
 def _inference_arguments(model: keras.Model) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Users' data: checked once, when it comes in, then cut into float32 batches."""
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import TypeAlias, TypeGuard
 
 import numpy as np
@@ -13,8 +13,9 @@ from nnslicer_tf.errors import (
     NonFiniteActivationError,
 )
 
-DataLike: TypeAlias = ArrayLike | Iterable[ArrayLike]
-"""An array or tensor of samples, or an iterable of samples or batches, each alone or `(x, …)`."""
+DataLike: TypeAlias = ArrayLike | Iterable[ArrayLike] | Mapping[str, ArrayLike]
+"""An array or tensor of samples, or an iterable of samples or batches, each alone or `(x, …)`;
+for a model with several inputs a dict, list or tuple of arrays, or an iterable of such."""
 
 
 def check_batch_size(batch_size: int) -> int:

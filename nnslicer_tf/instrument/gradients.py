@@ -32,14 +32,17 @@ class GradientFunction:
         self._wrt = tuple(wrt)
         self._compute = getattr(self, f"_{keras.backend.backend()}")()
 
-    def __call__(self, x: np.ndarray, *extra: np.ndarray) -> list[np.ndarray]:
+    def __call__(
+        self, x: np.ndarray | tuple[np.ndarray, ...], *extra: np.ndarray
+    ) -> list[np.ndarray]:
         """Return one gradient `(batch, …)` float32 for each operation of `wrt`.
 
         Args:
-            x: The model's input, `(batch, …)` float32.
+            x: The model's input, `(batch, …)` float32; several in a tuple.
             *extra: Further arrays, passed to the target after the values.
         """
-        return [keras.ops.convert_to_numpy(g) for g in self._compute(x, *extra)]
+        inputs = list(x) if isinstance(x, tuple) else [x]
+        return [keras.ops.convert_to_numpy(g) for g in self._compute(inputs, *extra)]
 
     def _tensorflow(self) -> Callable:
         import tensorflow as tf
@@ -53,7 +56,9 @@ class GradientFunction:
             sources = [values[name] for name in self._wrt]
             return tape.gradient(total, sources, unconnected_gradients="zero")
 
-        return lambda x, *extra: compute(tf.convert_to_tensor(x), *map(tf.convert_to_tensor, extra))
+        return lambda x, *extra: compute(
+            list(map(tf.convert_to_tensor, x)), *map(tf.convert_to_tensor, extra)
+        )
 
     def _jax(self) -> Callable:
         import jax
@@ -71,7 +76,7 @@ class GradientFunction:
 
         def compute(x: Any, *extra: Any) -> list[Any]:
             zeros = {
-                name: np.zeros((len(x), *self._graph.operations[name].shape), np.float32)
+                name: np.zeros((len(x[0]), *self._graph.operations[name].shape), np.float32)
                 for name in self._wrt
             }
             gradients = gradient(zeros, x, *extra)
@@ -84,8 +89,9 @@ class GradientFunction:
 
         def compute(x: Any, *extra: Any) -> list[Any]:
             with torch.enable_grad():
-                source = keras.ops.convert_to_tensor(x).detach().requires_grad_()
-                values = self._graph.run(source, (*self._needs, *self._wrt))
+                tensors = map(keras.ops.convert_to_tensor, x)
+                inputs = [tensor.detach().requires_grad_() for tensor in tensors]
+                values = self._graph.run(inputs, (*self._needs, *self._wrt))
                 total = self._target(values, *map(keras.ops.convert_to_tensor, extra)).sum()
                 sources = [values[name] for name in self._wrt]
                 return list(

@@ -48,6 +48,25 @@ class Neurons:
         """Values `(batch, *shape)` float32."""
         return self._exact.astype(np.float32, copy=False)
 
+    @classmethod
+    def known(cls, value: np.ndarray, delta: np.ndarray, sign: np.ndarray) -> "Neurons":
+        """Return neurons whose Δ, with its signs, is known; all `(batch, *shape)`."""
+        neurons = cls(value, np.zeros(value.shape[1:]))
+        neurons._deltas = delta, sign
+        return neurons
+
+    @classmethod
+    def constant(cls, shape: tuple[int, ...]) -> "Neurons":
+        """Return neurons `(batch, *shape)` that are always 0."""
+        return cls(np.zeros(shape, np.float32), np.zeros(shape[1:]))
+
+    def at_time(self, t: int) -> "Neurons":
+        """Return the neurons at one place of their first axis, such as a time step."""
+        delta, signs = self._deltas
+        one = Neurons.known(self.captured[:, t], delta[:, t], signs[:, t])
+        one.relative_to = self.relative_to
+        return one
+
     @property
     def delta(self) -> np.ndarray:
         """Δ = value − mean, computed in float64 and rounded to float32."""
@@ -164,6 +183,7 @@ class Node:
         mean: The profile's means of its neurons, float64, of that shape.
         table: Result of `Kind.table` for the operation.
         mask: Name of the operation that says which elements are neurons; None: all are.
+        members: Names of the operations that it stands for, if several that are expanded together.
     """
 
     name: str
@@ -173,6 +193,7 @@ class Node:
     mean: np.ndarray
     table: Any = None
     mask: str | None = None
+    members: tuple[str, ...] = ()
 
 
 RuleFunction = Callable[
@@ -242,6 +263,8 @@ class Kind:
         path: Makes an operation's rule for effective paths, for one sample: it maps a bool array
             of the outputs that are on the path, the operation's value, its inputs' values and θ
             to bool arrays of the inputs that are on the path (Qiu et al., CVPR 2019).
+        through_time: Whether operations are those of a recurrent layer, which
+            `kinds.recurrence` walks back through time together.
         line: Makes the operation's transformer for exact lines (Sotoudeh and Thakur, NeurIPS
             2019), or raises UnsupportedLayerError if it is not piecewise linear.
     """
@@ -259,12 +282,14 @@ class Kind:
     by_change: bool = True
     rescale: Callable[..., Sequence[Any]] | None = None
     path: Callable[[Operation], PathRule] | None = None
+    through_time: bool = False
     line: Callable[[Operation], Transformer] | None = None
 
     @property
     def can_slice(self) -> bool:
         """Whether the kind has a slicing rule."""
-        return any(rule is not None for rule in (self.rule, self.synapse_rule, self.move))
+        rules = (self.rule, self.synapse_rule, self.move)
+        return self.through_time or any(rule is not None for rule in rules)
 
 
 _KINDS: dict[str, Kind] = {}

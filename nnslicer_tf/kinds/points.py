@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnslicer_tf._kernels import planes as _kernels
+from nnslicer_tf._kernels import mesh_values
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Points:
             sources: `(new points, 2)` indices, which may be of earlier new points.
             weights: `(new points,)` the place of each between its sources.
         """
-        values = _kernels.extended(self.by_position, sources, weights)
+        values = mesh_values.extended(self.by_position, sources, weights)
         return Points(self.count + len(weights), values.reshape(-1, self.channels))
 
 
@@ -123,7 +123,7 @@ class CommonPoints:
             piece: Number of points to gather at a time.
         """
         values = self._points[0].by_position
-        sums = _kernels.window_sums(values, self._taps[0], kernel, bias, piece)
+        sums = mesh_values.window_sums(values, self._taps[0], kernel, bias, piece)
         return sums.reshape(-1, len(bias))
 
     def gathered(self) -> list[Points]:

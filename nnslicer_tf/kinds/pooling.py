@@ -68,10 +68,12 @@ def _maximum_at_zero(
 def _spread(operation: Operation, chosen: Callable[[Any], Any], g: Any, x: Any) -> Any:
     """Propagate g of each window to the inputs that `chosen` marks with 1."""
     taps = operation.params.taps
-    marks = chosen(windows(operation, x, taps))
+    marks = chosen(windows(operation.input_shapes[0], x, taps))
     g = ops.reshape(g, (ops.shape(x)[0], -1, 1, x.shape[-1]))
     (received,) = vector_jacobian_product(
-        lambda inputs: windows(operation, inputs, taps), [ops.zeros_like(x)], marks * g
+        lambda inputs: windows(operation.input_shapes[0], inputs, taps),
+        [ops.zeros_like(x)],
+        marks * g,
     )
     return received
 

@@ -137,7 +137,7 @@ def _samples_at_zero(
     """Return sign(W) ⊙ (weight gradient of each sample)."""
     kernel: Synapses = operation.params
     groups = kernel.groups
-    read = windows(operation, signs[0], kernel.taps)
+    read = windows(operation.input_shapes[0], signs[0], kernel.taps)
     batch = ops.shape(read)[0]
     positions, taps = kernel.taps.shape
     inputs, outputs = read.shape[-1] // groups, operation.size // (positions * groups)

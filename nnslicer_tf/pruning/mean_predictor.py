@@ -46,14 +46,7 @@ class MeanPredictor:
         renormalise_on: np.ndarray | None = None,
         batch_size: int = 200,
     ) -> np.ndarray:
-        """Return the logits of the pruned model, `(samples, classes)` float32.
-
-        Args:
-            keep: Kernel name → bool array of the kernel's shape, as of `keep_masks`.
-            x: Samples `(samples, *input_shape)`.
-            renormalise_on: Samples on which batch normalisations are measured again first
-                (see `renormalise`).
-            batch_size: Samples in one forward pass.
+        """Return the logits of the pruned model; as `MaskedPredictor.logits`.
 
         Raises:
             InvalidArgumentError: if the masks do not fit the model.

@@ -25,6 +25,7 @@ METHODS = {
     "paper": "#9cc9e8",
     "margin": "#56b4e9",
     "fused": "#0072b2",
+    "slices": "#7f9fd6",
     "stable": "#00375c",
     # What it is compared with.
     "EffectivePath": "#e69f00",

@@ -6,6 +6,7 @@ few arrays of the size of the batch's activations.
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.kinds import Neurons, Node, aligned_mask
 from nnslicer_tf.kinds.pointwise import sign
+from nnslicer_tf.kinds.recurrence import unwind
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import Contributions, Part, RowLayout, Rows, Totals
 
@@ -46,6 +48,10 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
             neurons[name] = Neurons(captured[name], node.mean, plan.relative_to, mask)
         return neurons[name]
 
+    def collect(given: Mapping[str, np.ndarray]) -> None:
+        for name, values in given.items():
+            synapses[name] = synapses[name] + values if name in synapses else values
+
     def present(name: str, contribution: np.ndarray | None) -> np.ndarray | None:
         """Leave out what went to padding, which has no neurons."""
         node = plan.nodes[name]
@@ -55,8 +61,14 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
         mask = aligned_mask(captured[node.mask], rank, contribution.ndim - rank)
         return np.where(mask > 0, contribution, 0)
 
-    def expand(node: Node, contribution: np.ndarray) -> Sequence[np.ndarray | None]:
-        parts = unmasked(node, contribution)
+    def expand(node: Node, contribution: Any) -> Any:
+        if node.members:
+            found = unwind(node, plan.theta, contribution, values, plan.passes, each)
+            collect(found.synapses)
+            return given_to(node, found.inputs), found.members
+        return given_to(node, unmasked(node, contribution))
+
+    def given_to(node: Node, parts: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
         return [present(name, part) for name, part in zip(node.inputs, parts, strict=True)]
 
     def unmasked(node: Node, contribution: np.ndarray) -> Sequence[np.ndarray | None]:
@@ -73,8 +85,7 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
             rule = getattr(kind.rule, plan.granularity)
             return rule(node, plan.theta, signs, output, inputs)
         received, collected = kind.synapse_rule(node, plan.theta, signs, output, inputs, each)
-        for name, given in collected.items():
-            synapses[name] = synapses[name] + given if name in synapses else given
+        collect(collected)
         return received
 
     seed = {

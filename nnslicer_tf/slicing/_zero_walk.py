@@ -19,7 +19,8 @@ from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.backward import propagate
-from nnslicer_tf.kinds import aligned_mask, kind_of
+from nnslicer_tf.kinds import Node, aligned_mask, kind_of
+from nnslicer_tf.kinds.recurrence import unwind_at_zero
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import Contributions, Part, Reduction, RowLayout, Rows, Totals
 
@@ -30,7 +31,7 @@ def applies(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
     """Return whether this walk can run a plan: θ = 0, rules for all kinds, exact sums."""
     at_zero = plan.theta == 0 and plan.granularity == "activation"
     kinds = [node.kind for node in plan.expanded]
-    known = all(kind.at_zero is not None for kind in kinds) and all(
+    known = all(kind.at_zero is not None or kind.through_time for kind in kinds) and all(
         kind.kernels_at_zero is not None and kind.samples_at_zero is not None
         for kind in kinds
         if kind.synapse_rule is not None
@@ -47,6 +48,12 @@ def counts_are_exact(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
     """
     largest = dict.fromkeys((plan.logits, *plan.start.neurons), 1)
     for node in plan.expanded:
+        if node.members:  # every neuron of a cell adds at most 1 to what it reads
+            cell = sum(im[name].size for name in node.members)
+            most = cell + max(largest.get(name, 0) for name in node.members)
+            largest.update(dict.fromkeys(node.members, most))
+            largest.update({name: largest.get(name, 0) + cell for name in node.inputs})
+            continue
         operation = im[node.name]
         for source, shape in zip(operation.inputs, operation.input_shapes, strict=True):
             repeats = -(-operation.size // int(np.prod(shape)))
@@ -68,10 +75,10 @@ class _AtZero(Job):
     """
 
     def __init__(self, im: InstrumentedModel, plan: Plan) -> None:
-        self.captured = (im.input_operation,)
+        self.captured = im.input_operations
         self._im = im
         self._plan = plan
-        self._order = [im[node.name] for node in plan.expanded]
+        self._order: list[Any] = [n if n.members else im[n.name] for n in plan.expanded]
         self._shapes = plan.shapes
         self._means = {name: _SplitMean(plan.nodes[name].mean) for name in plan.captured}
         self._compiled = compiled_function(self._outputs)
@@ -85,16 +92,20 @@ class _AtZero(Job):
     def _outputs(self, x: Any) -> Any:
         raise NotImplementedError
 
-    def _walk(self, x: np.ndarray) -> Any:
-        """Walk a batch on the backend."""
-        result = self._compiled(ops.convert_to_tensor(x))
+    def _walk(self, captured: Mapping[str, np.ndarray]) -> Any:
+        """Walk a batch on the backend, given the values of the input operations."""
+        result = self._compiled([ops.convert_to_tensor(x) for x in captured.values()])
         self._traced = True
         return result
 
-    def _contributions(self, x: Any, on_sum: Callable[..., None]) -> tuple:
+    def _contributions(
+        self, x: Any, on_sum: Callable[..., None], on_gates: Callable[[str, Any], None]
+    ) -> tuple:
         """Walk a batch; return CONTRIB of the neurons (float32) and the logits.
 
-        `on_sum` is called for each operation with synapses, with what its `at_zero` rule gets.
+        `on_sum` is called for each operation with synapses, with what its `at_zero` rule gets;
+        `on_gates` for each kernel of a recurrent layer, with its name and its contributions
+        `(batch, taps, inputs, outputs)`.
         """
         values = self._im.compute(x, self._plan.captured)
 
@@ -110,9 +121,24 @@ class _AtZero(Job):
         def delta_sign(name: str) -> Any:
             return present(name, self._means[name].sign_of_delta(values[name]))
 
-        def expand(operation: Operation, contribution: Any) -> Sequence[Any]:
-            parts = unmasked(operation, contribution)
-            return [present(name, p) for name, p in zip(operation.inputs, parts, strict=True)]
+        def expand_through_time(node: Node, given: Mapping[str, Any]) -> tuple[Any, Any]:
+            unrolled = self._im[node.members[0]].params.unrolled
+            found = unwind_at_zero(
+                *(unrolled, node.table.prefix, node.inputs, given, values),
+                *(delta_sign, self._plan.passes),
+            )
+            for name, contributions in found.synapses.items():
+                on_gates(name, contributions)
+            return found.inputs, found.members
+
+        def expand(operation: Any, contribution: Any) -> Any:
+            if isinstance(operation, Node):
+                parts, totals = expand_through_time(operation, contribution)
+                return given_to(operation, parts), totals
+            return given_to(operation, unmasked(operation, contribution))
+
+        def given_to(node: Any, parts: Sequence[Any]) -> list[Any]:
+            return [present(name, part) for name, part in zip(node.inputs, parts, strict=True)]
 
         def unmasked(operation: Operation, contribution: Any) -> Sequence[Any]:
             kind = kind_of(operation)
@@ -148,10 +174,10 @@ class SumAtZero(_AtZero):
     """A job that sums the contributions of a batch of samples."""
 
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Totals:
-        """Return the totals of a batch, given the values of the input operation."""
-        (x,) = captured.values()
-        neurons, synapses = self._walk(x)
-        return Totals(_to_int(neurons), _to_int(synapses), len(x))
+        """Return the totals of a batch, given the values of the input operations."""
+        neurons, synapses = self._walk(captured)
+        samples = len(captured[self.captured[0]])
+        return Totals(_to_int(neurons), _to_int(synapses), samples)
 
     def _outputs(self, x: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         synapses: dict[str, Any] = {}
@@ -161,7 +187,11 @@ class SumAtZero(_AtZero):
             assert rule is not None, operation.name  # ensured by `applies`
             _add(synapses, rule(operation, *given))
 
-        contributions, _ = self._contributions(x, collect)
+        def collect_gates(name: str, contributions: Any) -> None:
+            total = ops.sum(contributions, axis=0, keepdims=True)
+            _add(synapses, {name: self._plan.kernels[name].tensor_to_kernel(total)[0]})
+
+        contributions, _ = self._contributions(x, collect, collect_gates)
         return {name: ops.sum(c, axis=0) for name, c in contributions.items()}, synapses
 
 
@@ -190,7 +220,11 @@ class _EachAtZero(_AtZero):
             found = rule(operation, *given).items()
             _add(synapses, {name: t for name, t in found if name in self._layout.kernels})
 
-        contributions, logits = self._contributions(x, collect)
+        def collect_gates(name: str, contributions: Any) -> None:
+            if name in self._layout.kernels:
+                _add(synapses, {name: contributions})
+
+        contributions, logits = self._contributions(x, collect, collect_gates)
         kept = {name: c for name, c in contributions.items() if name in self._layout.operations}
         return kept, synapses, logits
 
@@ -199,9 +233,8 @@ class RowsAtZero(_EachAtZero):
     """A job that returns the contributions of every sample of a batch, as dense rows."""
 
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Rows:
-        """Return the rows of a batch, given the values of the input operation."""
-        (x,) = captured.values()
-        neurons, synapses, logits = self._walk(x)
+        """Return the rows of a batch, given the values of the input operations."""
+        neurons, synapses, logits = self._walk(captured)
         kernels = self._plan.kernels
         result = Contributions(
             {name: _host(value) for name, value in neurons.items()},
@@ -230,9 +263,8 @@ class PartsAtZero(_EachAtZero):
         self._reduce = reduce
 
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Part:
-        """Return the contributions of a batch, given the values of the input operation."""
-        (x,) = captured.values()
-        found = self._walk(x)
+        """Return the contributions of a batch, given the values of the input operations."""
+        found = self._walk(captured)
         neurons, synapses, logits = keras.tree.map_structure(_host, found)
         if self._reduce is None:
             return self._layout.part(Contributions(neurons, synapses), logits)

@@ -33,7 +33,7 @@ class Profile(ShownAsTable):
         samples: Number of samples that were averaged.
         fingerprint: Fingerprint of the model that was profiled.
         input_range: Least and largest value of the samples; None if it is not known, as in files
-            of version 0.1.
+            of version 0.1, and of models with several inputs.
         positions: "each": every neuron has its own mean; "pooled": the neurons of operations
             with a mask (`Operation.mask`) share their means over all positions.
     """
@@ -101,7 +101,7 @@ class Profile(ShownAsTable):
                     values = np.where(present, values, 0)
                     counts[name] += present.sum(axis=0)
                 sums[name] += values.sum(axis=0, dtype=np.float64)
-            batch = activations[im.input_operation]
+            batch = activations[im.input_operations[0]]
             samples += len(batch)
             low, high = min(low, float(batch.min())), max(high, float(batch.max()))
         means = {name: total / samples for name, total in sums.items() if name not in masks}
@@ -109,7 +109,8 @@ class Profile(ShownAsTable):
             axes = tuple(a for a, extent in enumerate(im[mask_name].shape) if extent > 1)
             means[name] = _masked_mean(sums[name], counts[name], axes, positions)
         means = {name: means[name] for name in sums}
-        return cls(means, samples, im.fingerprint, (low, high), positions)
+        input_range = (low, high) if len(im.input_operations) == 1 else None
+        return cls(means, samples, im.fingerprint, input_range, positions)
 
     def per_channel(self) -> "Profile":
         """Return a profile with the same mean, that of its channel, at every position.

@@ -1,8 +1,8 @@
 """The papers' models: builders, weights that this project trained, and their training.
 
-Every model of the zoo takes images with values in [0, 1] and ends in logits: softmax is
-left to the caller, attacks and slices work on the logits anyway. All are functional
-models of plain Keras layers.
+Every model of the zoo takes images with values in [0, 1], or the numbers of a sentence's words, and
+ends in logits: softmax is left to the caller, attacks and slices work on the logits anyway. All are
+functional models.
 
 Adding a model: write its builder in the file of its family (arguments `input_shape` and
 `classes`), and add a line to `MODELS`.
@@ -19,11 +19,13 @@ from nnslicer_tf._metrics import accuracy
 from nnslicer_tf._names import check_name
 from nnslicer_tf._weights import load_weights, save_weights
 from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.texts import LENGTH
 from nnslicer_tf.zoo.alexnet import alexnet
 from nnslicer_tf.zoo.applications import mobilenet_v3_large, mobilenet_v3_small, resnet101, vgg19
 from nnslicer_tf.zoo.digits import digits_cnn
 from nnslicer_tf.zoo.lenet import lenet, lenet1, lenet4, lenet5
 from nnslicer_tf.zoo.mlp import mlp
+from nnslicer_tf.zoo.recurrent import lstm_rows
 from nnslicer_tf.zoo.resnet import (
     plainnet20,
     resnet10,
@@ -31,6 +33,7 @@ from nnslicer_tf.zoo.resnet import (
     resnet18,
     resnet20,
 )
+from nnslicer_tf.zoo.text import text_lstm, text_transformer
 from nnslicer_tf.zoo.training import (
     DEFAULT_RECIPE,
     RECIPES,
@@ -38,6 +41,7 @@ from nnslicer_tf.zoo.training import (
     in_precision,
     train,
 )
+from nnslicer_tf.zoo.transformer import vit
 from nnslicer_tf.zoo.vgg import vgg16
 
 __all__ = [
@@ -57,6 +61,7 @@ __all__ = [
     "lenet4",
     "lenet5",
     "load",
+    "lstm_rows",
     "mlp",
     "mobilenet_v3_large",
     "mobilenet_v3_small",
@@ -68,9 +73,12 @@ __all__ = [
     "resnet20",
     "resnet101",
     "save_weights",
+    "text_lstm",
+    "text_transformer",
     "train",
     "vgg16",
     "vgg19",
+    "vit",
     "weights_path",
 ]
 
@@ -95,6 +103,7 @@ MODELS: dict[str, Entry] = {
     "lenet1": Entry(lenet1, "mnist"),
     "lenet4": Entry(lenet4, "mnist"),
     "lenet5": Entry(lenet5, "mnist"),
+    "lstm_rows": Entry(lstm_rows, "mnist"),
     "resnet10": Entry(resnet10, "cifar10"),
     "resnet10_preactivation": Entry(resnet10_preactivation, "cifar10"),
     "resnet18": Entry(resnet18, "cifar10"),
@@ -106,6 +115,9 @@ MODELS: dict[str, Entry] = {
     "vgg19": Entry(vgg19, "imagenet"),
     "mobilenet_v3_small": Entry(mobilenet_v3_small, "cifar10"),
     "mobilenet_v3_large": Entry(mobilenet_v3_large, "cifar10"),
+    "vit": Entry(vit, "cifar10"),
+    "text_transformer": Entry(text_transformer, "sst2"),
+    "text_lstm": Entry(text_lstm, "sst2"),
 }
 
 _SHAPES = {
@@ -114,6 +126,7 @@ _SHAPES = {
     "fashion_mnist": ((28, 28, 1), 10),
     "cifar10": ((32, 32, 3), 10),
     "imagenet": ((224, 224, 3), 1000),
+    "sst2": ((LENGTH,), 2),
 }
 
 
@@ -124,15 +137,15 @@ def names() -> tuple[str, ...]:
 
 def build(
     name: str,
-    input_shape: tuple[int, int, int] | None = None,
+    input_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
 ) -> keras.Model:
     """Build a model with fresh weights; call `keras.utils.set_random_seed` to fix them.
 
     Args:
         name: One of `names()`.
-        input_shape: (height, width, channels) of an image, with values in [0, 1]; by
-            default that of the data set on which the papers use the model.
+        input_shape: (height, width, channels) of an image, with values in [0, 1], or (words,)
+            of a sentence; by default that of the data set on which the papers use the model.
         classes: The number of logits; by default that data set's.
 
     Raises:

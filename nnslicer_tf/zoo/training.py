@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 import keras
 import numpy as np
 
+from nnslicer_tf import texts
 from nnslicer_tf._metrics import accuracy
 from nnslicer_tf._names import check_name
 from nnslicer_tf._training import compile_classifier, train_epoch
@@ -24,7 +25,8 @@ from nnslicer_tf.errors import CorruptFileError
 from nnslicer_tf.instrument.copies import copy_model
 
 _OPTIMIZERS = ("adam", "sgd")
-_AUGMENTATIONS = ("none", "shift", "flip_crop")
+_AUGMENTATIONS = ("none", "shift", "flip_crop", "unknown_words")
+_UNKNOWN_SHARE = 0.15  # of the words of a sentence
 _PRECISIONS = ("float32", "mixed_bfloat16")
 
 
@@ -39,8 +41,9 @@ class Recipe:
         epochs: Passes over the training images.
         batch_size: Images in a step.
         weight_decay: Decoupled decay of kernels (Loshchilov and Hutter, 2019).
-        augment: `"none"`, `"shift"` (crops of the image padded by 2), or `"flip_crop"`
-            (horizontal flips, crops of the image padded by 4).
+        augment: `"none"`, `"shift"` (crops of the image padded by 2), `"flip_crop"` (horizontal
+            flips, crops of the image padded by 4), or `"unknown_words"` (one word in seven counts
+            as unknown, so that a model learns what to make of words that it does not know).
         precision: What layers compute in: `"float32"`, or `"mixed_bfloat16"`, which is
             faster for wide layers where the hardware has it. Weights, and the last layer's
             outputs, are float32 in both (Micikevicius et al., 2018).
@@ -75,10 +78,14 @@ RECIPES: dict[str, Recipe] = {
     "lenet1": _SHIFT,
     "lenet4": _SHIFT,
     "lenet5": _SHIFT,
+    "lstm_rows": Recipe(learning_rate=2e-3, epochs=12, augment="shift"),
     "resnet10": Recipe("sgd", 0.1, 40, 128, 5e-3, "flip_crop"),
     "resnet10_preactivation": Recipe("sgd", 0.1, 30, 128, 5e-3, "flip_crop"),
     "alexnet": Recipe("sgd", 0.02, 100, 128, 5e-3, "flip_crop"),
     "vgg16": Recipe("sgd", 0.05, 160, 128, 5e-3, "flip_crop"),
+    "vit": Recipe("adam", 1e-3, 40, 128, 0.05, "flip_crop"),
+    "text_transformer": Recipe("adam", 1e-3, 6, 64, 0.05, "unknown_words"),
+    "text_lstm": Recipe("adam", 1e-3, 5, 64, 0.05, "unknown_words"),
 }
 """The recipes of single models."""
 
@@ -207,15 +214,18 @@ def _reseed_dropout(model: keras.Model, rng: int, epoch: int) -> None:
 
 
 def augment(x: np.ndarray, how: str, generator: np.random.Generator) -> np.ndarray:
-    """Return images (N, height, width, channels), randomly flipped and shifted.
+    """Return images or sentences, randomly changed.
 
     Args:
-        x: The images.
+        x: Images (N, height, width, channels), or numbers of words (N, words).
         how: An augmentation, as of `Recipe`.
         generator: Draws flips, then shifts.
     """
     if how == "none":
         return x
+    if how == "unknown_words":
+        hidden = (generator.random(x.shape) < _UNKNOWN_SHARE) & (x != texts.PADDING)
+        return np.where(hidden, np.int32(texts.UNKNOWN), x)
     if how == "shift":
         return _shift(x, 2, generator)
     flip = generator.random(len(x)) < 0.5

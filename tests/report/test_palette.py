@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nnslicer_tf.experiments.nnslicer.detection import DETECTORS
 from nnslicer_tf.report import explorer, palette
 
 # Machado, Oliveira and Fernandes, "A physiologically-based model for simulation of color vision
@@ -74,3 +75,7 @@ def test_methods_that_are_compared_differ(seen):
     colours = {name: lab(of_hex(palette.METHODS[name]), seen) for name in compared}
     for a, b in itertools.combinations(compared, 2):
         assert np.linalg.norm(colours[a] - colours[b]) > 15, (a, b)
+
+
+def test_every_detector_has_a_colour():
+    assert set(DETECTORS) <= set(palette.METHODS)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from keras import layers
 
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets, texts, zoo
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.zoo import training
 
@@ -221,3 +221,14 @@ def _moved(image, dy, dx):
             if 0 <= row - dy < height and 0 <= column - dx < width:
                 moved[row, column] = image[row - dy, column - dx]
     return moved
+
+
+def test_some_words_become_unknown():
+    x = np.tile(np.array([5, 6, 7, 8, 9, 2, 3, 4, 0, 0], np.int32), (2_000, 1))
+    hidden = training.augment(x, "unknown_words", np.random.default_rng(1))
+    assert hidden.dtype == np.int32
+    changed = hidden != x
+    assert set(hidden[changed]) == {texts.UNKNOWN}
+    assert not changed[:, 8:].any()  # padding
+    np.testing.assert_allclose(changed[:, :8].mean(axis=0), 0.15, atol=0.03)
+    assert (x[0] == [5, 6, 7, 8, 9, 2, 3, 4, 0, 0]).all()

@@ -28,6 +28,10 @@ PARAMETERS = {
     "resnet101": (42_000_000, 43_000_000),
     "mobilenet_v3_small": (1_500_000, 1_600_000),
     "mobilenet_v3_large": (4_000_000, 4_300_000),
+    # 4×4×3 patches and 64 positions of 96 channels; blocks of attention, MLP and two norms
+    "vit": 96 * 49 + 96 * 64 + 4 * (4 * 97 * 96 + 97 * 192 + 193 * 96 + 4 * 96) + 2 * 96 + 970,
+    "text_transformer": 64 * 14_052 + 2 * (4 * 65 * 64 + 65 * 128 + 129 * 64 + 4 * 64) + 128 + 130,
+    "text_lstm": 64 * 14_000 + 2 * 4 * 64 * (64 + 64 + 1) + 2 * 129,
 }
 
 
@@ -38,7 +42,7 @@ def test_parameters_and_outputs(name):
     expected = PARAMETERS[name]
     low, high = expected if isinstance(expected, tuple) else (expected, expected)
     assert low <= count <= high
-    assert model.output_shape == (None, 10)
+    assert model.output_shape == (None, 2 if name.startswith("text") else 10)
     assert getattr(model.layers[-1], "activation", keras.activations.linear).__name__ == "linear"
 
 

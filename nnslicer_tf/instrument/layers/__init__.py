@@ -10,16 +10,19 @@ from nnslicer_tf.instrument.layers import (
     pooling,
     products,
     projections,
+    recurrence,
     routing,
+    time_distributed,
     weighted_sums,
 )
+from nnslicer_tf.instrument.layers.embeddings import adds_table
 from nnslicer_tf.instrument.layers.registry import layer_steps, register_layer
 
-__all__ = ["layer_steps", "register_layer"]
+__all__ = ["adds_table", "layer_steps", "register_layer"]
 
 for _family in (
     *(weighted_sums, pooling, activations, normalisation, merges, routing),
-    *(masks, embeddings, products, projections, attention),
+    *(masks, embeddings, products, projections, attention, recurrence, time_distributed),
 ):
     for _layer_class, _operations in _family.LAYERS.items():
         register_layer(_layer_class, _operations)

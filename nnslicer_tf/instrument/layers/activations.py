@@ -75,7 +75,7 @@ def with_activation(step: Step, activation: Callable | None) -> tuple[Step, ...]
         return (step,)
     pre = Step(step.kind, step.compute, step.params, ":pre", step.sources)
     if isinstance(activation, layers.Layer):
-        call = LayerCall("", (), ())
+        call = LayerCall("", (), ((),))
         operations_fn = LAYERS.get(type(activation), _unknown_activation)
         return (pre, *operations_fn(activation, call))
     return (pre, activation_step(activation))

@@ -15,7 +15,7 @@ class LayerCall:
     Attributes:
         path: Name of the layer, prefixed with the names of the nested models that contain it.
         input_shapes: Shapes of the input tensors, without the batch axis.
-        output_shape: Shape of the output tensor, without the batch axis.
+        output_shapes: Shapes of the output tensors, without the batch axis.
         constants: Position → positional argument of a `keras.ops` call, without the
             tensors; empty for layers.
         arguments: All arguments but travelling masks, by name; tensors are `TensorAt` places
@@ -31,7 +31,7 @@ class LayerCall:
         self,
         path: str,
         input_shapes: Sequence[tuple[int, ...]],
-        output_shape: tuple[int, ...],
+        output_shapes: Sequence[tuple[int, ...]],
         constants: dict[int, Any] | None = None,
         arguments: Mapping[str, Any] | None = None,
         masks: Sequence[str | None] = (),
@@ -39,11 +39,16 @@ class LayerCall:
     ) -> None:
         self.path = path
         self.input_shapes = tuple(input_shapes)
-        self.output_shape = output_shape
+        self.output_shapes = tuple(output_shapes)
         self.constants = constants or {}
         self.arguments = arguments or {}
         self.masks = tuple(masks) or (None,) * len(self.input_shapes)
         self.paddings = tuple(paddings) or (None,) * len(self.input_shapes)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of the (first) output tensor, without the batch axis."""
+        return self.output_shapes[0]
 
 
 OperationsFunction = Callable[[keras.Operation, LayerCall], Sequence[Step]]
@@ -63,7 +68,7 @@ def register_layer(layer_class: type | str, operations_fn: OperationsFunction) -
         layer_class: A `keras.layers.Layer` subclass, or the name of a class inside Keras
             that Keras does not export.
         operations_fn: Called as `operations_fn(layer, call)` with a `LayerCall`; returns
-            the layer's `Step`s in the order of computation.
+            the layer's `Step`s in the order of computation; the last ones compute its outputs.
 
     Raises:
         InvalidArgumentError: if `layer_class` is neither a class nor a name.

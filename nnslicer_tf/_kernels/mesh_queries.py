@@ -1,0 +1,207 @@
+"""Questions to a finished mesh: compiled loops.
+
+A mesh has vertices and convex faces. Face f has the corners `start[f]` to `start[f + 1]` of
+`loop`, counter-clockwise. No loop holds Python's lock.
+"""
+
+import numpy as np
+
+from nnslicer_tf._kernels.compiled import compiled
+
+
+@compiled()
+def area(corners, xy):
+    """Return the area of a polygon, positive if counter-clockwise."""
+    total = 0.0
+    x0, y0 = xy[corners[0], 0], xy[corners[0], 1]
+    for i in range(1, len(corners) - 1):
+        a, b = corners[i], corners[i + 1]
+        total += (xy[a, 0] - x0) * (xy[b, 1] - y0) - (xy[b, 0] - x0) * (xy[a, 1] - y0)
+    return total / 2
+
+
+@compiled()
+def areas(places, start, loop):
+    """Return the area of every face."""
+    out = np.empty(len(start) - 1)
+    for f in range(len(out)):
+        out[f] = area(loop[start[f] : start[f + 1]], places)
+    return out
+
+
+@compiled()
+def edge_faces(start, loop, edge_of, edges):
+    """Return the faces on both sides of every edge, `(edges, 2)`, -1 outside; -2 if too many."""
+    out = np.full((edges, 2), -1, np.int64)
+    for f in range(len(start) - 1):
+        for c in range(start[f], start[f + 1]):
+            e = edge_of[c]
+            if out[e, 0] < 0:
+                out[e, 0] = f
+            elif out[e, 1] == -1:
+                out[e, 1] = f
+            else:
+                out[e, 1] = -2
+    return out
+
+
+@compiled()
+def means(places, start, loop, values):
+    """Return the mean of the values over every face, `(faces, outputs)`, weighted by its area."""
+    out = np.zeros((len(start) - 1, values.shape[1]))
+    for f in range(len(out)):
+        a = loop[start[f]]
+        for c in range(start[f] + 1, start[f + 1] - 1):
+            b, d = loop[c], loop[c + 1]
+            x0, y0 = places[b, 0] - places[a, 0], places[b, 1] - places[a, 1]
+            x1, y1 = places[d, 0] - places[a, 0], places[d, 1] - places[a, 1]
+            third = (x0 * y1 - x1 * y0) / 6
+            for i in range(values.shape[1]):
+                out[f, i] += third * (values[a, i] + values[b, i] + values[d, i])
+    return out
+
+
+@compiled()
+def slopes(places, start, loop, values):
+    """Return the gradients of the values in every face, `(faces, outputs, 2)`.
+
+    They are those of the largest triangle of three corners, one of which is the first.
+    """
+    out = np.zeros((len(start) - 1, values.shape[1], 2))
+    for f in range(len(out)):
+        a = loop[start[f]]
+        largest, best = 0.0, (start[f] + 1, start[f] + 2)
+        for c in range(start[f] + 1, start[f + 1] - 1):
+            for d in range(c + 1, start[f + 1]):
+                x0, y0 = places[loop[c], 0] - places[a, 0], places[loop[c], 1] - places[a, 1]
+                x1, y1 = places[loop[d], 0] - places[a, 0], places[loop[d], 1] - places[a, 1]
+                size = abs(x0 * y1 - x1 * y0)
+                if size > largest:
+                    largest, best = size, (c, d)
+        if largest == 0.0:
+            continue
+        b, d = loop[best[0]], loop[best[1]]
+        x0, y0 = places[b, 0] - places[a, 0], places[b, 1] - places[a, 1]
+        x1, y1 = places[d, 0] - places[a, 0], places[d, 1] - places[a, 1]
+        det = x0 * y1 - x1 * y0
+        for i in range(values.shape[1]):
+            up, on = values[b, i] - values[a, i], values[d, i] - values[a, i]
+            out[f, i, 0] = (up * y1 - on * y0) / det
+            out[f, i, 1] = (on * x0 - up * x1) / det
+    return out
+
+
+@compiled()
+def box_tree(places, start, loop):
+    """Return a tree of boxes to find faces by: order of the faces, boxes, children or faces.
+
+    Node n has the box `boxes[n]` (least x and y, largest x and y); `nodes[n]` is its first child,
+    whose sibling follows, or -1, and the range of its faces in the order.
+    """
+    faces = len(start) - 1
+    face_boxes = np.empty((faces, 4))
+    for f in range(faces):
+        x0 = y0 = np.inf
+        x1 = y1 = -np.inf
+        for c in range(start[f], start[f + 1]):
+            x, y = places[loop[c], 0], places[loop[c], 1]
+            x0, y0, x1, y1 = min(x0, x), min(y0, y), max(x1, x), max(y1, y)
+        face_boxes[f, 0], face_boxes[f, 1], face_boxes[f, 2], face_boxes[f, 3] = x0, y0, x1, y1
+    order = np.arange(faces)
+    boxes, nodes = np.empty((faces + 2, 4)), np.empty((faces + 2, 3), np.int64)
+    nodes[0, 1], nodes[0, 2] = 0, faces
+    count, at = 1, 0
+    while at < count:
+        first, last = nodes[at, 1], nodes[at, 2]
+        own = order[first:last]
+        boxes[at, 0] = face_boxes[own, 0].min()
+        boxes[at, 1] = face_boxes[own, 1].min()
+        boxes[at, 2] = face_boxes[own, 2].max()
+        boxes[at, 3] = face_boxes[own, 3].max()
+        nodes[at, 0] = -1
+        if last - first > 4:
+            wide = boxes[at, 2] - boxes[at, 0] > boxes[at, 3] - boxes[at, 1]
+            axis = 0 if wide else 1
+            centres = face_boxes[own, axis] + face_boxes[own, axis + 2]
+            order[first:last] = own[np.argsort(centres)]
+            middle = (first + last) // 2
+            nodes[at, 0] = count
+            nodes[count, 1], nodes[count, 2] = first, middle
+            nodes[count + 1, 1], nodes[count + 1, 2] = middle, last
+            count += 2
+        at += 1
+    return order, boxes[:count].copy(), nodes[:count].copy()
+
+
+@compiled()
+def locate(points, places, start, loop, order, boxes, nodes, slack):
+    """Return the face that contains each point, -1 for none.
+
+    Args:
+        points: `(points, 2)`.
+        places: Vertices.
+        start: Faces.
+        loop: Corners.
+        order: From `box_tree`, as are `boxes` and `nodes`.
+        boxes: See there.
+        nodes: See there.
+        slack: How far outside of a face a point may be.
+    """
+    out = np.full(len(points), -1, np.int64)
+    stack = np.empty(128, np.int64)
+    for i in range(len(points)):
+        x, y = points[i]
+        deepest = -slack
+        stack[0] = 0
+        top = 1
+        while top:
+            top -= 1
+            n = stack[top]
+            box = boxes[n]
+            if x < box[0] - slack or y < box[1] - slack or x > box[2] + slack or y > box[3] + slack:
+                continue
+            if nodes[n, 0] >= 0:
+                stack[top], stack[top + 1] = nodes[n, 0], nodes[n, 0] + 1
+                top += 2
+                continue
+            for f in order[nodes[n, 1] : nodes[n, 2]]:
+                inside = np.inf
+                for c in range(start[f], start[f + 1]):
+                    a = loop[c]
+                    b = loop[c + 1] if c + 1 < start[f + 1] else loop[start[f]]
+                    dx, dy = places[b, 0] - places[a, 0], places[b, 1] - places[a, 1]
+                    length = np.sqrt(dx * dx + dy * dy)
+                    if length > 0:
+                        off = dx * (y - places[a, 1]) - dy * (x - places[a, 0])
+                        inside = min(inside, off / length)
+                if inside >= deepest:
+                    deepest, out[i] = inside, f
+    return out
+
+
+@compiled()
+def interpolated(points, faces, places, start, loop, values):
+    """Return the values at points in faces, `(points, outputs)`, from the triangles around them."""
+    out = np.empty((len(points), values.shape[1]))
+    for i in range(len(points)):
+        f = faces[i]
+        a = loop[start[f]]
+        x, y = points[i, 0] - places[a, 0], points[i, 1] - places[a, 1]
+        best = -np.inf
+        for c in range(start[f] + 1, start[f + 1] - 1):
+            b, d = loop[c], loop[c + 1]
+            x0, y0 = places[b, 0] - places[a, 0], places[b, 1] - places[a, 1]
+            x1, y1 = places[d, 0] - places[a, 0], places[d, 1] - places[a, 1]
+            det = x0 * y1 - x1 * y0
+            if det <= 0.0:
+                continue
+            s, t = (x * y1 - x1 * y) / det, (x0 * y - x * y0) / det
+            least = min(s, t, 1 - s - t)
+            if least > best:
+                best = least
+                for k in range(values.shape[1]):
+                    base = values[a, k]
+                    out[i, k] = base + s * (values[b, k] - base) + t * (values[d, k] - base)
+        if best == -np.inf:
+            out[i] = values[a]
+    return out

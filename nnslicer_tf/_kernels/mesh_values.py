@@ -1,0 +1,77 @@
+"""Values at the vertices of a mesh: compiled loops."""
+
+import numpy as np
+
+from nnslicer_tf._kernels.compiled import compiled
+
+
+@compiled()
+def extended(values, sources, weights):
+    """Return values `(positions, vertices, channels)` with those of new vertices behind them."""
+    positions, vertices, channels = values.shape
+    out = np.empty((positions, vertices + len(weights), channels))
+    for p in range(positions):
+        block = out[p]
+        block[:vertices] = values[p]
+        for i in range(len(weights)):
+            a, b, weight = sources[i, 0], sources[i, 1], weights[i]
+            for c in range(channels):
+                block[vertices + i, c] = block[a, c] + weight * (block[b, c] - block[a, c])
+    return out
+
+
+@compiled()
+def nonzero(values):
+    """Return which channels are not zero at all vertices of a position, `(positions, channels)`."""
+    positions, vertices, channels = values.shape
+    found = np.zeros((positions, channels), np.bool_)
+    for p in range(positions):
+        for v in range(vertices):
+            for c in range(channels):
+                found[p, c] |= values[p, v, c] != 0.0
+    return found
+
+
+@compiled()
+def window_sums(values, taps, kernel, bias, piece):
+    """Return weighted sums of windows, without channels that are zero at all vertices.
+
+    Args:
+        values: `(positions, vertices, channels)`.
+        taps: `(windows, taps)` positions, -1 for none.
+        kernel: `(taps · channels, outputs)`.
+        bias: `(outputs,)`.
+        piece: How many vertices to gather at a time.
+
+    Returns:
+        `(windows, vertices, outputs)`.
+    """
+    windows, width = taps.shape
+    vertices, channels = values.shape[1:]
+    used = nonzero(values)
+    out = np.empty((windows, vertices, len(bias)))
+    matrix = np.empty_like(kernel)
+    position, channel = np.empty(len(kernel), np.int64), np.empty(len(kernel), np.int64)
+    space = np.empty(min(piece, vertices) * len(kernel))
+    for w in range(windows):
+        count = 0
+        for t in range(width):
+            p = taps[w, t]
+            if p >= 0:
+                for c in range(channels):
+                    if used[p, c]:
+                        position[count], channel[count] = p, c
+                        matrix[count] = kernel[t * channels + c]
+                        count += 1
+        if count == 0:
+            out[w] = bias
+            continue
+        for first in range(0, vertices, piece):
+            last = min(first + piece, vertices)
+            gathered = space[: (last - first) * count].reshape(last - first, count)
+            for v in range(first, last):
+                for i in range(count):
+                    gathered[v - first, i] = values[position[i], v, channel[i]]
+            np.dot(gathered, matrix[:count], out[w, first:last])
+            out[w, first:last] += bias
+    return out
