@@ -9,7 +9,7 @@ import nnslicer_tf as nns
 from support.models import dyadic, set_dyadic_weights
 from support.recurrent_oracle import RecurrentOracle, coarse, coarse_gate
 
-THETAS = (0.0, 0.125, 0.5, 2.0)
+THETAS = (0.0, 0.25, 1.5)
 GATED = {"activation": coarse, "recurrent_activation": coarse_gate}
 CONV = {"kernel_size": 2, "padding": "same", **GATED}
 
@@ -106,16 +106,23 @@ def check_equal(result, contrib, synapses):
             np.testing.assert_array_equal(values, arrays[name], err_msg=name)
 
 
-def check_model(model, rng, lengths=None):
+def pad(samples, lengths, rng, anywhere):
+    """Set all but some entries of each sequence to 0, which stands for padding."""
+    for sample, length in zip(samples, lengths, strict=True):
+        sample[(sample == 0).all(axis=-1)] = 0.5
+        places = rng.permutation(len(sample)) if anywhere else np.arange(len(sample))
+        sample[places[length:]] = 0
+
+
+def check_model(model, rng, padded=None):
     set_dyadic_weights(model, rng)
     im = nns.InstrumentedModel(model)
     usual, x = (dyadic(rng, (n, *im.input_shape), -2, 2).astype(np.float32) for n in (4, 2))
-    for samples in (usual, x) if lengths else ():
-        for sample in samples:
-            sample[(sample == 0).all(axis=-1)] = 0.5
-            sample[lengths(rng, len(sample))] = 0
+    if padded:  # 8 entries in all: means are exact
+        pad(usual, (4, 2, 1, 1), rng, padded == "anywhere")
+        pad(x, (3, 2), rng, padded == "anywhere")
     profile = nns.Profile.from_data(im, usual, progress=False)
-    oracle = RecurrentOracle(model, usual, pooled=lengths is not None)
+    oracle = RecurrentOracle(model, usual, pooled=padded is not None)
     acts = im.capture(x)
     for k, sample in enumerate(x):
         for (name, index), value in oracle.unroll(sample).y.items():
@@ -126,8 +133,6 @@ def check_model(model, rng, lengths=None):
         each = slicer.slice_each(x, outputs=[0, 2])
         for k, sample in enumerate(x):
             check_equal(each[k], *oracle.slice(sample, starts, theta))
-        together = slicer.slice(x, outputs=[0, 2])
-        np.testing.assert_array_equal(together.to_vector(), each.sum().to_vector())
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -135,18 +140,10 @@ def test_table(name):
     check_model(MODELS[name](), np.random.default_rng(sorted(MODELS).index(name)))
 
 
-def padded_end(rng, steps):
-    return slice(int(rng.integers(1, steps + 1)), None)
-
-
-def padded_anywhere(rng, steps):
-    return rng.permutation(steps)[: rng.integers(0, steps)]
-
-
-@pytest.mark.parametrize("lengths", [padded_end, padded_anywhere])
+@pytest.mark.parametrize("padded", ["end", "anywhere"])
 @pytest.mark.parametrize("name", MASKED)
-def test_padding(name, lengths):
-    check_model(MASKED[name](), np.random.default_rng(50 + sorted(MASKED).index(name)), lengths)
+def test_padding(name, padded):
+    check_model(MASKED[name](), np.random.default_rng(50 + sorted(MASKED).index(name)), padded)
 
 
 def random_recurrent(rng):
@@ -167,10 +164,33 @@ def random_recurrent(rng):
     return sequential(*stack, shape=(int(rng.integers(2, 6)), int(rng.integers(1, 4))))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_models(seed):
     rng = np.random.default_rng(400 + seed)
     check_model(random_recurrent(rng), rng)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3, 20))
+def test_more_random_models(seed):
+    rng = np.random.default_rng(400 + seed)
+    check_model(random_recurrent(rng), rng)
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.5])
+def test_sums_over_samples_and_any_number_of_workers(theta):
+    rng = np.random.default_rng(1)
+    model = set_dyadic_weights(sequential(layers.LSTM(2, **GATED)), rng)
+    im = nns.InstrumentedModel(model)
+    x = dyadic(rng, (5, 4, 2), -2, 2).astype(np.float32)
+    profile = nns.Profile.from_data(im, x, progress=False)
+    slicer = nns.Slicer(im, profile, theta, workers=0, progress=False)
+    together, each = slicer.slice(x, outputs=[1]), slicer.slice_each(x, outputs=[1])
+    np.testing.assert_array_equal(together.to_vector(), each.sum().to_vector())
+    for name, values in each.sum().neurons.items():
+        np.testing.assert_array_equal(together.neurons[name], values, err_msg=name)
+    threads = nns.Slicer(im, profile, theta, progress=False).slice(x, outputs=[1])
+    np.testing.assert_array_equal(threads.to_vector(), together.to_vector())
 
 
 @pytest.mark.parametrize("build", [layers.LSTM, layers.GRU])

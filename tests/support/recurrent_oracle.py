@@ -211,6 +211,8 @@ class Net:
             path, prefix = f"{layer.name}/{direction}", f":{direction}"
             out = self.recurrent(inner, at, path, prefix, layer.name, direction == "backward")
             ends.append(out)
+        if self.present is not None and layer.return_sequences:
+            self.masked |= {layer.name, f"{layer.name}:sum"}
         merged = []
         for t, (a, b) in enumerate(zip(*ends, strict=True)):
             lead = (t,) if layer.return_sequences else ()
@@ -258,10 +260,16 @@ class Net:
         if not layer.return_sequences:
             name = base + prefix
             return [{i: self.one(name, i, n, "copy") for i, n in output.items()}]
-        if flip:
-            outputs.reverse()
         name = base + prefix
         timed = self.present is not None
+        if timed and layer.zero_output_for_mask:
+            self.masked.add(f"{name}:zeroed")
+            outputs = [
+                {i: self.one(f"{name}:zeroed", (t, *i), n, "copy") for i, n in d.items()}
+                for t, d in enumerate(outputs)
+            ]
+        if flip:
+            outputs.reverse()
         found = []
         for t, d in enumerate(outputs):
             found.append({i: self.one(name, (t, *i), n, "copy") for i, n in d.items()})
