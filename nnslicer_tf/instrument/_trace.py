@@ -6,16 +6,20 @@ visited in turn, and the symbolic tensors inside are mapped to those outside. Th
 layers are never called, so the user's model gains no nodes.
 
 Masks that travel with tensors are followed as Keras does it, layer by layer; where a layer makes
-a new one, a call that computes it is added.
+a new one, a call that computes it is added. Each tensor has two: the mask that says which of its
+positions are padding, and the one that a layer finds with it when the model runs. They differ where
+Keras loses a mask on the way: `MultiHeadAttention` takes it away from its inputs (Keras 3.15).
 """
 
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, cast
 
 import keras
+import numpy as np
 
 from nnslicer_tf.errors import InputShapeError
 
@@ -35,8 +39,9 @@ class Call:
         output_shapes: Their shapes, without the batch axis.
         arguments: All arguments but the masks that travel, by name; each tensor is replaced by
             its place among the inputs, a `TensorAt`.
-        masks: Id of the mask that travels with each input, None without one.
-        mask: Id of the mask that travels with the (first) output, None without one.
+        masks: Id of the mask that the layer finds with each input, None without one.
+        paddings: Id of the mask of each input's positions, None if none is padding.
+        mask: Id of the mask of the (first) output's positions, None if none is padding.
         mask_function: For a call that makes a mask: its function, from the inputs to the mask.
     """
 
@@ -50,6 +55,7 @@ class Call:
     output_shapes: tuple[tuple[int, ...], ...]
     arguments: Mapping[str, Any] = field(default_factory=dict)
     masks: tuple[int | None, ...] = ()
+    paddings: tuple[int | None, ...] = ()
     mask: int | None = None
     mask_function: Callable[..., Any] | None = None
 
@@ -145,7 +151,8 @@ def _needed(calls: Iterable[Call], outputs: Iterable[int]) -> tuple[Call, ...]:
     for call in reversed(list(calls)):  # the call that makes the mask of an output precedes it
         if not reached.isdisjoint(call.outputs):
             reached.update(call.inputs)
-            reached.update(mask for mask in (*call.masks, call.mask) if mask is not None)
+            masks = (*call.masks, *call.paddings, call.mask)
+            reached.update(mask for mask in masks if mask is not None)
             needed.append(call)
     return tuple(reversed(needed))
 
@@ -153,7 +160,8 @@ def _needed(calls: Iterable[Call], outputs: Iterable[int]) -> tuple[Call, ...]:
 class _Visitor:
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        self._masks: dict[int, Any] = {}
+        self._paddings: dict[int, Any] = {}
+        self._found: dict[int, Any] = {}
         self._reuse: Counter[int] = Counter()
         self._path: dict[int, str] = {}
         self._same_as: dict[int, int] = {}
@@ -191,7 +199,9 @@ class _Visitor:
         path = prefix + layer.name
         named, explicit = _bound(layer, args, kwargs or {})
         tensors = _tensors(named)
-        masks = self._masks_of(named, explicit)
+        paddings = _masks_of(named, explicit, lambda x: self._paddings.get(self._resolve(id(x))))
+        masks = _masks_of(named, explicit, lambda x: self._found.get(self._resolve(id(x))))
+        masks = self._handed_over(named, explicit, masks, paddings)
         specs = layer.compute_output_spec(*args, **(kwargs or {}))
         outputs = _Placeholder(specs)(*tensors)
         flat = _tensors((outputs,))
@@ -204,10 +214,13 @@ class _Visitor:
             return outputs
         # A shared layer keeps the path of its first call.
         path = self._path.setdefault(id(layer), path)
-        mask = self._mask_after(layer, path, named, masks)
-        if mask is not None:
-            self._masks[id(flat[0])] = mask
-        self._record(layer, path, args, named, masks, flat)
+        self._paddings[id(flat[0])] = self._mask_after(layer, path, named, paddings)
+        self._found[id(flat[0])] = self._paddings[id(flat[0])]
+        if list(map(id, masks)) != list(map(id, paddings)):
+            self._found[id(flat[0])] = self._mask_after(layer, path, named, masks)
+        self._record(layer, path, args, named, masks, paddings, flat)
+        if isinstance(layer, keras.layers.MultiHeadAttention) and _attention_takes_masks():
+            self._found.update({self._resolve(id(tensor)): None for tensor in tensors})
         return outputs
 
     def ids(self, tensors: Iterable[Any]) -> list[int]:
@@ -221,11 +234,11 @@ class _Visitor:
         args: tuple,
         named: Mapping[str, Any],
         masks: list[Any],
+        paddings: list[Any],
         outputs: list[Any],
     ) -> None:
         tensors = _tensors(named)
         places = {id(tensor): TensorAt(place) for place, tensor in enumerate(tensors)}
-        mask = self._masks.get(id(outputs[0]))
         call = Call(
             layer=layer,
             path=path,
@@ -236,36 +249,44 @@ class _Visitor:
             outputs=tuple(map(id, outputs)),
             output_shapes=tuple(tuple(output.shape[1:]) for output in outputs),
             arguments=keras.tree.map_structure(lambda x: places.get(id(x), x), dict(named)),
-            masks=tuple(None if m is None else self._resolve(id(m)) for m in masks),
-            mask=None if mask is None else self._resolve(id(mask)),
+            masks=tuple(self._id(mask) for mask in masks),
+            paddings=tuple(self._id(mask) for mask in paddings),
+            mask=self._id(self._paddings[id(outputs[0])]),
         )
         self._reuse[id(layer)] += 1
         self.calls.append(call)
 
-    def _masks_of(self, named: Mapping[str, Any], explicit: Mapping[str, Any]) -> list[Any]:
-        """Return the mask tensor of each input, None without one.
+    def _id(self, mask: Any) -> int | None:
+        return None if mask is None else self._resolve(id(mask))
 
-        Args:
-            named: The arguments of a layer, by name.
-            explicit: Masks that were passed as arguments: "mask", for the first argument, or
-                "key_mask" for the argument "key". Keras passes travelling masks so, too.
+    def _handed_over(
+        self,
+        named: Mapping[str, Any],
+        explicit: Mapping[str, Any],
+        masks: list[Any],
+        paddings: list[Any],
+    ) -> list[Any]:
+        """Return the masks that a layer finds, where Keras handed over "mask" as an argument.
+
+        It did so when the model was built, whatever is lost when it runs.
         """
-        masks = []
-        for position, (name, value) in enumerate(named.items()):
-            tensors = _tensors((value,))
-            found = [self._masks.get(self._resolve(id(tensor))) for tensor in tensors]
-            given = explicit.get(f"{name}_mask", explicit.get("mask") if position == 0 else None)
-            given = [] if given is None else keras.tree.flatten(given)
-            for i, mask in enumerate(given[: len(found)]):
-                if found[i] is None and isinstance(mask, keras.KerasTensor):
-                    found[i] = mask
-            masks.extend(found)
-        return masks
+        given = keras.tree.flatten(explicit.get("mask"))
+        count = len(_tensors(next(iter(named.values()), None)))
+        handed = [isinstance(mask, keras.KerasTensor) for mask in given][:count]
+        handed += [False] * (len(masks) - len(handed))
+        return [p if h else m for p, m, h in zip(paddings, masks, handed, strict=True)]
 
     def _mask_after(
         self, layer: keras.Operation, path: str, named: Mapping[str, Any], masks: list[Any]
     ) -> Any:
-        """Return the mask tensor that travels with the output of a layer, None without one."""
+        """Return the mask tensor of a layer's output, None without one.
+
+        Args:
+            layer: The layer.
+            path: Its name.
+            named: Its arguments, by name.
+            masks: The mask tensors of its inputs, None for those without one.
+        """
         compute = _mask_rule(layer)
         if compute is None or named.get("reverse"):  # a ReversibleEmbedding's second use
             return None
@@ -315,6 +336,36 @@ _MERGES = (
     *(keras.layers.Add, keras.layers.Subtract, keras.layers.Multiply, keras.layers.Average),
     *(keras.layers.Maximum, keras.layers.Minimum, keras.layers.Concatenate),
 )
+
+
+def _masks_of(
+    named: Mapping[str, Any], explicit: Mapping[str, Any], known: Callable[[Any], Any]
+) -> list[Any]:
+    """Return the mask tensor of each input, None without one.
+
+    Args:
+        named: The arguments of a layer, by name.
+        explicit: Masks that were passed as arguments: "mask", for the first argument, or
+            "key_mask" for the argument "key". Keras passes travelling masks so, too.
+        known: From a tensor to its mask, None if it has none; then an explicit one counts.
+    """
+    masks = []
+    for position, (name, value) in enumerate(named.items()):
+        found = [known(tensor) for tensor in _tensors((value,))]
+        given = explicit.get(f"{name}_mask", explicit.get("mask") if position == 0 else None)
+        for i, mask in enumerate(keras.tree.flatten(given)[: len(found)]):
+            if found[i] is None and isinstance(mask, keras.KerasTensor):
+                found[i] = mask
+        masks.extend(found)
+    return masks
+
+
+@cache
+def _attention_takes_masks() -> bool:
+    """Whether this Keras takes the masks away from the inputs of `MultiHeadAttention`."""
+    embedded = keras.layers.Embedding(2, 1, mask_zero=True)(np.ones((1, 2), np.int32))
+    keras.layers.MultiHeadAttention(1, 1)(embedded, embedded)
+    return getattr(embedded, "_keras_mask", None) is None
 
 
 def _mask_rule(layer: keras.Operation) -> Callable[[Any, Any], Any] | None:

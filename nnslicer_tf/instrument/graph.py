@@ -15,7 +15,14 @@ from nnslicer_tf.instrument._trace import Call, Trace
 from nnslicer_tf.instrument.layers import layer_steps
 from nnslicer_tf.instrument.layers.masks import mask_step
 from nnslicer_tf.instrument.layers.registry import LayerCall
-from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, Operation, Source, Step
+from nnslicer_tf.instrument.operations import (
+    NO_MASK,
+    MaskOf,
+    Operation,
+    PaddingOf,
+    Source,
+    Step,
+)
 from nnslicer_tf.instrument.recurrence import Member, Unrolled
 
 
@@ -233,22 +240,36 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
         names: Id of a tensor → name of the operation that computes it.
     """
     inputs = tuple(names[tensor] for tensor in call.inputs)
-    masks = tuple(None if mask is None else names[mask] for mask in call.masks)
+    view = LayerCall(
+        *(call.path, call.input_shapes, call.output_shapes, call.constants, call.arguments),
+        masks=[None if mask is None else names[mask] for mask in call.masks],
+        paddings=[None if mask is None else names[mask] for mask in call.paddings],
+    )
+
+    def named(source: Source) -> str:
+        """Return the name of the operation that a source of a step refers to."""
+        if isinstance(source, (MaskOf, PaddingOf)):
+            masks = view.masks if isinstance(source, MaskOf) else view.paddings
+            mask = masks[source.input]
+            assert mask is not None, base
+            return mask
+        return inputs[source] if isinstance(source, int) else base + source
+
     base = f"{call.path}#{call.reuse}" if call.reuse else call.path
     is_layer = isinstance(call.layer, keras.layers.Layer)
     layer = call.layer if is_layer else keras.layers.Identity()
     own_mask = None if call.mask is None else names[call.mask]
     previous, found = inputs, list(inputs)
-    for step in _steps(call):
+    for step in _mask_steps(graph, call, base) or layer_steps(call.layer, view):
         sources = previous
         if step.sources is not None:
-            sources = tuple(_named(source, inputs, masks, base) for source in step.sources)
+            sources = tuple(map(named, step.sources))
         shape = call.output_shapes[0] if step.shape is None else step.shape
         mask = None
         if step.mask is None and own_mask and step.kind != "mask":
             mask = own_mask if _begins(shape, graph.operations[own_mask].shape) else None
         elif step.mask not in (None, NO_MASK):
-            mask = _named(step.mask, inputs, masks, base)
+            mask = named(step.mask)
         operation = Operation(
             name=base + step.suffix,
             kind=step.kind,
@@ -267,30 +288,18 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
     return tuple(found[-len(call.outputs) :])
 
 
-def _steps(call: Call) -> Sequence[Step]:
-    if call.mask_function is not None:
-        return (mask_step(call.mask_function, suffix=":mask"),)
-    return layer_steps(
-        call.layer,
-        LayerCall(
-            *(call.path, call.input_shapes, call.output_shapes, call.constants, call.arguments),
-            masked=[mask is not None for mask in call.masks],
-        ),
-    )
+def _mask_steps(graph: Graph, call: Call, base: str) -> Sequence[Step]:
+    """Return the step of a call that makes a mask, none for another call."""
+    if call.mask_function is None:
+        return ()
+    # A layer makes two masks where the one that it finds is not that of the padding.
+    suffix = ":found_mask" if f"{base}:mask" in graph.operations else ":mask"
+    return (mask_step(call.mask_function, suffix=suffix),)
 
 
 def _begins(shape: Sequence[int], mask_shape: Sequence[int]) -> bool:
     """Whether a mask fits the leading axes of a shape."""
     return tuple(shape[: len(mask_shape)]) == tuple(mask_shape)
-
-
-def _named(source: Source, inputs: Sequence[str], masks: Sequence[str | None], base: str) -> str:
-    """Return the name of the operation that a source of a step refers to."""
-    if isinstance(source, MaskOf):
-        mask = masks[source.input]
-        assert mask is not None, base  # what `LayerCall.masked` says
-        return mask
-    return inputs[source] if isinstance(source, int) else base + source
 
 
 def _input_operation(name: str, shape: tuple[int, ...]) -> Operation:

@@ -151,7 +151,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class MaskOf:
-    """The mask that travels with an input of a layer, as a source of a step.
+    """The mask that a layer finds with an input, as a source of a step.
 
     Attributes:
         input: Index of the input.
@@ -160,10 +160,21 @@ class MaskOf:
     input: int
 
 
-NO_MASK = MaskOf(-1)
+@dataclass(frozen=True)
+class PaddingOf:
+    """The mask that says which positions of an input are padding, as the mask of a step.
+
+    Attributes:
+        input: Index of the input.
+    """
+
+    input: int
+
+
+NO_MASK = PaddingOf(-1)
 """As the mask of a step: all of its elements are neurons, whatever its shape."""
 
-Source = int | str | MaskOf
+Source = int | str | MaskOf | PaddingOf
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,8 +189,9 @@ class Step:
         params: `Synapses`, `Pooling`, `Elementwise` or `Affine`, or None.
         suffix: Appended to the layer's name; empty for the layer's last step.
         sources: Inputs of the step: an int is the index of an input of the layer, a str the
-            suffix of an earlier step, `MaskOf(i)` the mask of input i. By default the first
-            step takes all inputs of the layer, every other step the result of the one before.
+            suffix of an earlier step, `MaskOf(i)` the mask that the layer finds with input i,
+            `PaddingOf(i)` that of its padding. By default the first step takes all inputs of the
+            layer, every other step the result of the one before.
         shape: Shape of the output without the batch axis, if it differs from that of
             the layer's output.
         mask: Where the mask of the step's own neurons comes from, as in `sources`. By default

@@ -78,10 +78,15 @@ class Neurons:
         return self._deltas[1]
 
     @property
+    def is_relative_to_sum(self) -> bool:
+        """Whether the exclusion is relative to the sum of the local values."""
+        return self.relative_to == "sum"
+
+    @property
     def reference(self) -> np.ndarray:
         """The quantity that θ is multiplied by, up to its sign, if outputs are linear in inputs.
 
-        In that case the local values add up to Δy.
+        In that case the local values add up to Δy, unless means are pooled over positions.
         """
         return self.value if self.relative_to == "output" else self.delta
 

@@ -33,7 +33,8 @@ def _average(
     x, *mask = inputs
     counts = (mask[0].captured > 0).sum(axis=1, keepdims=True) if mask else None
     received = sums.average(
-        flat(signs), flat(output.reference), flat(x.delta), node.table, theta, counts
+        *(flat(signs), flat(output.reference), flat(x.delta), node.table, theta, counts),
+        by_sum=output.is_relative_to_sum and x.mask is not None,
     )
     return [received.reshape(x.value.shape), *(None for _ in mask)]
 

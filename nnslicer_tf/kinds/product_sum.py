@@ -99,7 +99,7 @@ def _exclusion(
         (arranged(a.value, table.a, m, s), arranged(a.delta, table.a, m, s)),
         (arranged(b.value, table.b, n, s), arranged(b.delta, table.b, n, s)),
         theta,
-        output.relative_to == "sum",
+        output.is_relative_to_sum,
     )
     return [
         _back(part, order, x.value.shape)

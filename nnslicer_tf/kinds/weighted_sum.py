@@ -76,7 +76,9 @@ def _exclusion(
         taps = np.arange(means.shape[1], dtype=np.int32)[None, :]
     shape = (len(signs), len(taps), -1)
     received, synapses = sums.weighted_sum(
-        signs.reshape(shape), output.reference.reshape(shape), dx, table.weights, taps, theta, each
+        *(signs.reshape(shape), output.reference.reshape(shape), dx, table.weights, taps, theta),
+        each,
+        by_sum=output.is_relative_to_sum and x.mask is not None,
     )
     if table.tap_means is not None:
         received = received.sum(axis=1, dtype=np.int32)

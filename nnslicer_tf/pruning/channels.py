@@ -13,6 +13,7 @@ import numpy as np
 from nnslicer_tf._layout import DEPTHWISE
 from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
+from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.kinds import kind_of
 
 _MIXING = ("softmax", "log_softmax", "logsoftmax", "glu", "sparsemax", "sparse_plus")
@@ -48,6 +49,8 @@ def mixes_channels(operation: Operation) -> bool:
     if operation.kind == "scale":
         # A normalisation by statistics of the sample itself is no affine map.
         return not isinstance(params, Affine)
+    if isinstance(params, Lookup):  # its input has no channels
+        return True
     kind = kind_of(operation)
     passes = kind.reach != "any" or kind.move is not None or operation.kind == "input"
     return not passes and not isinstance(params, Synapses)
@@ -93,7 +96,9 @@ class ChannelGraph:
         for operation in self.im.operations:
             states = [zeroed[name] for name in operation.inputs]
             state = affected[operation.name]
-            if operation.kind != "weighted_sum" and state.any():
+            if operation.kind == "weighted_sum":
+                state = state & ~_has_fixed_bias(operation)
+            elif state.any():
                 state = state & self.propagate(operation, states)
                 state = state & self._at_zero.get(operation.name, True)
             zeroed[operation.name] = state
@@ -164,12 +169,20 @@ def _shifts(operation: Operation) -> list[tuple[keras.Variable, str | None]]:
     """Return the variables of an operation that shift its channels, with their constraints."""
     if operation.kind == "weighted_sum":
         bias = operation.params.bias()
-        return [] if bias is None else [(bias, "bias_constraint")]
+        return [(bias, "bias_constraint")] if isinstance(bias, keras.Variable) else []
     layer = operation.keras_layer
     if not isinstance(layer, keras.layers.BatchNormalization) or not is_last_axis(layer, operation):
         return []
     shifts: list[tuple[keras.Variable, str | None]] = [(layer.moving_mean, None)]
     return [*shifts, (layer.beta, "beta_constraint")] if layer.center else shifts
+
+
+def _has_fixed_bias(operation: Operation) -> np.ndarray:
+    """Return for which sums a bias is not zero, and is no variable of one number for each sum."""
+    bias = operation.params.bias()
+    if bias is None or isinstance(bias, keras.Variable):
+        return np.zeros(operation.shape[-1], bool)
+    return keras.ops.convert_to_numpy(bias) != 0
 
 
 def is_last_axis(layer: keras.layers.BatchNormalization, operation: Operation) -> bool:

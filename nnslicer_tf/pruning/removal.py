@@ -161,7 +161,7 @@ def _cuts(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[int, Cut
     inputs, kernel = kept[operation.inputs[0]], operation.params
     if kernel.axes == DEPTHWISE:
         cuts = {id(kernel.variable()): [(-2, inputs)]}
-    elif kernel.groups > 1:
+    elif kernel.groups > 1 or kernel.order:
         return {}
     elif kernel.axes == OUTPUTS_INPUTS:
         cuts = {id(kernel.variable()): [(-2, outputs), (-1, inputs)]}
@@ -207,6 +207,8 @@ def _sizes(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[str, An
     count = int(kept[operation.name].sum())
     if isinstance(layer, layers.Reshape) and count < operation.shape[-1]:
         return {"target_shape": (*operation.shape[:-1], count)}
-    if not is_reader(operation):
+    if not is_reader(operation) or operation.params.order:
+        return {}
+    if not (isinstance(layer, layers.Dense) or hasattr(layer, "filters")):
         return {}
     return {"units": count} if isinstance(layer, layers.Dense) else {"filters": count}

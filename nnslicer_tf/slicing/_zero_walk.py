@@ -16,7 +16,7 @@ from keras import ops
 from keras.config import backend
 
 from nnslicer_tf.engine import Job
-from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.kinds import Node, aligned_mask, kind_of
@@ -217,8 +217,9 @@ class _EachAtZero(_AtZero):
                 return
             rule = kind_of(operation).samples_at_zero
             assert rule is not None, operation.name  # ensured by `applies`
-            found = rule(operation, *given).items()
-            _add(synapses, {name: t for name, t in found if name in self._layout.kernels})
+            found = rule(operation, *given)
+            kept = [kernel for kernel in operation.kernels if kernel.name in self._layout.kernels]
+            _add(synapses, {k.name: self._as_planned(k, found[k.name]) for k in kept})
 
         def collect_gates(name: str, contributions: Any) -> None:
             if name in self._layout.kernels:
@@ -227,6 +228,12 @@ class _EachAtZero(_AtZero):
         contributions, logits = self._contributions(x, collect, collect_gates)
         kept = {name: c for name, c in contributions.items() if name in self._layout.operations}
         return kept, synapses, logits
+
+
+    def _as_planned(self, kernel: Synapses, matrices: Any) -> Any:
+        """Return matrices in the layout of the plan, whose kernel may be read transposed here."""
+        same = kernel.axes == self._plan.kernels[kernel.name].axes
+        return matrices if same else ops.swapaxes(matrices, -1, -2)
 
 
 class RowsAtZero(_EachAtZero):

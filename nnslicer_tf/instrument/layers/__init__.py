@@ -15,9 +15,10 @@ from nnslicer_tf.instrument.layers import (
     time_distributed,
     weighted_sums,
 )
+from nnslicer_tf.instrument.layers.embeddings import adds_table
 from nnslicer_tf.instrument.layers.registry import layer_steps, register_layer
 
-__all__ = ["layer_steps", "register_layer"]
+__all__ = ["adds_table", "layer_steps", "register_layer"]
 
 for _family in (
     *(weighted_sums, pooling, activations, normalisation, merges, routing),

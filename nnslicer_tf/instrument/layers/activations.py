@@ -120,8 +120,8 @@ def _elu(layer: layers.ELU, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _softmax(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
-    if call.masked and call.masked[0]:
-        return (softmax_step(layer.axis, sources=(0, MaskOf(0)), mask=MaskOf(0)),)
+    if any(call.masks):
+        return (softmax_step(layer.axis, sources=(0, MaskOf(0))),)
     return (softmax_step(layer.axis),)
 
 

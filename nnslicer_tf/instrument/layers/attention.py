@@ -8,6 +8,7 @@ result.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -24,7 +25,15 @@ from nnslicer_tf.instrument.layers.products import product_step
 from nnslicer_tf.instrument.layers.projections import Projection
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.layers.weighted_sums import sum_step
-from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, Pooling, Source, Step, Synapses
+from nnslicer_tf.instrument.operations import (
+    NO_MASK,
+    MaskOf,
+    PaddingOf,
+    Pooling,
+    Source,
+    Step,
+    Synapses,
+)
 
 OperationsFunction = Callable[[keras.Operation, LayerCall], tuple[Step, ...]]
 
@@ -54,52 +63,79 @@ class _Inputs:
         self.query, self.key, self.value = query, key, value
         self.queries = call.input_shapes[query][0]
         self.keys = call.input_shapes[value][0]
-        self.masks: list[tuple[Source, str]] = [
-            (MaskOf(place), which)
-            for place, which, counts in (
-                (query, "queries", True),
-                (value, "keys", True),
-                (key, "keys", masked_keys),
-            )
-            if counts and call.masked[place]
-        ]
-        if attention_mask is not None:
-            self.masks.append((attention_mask, "pairs"))
         self._call = call
+        self._axes = [(query, "queries"), (value, "keys")]
+        if masked_keys:
+            self._axes.append((key, "keys"))
+        self._attention_mask = attention_mask
 
     def mask_of(self, place: int) -> Source:
-        """Return the mask of an input as a source."""
-        return MaskOf(place) if self._call.masked[place] else NO_MASK
+        """Return the mask of an input's positions as a source."""
+        return PaddingOf(place) if self._call.paddings[place] else NO_MASK
 
-    def mask_step(self, causal: bool, window: int | None, heads: bool) -> Step | None:
-        """Return the mask of the scores, `(1, queries, keys)`; None if all count.
+    def masks(self, causal: bool, window: int | None, heads: bool) -> "_Masks":
+        """Return the masks of the scores.
 
         Args:
             causal: Whether a query attends to itself and earlier positions alone.
             window: Distance from which on positions do not count; None for all.
             heads: Whether the scores begin with an axis of heads.
         """
-        if not (causal or window or self.masks):
-            return None
         row, column = np.arange(self.queries)[:, None], np.arange(self.keys)
         near = np.ones((self.queries, self.keys), bool)
         if causal:
             near &= row >= column
         if window:
             near &= np.abs(row - column) < window
-        shape = (self.queries, self.keys)
-        shapes = {"queries": (self.queries, 1), "keys": (1, self.keys), "pairs": shape}
+        call = self._call
+        found: list[_Mask] = [(MaskOf(p), axis) for p, axis in self._axes if call.masks[p]]
+        padding: list[_Mask] = [(PaddingOf(p), axis) for p, axis in self._axes if call.paddings[p]]
+        pairs: list[_Mask] = []
+        if self._attention_mask is not None:
+            pairs.append((self._attention_mask, "pairs"))
+        counting: Source = NO_MASK
+        steps = []
+        if found or pairs or not near.all():
+            counting = "/mask"
+            steps.append(self._step(counting, near, [*found, *pairs], heads))
+        if all(call.masks[p] == call.paddings[p] for p, _ in self._axes):
+            return _Masks(tuple(steps), counting, counting)
+        steps.append(self._step("/padding", near, [*padding, *pairs], heads))
+        return _Masks(tuple(steps), counting, "/padding")
+
+    def _step(self, suffix: str, near: np.ndarray, masks: "list[_Mask]", heads: bool) -> Step:
+        """Return the step of a mask of pairs of positions, `(1, queries, keys)` with heads."""
+        shape = near.shape
+        shapes = {"queries": (shape[0], 1), "keys": (1, shape[1]), "pairs": shape}
         whole = (1, *shape) if heads else shape
 
-        def compute(x: Any, *masks: Any) -> Any:
-            batch = ops.shape(x)[0]
-            counts = ops.broadcast_to(ops.convert_to_tensor(near), (batch, *shape))
-            for mask, (_, which) in zip(masks, self.masks, strict=True):
-                counts = ops.logical_and(counts, ops.reshape(is_set(mask), (-1, *shapes[which])))
+        def compute(x: Any, *values: Any) -> Any:
+            counts = ops.broadcast_to(ops.convert_to_tensor(near), (ops.shape(x)[0], *shape))
+            for value, (_, axis) in zip(values, masks, strict=True):
+                counts = ops.logical_and(counts, ops.reshape(is_set(value), (-1, *shapes[axis])))
             return ops.reshape(counts, (-1, *whole))
 
-        sources = (self.query, *(source for source, _ in self.masks))
-        return mask_step(compute, "/mask", sources, whole)
+        sources = (self.query, *(source for source, _ in masks))
+        return mask_step(compute, suffix, sources, whole)
+
+
+_Mask = tuple[Source, str]
+
+
+@dataclass(frozen=True)
+class _Masks:
+    """The masks of the scores.
+
+    Attributes:
+        steps: The steps that compute them.
+        counting: The pairs of positions that Keras counts.
+        neurons: The pairs that are neurons, with no padding. The two differ where Keras has lost
+            a mask on the way, so that padding is attended to.
+    """
+
+    steps: tuple[Step, ...]
+    counting: Source
+    neurons: Source
 
 
 def _multi_head(layer: layers.MultiHeadAttention, call: LayerCall) -> tuple[Step, ...]:
@@ -183,18 +219,14 @@ def _heads(
         steps.append(_split(source, f"{name}:heads", step.shape, count, heads[0] // count, mask))
     features = dense[2].kernel.shape[-1]
     scores = (heads[0], inputs.queries, inputs.keys)
-    mask_of_scores = inputs.mask_step(bool(given.get("use_causal_mask")), window, heads=True)
-    mask_source: Source = NO_MASK
-    if mask_of_scores is not None:
-        steps.append(mask_of_scores)
-        mask_source = "/mask"
+    masks = inputs.masks(bool(given.get("use_causal_mask")), window, heads=True)
+    steps.extend(masks.steps)
     steps.append(
         product_step(
-            "bkhe,bqhe->bhqk", "/scores", ("/key:heads", "/query:heads"), scores, mask_source
+            *("bkhe,bqhe->bhqk", "/scores", ("/key:heads", "/query:heads"), scores, masks.neurons)
         )
     )
-    entries = ("/scores",) if mask_source is NO_MASK else ("/scores", mask_source)
-    steps.append(softmax_step(-1, "/probabilities", entries, scores, mask_source))
+    steps.append(softmax_step(-1, "/probabilities", _entries(masks), scores, masks.neurons))
     context = (inputs.queries, heads[0], features)
     steps.append(
         product_step("bhqk,bkhe->bqhe", "/context", ("/probabilities", "/value:heads"), context)
@@ -206,6 +238,11 @@ def _heads(
         result = "/gated"
     output = Projection(dense[3], f"{call.path}/output", context, call.output_shape)
     return (*steps, *output.steps("", result))
+
+
+def _entries(masks: _Masks) -> tuple[Source, ...]:
+    """Return the sources of a softmax over the scores."""
+    return ("/scores",) if masks.counting is NO_MASK else ("/scores", masks.counting)
 
 
 def _projected(
@@ -280,24 +317,21 @@ def _attention(layer: layers.Attention, call: LayerCall) -> tuple[Step, ...]:
     query, value = places[:2]
     key = places[2] if len(places) > 2 else value
     inputs = _Inputs(call, query, key, value)
-    causal = bool(call.arguments.get("use_causal_mask"))
-    mask_of_scores = inputs.mask_step(causal, None, heads=False)
-    mask: Source = NO_MASK if mask_of_scores is None else "/mask"
-    shape = (inputs.queries, inputs.keys)
-    steps = [] if mask_of_scores is None else [mask_of_scores]
+    masks = inputs.masks(bool(call.arguments.get("use_causal_mask")), None, heads=False)
+    steps = [*masks.steps]
     if isinstance(layer, layers.AdditiveAttention):
-        steps.extend(_additive_scores(layer, call, inputs, mask))
+        steps.extend(_additive_scores(layer, call, inputs, masks.neurons))
     elif layer.score_mode == "dot":
-        steps.extend(_dot_scores(layer, inputs, mask))
+        steps.extend(_dot_scores(layer, inputs, masks.neurons))
     else:
         raise UnsupportedLayerError(
             f"Layer '{call.path}' (Attention) has score_mode='concat', which has no rule; use "
             "AdditiveAttention, or score_mode='dot'."
         )
-    entries = ("/scores",) if mask is NO_MASK else ("/scores", mask)
-    steps.append(softmax_step(-1, "/probabilities", entries, shape, mask))
+    shape = (inputs.queries, inputs.keys)
+    steps.append(softmax_step(-1, "/probabilities", _entries(masks), shape, masks.neurons))
     context = product_step("bqk,bke->bqe", "", ("/probabilities", value))
-    if not call.masked[query]:
+    if not call.masks[query]:
         return (*steps, context)
     # Keras sets the result to 0 where the query is padding.
     kept = Step(
@@ -338,9 +372,9 @@ def _additive_scores(
     tanh = activation_step(keras.activations.tanh)
     steps = []
     mask_of_keys: Source = NO_MASK
-    if call.masked[inputs.key]:
+    if call.paddings[inputs.key]:
         mask_of_keys = "/key:mask"
-        source = MaskOf(inputs.key)
+        source = PaddingOf(inputs.key)
         steps.append(
             mask_step(lambda m: is_set(m)[:, None], mask_of_keys, (source,), (1, inputs.keys))
         )

@@ -13,6 +13,7 @@ from keras import layers, ops
 from nnslicer_tf._layout import INPUTS_OUTPUTS, OUTPUTS_INPUTS
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
+from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.layers.weighted_sums import sum_step
 from nnslicer_tf.instrument.operations import Elementwise, Lookup, Step, Synapses
@@ -85,6 +86,26 @@ def _reversible(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     cap = layer.logit_soft_cap
     capped = Step("elementwise", lambda x: ops.tanh(x / cap) * cap, Elementwise("soft_cap"))
     return (sum_step(synapses, ":pre"), capped)
+
+
+def adds_table(
+    table: Callable[[Any], Any],
+) -> Callable[[keras.Operation, LayerCall], tuple[Step, ...]]:
+    """Return the operations of a layer that adds a table to its input, such as learned positions.
+
+        register_layer(AddPositions, adds_table(lambda layer: layer.vectors))
+
+    Args:
+        table: Maps the layer to the table, a variable or tensor that broadcasts to one sample.
+    """
+
+    def operations_fn(layer: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
+        def read() -> tuple[np.ndarray, np.ndarray]:
+            return np.asarray(1.0), ops.convert_to_numpy(table(layer)).astype(np.float64)
+
+        return (affine_step(read, lambda x: x + ops.cast(table(layer), x.dtype)),)
+
+    return operations_fn
 
 
 LAYERS: dict[type | str, Callable[[keras.Operation, LayerCall], tuple[Step, ...]]] = {

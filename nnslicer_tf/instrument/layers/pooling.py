@@ -51,7 +51,7 @@ def _global(kind: str) -> OperationsFunction:
 
     def operations_fn(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
         require_channels_last(layer, call)
-        if isinstance(layer, layers.GlobalAveragePooling1D) and call.masked[0]:
+        if isinstance(layer, layers.GlobalAveragePooling1D) and call.masks[0]:
             return (_masked_average(layer, call),)
         space = call.input_shapes[0][:-1]
         axes = tuple(range(1, len(space) + 1))

@@ -336,7 +336,7 @@ def _unrolled(layer: keras.Layer, call: LayerCall, path: str, prefix: str) -> tu
             "batches before, while the analyses require samples to be independent. Rebuild the "
             "layer with stateful=False."
         )
-    sequence, masked = call.input_shapes[0], call.masked[0]
+    sequence, masked = call.input_shapes[0], call.masks[0] is not None
     cell = _Cell(layer, sequence[1:], masked)
     output = _add_cell(layer.cell, cell, path, prefix, SEQUENCE)
     cell.hold()

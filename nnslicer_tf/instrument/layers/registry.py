@@ -20,7 +20,11 @@ class LayerCall:
             tensors; empty for layers.
         arguments: All arguments but travelling masks, by name; tensors are `TensorAt` places
             among the inputs.
-        masked: Whether a mask travels with each input; `MaskOf(i)` then is a source for steps.
+        masks: Name of the mask that the layer finds with each input, None without one. If there
+            is one, `MaskOf(i)` is a source for steps.
+        paddings: Name of the mask that says which positions of each input are padding, None
+            without one. If there is one, `PaddingOf(i)` is. The two can differ, as Keras loses
+            some masks on the way to a layer.
     """
 
     def __init__(
@@ -30,14 +34,16 @@ class LayerCall:
         output_shapes: Sequence[tuple[int, ...]],
         constants: dict[int, Any] | None = None,
         arguments: Mapping[str, Any] | None = None,
-        masked: Sequence[bool] = (),
+        masks: Sequence[str | None] = (),
+        paddings: Sequence[str | None] = (),
     ) -> None:
         self.path = path
         self.input_shapes = tuple(input_shapes)
         self.output_shapes = tuple(output_shapes)
         self.constants = constants or {}
         self.arguments = arguments or {}
-        self.masked = tuple(masked) or (False,) * len(self.input_shapes)
+        self.masks = tuple(masks) or (None,) * len(self.input_shapes)
+        self.paddings = tuple(paddings) or (None,) * len(self.input_shapes)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
