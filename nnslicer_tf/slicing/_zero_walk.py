@@ -229,7 +229,6 @@ class _EachAtZero(_AtZero):
         kept = {name: c for name, c in contributions.items() if name in self._layout.operations}
         return kept, synapses, logits
 
-
     def _as_planned(self, kernel: Synapses, matrices: Any) -> Any:
         """Return matrices in the layout of the plan, whose kernel may be read transposed here."""
         same = kernel.axes == self._plan.kernels[kernel.name].axes
