@@ -58,7 +58,7 @@ def train(s: SqlTrainingSettings) -> ExperimentResult:
     save_weights(uncompiled, path)
     head = {
         "network": f"LSTM of {UNITS} units on characters, {model.count_params():,} weights",
-        "queries": f"{s.records} records of {LENGTH} characters; held out 500 more, of another seed",
+        "queries": f"{s.records} records of {LENGTH} characters; 500 more are held out",
         "seed": s.seed,
     }
     title = "Training of the character LSTM on SQL: accuracy of the next character"
@@ -96,7 +96,7 @@ def inspect(s: SqlSettings) -> ExperimentResult:
         print(costs[-1], flush=True)
     everything, early = frames
     head = {
-        "network": f"LSTM of {UNITS} units (apps/inspect_units.py sql-train); states h at each time",
+        "network": f"LSTM of {UNITS} units, trained by sql-train; states h at each time",
         "records": f"{s.records} records of {LENGTH} characters from the grammar",
         "seed": s.seed,
     }
@@ -149,12 +149,8 @@ def _costs(costs: list[dict], everything: pd.DataFrame, early: pd.DataFrame) -> 
 
 def _plot(records: Records, im: InstrumentedModel, frame: pd.DataFrame) -> Figure:
     """Draw the units nearest to three hypotheses over a record with a nested query."""
-    shown = int(
-        np.argmax(
-            records.parse["nesting depth"].max(axis=1) * 100
-            + records.parse["inside where"].std(axis=1)
-        )
-    )
+    depth, where = records.parse["nesting depth"], records.parse["inside where"]
+    shown = int(np.argmax(depth.std(axis=1) + where.std(axis=1)))
     values = im.capture(records.tokens[shown : shown + 1], of=["lstm:h"])["lstm:h"][0]
     figure = Figure(figsize=(11, 5), layout="constrained")
     axes = figure.subplots(3, 1, sharex=True)
