@@ -242,7 +242,7 @@ def _like(planted: np.ndarray, shape: tuple[int, ...], rng: np.random.Generator)
 
 
 def _wiring(live: int, units: int, rng: np.random.Generator) -> np.ndarray:
-    """Return which dead units read which: each two of those before it, so that values stay small."""
+    """Return which dead units read which: each reads two before it, so that values stay small."""
     reads = np.zeros((units, units))
     for unit in range(live + 2, units):
         earlier = np.arange(live, unit - (unit - live) % 2)  # not its own twin
