@@ -33,7 +33,7 @@ def recurrent(s: RecurrentCircuitSettings) -> ExperimentResult:
             accuracy = _accuracy(planted, x)
             for method, scores in _methods(planted, usual, x, s):
                 row = {"circuit": name, "seed": seed, "method": method, "accuracy": accuracy}
-                rows.append(row | {"AUROC": _area(planted, scores)})
+                rows.append(row | _areas(planted, scores))
         print(pd.DataFrame(rows).query("circuit == @name").groupby("method")["AUROC"].mean())
     found = pd.DataFrame(rows)
     head = {
@@ -45,6 +45,7 @@ def recurrent(s: RecurrentCircuitSettings) -> ExperimentResult:
     return ExperimentResult(
         [
             ExperimentTable("recurrent", _summary(found), title, head, _TEXT),
+            ExperimentTable("recurrent-dead", _by_sort(found), _DEAD, head),
             ExperimentTable("recurrent-networks", found),
         ],
         [ExperimentFigure("recurrent", _plot(found))],
@@ -55,6 +56,15 @@ _TEXT = (
     "Means over the networks of a circuit; *least* is the worst single network. Synapses whose "
     "weight is 0 are left out. Accuracy is that of the networks at the function that was planted."
 )
+
+
+_DEAD = "Planted circuits in recurrent networks: AUROC against each sort of dead weight"
+
+
+def _by_sort(found: pd.DataFrame) -> pd.DataFrame:
+    """Return the means over all networks, against each sort of dead units."""
+    sorts = [column for column in found if column.startswith("against")]
+    return found.groupby("method", sort=False)[sorts].mean().reset_index()
 
 
 def _accuracy(planted: Planted, x: np.ndarray) -> float:
@@ -117,15 +127,20 @@ def _weight_gradients(
     return [g.numpy() for g in jacobian(logits, [v.value for v in variables])]
 
 
-def _area(planted: Planted, scores: Scores) -> float:
-    """Return the area under ROC over all synapses with a weight."""
-    im = InstrumentedModel(planted.model)
-    truth, found = [], []
-    for name, kernel in im.kernels.items():
-        used = kernel.kernel() != 0
-        truth.append(planted.planted[name][used])
-        found.append(scores[name][used])
-    return float(roc_auc_score(np.concatenate(truth), np.concatenate(found)))
+def _areas(planted: Planted, scores: Scores) -> dict[str, float]:
+    """Return the area under ROC over all synapses with a weight, and against each sort of dead."""
+    kernels = InstrumentedModel(planted.model).kernels
+    used = {name: kernel.kernel() != 0 for name, kernel in kernels.items()}
+
+    def joined(arrays: dict[str, np.ndarray]) -> np.ndarray:
+        return np.concatenate([arrays[name][used[name]] for name in kernels])
+
+    truth, found = joined(planted.planted), joined(scores)
+    areas = {"AUROC": float(roc_auc_score(truth, found))}
+    for sort, of_kernels in planted.dead.items():
+        chosen = truth | joined(of_kernels)
+        areas[f"against {sort}"] = float(roc_auc_score(truth[chosen], found[chosen]))
+    return areas
 
 
 def _summary(found: pd.DataFrame) -> pd.DataFrame:

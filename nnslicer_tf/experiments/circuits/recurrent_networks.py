@@ -32,12 +32,15 @@ class Planted:
     Attributes:
         model: Maps `(10, inputs)` to two logits.
         planted: Kernel name → bool array of the kernel's shape.
+        dead: Sort of dead units, "twins", "stuck" or "spectators" → the synapses that lead to
+            such a unit, or from one to the circuit, as in `planted`.
         draw: Maps a number of samples and a generator to inputs `(samples, 10, inputs)` float32.
         answer: Maps inputs to the right classes `(samples,)`.
     """
 
     model: keras.Model
     planted: dict[str, np.ndarray]
+    dead: dict[str, dict[str, np.ndarray]]
     draw: Callable[[int, np.random.Generator], np.ndarray]
     answer: Callable[[np.ndarray], np.ndarray]
 
@@ -160,8 +163,32 @@ def plant(name: str, dead: int, rng: int) -> Planted:
         "logits": _marked(out, circuit.out),
     }
     return Planted(
-        model, planted, _with_noise(circuit.draw), lambda x: circuit.answer(x[..., :inputs])
+        model,
+        planted,
+        _dead(model, live, dead),
+        _with_noise(circuit.draw),
+        lambda x: circuit.answer(x[..., :inputs]),
     )
+
+
+def _dead(model: keras.Model, live: int, dead: int) -> dict[str, dict[str, np.ndarray]]:
+    """Return the synapses of each sort of dead units; see `Planted`."""
+    rnn = model.layers[0].cell
+    kernel, recurrent, out = rnn.kernel.shape, rnn.recurrent_kernel.shape, (live + dead, 2)
+    a, b, stuck = _roles(live, dead)
+    spectators = np.arange(live + dead // 2 + dead // 4, live + dead)
+    sorts = {"twins": np.concatenate([a, b]), "stuck": stuck, "spectators": spectators}
+    found = {}
+    for sort, units in sorts.items():
+        member = np.isin(np.arange(live + dead), units)
+        to = np.tile(member, recurrent[1] // (live + dead))  # a gate after the other
+        to_circuit = np.tile(np.arange(live + dead) < live, recurrent[1] // (live + dead))
+        found[sort] = {
+            "rnn/kernel": np.broadcast_to(to, kernel),
+            "rnn/recurrent_kernel": to[None] | (member[:, None] & to_circuit[None]),
+            "logits": np.broadcast_to(member[:, None], out),
+        }
+    return found
 
 
 def _model(rnn: keras.Layer, inputs: int) -> keras.Model:
@@ -293,5 +320,9 @@ def _plant_lstm(dead: int, rng: np.random.Generator) -> Planted:
     }
     counter = _counter()
     return Planted(
-        model, planted, _with_noise(counter.draw), lambda x: counter.answer(x[..., :inputs])
+        model,
+        planted,
+        _dead(model, live, dead),
+        _with_noise(counter.draw),
+        lambda x: counter.answer(x[..., :inputs]),
     )
