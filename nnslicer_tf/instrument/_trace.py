@@ -198,7 +198,7 @@ class _Visitor:
             return args[0]
         path = prefix + layer.name
         named, explicit = _bound(layer, args, kwargs or {})
-        tensors = _tensors(named)
+        tensors = _tensors(tuple(named.values()))
         paddings = _masks_of(named, explicit, lambda x: self._paddings.get(self._resolve(id(x))))
         masks = _masks_of(named, explicit, lambda x: self._found.get(self._resolve(id(x))))
         masks = self._handed_over(named, explicit, masks, paddings)
@@ -237,7 +237,7 @@ class _Visitor:
         paddings: list[Any],
         outputs: list[Any],
     ) -> None:
-        tensors = _tensors(named)
+        tensors = _tensors(tuple(named.values()))
         places = {id(tensor): TensorAt(place) for place, tensor in enumerate(tensors)}
         call = Call(
             layer=layer,

@@ -39,6 +39,7 @@ from nnslicer_tf.instrument.graph import (
 )
 from nnslicer_tf.instrument.inputs import Inputs, SeveralSamples, arrays_of, sole_array
 from nnslicer_tf.instrument.operations import Elementwise, Operation, Synapses
+from nnslicer_tf.instrument.recurrence import Member
 from nnslicer_tf.instrument.tokens import example, vocabulary
 
 if TYPE_CHECKING:
@@ -414,10 +415,12 @@ class InstrumentedModel(ShownAsTable):
             Operation name → gradients `(samples, *operation shape)` float32.
 
         Raises:
-            InvalidArgumentError: if an operation does not exist, or an index is out of range.
+            InvalidArgumentError: if an operation does not exist or is inside a recurrent layer, or
+                an index is out of range.
             InputShapeError, NonFiniteActivationError: as in `capture_batches`.
         """
         names = self._names(self.graph.inputs if wrt is None else wrt)
+        self._check_not_recurrent(names)
         needed = self._names([self.logit_operation] if needs is None else needs)
         stream = list(self.samples(x).batches(batch_size))
         total = sum(map(len, stream))
@@ -502,6 +505,15 @@ class InstrumentedModel(ShownAsTable):
                 f"shape {shape}. Received: {of!r}"
             )
         return np.broadcast_to(index, (samples,)).astype(np.int32)
+
+    def _check_not_recurrent(self, names: Iterable[str]) -> None:
+        """Refuse gradients with respect to values inside a recurrent layer."""
+        for name in names:
+            if isinstance(self[name].params, Member):
+                raise InvalidArgumentError(
+                    f"Operation '{name}' is inside a recurrent layer: a gradient would leave out "
+                    "what it does through later steps. Take the layer's output or an input."
+                )
 
     def _check_finite(self, values: Mapping[str, np.ndarray], first: int) -> None:
         for name, value in values.items():

@@ -35,6 +35,8 @@ KINDS = (
     "softmax",
     "lookup",
     "mask",
+    "recurrence",
+    "zeroed",
 )
 
 
