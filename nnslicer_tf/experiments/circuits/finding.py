@@ -1,0 +1,189 @@
+"""Which method finds the synapses of a planted circuit?
+
+Every method scores every synapse for every sample; the score of a synapse is the mean over the
+samples of its absolute value. The area under the ROC curve says how well the scores tell planted
+from dead synapses.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import keras
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from sklearn.metrics import roc_auc_score
+
+from nnslicer_tf.experiments.circuits.recurrent_networks import Planted
+from nnslicer_tf.experiments.circuits.settings import CircuitSettings
+from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.slicing import Profile, Slicer
+
+Scores = dict[str, np.ndarray]
+
+
+def compare(
+    what: str,
+    circuits: Sequence[str],
+    plant: Callable[[str, int, int], Planted],
+    s: CircuitSettings,
+    networks: str,
+) -> ExperimentResult:
+    """Compare slices at several θ with gradients, integrated gradients and magnitudes.
+
+    Args:
+        what: What the networks are, which is also the name of the tables.
+        circuits: Names of the circuits.
+        plant: Maps a circuit's name, the number of dead units and a seed to a network.
+        s: Settings.
+        networks: What the head of the tables says of them.
+    """
+    rows = []
+    for name in circuits:
+        for seed in range(s.seed, s.seed + s.networks):
+            planted = plant(name, s.dead, seed)
+            rng = np.random.default_rng(seed)
+            usual, x = planted.draw(s.samples, rng), planted.draw(s.explained, rng)
+            accuracy = _accuracy(planted, x)
+            for method, scores in _methods(planted, usual, x, s):
+                row = {"circuit": name, "seed": seed, "method": method, "accuracy": accuracy}
+                rows.append(row | _areas(planted, scores))
+        print(pd.DataFrame(rows).query("circuit == @name").groupby("method")["AUROC"].mean())
+    found = pd.DataFrame(rows)
+    head = {
+        "networks": f"{s.networks} of each circuit, {s.dead} {networks}",
+        "samples": f"{s.explained} explained, profile of {s.samples} others",
+        "seeds": f"{s.seed} … {s.seed + s.networks - 1}",
+    }
+    title = f"Planted circuits in {what} networks: area under ROC of planted synapses"
+    dead = f"Planted circuits in {what} networks: AUROC against each sort of dead weight"
+    return ExperimentResult(
+        [
+            ExperimentTable(what, _summary(found), title, head, _TEXT),
+            ExperimentTable(f"{what}-dead", _by_sort(found), dead, head),
+            ExperimentTable(f"{what}-networks", found),
+        ],
+        [ExperimentFigure(what, _plot(found))],
+    )
+
+
+_TEXT = (
+    "Means over the networks of a circuit; *least* is the worst single network. Synapses whose "
+    "weight is 0 are left out. Accuracy is that of the networks at the function that was planted."
+)
+
+
+def _by_sort(found: pd.DataFrame) -> pd.DataFrame:
+    """Return the means over all networks, against each sort of dead units."""
+    sorts = [column for column in found if column.startswith("against")]
+    return found.groupby("method", sort=False)[sorts].mean().reset_index()
+
+
+def _accuracy(planted: Planted, x: np.ndarray) -> float:
+    logits = planted.model.predict(x, verbose=0)
+    return float((logits.argmax(axis=1) == planted.answer(x)).mean())
+
+
+def _methods(
+    planted: Planted, usual: np.ndarray, x: np.ndarray, s: CircuitSettings
+) -> Iterator[tuple[str, Scores]]:
+    """Yield the name of each method, and its scores by kernel."""
+    im = InstrumentedModel(planted.model)
+    profile = Profile.from_data(im, usual, progress=False)
+    of_channels = profile.per_channel()
+    for name, means, thetas in (
+        ("slices", profile, s.thetas),
+        ("slices, means of channels", of_channels, s.channel_thetas),
+    ):
+        for theta in thetas:
+            slicer = Slicer(im, means, theta, workers=0, progress=False)
+            each = slicer.slice_each(x, operations=())
+            matrix = abs(each.to_array()).mean(axis=0)
+            ends = np.cumsum([int(np.prod(shape)) for shape in each.kernels.values()])[:-1]
+            parts = np.split(matrix, ends)
+            yield (
+                f"{name}, θ = {theta:g}",
+                {n: p.reshape(each.kernels[n]) for n, p in zip(each.kernels, parts, strict=True)},
+            )
+    names, variables = list(im.kernels), [k.variable() for k in im.kernels.values()]
+    at_input = _weight_gradients(planted.model, variables, x)
+    yield "gradient × weight", _scored(names, variables, at_input)
+    baseline = usual.mean(axis=0)
+    places = (np.arange(s.points) + 0.5) / s.points
+    gradients = [
+        _weight_gradients(planted.model, variables, (baseline + p * (x - baseline)).astype("f4"), x)
+        for p in places
+    ]
+    averaged = [np.mean(of_kernel, axis=0) for of_kernel in zip(*gradients, strict=True)]
+    yield "integrated gradients", _scored(names, variables, averaged)
+    yield "magnitude", {n: np.abs(np.asarray(v)) for n, v in zip(names, variables, strict=True)}
+
+
+def _scored(names: list[str], variables: list, gradients: list[np.ndarray]) -> Scores:
+    pairs = zip(names, variables, gradients, strict=True)
+    return {n: np.abs(g * np.asarray(v)).mean(axis=0) for n, v, g in pairs}
+
+
+def _weight_gradients(
+    model: keras.Model, variables: list, x: np.ndarray, predicted: np.ndarray | None = None
+) -> list[np.ndarray]:
+    """Return the gradients of each sample's largest logit, `(samples, *kernel shape)`.
+
+    Args:
+        model: The model.
+        variables: Its kernels.
+        x: Where the gradients are taken.
+        predicted: The samples whose largest logits are meant; by default `x`.
+    """
+    import tensorflow as tf
+
+    chosen = model.predict(x if predicted is None else predicted, verbose=0).argmax(axis=1)
+    with tf.GradientTape() as tape:
+        logits = tf.gather(model(x), chosen, axis=1, batch_dims=1)
+    jacobian: Callable = tape.jacobian
+    return [g.numpy() for g in jacobian(logits, [v.value for v in variables])]
+
+
+def _areas(planted: Planted, scores: Scores) -> dict[str, float]:
+    """Return the area under ROC over all synapses with a weight, and against each sort of dead."""
+    kernels = InstrumentedModel(planted.model).kernels
+    used = {name: kernel.kernel() != 0 for name, kernel in kernels.items()}
+
+    def joined(arrays: dict[str, np.ndarray]) -> np.ndarray:
+        return np.concatenate([arrays[name][used[name]] for name in kernels])
+
+    truth, found = joined(planted.planted), joined(scores)
+    areas = {"AUROC": float(roc_auc_score(truth, found))}
+    for sort, of_kernels in planted.dead.items():
+        chosen = truth | joined(of_kernels)
+        areas[f"against {sort}"] = float(roc_auc_score(truth[chosen], found[chosen]))
+    return areas
+
+
+def _summary(found: pd.DataFrame) -> pd.DataFrame:
+    order = found["method"].drop_duplicates()
+    table = found.pivot_table("AUROC", "method", "circuit", sort=False).loc[order]
+    table["all"] = found.groupby("method")["AUROC"].mean()
+    table["least"] = found.groupby("method")["AUROC"].min()
+    accuracy = found.groupby("circuit")["accuracy"].mean().to_dict()
+    last = {**accuracy, "all": found["accuracy"].mean(), "least": found["accuracy"].min()}
+    table.loc["(accuracy of the networks)"] = last
+    return table.reset_index().rename_axis(columns=None)
+
+
+def _plot(found: pd.DataFrame) -> Figure:
+    """Draw the AUROC of each method, a group of bars a circuit."""
+    order = found["method"].drop_duplicates()
+    table = found.pivot_table("AUROC", "circuit", "method", sort=False)[list(order)]
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    axis = figure.subplots()
+    width = 0.8 / table.shape[1]
+    for k, method in enumerate(table):
+        places = np.arange(len(table)) + (k - table.shape[1] / 2 + 0.5) * width
+        axis.bar(places, table[method], width, label=method)
+    axis.axhline(0.95, color="black", linewidth=0.8, linestyle="--")
+    axis.set_xticks(range(len(table)), table.index)
+    axis.set_ylabel("area under ROC, synapses")
+    axis.set_ylim(0, 1.02)
+    axis.legend(fontsize=8, ncols=2, loc="lower right")
+    return figure
