@@ -15,6 +15,7 @@ from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Opera
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.kinds import kind_of
+from nnslicer_tf.pruning.recurrent_units import is_removable, zero_units
 
 _MIXING = ("softmax", "log_softmax", "logsoftmax", "glu", "sparsemax", "sparse_plus")
 
@@ -141,6 +142,8 @@ class ChannelGraph:
         return join.reduce(mapped)
 
     def _zero(self, operation: Operation, states: list[np.ndarray]) -> np.ndarray:
+        if is_removable(operation):
+            return zero_units(operation)
         if operation.kind == "input" or mixes_channels(operation):
             return np.zeros(operation.shape[-1], bool)
         if operation.kind == "weighted_sum":
