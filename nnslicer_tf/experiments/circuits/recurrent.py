@@ -6,6 +6,7 @@ from dead synapses.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import keras
 import numpy as np
@@ -13,6 +14,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from sklearn.metrics import roc_auc_score
 
+from nnslicer_tf._progress import track
+from nnslicer_tf.engine.rows import RowStore
 from nnslicer_tf.experiments.circuits.recurrent_networks import CIRCUITS, Planted, plant
 from nnslicer_tf.experiments.circuits.settings import RecurrentCircuitSettings
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
@@ -24,18 +27,14 @@ Scores = dict[str, np.ndarray]
 
 def recurrent(s: RecurrentCircuitSettings) -> ExperimentResult:
     """Compare slices at several θ with gradients, integrated gradients and magnitudes."""
-    rows = []
-    for name in CIRCUITS:
-        for seed in range(s.seed, s.seed + s.networks):
-            planted = plant(name, s.dead, seed)
-            rng = np.random.default_rng(seed)
-            usual, x = planted.draw(s.samples, rng), planted.draw(s.explained, rng)
-            accuracy = _accuracy(planted, x)
-            for method, scores in _methods(planted, usual, x, s):
-                row = {"circuit": name, "seed": seed, "method": method, "accuracy": accuracy}
-                rows.append(row | _areas(planted, scores))
-        print(pd.DataFrame(rows).query("circuit == @name").groupby("method")["AUROC"].mean())
-    found = pd.DataFrame(rows)
+    sizes = f"{s.dead}-{s.samples}-{s.explained}-{s.points}-{'-'.join(map(str, s.thetas))}"
+    store = RowStore(s.work / f"recurrent-{sizes}.csv", ["circuit", "seed"])
+    networks = [(name, seed) for name in CIRCUITS for seed in range(s.seed, s.seed + s.networks)]
+    parts = []
+    for name, seed in track(networks, "Networks", progress=True):
+        key = {"circuit": name, "seed": seed}
+        parts.append(store.complete(key, partial(_rows, name, seed, s)))
+    found = pd.concat(parts, ignore_index=True).astype({"seed": int})
     head = {
         "networks": f"{s.networks} of each circuit, {s.dead} dead units, 10 steps",
         "samples": f"{s.explained} explained, profile of {s.samples} others",
@@ -50,6 +49,18 @@ def recurrent(s: RecurrentCircuitSettings) -> ExperimentResult:
         ],
         [ExperimentFigure("recurrent", _plot(found))],
     )
+
+
+def _rows(name: str, seed: int, s: RecurrentCircuitSettings) -> list[dict[str, object]]:
+    """Return the areas of all methods on one network."""
+    planted = plant(name, s.dead, seed)
+    rng = np.random.default_rng(seed)
+    usual, x = planted.draw(s.samples, rng), planted.draw(s.explained, rng)
+    accuracy = _accuracy(planted, x)
+    return [
+        {"method": method, "accuracy": accuracy, **_areas(planted, scores)}
+        for method, scores in _methods(planted, usual, x, s)
+    ]
 
 
 _TEXT = (
