@@ -29,12 +29,6 @@ STACKS = {
     "gru": lambda: [layers.GRU(6, name="rnn"), layers.Dense(2)],
     "gru reset before": lambda: [layers.GRU(6, reset_after=False, name="rnn"), layers.Dense(2)],
     "without bias": lambda: [layers.LSTM(6, use_bias=False, name="rnn"), layers.Dense(2)],
-    "masked": lambda: [
-        layers.Masking(0.0),
-        layers.LSTM(6, return_sequences=True, name="rnn"),
-        layers.GlobalAveragePooling1D(),
-        layers.Dense(2),
-    ],
     "read by another": lambda: [
         layers.LSTM(6, return_sequences=True, name="rnn"),
         layers.GRU(4),
@@ -95,6 +89,17 @@ def test_what_cannot_be_made_smaller_stays_whole():
     x = data(model)
     assert small.count_params() == model.count_params()
     np.testing.assert_array_equal(small.predict(x, verbose=0), model.predict(x, verbose=0))
+    padded = randomised(
+        layers.Masking(0.0),
+        layers.LSTM(6, return_sequences=True, name="rnn"),
+        layers.GlobalAveragePooling1D(),
+        layers.Dense(2),
+    )
+    keep = np.array([True, False, True, True, False, True])
+    whole, left = mask_units(padded, {"rnn": keep}), remove_units(padded, {"rnn": keep})
+    x = data(padded)
+    expected = whole.predict(x, verbose=0)
+    np.testing.assert_allclose(left.predict(x, verbose=0), expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(nns.InvalidArgumentError, match="has shape"):
         remove_units(randomised(layers.LSTM(4, name="rnn"), layers.Dense(2)), {"rnn": [True]})
 

@@ -1,6 +1,7 @@
 """Settings of the experiments with planted circuits."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 from typer import Option
@@ -22,3 +23,4 @@ class RecurrentCircuitSettings(Settings):
     points: Annotated[int, Option(help="Points of integrated gradients.", min=1)] = 8
     thetas: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 1.0)
     seed: Annotated[int, Option(help="First random seed.", min=0)] = 0
+    work: Annotated[Path, Option(help="Folder of finished networks.")] = Path("runs/circuits")
