@@ -15,6 +15,7 @@ from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Opera
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
 from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.kinds import kind_of
+from nnslicer_tf.pruning.recurrent_units import is_removable, zero_units
 
 _MIXING = ("softmax", "log_softmax", "logsoftmax", "glu", "sparsemax", "sparse_plus")
 
@@ -44,6 +45,8 @@ def is_reader(operation: Operation) -> bool:
 def mixes_channels(operation: Operation) -> bool:
     """Whether an output channel depends on other input channels, but for weighted sums."""
     params = operation.params
+    if operation.kind == "mask":
+        return True
     if operation.kind == "elementwise":
         return isinstance(params, Elementwise) and params.function in _MIXING
     if operation.kind == "scale":
@@ -79,7 +82,7 @@ class ChannelGraph:
         """
         affected: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
-            states = [affected[name] for name in operation.inputs]
+            states = [affected[name] for name in self._values(operation)]
             if is_reader(operation) or operation.kind == "input" or mixes_channels(operation):
                 state = np.zeros(operation.shape[-1], bool)
             else:
@@ -94,7 +97,7 @@ class ChannelGraph:
         """
         zeroed: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
-            states = [zeroed[name] for name in operation.inputs]
+            states = [zeroed[name] for name in self._values(operation)]
             state = affected[operation.name]
             if operation.kind == "weighted_sum":
                 state = state & ~_has_fixed_bias(operation)
@@ -108,7 +111,7 @@ class ChannelGraph:
         """Return which channels are zero for every input: operation name → bool `(channels,)`."""
         zero: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
-            states = [zero[name] for name in operation.inputs]
+            states = [zero[name] for name in self._values(operation)]
             zero[operation.name] = self._zero(operation, states)
         return zero
 
@@ -122,6 +125,10 @@ class ChannelGraph:
                     channels = channels & seen[id(variable)].channels
                 seen[id(variable)] = Offset(operation.keras_layer, variable, slot, channels)
         yield from (offset for offset in seen.values() if offset.channels.any())
+
+    def _values(self, operation: Operation) -> tuple[str, ...]:
+        """Return an operation's inputs without masks, which have no channels."""
+        return tuple(name for name in operation.inputs if self.im[name].kind != "mask")
 
     def propagate(self, operation: Operation, states: list[np.ndarray]) -> np.ndarray:
         """Return the state of an operation's channels from those of its inputs'.
@@ -141,6 +148,8 @@ class ChannelGraph:
         return join.reduce(mapped)
 
     def _zero(self, operation: Operation, states: list[np.ndarray]) -> np.ndarray:
+        if is_removable(operation):
+            return zero_units(operation)
         if operation.kind == "input" or mixes_channels(operation):
             return np.zeros(operation.shape[-1], bool)
         if operation.kind == "weighted_sum":

@@ -29,7 +29,7 @@ _KERNELS = (
     *("kernel_constraint", "depthwise_constraint", "pointwise_constraint"),
     "embeddings_constraint",
 )
-SLOTS = (*_KERNELS, "bias_constraint", "beta_constraint")
+SLOTS = (*_KERNELS, "recurrent_constraint", "bias_constraint", "beta_constraint")
 SHARED = "shared"
 
 
@@ -206,7 +206,9 @@ def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[keras.Layer, str | N
     for operation in im.operations:
         for kernel in operation.kernels:
             layer = operation.keras_layer
-            owners.setdefault(kernel.name, (layer, _slot(kernel.name, layer)))
+            slot = _slot(kernel.name, layer)
+            inside = operation.kind == "recurrence" and slot is None  # of a cell
+            owners.setdefault(kernel.name, (layer, SHARED if inside else slot))
     uses = Counter((id(layer), slot) for layer, slot in owners.values())
     return {
         name: (layer, SHARED if slot and uses[id(layer), slot] > 1 else slot)
@@ -245,6 +247,8 @@ def serialized(mask: np.ndarray) -> dict[str, Any]:
 def _slot(kernel: str, layer: keras.Layer) -> str | None:
     config = layer.get_config()
     part = kernel.rpartition("/")[2]
+    if part == "recurrent_kernel" and "recurrent_constraint" in config:
+        return "recurrent_constraint"
     is_separable = part in ("depthwise", "pointwise") and "pointwise_constraint" in config
     names = [f"{part}_constraint"] if is_separable else ["kernel_constraint"]
     names += ["depthwise_constraint", "embeddings_constraint"]

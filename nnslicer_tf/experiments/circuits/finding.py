@@ -6,6 +6,7 @@ from dead synapses.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import keras
 import numpy as np
@@ -13,6 +14,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from sklearn.metrics import roc_auc_score
 
+from nnslicer_tf._progress import track
+from nnslicer_tf.engine.rows import RowStore
 from nnslicer_tf.experiments.circuits.recurrent_networks import Planted
 from nnslicer_tf.experiments.circuits.settings import CircuitSettings
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
@@ -38,18 +41,14 @@ def compare(
         s: Settings.
         networks: What the head of the tables says of them.
     """
-    rows = []
-    for name in circuits:
-        for seed in range(s.seed, s.seed + s.networks):
-            planted = plant(name, s.dead, seed)
-            rng = np.random.default_rng(seed)
-            usual, x = planted.draw(s.samples, rng), planted.draw(s.explained, rng)
-            accuracy = _accuracy(planted, x)
-            for method, scores in _methods(planted, usual, x, s):
-                row = {"circuit": name, "seed": seed, "method": method, "accuracy": accuracy}
-                rows.append(row | _areas(planted, scores))
-        print(pd.DataFrame(rows).query("circuit == @name").groupby("method")["AUROC"].mean())
-    found = pd.DataFrame(rows)
+    sizes = f"{s.dead}-{s.samples}-{s.explained}-{s.points}-{'-'.join(map(str, s.thetas))}"
+    store = RowStore(s.work / f"{what}-{sizes}.csv", ["circuit", "seed"])
+    drawn = [(name, seed) for name in circuits for seed in range(s.seed, s.seed + s.networks)]
+    parts = []
+    for name, seed in track(drawn, "Networks", progress=True):
+        key = {"circuit": name, "seed": seed}
+        parts.append(store.complete(key, partial(_rows, plant, name, seed, s)))
+    found = pd.concat(parts, ignore_index=True).astype({"seed": int})
     head = {
         "networks": f"{s.networks} of each circuit, {s.dead} {networks}",
         "samples": f"{s.explained} explained, profile of {s.samples} others",
@@ -65,6 +64,20 @@ def compare(
         ],
         [ExperimentFigure(what, _plot(found))],
     )
+
+
+def _rows(
+    plant: Callable[[str, int, int], Planted], name: str, seed: int, s: CircuitSettings
+) -> list[dict[str, object]]:
+    """Return the areas of all methods on one network."""
+    planted = plant(name, s.dead, seed)
+    rng = np.random.default_rng(seed)
+    usual, x = planted.draw(s.samples, rng), planted.draw(s.explained, rng)
+    accuracy = _accuracy(planted, x)
+    return [
+        {"method": method, "accuracy": accuracy, **_areas(planted, scores)}
+        for method, scores in _methods(planted, usual, x, s)
+    ]
 
 
 _TEXT = (

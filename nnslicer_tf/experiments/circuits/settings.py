@@ -1,6 +1,7 @@
 """Settings of the experiments with planted circuits."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 from typer import Option
@@ -23,6 +24,7 @@ class CircuitSettings(Settings):
     thetas: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 1.0)
     channel_thetas: tuple[float, ...] = ()  # of slices with one mean for all positions
     seed: Annotated[int, Option(help="First random seed.", min=0)] = 0
+    work: Annotated[Path, Option(help="Folder of finished networks.")] = Path("runs/circuits")
 
 
 @dataclass(frozen=True)

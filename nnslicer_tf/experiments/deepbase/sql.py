@@ -23,7 +23,8 @@ from nnslicer_tf.instrument import InstrumentedModel
 
 LENGTH = 64
 UNITS = 64
-MEASURES = ("correlation", "mutual_information", "logistic_probe")
+MEASURES = ("correlation", "mutual_information")
+PROBE = "logistic_probe"
 _WEIGHTS = data_folder() / "weights" / "sql_lstm.weights.h5"
 
 
@@ -80,14 +81,18 @@ def inspect(s: SqlSettings) -> ExperimentResult:
     frames, costs = [], []
     for error in (None, s.error):
         started = time.perf_counter()
-        frame = deepbase.inspect(
-            ims, records.tokens, records.parse, MEASURES, "lstm:h", error=error, block_size=64
-        )
+        found = [
+            deepbase.inspect(
+                ims, records.tokens, hypotheses, measures, "lstm:h", error=error, block_size=64
+            )
+            for hypotheses, measures in ((records.parse, MEASURES), (_binary(records), PROBE))
+        ]
+        frame = pd.concat(found, ignore_index=True)
         frames.append(frame)
         costs.append(
             {
                 "error asked": "none: all records" if error is None else error,
-                "records read": frame.attrs["records"],
+                "records read": max(part.attrs["records"] for part in found),
                 "seconds": time.perf_counter() - started,
                 "pairs": len(frame),
                 "mean records of a pair": frame["records"].mean(),
@@ -109,12 +114,18 @@ def inspect(s: SqlSettings) -> ExperimentResult:
     )
 
 
+def _binary(records: Records) -> dict[str, np.ndarray]:
+    """Return hypotheses of 0 and 1, as a probe needs them."""
+    return {name: (values > 0).astype(np.float64) for name, values in records.parse.items()}
+
+
 _TITLE = "What the units of a character LSTM on SQL follow"
 _COST = "Early stopping: what an inspection costs"
 _TEXT = (
     "correlation and mutual information: of the unit that is nearest to the hypothesis, over all "
-    "characters; probe: F1 score of a logistic regression on all units. The fresh network has "
-    "random weights: what it follows is in the characters, not learned."
+    "characters; probe: F1 score of a logistic regression on all units, for whether the hypothesis "
+    "is above 0. The fresh network has random weights: what it follows is in the characters, not "
+    "learned."
 )
 
 
@@ -125,7 +136,7 @@ def _summary(frame: pd.DataFrame) -> pd.DataFrame:
         row: dict[str, object] = {"hypothesis": name}
         for model in ("trained", "fresh"):
             found = frame[(frame["model"] == model) & (frame["hypothesis"] == name)]
-            for measure in MEASURES:
+            for measure in (*MEASURES, PROBE):
                 of = found[found["measure"] == measure]
                 whole = of[of["unit"].isna()]
                 scores = (whole if len(whole) else of)["score"].abs()
@@ -140,6 +151,7 @@ def _summary(frame: pd.DataFrame) -> pd.DataFrame:
 def _costs(costs: list[dict], everything: pd.DataFrame, early: pd.DataFrame) -> pd.DataFrame:
     keys = ["model", "group", "unit", "hypothesis", "measure"]
     both = everything.merge(early, on=keys, suffixes=("", " early"))
+    both = both.dropna(subset=["score", "score early", "error early"])  # not a probe's weights
     table = pd.DataFrame(costs)
     differences = (both["score"] - both["score early"]).abs()
     table["largest difference of a score"] = [0.0, differences.max()]

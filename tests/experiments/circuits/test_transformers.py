@@ -29,10 +29,9 @@ def test_the_circuit_alone_computes_the_function(name):
     np.testing.assert_allclose(alone, with_dead, atol=1e-2)
 
 
-def test_the_experiment_on_one_network_of_each():
-    s = TransformerCircuitSettings(
-        networks=1, dead=4, samples=20, explained=2, points=1, thetas=(0.3,), channel_thetas=(0.0,)
-    )
+def test_the_experiment_on_one_network_of_each(tmp_path):
+    sizes = {"networks": 1, "dead": 4, "samples": 20, "explained": 2, "points": 1}
+    s = TransformerCircuitSettings(**sizes, thetas=(0.3,), channel_thetas=(0.0,), work=tmp_path)
     table = transformers(s).table("transformer")
     assert table["method"].tolist() == [
         *("slices, θ = 0.3", "slices, means of channels, θ = 0", "gradient × weight"),
