@@ -28,7 +28,9 @@ def _time_distributed(layer: layers.TimeDistributed, call: LayerCall) -> tuple[S
     found = []
     for step in steps:
         assert step.sources is not None and step.shape is not None  # written out
-        positions = int(np.prod(shapes[step.sources[0]][:-1]))
+        source = step.sources[0]
+        assert isinstance(source, (int, str))  # a layer at one time finds no mask
+        positions = int(np.prod(shapes[source][:-1]))
         found.append(_at_all_times(step, times, positions, call.path))
         shapes[step.suffix] = step.shape
     return tuple(found)
@@ -76,7 +78,9 @@ def _written_out(
     for step in steps:
         sources = previous
         if step.sources is not None:
-            sources = tuple(given[s] if isinstance(s, int) else prefix + s for s in step.sources)
+            sources = tuple(
+                given[s] if isinstance(s, int) else f"{prefix}{s}" for s in step.sources
+            )
         shape = output if step.shape is None else step.shape
         found.append(replace(step, suffix=prefix + step.suffix, sources=sources, shape=shape))
         previous = (found[-1].suffix,)
