@@ -45,7 +45,14 @@ COMMANDS = (
     "prune_targeted curves",
     "prune_targeted fine-tuned",
     "prune_targeted ablation",
+    "find_causes faults",
 )
+
+# Options of commands that need files, whose folders are below the one of `--files`.
+FILES = {
+    "analyse_lines acas": ("--networks", "acasxu"),
+    "explore_differences": ("--models", "models/deepxplore"),
+}
 
 # What a frame of the main thread counts as, by a part of its file's path.
 KINDS = {
@@ -98,9 +105,12 @@ finally:
 """
 
 
-def profile(command: str) -> dict[str, float]:
+def profile(command: str, files: Path) -> dict[str, float]:
     """Run a command at its quick size; return its seconds and the share of each kind of work."""
     name, *subcommand = command.split()
+    if command in FILES:
+        option, folder = FILES[command]
+        subcommand += [option, str(files.resolve() / folder)]
     with tempfile.TemporaryDirectory() as folder:
         target = str(Path(folder) / "samples.json")
         arguments = [str(APPS / f"{name}.py"), *subcommand, "--quick", "--results", folder]
@@ -123,6 +133,7 @@ def main(
     commands: Annotated[str, typer.Option(help="Commands, separated by commas.")] = ",".join(
         COMMANDS
     ),
+    files: Annotated[Path, typer.Option(help="Folder of published models.")] = Path("../shared"),
     output: Annotated[Path | None, typer.Option(help="Path without ending: .json, .md.")] = None,
 ) -> None:
     """Profile, print a table, write JSON and Markdown."""
@@ -131,7 +142,7 @@ def main(
     found = {}
     for command in commands.split(","):
         try:
-            found[command] = profile(command)
+            found[command] = profile(command, files)
         except RuntimeError as error:  # a data set or option that is not there
             print(f"{command} is left out:\n{error}", file=sys.stderr)
     kinds = [*dict.fromkeys([*KINDS.values(), "the rest"])]

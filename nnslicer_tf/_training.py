@@ -4,7 +4,8 @@ The caller supplies the step that trains on a batch. Its random generator determ
 of the samples, so that equal generators give equal weights where the backend is deterministic.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -82,3 +83,58 @@ def train_epochs(
         )
         means.append(float(np.mean(losses)))
     return means
+
+
+def selective_optimizer(
+    optimizer: keras.optimizers.Optimizer, masks: Mapping[int, np.ndarray]
+) -> keras.optimizers.Optimizer:
+    """Return an optimiser of the same class and settings that freezes some parameters.
+
+    Gradients are masked, and after every step the frozen values are restored, so that neither
+    weight decay nor momentum changes them: they are bit-identical afterwards. It is made from the
+    optimiser's config, without its state and without names excluded from weight decay.
+
+    Args:
+        optimizer: Any Keras optimiser.
+        masks: Id of a trained variable → bools of its shape, True for what may change.
+            Other variables are frozen.
+    """
+    kind = type(optimizer)
+    # Converted here, not in a compiled step, which would write them into its graph.
+    free = {key: keras.ops.convert_to_tensor(np.array(mask)) for key, mask in masks.items()}
+
+    class Selective(kind):  # type: ignore[valid-type, misc]  # a base found at run time
+        def apply(self, grads: list, trainable_variables: list | None = None) -> Any:
+            variables = (
+                self._trainable_variables
+                if trainable_variables is None
+                else list(trainable_variables)
+            )
+            masked = [
+                gradient if gradient is None else keras.ops.where(_free(v), gradient, 0.0)
+                for v, gradient in zip(variables, grads, strict=True)
+            ]
+            before = _copies(variables)
+            result = super().apply(masked, trainable_variables)
+            _restore(variables, before)
+            return result
+
+        def finalize_variable_values(self, var_list: list) -> None:
+            before = _copies(var_list)
+            super().finalize_variable_values(var_list)  # of a moving average of the weights
+            _restore(var_list, before)
+
+    def _free(variable: keras.Variable) -> Any:
+        mask = free.get(id(variable))
+        return keras.ops.zeros(variable.shape, dtype="bool") if mask is None else mask
+
+    def _restore(variables: list, before: list) -> None:
+        for variable, old in zip(variables, before, strict=True):
+            variable.assign(keras.ops.where(_free(variable), variable.value, old))
+
+    Selective.__name__ = f"Selective{kind.__name__}"
+    return Selective.from_config(optimizer.get_config())
+
+
+def _copies(variables: list) -> list:
+    return [keras.ops.copy(variable.value) for variable in variables]

@@ -59,3 +59,7 @@ class WorkerError(NNSlicerError):
 
 class TooManyRegionsError(NNSlicerError):
     """A plane has more regions than asked for."""
+
+
+class InfeasibleRepairError(NNSlicerError):
+    """No change of the chosen weights makes the given inputs right."""

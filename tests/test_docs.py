@@ -32,6 +32,7 @@ FOUND = {
     "deviations": lambda names: names["found"].success_rate == 1,
     "coverage": lambda names: 0.5 < names["coverage"].total() < 1 and len(names["found"]) > 0,
     "inspection": lambda names: set(names["frame"]["group"]) == {"relu1", "relu2"},
+    "transformers": lambda names: names["share"] > 0.9,
     "own-layers": lambda names: names["im"]["sizes"].kind == "absolute_sum",
     "extend": lambda names: names["holds"].all(),
     "explore": lambda names: len(names["view"].data) > 10_000 and len(names["marks"].data) > 1_000,

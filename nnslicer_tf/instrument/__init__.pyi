@@ -2,13 +2,29 @@ from .copies import copy_model
 from .data import Samples, batches, check_array, check_batch_size, count_samples
 from .graph import Graph
 from .inputs import Inputs, SeveralSamples
-from .layers import register_layer
+from .layers import LayerSupport, adds_table, layer_support, register_layer
 from .mean_offsets import masked_with_means
 from .model import Activations, InstrumentedModel
-from .operations import KINDS, Affine, Elementwise, KernelLayout, Operation, Pooling, Step, Synapses
+from .operations import (
+    KINDS,
+    NO_MASK,
+    Affine,
+    Elementwise,
+    KernelLayout,
+    Lookup,
+    MaskOf,
+    Operation,
+    PaddingOf,
+    Pooling,
+    ProductSum,
+    Softmax,
+    Step,
+    Synapses,
+)
 
 __all__ = [
     "KINDS",
+    "NO_MASK",
     "Activations",
     "Affine",
     "Elementwise",
@@ -16,17 +32,25 @@ __all__ = [
     "Inputs",
     "InstrumentedModel",
     "KernelLayout",
+    "LayerSupport",
+    "Lookup",
+    "MaskOf",
     "Operation",
+    "PaddingOf",
     "Pooling",
+    "ProductSum",
     "Samples",
     "SeveralSamples",
+    "Softmax",
     "Step",
     "Synapses",
+    "adds_table",
     "batches",
     "check_array",
     "check_batch_size",
     "copy_model",
     "count_samples",
+    "layer_support",
     "masked_with_means",
     "register_layer",
 ]

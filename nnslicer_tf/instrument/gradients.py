@@ -51,7 +51,13 @@ class GradientFunction:
         def compute(x: Any, *extra: Any) -> list[Any]:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(x)
-                values = self._graph.run(x, (*self._needs, *self._wrt))
+
+                def watched(name: str, value: Any) -> Any:
+                    if name in self._wrt:  # tokens have no gradient, what is made of them has
+                        tape.watch(value)
+                    return value
+
+                values = self._graph.run(x, (*self._needs, *self._wrt), watched)
                 total = tf.reduce_sum(self._target(values, *extra))
             sources = [values[name] for name in self._wrt]
             return tape.gradient(total, sources, unconnected_gradients="zero")
@@ -91,7 +97,7 @@ class GradientFunction:
             with torch.enable_grad():
                 tensors = map(keras.ops.convert_to_tensor, x)
                 inputs = [tensor.detach().requires_grad_() for tensor in tensors]
-                values = self._graph.run(inputs, (*self._needs, *self._wrt))
+                values = self._graph.run(inputs, (*self._needs, *self._wrt), self._requiring)
                 total = self._target(values, *map(keras.ops.convert_to_tensor, extra)).sum()
                 sources = [values[name] for name in self._wrt]
                 return list(
@@ -99,3 +105,7 @@ class GradientFunction:
                 )
 
         return compute
+
+    def _requiring(self, name: str, value: Any) -> Any:
+        """Return a tensor of PyTorch that has a gradient, though it be made of tokens."""
+        return value.requires_grad_() if name in self._wrt and value.is_leaf else value

@@ -273,7 +273,8 @@ class InstrumentedModel(ShownAsTable):
         if len(self.graph.inputs) > 1:
             together: Any = self._several(x).inputs
             return together
-        return check_array(sole_array(x), self.input_shape, bounds=self.bounds)
+        bounds = self._bounds[self.input_operation]
+        return check_array(sole_array(x), self.input_shape, bounds=bounds)
 
     def _several(self, data: DataLike) -> SeveralSamples:
         """Return the checked samples of a model with several inputs."""

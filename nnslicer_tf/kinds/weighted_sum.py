@@ -136,16 +136,28 @@ def _samples_at_zero(
 ) -> dict[str, Any]:
     """Return sign(W) ⊙ (weight gradient of each sample)."""
     kernel: Synapses = operation.params
+    gradients = sample_gradients(operation, signs[0], g)
+    return {kernel.name: gradients * kernel.tensor_from_kernel(_weight_signs(kernel))}
+
+
+def sample_gradients(operation: Operation, x: Any, g: Any) -> Any:
+    """Return the weight gradient of each sample, `(batch, taps, inputs, outputs)`.
+
+    Args:
+        operation: A weighted sum.
+        x: Its inputs `(batch, *input shape)`.
+        g: Cotangents of its outputs `(batch, *shape)`.
+    """
+    kernel: Synapses = operation.params
     groups = kernel.groups
-    read = windows(operation.input_shapes[0], signs[0], kernel.taps)
+    read = windows(operation.input_shapes[0], x, kernel.taps)
     batch = ops.shape(read)[0]
     positions, taps = kernel.taps.shape
-    inputs, outputs = read.shape[-1] // groups, operation.size // (positions * groups)
+    inputs, outputs = read.shape[-1] // groups, g.shape[-1] // groups
     read = ops.reshape(read, (batch, positions, taps, groups, inputs))
     g = ops.reshape(g, (batch, positions, groups, outputs))
     gradient = ops.einsum("bptgi,bpgo->btigo", read, g)
-    gradient = ops.reshape(gradient, (batch, taps, inputs, groups * outputs))
-    return {kernel.name: gradient * kernel.tensor_from_kernel(_weight_signs(kernel))}
+    return ops.reshape(gradient, (batch, taps, inputs, groups * outputs))
 
 
 def _weight_signs(kernel: Synapses) -> Any:

@@ -10,6 +10,7 @@ metrics; `deeparc` is the layer-level baseline; `compress` iterates one of `COMP
 `experiments.neusemslice` measures what the paper does.
 """
 
+from nnslicer_tf._training import selective_optimizer
 from nnslicer_tf.semantic.comparison import Comparison, area_under, compare, paired
 from nnslicer_tf.semantic.deeparc import layer_similarities, redundant_layers, remove_layers
 from nnslicer_tf.semantic.maintenance import (
@@ -28,7 +29,6 @@ from nnslicer_tf.semantic.neurons import (
 from nnslicer_tf.semantic.restructuring import Masker, restructure
 from nnslicer_tf.semantic.selective_training import (
     parameter_share,
-    selective_optimizer,
     train_neurons,
 )
 from nnslicer_tf.semantic.similarity import centre, landscape, prefix_similarities, similarity

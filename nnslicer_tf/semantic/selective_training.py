@@ -1,12 +1,8 @@
 """Selective training: only the parameters of chosen neurons change.
 
-`selective_optimizer` makes any Keras optimiser freeze parameters: their gradients are masked,
-and after every step their values are restored, so that neither weight decay nor momentum
-changes them. They are bit-identical afterwards.
-
-`train_neurons` trains a copy of a model that way. A neuron's parameters are its weights and
-bias, and its own in the batch normalisation and the depthwise convolution behind it. Batch
-normalisation uses its moving statistics, as at inference, and does not update them: otherwise
+`train_neurons` trains a copy of a model by a `selective_optimizer`. A neuron's parameters are its
+weights and bias, and its own in the batch normalisation and the depthwise convolution behind it.
+Batch normalisation uses its moving statistics, as at inference, and does not update them: otherwise
 frozen neurons would change their values. Parameters that belong to no neuron are frozen.
 """
 
@@ -19,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from nnslicer_tf._deprecated import renamed_argument
 from nnslicer_tf._random import as_generator
-from nnslicer_tf._training import compile_classifier, train_epochs
+from nnslicer_tf._training import compile_classifier, selective_optimizer, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model
@@ -39,56 +35,6 @@ class TrainingOptions(TypedDict, total=False):
     batch_size: int
     rng: int | np.random.Generator
     progress: bool
-
-
-def selective_optimizer(
-    optimizer: keras.optimizers.Optimizer, masks: Mapping[int, np.ndarray]
-) -> keras.optimizers.Optimizer:
-    """Return an optimiser of the same class and settings that freezes some parameters.
-
-    It is made from the optimiser's config, without its state and without names excluded from
-    weight decay.
-
-    Args:
-        optimizer: Any Keras optimiser.
-        masks: Id of a trained variable → bools of its shape, True for what may change.
-            Other variables are frozen.
-    """
-    kind = type(optimizer)
-    # Converted here, not in a compiled step, which would write them into its graph.
-    free = {key: keras.ops.convert_to_tensor(np.array(mask)) for key, mask in masks.items()}
-
-    class Selective(kind):  # type: ignore[valid-type, misc]  # a base found at run time
-        def apply(self, grads: list, trainable_variables: list | None = None) -> Any:
-            variables = (
-                self._trainable_variables
-                if trainable_variables is None
-                else list(trainable_variables)
-            )
-            masked = [
-                gradient if gradient is None else keras.ops.where(_free(v), gradient, 0.0)
-                for v, gradient in zip(variables, grads, strict=True)
-            ]
-            before = _copies(variables)
-            result = super().apply(masked, trainable_variables)
-            _restore(variables, before)
-            return result
-
-        def finalize_variable_values(self, var_list: list) -> None:
-            before = _copies(var_list)
-            super().finalize_variable_values(var_list)  # of a moving average of the weights
-            _restore(var_list, before)
-
-    def _free(variable: keras.Variable) -> Any:
-        mask = free.get(id(variable))
-        return keras.ops.zeros(variable.shape, dtype="bool") if mask is None else mask
-
-    def _restore(variables: list, before: list) -> None:
-        for variable, old in zip(variables, before, strict=True):
-            variable.assign(keras.ops.where(_free(variable), variable.value, old))
-
-    Selective.__name__ = f"Selective{kind.__name__}"
-    return Selective.from_config(optimizer.get_config())
 
 
 @renamed_argument("sealed", "frozen_outgoing")
@@ -251,7 +197,3 @@ def _reseed(model: keras.Model, generator: np.random.Generator) -> None:
     for variable in model.variables:
         if variable.path.endswith("seed_generator_state"):
             variable.assign(generator.integers(1 << 32, size=variable.shape, dtype=np.uint32))
-
-
-def _copies(variables: list) -> list:
-    return [keras.ops.copy(variable.value) for variable in variables]

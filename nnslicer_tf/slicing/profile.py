@@ -83,6 +83,7 @@ class Profile(ShownAsTable):
         """
         # Imported here: a profile that is only loaded needs no compiler.
         from nnslicer_tf._kernels.ahead import compile_ahead
+        from nnslicer_tf.instrument.tokens import vocabulary
 
         masks = {o.name: o.mask for o in im.operations if o.mask}
         if positions is None:
@@ -109,7 +110,8 @@ class Profile(ShownAsTable):
             axes = tuple(a for a, extent in enumerate(im[mask_name].shape) if extent > 1)
             means[name] = _masked_mean(sums[name], counts[name], axes, positions)
         means = {name: means[name] for name in sums}
-        input_range = (low, high) if len(im.input_operations) == 1 else None
+        numbers = len(im.input_operations) == 1 and vocabulary(im.graph, im.input_operation) is None
+        input_range = (low, high) if numbers else None  # of tokens it says nothing
         return cls(means, samples, im.fingerprint, input_range, positions)
 
     def per_channel(self) -> "Profile":

@@ -84,18 +84,23 @@ def register_layer(layer_class: type | str, operations_fn: OperationsFunction) -
         )
 
 
+def registered(layer_class: type) -> OperationsFunction | None:
+    """Return the operations function of a layer class, None without one."""
+    operations_fn = _BY_CLASS.get(layer_class)
+    if operations_fn is None and layer_class.__module__.startswith("keras."):
+        operations_fn = _BY_KERAS_NAME.get(layer_class.__name__)
+    return operations_fn
+
+
 def layer_steps(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Return the steps of one call of a layer.
 
     Raises:
         UnsupportedLayerError: if no operations are registered for the layer's class.
     """
-    layer_class = type(layer)
-    operations_fn = _BY_CLASS.get(layer_class)
-    if operations_fn is None and layer_class.__module__.startswith("keras."):
-        operations_fn = _BY_KERAS_NAME.get(layer_class.__name__)
+    operations_fn = registered(type(layer))
     if operations_fn is None:
-        name = layer_class.__name__
+        name = type(layer).__name__
         raise UnsupportedLayerError(
             f"Layer '{call.path}' ({name}) has no rule: it is not known which operations it "
             f"consists of. Register them with nnslicer_tf.register_layer({name}, operations_fn)."

@@ -1,0 +1,23 @@
+"""Causes of wrong outputs: planted faults found, mended, and provable repair.
+
+python apps/find_causes.py faults --model lenet5
+python apps/find_causes.py mending --model lenet5
+python apps/find_causes.py repair --model lenet5
+"""
+
+from nnslicer_tf.experiments.application import add_experiment, application, main
+from nnslicer_tf.experiments.debugging.settings import (
+    LocalisationSettings,
+    MendingSettings,
+    RepairSettings,
+)
+
+DEBUGGING = "nnslicer_tf.experiments.debugging"
+
+app = application(__doc__)
+add_experiment(app, "faults", LocalisationSettings, f"{DEBUGGING}.localisation:localisation")
+add_experiment(app, "mending", MendingSettings, f"{DEBUGGING}.mending:mending")
+add_experiment(app, "repair", RepairSettings, f"{DEBUGGING}.mending:provable_repair")
+
+if __name__ == "__main__":
+    main(app)

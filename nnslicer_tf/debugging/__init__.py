@@ -1,0 +1,10 @@
+"""From wrong outputs to the part of the network that causes them (NNSlicer, section 7).
+
+- `suspicious` scores neurons and synapses by how much wrong outputs are due to them;
+- `repair` changes few weights so that given inputs, or segments, are provably right;
+- `static_slice` says what can reach an output whatever the input is.
+"""
+
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

@@ -1,0 +1,348 @@
+"""Evidence about neurons and synapses from runs: each function returns a `Scores`."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from nnslicer_tf.debugging.runs import Runs, Samples
+from nnslicer_tf.debugging.spectra import Formula
+from nnslicer_tf.instrument import InstrumentedModel, Synapses
+from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
+from nnslicer_tf.slicing import Slicer
+
+Arrays = dict[str, np.ndarray]
+
+_BATCH = 32
+_MOST_PATCHED = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores of neurons and synapses, with signs: float64 arrays by operation and kernel.
+
+    Attributes:
+        neurons: Operation name → array of its shape.
+        synapses: Kernel name → array of its shape.
+        add_up: Whether the score of a channel is the sum over its positions; otherwise the mean.
+    """
+
+    neurons: Arrays
+    synapses: Arrays
+    add_up: bool
+
+
+# --- slices --------------------------------------------------------------------------------
+
+
+def membership(formula: Formula, slicer: Slicer, runs: Runs) -> Scores:
+    """Return a formula's scores, by which slices of the predicted class have what as a member."""
+    failed, passed = (_members(slicer, part) for part in (runs.failing, runs.passing))
+    sizes = len(runs.failing), len(runs.passing)
+    neurons, synapses = (
+        {name: formula(failed[i][name], passed[i][name], *sizes) for name in failed[i]}
+        for i in (0, 1)
+    )
+    return Scores(neurons, synapses, add_up=False)
+
+
+def _members(slicer: Slicer, samples: Samples) -> tuple[Arrays, Arrays]:
+    """Return in how many slices each neuron, and each synapse, is."""
+    return _weighted(slicer, samples.x, "predicted", None, lambda values: values != 0)
+
+
+def contrast(slicer: Slicer, runs: Runs) -> Scores:
+    """Return how far contributions to the right class differ between failing and passing samples.
+
+    The difference of the means is taken in each class, without its sign, and the classes weigh as
+    many failing samples as they have.
+    """
+    passing = dict(runs.passing.by_class())
+    shared = [(label, rows) for label, rows in runs.failing.by_class() if label in passing]
+    if not shared:
+        raise _no_class()
+    total = sum(len(rows) for _, rows in shared)
+    neurons: Arrays = {}
+    synapses: Arrays = {}
+    for label, rows in shared:
+        means = [
+            _weighted(slicer, samples.x[chosen], [label], np.full(len(chosen), 1 / len(chosen)))
+            for samples, chosen in ((runs.failing, rows), (runs.passing, passing[label]))
+        ]
+        for sums, failed, passed in zip((neurons, synapses), *means, strict=True):
+            for name in failed:
+                apart = np.abs(failed[name] - passed[name]) * (len(rows) / total)
+                sums[name] = sums.get(name, 0) + apart
+    return Scores(neurons, synapses, add_up=True)
+
+
+def wrong_minus_right(slicer: Slicer, runs: Runs) -> Scores:
+    """Return contributions to the rise of the wrong class, minus those to that of the right one.
+
+    A contribution has the sign of what it adds to the change of the output against the profile,
+    so that those to an output that fell count negative.
+    """
+    samples, im = runs.failing, slicer.im
+    changes = im.logits(samples.x) - slicer.profile.means[im.logit_operation]
+    everyone = np.arange(len(samples))
+    rose = np.sign(changes[everyone, samples.predicted]) / len(samples)
+    neurons, synapses = _weighted(slicer, samples.x, "predicted", rose)
+    for label, rows in samples.by_class():
+        fell = -np.sign(changes[rows, label]) / len(samples)
+        for sums, more in zip(
+            (neurons, synapses), _weighted(slicer, samples.x[rows], [label], fell), strict=True
+        ):
+            for name, values in more.items():
+                sums[name] = sums[name] + values
+    return Scores(neurons, synapses, add_up=True)
+
+
+def _weighted(
+    slicer: Slicer,
+    x: np.ndarray,
+    outputs: Any,
+    weights: np.ndarray | None,
+    of: Callable[[np.ndarray], np.ndarray] = np.asarray,
+) -> tuple[Arrays, Arrays]:
+    """Return sums over samples of a function of the contributions, for neurons and synapses.
+
+    Args:
+        slicer: Computes the contributions.
+        x: Samples.
+        outputs: The outputs that slices start from.
+        weights: The samples' weights; None for one each.
+        of: The function, element by element.
+    """
+    weights = np.ones(len(x)) if weights is None else weights
+    neurons: Arrays = {}
+    synapses: Arrays = {}
+    first = 0
+    operations = [operation.name for operation in slicer.im.operations]
+    for part in slicer.iterate(x, outputs, operations=operations):
+        own = weights[first : first + len(part.predicted)]
+        first += len(own)
+        for sums, values in ((neurons, part.neurons), (synapses, part.synapses)):
+            for name, array in values.items():
+                sums[name] = sums.get(name, 0) + np.tensordot(own, of(array), axes=1)
+    return neurons, synapses
+
+
+# --- activations ---------------------------------------------------------------------------
+
+
+def activity(formula: Formula, im: InstrumentedModel, runs: Runs) -> Scores:
+    """Return a formula's scores, by which samples a neuron is active for: its value is positive.
+
+    DeepFault (Eniser et al., FASE 2019) has them of neurons alone; a synapse gets the score of the
+    neuron that it feeds, which is all that its own form says about synapses.
+    """
+    failed, passed = (_active(im, samples) for samples in (runs.failing, runs.passing))
+    sizes = len(runs.failing), len(runs.passing)
+    neurons = {name: formula(failed[name], passed[name], *sizes) for name in failed}
+    return Scores(neurons, _of_fed_channels(im, neurons, add_up=False), add_up=False)
+
+
+def _active(im: InstrumentedModel, samples: Samples) -> Arrays:
+    counts: Arrays = {}
+    for batch in im.capture_batches(samples.x, _BATCH):
+        for name, values in batch.items():
+            counts[name] = counts.get(name, 0) + (values > 0).sum(axis=0)
+    return counts
+
+
+def gradient(im: InstrumentedModel, runs: Runs) -> Scores:
+    """Return gradient × activation of the wrong logit minus the right one, mean over failing."""
+    return _attributed(im, runs.failing, lambda label: {})
+
+
+def gradient_contrast(im: InstrumentedModel, runs: Runs) -> Scores:
+    """Return gradient × change of the activation against passing samples of the same class.
+
+    It is to first order how much of the wrong logit's lead over the right one is due to a neuron
+    not having the value that it has on passing samples.
+    """
+    means = _class_means(im, runs.passing)
+    if not any(label in means for label, _ in runs.failing.by_class()):
+        raise _no_class()
+    return _attributed(im, runs.failing, lambda label: means.get(label))
+
+
+def _attributed(
+    im: InstrumentedModel,
+    samples: Samples,
+    references: Callable[[int], Mapping[str, np.ndarray] | None],
+) -> Scores:
+    """Return the mean of gradient × (value − reference) over samples of classes with a reference.
+
+    Args:
+        im: The model.
+        samples: Failing samples.
+        references: Maps a class to the values that its samples are compared with: operation name
+            → array; an operation that is not there is compared with zero; None leaves out the
+            class.
+    """
+    names = [operation.name for operation in im.operations]
+    neurons = {o.name: np.zeros(o.shape) for o in im.operations}
+    synapses = {name: np.zeros(kernel.shape) for name, kernel in im.kernels.items()}
+    used = 0
+    for label, rows in samples.by_class():
+        reference = references(label)
+        if reference is None:
+            continue
+        used += len(rows)
+        for batch in np.array_split(rows, -(-len(rows) // _BATCH)):
+            changes, slopes = _changes(im, samples, batch, reference, names)
+            for name in names:
+                neurons[name] += (slopes[name] * changes[name]).sum(axis=0, dtype=np.float64)
+            for name, gradients in _kernel_gradients(im, changes, slopes).items():
+                synapses[name] += gradients
+    return Scores(
+        {name: total / used for name, total in neurons.items()},
+        {name: total / used for name, total in synapses.items()},
+        add_up=True,
+    )
+
+
+def _changes(
+    im: InstrumentedModel,
+    samples: Samples,
+    rows: np.ndarray,
+    reference: Mapping[str, np.ndarray],
+    names: list[str],
+) -> tuple[Arrays, Arrays]:
+    """Return changes against the reference, and the gradients of wrong − right logit."""
+    x = samples.x[rows]
+    values = im.capture(x, len(x))
+    wrong = im.gradients(x, samples.predicted[rows], names, batch_size=len(x))
+    right = im.gradients(x, samples.right[rows], names, batch_size=len(x))
+    changes = {name: values[name] - reference.get(name, np.float32(0)) for name in names}
+    return changes, {name: wrong[name] - right[name] for name in names}
+
+
+def _kernel_gradients(
+    im: InstrumentedModel, changes: Mapping[str, np.ndarray], slopes: Mapping[str, np.ndarray]
+) -> Arrays:
+    """Return weight × gradient by the weight, with the changes of the inputs as inputs."""
+    found: Arrays = {}
+    for operation in im.operations:
+        kernel = operation.params
+        if isinstance(kernel, Synapses):
+            inputs = ops.convert_to_tensor(changes[operation.inputs[0]])
+            weights = ops.cast(kernel.variable(), "float32")
+            (gradient,) = vector_jacobian_product(
+                lambda w, kernel=kernel, inputs=inputs: kernel.apply(inputs, w),
+                [weights],
+                ops.convert_to_tensor(slopes[operation.name]),
+            )
+            own = ops.convert_to_numpy(gradient * weights).astype(np.float64)
+            found[kernel.name] = found.get(kernel.name, 0) + own
+    return found
+
+
+def _class_means(im: InstrumentedModel, samples: Samples) -> dict[int, Arrays]:
+    """Return the mean values of each class's samples."""
+    means = {}
+    for label, rows in samples.by_class():
+        sums: Arrays = {}
+        for batch in im.capture_batches(samples.x[rows], _BATCH):
+            for name, values in batch.items():
+                sums[name] = sums.get(name, 0) + values.sum(axis=0, dtype=np.float64)
+        means[label] = {
+            name: (total / len(rows)).astype(np.float32) for name, total in sums.items()
+        }
+    return means
+
+
+# --- interventions -------------------------------------------------------------------------
+
+
+def patching(im: InstrumentedModel, runs: Runs) -> Scores:
+    """Return what is gained when one channel has the values that it has on passing samples.
+
+    The score is by how much the right logit's lead over the largest other one rises, mean over
+    at most 64 failing samples, for each channel of the operations with a kernel, one at a time:
+    exact where `gradient_contrast` is to first order. Each position of a channel has the channel's
+    score; a synapse that of the channel it feeds. Costs a forward pass a channel.
+    """
+    means = _class_means(im, runs.passing)
+    samples = runs.failing
+    rows = np.flatnonzero(np.isin(samples.right, list(means)))[:_MOST_PATCHED]
+    if not len(rows):
+        raise _no_class()
+    x, right = samples.x[rows], samples.right[rows]
+    before = _lead(im.logits(x), right)
+    neurons = {}
+    for operation in im.operations:
+        if isinstance(operation.params, Synapses):
+            reference = np.stack([means[int(label)][operation.name] for label in right])
+            gains = [
+                (_lead(logits, right) - before).mean()
+                for logits in _patched(im, operation.name, x, reference)
+            ]
+            neurons[operation.name] = np.broadcast_to(np.array(gains), operation.shape).copy()
+    return Scores(neurons, _of_fed_channels(im, neurons, add_up=False), add_up=False)
+
+
+def _patched(
+    im: InstrumentedModel, name: str, x: np.ndarray, reference: np.ndarray
+) -> Iterator[np.ndarray]:
+    """Yield the logits with each channel of an operation replaced by the reference."""
+
+    def run(x: Any, reference: Any, keep: Any) -> Any:
+        def change(other: str, value: Any) -> Any:
+            return value * keep + reference * (1 - keep) if other == name else value
+
+        return im.graph.run(x, [im.logit_operation], change)[im.logit_operation]
+
+    compiled = compiled_function(run)
+    x, reference = ops.convert_to_tensor(x), ops.convert_to_tensor(reference)
+    for kept in 1 - np.eye(im[name].shape[-1], dtype=np.float32):
+        yield ops.convert_to_numpy(compiled(x, reference, ops.convert_to_tensor(kept)))
+
+
+def _lead(logits: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the right logit minus the largest other one."""
+    rows = np.arange(len(right))
+    others = logits.copy()
+    others[rows, right] = -np.inf
+    return logits[rows, right] - others.max(axis=1)
+
+
+# --- chance --------------------------------------------------------------------------------
+
+
+def chance(im: InstrumentedModel, rng: np.random.Generator) -> Scores:
+    """Return random scores."""
+    neurons = {o.name: rng.random(o.shape) for o in im.operations}
+    synapses = {name: rng.random(kernel.shape) for name, kernel in im.kernels.items()}
+    return Scores(neurons, synapses, add_up=False)
+
+
+def _of_fed_channels(im: InstrumentedModel, neurons: Arrays, add_up: bool) -> Arrays:
+    """Return for each kernel the scores of the channels that its synapses feed."""
+    synapses: Arrays = {}
+    for operation in im.operations:
+        kernel = operation.params
+        if isinstance(kernel, Synapses):
+            channels = channel_scores(neurons[operation.name], add_up)
+            layout = kernel.from_kernel(np.zeros(kernel.shape)).shape
+            own = kernel.to_kernel(np.broadcast_to(channels, layout))
+            synapses[kernel.name] = synapses.get(kernel.name, 0) + own
+    return synapses
+
+
+def channel_scores(values: np.ndarray, add_up: bool) -> np.ndarray:
+    """Return the scores of channels, the last axis, from those of their positions."""
+    flat = values.reshape(-1, values.shape[-1])
+    return flat.sum(axis=0) if add_up else flat.mean(axis=0)
+
+
+def _no_class() -> Exception:
+    from nnslicer_tf.errors import InvalidArgumentError
+
+    return InvalidArgumentError(
+        "No failing sample has the right class of a passing one: they cannot be compared class by "
+        "class. Give passing samples of the failing samples' right classes."
+    )

@@ -1,0 +1,166 @@
+"""Fault localisation: scores of neurons and synapses by how suspicious wrong outputs make them."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnslicer_tf._names import check_name
+from nnslicer_tf._tables import ShownAsTable
+from nnslicer_tf.debugging import _evidence
+from nnslicer_tf.debugging._evidence import Scores, channel_scores
+from nnslicer_tf.debugging.runs import Labelled, Runs
+from nnslicer_tf.debugging.spectra import FORMULAS
+from nnslicer_tf.instrument import InstrumentedModel, Synapses
+from nnslicer_tf.slicing import Profile, Slicer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_LEVELS = ("channel", "neuron", "synapse", "layer")
+
+_OF_SLICES: dict[str, Callable[[Slicer, Runs], Scores]] = {
+    "contrast": _evidence.contrast,
+    "wrong_minus_right": _evidence.wrong_minus_right,
+    **{name: partial(_evidence.membership, formula) for name, formula in FORMULAS.items()},
+}
+_OF_VALUES: dict[str, Callable[[InstrumentedModel, Runs], Scores]] = {
+    "patching": _evidence.patching,
+    "gradient_contrast": _evidence.gradient_contrast,
+    "gradient": _evidence.gradient,
+    **{
+        f"deepfault_{name}": partial(_evidence.activity, formula)
+        for name, formula in FORMULAS.items()
+    },
+}
+METHODS = (*_OF_VALUES, *_OF_SLICES, "random")
+"""Names of the methods that `suspicious` knows."""
+
+
+class Suspicion(ShownAsTable):
+    """How suspicious each neuron and each synapse is: numbers of at least 0.
+
+    They are magnitudes: what drives the right output too far is as suspicious as what holds it
+    back. Scores of one method can be compared with each other, those of two methods cannot.
+
+    Attributes:
+        method: Name of the method.
+        neurons: Operation name → float64 array of its shape.
+        synapses: Kernel name → float64 array of its shape.
+        channels: Name of an operation with a kernel → `(channels,)` float64: of a filter or unit,
+            the magnitude of the sum over its positions, or of the mean for methods whose scores do
+            not add up.
+    """
+
+    def __init__(self, im: InstrumentedModel, method: str, scores: Scores) -> None:
+        self.method = method
+        self.neurons = {name: np.abs(values) for name, values in scores.neurons.items()}
+        self.synapses = {name: np.abs(values) for name, values in scores.synapses.items()}
+        self.channels = {
+            o.name: np.abs(channel_scores(scores.neurons[o.name], scores.add_up))
+            for o in im.operations
+            if isinstance(o.params, Synapses)
+        }
+
+    def to_frame(self, level: str = "channel", most: int | None = 50) -> "pd.DataFrame":
+        """Return a ranking, the most suspicious first.
+
+        Args:
+            level: "channel" (filters and units), "neuron", "synapse", or "layer", by its most
+                suspicious channel.
+            most: Number of rows; None for all.
+
+        Raises:
+            InvalidArgumentError: for an unknown level.
+        """
+        import pandas as pd
+
+        check_name("level", level, _LEVELS)
+        if level == "layer":
+            rows = [(name, int(v.argmax()), float(v.max())) for name, v in self.channels.items()]
+            frame = pd.DataFrame(rows, columns=["operation", "channel", "score"])
+            return _ranked(frame, most)
+        arrays = {"channel": self.channels, "neuron": self.neurons, "synapse": self.synapses}[level]
+        what = "kernel" if level == "synapse" else "operation"
+        parts = [_top(name, values, what, level, most) for name, values in arrays.items()]
+        return _ranked(pd.concat(parts, ignore_index=True), most)
+
+    def __repr__(self) -> str:
+        operation = max(self.channels, key=lambda name: self.channels[name].max())
+        channel = int(self.channels[operation].argmax())
+        return f"Suspicion({self.method}: first is channel {channel} of '{operation}')"
+
+
+def suspicious(
+    im: InstrumentedModel,
+    failing: Labelled,
+    passing: Labelled,
+    method: str = "gradient_contrast",
+    *,
+    profile: Profile | None = None,
+    theta: float = 0.3,
+    rng: int = 0,
+    progress: bool = True,
+) -> Suspicion:
+    """Score neurons and synapses by how much wrong outputs are due to them.
+
+    Args:
+        im: The model, a classifier.
+        failing: Samples that it gets wrong, and their right classes.
+        passing: Samples that it gets right, and their classes; at least some of the failing
+            samples' right classes.
+        method: One of `METHODS`.
+
+            - "gradient_contrast": gradient of the wrong logit minus the right one, times the
+              neuron's change against passing samples of the same class.
+            - "patching": what is gained when a channel has its value on passing samples, one
+              channel at a time. Exact, and a forward pass a channel.
+            - "tarantula", "ochiai", "dstar": membership in slices of failing and passing samples.
+            - "contrast": contributions to the right class, failing against passing samples.
+            - "wrong_minus_right": contributions to the wrong class minus those to the right one.
+            - "deepfault_…": the three formulas on activations instead of slices (Eniser et al.,
+              "DeepFault", FASE 2019).
+            - "gradient": gradient × activation.
+            - "random": for comparison.
+        profile: For methods on slices: the model's profile; by default that of the passing
+            samples.
+        theta: For methods on slices: threshold θ of the exclusion. At 0 nearly everything is in
+            every slice, and membership says little.
+        rng: Seed of "random".
+        progress: Show progress bars.
+
+    Raises:
+        InvalidArgumentError: for an unknown method, or samples that do not fail or pass, or are of
+            classes that cannot be compared.
+        InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
+        UnsupportedLayerError: if a method on slices has no rule for an operation.
+    """
+    check_name("method", method, METHODS)
+    runs = Runs.of(im, failing, passing)
+    if method == "random":
+        return Suspicion(im, method, _evidence.chance(im, np.random.default_rng(rng)))
+    if method in _OF_VALUES:
+        return Suspicion(im, method, _OF_VALUES[method](im, runs))
+    if profile is None:
+        profile = Profile.from_data(im, runs.passing.x, progress=progress)
+    slicer = Slicer(im, profile, theta, progress=progress)
+    return Suspicion(im, method, _OF_SLICES[method](slicer, runs))
+
+
+def _top(name: str, values: np.ndarray, what: str, level: str, most: int | None) -> "pd.DataFrame":
+    """Return the first rows of a ranking of one array."""
+    import pandas as pd
+
+    flat = values.ravel()
+    order = np.argsort(-flat, kind="stable")[:most]
+    places = [tuple(map(int, np.unravel_index(i, values.shape))) for i in order]
+    column = [place[0] for place in places] if level == "channel" else places
+    return pd.DataFrame({what: name, level: column, "score": flat[order]})
+
+
+def _ranked(frame: "pd.DataFrame", most: int | None) -> "pd.DataFrame":
+    frame = frame.sort_values("score", ascending=False, kind="stable").head(most or len(frame))
+    frame = frame.reset_index(drop=True)
+    frame.insert(0, "rank", range(1, len(frame) + 1))
+    return frame

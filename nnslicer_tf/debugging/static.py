@@ -1,0 +1,218 @@
+"""Static slices: what can reach an output, whatever the input is, or under a condition on it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Synapses
+from nnslicer_tf.instrument.backend import vector_jacobian_product
+from nnslicer_tf.kinds import kind_of
+from nnslicer_tf.kinds._windows import windows
+from nnslicer_tf.kinds.weighted_sum import sample_gradients
+from nnslicer_tf.slicing import Slice
+
+Box = tuple[np.ndarray | float, np.ndarray | float]
+
+_MONOTONE = ("rectify", "average", "maximum", "add", "maximum_merge", "minimum_merge", "routing")
+_RISING = ("sigmoid", "tanh", "softplus", "softsign", "elu", "selu", "exponential", "hard_sigmoid")
+
+
+def static_slice(
+    im: InstrumentedModel, outputs: Sequence[int] | None = None, box: Box | None = None
+) -> Slice:
+    """Return what can change an output, whatever the input, or for inputs of a box.
+
+    A neuron is a member if its value is not the same for all inputs, as far as intervals show, and
+    it is connected with an output by weights that are not zero and operations that are not
+    constant; so is a synapse between two members. Everything else is dead: it can be taken away
+    without a change of the outputs on these inputs. Members may still have no effect: intervals
+    overestimate.
+
+    Args:
+        im: The model.
+        outputs: Indices of outputs; all by default.
+        box: Least and largest input, numbers or arrays of the input's shape; by default the
+            model's bounds, or any input.
+
+    Returns:
+        A slice whose members have the contribution 1, so that it can be combined with dynamic
+        slices: `dynamic - static` is empty.
+
+    Raises:
+        InvalidArgumentError: if an output does not exist, or the box is empty.
+    """
+    logits = im[im.logit_operation]
+    chosen = np.arange(logits.size) if outputs is None else np.asarray(list(outputs))
+    if chosen.size == 0 or chosen.min() < 0 or chosen.max() >= logits.size:
+        raise InvalidArgumentError(
+            f"outputs are indices in 0 … {logits.size - 1}, one or more. Received: {outputs!r}"
+        )
+    live, reached = _live(im, _box(im, box)), _seed(logits, chosen)
+    synapses = {name: np.zeros(k.shape, np.int64) for name, k in im.kernels.items()}
+    for operation in reversed(im.graph.ancestors([logits.name])):
+        if operation.name not in reached:
+            continue
+        reached[operation.name] &= live[operation.name]
+        for name, part in zip(operation.inputs, _back(operation, reached), strict=True):
+            reached[name] = reached.get(name, False) | (part & live[name])
+        if isinstance(operation.params, Synapses):
+            members = _synapses(operation, live[operation.inputs[0]], reached[operation.name])
+            synapses[operation.params.name] |= members
+    neurons = {
+        o.name: np.asarray(reached.get(o.name, np.zeros(o.shape, bool)), np.int64)
+        for o in im.operations
+    }
+    info = {"static": True, "outputs": repr(chosen.tolist()), "granularity": "activation"}
+    return Slice(neurons, synapses, info)
+
+
+def _box(im: InstrumentedModel, box: Box | None) -> tuple[np.ndarray, np.ndarray]:
+    low, high = box or im.bounds or (-np.inf, np.inf)
+    try:
+        low, high = (
+            np.broadcast_to(np.asarray(v, np.float64), im.input_shape) for v in (low, high)
+        )
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"A box has a least and a largest input of shape {im.input_shape}, or numbers."
+        ) from error
+    if not (low <= high).all():
+        raise InvalidArgumentError("The box is empty: a least value is above the largest one.")
+    return low, high
+
+
+def _seed(logits: Operation, chosen: np.ndarray) -> dict[str, np.ndarray]:
+    seed = np.zeros(logits.size, bool)
+    seed[chosen] = True
+    return {logits.name: seed.reshape(logits.shape)}
+
+
+# --- forward: which neurons are not constant -----------------------------------------------
+
+
+def _live(im: InstrumentedModel, box: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return which neurons may take more than one value: bool of each operation's shape."""
+    bounds = {im.input_operation: box}
+    for operation in im.operations:
+        if operation.name not in bounds:
+            inputs = [bounds[name] for name in operation.inputs]
+            bounds[operation.name] = _interval(operation, inputs)
+    return {name: low < high for name, (low, high) in bounds.items()}
+
+
+def _interval(
+    operation: Operation, inputs: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least and the largest value of an operation, by interval arithmetic."""
+    lows, highs = zip(*inputs, strict=True)
+    if isinstance(operation.params, Synapses):
+        return _sum_interval(operation, lows[0], highs[0])
+    if isinstance(operation.params, Affine):
+        factor, offset = operation.params.read()
+        with np.errstate(invalid="ignore"):
+            ends = [
+                np.where(factor == 0, 0.0, factor * end) + offset for end in (lows[0], highs[0])
+            ]
+        return np.minimum(*ends), np.maximum(*ends)
+    if operation.kind == "subtract":
+        low = lows[0] - sum(highs[1:])
+        return _shaped(operation, low), _shaped(operation, highs[0] - sum(lows[1:]))
+    function = getattr(operation.params, "function", "")
+    if operation.kind in _MONOTONE or function in _RISING:
+        low, high = (_computed(operation, ends) for ends in (lows, highs))
+        return np.minimum(low, high), np.maximum(low, high)
+    live = any((low < high).any() for low, high in inputs)
+    if not live:
+        value = _computed(operation, lows)
+        return value, value
+    return np.full(operation.shape, -np.inf), np.full(operation.shape, np.inf)
+
+
+def _sum_interval(
+    operation: Operation, low: np.ndarray, high: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the interval of a weighted sum; inputs without a bound give outputs without one."""
+    kernel: Synapses = operation.params
+    weights = kernel.kernel().astype(np.float64)
+    unbounded = np.isinf(low) | np.isinf(high)
+    low, high = np.where(unbounded, 0.0, low), np.where(unbounded, 0.0, high)
+    middle = _apply(kernel, (low + high) / 2, weights)
+    bias = kernel.read_bias()
+    middle = middle if bias is None else middle + bias.astype(np.float64)
+    radius = _apply(kernel, (high - low) / 2, np.abs(weights))
+    radius[_apply(kernel, unbounded.astype(np.float64), (weights != 0).astype(np.float64)) > 0] = (
+        np.inf
+    )
+    return middle - radius, middle + radius
+
+
+def _apply(kernel: Synapses, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    value = kernel.apply(ops.convert_to_tensor(x[None]), ops.convert_to_tensor(weights))
+    return ops.convert_to_numpy(value)[0]
+
+
+def _computed(operation: Operation, inputs: Sequence[np.ndarray]) -> np.ndarray:
+    value = operation.compute(*(ops.convert_to_tensor(x[None]) for x in inputs))
+    return ops.convert_to_numpy(value)[0].astype(np.float64)
+
+
+def _shaped(operation: Operation, value: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(value, operation.shape)
+
+
+# --- backward: what reaches ----------------------------------------------------------------
+
+
+def _back(operation: Operation, reached: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Return for each input which of its neurons an operation's reached neurons depend on."""
+    own, kind = reached[operation.name], kind_of(operation)
+    g = ops.convert_to_tensor(own[None].astype(np.float64))
+    if isinstance(operation.params, Synapses):
+        kernel: Synapses = operation.params
+        weights = ops.convert_to_tensor((kernel.kernel() != 0).astype(np.float64))
+        return [_depends(operation, lambda x: kernel.apply(x, weights), g)]
+    if kind.reach == "channel":
+        taps = operation.params.taps
+
+        def read(x: Any) -> Any:
+            return ops.reshape(
+                ops.sum(windows(operation.input_shapes[0], x, taps), axis=2), (1, *operation.shape)
+            )
+
+        return [_depends(operation, read, g)]
+    if kind.reach == "element":
+        return [_unbroadcast(own, shape) for shape in operation.input_shapes]
+    if kind.move is not None:
+        places = [ops.zeros((1, *shape), "float64") for shape in operation.input_shapes]
+        moved = vector_jacobian_product(operation.compute, places, g)
+        return [ops.convert_to_numpy(part)[0] > 0 for part in moved]
+    return [np.full(shape, own.any()) for shape in operation.input_shapes]
+
+
+def _depends(operation: Operation, function: Any, g: Any) -> np.ndarray:
+    """Return where the transpose of a linear function with weights of at least 0 is positive."""
+    x = ops.zeros((1, *operation.input_shapes[0]), "float64")
+    (received,) = vector_jacobian_product(function, [x], g)
+    return ops.convert_to_numpy(received)[0] > 0
+
+
+def _unbroadcast(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return whether any of the outputs that an input was broadcast to has a value."""
+    lead = values.ndim - len(shape)
+    axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1))
+    return np.any(values, axis=axes, keepdims=True).reshape(shape) if axes else values
+
+
+def _synapses(operation: Operation, live: np.ndarray, reached: np.ndarray) -> np.ndarray:
+    """Return which weights join a live input with a reached output: int64 of the kernel's shape."""
+    kernel: Synapses = operation.params
+    counts = sample_gradients(
+        operation,
+        ops.convert_to_tensor(live[None].astype(np.float32)),
+        ops.convert_to_tensor(reached[None].astype(np.float32)),
+    )
+    joined = kernel.to_kernel(ops.convert_to_numpy(counts))[0] > 0
+    return (joined & (kernel.kernel() != 0)).astype(np.int64)

@@ -1,0 +1,108 @@
+"""Planted faults: channels whose weights are changed, and the rank that methods give them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+
+from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses, copy_model
+
+KINDS = ("noise", "scale", "negate", "synapses")
+"""Kinds of faults: noise on all weights of a channel, all of them scaled, all of them negated, and
+one weight in ten of them set to a large value."""
+
+STRENGTHS = (1.0, 2.0, 4.0)
+"""Of noise and large values: in standard deviations of the kernel's weights, times 2. Of scaling:
+the factor is 1 + strength."""
+
+_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault.
+
+    Attributes:
+        operation: Name of the operation whose channel it is in.
+        channel: The channel.
+        kind: One of `KINDS`.
+        strength: See `STRENGTHS`.
+        seed: Seed of the random weights.
+    """
+
+    operation: str
+    channel: int
+    kind: str
+    strength: float
+    seed: int
+
+
+class FaultyModel:
+    """A copy of a model in which one fault at a time is planted.
+
+    Args:
+        model: The model; it is not changed.
+
+    Attributes:
+        im: The copy, wrapped.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self.im = InstrumentedModel(copy_model(model))
+        self._kernels = {name: kernel.kernel() for name, kernel in self.im.kernels.items()}
+
+    @property
+    def hidden(self) -> list[Operation]:
+        """The operations with a kernel, but for the last one, the logits."""
+        return [
+            o
+            for o in self.im.operations
+            if isinstance(o.params, Synapses) and o.name != self.im.logit_operation
+        ]
+
+    def draw(self, rng: np.random.Generator) -> Iterator[Fault]:
+        """Yield random faults: first a layer, then a channel, a kind and a strength."""
+        while True:
+            operation = self.hidden[rng.integers(len(self.hidden))]
+            yield Fault(
+                operation.name,
+                int(rng.integers(operation.shape[-1])),
+                KINDS[rng.integers(len(KINDS))],
+                STRENGTHS[rng.integers(len(STRENGTHS))],
+                int(rng.integers(1 << 31)),
+            )
+
+    def plant(self, fault: Fault) -> None:
+        """Change the model's weights, in which no other fault is then."""
+        self.heal()
+        kernel: Synapses = self.im[fault.operation].params
+        weights = kernel.matrix().copy()
+        weights[..., fault.channel] = _changed(weights, fault)
+        kernel.variable().assign(kernel.to_kernel(weights))
+
+    def heal(self) -> None:
+        """Give the model its own weights."""
+        for name, weights in self._kernels.items():
+            self.im.kernels[name].variable().assign(weights)
+
+
+def _changed(weights: np.ndarray, fault: Fault) -> np.ndarray:
+    """Return the new weights of the faulty channel."""
+    own, spread = weights[..., fault.channel], 2 * fault.strength * weights.std()
+    rng = np.random.default_rng(fault.seed)
+    if fault.kind == "noise":
+        return own + spread * rng.normal(size=own.shape)
+    if fault.kind == "scale":
+        return own * (1 + fault.strength)
+    if fault.kind == "negate":
+        return -fault.strength * own
+    large = spread * 3 * rng.choice([-1.0, 1.0], own.shape)
+    return np.where(rng.random(own.shape) < _SHARE, large, own)
+
+
+def rank(scores: dict[str, np.ndarray], operation: str, channel: int) -> float:
+    """Return the rank of a channel among all, from 1; equal scores share their mean rank."""
+    every = np.concatenate([values.ravel() for values in scores.values()])
+    own = scores[operation][channel]
+    return float((every > own).sum() + ((every == own).sum() + 1) / 2)

@@ -1,0 +1,156 @@
+"""Fault localisation: the rank of channels in which faults were planted."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from scipy.stats import wilcoxon
+
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf._names import check_name
+from nnslicer_tf._progress import track
+from nnslicer_tf.datasets import Dataset
+from nnslicer_tf.debugging import METHODS, Runs, suspicious
+from nnslicer_tf.engine import RowStore
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.experiments.debugging.faults import Fault, FaultyModel, rank
+from nnslicer_tf.experiments.debugging.settings import LocalisationSettings, MendingSettings
+from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+
+_MOST_DRAWN = 50  # faults drawn for each that is wanted
+
+_TEXT = (
+    "`top_1_percent`: share of faults whose channel is among the first 1 % of all hidden channels; "
+    "`exam`: mean share of channels that are looked at before the faulty one; `auc`: probability "
+    "that the faulty channel scores above another one; `p`: two-sided Wilcoxon signed-rank test of "
+    "the ranks against those of `gradient_contrast`."
+)
+
+
+def localisation(s: LocalisationSettings) -> ExperimentResult:
+    """Rank the faulty channel among all hidden ones, by every method."""
+    methods = s.methods.split(",")
+    for method in methods:
+        check_name("method", method, METHODS)
+    faulty = FaultyModel(zoo.load(s.model))
+    data = images(s)
+    channels = sum(operation.shape[-1] for operation in faulty.hidden)
+    name = f"faults_{s.model}"
+    store = RowStore(s.work / f"{name}-{s.images}-{s.samples}-{s.seed}.csv", ("fault", "method"))
+    names = []
+    for index, (fault, cost) in enumerate(costly(faulty, data, s)):
+        names += [{"fault": index, "method": method} for method in methods]
+        if any(one not in store for one in names[-len(methods) :]):
+            runs = Runs.split(faulty.im, data.x, data.y).sampled(s.samples, rng=index)
+            store.add(
+                {"fault": index, "method": method, **_row(fault, cost, faulty, runs, method)}
+                for method in methods
+            )
+    faulty.heal()
+    rows = store.to_frame(names)
+    summary = _summary(rows, channels)
+    head = {
+        "model": s.model,
+        "faults": s.faults,
+        "cost_points": s.cost,
+        "test_images": len(data),
+        "compared": s.samples,
+        "hidden_channels": channels,
+        "seed": s.seed,
+    }
+    title = f"Planted faults in {s.model}: which method finds the channel"
+    return ExperimentResult(
+        [
+            ExperimentTable(f"{name}_ranks", rows),
+            ExperimentTable(name, summary, title, head, _TEXT),
+        ],
+        [ExperimentFigure(name, _plot(rows, channels, title))],
+    )
+
+
+def images(s: LocalisationSettings | MendingSettings) -> Dataset:
+    """Return the first test images of the data set of the model."""
+    return datasets.load(zoo.entry(s.model).dataset, f"test[:{s.images}]")
+
+
+def costly(
+    faulty: FaultyModel, data: Dataset, s: LocalisationSettings | MendingSettings
+) -> Iterator[tuple[Fault, float]]:
+    """Plant and yield the first faults that cost enough accuracy, with their cost in points."""
+    whole = _accuracy(faulty, data)
+    drawn = faulty.draw(np.random.default_rng(s.seed))
+    left = track(range(s.faults), "Faults")
+    for _ in left:
+        for _ in range(_MOST_DRAWN):
+            fault = next(drawn)
+            faulty.plant(fault)
+            cost = 100 * (whole - _accuracy(faulty, data))
+            if cost >= s.cost:
+                yield fault, cost
+                break
+        else:
+            raise InvalidArgumentError(
+                f"None of {_MOST_DRAWN} faults costs {s.cost} points of accuracy. Choose --cost."
+            )
+
+
+def _accuracy(faulty: FaultyModel, data: Dataset) -> float:
+    return float((faulty.im.logits(data.x).argmax(axis=1) == data.y).mean())
+
+
+def _row(
+    fault: Fault, cost: float, faulty: FaultyModel, runs: Runs, method: str
+) -> dict[str, object]:
+    failing, passing = ((part.x, part.right) for part in (runs.failing, runs.passing))
+    found = suspicious(faulty.im, failing, passing, method, progress=False, rng=fault.seed)
+    hidden = {operation.name: found.channels[operation.name] for operation in faulty.hidden}
+    return {
+        "operation": fault.operation,
+        "channel": fault.channel,
+        "kind": fault.kind,
+        "strength": fault.strength,
+        "cost": cost,
+        "rank": rank(hidden, fault.operation, fault.channel),
+    }
+
+
+def _summary(rows: pd.DataFrame, channels: int) -> pd.DataFrame:
+    ranks = rows.pivot(index="fault", columns="method", values="rank")
+    ours = ranks.get("gradient_contrast")
+    found = []
+    for method in rows["method"].unique():
+        own = ranks[method]
+        differ = ours is not None and (own != ours).any()
+        found.append(
+            {
+                "method": method,
+                "top_1": (own <= 1).mean(),
+                "top_5": (own <= 5).mean(),
+                "top_1_percent": (own <= max(1.0, 0.01 * channels)).mean(),
+                "median_rank": own.median(),
+                "exam": (own / channels).mean(),
+                "auc": ((channels - own) / (channels - 1)).mean(),
+                "p": wilcoxon(own, ours).pvalue if differ else np.nan,
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def _plot(rows: pd.DataFrame, channels: int, title: str) -> Figure:
+    """Draw for each method the share of faults found among the first channels."""
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axis = figure.subplots()
+    colours = {name: f"C{i}" for i, name in enumerate(rows["method"].unique())}
+    for method, part in rows.groupby("method", sort=False):
+        ranks = np.sort(part["rank"]) / channels
+        style = "--" if str(method).startswith("deepfault") else "-"
+        shares = np.arange(1, len(ranks) + 1) / len(ranks)
+        axis.step(ranks, shares, style, where="post", label=method, color=colours[method])
+    axis.axvline(0.01, color="grey", linewidth=0.8)
+    axis.set(
+        xscale="log", xlabel="share of hidden channels looked at", ylabel="share of faults found"
+    )
+    axis.set_title(title)
+    figure.legend(loc="outside right upper")
+    return figure

@@ -1,0 +1,215 @@
+"""Suspicion: every method against its definition, sample by sample."""
+
+import keras
+import numpy as np
+import pytest
+
+import nnslicer_tf as nns
+from nnslicer_tf import InvalidArgumentError
+from nnslicer_tf.debugging import METHODS, _evidence, suspicious
+from nnslicer_tf.experiments.debugging.faults import Fault, FaultyModel, rank
+
+
+def formulas(failed, passed, all_failed, all_passed):
+    """The three formulas, one number at a time, from their definitions."""
+    share, other = failed / all_failed, passed / all_passed
+    return {
+        "tarantula": share / (share + other) if share + other else 0.0,
+        "ochiai": failed / np.sqrt(all_failed * (failed + passed)) if failed + passed else 0.0,
+        "dstar": failed**3 / (passed + all_failed - failed)
+        if passed + all_failed > failed
+        else None,
+    }
+
+
+def expected_by(name, failed, passed, sizes):
+    return np.vectorize(lambda f, p: formulas(f, p, *sizes)[name], otypes=[object])(failed, passed)
+
+
+def check(found, expected):
+    """Equal where the formula is finite; where it is not, above all that are."""
+    finite = expected != None  # noqa: E711  # element by element
+    np.testing.assert_allclose(found[finite], expected[finite].astype(float), rtol=1e-12)
+    if not finite.all():
+        assert found[~finite].min() > found[finite].max(initial=0.0)
+
+
+@pytest.mark.parametrize("name", ["tarantula", "ochiai", "dstar"])
+def test_spectra_of_slices_and_of_activations(im, pairs, runs, name):
+    profile = nns.Profile.from_data(im, runs.passing.x, progress=False)
+    slicer = nns.Slicer(im, profile, 0.3, workers=0, progress=False)
+    sizes = len(runs.failing), len(runs.passing)
+    slices = [[slicer.slice(x[None]) for x in part.x] for part in (runs.failing, runs.passing)]
+    found = suspicious(im, *pairs, name, progress=False)
+    for kind, arrays in (("neurons", found.neurons), ("synapses", found.synapses)):
+        for operation, scores in arrays.items():
+            counts = [
+                sum((getattr(one, kind)[operation] != 0).astype(int) for one in part)
+                for part in slices
+            ]
+            check(scores, expected_by(name, *counts, sizes))
+    found = suspicious(im, *pairs, f"deepfault_{name}", progress=False)
+    for operation in ("first", "out", "hidden:pre"):
+        counts = [(im.capture(x)[operation] > 0).sum(axis=0) for x, _ in pairs]
+        check(found.neurons[operation], expected_by(name, *counts, sizes))
+    channels = found.neurons["inner"].mean(axis=(0, 1))
+    np.testing.assert_allclose(found.channels["inner"], channels)
+    np.testing.assert_allclose(found.synapses["inner"], np.broadcast_to(channels, (3, 3, 4, 4)))
+
+
+def test_contrast(im, pairs, runs):
+    profile = nns.Profile.from_data(im, runs.passing.x, progress=False)
+    slicer = nns.Slicer(im, profile, 0.3, workers=0, progress=False)
+    found = suspicious(im, *pairs, "contrast", profile=profile, theta=0.3, progress=False)
+    expected = 0
+    for label in range(3):
+        means = []
+        for part in (runs.failing, runs.passing):
+            own = [slicer.slice(x[None], [label]) for x in part.x[part.right == label]]
+            means.append(np.mean([one.synapses["inner"] for one in own], axis=0))
+        weight = (runs.failing.right == label).mean()
+        expected = expected + weight * np.abs(means[0] - means[1])
+    np.testing.assert_allclose(found.synapses["inner"], expected, atol=1e-9)
+
+
+def test_wrong_minus_right(im, pairs, runs):
+    profile = nns.Profile.from_data(im, runs.passing.x, progress=False)
+    slicer = nns.Slicer(im, profile, 0.0, progress=False)
+    found = suspicious(im, *pairs, "wrong_minus_right", profile=profile, theta=0.0, progress=False)
+    totals = {"neurons": 0, "synapses": 0}
+    for x, right, wrong in zip(*vars(runs.failing).values(), strict=True):
+        change = im.logits(x[None])[0] - profile.means["logits"]
+        for label, sign in ((wrong, 1), (right, -1)):
+            one = slicer.slice(x[None], [int(label)])
+            for kind in totals:
+                own = getattr(one, kind)["first" if kind == "synapses" else "out"]
+                totals[kind] = totals[kind] + sign * np.sign(change[label]) * own
+    count = len(runs.failing)
+    for own, total in (
+        (found.neurons["out"], totals["neurons"]),
+        (found.synapses["first"], totals["synapses"]),
+    ):
+        np.testing.assert_allclose(own, np.abs(total / count), atol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["gradient", "gradient_contrast"])
+def test_gradients_by_finite_differences(im, pairs, runs, method):
+    """What a neuron adds is the slope of the lead when its value is moved to the reference's."""
+    found = suspicious(im, *pairs, method, progress=False)
+    graph, total = im.graph.in_dtype_of_input(), np.zeros(im["hidden"].shape)
+    for x, right, wrong in zip(*vars(runs.failing).values(), strict=True):
+        passing = runs.passing.x[runs.passing.right == right]
+        reference = im.capture(passing, of=["hidden"])["hidden"].mean(axis=0)
+        reference = reference if method == "gradient_contrast" else np.zeros_like(reference)
+
+        def lead(share, unit, x=x, right=right, wrong=wrong, reference=reference):
+            def change(name, value):
+                if name != "hidden":
+                    return value
+                step = np.zeros(len(reference))
+                step[unit] = share
+                return value + step * (keras.ops.convert_to_numpy(value)[0] - reference)
+
+            logits = graph.run(
+                keras.ops.convert_to_tensor(x[None].astype(float)), ["logits"], change
+            )
+            logits = keras.ops.convert_to_numpy(logits["logits"])[0]
+            return logits[wrong] - logits[right]
+
+        total += [(lead(1e-4, u) - lead(-1e-4, u)) / 2e-4 for u in range(len(total))]
+    np.testing.assert_allclose(
+        found.neurons["hidden"], np.abs(total / len(runs.failing)), rtol=1e-3, atol=1e-5
+    )
+
+
+def test_the_synapses_of_a_unit_add_up_to_the_unit(im, runs):
+    """By the chain rule: Σ w·Δx·∂/∂y = Δy·∂/∂y, for contrasts, whose biases cancel."""
+    found = _evidence.gradient_contrast(im, runs)
+    for operation, kernel in (("hidden:pre", "hidden"), ("inner", "inner")):
+        np.testing.assert_allclose(
+            _evidence.channel_scores(found.synapses[kernel], add_up=True),
+            _evidence.channel_scores(found.neurons[operation], add_up=True),
+            rtol=1e-3,
+            atol=1e-5,
+        )
+
+
+def test_patching_replaces_one_channel(im, pairs, runs):
+    found = suspicious(im, *pairs, "patching", progress=False)
+    dense = im.model.get_layer("logits")
+    weights, bias = (keras.ops.convert_to_numpy(w) for w in dense.weights)
+    hidden = im.capture(runs.failing.x, of=["hidden:pre"])["hidden:pre"]
+    gains = []
+    for unit in range(8):
+        patched = hidden.copy()
+        for i, right in enumerate(runs.failing.right):
+            passing = runs.passing.x[runs.passing.right == right]
+            patched[i, unit] = im.capture(passing)["hidden:pre"].mean(axis=0)[unit]
+        leads = []
+        for values in (hidden, patched):
+            logits = np.maximum(values, 0) @ weights + bias
+            rows = np.arange(len(logits))
+            own = logits[rows, runs.failing.right].copy()
+            logits[rows, runs.failing.right] = -np.inf
+            leads.append(own - logits.max(axis=1))
+        gains.append((leads[1] - leads[0]).mean())
+    np.testing.assert_allclose(found.channels["hidden:pre"], np.abs(gains), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_scores_everything(im, pairs, method):
+    found = suspicious(im, *pairs, method, progress=False)
+    assert {name: v.shape for name, v in found.synapses.items()} == {
+        name: kernel.shape for name, kernel in im.kernels.items()
+    }
+    assert all(im[name].shape == values.shape for name, values in found.neurons.items())
+    assert set(found.channels) == {"first:pre", "inner", "hidden:pre", "logits"}
+    assert all(np.isfinite(v).all() for v in (*found.neurons.values(), *found.synapses.values()))
+    again = suspicious(im, *pairs, method, progress=False)
+    np.testing.assert_array_equal(found.synapses["inner"], again.synapses["inner"])
+
+
+def test_rankings(im, pairs):
+    found = suspicious(im, *pairs, progress=False)
+    channels = found.to_frame()
+    assert list(channels.columns) == ["rank", "operation", "channel", "score"]
+    assert len(channels) == 4 + 4 + 8 + 3
+    assert channels["score"].is_monotonic_decreasing
+    first = channels.iloc[0]
+    assert first["score"] == found.channels[first["operation"]][first["channel"]]
+    synapses = found.to_frame("synapse", 5)
+    top = synapses.iloc[0]
+    assert top["score"] == max(v.max() for v in found.synapses.values())
+    assert found.synapses[top["kernel"]][top["synapse"]] == top["score"]
+    assert found.to_frame("layer")["operation"].is_unique
+    with pytest.raises(InvalidArgumentError, match="Did you mean 'channel'"):
+        found.to_frame("channels")
+    with pytest.raises(InvalidArgumentError, match="Did you mean 'gradient"):
+        suspicious(im, *pairs, "gradients")
+    assert "gradient_contrast" in repr(found)
+
+
+def test_a_planted_fault_is_found(digits_model, digits):
+    """A channel of the trained model that is negated three times over comes first."""
+    from nnslicer_tf.debugging import Runs
+
+    faulty = FaultyModel(digits_model)
+    before = faulty.im.logits(digits.x)
+    faulty.plant(Fault("conv1", 0, "negate", 3.0, 0))
+    runs = Runs.split(faulty.im, digits.x, digits.y)
+    assert len(runs.failing) > 20
+    pair = [(part.x, part.right) for part in (runs.failing, runs.passing)]
+    for method in ("gradient_contrast", "patching"):
+        found = suspicious(faulty.im, *pair, method, progress=False)
+        hidden = {o.name: found.channels[o.name] for o in faulty.hidden}
+        assert rank(hidden, "conv1", 0) <= 2
+    faulty.heal()
+    np.testing.assert_array_equal(faulty.im.logits(digits.x), before)
+
+
+def test_ranks():
+    scores = {"a": np.array([3.0, 1.0]), "b": np.array([2.0, 2.0, 5.0])}
+    assert rank(scores, "b", 2) == 1
+    assert rank(scores, "a", 0) == 2
+    assert rank(scores, "b", 0) == rank(scores, "b", 1) == 3.5
+    assert rank(scores, "a", 1) == 5

@@ -1,0 +1,61 @@
+"""Mending: only the suspicious channels change, and it helps."""
+
+import keras
+import numpy as np
+import pytest
+
+import nnslicer_tf as nns
+from nnslicer_tf import InvalidArgumentError
+from nnslicer_tf.debugging import Runs, mend, suspicious, suspicious_synapses
+from nnslicer_tf.experiments.debugging.faults import Fault, FaultyModel
+
+
+@pytest.fixture(scope="module")
+def broken(digits_model, digits):
+    faulty = FaultyModel(digits_model)
+    faulty.plant(Fault("conv1", 0, "negate", 3.0, 0))
+    runs = Runs.split(faulty.im, digits.x, digits.y).sampled(20)
+    pair = [(part.x, part.right) for part in (runs.failing, runs.passing)]
+    found = suspicious(faulty.im, *pair, progress=False)
+    x, y = (np.concatenate(parts) for parts in zip(*pair, strict=True))
+    return faulty.im, found, x, y
+
+
+def accuracy(model, data):
+    return np.mean(model.predict(data.x, verbose=0).argmax(axis=1) == data.y)
+
+
+@pytest.mark.parametrize("how", ["mask", "scale", "train"])
+def test_one_channel_changes_and_the_model_gets_better(broken, digits, how):
+    im, found, x, y = broken
+    masks = suspicious_synapses(im, found)
+    ((kernel, mask),) = masks.items()
+    assert mask.sum() == np.prod(mask.shape[:-1])
+    model = mend(im, found, x, y, how, epochs=20, learning_rate=1e-2)
+    for name, own in nns.InstrumentedModel(model).kernels.items():
+        changed = own.kernel() != im.kernels[name].kernel()
+        assert not changed[~mask].any() if name == kernel else not changed.any()
+    others = [w for w in im.model.weights if not w.path.endswith("kernel")]
+    mended = [w for w in model.weights if not w.path.endswith("kernel")]
+    for old, new in zip(others, mended, strict=True):
+        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (old, new)))
+    assert accuracy(model, digits) > accuracy(im.model, digits) + 0.01
+
+
+def test_masked_synapses_are_zero(broken):
+    im, found, x, y = broken
+    masks = suspicious_synapses(im, found, channels=2)
+    kernels = nns.InstrumentedModel(mend(im, found, x, y, "mask", channels=2)).kernels
+    for name, mask in masks.items():
+        assert not kernels[name].kernel()[mask].any()
+    assert sum(mask.any(axis=(0, 1, 2)).sum() for mask in masks.values()) == 2
+
+
+def test_bad_arguments(broken):
+    im, found, x, y = broken
+    with pytest.raises(InvalidArgumentError, match="way of mending"):
+        mend(im, found, x, y, "pray")
+    with pytest.raises(InvalidArgumentError, match="channels must be a positive int"):
+        mend(im, found, x, y, channels=0)
+    with pytest.raises(InvalidArgumentError, match="one class index for each"):
+        mend(im, found, x, y[:3])
