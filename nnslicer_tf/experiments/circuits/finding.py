@@ -119,13 +119,13 @@ def _methods(
                 {n: p.reshape(each.kernels[n]) for n, p in zip(each.kernels, parts, strict=True)},
             )
     names, variables = list(im.kernels), [k.variable() for k in im.kernels.values()]
-    at_input = _weight_gradients(planted.model, variables, x)
-    yield "gradient × weight", _scored(names, variables, at_input)
+    gradients_at = _weight_gradients(planted.model, variables)
+    predicted = planted.model.predict(x, verbose=0).argmax(axis=1)
+    yield "gradient × weight", _scored(names, variables, gradients_at(x, predicted))
     baseline = usual.mean(axis=0)
     places = (np.arange(s.points) + 0.5) / s.points
     gradients = [
-        _weight_gradients(planted.model, variables, (baseline + p * (x - baseline)).astype("f4"), x)
-        for p in places
+        gradients_at((baseline + p * (x - baseline)).astype("f4"), predicted) for p in places
     ]
     averaged = [np.mean(of_kernel, axis=0) for of_kernel in zip(*gradients, strict=True)]
     yield "integrated gradients", _scored(names, variables, averaged)
@@ -138,23 +138,21 @@ def _scored(names: list[str], variables: list, gradients: list[np.ndarray]) -> S
 
 
 def _weight_gradients(
-    model: keras.Model, variables: list, x: np.ndarray, predicted: np.ndarray | None = None
-) -> list[np.ndarray]:
-    """Return the gradients of each sample's largest logit, `(samples, *kernel shape)`.
+    model: keras.Model, variables: list
+) -> Callable[[np.ndarray, np.ndarray], list[np.ndarray]]:
+    """Return a function from samples and logits' indices to the gradients of each sample.
 
-    Args:
-        model: The model.
-        variables: Its kernels.
-        x: Where the gradients are taken.
-        predicted: The samples whose largest logits are meant; by default `x`.
+    They are `(samples, *kernel shape)`, one array for each of the variables.
     """
     import tensorflow as tf
 
-    chosen = model.predict(x if predicted is None else predicted, verbose=0).argmax(axis=1)
-    with tf.GradientTape() as tape:
-        logits = tf.gather(model(x), chosen, axis=1, batch_dims=1)
-    jacobian: Callable = tape.jacobian
-    return [g.numpy() for g in jacobian(logits, [v.value for v in variables])]
+    @tf.function
+    def compute(x: tf.Tensor, chosen: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            logits = tf.gather(model(x), chosen, axis=1, batch_dims=1)
+        return tape.jacobian(logits, [v.value for v in variables])
+
+    return lambda x, chosen: [g.numpy() for g in compute(x, chosen)]
 
 
 def _areas(planted: Planted, scores: Scores) -> dict[str, float]:

@@ -68,7 +68,7 @@ class SqlSettings(Settings):
     trial: ClassVar = {"records": 200}
 
     kept = "deepbase"
-    records: Annotated[int, Option(help="Records of 64 characters.", min=100)] = 4000
+    records: Annotated[int, Option(help="Records of 64 characters.", min=100)] = 1000
     error: Annotated[float, Option(help="Error allowed in a score.")] = 0.02
     seed: Annotated[int, Option(help="Seed; not that of the training.", min=0)] = 10
     weights: Annotated[Path | None, Option(help="Default: the file that comes with it.")] = None

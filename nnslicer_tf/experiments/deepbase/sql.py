@@ -23,7 +23,7 @@ from nnslicer_tf.instrument import InstrumentedModel
 
 LENGTH = 64
 UNITS = 64
-MEASURES = ("correlation", "mutual_information")
+MEASURES = ("correlation",)
 PROBE = "logistic_probe"
 _WEIGHTS = data_folder() / "weights" / "sql_lstm.weights.h5"
 
@@ -122,10 +122,9 @@ def _binary(records: Records) -> dict[str, np.ndarray]:
 _TITLE = "What the units of a character LSTM on SQL follow"
 _COST = "Early stopping: what an inspection costs"
 _TEXT = (
-    "correlation and mutual information: of the unit that is nearest to the hypothesis, over all "
-    "characters; probe: F1 score of a logistic regression on all units, for whether the hypothesis "
-    "is above 0. The fresh network has random weights: what it follows is in the characters, not "
-    "learned."
+    "correlation: of the unit that is nearest to the hypothesis, over all characters; probe: F1 "
+    "score of a logistic regression on all units, for whether the hypothesis is above 0. The fresh "
+    "network has random weights: what it follows is in the characters, not learned."
 )
 
 
