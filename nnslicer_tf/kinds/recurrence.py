@@ -164,6 +164,7 @@ class _Values:
 
     def _held(self, name: str, computed: str) -> Neurons:
         """Return a state that is held at padding, with the Δ of what it was computed as."""
+        assert self.present is not None  # states are held where there is a mask
         source, first = self._members[computed], self._first[before(name)]
         times = np.arange(self._table.steps)
         latest = np.maximum.accumulate(np.where(self.present, times, -1), axis=1)
@@ -283,12 +284,12 @@ class _StepRule:
     def _gates(self, node: Node, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         outputs = [self.values.at(name, self.t) for name in node.members]
         inputs = [self.values.at(name, self.t) for name in node.inputs]
-        signs = [
+        parts = [
             sign(given[name]) * y.sign if name in given else np.zeros_like(y.sign)
             for name, y in zip(node.members, outputs, strict=True)
         ]
         reference = np.concatenate([y.reference for y in outputs], axis=-1)
-        signs = np.concatenate(signs, axis=-1)
+        signs = np.concatenate(parts, axis=-1)
         return expand_gates(
             node.table, self.theta, signs, reference, inputs, self.synapses, self.each
         )

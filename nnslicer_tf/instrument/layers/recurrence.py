@@ -184,6 +184,11 @@ def _part(read: Callable[[], Any], start: int, stop: int) -> Callable[[], Any]:
     return bias
 
 
+def _row(cell: keras.Layer, k: int) -> Callable[[], Any]:
+    """Return a function that reads one of the two rows of a bias."""
+    return lambda: None if cell.bias is None else cell.bias[k]
+
+
 def _simple(cell: layers.SimpleRNNCell, into: _Cell, path: str, prefix: str, x: str) -> str:
     kernel, recurrent = _kernels(cell, path)
     shape = (cell.units,)
@@ -238,9 +243,7 @@ def _gru(cell: layers.GRUCell, into: _Cell, path: str, prefix: str, x: str) -> s
     z, r = gate(0, "z"), gate(1, "r")
     columns = (2 * units, 3 * units)
     if cell.reset_after:
-        row = [
-            _part(lambda k=k: None if cell.bias is None else cell.bias[k], *columns) for k in (0, 1)
-        ]
+        row = [_part(_row(cell, k), *columns) for k in (0, 1)]
         read = into.gate(f"{prefix}:g:input", shape, columns, [(x, kernel)], row[0])
         sums = into.gate(f"{prefix}:g:recurrent", shape, columns, [(h, recurrent)], row[1])
         reset = into.multiply(f"{prefix}:g:reset", r, sums)

@@ -15,7 +15,7 @@ from keras import layers, ops
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument._trace import as_functional, trace
 from nnslicer_tf.instrument.layers.registry import LayerCall, layer_steps
-from nnslicer_tf.instrument.operations import Pooling, Step, Synapses
+from nnslicer_tf.instrument.operations import Pooling, Source, Step, Synapses
 from nnslicer_tf.instrument.recurrence import RECURRENCE
 
 Shape = tuple[int, ...]
@@ -24,13 +24,11 @@ Shape = tuple[int, ...]
 def _time_distributed(layer: layers.TimeDistributed, call: LayerCall) -> tuple[Step, ...]:
     times, *inner = call.input_shapes[0]
     steps = _steps_of(layer.layer, call.path, tuple(inner), call.output_shape[1:])
-    shapes: dict[int | str, Shape] = {0: tuple(inner)}
+    shapes: dict[Source, Shape] = {0: tuple(inner)}
     found = []
     for step in steps:
         assert step.sources is not None and step.shape is not None  # written out
-        source = step.sources[0]
-        assert isinstance(source, (int, str))  # a layer at one time finds no mask
-        positions = int(np.prod(shapes[source][:-1]))
+        positions = int(np.prod(shapes[step.sources[0]][:-1]))
         found.append(_at_all_times(step, times, positions, call.path))
         shapes[step.suffix] = step.shape
     return tuple(found)
@@ -44,7 +42,7 @@ def _steps_of(layer: keras.Layer, path: str, inner: Shape, output: Shape) -> lis
         )
     steps: list[Step] = []
     traced = trace(as_functional(layer, inner), inner)
-    sources: dict[int, int | str] = {traced.inputs[0]: 0}
+    sources: dict[int, Source] = {traced.inputs[0]: 0}
     for call in traced.calls:
         if len(call.outputs) != 1:
             raise UnsupportedLayerError(
@@ -63,7 +61,7 @@ def _steps_of(layer: keras.Layer, path: str, inner: Shape, output: Shape) -> lis
 
 
 def _written_out(
-    steps: Sequence[Step], prefix: str, given: tuple[int | str, ...], output: Shape
+    steps: Sequence[Step], prefix: str, given: tuple[Source, ...], output: Shape
 ) -> list[Step]:
     """Return steps with shapes and sources, and a prefix before their suffixes.
 
@@ -74,17 +72,21 @@ def _written_out(
         output: Shape of the layer's output.
     """
     found: list[Step] = []
-    previous = given
+    previous: tuple[Source, ...] = given
     for step in steps:
         sources = previous
         if step.sources is not None:
-            sources = tuple(
-                given[s] if isinstance(s, int) else f"{prefix}{s}" for s in step.sources
-            )
+            sources = tuple(_named(source, prefix, given) for source in step.sources)
         shape = output if step.shape is None else step.shape
         found.append(replace(step, suffix=prefix + step.suffix, sources=sources, shape=shape))
         previous = (found[-1].suffix,)
     return found
+
+
+def _named(source: Source, prefix: str, given: tuple[Source, ...]) -> Source:
+    if isinstance(source, int):
+        return given[source]
+    return prefix + source if isinstance(source, str) else source
 
 
 def _same(x: Any) -> Any:
