@@ -25,6 +25,10 @@ class InputShapeError(NNSlicerError, ValueError):
     """Input data has a shape or dtype that the model does not accept."""
 
 
+class SeveralInputsError(InputShapeError):
+    """A model with several inputs is given to an analysis of models with one."""
+
+
 class InputRangeError(InputShapeError):
     """Input data has values outside the bounds that were stated for the model."""
 

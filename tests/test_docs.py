@@ -41,6 +41,7 @@ FOUND = {
     "coverage": lambda names: 0.5 < names["coverage"].total() < 1 and len(names["found"]) > 0,
     "inspection": lambda names: set(names["frame"]["group"]) == {"relu1", "relu2"},
     "causes": lambda names: names["repaired"].points == 3 and len(names["static"].neurons) > 5,
+    "transformers": lambda names: names["share"] > 0.9,
     "own-layers": lambda names: names["im"]["sizes"].kind == "absolute_sum",
     "extend": lambda names: names["holds"].all(),
     "explore": lambda names: len(names["view"].data) > 10_000 and len(names["marks"].data) > 1_000,

@@ -8,7 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nnslicer_tf._kernels import pointwise, pools, rows, sums  # noqa: F401 - defined when imported
+from nnslicer_tf._kernels import (  # noqa: F401 - defined when imported
+    pointwise,
+    pools,
+    products,
+    rows,
+    sums,
+)
 from nnslicer_tf._kernels.compiled import COMPILING, KERNELS
 
 _LONGEST = sums._weighted_sum

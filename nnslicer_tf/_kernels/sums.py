@@ -7,7 +7,7 @@ sign(CONTRIB · Δy) of the output neurons as int8; where it is 0 a neuron costs
 from collections import namedtuple
 
 import numpy as np
-from numba import float32, float64, int8, int32, types
+from numba import boolean, float32, float64, int8, int32, types
 
 from nnslicer_tf._kernels.compiled import argument, compiled, inlined
 from nnslicer_tf._kernels.exclusion import (
@@ -51,6 +51,7 @@ def weighted_sum(
     taps: np.ndarray,
     theta: float,
     each: bool,
+    by_sum: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Expand a weighted sum (dense, or a convolution of any kind).
 
@@ -62,25 +63,35 @@ def weighted_sum(
         taps: Input position of each tap, `(output positions, taps)` int32, -1: padding.
         theta: Threshold θ.
         each: Keep the synapses of every sample apart.
+        by_sum: Whether thresholds are relative to the sum of the local values, not to y.
 
     Returns:
         CONTRIB of the inputs, shaped as `dx`, and of the synapses,
         `(batch or 1, groups, outputs per group, taps · inputs per group)`, both int32.
     """
-    scale = np.ones(len(taps))
-    return _expand(signs, y, dx, weights, taps, scale, theta, each)
+    scale = np.ones((1, len(taps)))
+    return _expand(signs, y, dx, weights, taps, scale, (theta, by_sum), each)
 
 
 def average(
-    signs: np.ndarray, y: np.ndarray, dx: np.ndarray, taps: np.ndarray, theta: float
+    signs: np.ndarray,
+    y: np.ndarray,
+    dx: np.ndarray,
+    taps: np.ndarray,
+    theta: float,
+    counts: np.ndarray | None = None,
+    by_sum: bool = False,
 ) -> np.ndarray:
     """Expand an average pooling; shapes as in `weighted_sum`, one channel at a time.
 
-    The local values are Δx / k; k multiplies the threshold instead.
+    The local values are Δx / k; k multiplies the threshold instead. `counts` is k where it
+    differs from sample to sample, `(batch, output positions)`.
     """
     weights = np.ones((dx.shape[2], 1, taps.shape[1]), np.float32)
-    scale = np.count_nonzero(taps >= 0, axis=1).astype(np.float64)
-    inputs, _ = _expand(signs, y, dx, weights, taps, scale, theta, each=False)
+    if counts is None:
+        counts = np.count_nonzero(taps >= 0, axis=1)[None]
+    scale = np.ascontiguousarray(counts, np.float64)
+    inputs, _ = _expand(signs, y, dx, weights, taps, scale, (theta, by_sum), each=False)
     return inputs
 
 
@@ -96,10 +107,13 @@ def _expand(
     weights: np.ndarray,
     taps: np.ndarray,
     scale: np.ndarray,
-    theta: float,
+    threshold: tuple[float, bool],
     each: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Expand sums whose thresholds are θ·|y| times a scale for each position."""
+    """Expand sums whose thresholds are θ·|y| times a scale `(batch or 1, positions)`.
+
+    `threshold` is θ, and whether it is multiplied by the sum of the local values instead.
+    """
     width = weights.shape[2]
     if rest := -width % LANES:
         weights = np.pad(weights, ((0, 0), (0, 0), (0, rest)))
@@ -115,7 +129,7 @@ def _expand(
         np.ascontiguousarray(weights, np.float32),
         np.ascontiguousarray(taps, np.int32),
         scale,
-        theta,
+        *threshold,
         width,
         inputs,
         synapses,
@@ -137,8 +151,9 @@ def _expand(
         argument(float32, 3),
         argument(float32, 3),
         argument(int32, 2),
-        argument(float64, 1),
+        argument(float64, 2),
         float64,
+        boolean,
         types.intp,
         int32[::1],
         int32[:, :, :, ::1],
@@ -161,6 +176,7 @@ def _weighted_sum(
     taps,
     scale,
     theta,
+    by_sum,
     width,
     inputs,
     synapses,
@@ -181,7 +197,7 @@ def _weighted_sum(
     _find_runs(pointer(taps), taps.shape[0], taps.shape[1], groups == 1, pointer(runs))
     block = received.shape[0] - 1
     work = workspace(single, whole, double)
-    scales, listed = pointer(scale), pointer(active)
+    listed = pointer(active)
     rows = at(listed, block + 1)
     together = values.shape[0] - 1
     batch = Batch(
@@ -191,10 +207,11 @@ def _weighted_sum(
         thresholds=at(pointer(moments), TOGETHER),
         waiting=at(listed, active.shape[0] - TOGETHER),
     )
-    given_y = (pointer(y), scales, theta)
     read_by, given = pointer(windows), pointer(received)
     for sample in range(dx.shape[0]):
         row = min(sample, synapses.shape[0] - 1)
+        scales = at(pointer(scale), min(sample, scale.shape[0] - 1) * positions)
+        given_y = (pointer(y), scales, theta, by_sum)
         first_input = sample * dx.shape[1] * sources
         for group in range(groups):
             first_source = first_input + group * per_group
@@ -361,14 +378,15 @@ def _form_all(weights, windows, stride, neurons, places, size, given_y, batch):
             block's first position).
         places: Positions in the block; on return those of the sums that are held.
         size: Number of positions.
-        given_y: (values of the outputs, scales of the positions, θ).
+        given_y: (values of the outputs, scales of the positions, θ, whether that is multiplied
+            by the sum instead).
         batch: `Batch`.
 
     Returns:
         The number of sums that are held.
     """
     first, channels, start = neurons
-    y, scales, theta = given_y
+    y, scales, theta, by_sum = given_y
     held = 0
     for k in range(size):
         p = np.int64(read(places, k))
@@ -376,6 +394,8 @@ def _form_all(weights, windows, stride, neurons, places, size, given_y, batch):
         total, magnitudes = _form(weights, at(windows, p * stride), stride, v)
         threshold = theta * abs(np.float64(read(y, first + p * channels)))
         threshold *= read(scales, start + p)
+        if by_sum:
+            threshold = theta * abs(total)
         write(batch.totals, held, total)
         write(batch.magnitudes, held, magnitudes)
         write(batch.thresholds, held, threshold)

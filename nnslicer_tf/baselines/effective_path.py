@@ -23,7 +23,7 @@ import scipy.sparse as sp
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Synapses
+from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.kinds.kind import PathRule
@@ -141,7 +141,7 @@ class _Walk:
 
 
 def _is_sum(operation: Operation) -> bool:
-    return isinstance(operation.params, Synapses)
+    return operation.kind == "weighted_sum"
 
 
 def _rule(operation: Operation) -> PathRule:

@@ -135,11 +135,13 @@ def _rectify(operation: Operation, x: Any, pattern: Values) -> tuple[Any, Any]:
 def _maximum(operation: Operation, x: Any, pattern: Values) -> tuple[Any, Any]:
     """Return a max pooling with fixed choices, and its conditions."""
     taps = operation.params.taps
-    before = windows(operation, ops.convert_to_tensor(pattern[operation.inputs[0]]), taps)
+    before = windows(
+        operation.input_shapes[0], ops.convert_to_tensor(pattern[operation.inputs[0]]), taps
+    )
     outside = (taps < 0)[None, :, :, None]
     chosen = np.where(outside, -np.inf, ops.convert_to_numpy(before)).argmax(axis=2)
     marks = (np.arange(taps.shape[1])[:, None] == chosen[:, :, None]).astype(np.float64)
-    read = windows(operation, x, taps)
+    read = windows(operation.input_shapes[0], x, taps)
     value = ops.sum(read * marks, axis=2)
     conditions = (read - value[:, :, None]) * (~outside).astype(np.float64)
     shape = (ops.shape(x)[0], *operation.shape)

@@ -178,7 +178,9 @@ def _back(operation: Operation, reached: Mapping[str, np.ndarray]) -> list[np.nd
         taps = operation.params.taps
 
         def read(x: Any) -> Any:
-            return ops.reshape(ops.sum(windows(operation, x, taps), axis=2), (1, *operation.shape))
+            return ops.reshape(
+                ops.sum(windows(operation.input_shapes[0], x, taps), axis=2), (1, *operation.shape)
+            )
 
         return [_depends(operation, read, g)]
     if kind.reach == "element":

@@ -69,13 +69,13 @@ def find_groups(
 
 
 def _matching(im: InstrumentedModel, units: Units) -> list[Operation]:
-    """Return the operations that match; a pattern with `*` leaves out input and routing."""
+    """Return the operations that match; a pattern with `*` leaves out input, routing and masks."""
     is_pattern = "*" in units.pattern or "?" in units.pattern
     found = [
         operation
         for operation in im.operations
         if fnmatchcase(operation.name, units.pattern)
-        and not (is_pattern and operation.kind in ("input", "routing"))
+        and not (is_pattern and operation.kind in ("input", "routing", "mask"))
     ]
     if not found:
         names = (operation.name for operation in im.operations)

@@ -4,17 +4,24 @@ It uses Keras's public functions only: `keras.models.clone_model` with a `call_f
 every call of a functional model. It does not descend into nested models, so each of these is
 visited in turn, and the symbolic tensors inside are mapped to those outside. The visited
 layers are never called, so the user's model gains no nodes.
+
+Masks that travel with tensors are followed as Keras does it, layer by layer; where a layer makes
+a new one, a call that computes it is added. Each tensor has two: the mask that says which of its
+positions are padding, and the one that a layer finds with it when the model runs. They differ where
+Keras loses a mask on the way: `MultiHeadAttention` takes it away from its inputs (Keras 3.15).
 """
 
 import inspect
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, cast
 
 import keras
+import numpy as np
 
-from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
+from nnslicer_tf.errors import InputShapeError
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +35,14 @@ class Call:
         inputs: Ids of the input tensors.
         input_shapes: Their shapes, without the batch axis.
         constants: Positional arguments that are not tensors, by position.
-        output: Id of the output tensor.
-        output_shape: Its shape, without the batch axis.
+        outputs: Ids of the output tensors.
+        output_shapes: Their shapes, without the batch axis.
+        arguments: All arguments but the masks that travel, by name; each tensor is replaced by
+            its place among the inputs, a `TensorAt`.
+        masks: Id of the mask that the layer finds with each input, None without one.
+        paddings: Id of the mask of each input's positions, None if none is padding.
+        mask: Id of the mask of the (first) output's positions, None if none is padding.
+        mask_function: For a call that makes a mask: its function, from the inputs to the mask.
     """
 
     layer: keras.Operation
@@ -38,25 +51,42 @@ class Call:
     inputs: tuple[int, ...]
     input_shapes: tuple[tuple[int, ...], ...]
     constants: dict[int, Any]
-    output: int
-    output_shape: tuple[int, ...]
+    outputs: tuple[int, ...]
+    output_shapes: tuple[tuple[int, ...], ...]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    masks: tuple[int | None, ...] = ()
+    paddings: tuple[int | None, ...] = ()
+    mask: int | None = None
+    mask_function: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True)
+class TensorAt:
+    """The place of a tensor among the inputs of a call."""
+
+    place: int
+
+
+Shape = tuple[int, ...]
+Shapes = Shape | Sequence[Shape] | Mapping[str, Shape]
+"""The shape of one sample; of a model with several inputs a list or dict of the inputs' shapes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The calls of a model; `input` and `outputs` are tensor ids."""
+    """The calls of a model; `inputs` and `outputs` are tensor ids."""
 
-    input: int
-    input_name: str
-    input_shape: tuple[int, ...]
+    inputs: tuple[int, ...]
+    input_names: tuple[str, ...]
+    input_shapes: tuple[Shape, ...]
     calls: tuple[Call, ...]
     outputs: tuple[int, ...]
 
 
-def as_functional(model: keras.Model, input_shape: tuple[int, ...] | None) -> keras.Model:
+def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model:
     """Return a functional or sequential model of the same layers.
 
-    A subclassed model is traced by running its `call` on a symbolic input.
+    A subclassed model is traced by running its `call` on symbolic inputs.
 
     Raises:
         InputShapeError: if the shape of a subclassed model's input is not known.
@@ -73,12 +103,12 @@ def as_functional(model: keras.Model, input_shape: tuple[int, ...] | None) -> ke
     shape = input_shape or _built_shape(model)
     if shape is None:
         raise _unknown_shape(model)
-    inputs = keras.Input(shape)
+    inputs = _symbolic(shape)
     outputs = model.call(inputs, **_inference_arguments(model))
     return keras.Model(inputs, outputs, name=model.name)
 
 
-def trace(model: keras.Model, input_shape: tuple[int, ...] | None = None) -> Trace:
+def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
     """Return the calls of `model` in topological order.
 
     Args:
@@ -87,55 +117,73 @@ def trace(model: keras.Model, input_shape: tuple[int, ...] | None = None) -> Tra
             models whose spatial size is not fixed.
 
     Raises:
-        InputShapeError: if the model has more than one input, or axes of unknown size.
-        UnsupportedLayerError: if a layer takes or returns something that cannot be traced.
+        InputShapeError: if the model has axes of unknown size.
+        UnsupportedLayerError: if a layer takes something that cannot be traced.
     """
-    if len(model.inputs) != 1:
-        raise InputShapeError(
-            f"Model '{model.name}' has {len(model.inputs)} inputs; only models with one input "
-            "tensor can be instrumented. Join the inputs in a wrapping model."
-        )
-    shape = tuple(input_shape or model.inputs[0].shape[1:])
-    if any(extent is None for extent in shape):
-        raise InputShapeError(
-            f"Model '{model.name}' has an input of shape {shape}, whose size is not fixed. "
-            "Specify it: InstrumentedModel(model, input_shape=(height, width, channels))."
-        )
+    shapes = tuple(tuple(tensor.shape[1:]) for tensor in model.inputs)
+    if input_shape:
+        shapes = tuple(_flat_shapes(input_shape))
+    for shape in shapes:
+        if any(extent is None for extent in shape):
+            raise InputShapeError(
+                f"Model '{model.name}' has an input of shape {shape}, whose size is not fixed. "
+                "Specify it: InstrumentedModel(model, input_shape=(height, width, channels))."
+            )
     visitor = _Visitor()
-    source = keras.Input(shape, dtype=model.inputs[0].dtype)
-    outputs = visitor.run(model, source, prefix="")
+    sources = [
+        keras.Input(shape, dtype=tensor.dtype)
+        for shape, tensor in zip(shapes, model.inputs, strict=True)
+    ]
+    outputs = visitor.run(model, sources, prefix="")
     return Trace(
-        input=id(source),
-        input_name=model.inputs[0].name,
-        input_shape=shape,
-        calls=tuple(visitor.calls),
+        inputs=tuple(map(id, sources)),
+        input_names=tuple(tensor.name for tensor in model.inputs),
+        input_shapes=shapes,
+        calls=_needed(visitor.calls, visitor.ids(outputs)),
         outputs=tuple(visitor.ids(outputs)),
     )
+
+
+def _needed(calls: Iterable[Call], outputs: Iterable[int]) -> tuple[Call, ...]:
+    """Leave out calls that no output depends on, such as the masks that Keras computes itself."""
+    reached = set(outputs)
+    needed = []
+    for call in reversed(list(calls)):  # the call that makes the mask of an output precedes it
+        if not reached.isdisjoint(call.outputs):
+            reached.update(call.inputs)
+            masks = (*call.masks, *call.paddings, call.mask)
+            reached.update(mask for mask in masks if mask is not None)
+            needed.append(call)
+    return tuple(reversed(needed))
 
 
 class _Visitor:
     def __init__(self) -> None:
         self.calls: list[Call] = []
+        self._paddings: dict[int, Any] = {}
+        self._found: dict[int, Any] = {}
         self._reuse: Counter[int] = Counter()
         self._path: dict[int, str] = {}
         self._same_as: dict[int, int] = {}
         # Ids are unique only while the tensors are alive.
         self._alive: list[Any] = []
 
-    def run(self, model: keras.Model, source: Any, prefix: str) -> list[Any]:
-        """Visit every call of `model` applied to the symbolic tensor `source`."""
-        self._alive.append(source)
+    def run(self, model: keras.Model, sources: Sequence[Any], prefix: str) -> list[Any]:
+        """Visit every call of `model` applied to symbolic tensors."""
+        self._alive.extend(sources)
         if isinstance(model, keras.Sequential):
+            (source,) = sources
             for layer in model.layers:
                 source = self.visit(layer, prefix, (source,))
-            return [source]
+            return keras.tree.flatten(source)
         # A plain Model of the same graph, without the user's class and compile().
         plain = keras.Model(model.inputs, model.outputs)
-        entry = keras.Input(source.shape[1:], dtype=source.dtype)
-        self._same_as[id(entry)] = self._resolve(id(source))
+        entries = [keras.Input(source.shape[1:], dtype=source.dtype) for source in sources]
+        for entry, source in zip(entries, sources, strict=True):
+            self._same_as[id(entry)] = self._resolve(id(source))
         clone = keras.models.clone_model(
             plain,
-            input_tensors=[entry],
+            input_tensors=entries,
             clone_function=lambda layer: layer,
             call_function=lambda layer, *args, **kwargs: self.visit(layer, prefix, args, kwargs),
         )
@@ -149,27 +197,30 @@ class _Visitor:
         if isinstance(layer, keras.layers.InputLayer):
             return args[0]
         path = prefix + layer.name
-        tensors = _tensors(args)
-        if len(tensors) < len(_tensors((*args, *(kwargs or {}).values()))):
-            raise UnsupportedLayerError(
-                f"Layer '{path}' ({type(layer).__name__}) takes a tensor as keyword argument; "
-                "pass it by position."
-            )
+        named, explicit = _bound(layer, args, kwargs or {})
+        tensors = _tensors(tuple(named.values()))
+        paddings = _masks_of(named, explicit, lambda x: self._paddings.get(self._resolve(id(x))))
+        masks = _masks_of(named, explicit, lambda x: self._found.get(self._resolve(id(x))))
+        masks = self._handed_over(named, explicit, masks, paddings)
         specs = layer.compute_output_spec(*args, **(kwargs or {}))
         outputs = _Placeholder(specs)(*tensors)
         flat = _tensors((outputs,))
         self._alive.append(outputs)
         if isinstance(layer, keras.Model):
-            inner = self.run(as_functional(layer, tensors[0].shape[1:]), tensors[0], f"{path}/")
+            shapes = keras.tree.map_structure(lambda tensor: tuple(tensor.shape[1:]), args[0])
+            inner = self.run(as_functional(layer, shapes), tensors, f"{path}/")
             for outside, inside in zip(flat, inner, strict=True):
                 self._same_as[id(outside)] = id(inside)
             return outputs
-        if len(flat) != 1:
-            raise UnsupportedLayerError(
-                f"Layer '{path}' ({type(layer).__name__}) returns {len(flat)} tensors; "
-                "only layers with one output can be instrumented."
-            )
-        self._record(layer, path, args, tensors, flat[0])
+        # A shared layer keeps the path of its first call.
+        path = self._path.setdefault(id(layer), path)
+        self._paddings[id(flat[0])] = self._mask_after(layer, path, named, paddings)
+        self._found[id(flat[0])] = self._paddings[id(flat[0])]
+        if list(map(id, masks)) != list(map(id, paddings)):
+            self._found[id(flat[0])] = self._mask_after(layer, path, named, masks)
+        self._record(layer, path, args, named, masks, paddings, flat)
+        if isinstance(layer, keras.layers.MultiHeadAttention) and _attention_takes_masks():
+            self._found.update({self._resolve(id(tensor)): None for tensor in tensors})
         return outputs
 
     def ids(self, tensors: Iterable[Any]) -> list[int]:
@@ -177,30 +228,183 @@ class _Visitor:
         return [self._resolve(id(tensor)) for tensor in tensors]
 
     def _record(
-        self, layer: keras.Operation, path: str, args: tuple, tensors: list, output: Any
+        self,
+        layer: keras.Operation,
+        path: str,
+        args: tuple,
+        named: Mapping[str, Any],
+        masks: list[Any],
+        paddings: list[Any],
+        outputs: list[Any],
     ) -> None:
-        # A shared layer keeps the path of its first call.
-        first_path = self._path.setdefault(id(layer), path)
-        constants = {
-            position: value for position, value in enumerate(args) if not _tensors((value,))
-        }
+        tensors = _tensors(tuple(named.values()))
+        places = {id(tensor): TensorAt(place) for place, tensor in enumerate(tensors)}
         call = Call(
             layer=layer,
-            path=first_path,
+            path=path,
             reuse=self._reuse[id(layer)],
             inputs=tuple(self._resolve(id(tensor)) for tensor in tensors),
             input_shapes=tuple(tuple(tensor.shape[1:]) for tensor in tensors),
-            constants=constants,
-            output=id(output),
-            output_shape=tuple(output.shape[1:]),
+            constants={p: value for p, value in enumerate(args) if not _tensors((value,))},
+            outputs=tuple(map(id, outputs)),
+            output_shapes=tuple(tuple(output.shape[1:]) for output in outputs),
+            arguments=keras.tree.map_structure(lambda x: places.get(id(x), x), dict(named)),
+            masks=tuple(self._id(mask) for mask in masks),
+            paddings=tuple(self._id(mask) for mask in paddings),
+            mask=self._id(self._paddings[id(outputs[0])]),
         )
         self._reuse[id(layer)] += 1
         self.calls.append(call)
+
+    def _id(self, mask: Any) -> int | None:
+        return None if mask is None else self._resolve(id(mask))
+
+    def _handed_over(
+        self,
+        named: Mapping[str, Any],
+        explicit: Mapping[str, Any],
+        masks: list[Any],
+        paddings: list[Any],
+    ) -> list[Any]:
+        """Return the masks that a layer finds, where Keras handed over "mask" as an argument.
+
+        It did so when the model was built, whatever is lost when it runs.
+        """
+        given = keras.tree.flatten(explicit.get("mask"))
+        count = len(_tensors(next(iter(named.values()), None)))
+        handed = [isinstance(mask, keras.KerasTensor) for mask in given][:count]
+        handed += [False] * (len(masks) - len(handed))
+        return [p if h else m for p, m, h in zip(paddings, masks, handed, strict=True)]
+
+    def _mask_after(
+        self, layer: keras.Operation, path: str, named: Mapping[str, Any], masks: list[Any]
+    ) -> Any:
+        """Return the mask tensor of a layer's output, None without one.
+
+        Args:
+            layer: The layer.
+            path: Its name.
+            named: Its arguments, by name.
+            masks: The mask tensors of its inputs, None for those without one.
+        """
+        compute = _mask_rule(layer)
+        if compute is None or named.get("reverse"):  # a ReversibleEmbedding's second use
+            return None
+        first = next(iter(named.values()))
+        tensors = _tensors((first,))
+        own = masks[: len(tensors)]
+        result = compute(first, _replaced(first, own))
+        found = next(iter(_tensors((result,))), None)
+        if found is None or any(found is mask for mask in own):
+            return found
+        same = own[0] is not None and all(mask is own[0] for mask in own)
+        if same and isinstance(layer, _MERGES) and own[0].shape == found.shape:
+            return own[0]
+        known = [mask for mask in own if mask is not None]
+
+        def make(*values: Any) -> Any:
+            given = iter(values[len(tensors) :])
+            present = [None if mask is None else next(given) for mask in own]
+            result = compute(_replaced(first, values), _replaced(first, present))
+            return next(v for v in keras.tree.flatten(result) if v is not None)
+
+        inputs = [*tensors, *known]
+        mask = keras.KerasTensor(found.shape, dtype="bool")
+        self._alive.extend((mask, result))
+        self.calls.append(
+            Call(
+                layer=layer,
+                path=path,
+                reuse=self._reuse[id(layer)],
+                inputs=tuple(self._resolve(id(tensor)) for tensor in inputs),
+                input_shapes=tuple(tuple(tensor.shape[1:]) for tensor in inputs),
+                constants={},
+                outputs=(id(mask),),
+                output_shapes=(tuple(found.shape[1:]),),
+                mask_function=make,
+            )
+        )
+        return mask
 
     def _resolve(self, tensor_id: int) -> int:
         while tensor_id in self._same_as:
             tensor_id = self._same_as[tensor_id]
         return tensor_id
+
+
+_MERGES = (
+    *(keras.layers.Add, keras.layers.Subtract, keras.layers.Multiply, keras.layers.Average),
+    *(keras.layers.Maximum, keras.layers.Minimum, keras.layers.Concatenate),
+)
+
+
+def _masks_of(
+    named: Mapping[str, Any], explicit: Mapping[str, Any], known: Callable[[Any], Any]
+) -> list[Any]:
+    """Return the mask tensor of each input, None without one.
+
+    Args:
+        named: The arguments of a layer, by name.
+        explicit: Masks that were passed as arguments: "mask", for the first argument, or
+            "key_mask" for the argument "key". Keras passes travelling masks so, too.
+        known: From a tensor to its mask, None if it has none; then an explicit one counts.
+    """
+    masks = []
+    for position, (name, value) in enumerate(named.items()):
+        found = [known(tensor) for tensor in _tensors((value,))]
+        given = explicit.get(f"{name}_mask", explicit.get("mask") if position == 0 else None)
+        for i, mask in enumerate(keras.tree.flatten(given)[: len(found)]):
+            if found[i] is None and isinstance(mask, keras.KerasTensor):
+                found[i] = mask
+        masks.extend(found)
+    return masks
+
+
+@cache
+def _attention_takes_masks() -> bool:
+    """Whether this Keras takes the masks away from the inputs of `MultiHeadAttention`."""
+    embedded = keras.layers.Embedding(2, 1, mask_zero=True)(np.ones((1, 2), np.int32))
+    keras.layers.MultiHeadAttention(1, 1)(embedded, embedded)
+    return getattr(embedded, "_keras_mask", None) is None
+
+
+def _mask_rule(layer: keras.Operation) -> Callable[[Any, Any], Any] | None:
+    """Return the function from a layer's inputs and their masks to its output's mask.
+
+    None: the layer's output has no mask.
+    """
+    if not isinstance(layer, keras.layers.Layer) or not layer.supports_masking:
+        return None
+    if isinstance(layer, (keras.layers.MultiHeadAttention, keras.layers.Attention)):
+        return lambda inputs, masks: next(iter(keras.tree.flatten(masks)))  # the queries'
+    if isinstance(layer, keras.layers.Embedding):
+        # Not the method of a subclass: ReversibleEmbedding leaves its mask to `call`.
+        return lambda inputs, masks: keras.layers.Embedding.compute_mask(layer, inputs, masks)
+    return layer.compute_mask
+
+
+def _replaced(structure: Any, values: Iterable[Any]) -> Any:
+    """Return `structure` with other leaves in the place of its tensors."""
+    values = iter(values)
+    return keras.tree.map_structure(
+        lambda x: next(values) if isinstance(x, keras.KerasTensor) else x, structure
+    )
+
+
+def _bound(
+    layer: keras.Operation, args: tuple, kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments of a call by name: all but the masks that travel, and these."""
+    signature = inspect.signature(layer.call)
+    bound = signature.bind_partial(*args, **kwargs).arguments
+    named: dict[str, Any] = {}
+    masks: dict[str, Any] = {}
+    for name, value in bound.items():
+        of = name.removesuffix("_mask")
+        travels = name == "mask" or (of != name and of in signature.parameters)
+        is_mask = travels and isinstance(layer, keras.layers.Layer)
+        (masks if is_mask else named)[name] = value
+    return named, masks
 
 
 class _Placeholder(keras.Operation):
@@ -225,11 +429,35 @@ def _identity_graph() -> tuple[Any, Any]:
     return tensor, tensor
 
 
-def _built_shape(model: keras.Model) -> tuple[int, ...] | None:
-    """Return the input shape that a subclassed model was built with, if it has one."""
-    shape = model.get_build_config() or {}
-    shape = shape.get("input_shape")
-    return tuple(shape[1:]) if isinstance(shape, (list, tuple)) else None
+def _symbolic(shape: Shapes) -> Any:
+    """Return symbolic inputs, in the structure of their shapes."""
+    if isinstance(shape, Mapping):
+        return {name: keras.Input(one, name=name) for name, one in shape.items()}
+    if _is_shape(shape):
+        return keras.Input(shape)
+    return [keras.Input(one) for one in shape]
+
+
+def _flat_shapes(shape: Shapes) -> list[Shape]:
+    if isinstance(shape, Mapping):
+        return [tuple(one) for one in shape.values()]
+    if _is_shape(shape):
+        return [cast(Shape, tuple(shape))]
+    return [tuple(one) for one in cast(Sequence[Shape], shape)]
+
+
+def _is_shape(shape: Any) -> bool:
+    return all(extent is None or isinstance(extent, int) for extent in shape)
+
+
+def _built_shape(model: keras.Model) -> Shapes | None:
+    """Return the input shapes that a subclassed model was built with, if it has them."""
+    shape = (model.get_build_config() or {}).get("input_shape")
+    if isinstance(shape, Mapping):
+        return {name: tuple(one[1:]) for name, one in shape.items()}
+    if not isinstance(shape, (list, tuple)):
+        return None
+    return tuple(shape[1:]) if _is_shape(shape) else [tuple(one[1:]) for one in shape]
 
 
 def _inference_arguments(model: keras.Model) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Backend functions that Keras lacks: compilation and vector-Jacobian products."""
+"""Backend functions that Keras lacks: compilation, vector-Jacobian products, loops over time."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,3 +52,67 @@ def vector_jacobian_product(
         return torch.autograd.grad(
             result, inputs, cotangent, allow_unused=True, materialize_grads=True
         )
+
+
+def over_time(
+    step: Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]],
+    carry: Sequence[Any],
+    sequences: Sequence[Any],
+    reverse: bool = False,
+) -> tuple[list[Any], list[Any]]:
+    """Run a step for each entry of sequences, as a loop of the backend.
+
+    `keras.ops.scan` is of no use here: on TensorFlow it wants results of the carry's structure.
+
+    Args:
+        step: Maps the carry and the sequences' entries to the next carry and to results.
+        carry: Tensors before the first step.
+        sequences: Tensors `(time, …)`.
+        reverse: Begin with the last entry.
+
+    Returns:
+        (the last carry, the results as tensors `(time, …)`, in the order of the sequences).
+    """
+    if keras.backend.backend() == "tensorflow":
+        return _over_time_tensorflow(step, list(carry), list(sequences), reverse)
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.lax.scan(step, list(carry), list(sequences), reverse=reverse)
+    state, results = list(carry), []
+    order = range(len(sequences[0]))
+    for t in reversed(order) if reverse else order:
+        state, found = step(state, [sequence[t] for sequence in sequences])
+        results.append(found)
+    if reverse:
+        results.reverse()
+    return state, [keras.ops.stack(values) for values in zip(*results, strict=True)]
+
+
+def _over_time_tensorflow(
+    step: Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]]],
+    carry: list[Any],
+    sequences: list[Any],
+    reverse: bool,
+) -> tuple[list[Any], list[Any]]:
+    import tensorflow as tf
+
+    length = sequences[0].shape[0]
+    # Traced once to learn the results' number and dtypes; what it adds to a graph is pruned.
+    _, found = step(carry, [sequence[0] for sequence in sequences])
+    arrays = [tf.TensorArray(v.dtype, length, element_shape=v.shape) for v in found]
+
+    def body(i: Any, state: list[Any], arrays: list[Any]) -> tuple[Any, list[Any], list[Any]]:
+        t = length - 1 - i if reverse else i
+        state, values = step(state, [sequence[t] for sequence in sequences])
+        return i + 1, state, [a.write(t, v) for a, v in zip(arrays, values, strict=True)]
+
+    invariants = [tf.TensorShape((None, *c.shape[1:])) for c in carry]
+    _, state, arrays = tf.while_loop(
+        lambda i, *_: i < length,
+        body,
+        (tf.constant(0), carry, arrays),
+        shape_invariants=(tf.TensorShape(()), invariants, [tf.TensorShape(None)] * len(arrays)),
+        maximum_iterations=length,
+    )
+    return list(state), [array.stack() for array in arrays]

@@ -4,7 +4,7 @@ Dynamic slices (by exclusion, or at θ = 0), effective paths, DeepLIFT and back-
 this walk with different rules. It works on NumPy arrays, without Keras, and on tensors.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -32,19 +32,23 @@ Node = TypeVar("Node", bound=Expandable)
 def propagate(
     order: Iterable[Node],
     seed: Mapping[str, Any],
-    rule: Callable[[Node, Any], Sequence[Any]],
+    rule: Callable[[Node, Any], Any],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, Any]:
     """Propagate values backwards; return the values that each operation received.
 
     Each operation is expanded once, after all its consumers, with the sum of what they
-    propagated to it; operations that received nothing are skipped.
+    propagated to it; operations that received nothing are skipped. A node with `members` stands for
+    several operations that are expanded together.
 
     Args:
         order: The operations to expand, consumers first.
         seed: Operation name → values `(batch, *shape)` with which the walk starts.
         rule: Takes an operation and the values that it received; returns one array for each of
-            its inputs, of the input's shape or of a shape that the input was broadcast to.
+            its inputs, of the input's shape or of a shape that the input was broadcast to, or
+            None for an input that gets nothing. For a node with members it takes what these
+            received by name, and returns a pair: the arrays for the inputs, and by name what
+            members received in the end, if that is more.
         shapes: Operation name → its shape without the batch axis.
 
     Returns:
@@ -52,10 +56,19 @@ def propagate(
     """
     received = dict(seed)
     for node in order:
-        if node.name not in received:
+        if members := getattr(node, "members", ()):
+            given = {name: received[name] for name in members if name in received}
+            if not given:
+                continue
+            parts, totals = rule(node, given)
+            received.update(totals)
+        elif node.name in received:
+            parts = rule(node, received[node.name])
+        else:
             continue
-        parts = rule(node, received[node.name])
         for source, part in zip(node.inputs, parts, strict=True):
+            if part is None:
+                continue
             part = _sum_to(part, shapes[source])
             received[source] = _plus(received[source], part) if source in received else part
     return received

@@ -27,7 +27,8 @@ DataLike: TypeAlias = ArrayLike | Iterable[ArrayLike] | Dataset | str | os.PathL
 - an array, nested list, tensor or data frame of samples, or a pair `(x, y)`;
 - a `datasets.Dataset`, or what `datasets.load_data` loads: "cifar10:test", a folder of images, …;
 - an iterable (`tf.data.Dataset`, `DataLoader`, `PyDataset`) of samples or batches, each alone, as
-  `(x, …)`, or as a dictionary with a key x, image, input or the like.
+  `(x, …)`, or as a dictionary with a key x, image, input or the like;
+- for a model with several inputs a dict, list or tuple of arrays, or an iterable of such.
 """
 
 _KEYS = ("x", "image", "images", "input", "inputs", "pixel_values", "features")

@@ -32,14 +32,17 @@ class GradientFunction:
         self._wrt = tuple(wrt)
         self._compute = getattr(self, f"_{keras.backend.backend()}")()
 
-    def __call__(self, x: np.ndarray, *extra: np.ndarray) -> list[np.ndarray]:
+    def __call__(
+        self, x: np.ndarray | tuple[np.ndarray, ...], *extra: np.ndarray
+    ) -> list[np.ndarray]:
         """Return one gradient `(batch, …)` float32 for each operation of `wrt`.
 
         Args:
-            x: The model's input, `(batch, …)` float32.
+            x: The model's input, `(batch, …)` float32; several in a tuple.
             *extra: Further arrays, passed to the target after the values.
         """
-        return [keras.ops.convert_to_numpy(g) for g in self._compute(x, *extra)]
+        inputs = list(x) if isinstance(x, tuple) else [x]
+        return [keras.ops.convert_to_numpy(g) for g in self._compute(inputs, *extra)]
 
     def _tensorflow(self) -> Callable:
         import tensorflow as tf
@@ -48,12 +51,20 @@ class GradientFunction:
         def compute(x: Any, *extra: Any) -> list[Any]:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(x)
-                values = self._graph.run(x, (*self._needs, *self._wrt))
+
+                def watched(name: str, value: Any) -> Any:
+                    if name in self._wrt:  # tokens have no gradient, what is made of them has
+                        tape.watch(value)
+                    return value
+
+                values = self._graph.run(x, (*self._needs, *self._wrt), watched)
                 total = tf.reduce_sum(self._target(values, *extra))
             sources = [values[name] for name in self._wrt]
             return tape.gradient(total, sources, unconnected_gradients="zero")
 
-        return lambda x, *extra: compute(tf.convert_to_tensor(x), *map(tf.convert_to_tensor, extra))
+        return lambda x, *extra: compute(
+            list(map(tf.convert_to_tensor, x)), *map(tf.convert_to_tensor, extra)
+        )
 
     def _jax(self) -> Callable:
         import jax
@@ -71,7 +82,7 @@ class GradientFunction:
 
         def compute(x: Any, *extra: Any) -> list[Any]:
             zeros = {
-                name: np.zeros((len(x), *self._graph.operations[name].shape), np.float32)
+                name: np.zeros((len(x[0]), *self._graph.operations[name].shape), np.float32)
                 for name in self._wrt
             }
             gradients = gradient(zeros, x, *extra)
@@ -84,8 +95,9 @@ class GradientFunction:
 
         def compute(x: Any, *extra: Any) -> list[Any]:
             with torch.enable_grad():
-                source = keras.ops.convert_to_tensor(x).detach().requires_grad_()
-                values = self._graph.run(source, (*self._needs, *self._wrt))
+                tensors = map(keras.ops.convert_to_tensor, x)
+                inputs = [tensor.detach().requires_grad_() for tensor in tensors]
+                values = self._graph.run(inputs, (*self._needs, *self._wrt), self._requiring)
                 total = self._target(values, *map(keras.ops.convert_to_tensor, extra)).sum()
                 sources = [values[name] for name in self._wrt]
                 return list(
@@ -93,3 +105,7 @@ class GradientFunction:
                 )
 
         return compute
+
+    def _requiring(self, name: str, value: Any) -> Any:
+        """Return a tensor of PyTorch that has a gradient, though it be made of tokens."""
+        return value.requires_grad_() if name in self._wrt and value.is_leaf else value

@@ -4,7 +4,8 @@ All analyses ask this module about a model's structure.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -12,8 +13,17 @@ import keras
 
 from nnslicer_tf.instrument._trace import Call, Trace
 from nnslicer_tf.instrument.layers import layer_steps
+from nnslicer_tf.instrument.layers.masks import mask_step
 from nnslicer_tf.instrument.layers.registry import LayerCall
-from nnslicer_tf.instrument.operations import Operation
+from nnslicer_tf.instrument.operations import (
+    NO_MASK,
+    MaskOf,
+    Operation,
+    PaddingOf,
+    Source,
+    Step,
+)
+from nnslicer_tf.instrument.recurrence import Member, Unrolled
 
 
 def in_half_precision(layer: keras.layers.Layer) -> bool:
@@ -43,23 +53,23 @@ class Graph:
     """The operations of a model, with the functions that compute them.
 
     Attributes:
-        operations: Name → operation, in topological order, the input first.
-        wrappers: Name → wrapped layer, for all operations but the input.
-        input: Name of the input operation.
+        operations: Name → operation, in topological order, the inputs first.
+        wrappers: Name → wrapped layer, for all operations but the inputs.
+        inputs: Names of the input operations.
         outputs: Names of the operations that compute the model's outputs.
     """
 
-    def __init__(self, source: Operation, outputs: Sequence[str] = ()) -> None:
-        self.operations = {source.name: source}
+    def __init__(self, sources: Sequence[Operation], outputs: Sequence[str] = ()) -> None:
+        self.operations = {source.name: source for source in sources}
         self.wrappers: dict[str, InstrumentedOperation] = {}
-        self.input = source.name
+        self.inputs = tuple(self.operations)
         self.outputs = tuple(outputs)
         self._functions: dict[str, Callable[..., Any]] = {}
 
     def add(self, operation: Operation, layer: keras.layers.Layer) -> None:
         """Append an operation whose inputs are already in the graph."""
         self.operations[operation.name] = operation
-        self.wrappers[operation.name] = InstrumentedOperation(layer, operation.compute)
+        self.wrappers[operation.name] = InstrumentedOperation(layer, _function_of(operation))
         self._functions[operation.name] = self.wrappers[operation.name]
 
     @cached_property
@@ -107,19 +117,20 @@ class Graph:
         """Return the values of the operations `wanted`, and of all that they depend on, by name.
 
         Args:
-            x: The model's input, `(batch, …)`.
+            x: The model's input, `(batch, …)`; several as a list or tuple in their order.
             wanted: Names of operations.
             change: If given, called with each operation's name and value; the value that it
                 returns replaces the original one from then on.
         """
         change = change or (lambda name, value: value)
-        values = {self.input: change(self.input, x)}
+        given = x if isinstance(x, (list, tuple)) else (x,)
+        values = {name: change(name, v) for name, v in zip(self.inputs, given, strict=True)}
+        through_time: dict[Unrolled, Any] = {}
         for operation in self.ancestors(wanted):
-            if operation.name != self.input:
+            if operation.name not in self.inputs:
                 inputs = (values[source] for source in operation.inputs)
-                values[operation.name] = change(
-                    operation.name, self._functions[operation.name](*inputs)
-                )
+                value = self._value(operation, inputs, through_time)
+                values[operation.name] = change(operation.name, value)
         return values
 
     def in_dtype_of_input(self) -> "Graph":
@@ -128,8 +139,27 @@ class Graph:
         Otherwise layers compute in their own dtype.
         """
         other = copy.copy(self)
-        other._functions = {name: self.operations[name].compute for name in self.wrappers}
+        other._functions = {name: _function_of(self.operations[name]) for name in self.wrappers}
         return other
+
+    def _value(
+        self, operation: Operation, inputs: Iterable[Any], through_time: dict[Unrolled, Any]
+    ) -> Any:
+        """Return an operation's value; those of a recurrent layer are computed together, once."""
+        function = self._functions[operation.name]
+        if not isinstance(operation.params, Member):
+            return function(*inputs)
+        unrolled = operation.params.unrolled
+        if unrolled not in through_time:
+            through_time[unrolled] = function(*inputs)
+        return through_time[unrolled][operation.params.operation.name]
+
+
+def _function_of(operation: Operation) -> Callable[..., Any]:
+    """Return what computes an operation; for one of a recurrent layer, all of them by name."""
+    if isinstance(operation.params, Member):
+        return operation.params.unrolled.run
+    return operation.compute
 
 
 class CaptureModel(keras.Model):
@@ -146,7 +176,7 @@ class CaptureModel(keras.Model):
         self._names = tuple(names)
         # An attribute, because Keras finds weights through attributes.
         needed = (operation.name for operation in graph.ancestors(names))
-        self._needed = [graph.wrappers[name] for name in needed if name != graph.input]
+        self._needed = [graph.wrappers[name] for name in needed if name not in graph.inputs]
         self.built = True
 
     def call(self, x: Any) -> list[Any]:
@@ -155,24 +185,26 @@ class CaptureModel(keras.Model):
         return [values[name] for name in self._names]
 
 
-def compiled(capture: CaptureModel, shape: Sequence[int]) -> Callable[[Any], Sequence[Any]]:
-    """Return the forward pass of a capture model as a function of NumPy arrays.
+def compiled(
+    capture: CaptureModel, shapes: Sequence[tuple[int, ...]]
+) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Return the forward pass of a capture model as a function of a list of NumPy arrays.
 
     On TensorFlow it is compiled once, for batches of any size.
 
     Args:
         capture: The model.
-        shape: Shape of one sample.
+        shapes: Shapes of one sample's inputs.
     """
     if keras.backend.backend() != "tensorflow":
-        return capture.predict_on_batch
+        return lambda x: capture.predict_on_batch(list(x) if len(x) > 1 else x[0])
     import tensorflow as tf
 
-    @tf.function(input_signature=[tf.TensorSpec((None, *shape), tf.float32)])
+    @tf.function(input_signature=[[tf.TensorSpec((None, *s), tf.float32) for s in shapes]])
     def forward(x: Any) -> list[Any]:
         return capture(x, training=False)
 
-    return lambda x: [value.numpy() for value in forward(x)]
+    return lambda x: [value.numpy() for value in forward(list(x))]
 
 
 def build_graph(trace: Trace) -> Graph:
@@ -181,54 +213,103 @@ def build_graph(trace: Trace) -> Graph:
     Raises:
         UnsupportedLayerError: if a layer has no rule.
     """
-    graph = Graph(_input_operation(trace))
-    names = {trace.input: graph.input}
+    described = zip(trace.input_names, trace.input_shapes, strict=True)
+    graph = Graph([_input_operation(name, shape) for name, shape in described])
+    names = dict(zip(trace.inputs, graph.inputs, strict=True))
     for call in trace.calls:
-        inputs = tuple(names[tensor] for tensor in call.inputs)
-        names[call.output] = _add_call(graph, call, inputs)
+        names.update(zip(call.outputs, _add_call(graph, call, names), strict=True))
     graph.outputs = tuple(names[tensor] for tensor in trace.outputs)
+    _mark_final(graph)
     return graph
 
 
-def _add_call(graph: Graph, call: Call, inputs: tuple[str, ...]) -> str:
-    """Add the operations of one call; return the name of its result."""
-    view = LayerCall(call.path, call.input_shapes, call.output_shape, call.constants)
-    steps = layer_steps(call.layer, view)
+def _mark_final(graph: Graph) -> None:
+    """Make a softmax at the end an elementwise operation: it is captured, but not walked."""
+    for name in graph.outputs:
+        operation = graph.operations[name]
+        if operation.kind == "softmax" and not graph.consumers[name]:
+            graph.operations[name] = replace(operation, kind="elementwise")
+
+
+def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, ...]:
+    """Add the operations of one call; return the names of its results, those of the last steps.
+
+    Args:
+        graph: The graph.
+        call: The call.
+        names: Id of a tensor → name of the operation that computes it.
+    """
+    inputs = tuple(names[tensor] for tensor in call.inputs)
+    view = LayerCall(
+        *(call.path, call.input_shapes, call.output_shapes, call.constants, call.arguments),
+        masks=[None if mask is None else names[mask] for mask in call.masks],
+        paddings=[None if mask is None else names[mask] for mask in call.paddings],
+    )
+
+    def named(source: Source) -> str:
+        """Return the name of the operation that a source of a step refers to."""
+        if isinstance(source, (MaskOf, PaddingOf)):
+            masks = view.masks if isinstance(source, MaskOf) else view.paddings
+            mask = masks[source.input]
+            assert mask is not None, base
+            return mask
+        return inputs[source] if isinstance(source, int) else base + source
+
     base = f"{call.path}#{call.reuse}" if call.reuse else call.path
     is_layer = isinstance(call.layer, keras.layers.Layer)
     layer = call.layer if is_layer else keras.layers.Identity()
-    previous = inputs
-    for step in steps:
-        sources = previous if step.sources is None else _named(step.sources, inputs, base)
+    own_mask = None if call.mask is None else names[call.mask]
+    previous, found = inputs, list(inputs)
+    for step in _mask_steps(graph, call, base) or layer_steps(call.layer, view):
+        sources = previous
+        if step.sources is not None:
+            sources = tuple(map(named, step.sources))
+        shape = call.output_shapes[0] if step.shape is None else step.shape
+        mask = None
+        if step.mask is None and own_mask and step.kind != "mask":
+            mask = own_mask if _begins(shape, graph.operations[own_mask].shape) else None
+        elif step.mask not in (None, NO_MASK):
+            mask = named(step.mask)
         operation = Operation(
             name=base + step.suffix,
             kind=step.kind,
             layer=call.path,
             inputs=sources,
             input_shapes=tuple(graph.operations[source].shape for source in sources),
-            shape=step.shape or call.output_shape,
+            shape=shape,
             params=step.params,
             compute=step.compute,
             keras_layer=call.layer,
+            mask=mask,
         )
         graph.add(operation, layer)
         previous = (operation.name,)
-    return previous[0]
+        found.append(operation.name)
+    return tuple(found[-len(call.outputs) :])
 
 
-def _named(sources: Sequence[int | str], inputs: Sequence[str], base: str) -> tuple[str, ...]:
-    """Return the names of the operations that `Step.sources` refers to."""
-    return tuple(inputs[s] if isinstance(s, int) else base + s for s in sources)
+def _mask_steps(graph: Graph, call: Call, base: str) -> Sequence[Step]:
+    """Return the step of a call that makes a mask, none for another call."""
+    if call.mask_function is None:
+        return ()
+    # A layer makes two masks where the one that it finds is not that of the padding.
+    suffix = ":found_mask" if f"{base}:mask" in graph.operations else ":mask"
+    return (mask_step(call.mask_function, suffix=suffix),)
 
 
-def _input_operation(trace: Trace) -> Operation:
+def _begins(shape: Sequence[int], mask_shape: Sequence[int]) -> bool:
+    """Whether a mask fits the leading axes of a shape."""
+    return tuple(shape[: len(mask_shape)]) == tuple(mask_shape)
+
+
+def _input_operation(name: str, shape: tuple[int, ...]) -> Operation:
     return Operation(
-        name=trace.input_name,
+        name=name,
         kind="input",
-        layer=trace.input_name,
+        layer=name,
         inputs=(),
         input_shapes=(),
-        shape=trace.input_shape,
+        shape=shape,
         params=None,
         compute=lambda x: x,
         keras_layer=None,

@@ -98,6 +98,13 @@ def _check_not_nested(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> 
                 f"Kernel '{operation.params.name}' is in a nested model, where means cannot be "
                 "handed on. Build the model without nesting, or leave the means out."
             )
+        names = {kernel.name for kernel in operation.kernels} & set(keep)
+        if names and not hasattr(operation.keras_layer, "activation"):
+            raise UnsupportedLayerError(
+                f"Kernel '{min(names)}' is of a layer ({type(operation.keras_layer).__name__}) "
+                "after which means cannot be handed on: only layers with one kernel and an "
+                "activation are. Leave the means out."
+            )
 
 
 def _assign(new: keras.Layer, original: keras.Layer, values: Mapping[int, np.ndarray]) -> None:

@@ -5,21 +5,23 @@ memory of the requested activations: of one batch (streaming) or of all samples 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nnslicer_tf._names import did_you_mean
+from nnslicer_tf._names import check_name, did_you_mean
 from nnslicer_tf._progress import track
 from nnslicer_tf._tables import ShownAsTable, arrays_frame, text_table
 from nnslicer_tf.errors import (
     InvalidArgumentError,
     NonFiniteActivationError,
+    SeveralInputsError,
     UnsupportedLayerError,
 )
-from nnslicer_tf.instrument._trace import as_functional, trace
+from nnslicer_tf.instrument._trace import Shapes, as_functional, trace
 from nnslicer_tf.instrument.data import (
     Bounds,
     DataLike,
@@ -36,7 +38,10 @@ from nnslicer_tf.instrument.graph import (
     compiled,
     in_half_precision,
 )
+from nnslicer_tf.instrument.inputs import Inputs, SeveralSamples, arrays_of, sole_array
 from nnslicer_tf.instrument.operations import Elementwise, Operation, Synapses
+from nnslicer_tf.instrument.recurrence import Member
+from nnslicer_tf.instrument.tokens import example, vocabulary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,18 +82,19 @@ class InstrumentedModel(ShownAsTable):
     or float16 (mixed precision) are analysed in float32, without their rounding.
 
     Args:
-        model: A functional, sequential, nested or subclassed Keras model with one input.
-        input_shape: Shape of one sample, if the model does not specify it.
+        model: A functional, sequential, nested or subclassed Keras model.
+        input_shape: Shape of one sample, if the model does not specify it; of a model with several
+            inputs a list or dict of the inputs' shapes.
         preprocess: What is done to inputs before the model, so that all analyses take them as they
             are: a Keras layer, or a function written with `keras.ops` such as
             `lambda x: x / 255`. It becomes part of the model.
         bounds: Least and largest value of an input, before `preprocess`. Data beyond them is
-            refused everywhere.
+            refused everywhere. Of a model that takes tokens they are known.
 
     Attributes:
         model: The original model; with `preprocess`, a new one that shares its layers.
         bounds: The bounds; None if they are not known.
-        operations: Tuple of `Operation`, in topological order, the input first.
+        operations: Tuple of `Operation`, in topological order, the inputs first.
         graph: Graph of the operations; see `nnslicer_tf.instrument.graph.Graph`.
 
     Raises:
@@ -101,7 +107,7 @@ class InstrumentedModel(ShownAsTable):
     def __init__(
         self,
         model: keras.Model,
-        input_shape: tuple[int, ...] | None = None,
+        input_shape: Shapes | None = None,
         *,
         preprocess: Callable[[Any], Any] | None = None,
         bounds: Bounds | None = None,
@@ -113,23 +119,55 @@ class InstrumentedModel(ShownAsTable):
         self.bounds = _check_range(bounds)
         functional = as_functional(model, input_shape)
         if preprocess is not None:
+            if len(functional.inputs) > 1:
+                raise InvalidArgumentError(
+                    "preprocess is for models with one input. Put the step into the model."
+                )
             model = functional = _preprocessed(functional, preprocess, input_shape)
         self.model = model
+        self._functional = functional
         self.graph: Graph = build_graph(trace(functional, input_shape))
         self.operations: tuple[Operation, ...] = tuple(self.graph.operations.values())
+        self._bounds = {name: self.bounds or self._tokens(name) for name in self.graph.inputs}
+        if len(self._bounds) == 1:
+            (self.bounds,) = self._bounds.values()
         self._captures: dict[tuple[str, ...], Callable] = {}
         self._gradients: dict[tuple, GradientFunction] = {}
         self._compare_with_original()
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
-        return self.operations[0].shape
+        """Shape of one sample, of a model with one input.
+
+        Raises:
+            SeveralInputsError: if the model has several inputs.
+        """
+        return self[self.input_operation].shape
 
     @property
     def input_operation(self) -> str:
-        """Name of the input operation."""
-        return self.graph.input
+        """Name of the input operation, of a model with one input.
+
+        Raises:
+            SeveralInputsError: if the model has several inputs.
+        """
+        if len(self.graph.inputs) > 1:
+            raise SeveralInputsError(
+                f"Model '{self.model.name}' has {len(self.graph.inputs)} inputs "
+                f"({', '.join(self.graph.inputs)}), and this analysis takes models with one. Join "
+                "the inputs in a wrapping model, which cuts one tensor into them."
+            )
+        return self.graph.inputs[0]
+
+    @property
+    def input_operations(self) -> tuple[str, ...]:
+        """Names of the input operations, in the order of the model's inputs."""
+        return self.graph.inputs
+
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name of each input operation → its shape of one sample."""
+        return {name: self[name].shape for name in self.graph.inputs}
 
     @property
     def output_operations(self) -> tuple[str, ...]:
@@ -138,8 +176,47 @@ class InstrumentedModel(ShownAsTable):
 
     @property
     def logit_operation(self) -> str:
-        """Name of the operation before a final softmax or sigmoid, otherwise of the output."""
-        operation = self[self.graph.outputs[0]]
+        """Name of the first output's logits; see `logit_operation_of`."""
+        return self.logit_operation_of(None)
+
+    @cached_property
+    def outputs(self) -> dict[str, str]:
+        """Name of each output → the operation that computes it.
+
+        An output's name is its key, where the model's outputs are a dict, or its layer's name.
+        """
+        layers = getattr(self._functional, "output_names", self.graph.outputs)
+        by_layer = dict(zip(layers, self.graph.outputs, strict=False))
+        structure = _structure(self._functional, "output")
+        by_place = keras.tree.pack_sequence_as(structure, list(self.graph.outputs))
+        return {**by_layer, **by_place} if isinstance(by_place, Mapping) else by_layer
+
+    def output_operation_of(self, output: str | None) -> str:
+        """Return the operation that computes an output.
+
+        Args:
+            output: Name of the output, or of its operation; the first one by default.
+
+        Raises:
+            InvalidArgumentError: if the model has no such output.
+        """
+        if output is None:
+            return self.graph.outputs[0]
+        if output in self.graph.outputs:
+            return output
+        check_name("output", output, self.outputs)
+        return self.outputs[output]
+
+    def logit_operation_of(self, output: str | None) -> str:
+        """Return the operation before an output's final softmax or sigmoid, otherwise its own.
+
+        Args:
+            output: Name of the output, or of its operation; the first one by default.
+
+        Raises:
+            InvalidArgumentError: if the model has no such output.
+        """
+        operation = self[self.output_operation_of(output)]
         is_activation = isinstance(operation.params, Elementwise)
         if is_activation and operation.params.function in _FINAL_ACTIVATIONS:
             return operation.inputs[0]
@@ -150,8 +227,8 @@ class InstrumentedModel(ShownAsTable):
         """Name → kernel with its synapses, in topological order; a shared kernel occurs once."""
         kernels: dict[str, Synapses] = {}
         for operation in self.operations:
-            if isinstance(operation.params, Synapses):
-                kernels.setdefault(operation.params.name, operation.params)
+            for kernel in operation.kernels:
+                kernels.setdefault(kernel.name, kernel)
         return kernels
 
     @property
@@ -170,23 +247,36 @@ class InstrumentedModel(ShownAsTable):
             raise InvalidArgumentError(f"The model has no operation {name!r}.{hint}")
         return self.graph.operations[name]
 
-    def samples(self, data: DataLike) -> Samples:
+    def samples(self, data: DataLike) -> Samples | SeveralSamples:
         """Return data as checked samples, by the model's input shape and bounds.
+
+        Args:
+            data: Samples; of a model with several inputs a dict, list or tuple of arrays, or an
+                iterable of such, as `SeveralSamples` takes it.
 
         Raises:
             InvalidArgumentError, InputShapeError, InputRangeError, NonFiniteActivationError: as
                 `Samples` does.
         """
-        return Samples(data, self.input_shape, self.bounds)
+        if len(self.graph.inputs) == 1:
+            return Samples(sole_array(data), self.input_shape, self.bounds)
+        return self._several(data)
 
     def check(self, x: DataLike) -> np.ndarray:
         """Return data as an array `(samples, *input_shape)` float32.
+
+        Of a model with several inputs it returns their arrays as `Inputs`, which are cut like an
+        array.
 
         Raises:
             InvalidArgumentError: if there are no samples.
             InputShapeError, InputRangeError, NonFiniteActivationError: as `samples` does.
         """
-        return self.samples(x).array()
+        samples = self.samples(x)
+        if isinstance(samples, SeveralSamples):
+            together: Any = samples.inputs
+            return together
+        return samples.array()
 
     def labelled(self, data: DataLike, y: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return samples `(samples, *input_shape)` float32 and labels `(samples,)` int64.
@@ -199,7 +289,20 @@ class InstrumentedModel(ShownAsTable):
             InvalidArgumentError: if there are no labels, or not one for each sample.
             InputShapeError, InputRangeError, NonFiniteActivationError: as `samples` does.
         """
-        return read_labelled(data, y, self.input_shape, self.bounds)
+        bounds = self._bounds[self.input_operation]
+        return read_labelled(data, y, self.input_shape, bounds)
+
+    def _several(self, data: DataLike) -> SeveralSamples:
+        """Return the checked samples of a model with several inputs."""
+        structure = _structure(self._functional, "input")
+        keys = structure if isinstance(structure, Mapping) else {}
+        names = {key: tensor.name for key, tensor in keys.items()}
+        return SeveralSamples(data, self.input_shapes, names, self._bounds)
+
+    def _tokens(self, name: str) -> Bounds | None:
+        """Return the bounds of an input that takes tokens."""
+        tokens = vocabulary(self.graph, name)
+        return None if tokens is None else (0.0, tokens - 1.0)
 
     def capture(
         self, x: DataLike, batch_size: int = 256, of: Iterable[str] | None = None
@@ -250,7 +353,7 @@ class InstrumentedModel(ShownAsTable):
             first += len(batch)
 
     def forward(
-        self, batch: np.ndarray, of: Iterable[str], first: int = 0
+        self, batch: np.ndarray | Inputs, of: Iterable[str], first: int = 0
     ) -> dict[str, np.ndarray]:
         """Return the values of operations for one batch that has already been checked.
 
@@ -267,8 +370,9 @@ class InstrumentedModel(ShownAsTable):
             NonFiniteActivationError: if an activation is NaN or infinite.
         """
         names = self._names(of)
-        if names == (self.input_operation,):
-            return {self.input_operation: batch}
+        if set(names) <= set(self.graph.inputs):
+            given = dict(zip(self.graph.inputs, arrays_of(batch), strict=True))
+            return {name: given[name] for name in names}
         found = _forward(self._capture_function(names), batch)
         values = dict(zip(names, found, strict=True))
         self._check_finite(values, first)
@@ -278,7 +382,7 @@ class InstrumentedModel(ShownAsTable):
         """Return the values of operations as tensors of the backend, differentiable.
 
         Args:
-            x: Tensor of samples `(batch, *input_shape)`.
+            x: Tensor of samples `(batch, *input_shape)`; of several inputs a list of tensors.
             of: Names of operations.
 
         Raises:
@@ -286,14 +390,22 @@ class InstrumentedModel(ShownAsTable):
         """
         return self.graph.run(x, self._names(of))
 
-    def predict(self, x: DataLike, batch_size: int = 256) -> np.ndarray:
-        """Return the model's (first) output `(samples, …)` float32."""
-        output = self.graph.outputs[0]
-        return self.capture(x, batch_size, of=[output])[output]
+    def predict(self, x: DataLike, batch_size: int = 256, output: str | None = None) -> np.ndarray:
+        """Return an output of the model `(samples, …)` float32, by name or the first.
 
-    def logits(self, x: DataLike, batch_size: int = 256) -> np.ndarray:
-        """Return the output before a final softmax or sigmoid, `(samples, …)` float32."""
-        name = self.logit_operation
+        Raises:
+            InvalidArgumentError: if the model has no such output.
+        """
+        name = self.output_operation_of(output)
+        return self.capture(x, batch_size, of=[name])[name]
+
+    def logits(self, x: DataLike, batch_size: int = 256, output: str | None = None) -> np.ndarray:
+        """Return an output before its final softmax or sigmoid, `(samples, …)` float32.
+
+        Raises:
+            InvalidArgumentError: if the model has no such output.
+        """
+        name = self.logit_operation_of(output)
         return self.capture(x, batch_size, of=[name])[name]
 
     def gradients(
@@ -311,7 +423,7 @@ class InstrumentedModel(ShownAsTable):
             of: The target: a logit's index, one index per sample, or a function from
                 {operation: tensor (batch, …)} to a tensor `(batch,)`, written with
                 `keras.ops`. Reuse the same function object: each one is compiled.
-            wrt: Names of the operations to differentiate with respect to; by default the input.
+            wrt: Names of the operations to differentiate with respect to; by default the inputs.
             needs: Names of the operations that a function `of` reads; the logits by default.
             batch_size: Samples in one pass.
 
@@ -319,22 +431,24 @@ class InstrumentedModel(ShownAsTable):
             Operation name → gradients `(samples, *operation shape)` float32.
 
         Raises:
-            InvalidArgumentError: if an operation does not exist, or an index is out of range.
+            InvalidArgumentError: if an operation does not exist or is inside a recurrent layer, or
+                an index is out of range.
             InputShapeError, NonFiniteActivationError: as in `capture_batches`.
         """
-        names = self._names([self.input_operation] if wrt is None else wrt)
+        names = self._names(self.graph.inputs if wrt is None else wrt)
+        self._check_not_recurrent(names)
         needed = self._names([self.logit_operation] if needs is None else needs)
         stream = list(self.samples(x).batches(batch_size))
         total = sum(map(len, stream))
         if callable(of):
             compute = self._gradient_function(of, needed, names)
-            parts = [compute(batch) for batch in stream]
+            parts = [compute(arrays_of(batch)) for batch in stream]
         else:
             index = self._logit_indices(of, total)
             compute = self._gradient_function(self._chosen_logit, needed, names)
             starts = np.cumsum([0, *map(len, stream)])
             parts = [
-                compute(batch, index[start : start + len(batch)])
+                compute(arrays_of(batch), index[start : start + len(batch)])
                 for batch, start in zip(stream, starts, strict=False)
             ]
         return Activations(
@@ -382,7 +496,7 @@ class InstrumentedModel(ShownAsTable):
     def _capture_function(self, names: tuple[str, ...]) -> Callable:
         if names not in self._captures:
             model = CaptureModel(self.graph, names)
-            self._captures[names] = compiled(model, self.input_shape)
+            self._captures[names] = compiled(model, list(self.input_shapes.values()))
         return self._captures[names]
 
     def _gradient_function(
@@ -408,6 +522,15 @@ class InstrumentedModel(ShownAsTable):
             )
         return np.broadcast_to(index, (samples,)).astype(np.int32)
 
+    def _check_not_recurrent(self, names: Iterable[str]) -> None:
+        """Refuse gradients with respect to values inside a recurrent layer."""
+        for name in names:
+            if isinstance(self[name].params, Member):
+                raise InvalidArgumentError(
+                    f"Operation '{name}' is inside a recurrent layer: a gradient would leave out "
+                    "what it does through later steps. Take the layer's output or an input."
+                )
+
     def _check_finite(self, values: Mapping[str, np.ndarray], first: int) -> None:
         for name, value in values.items():
             if not np.isfinite(value).all():
@@ -419,9 +542,9 @@ class InstrumentedModel(ShownAsTable):
 
     def _compare_with_original(self) -> None:
         """Refuse a wrapped model whose output differs from the original's."""
-        x = np.random.default_rng(0).uniform(size=(2, *self.input_shape)).astype(np.float32)
-        expected = keras.tree.flatten(self.model(_as_input(self.model, x), training=False))
-        values = self.graph.run(keras.ops.convert_to_tensor(x), self.graph.outputs)
+        x = [example(self.graph, self[name], samples=2) for name in self.graph.inputs]
+        expected = keras.tree.flatten(self.model(_as_input(self._functional, x), training=False))
+        values = self.graph.run(list(map(keras.ops.convert_to_tensor, x)), self.graph.outputs)
         halves = any(in_half_precision(step.layer) for step in self.graph.wrappers.values())
         # Relative to the largest value; in half precision the original rounds coarsely.
         tolerance = 0.1 if halves else 1e-4
@@ -451,24 +574,27 @@ def instrumented(model: ModelLike) -> InstrumentedModel:
     return model if isinstance(model, InstrumentedModel) else InstrumentedModel(model)
 
 
-def _forward(capture: Callable, batch: np.ndarray) -> list[np.ndarray]:
+def _forward(capture: Callable, batch: np.ndarray | Inputs) -> list[np.ndarray]:
     """Run a forward pass whose values do not depend on the size of the batch.
 
     A single sample would be computed by matrix-vector instead of matrix-matrix products,
     which round differently, so it is duplicated.
     """
     if len(batch) > 1:
-        return [np.asarray(value) for value in capture(batch)]
-    return [np.asarray(value)[:1] for value in capture(np.repeat(batch, 2, axis=0))]
+        return [np.asarray(value) for value in capture(arrays_of(batch))]
+    return [np.asarray(value)[:1] for value in capture(arrays_of(batch[[0, 0]]))]
 
 
-def _as_input(model: keras.Model, x: np.ndarray) -> Any:
-    """Wrap `x` in the structure in which a functional model expects its only input."""
-    try:
-        structure = model.input
-    except AttributeError:
-        return x
-    return keras.tree.map_structure(lambda _: x, structure)
+def _as_input(model: keras.Model, x: list[np.ndarray]) -> Any:
+    """Return arrays in the structure in which a functional model expects its inputs."""
+    return keras.tree.pack_sequence_as(_structure(model, "input"), x)
+
+
+def _structure(model: keras.Model, which: str) -> Any:
+    """Return the structure of a functional or sequential model's "input" or "output" tensors."""
+    if isinstance(model, keras.Sequential):  # it may not have been called yet
+        return getattr(model, f"{which}s")[0]
+    return getattr(model, which)
 
 
 def _check_range(bounds: Bounds | None) -> Bounds | None:
@@ -487,7 +613,7 @@ def _check_range(bounds: Bounds | None) -> Bounds | None:
 
 
 def _preprocessed(
-    model: keras.Model, preprocess: Callable[[Any], Any], input_shape: tuple[int, ...] | None
+    model: keras.Model, preprocess: Callable[[Any], Any], input_shape: Shapes | None
 ) -> keras.Model:
     """Return a model of the same layers behind a step of preprocessing."""
     inputs = keras.Input(input_shape or model.inputs[0].shape[1:])

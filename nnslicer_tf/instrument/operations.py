@@ -31,6 +31,12 @@ KINDS = (
     "maximum_merge",
     "minimum_merge",
     "routing",
+    "product_sum",
+    "softmax",
+    "lookup",
+    "mask",
+    "recurrence",
+    "zeroed",
 )
 
 
@@ -63,7 +69,8 @@ class Synapses(KernelLayout):
     @property
     def layout(self) -> KernelLayout:
         """The layout alone, which unlike this object can be pickled."""
-        return KernelLayout(self.name, self.shape, self.groups, self.axes)
+        own = (self.name, self.shape, self.groups, self.axes)
+        return KernelLayout(*own, order=self.order, summed=self.summed)
 
     def kernel(self) -> np.ndarray:
         """Return the current kernel as a float32 array of `shape`."""
@@ -77,6 +84,11 @@ class Synapses(KernelLayout):
         """Return the current bias `(outputs,)`, None if there is none."""
         bias = self.bias()
         return None if bias is None else keras.ops.convert_to_numpy(bias)
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup(Synapses):
+    """The table of an embedding, `(tokens, channels)`: a kernel whose rows are looked up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +118,29 @@ class Elementwise:
 
 
 @dataclass(frozen=True, eq=False)
+class Softmax(Elementwise):
+    """A softmax.
+
+    Attributes:
+        axes: The axes of a row, as Keras counts them: with the batch axis, or from the end.
+    """
+
+    axes: tuple[int, ...] = (-1,)
+
+
+@dataclass(frozen=True, eq=False)
+class ProductSum:
+    """A sum of products of two activations, over a common axis.
+
+    Attributes:
+        equation: It as in `keras.ops.einsum`, the batch axis first: "bqhe,bkhe->bhqk". An axis
+            is in both inputs (summed, or kept as a common axis), or in one and the output.
+    """
+
+    equation: str
+
+
+@dataclass(frozen=True, eq=False)
 class Affine:
     """A scale that computes x · factor + offset.
 
@@ -114,6 +149,34 @@ class Affine:
     """
 
     read: Callable[[], tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class MaskOf:
+    """The mask that a layer finds with an input, as a source of a step.
+
+    Attributes:
+        input: Index of the input.
+    """
+
+    input: int
+
+
+@dataclass(frozen=True)
+class PaddingOf:
+    """The mask that says which positions of an input are padding, as the mask of a step.
+
+    Attributes:
+        input: Index of the input.
+    """
+
+    input: int
+
+
+NO_MASK = PaddingOf(-1)
+"""As the mask of a step: all of its elements are neurons, whatever its shape."""
+
+Source = int | str | MaskOf | PaddingOf
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,18 +191,22 @@ class Step:
         params: `Synapses`, `Pooling`, `Elementwise` or `Affine`, or None.
         suffix: Appended to the layer's name; empty for the layer's last step.
         sources: Inputs of the step: an int is the index of an input of the layer, a str the
-            suffix of an earlier step. By default the first step takes all inputs of the
+            suffix of an earlier step, `MaskOf(i)` the mask that the layer finds with input i,
+            `PaddingOf(i)` that of its padding. By default the first step takes all inputs of the
             layer, every other step the result of the one before.
         shape: Shape of the output without the batch axis, if it differs from that of
             the layer's output.
+        mask: Where the mask of the step's own neurons comes from, as in `sources`. By default
+            it is the mask of the layer's output, if the step's shape begins with its axes.
     """
 
     kind: str
     compute: Callable[..., Any]
     params: Any = None
     suffix: str = ""
-    sources: Sequence[int | str] | None = None
+    sources: Sequence[Source] | None = None
     shape: tuple[int, ...] | None = None
+    mask: Source | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,6 +226,9 @@ class Operation:
         compute: Maps input tensors (batch, …) to the output tensor (batch, …), in the
             dtype of the inputs.
         keras_layer: The Keras layer or operation that it belongs to.
+        mask: Name of the operation, of kind "mask", whose value says which of its elements are
+            neurons: 1, or 0 for padding. Its shape is that of the leading axes, and may have
+            axes of size 1. None: all are neurons.
     """
 
     name: str
@@ -170,6 +240,7 @@ class Operation:
     params: Any
     compute: Callable[..., Any]
     keras_layer: Any
+    mask: str | None = None
 
     @property
     def size(self) -> int:
@@ -177,9 +248,16 @@ class Operation:
         return int(np.prod(self.shape))
 
     @property
+    def kernels(self) -> tuple[Synapses, ...]:
+        """Its kernels: one if `params` is `Synapses`, otherwise those that `params` lists."""
+        if isinstance(self.params, Synapses):
+            return (self.params,)
+        return tuple(getattr(self.params, "kernels", ()))
+
+    @property
     def synapses(self) -> int:
-        """Number of synapses (weights of the kernel), 0 without a kernel."""
-        return int(np.prod(self.params.shape)) if isinstance(self.params, Synapses) else 0
+        """Number of synapses (weights of its kernels), 0 without a kernel."""
+        return sum(kernel.size for kernel in self.kernels)
 
     def __repr__(self) -> str:
         return f"Operation({self.name!r}, {self.kind}, shape={self.shape}, inputs={self.inputs})"

@@ -9,7 +9,18 @@ whose entry is missing refuses the operation and names it. `register_rule` and
 `register_transformer` set single entries. Importing this package does not import Keras.
 """
 
-from nnslicer_tf.kinds import merges, pointwise, pooling, routing, weighted_sum
+from nnslicer_tf.kinds import (
+    lookup,
+    mask,
+    merges,
+    pointwise,
+    pooling,
+    product_sum,
+    recurrence,
+    routing,
+    softmax,
+    weighted_sum,
+)
 from nnslicer_tf.kinds.bends import BendingTransformer, Bends
 from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import (
@@ -20,6 +31,7 @@ from nnslicer_tf.kinds.kind import (
     Rule,
     RuleFunction,
     Transformer,
+    aligned_mask,
     kind_of,
     register_kind,
     register_rule,
@@ -39,13 +51,19 @@ __all__ = [
     "Rule",
     "RuleFunction",
     "Transformer",
+    "aligned_mask",
     "kind_of",
+    "lookup",
+    "mask",
     "merges",
     "pointwise",
     "pooling",
+    "product_sum",
+    "recurrence",
     "register_kind",
     "register_rule",
     "register_transformer",
     "routing",
+    "softmax",
     "weighted_sum",
 ]

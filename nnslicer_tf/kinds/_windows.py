@@ -1,11 +1,11 @@
 """Windows of weighted sums and pooling operations, on arrays and on tensors."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from nnslicer_tf._lazy import LazyModule
-from nnslicer_tf.instrument.operations import Operation
 
 ops: Any = LazyModule("keras.ops")
 
@@ -15,12 +15,18 @@ def flat(x: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(x).reshape(len(x), -1, x.shape[-1])
 
 
-def windows(operation: Operation, x: Any, taps: np.ndarray) -> Any:
-    """Return the values that the taps read `(batch, positions, taps, channels)`, padding as 0."""
-    channels = operation.input_shapes[0][-1]
+def windows(shape: Sequence[int], x: Any, taps: np.ndarray) -> Any:
+    """Return the values that the taps read `(batch, positions, taps, channels)`, padding as 0.
+
+    Args:
+        shape: Shape of one input `(…, channels)`.
+        x: The inputs.
+        taps: Input position of each tap, `(positions, taps)`, -1 for padding.
+    """
+    channels = shape[-1]
     by_position = ops.reshape(x, (ops.shape(x)[0], -1, channels))
     padded = ops.pad(by_position, [[0, 0], [0, 1], [0, 0]])
-    last = int(np.prod(operation.input_shapes[0][:-1]))
+    last = int(np.prod(shape[:-1]))
     index = np.where(taps < 0, last, taps).ravel()
     read = ops.take(padded, index, axis=1)
     return ops.reshape(read, (ops.shape(x)[0], *taps.shape, channels))

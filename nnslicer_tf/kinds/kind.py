@@ -11,8 +11,11 @@ from typing import Any, Literal
 import numpy as np
 
 from nnslicer_tf._kernels import pointwise
+from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.operations import Operation
+
+ops: Any = LazyModule("keras.ops")
 
 
 class Neurons:
@@ -24,17 +27,45 @@ class Neurons:
             elements of the output or its channels.
         relative_to: Quantity that the exclusion is relative to: "output", the neuron's value y,
             or "sum", the sum of its local values.
+        mask: 1 where elements of the output are neurons, 0 for padding; it broadcasts to
+            `captured`. None: all are neurons. Δ is 0 where there is no neuron.
     """
 
-    def __init__(self, captured: np.ndarray, mean: np.ndarray, relative_to: str = "output") -> None:
+    def __init__(
+        self,
+        captured: np.ndarray,
+        mean: np.ndarray,
+        relative_to: str = "output",
+        mask: np.ndarray | None = None,
+    ) -> None:
         self.captured = captured
         self.relative_to = relative_to
+        self.mask = mask
         self._mean = mean
 
     @cached_property
     def value(self) -> np.ndarray:
         """Values `(batch, *shape)` float32."""
         return self._exact.astype(np.float32, copy=False)
+
+    @classmethod
+    def known(cls, value: np.ndarray, delta: np.ndarray, sign: np.ndarray) -> "Neurons":
+        """Return neurons whose Δ, with its signs, is known; all `(batch, *shape)`."""
+        neurons = cls(value, np.zeros(value.shape[1:]))
+        neurons._deltas = delta, sign
+        return neurons
+
+    @classmethod
+    def constant(cls, shape: tuple[int, ...]) -> "Neurons":
+        """Return neurons `(batch, *shape)` that are always 0."""
+        return cls(np.zeros(shape, np.float32), np.zeros(shape[1:]))
+
+    def at_time(self, t: int) -> "Neurons":
+        """Return the neurons at one place of their first axis, such as a time step."""
+        delta, signs = self._deltas
+        one = Neurons.known(self.captured[:, t], delta[:, t], signs[:, t])
+        one.relative_to = self.relative_to
+        return one
 
     @property
     def delta(self) -> np.ndarray:
@@ -47,19 +78,40 @@ class Neurons:
         return self._deltas[1]
 
     @property
+    def is_relative_to_sum(self) -> bool:
+        """Whether the exclusion is relative to the sum of the local values."""
+        return self.relative_to == "sum"
+
+    @property
     def reference(self) -> np.ndarray:
         """The quantity that θ is multiplied by, up to its sign, if outputs are linear in inputs.
 
-        In that case the local values add up to Δy.
+        In that case the local values add up to Δy, unless means are pooled over positions.
         """
         return self.value if self.relative_to == "output" else self.delta
 
     @cached_property
     def _deltas(self) -> tuple[np.ndarray, np.ndarray]:
         if self._exact.dtype == np.float32:
-            return pointwise.deltas(self._exact, self._mean)
-        delta = (self._exact - self._mean).astype(np.float32)
-        return delta, np.sign(delta).astype(np.int8)
+            delta, sign = pointwise.deltas(self._exact, self._mean)
+        else:
+            delta = (self._exact - self._mean).astype(np.float32)
+            sign = np.sign(delta).astype(np.int8)
+        present = self._present
+        if present is not None:
+            delta *= present
+            sign *= present
+        return delta, sign
+
+    @cached_property
+    def _present(self) -> np.ndarray | None:
+        """Which neurons there are, int8, broadcastable to the values; None for all."""
+        if self.mask is None:
+            return None
+        present = np.asarray(self.mask > 0, np.int8)
+        if self.captured.ndim != self._mean.ndim + 1:  # a channel is there if a position is
+            present = present.reshape(len(present), -1).max(axis=1, keepdims=True)
+        return present
 
     @cached_property
     def _exact(self) -> np.ndarray:
@@ -67,7 +119,32 @@ class Neurons:
         values = self.captured
         if values.ndim == self._mean.ndim + 1:
             return values
+        if self.mask is not None:
+            return _masked_means(values, self.mask)
         return values.reshape(len(values), -1, values.shape[-1]).mean(axis=1, dtype=np.float64)
+
+
+def _masked_means(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return the float64 mean of each channel over the positions that the mask has."""
+    weights = np.broadcast_to(mask > 0, (*values.shape[:-1], 1)).astype(np.float64)
+    axes = tuple(range(1, values.ndim - 1))
+    count = np.maximum(weights.sum(axis=axes), 1)
+    return (values * weights).sum(axis=axes) / count
+
+
+def aligned_mask(mask: Any, rank: int, lead: int = 0) -> Any:
+    """Return the values of a mask, an array or a tensor, with axes of size 1 added.
+
+    Args:
+        mask: `(batch, …)`: the leading axes of an operation's values.
+        rank: Number of axes of these values, to which axes are appended.
+        lead: Number of axes to insert after the batch, for values that were broadcast.
+    """
+    batch, *shape = mask.shape
+    new = (*(1,) * lead, *shape, *(1,) * (rank - 1 - len(shape)))
+    if isinstance(mask, np.ndarray):
+        return mask.reshape(batch, *new)
+    return ops.reshape(mask, (-1, *new))
 
 
 @dataclass(frozen=True)
@@ -105,6 +182,8 @@ class Node:
         shape: Shape of its neurons at the walk's granularity.
         mean: The profile's means of its neurons, float64, of that shape.
         table: Result of `Kind.table` for the operation.
+        mask: Name of the operation that says which elements are neurons; None: all are.
+        members: Names of the operations that it stands for, if several that are expanded together.
     """
 
     name: str
@@ -113,22 +192,27 @@ class Node:
     shape: tuple[int, ...]
     mean: np.ndarray
     table: Any = None
+    mask: str | None = None
+    members: tuple[str, ...] = ()
 
 
-RuleFunction = Callable[[Node, float, np.ndarray, Neurons, Sequence[Neurons]], Sequence[np.ndarray]]
+RuleFunction = Callable[
+    [Node, float, np.ndarray, Neurons, Sequence[Neurons]], Sequence[np.ndarray | None]
+]
 """`rule(node, theta, signs, output, inputs)` propagates the outputs' CONTRIB to the inputs.
 
 - `signs`: sign(CONTRIB · Δy) of the output neurons, `(batch, *shape)` int8;
 - `output`, `inputs`: `Neurons` with `.value` and `.delta`, `(batch, *shape)` float32, and
   `.sign`, the sign of Δ, int8;
 - it returns one integer array for each input, of the shape of the input or of the shape to
-  which the input was broadcast.
+  which the input was broadcast, or None for an input that gets nothing, such as a mask.
 """
 
-SynapseRule = Callable[..., tuple[np.ndarray, np.ndarray]]
+SynapseRule = Callable[..., tuple[Sequence[np.ndarray | None], dict[str, np.ndarray]]]
 """A `RuleFunction` with a further argument `each`: keep the samples' synapses separate.
 
-It returns the CONTRIB of the only input, and that of the kernel `(batch or 1, *kernel shape)`."""
+It returns the CONTRIB of the inputs, and that of the synapses: kernel name →
+`(batch or 1, *kernel shape)`."""
 
 PathRule = Callable[[np.ndarray, np.ndarray, list[np.ndarray], float], Sequence[np.ndarray]]
 """`rule(path, output, inputs, theta)`; see `Kind.path`."""
@@ -169,11 +253,18 @@ class Kind:
         at_zero: The rule at θ = 0 on tensors of the backend: maps an operation,
             g = sign(CONTRIB) · sign(Δy) (CONTRIB for a kind that moves values), the sign(Δx) of
             its inputs and the values by name to the CONTRIB of each input, float32.
+        kernels_at_zero: With the same arguments, returns the CONTRIB of the synapses of a kind
+            with a synapse rule at θ = 0, summed over the batch: kernel name → tensor of the
+            kernel's shape.
+        samples_at_zero: The same for every sample: `(batch, taps, inputs, outputs)`.
+        by_change: Whether rules get sign(CONTRIB · Δy); otherwise sign(CONTRIB), 0 where Δy is.
         rescale: DeepLIFT's rule: maps an operation, its inputs, the reference inputs and the
             multipliers of its output to those of its inputs (Shrikumar et al., ICML 2017).
         path: Makes an operation's rule for effective paths, for one sample: it maps a bool array
             of the outputs that are on the path, the operation's value, its inputs' values and θ
             to bool arrays of the inputs that are on the path (Qiu et al., CVPR 2019).
+        through_time: Whether operations are those of a recurrent layer, which
+            `kinds.recurrence` walks back through time together.
         line: Makes the operation's transformer for exact lines (Sotoudeh and Thakur, NeurIPS
             2019), or raises UnsupportedLayerError if it is not piecewise linear.
     """
@@ -183,17 +274,22 @@ class Kind:
     one_to_one: bool = False
     rule: Rule | None = None
     synapse_rule: SynapseRule | None = None
-    move: Callable[[Node, np.ndarray], Sequence[np.ndarray]] | None = None
+    move: Callable[[Node, np.ndarray], Sequence[np.ndarray | None]] | None = None
     table: Callable[[Operation, Layout], Any] = _no_table
     at_zero: Callable[..., Sequence[Any]] | None = None
+    kernels_at_zero: Callable[..., dict[str, Any]] | None = None
+    samples_at_zero: Callable[..., dict[str, Any]] | None = None
+    by_change: bool = True
     rescale: Callable[..., Sequence[Any]] | None = None
     path: Callable[[Operation], PathRule] | None = None
+    through_time: bool = False
     line: Callable[[Operation], Transformer] | None = None
 
     @property
     def can_slice(self) -> bool:
         """Whether the kind has a slicing rule."""
-        return any(rule is not None for rule in (self.rule, self.synapse_rule, self.move))
+        rules = (self.rule, self.synapse_rule, self.move)
+        return self.through_time or any(rule is not None for rule in rules)
 
 
 _KINDS: dict[str, Kind] = {}

@@ -20,9 +20,9 @@ _PROBES = np.linspace(-1.0, 1.0, 7)[1:-1]  # where a function is tested between 
 
 def one_to_one(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
-) -> list[np.ndarray]:
-    """Propagate sign(CONTRIB · Δy · Δx) to the only input."""
-    return [signs * inputs[0].sign]
+) -> list[np.ndarray | None]:
+    """Propagate sign(CONTRIB · Δy · Δx) to the first input; others can only be masks."""
+    return [signs * inputs[0].sign, *(None for _ in inputs[1:])]
 
 
 def _rectify(
@@ -38,7 +38,7 @@ def sign(x: np.ndarray) -> np.ndarray:
 
 
 def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping) -> list[Any]:
-    return [g * signs[0]]
+    return [g * signs[0], *(None for _ in signs[1:])]
 
 
 def _rectify_at_zero(

@@ -28,11 +28,15 @@ def _taps(operation: Operation, layout: Layout) -> np.ndarray:
 
 def _average(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
-) -> list[np.ndarray]:
-    """Propagate CONTRIB, with exclusion, by the local values Δx / k."""
-    (x,) = inputs
-    received = sums.average(flat(signs), flat(output.reference), flat(x.delta), node.table, theta)
-    return [received.reshape(x.value.shape)]
+) -> list[np.ndarray | None]:
+    """Propagate CONTRIB, with exclusion, by the local values Δx / k; padding does not count."""
+    x, *mask = inputs
+    counts = (mask[0].captured > 0).sum(axis=1, keepdims=True) if mask else None
+    received = sums.average(
+        *(flat(signs), flat(output.reference), flat(x.delta), node.table, theta, counts),
+        by_sum=output.is_relative_to_sum and x.mask is not None,
+    )
+    return [received.reshape(x.value.shape), *(None for _ in mask)]
 
 
 def _maximum(
@@ -49,7 +53,8 @@ def _maximum(
 def _average_at_zero(
     operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
 ) -> list[Any]:
-    return [signs[0] * _spread(operation, ops.ones_like, g, signs[0])]
+    received = signs[0] * _spread(operation, ops.ones_like, g, signs[0])
+    return [received, *(None for _ in operation.inputs[1:])]
 
 
 def _maximum_at_zero(
@@ -63,10 +68,12 @@ def _maximum_at_zero(
 def _spread(operation: Operation, chosen: Callable[[Any], Any], g: Any, x: Any) -> Any:
     """Propagate g of each window to the inputs that `chosen` marks with 1."""
     taps = operation.params.taps
-    marks = chosen(windows(operation, x, taps))
+    marks = chosen(windows(operation.input_shapes[0], x, taps))
     g = ops.reshape(g, (ops.shape(x)[0], -1, 1, x.shape[-1]))
     (received,) = vector_jacobian_product(
-        lambda inputs: windows(operation, inputs, taps), [ops.zeros_like(x)], marks * g
+        lambda inputs: windows(operation.input_shapes[0], inputs, taps),
+        [ops.zeros_like(x)],
+        marks * g,
     )
     return received
 

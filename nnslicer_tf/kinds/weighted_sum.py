@@ -64,23 +64,45 @@ def _exclusion(
     output: Neurons,
     inputs: Sequence[Neurons],
     each: bool,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
     """Return the contributions of the input and of the synapses."""
     table: _SumTable = node.table
     (x,) = inputs
     if table.tap_means is None:
         dx, taps = flat(x.delta), table.taps
     else:  # One window for each filter: the mean of the values that each of its taps reads.
-        means = pools.tap_means(flat(x.captured), table.taps)
+        means = _mean_windows(flat(x.captured), table.taps, output)
         dx = (means - table.tap_means).astype(np.float32)
         taps = np.arange(means.shape[1], dtype=np.int32)[None, :]
     shape = (len(signs), len(taps), -1)
     received, synapses = sums.weighted_sum(
-        signs.reshape(shape), output.reference.reshape(shape), dx, table.weights, taps, theta, each
+        *(signs.reshape(shape), output.reference.reshape(shape), dx, table.weights, taps, theta),
+        each,
+        by_sum=output.is_relative_to_sum and x.mask is not None,
     )
     if table.tap_means is not None:
         received = received.sum(axis=1, dtype=np.int32)
-    return received.reshape(x.value.shape), _to_kernel(table, synapses)
+    return [received.reshape(x.value.shape)], {table.kernel.name: _to_kernel(table, synapses)}
+
+
+def _mean_windows(x: np.ndarray, taps: np.ndarray, output: Neurons) -> np.ndarray:
+    """Return the mean window of each sample, over the output positions that are not padding.
+
+    Args:
+        x: Values of the inputs, `(batch, input positions, channels)`.
+        taps: As in `Synapses`.
+        output: The outputs.
+
+    Returns:
+        `(batch, taps, channels)` float64.
+    """
+    if output.mask is None:
+        return pools.tap_means(x, taps)
+    shape = (*output.captured.shape[:-1], 1)
+    present = np.broadcast_to(output.mask > 0, shape).reshape(len(x), -1, 1)
+    count = np.maximum(present.sum(axis=1), 1)
+    read = [(x[:, column] * (present & (column >= 0)[:, None])) for column in taps.T]
+    return np.stack([r.sum(axis=1, dtype=np.float64) / count for r in read], axis=1)
 
 
 def _to_kernel(table: _SumTable, synapses: np.ndarray) -> np.ndarray:
@@ -99,22 +121,36 @@ def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
     return [signs[0] * received]
 
 
-def kernel_gradient(operation: Operation, signs: Any, g: Any) -> Any:
-    """Return the synapses' contributions at θ = 0, summed over a batch, of the kernel's shape.
-
-    They are sign(W) ⊙ (weight gradient of the weighted sum at inputs sign(Δx), with cotangent g).
-    """
+def _kernels_at_zero(
+    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
+) -> dict[str, Any]:
+    """Return sign(W) ⊙ (weight gradient of the weighted sum at inputs sign(Δx), cotangent g)."""
     kernel: Synapses = operation.params
     weights = _weight_signs(kernel)
-    (gradient,) = vector_jacobian_product(lambda w: kernel.apply(signs, w), [weights], g)
-    return weights * gradient
+    (gradient,) = vector_jacobian_product(lambda w: kernel.apply(signs[0], w), [weights], g)
+    return {kernel.name: weights * gradient}
 
 
-def sample_gradients(operation: Operation, signs: Any, g: Any) -> Any:
-    """Return the weight gradient of each sample, `(batch, taps, inputs, outputs)`."""
+def _samples_at_zero(
+    operation: Operation, g: Any, signs: Sequence[Any], values: Mapping
+) -> dict[str, Any]:
+    """Return sign(W) ⊙ (weight gradient of each sample)."""
+    kernel: Synapses = operation.params
+    gradients = sample_gradients(operation, signs[0], g)
+    return {kernel.name: gradients * kernel.tensor_from_kernel(_weight_signs(kernel))}
+
+
+def sample_gradients(operation: Operation, x: Any, g: Any) -> Any:
+    """Return the weight gradient of each sample, `(batch, taps, inputs, outputs)`.
+
+    Args:
+        operation: A weighted sum.
+        x: Its inputs `(batch, *input shape)`.
+        g: Cotangents of its outputs `(batch, *shape)`.
+    """
     kernel: Synapses = operation.params
     groups = kernel.groups
-    read = windows(operation, signs, kernel.taps)
+    read = windows(operation.input_shapes[0], x, kernel.taps)
     batch = ops.shape(read)[0]
     positions, taps = kernel.taps.shape
     inputs, outputs = read.shape[-1] // groups, g.shape[-1] // groups
@@ -225,6 +261,8 @@ register_kind(
         synapse_rule=_exclusion,
         table=_table,
         at_zero=_at_zero,
+        kernels_at_zero=_kernels_at_zero,
+        samples_at_zero=_samples_at_zero,
         rescale=midpoint,
         line=WeightedSumLine,
     )

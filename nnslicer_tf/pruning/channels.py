@@ -13,7 +13,9 @@ import numpy as np
 from nnslicer_tf._layout import DEPTHWISE
 from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
+from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.kinds import kind_of
+from nnslicer_tf.pruning.recurrent_units import is_removable, zero_units
 
 _MIXING = ("softmax", "log_softmax", "logsoftmax", "glu", "sparsemax", "sparse_plus")
 
@@ -43,11 +45,15 @@ def is_reader(operation: Operation) -> bool:
 def mixes_channels(operation: Operation) -> bool:
     """Whether an output channel depends on other input channels, but for weighted sums."""
     params = operation.params
+    if operation.kind == "mask":
+        return True
     if operation.kind == "elementwise":
         return isinstance(params, Elementwise) and params.function in _MIXING
     if operation.kind == "scale":
         # A normalisation by statistics of the sample itself is no affine map.
         return not isinstance(params, Affine)
+    if isinstance(params, Lookup):  # its input has no channels
+        return True
     kind = kind_of(operation)
     passes = kind.reach != "any" or kind.move is not None or operation.kind == "input"
     return not passes and not isinstance(params, Synapses)
@@ -76,7 +82,7 @@ class ChannelGraph:
         """
         affected: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
-            states = [affected[name] for name in operation.inputs]
+            states = [affected[name] for name in self._values(operation)]
             if is_reader(operation) or operation.kind == "input" or mixes_channels(operation):
                 state = np.zeros(operation.shape[-1], bool)
             else:
@@ -91,9 +97,11 @@ class ChannelGraph:
         """
         zeroed: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
-            states = [zeroed[name] for name in operation.inputs]
+            states = [zeroed[name] for name in self._values(operation)]
             state = affected[operation.name]
-            if operation.kind != "weighted_sum" and state.any():
+            if operation.kind == "weighted_sum":
+                state = state & ~_has_fixed_bias(operation)
+            elif state.any():
                 state = state & self.propagate(operation, states)
                 state = state & self._at_zero.get(operation.name, True)
             zeroed[operation.name] = state
@@ -103,7 +111,7 @@ class ChannelGraph:
         """Return which channels are zero for every input: operation name → bool `(channels,)`."""
         zero: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
-            states = [zero[name] for name in operation.inputs]
+            states = [zero[name] for name in self._values(operation)]
             zero[operation.name] = self._zero(operation, states)
         return zero
 
@@ -117,6 +125,10 @@ class ChannelGraph:
                     channels = channels & seen[id(variable)].channels
                 seen[id(variable)] = Offset(operation.keras_layer, variable, slot, channels)
         yield from (offset for offset in seen.values() if offset.channels.any())
+
+    def _values(self, operation: Operation) -> tuple[str, ...]:
+        """Return an operation's inputs without masks, which have no channels."""
+        return tuple(name for name in operation.inputs if self.im[name].kind != "mask")
 
     def propagate(self, operation: Operation, states: list[np.ndarray]) -> np.ndarray:
         """Return the state of an operation's channels from those of its inputs'.
@@ -136,6 +148,8 @@ class ChannelGraph:
         return join.reduce(mapped)
 
     def _zero(self, operation: Operation, states: list[np.ndarray]) -> np.ndarray:
+        if is_removable(operation):
+            return zero_units(operation)
         if operation.kind == "input" or mixes_channels(operation):
             return np.zeros(operation.shape[-1], bool)
         if operation.kind == "weighted_sum":
@@ -164,12 +178,20 @@ def _shifts(operation: Operation) -> list[tuple[keras.Variable, str | None]]:
     """Return the variables of an operation that shift its channels, with their constraints."""
     if operation.kind == "weighted_sum":
         bias = operation.params.bias()
-        return [] if bias is None else [(bias, "bias_constraint")]
+        return [(bias, "bias_constraint")] if isinstance(bias, keras.Variable) else []
     layer = operation.keras_layer
     if not isinstance(layer, keras.layers.BatchNormalization) or not is_last_axis(layer, operation):
         return []
     shifts: list[tuple[keras.Variable, str | None]] = [(layer.moving_mean, None)]
     return [*shifts, (layer.beta, "beta_constraint")] if layer.center else shifts
+
+
+def _has_fixed_bias(operation: Operation) -> np.ndarray:
+    """Return for which sums a bias is not zero, and is no variable of one number for each sum."""
+    bias = operation.params.bias()
+    if bias is None or isinstance(bias, keras.Variable):
+        return np.zeros(operation.shape[-1], bool)
+    return keras.ops.convert_to_numpy(bias) != 0
 
 
 def is_last_axis(layer: keras.layers.BatchNormalization, operation: Operation) -> bool:

@@ -10,6 +10,7 @@ from keras import layers
 from nnslicer_tf._layout import DEPTHWISE
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.pruning.channels import ChannelGraph, is_last_axis, is_reader, mixes_channels
+from nnslicer_tf.pruning.recurrent_units import LAYERS, first_member, is_removable
 
 _SUMS = (
     *(layers.Dense, layers.Conv1D, layers.Conv2D, layers.Conv3D),
@@ -58,6 +59,9 @@ def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) ->
     first_call: dict[str, Operation] = {}
     for operation in operations:
         inputs = [numbers[name] for name in operation.inputs]
+        if is_removable(operation):  # all that a unit consists of
+            union.join(numbers[operation.name], numbers[first_member(operation)])
+            continue
         _tie(operation, inputs, numbers[operation.name], graph, union)
         if operation.name not in free:
             fixed[list(_fixed(operation, inputs, numbers[operation.name], graph))] = True
@@ -128,7 +132,9 @@ def _adapts(operation: Operation, graph: ChannelGraph) -> bool:
         return type(layer) in _SUMS and not is_grouped
     if operation.kind == "routing" and not isinstance(layer, _ADAPTING):
         return _keeps_channels(operation, graph) and (
-            isinstance(layer, layers.Reshape) or operation.shape == operation.input_shapes[0]
+            type(layer) in LAYERS
+            or isinstance(layer, layers.Reshape)
+            or operation.shape == operation.input_shapes[0]
         )
     if isinstance(layer, layers.BatchNormalization):
         return is_last_axis(layer, operation)

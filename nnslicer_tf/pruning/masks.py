@@ -4,9 +4,14 @@ A mask is a kernel constraint, `WeightMask`, which Keras applies after every ste
 optimiser, saves with its layer and loads again. `without_masks` removes the constraints; the
 weights are still zero, but may be trained.
 
+The kernels of an attention layer share one constraint in its config. There the variables themselves
+get the constraint, which a file of the model does not keep: the weights stay zero in training, but
+not in training after loading.
+
 Cost: a copy of the model; in a file, one bit for each weight.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,8 +25,12 @@ from nnslicer_tf.pruning._rebuild import rebuild
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.weight_mask import WeightMask
 
-_KERNELS = ("kernel_constraint", "depthwise_constraint", "pointwise_constraint")
-SLOTS = (*_KERNELS, "bias_constraint", "beta_constraint")
+_KERNELS = (
+    *("kernel_constraint", "depthwise_constraint", "pointwise_constraint"),
+    "embeddings_constraint",
+)
+SLOTS = (*_KERNELS, "recurrent_constraint", "bias_constraint", "beta_constraint")
+SHARED = "shared"
 
 
 def masks(model: keras.Model) -> dict[str, np.ndarray]:
@@ -34,8 +43,13 @@ def masks(model: keras.Model) -> dict[str, np.ndarray]:
         Kernel name → bool array of the kernel's shape, true where weights are kept; only
         for kernels that have a mask.
     """
-    owners = kernel_layers(InstrumentedModel(model))
+    im = InstrumentedModel(model)
+    owners = kernel_layers(im)
     found = {name: read_mask(layer, slot) for name, (layer, slot) in owners.items() if slot}
+    for name, (_, slot) in owners.items():
+        if slot == SHARED:
+            constraint = im.kernels[name].variable().constraint
+            found[name] = constraint.mask if isinstance(constraint, WeightMask) else None
     return {name: mask for name, mask in found.items() if mask is not None}
 
 
@@ -93,16 +107,27 @@ class MaskPlan:
         for operation in im.operations:
             if operation.kind == "weighted_sum":
                 self._operations.setdefault(operation.params.name, []).append(operation.name)
+        self._owners = kernel_layers(im)
 
     def apply(self, keep: Mapping[str, np.ndarray]) -> keras.Model:
         """Return a masked copy; see `apply_masks`."""
         keep, configs = self._kernel_configs(self._complete(check_masks(self.im, keep)))
+        shared = {id(layer) for layer, slot in self._owners.values() if slot == SHARED}
         for offset in self._graph.offsets(self._affected(keep)):
-            if offset.slot:
+            if offset.slot and id(offset.layer) not in shared:
                 present = read_mask(offset.layer, offset.slot)
                 kept = ~offset.channels if present is None else ~offset.channels & present
                 configs.setdefault(id(offset.layer), {})[offset.slot] = serialized(kept)
-        return rebuild(self.im, self._values(keep), configs)
+        copy = rebuild(self.im, self._values(keep), configs)
+        self._hold(copy, keep)
+        return copy
+
+    def _hold(self, copy: keras.Model, keep: Mapping[str, np.ndarray]) -> None:
+        """Keep weights of a copy at zero in training where no constraint of a layer can."""
+        held = [name for name in keep if self._owners[name][1] == SHARED]
+        kernels = InstrumentedModel(copy).kernels if held else {}
+        for name in held:
+            kernels[name].variable().constraint = WeightMask(keep[name])
 
     def apply_with_means(
         self, keep: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray]
@@ -118,10 +143,12 @@ class MaskPlan:
         self, keep: Mapping[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[int, dict[str, Any]]]:
         """Return the masks joined with those that are there, and id of a layer → its config."""
-        keep, owners = dict(keep), kernel_layers(self.im)
+        keep = dict(keep)
         configs: dict[int, dict[str, Any]] = {}
         for name, mask in keep.items():
-            layer, slot = owners[name]
+            layer, slot = self._owners[name]
+            if slot == SHARED:
+                continue
             slot = _checked_slot(layer, slot, name)
             present = read_mask(layer, slot)
             keep[name] = mask if present is None else mask & present
@@ -163,19 +190,30 @@ class MaskPlan:
         """Return the channels that depend on neurons without a synapse alone."""
         pruned: dict[str, np.ndarray] = {}
         for name, mask in keep.items():
-            dead = ~np.any(self.im.kernels[name].from_kernel(mask), axis=(0, 1))
-            pruned |= dict.fromkeys(self._operations[name], dead)
+            for operation in self._operations.get(name, ()):
+                kernel = self.im[operation].params
+                pruned[operation] = ~np.any(kernel.from_kernel(mask), axis=(0, 1))
         return self._graph.affected(pruned)
 
 
 def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[keras.Layer, str | None]]:
-    """Return kernel name → its layer, and the name of its constraint in the layer's config."""
+    """Return kernel name → its layer, and the name of its constraint in the layer's config.
+
+    The name is `SHARED` where the layer's config has one constraint for several kernels, as that
+    of an attention layer has; None where it has none.
+    """
     owners: dict[str, tuple[keras.Layer, str | None]] = {}
     for operation in im.operations:
-        if operation.kind == "weighted_sum":
-            name, layer = operation.params.name, operation.keras_layer
-            owners.setdefault(name, (layer, _slot(name, layer)))
-    return owners
+        for kernel in operation.kernels:
+            layer = operation.keras_layer
+            slot = _slot(kernel.name, layer)
+            inside = operation.kind == "recurrence" and slot is None  # of a cell
+            owners.setdefault(kernel.name, (layer, SHARED if inside else slot))
+    uses = Counter((id(layer), slot) for layer, slot in owners.values())
+    return {
+        name: (layer, SHARED if slot and uses[id(layer), slot] > 1 else slot)
+        for name, (layer, slot) in owners.items()
+    }
 
 
 def read_mask(layer: keras.Layer, slot: str) -> np.ndarray | None:
@@ -209,9 +247,12 @@ def serialized(mask: np.ndarray) -> dict[str, Any]:
 def _slot(kernel: str, layer: keras.Layer) -> str | None:
     config = layer.get_config()
     part = kernel.rpartition("/")[2]
+    if part == "recurrent_kernel" and "recurrent_constraint" in config:
+        return "recurrent_constraint"
     is_separable = part in ("depthwise", "pointwise") and "pointwise_constraint" in config
     names = [f"{part}_constraint"] if is_separable else ["kernel_constraint"]
-    slots = (slot for slot in (*names, "depthwise_constraint") if slot in config)
+    names += ["depthwise_constraint", "embeddings_constraint"]
+    slots = (slot for slot in names if slot in config)
     return next(slots, None)
 
 

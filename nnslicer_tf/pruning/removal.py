@@ -3,7 +3,8 @@
 A channel (a filter, a unit) is removed if it is zero for every input, or if no living channel
 reads it. Its weights in batch normalisations, depthwise kernels and PReLUs are removed with it,
 and so are its rows in the kernels that read it, also through pooling, `Flatten`, padding,
-`Concatenate` and merges.
+`Concatenate` and merges. Units of a SimpleRNN, LSTM or GRU are removed likewise (see
+`recurrent_units`).
 
 Limits. Channels that are added to each other are removed only if all of them can be. Channels
 next to reshapes that move channels, grouped convolutions, layer normalisation and custom layers
@@ -28,6 +29,12 @@ from nnslicer_tf.pruning._rebuild import rebuild
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning.masks import SLOTS, MaskPlan, read_mask, serialized
+from nnslicer_tf.pruning.recurrent_units import (
+    candidate_masks,
+    clear_biases,
+    gate_reads,
+    is_removable,
+)
 
 Cuts = list[tuple[int, np.ndarray]]  # axis, what to keep of it
 
@@ -65,18 +72,31 @@ def masked_units(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> keras
     for operation in im.operations:
         if operation.kind == "weighted_sum" and not operation.name.endswith(":depthwise"):
             kernels[operation.layer] = operation.params
-    masks = {}
+    masks: dict[str, np.ndarray] = {}
+    recurrent = {o.layer: o.shape[-1] for o in im.operations if is_removable(o)}
+    cleared = {name: np.asarray(mask, bool) for name, mask in keep.items() if name in recurrent}
+    for name, mask in cleared.items():
+        _check_units(name, mask, recurrent[name])
+        masks |= candidate_masks(im, name, mask)
     for name, mask in keep.items():
-        check_name("layer with a kernel", name, kernels)
+        if name in cleared:
+            continue
+        check_name("layer with a kernel", name, [*kernels, *recurrent])
         kernel = kernels[name]
         matrix = np.ones(kernel.matrix().shape, bool)
-        if np.shape(mask) != matrix.shape[-1:]:
-            raise InvalidArgumentError(
-                f"The mask for layer '{name}' has shape {np.shape(mask)}; it has "
-                f"{matrix.shape[-1]} units."
-            )
+        _check_units(name, mask, matrix.shape[-1])
         masks[kernel.name] = kernel.to_kernel(matrix & np.asarray(mask, bool))
-    return MaskPlan(im).apply(masks)
+    copy = MaskPlan(im).apply(masks)
+    if cleared:
+        clear_biases(copy, cleared)
+    return copy
+
+
+def _check_units(name: str, mask: np.ndarray, units: int) -> None:
+    if np.shape(mask) != (units,):
+        raise InvalidArgumentError(
+            f"The mask for layer '{name}' has shape {np.shape(mask)}; it has {units} units."
+        )
 
 
 def compact(model: keras.Model) -> keras.Model:
@@ -155,6 +175,10 @@ def _living(graph: ChannelGraph, groups: ChannelGroups) -> np.ndarray:
             numbers = groups.of[operation.name]
             if not stays[numbers].any():
                 stays[numbers[0]] = True
+            if is_removable(operation):
+                for source, weights in gate_reads(operation):
+                    columns = weights.columns(weights.kernel.kernel())[:, stays[numbers]]
+                    stays[groups.of[source][columns.any(axis=1) & ~zeros[source]]] = True
             if is_reader(operation) and operation.params.groups == 1:
                 source = operation.inputs[0]
                 weights = operation.params.matrix()[:, :, stays[numbers]]
@@ -163,8 +187,22 @@ def _living(graph: ChannelGraph, groups: ChannelGroups) -> np.ndarray:
     return stays
 
 
+def _recurrent_cuts(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[int, Cuts]:
+    """Return how the variables of a gate's layer shrink."""
+    units, cell = kept[operation.name], operation.keras_layer.cell
+    cuts: dict[int, Cuts] = {}
+    for source, weights in gate_reads(operation):
+        gates = np.tile(units, weights.kernel.shape[-1] // len(units))
+        cuts[id(weights.kernel.variable())] = [(-2, kept[source]), (-1, gates)]
+        if cell.bias is not None:
+            cuts[id(cell.bias)] = [(-1, gates)]
+    return cuts
+
+
 def _cuts(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[int, Cuts]:
     """Return how an operation's variables shrink: id of a variable → axes to cut."""
+    if isinstance(operation.keras_layer, layers.RNN):
+        return _recurrent_cuts(operation, kept) if is_removable(operation) else {}
     outputs = kept[operation.name]
     if operation.kind != "weighted_sum":
         variables = getattr(operation.keras_layer, "weights", [])
@@ -175,7 +213,7 @@ def _cuts(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[int, Cut
     inputs, kernel = kept[operation.inputs[0]], operation.params
     if kernel.axes == DEPTHWISE:
         cuts = {id(kernel.variable()): [(-2, inputs)]}
-    elif kernel.groups > 1:
+    elif kernel.groups > 1 or kernel.order:
         return {}
     elif kernel.axes == OUTPUTS_INPUTS:
         cuts = {id(kernel.variable()): [(-2, outputs), (-1, inputs)]}
@@ -219,8 +257,12 @@ def _sizes(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[str, An
     """Return what a layer's config says of its number of channels."""
     layer = operation.keras_layer
     count = int(kept[operation.name].sum())
+    if is_removable(operation):
+        return {"units": count}
     if isinstance(layer, layers.Reshape) and count < operation.shape[-1]:
         return {"target_shape": (*operation.shape[:-1], count)}
-    if not is_reader(operation):
+    if not is_reader(operation) or operation.params.order:
+        return {}
+    if not (isinstance(layer, layers.Dense) or hasattr(layer, "filters")):
         return {}
     return {"units": count} if isinstance(layer, layers.Dense) else {"filters": count}

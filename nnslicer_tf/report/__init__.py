@@ -8,6 +8,7 @@ from nnslicer_tf.report.bars import plot_bars, plot_coverage, plot_kept_synapses
 from nnslicer_tf.report.curves import SPREADS, plot_curves, plot_queries
 from nnslicer_tf.report.figures import save_figure
 from nnslicer_tf.report.lines import plot_line, plot_regions, plot_ticks
+from nnslicer_tf.report.over_time import plot_over_time
 from nnslicer_tf.report.overlays import overlay, plot_over_image
 from nnslicer_tf.report.pages import Code, Fold, Heading, Link, Page, Picture, Table, Text
 from nnslicer_tf.report.planes import plot_boundary, plot_plane
@@ -47,6 +48,7 @@ __all__ = [
     "plot_neurons",
     "plot_normal_and_adversarial",
     "plot_over_image",
+    "plot_over_time",
     "plot_plane",
     "plot_queries",
     "plot_regions",

@@ -13,15 +13,19 @@ import numpy as np
 
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import ProfileMismatchError
+from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.slicing._results import RowLayout, Rows, Totals
 from nnslicer_tf.slicing._rows import RowsOnDisk, to_arrays, width
 
 _SUMS = "sums"
 
 
-def digest(batch: np.ndarray) -> str:
+def digest(batch: np.ndarray | Inputs) -> str:
     """Return a hash of a batch of data."""
-    return hashlib.blake2b(np.ascontiguousarray(batch).data, digest_size=16).hexdigest()
+    found = hashlib.blake2b(digest_size=16)
+    for array in arrays_of(batch):
+        found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
 
 
 class Collector(ABC):

@@ -6,14 +6,16 @@ few arrays of the size of the batch's activations.
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from nnslicer_tf._kernels import sums
 from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument.backward import propagate
-from nnslicer_tf.kinds import Neurons, Node
+from nnslicer_tf.kinds import Neurons, Node, aligned_mask
 from nnslicer_tf.kinds.pointwise import sign
+from nnslicer_tf.kinds.recurrence import unwind
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import Contributions, Part, RowLayout, Rows, Totals
 
@@ -39,10 +41,37 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
 
     def values(name: str) -> Neurons:
         if name not in neurons:
-            neurons[name] = Neurons(captured[name], plan.nodes[name].mean, plan.relative_to)
+            node = plan.nodes[name]
+            mask = None
+            if node.mask is not None:
+                mask = aligned_mask(captured[node.mask], captured[name].ndim)
+            neurons[name] = Neurons(captured[name], node.mean, plan.relative_to, mask)
         return neurons[name]
 
-    def expand(node: Node, contribution: np.ndarray) -> Sequence[np.ndarray]:
+    def collect(given: Mapping[str, np.ndarray]) -> None:
+        for name, values in given.items():
+            synapses[name] = synapses[name] + values if name in synapses else values
+
+    def present(name: str, contribution: np.ndarray | None) -> np.ndarray | None:
+        """Leave out what went to padding, which has no neurons."""
+        node = plan.nodes[name]
+        if contribution is None or node.mask is None or plan.granularity == "channel":
+            return contribution
+        rank = len(node.shape) + 1
+        mask = aligned_mask(captured[node.mask], rank, contribution.ndim - rank)
+        return np.where(mask > 0, contribution, 0)
+
+    def expand(node: Node, contribution: Any) -> Any:
+        if node.members:
+            found = unwind(node, plan.theta, contribution, values, plan.passes, each)
+            collect(found.synapses)
+            return given_to(node, found.inputs), found.members
+        return given_to(node, unmasked(node, contribution))
+
+    def given_to(node: Node, parts: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+        return [present(name, part) for name, part in zip(node.inputs, parts, strict=True)]
+
+    def unmasked(node: Node, contribution: np.ndarray) -> Sequence[np.ndarray | None]:
         kind = node.kind
         if kind.move is not None:
             return kind.move(node, contribution)
@@ -51,16 +80,17 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
         output = values(node.name)
         inputs = [values(name) for name in node.inputs]
         signs = sign(contribution)
-        signs *= output.sign
+        signs *= output.sign if kind.by_change else np.abs(output.sign)
         if kind.synapse_rule is None:
             rule = getattr(kind.rule, plan.granularity)
             return rule(node, plan.theta, signs, output, inputs)
         received, collected = kind.synapse_rule(node, plan.theta, signs, output, inputs, each)
-        name = node.table.kernel.name
-        synapses[name] = synapses[name] + collected if name in synapses else collected
-        return [received]
+        collect(collected)
+        return received
 
-    seed = plan.seed(captured[plan.logits])
+    seed = {
+        name: present(name, values) for name, values in plan.seed(captured[plan.logits]).items()
+    }
     return Contributions(propagate(plan.expanded, seed, expand, plan.shapes), synapses)
 
 

@@ -1,8 +1,11 @@
 """Planning of a walk from an instrumented model, its profile and a criterion."""
 
+from collections.abc import Mapping, Sequence
+
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.kinds import Layout, Node, kind_of
+from nnslicer_tf.kinds.recurrence import recurrence_node
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing.criterion import ResolvedCriterion
 from nnslicer_tf.slicing.profile import Profile
@@ -23,21 +26,24 @@ def plan_walk(
 ) -> Plan:
     """Return the plan of the walk of `criterion` through the model."""
     start = criterion.start
-    starts = [im.logit_operation] if start.predicted else start.neurons
+    starts = [criterion.logits] if start.predicted else start.neurons
     ancestors = im.graph.ancestors(starts, first=criterion.last)
-    expanded = [o for o in reversed(ancestors) if o.name != im.input_operation]
+    expanded = [o for o in reversed(ancestors) if o.name not in im.input_operations]
     layout = Layout(granularity, profile.means)
     nodes = {o.name: _node(o, layout) for o in im.operations}
-    needed = {im.logit_operation}
-    for operation in expanded:
-        if kind_of(operation).move is None:
-            needed.update((operation.name, *operation.inputs))
+    needed = {criterion.logits}
+    order = _order(expanded, nodes)
+    for node in order:
+        if node.kind.move is None:
+            needed.update((*(node.members or (node.name,)), *node.inputs))
+    walked = (*starts, *(name for node in order for name in (*node.inputs, *node.members)))
+    needed.update(mask for name in walked if (mask := im[name].mask) is not None)
     return Plan(
         nodes=nodes,
-        expanded=tuple(nodes[operation.name] for operation in expanded),
+        expanded=order,
         captured=tuple(o.name for o in im.operations if o.name in needed),
         start=start,
-        logits=im.logit_operation,
+        logits=criterion.logits,
         theta=theta,
         granularity=granularity,
         relative_to=relative_to,
@@ -46,14 +52,35 @@ def plan_walk(
     )
 
 
-def check_rules(im: InstrumentedModel) -> None:
+def _order(expanded: Sequence[Operation], nodes: Mapping[str, Node]) -> tuple[Node, ...]:
+    """Return the nodes in the order of the walk, one for all operations of a recurrent layer."""
+    order: list[Node] = []
+    walked: set[str] = set()
+    for operation in expanded:
+        if operation.name in walked:
+            continue
+        through_time = kind_of(operation).through_time
+        node = recurrence_node(operation) if through_time else nodes[operation.name]
+        walked.update(node.members)
+        order.append(node)
+    return tuple(order)
+
+
+def check_rules(im: InstrumentedModel, granularity: str) -> None:
     """Refuse a model with operations that no rule covers.
 
     Raises:
-        UnsupportedLayerError: if an operation is of an unknown kind.
+        UnsupportedLayerError: if an operation is of an unknown kind, or a layer is recurrent and
+            the granularity "channel".
     """
-    for operation in im.operations[1:]:
-        if not kind_of(operation).can_slice:
+    for operation in im.operations:
+        if granularity == "channel" and kind_of(operation).through_time:
+            raise UnsupportedLayerError(
+                f"Layer '{operation.layer}' is recurrent: each time depends on the one before, so "
+                "that means over times are no neurons. Take granularity='activation'."
+            )
+    for operation in im.operations:
+        if operation.inputs and not kind_of(operation).can_slice:
             layer = type(operation.keras_layer).__name__
             raise UnsupportedLayerError(
                 f"Operation '{operation.name}' ({layer}) is of kind '{operation.kind}', which has "
@@ -70,4 +97,5 @@ def _node(operation: Operation, layout: Layout) -> Node:
         shape=layout.shape(operation.shape),
         mean=layout.mean(operation.name),
         table=kind.table(operation, layout),
+        mask=operation.mask,
     )

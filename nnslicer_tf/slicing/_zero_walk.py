@@ -15,13 +15,12 @@ import numpy as np
 from keras import ops
 from keras.config import backend
 
-from nnslicer_tf._layout import OUTPUTS_INPUTS
 from nnslicer_tf.engine import Job
-from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.backward import propagate
-from nnslicer_tf.kinds import kind_of
-from nnslicer_tf.kinds.weighted_sum import kernel_gradient, sample_gradients
+from nnslicer_tf.kinds import Node, aligned_mask, kind_of
+from nnslicer_tf.kinds.recurrence import unwind_at_zero
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import Contributions, Part, Reduction, RowLayout, Rows, Totals
 
@@ -31,7 +30,12 @@ _EXACT = 1 << 24
 def applies(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
     """Return whether this walk can run a plan: θ = 0, rules for all kinds, exact sums."""
     at_zero = plan.theta == 0 and plan.granularity == "activation"
-    known = all(node.kind.at_zero is not None for node in plan.expanded)
+    kinds = [node.kind for node in plan.expanded]
+    known = all(kind.at_zero is not None or kind.through_time for kind in kinds) and all(
+        kind.kernels_at_zero is not None and kind.samples_at_zero is not None
+        for kind in kinds
+        if kind.synapse_rule is not None
+    )
     return at_zero and known and counts_are_exact(im, plan, batch)
 
 
@@ -44,6 +48,12 @@ def counts_are_exact(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
     """
     largest = dict.fromkeys((plan.logits, *plan.start.neurons), 1)
     for node in plan.expanded:
+        if node.members:  # every neuron of a cell adds at most 1 to what it reads
+            cell = sum(im[name].size for name in node.members)
+            most = cell + max(largest.get(name, 0) for name in node.members)
+            largest.update(dict.fromkeys(node.members, most))
+            largest.update({name: largest.get(name, 0) + cell for name in node.inputs})
+            continue
         operation = im[node.name]
         for source, shape in zip(operation.inputs, operation.input_shapes, strict=True):
             repeats = -(-operation.size // int(np.prod(shape)))
@@ -65,10 +75,10 @@ class _AtZero(Job):
     """
 
     def __init__(self, im: InstrumentedModel, plan: Plan) -> None:
-        self.captured = (im.input_operation,)
+        self.captured = im.input_operations
         self._im = im
         self._plan = plan
-        self._order = [im[node.name] for node in plan.expanded]
+        self._order: list[Any] = [n if n.members else im[n.name] for n in plan.expanded]
         self._shapes = plan.shapes
         self._means = {name: _SplitMean(plan.nodes[name].mean) for name in plan.captured}
         self._compiled = compiled_function(self._outputs)
@@ -82,23 +92,55 @@ class _AtZero(Job):
     def _outputs(self, x: Any) -> Any:
         raise NotImplementedError
 
-    def _walk(self, x: np.ndarray) -> Any:
-        """Walk a batch on the backend."""
-        result = self._compiled(ops.convert_to_tensor(x))
+    def _walk(self, captured: Mapping[str, np.ndarray]) -> Any:
+        """Walk a batch on the backend, given the values of the input operations."""
+        result = self._compiled([ops.convert_to_tensor(x) for x in captured.values()])
         self._traced = True
         return result
 
-    def _contributions(self, x: Any, on_sum: Callable[[Operation, Any, Any], None]) -> tuple:
+    def _contributions(
+        self, x: Any, on_sum: Callable[..., None], on_gates: Callable[[str, Any], None]
+    ) -> tuple:
         """Walk a batch; return CONTRIB of the neurons (float32) and the logits.
 
-        `on_sum` is called for each weighted sum, with the operation, sign(Δx) and g.
+        `on_sum` is called for each operation with synapses, with what its `at_zero` rule gets;
+        `on_gates` for each kernel of a recurrent layer, with its name and its contributions
+        `(batch, taps, inputs, outputs)`.
         """
         values = self._im.compute(x, self._plan.captured)
 
-        def delta_sign(name: str) -> Any:
-            return self._means[name].sign_of_delta(values[name])
+        def present(name: str, tensor: Any) -> Any:
+            """Set to 0 what is padding, where there are no neurons."""
+            operation = self._im[name]
+            if operation.mask is None or tensor is None:
+                return tensor
+            rank = len(operation.shape) + 1
+            mask = aligned_mask(values[operation.mask], rank, len(tensor.shape) - rank)
+            return ops.where(mask > 0.5, tensor, ops.zeros_like(tensor))
 
-        def expand(operation: Operation, contribution: Any) -> Sequence[Any]:
+        def delta_sign(name: str) -> Any:
+            return present(name, self._means[name].sign_of_delta(values[name]))
+
+        def expand_through_time(node: Node, given: Mapping[str, Any]) -> tuple[Any, Any]:
+            unrolled = self._im[node.members[0]].params.unrolled
+            found = unwind_at_zero(
+                *(unrolled, node.table.prefix, node.inputs, given, values),
+                *(delta_sign, self._plan.passes),
+            )
+            for name, contributions in found.synapses.items():
+                on_gates(name, contributions)
+            return found.inputs, found.members
+
+        def expand(operation: Any, contribution: Any) -> Any:
+            if isinstance(operation, Node):
+                parts, totals = expand_through_time(operation, contribution)
+                return given_to(operation, parts), totals
+            return given_to(operation, unmasked(operation, contribution))
+
+        def given_to(node: Any, parts: Sequence[Any]) -> list[Any]:
+            return [present(name, part) for name, part in zip(node.inputs, parts, strict=True)]
+
+        def unmasked(operation: Operation, contribution: Any) -> Sequence[Any]:
             kind = kind_of(operation)
             rule = kind.at_zero
             assert rule is not None, operation.name  # ensured by `applies`
@@ -106,14 +148,16 @@ class _AtZero(Job):
                 return rule(operation, contribution, (), values)
             if self._plan.passes(kind):
                 return [contribution]
-            g = ops.sign(contribution) * delta_sign(operation.name)
+            change = delta_sign(operation.name)
+            g = ops.sign(contribution) * (change if kind.by_change else ops.abs(change))
             signs = [delta_sign(source) for source in operation.inputs]
             if kind.synapse_rule is not None:
-                on_sum(operation, signs[0], g)
+                on_sum(operation, g, signs, values)
             return rule(operation, g, signs, values)
 
         logits = values[self._plan.logits]
-        return propagate(self._order, self._seed(logits), expand, self._shapes), logits
+        seed = {name: present(name, tensor) for name, tensor in self._seed(logits).items()}
+        return propagate(self._order, seed, expand, self._shapes), logits
 
     def _seed(self, logits: Any) -> dict[str, Any]:
         if self._plan.start.predicted:
@@ -130,18 +174,24 @@ class SumAtZero(_AtZero):
     """A job that sums the contributions of a batch of samples."""
 
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Totals:
-        """Return the totals of a batch, given the values of the input operation."""
-        (x,) = captured.values()
-        neurons, synapses = self._walk(x)
-        return Totals(_to_int(neurons), _to_int(synapses), len(x))
+        """Return the totals of a batch, given the values of the input operations."""
+        neurons, synapses = self._walk(captured)
+        samples = len(captured[self.captured[0]])
+        return Totals(_to_int(neurons), _to_int(synapses), samples)
 
     def _outputs(self, x: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         synapses: dict[str, Any] = {}
 
-        def collect(operation: Operation, signs: Any, g: Any) -> None:
-            _add(synapses, operation, kernel_gradient(operation, signs, g))
+        def collect(operation: Operation, *given: Any) -> None:
+            rule = kind_of(operation).kernels_at_zero
+            assert rule is not None, operation.name  # ensured by `applies`
+            _add(synapses, rule(operation, *given))
 
-        contributions, _ = self._contributions(x, collect)
+        def collect_gates(name: str, contributions: Any) -> None:
+            total = ops.sum(contributions, axis=0, keepdims=True)
+            _add(synapses, {name: self._plan.kernels[name].tensor_to_kernel(total)[0]})
+
+        contributions, _ = self._contributions(x, collect, collect_gates)
         return {name: ops.sum(c, axis=0) for name, c in contributions.items()}, synapses
 
 
@@ -157,29 +207,40 @@ class _EachAtZero(_AtZero):
     def __init__(self, im: InstrumentedModel, plan: Plan, layout: RowLayout) -> None:
         super().__init__(im, plan)
         self._layout = layout
-        self._weight_signs = {name: np.sign(im.kernels[name].matrix()) for name in layout.kernels}
 
     def _each(self, x: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
         """Return CONTRIB of neurons, of synapses `(batch, taps, inputs, outputs)`, and logits."""
         synapses: dict[str, Any] = {}
 
-        def collect(operation: Operation, signs: Any, g: Any) -> None:
-            weight_signs = self._weight_signs.get(operation.params.name)
-            if weight_signs is not None:
-                _add(synapses, operation, sample_gradients(operation, signs, g) * weight_signs)
+        def collect(operation: Operation, *given: Any) -> None:
+            if all(kernel.name not in self._layout.kernels for kernel in operation.kernels):
+                return
+            rule = kind_of(operation).samples_at_zero
+            assert rule is not None, operation.name  # ensured by `applies`
+            found = rule(operation, *given)
+            kept = [kernel for kernel in operation.kernels if kernel.name in self._layout.kernels]
+            _add(synapses, {k.name: self._as_planned(k, found[k.name]) for k in kept})
 
-        contributions, logits = self._contributions(x, collect)
+        def collect_gates(name: str, contributions: Any) -> None:
+            if name in self._layout.kernels:
+                _add(synapses, {name: contributions})
+
+        contributions, logits = self._contributions(x, collect, collect_gates)
         kept = {name: c for name, c in contributions.items() if name in self._layout.operations}
         return kept, synapses, logits
+
+    def _as_planned(self, kernel: Synapses, matrices: Any) -> Any:
+        """Return matrices in the layout of the plan, whose kernel may be read transposed here."""
+        same = kernel.axes == self._plan.kernels[kernel.name].axes
+        return matrices if same else ops.swapaxes(matrices, -1, -2)
 
 
 class RowsAtZero(_EachAtZero):
     """A job that returns the contributions of every sample of a batch, as dense rows."""
 
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Rows:
-        """Return the rows of a batch, given the values of the input operation."""
-        (x,) = captured.values()
-        neurons, synapses, logits = self._walk(x)
+        """Return the rows of a batch, given the values of the input operations."""
+        neurons, synapses, logits = self._walk(captured)
         kernels = self._plan.kernels
         result = Contributions(
             {name: _host(value) for name, value in neurons.items()},
@@ -208,9 +269,8 @@ class PartsAtZero(_EachAtZero):
         self._reduce = reduce
 
     def __call__(self, captured: Mapping[str, np.ndarray]) -> Part:
-        """Return the contributions of a batch, given the values of the input operation."""
-        (x,) = captured.values()
-        found = self._walk(x)
+        """Return the contributions of a batch, given the values of the input operations."""
+        found = self._walk(captured)
         neurons, synapses, logits = keras.tree.map_structure(_host, found)
         if self._reduce is None:
             return self._layout.part(Contributions(neurons, synapses), logits)
@@ -224,10 +284,7 @@ class PartsAtZero(_EachAtZero):
             if name not in synapses:
                 shaped[name] = ops.zeros((batch, *shape))
                 continue
-            value = synapses[name]
-            if self._plan.kernels[name].axes == OUTPUTS_INPUTS:
-                value = ops.swapaxes(value, -1, -2)
-            shaped[name] = ops.reshape(value, (batch, *shape))
+            shaped[name] = self._plan.kernels[name].tensor_to_kernel(synapses[name])
         return neurons, shaped if self._reduce is None else self._reduce(shaped), logits
 
 
@@ -251,9 +308,9 @@ class _SplitMean:
         return positive - ops.cast(value < self._negative_below, "float32")
 
 
-def _add(totals: dict[str, Any], operation: Operation, value: Any) -> None:
-    name = operation.params.name
-    totals[name] = totals[name] + value if name in totals else value
+def _add(totals: dict[str, Any], values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        totals[name] = totals[name] + value if name in totals else value
 
 
 def _to_int(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -25,15 +25,17 @@ class ResolvedCriterion:
     Attributes:
         start: The neurons at which the walk starts.
         last: Name of the last operation that is expanded, None for all.
+        logits: Name of the operation whose largest value is the predicted class.
     """
 
     start: Start
     last: str | None
+    logits: str
 
     def key(self) -> tuple:
         """Return a key that identifies the criterion."""
         neurons = tuple((name, i.tobytes()) for name, i in self.start.neurons.items())
-        return self.start.predicted, neurons, self.last
+        return self.start.predicted, neurons, self.last, self.logits
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,9 @@ class Criterion:
 
     Attributes:
         outputs: Indices of outputs, "predicted" for each sample's own top-1 class, or a mapping
-            from the name of an inner operation to indices of its neurons (row-major; of
-            its channels at "channel" granularity) or "all".
+            from the name of an output or inner operation to indices of its neurons (row-major; of
+            its channels at "channel" granularity) or "all". The name of an output stands for its
+            logits, the values before a final softmax; alone it may also have "predicted".
         until: Name of the last operation or layer that is expanded; by default the walk
             continues to the input. `Criterion({"conv": "all"}, until="conv")` gives a local
             slice of the layer conv.
@@ -62,35 +65,53 @@ class Criterion:
         Raises:
             CriterionError: if it names operations or neurons that do not exist.
         """
+        if not isinstance(self.outputs, Mapping):
+            self._check_one_output(im)
+            return self._of_output(im, im.logit_operation, self.outputs, shapes)
+        if not self.outputs:
+            raise CriterionError("The criterion names no operation: `outputs` is empty.")
+        if len(self.outputs) == 1:
+            ((name, chosen),) = self.outputs.items()
+            return self._of_output(im, self._operation(im, name), chosen, shapes)
+        starts = {
+            self._operation(im, name): _indices(name, chosen, shapes[self._operation(im, name)])
+            for name, chosen in self.outputs.items()
+        }
         last = self._last_operation(im)
-        if isinstance(self.outputs, str) and self.outputs == PREDICTED:
-            self._check_classifier(im, "outputs='predicted'")
-            return ResolvedCriterion(Start({}, True), last)
-        if isinstance(self.outputs, Mapping):
-            if not self.outputs:
-                raise CriterionError("The criterion names no operation: `outputs` is empty.")
-            starts = {
-                self._operation(im, name): _indices(name, chosen, shapes)
-                for name, chosen in self.outputs.items()
-            }
-        else:
-            self._check_classifier(im, f"outputs={self.outputs!r}")
-            name = im.logit_operation
-            starts = {name: _indices(name, self.outputs, shapes)}
-        return ResolvedCriterion(Start(starts, False), last)
+        return ResolvedCriterion(Start(starts, False), last, im.logit_operation)
 
-    @staticmethod
-    def _check_classifier(im: InstrumentedModel, received: str) -> None:
+    def _of_output(
+        self, im: InstrumentedModel, name: str, chosen: Indices, shapes: Mapping[str, tuple]
+    ) -> ResolvedCriterion:
+        """Return the criterion on neurons of one operation."""
+        last = self._last_operation(im)
+        logits = name if name in _logits(im) else im.logit_operation
+        if isinstance(chosen, str) and chosen == PREDICTED:
+            if name not in _logits(im) or len(im[name].shape) != 1:
+                raise CriterionError(
+                    f"'predicted' needs an output vector; '{name}' has shape {im[name].shape}. "
+                    "Name neurons instead: outputs={'operation': [indices]}."
+                )
+            return ResolvedCriterion(Start({}, True), last, name)
+        return ResolvedCriterion(
+            Start({name: _indices(name, chosen, shapes[name])}, False), last, logits
+        )
+
+    def _check_one_output(self, im: InstrumentedModel) -> None:
         shape = im[im.logit_operation].shape
         if len(im.output_operations) > 1 or len(shape) != 1:
             raise CriterionError(
-                f"{received} needs a model with one output vector; this one has "
-                f"{len(im.output_operations)} output(s), the first of shape {shape}. Name the "
-                "neurons of an operation instead: outputs={'operation': [indices]}."
+                f"outputs={self.outputs!r} needs a model with one output vector; this one has "
+                f"{len(im.output_operations)} output(s) ({', '.join(im.outputs)}), the first of "
+                f"shape {shape}. Name the neurons of an output or operation instead: "
+                "outputs={'name': [indices]}."
             )
 
     @staticmethod
     def _operation(im: InstrumentedModel, name: str) -> str:
+        """Return the operation that a name of the criterion stands for."""
+        if name in im.outputs:
+            return im.logit_operation_of(name)
         try:
             return im[name].name
         except ValueError as error:
@@ -107,9 +128,14 @@ class Criterion:
         return of_layer[0] if of_layer else self._operation(im, self.until)
 
 
-def _indices(name: str, chosen: Indices, shapes: Mapping[str, tuple]) -> np.ndarray:
+def _logits(im: InstrumentedModel) -> set[str]:
+    """Return the operations with the logits of the outputs."""
+    return {im.logit_operation_of(name) for name in im.output_operations}
+
+
+def _indices(name: str, chosen: Indices, shape: tuple[int, ...]) -> np.ndarray:
     """Return `chosen` as sorted, distinct row-major indices of neurons of operation `name`."""
-    size = int(np.prod(shapes[name]))
+    size = int(np.prod(shape))
     if isinstance(chosen, str):
         if chosen != ALL:
             raise CriterionError(

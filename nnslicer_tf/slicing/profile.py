@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable, arrays_frame
 from nnslicer_tf.errors import ProfileMismatchError
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:  # a saved profile is shown without Keras
     from nnslicer_tf.instrument.model import ModelLike
 
 _FORMAT = "nnslicer_tf profile 1"
+POSITIONS = ("each", "pooled")
 
 
 class Profile(ShownAsTable):
@@ -32,7 +34,9 @@ class Profile(ShownAsTable):
         samples: Number of samples that were averaged.
         fingerprint: Fingerprint of the model that was profiled.
         input_range: Least and largest value of the samples; None if it is not known, as in files
-            of version 0.1.
+            of version 0.1, and of models with several inputs.
+        positions: "each": every neuron has its own mean; "pooled": the neurons of operations
+            with a mask (`Operation.mask`) share their means over all positions.
     """
 
     def __init__(
@@ -41,17 +45,26 @@ class Profile(ShownAsTable):
         samples: int,
         fingerprint: str,
         input_range: tuple[float, float] | None = None,
+        positions: str = "each",
     ) -> None:
         self.means = dict(means)
         self.samples = samples
         self.fingerprint = fingerprint
         self.input_range = input_range
+        self.positions = positions
 
     @classmethod
     def from_data(
-        cls, im: "ModelLike", data: "DataLike", batch_size: int = 256, progress: bool = True
+        cls,
+        im: "ModelLike",
+        data: "DataLike",
+        batch_size: int = 256,
+        progress: bool = True,
+        positions: str | None = None,
     ) -> "Profile":
         """Profile a model.
+
+        Padding enters no mean.
 
         Args:
             im: The model; a Keras model will also do.
@@ -59,28 +72,50 @@ class Profile(ShownAsTable):
                 the whole training set.
             batch_size: Samples in one forward pass.
             progress: Show a progress bar.
+            positions: For operations through which a mask travels: "pooled", one mean over all
+                positions, or "each", a mean for each position (a position that is padding in
+                all samples has the mean over all positions). By default "pooled" where a mask
+                travels; all other neurons always have a mean of their own.
 
         Raises:
+            InvalidArgumentError: if `positions` is neither.
             InvalidArgumentError, InputShapeError, NonFiniteActivationError: as in
                 `InstrumentedModel.capture_batches`.
         """
         # Imported here: a profile that is only loaded needs no compiler.
         from nnslicer_tf._kernels.ahead import compile_ahead
         from nnslicer_tf.instrument import instrumented
+        from nnslicer_tf.instrument.tokens import vocabulary
 
         im = instrumented(im)
+        masks = {o.name: o.mask for o in im.operations if o.mask}
+        if positions is None:
+            positions = "pooled" if masks else "each"
+        check_name("positions", positions, POSITIONS)
         compile_ahead()  # slices come next
         sums = {operation.name: np.zeros(operation.shape) for operation in im.operations}
+        counts = {name: np.zeros(sums[name].shape) for name in masks}
         samples = 0
         low, high = np.inf, -np.inf
         for activations in im.capture_batches(data, batch_size, progress=progress):
             for name, values in activations.items():
+                if name in masks:
+                    mask = activations[masks[name]]
+                    present = mask.reshape(*mask.shape, *(1,) * (values.ndim - mask.ndim)) > 0
+                    values = np.where(present, values, 0)
+                    counts[name] += present.sum(axis=0)
                 sums[name] += values.sum(axis=0, dtype=np.float64)
-            batch = activations[im.input_operation]
+            batch = activations[im.input_operations[0]]
             samples += len(batch)
             low, high = min(low, float(batch.min())), max(high, float(batch.max()))
-        means = {name: total / samples for name, total in sums.items()}
-        return cls(means, samples, im.fingerprint, (low, high))
+        means = {name: total / samples for name, total in sums.items() if name not in masks}
+        for name, mask_name in masks.items():
+            axes = tuple(a for a, extent in enumerate(im[mask_name].shape) if extent > 1)
+            means[name] = _masked_mean(sums[name], counts[name], axes, positions)
+        means = {name: means[name] for name in sums}
+        numbers = len(im.input_operations) == 1 and vocabulary(im.graph, im.input_operation) is None
+        input_range = (low, high) if numbers else None  # of tokens it says nothing
+        return cls(means, samples, im.fingerprint, input_range, positions)
 
     def per_channel(self) -> "Profile":
         """Return a profile with the same mean, that of its channel, at every position.
@@ -91,7 +126,7 @@ class Profile(ShownAsTable):
         for name, mean in self.means.items():
             of_channels = mean.reshape(-1, mean.shape[-1]).mean(axis=0)
             means[name] = np.broadcast_to(of_channels, mean.shape).copy()
-        return Profile(means, self.samples, self.fingerprint)
+        return Profile(means, self.samples, self.fingerprint, positions="pooled")
 
     def check_model(self, im: "InstrumentedModel") -> None:
         """Refuse a model other than the profiled one.
@@ -124,6 +159,7 @@ class Profile(ShownAsTable):
             "fingerprint": self.fingerprint,
             "operations": list(self.means),
             "input_range": self.input_range,
+            "positions": self.positions,
         }
         arrays = {f"mean{i}": mean for i, mean in enumerate(self.means.values())}
         write_archive(path, _FORMAT, header, arrays)
@@ -140,10 +176,29 @@ class Profile(ShownAsTable):
         means = {name: arrays[f"mean{i}"] for i, name in enumerate(header["operations"])}
         found = header.get("input_range")
         input_range = None if found is None else (found[0], found[1])
-        return cls(means, header["samples"], header["fingerprint"], input_range)
+        positions = header.get("positions", "each")  # files of older versions have none
+        return cls(means, header["samples"], header["fingerprint"], input_range, positions)
 
     def __repr__(self) -> str:
         return (
             f"Profile({len(self.means)} operations, {self.samples:,} samples, "
             f"model {self.fingerprint[:12]}…)"
         )
+
+
+def _masked_mean(
+    total: np.ndarray, count: np.ndarray, axes: tuple[int, ...], positions: str
+) -> np.ndarray:
+    """Return the means of neurons that are not there in every sample.
+
+    Args:
+        total: Sums of the values that there are.
+        count: Their numbers, of the same shape.
+        axes: The axes of the positions.
+        positions: "each" or "pooled".
+    """
+    all_counts = count.sum(axis=axes, keepdims=True)
+    pooled = total.sum(axis=axes, keepdims=True) / np.maximum(all_counts, 1)
+    if positions == "pooled":
+        return np.broadcast_to(pooled, total.shape).copy()
+    return np.where(count > 0, total / np.maximum(count, 1), pooled)

@@ -19,7 +19,7 @@ from nnslicer_tf._kernels.ahead import compile_ahead
 from nnslicer_tf._names import check_name
 from nnslicer_tf.engine import Engine, InProcessEngine, Store, make_engine
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import Samples, instrumented
+from nnslicer_tf.instrument import Samples, SeveralSamples, instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.kinds import Layout
@@ -105,7 +105,7 @@ class Slicer:
             )
         im = instrumented(im)
         profile.check_model(im)
-        check_rules(im)
+        check_rules(im, granularity)
         if theta > 0:
             compile_ahead()
         self.im = im
@@ -300,7 +300,7 @@ class Slicer:
         for part in _in_order(self._results(work, samples)):
             yield _reduced(part, reduce) if by_exclusion and reduce is not None else part
 
-    def _results(self, work: _Work, samples: Samples) -> Iterator[tuple[int, Any]]:
+    def _results(self, work: _Work, samples: Samples | SeveralSamples) -> Iterator[tuple[int, Any]]:
         """Run a job on all batches."""
 
         def items() -> Iterator[tuple[int, dict[str, np.ndarray]]]:
@@ -311,7 +311,7 @@ class Slicer:
 
         return work.engine.map(work.job, items())
 
-    def _batches(self, samples: Samples, work: _Work) -> Iterator[np.ndarray]:
+    def _batches(self, samples: Samples | SeveralSamples, work: _Work) -> Iterator[np.ndarray]:
         batches = samples.batches(work.batch_size)
         if self.profile.input_range is None:
             return batches
@@ -353,7 +353,7 @@ class Slicer:
             self._work[id(plan), key] = work
         return self._work[id(plan), key]
 
-    def _run(self, work: _Work, samples: Samples, collector: Collector) -> None:
+    def _run(self, work: _Work, samples: Samples | SeveralSamples, collector: Collector) -> None:
         """Run the job on the unfinished batches, and add the results to the collector."""
         digests: dict[int, str] = {}
         sizes: dict[int, int] = {}

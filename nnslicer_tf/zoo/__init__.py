@@ -25,6 +25,7 @@ from nnslicer_tf.zoo.applications import mobilenet_v3_large, mobilenet_v3_small,
 from nnslicer_tf.zoo.digits import digits_cnn
 from nnslicer_tf.zoo.lenet import lenet, lenet1, lenet4, lenet5
 from nnslicer_tf.zoo.mlp import mlp
+from nnslicer_tf.zoo.recurrent import lstm_rows
 from nnslicer_tf.zoo.resnet import (
     plainnet20,
     resnet10,
@@ -60,6 +61,7 @@ __all__ = [
     "lenet4",
     "lenet5",
     "load",
+    "lstm_rows",
     "mlp",
     "mobilenet_v3_large",
     "mobilenet_v3_small",
@@ -101,6 +103,7 @@ MODELS: dict[str, Entry] = {
     "lenet1": Entry(lenet1, "mnist"),
     "lenet4": Entry(lenet4, "mnist"),
     "lenet5": Entry(lenet5, "mnist"),
+    "lstm_rows": Entry(lstm_rows, "mnist"),
     "resnet10": Entry(resnet10, "cifar10"),
     "resnet10_preactivation": Entry(resnet10_preactivation, "cifar10"),
     "resnet18": Entry(resnet18, "cifar10"),

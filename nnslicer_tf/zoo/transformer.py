@@ -5,6 +5,8 @@ from typing import Any
 import keras
 from keras import layers, ops
 
+from nnslicer_tf.instrument.layers import adds_table, register_layer
+
 Shape = tuple[int, int, int]
 
 
@@ -27,6 +29,9 @@ class AddPositions(layers.Layer):
     def call(self, x: Any) -> Any:
         """Return the sum."""
         return x + ops.cast(self.vectors, x.dtype)
+
+
+register_layer(AddPositions, adds_table(lambda layer: layer.vectors))
 
 
 def encoder_block(x: Any, size: int, *, heads: int, width: int, dropout: float, name: str) -> Any:

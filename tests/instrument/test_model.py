@@ -458,12 +458,6 @@ def test_the_sample_whose_activation_overflows_is_named(im):
         im.capture(x, batch_size=5)
 
 
-def test_models_with_several_inputs_are_refused():
-    a, b = keras.Input((2,)), keras.Input((2,))
-    with pytest.raises(nns.InputShapeError, match="2 inputs"):
-        nns.InstrumentedModel(keras.Model([a, b], layers.Add()([a, b])))
-
-
 @pytest.mark.parametrize(
     "build",
     [

@@ -7,24 +7,10 @@ import pytest
 
 import nnslicer_tf as nns
 from support.models import MODELS, data, random_model, set_dyadic_weights
+from support.slices import check_equal
 from support.slicing_oracle import ChannelOracle, Oracle
 
 THETAS = (0.0, 0.125, 0.5, 2.0)
-
-
-def check_equal(result, contrib, synapses):
-    """Compare a `Slice` with the oracle's dictionaries, entry by entry."""
-    assert set(result.neurons) == set(contrib)
-    for name, by_index in contrib.items():
-        expected = np.zeros_like(result.neurons[name])
-        for i, value in by_index.items():
-            expected[i] = value
-        np.testing.assert_array_equal(result.neurons[name], expected, err_msg=name)
-    for name, values in result.synapses.items():
-        expected = np.zeros_like(values)
-        for i, value in synapses[name].items():
-            expected[i] = value
-        np.testing.assert_array_equal(values, expected, err_msg=name)
 
 
 def check_model(model, rng, granularity, thetas, **reading):

@@ -38,7 +38,7 @@ class Oracle:
         self.relative_to = relative_to
         self.rectify = rectify
         self.ops = {op.name: op for op in im.operations}
-        self.wiring = {op.name: self.connections(op) for op in im.operations[1:]}
+        self.wiring = {op.name: self.connections(op) for op in im.operations if op.inputs}
         profile = [self.forward(x) for x in profile_data]
         self.mean = {
             name: {i: math.fsum(p[name][i] for p in profile) / len(profile) for i in first}
@@ -174,10 +174,16 @@ class Oracle:
     # --- forward --------------------------------------------------------------------
 
     def forward(self, x):
-        """Return the value of every neuron for one sample: {operation: {index: value}}."""
-        source = self.im.operations[0]
-        values = {source.name: {i: float(x[i]) for i in indices(source.shape)}}
-        for op in self.im.operations[1:]:
+        """Return the value of every neuron for one sample: {operation: {index: value}}.
+
+        A sample of several inputs is a dict by their names.
+        """
+        sources = [op for op in self.im.operations if not op.inputs]
+        given = x if isinstance(x, dict) else {sources[0].name: x}
+        values = {
+            op.name: {i: float(given[op.name][i]) for i in indices(op.shape)} for op in sources
+        }
+        for op in self.im.operations[len(sources) :]:
             inputs = [values[name] for name in op.inputs]
             values[op.name] = {
                 i: self.value(op, i, [inputs[c.tensor][c.index] for c in cs], cs)
@@ -242,9 +248,9 @@ class Oracle:
             for i in chosen:
                 contrib[name][i] += 1
         last = max(list(self.ops).index(name) for name in starts)
-        for op in reversed(self.im.operations[1 : last + 1]):
+        for op in reversed(self.im.operations[: last + 1]):
             for n, total in contrib[op.name].items():
-                if total != 0:
+                if total != 0 and op.inputs:
                     self.expand(op, n, total, y, delta, theta, contrib, synapses)
         return contrib, synapses
 
@@ -316,11 +322,11 @@ class ChannelOracle(Oracle):
             for i in chosen:
                 contrib[name][i] += 1
         last = max(list(self.ops).index(name) for name in starts)
-        for op in reversed(self.im.operations[1 : last + 1]):
+        for op in reversed(self.im.operations[: last + 1]):
             for n, total in contrib[op.name].items():
                 dy = delta[op.name][n]
                 moved = op.kind == "routing" or self.passes(op)
-                if total == 0 or (dy == 0 and not moved):
+                if not op.inputs or total == 0 or (dy == 0 and not moved):
                     continue
                 if op.kind == "weighted_sum":
                     read, usual = (

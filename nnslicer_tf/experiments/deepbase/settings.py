@@ -1,6 +1,7 @@
 """Settings of the experiments with DeepBase."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 from typer import Option
@@ -44,3 +45,30 @@ class ExplorationSettings(Settings):
     seeds: Annotated[int, Option(help="Number of seeds of each kind.", min=10)] = 100
     seed: Seed = 0
     records: int = 2000  # inspected
+
+
+@dataclass(frozen=True)
+class SqlTrainingSettings(Settings):
+    """Train a character LSTM on SQL from a grammar."""
+
+    trial: ClassVar = {"records": 200, "epochs": 1, "weights": Path("runs/sql-quick.weights.h5")}
+
+    kept = "deepbase"
+    records: Annotated[int, Option(help="Records of 64 characters.", min=64)] = 8000
+    epochs: Annotated[int, Option(min=1)] = 12
+    learning_rate: Annotated[float, Option(help="Of Adam.")] = 3e-3
+    seed: Seed = 0
+    weights: Annotated[Path | None, Option(help="Default: the file that comes with it.")] = None
+
+
+@dataclass(frozen=True)
+class SqlSettings(Settings):
+    """Find the units of a character LSTM that follow the parse of SQL."""
+
+    trial: ClassVar = {"records": 200}
+
+    kept = "deepbase"
+    records: Annotated[int, Option(help="Records of 64 characters.", min=100)] = 1000
+    error: Annotated[float, Option(help="Error allowed in a score.")] = 0.02
+    seed: Annotated[int, Option(help="Seed; not that of the training.", min=0)] = 10
+    weights: Annotated[Path | None, Option(help="Default: the file that comes with it.")] = None

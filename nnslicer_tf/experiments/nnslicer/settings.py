@@ -26,6 +26,18 @@ Subsets = Annotated[int, Option(help="Number of sets of target classes; 0: all."
 
 
 @dataclass(frozen=True)
+class OverTimeSettings(Settings):
+    """Slice images of an LSTM that reads them row by row; draw contributions over time."""
+
+    trial: ClassVar = {"train": 300}
+
+    kept = "slices"
+    train: Annotated[int, Option(help="Images of the profile.", min=1)] = 5000
+    theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.3
+    classes: tuple[int, ...] = (7, 3)
+
+
+@dataclass(frozen=True)
 class DrawingSettings(Settings):
     """Slice pairs of normal and adversarial inputs; draw the first pair, compare all."""
 

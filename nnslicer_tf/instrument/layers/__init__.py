@@ -2,16 +2,28 @@
 
 from nnslicer_tf.instrument.layers import (
     activations,
+    attention,
+    embeddings,
+    masks,
     merges,
     normalisation,
     pooling,
+    products,
+    projections,
+    recurrence,
     routing,
+    time_distributed,
     weighted_sums,
 )
+from nnslicer_tf.instrument.layers.embeddings import adds_table
 from nnslicer_tf.instrument.layers.registry import layer_steps, register_layer
+from nnslicer_tf.instrument.layers.support import LayerSupport, layer_support
 
-__all__ = ["layer_steps", "register_layer"]
+__all__ = ["LayerSupport", "adds_table", "layer_steps", "layer_support", "register_layer"]
 
-for _family in (weighted_sums, pooling, activations, normalisation, merges, routing):
+for _family in (
+    *(weighted_sums, pooling, activations, normalisation, merges, routing),
+    *(masks, embeddings, products, projections, attention, recurrence, time_distributed),
+):
     for _layer_class, _operations in _family.LAYERS.items():
         register_layer(_layer_class, _operations)

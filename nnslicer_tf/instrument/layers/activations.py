@@ -1,6 +1,6 @@
 """Activation layers and functions, alone or fused into a weighted sum."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,7 +8,7 @@ import keras
 from keras import activations, layers
 
 from nnslicer_tf.instrument.layers.registry import LayerCall
-from nnslicer_tf.instrument.operations import Elementwise, Step
+from nnslicer_tf.instrument.operations import Elementwise, MaskOf, Softmax, Source, Step
 
 # Inputs at which the piecewise-linear functions change their slope.
 _KNOTS = {
@@ -21,6 +21,8 @@ _KNOTS = {
     "soft_shrink": (-0.5, 0.5),
 }
 _RECTIFIERS = ("relu", "relu6")
+# What a softmax takes for an entry that does not count: its probability is exactly 0.
+_MASKED = -1e9
 
 
 def activation_step(function: Callable, compute: Callable | None = None, suffix: str = "") -> Step:
@@ -33,9 +35,40 @@ def activation_step(function: Callable, compute: Callable | None = None, suffix:
     """
     name = getattr(function, "__name__", type(function).__name__)
     known = getattr(activations, name, None) is function
+    if function is activations.softmax:
+        return softmax_step(-1, suffix=suffix)
     params = Elementwise(name, _KNOTS.get(name) if known else None)
     kind = "rectify" if known and name in _RECTIFIERS else "elementwise"
     return Step(kind, compute or function, params, suffix)
+
+
+def softmax_step(
+    axis: int | Sequence[int],
+    suffix: str = "",
+    sources: Sequence[Source] | None = None,
+    shape: tuple[int, ...] | None = None,
+    mask: Source | None = None,
+) -> Step:
+    """Return the step of a softmax.
+
+    Args:
+        axis: Axis or axes of a row, as in Keras.
+        suffix: The step's suffix.
+        sources: The step's sources; a second one is a mask of the entries that count.
+        shape: The step's shape.
+        mask: The step's mask.
+    """
+    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+
+    def compute(x: Any, *masks: Any) -> Any:
+        for entries in masks:
+            x = keras.ops.where(entries > 0.5, x, keras.ops.full_like(x, _MASKED))
+        if len(axes) == 1:
+            return keras.ops.softmax(x, axis=axes[0])
+        rows = keras.ops.exp(x - keras.ops.max(x, axis=axes, keepdims=True))
+        return rows / keras.ops.sum(rows, axis=axes, keepdims=True)
+
+    return Step("softmax", compute, Softmax("softmax", axes=axes), suffix, sources, shape, mask)
 
 
 def with_activation(step: Step, activation: Callable | None) -> tuple[Step, ...]:
@@ -44,7 +77,7 @@ def with_activation(step: Step, activation: Callable | None) -> tuple[Step, ...]
         return (step,)
     pre = Step(step.kind, step.compute, step.params, ":pre", step.sources)
     if isinstance(activation, layers.Layer):
-        call = LayerCall("", (), ())
+        call = LayerCall("", (), ((),))
         operations_fn = LAYERS.get(type(activation), _unknown_activation)
         return (pre, *operations_fn(activation, call))
     return (pre, activation_step(activation))
@@ -89,8 +122,9 @@ def _elu(layer: layers.ELU, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _softmax(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
-    compute = partial(activations.softmax, axis=layer.axis)
-    return (Step("elementwise", compute, Elementwise("softmax")),)
+    if any(call.masks):
+        return (softmax_step(layer.axis, sources=(0, MaskOf(0))),)
+    return (softmax_step(layer.axis),)
 
 
 def _operation(name: str) -> Callable[[keras.Operation, LayerCall], tuple[Step, ...]]:

@@ -9,9 +9,10 @@ from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
+from nnslicer_tf.instrument.layers.masks import is_set
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.layers.weighted_sums import require_channels_last
-from nnslicer_tf.instrument.operations import Pooling, Step
+from nnslicer_tf.instrument.operations import MaskOf, Pooling, Step
 
 OperationsFunction = Callable[[keras.Operation, LayerCall], tuple[Step, ...]]
 
@@ -50,6 +51,8 @@ def _global(kind: str) -> OperationsFunction:
 
     def operations_fn(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
         require_channels_last(layer, call)
+        if isinstance(layer, layers.GlobalAveragePooling1D) and call.masks[0]:
+            return (_masked_average(layer, call),)
         space = call.input_shapes[0][:-1]
         axes = tuple(range(1, len(space) + 1))
 
@@ -59,6 +62,18 @@ def _global(kind: str) -> OperationsFunction:
         return (Step(kind, compute, Pooling(lambda: windows.whole(space))),)
 
     return operations_fn
+
+
+def _masked_average(layer: keras.Layer, call: LayerCall) -> Step:
+    """Return the mean over the positions that are not padding."""
+
+    def compute(x: Any, mask: Any) -> Any:
+        present = is_set(mask)[..., None]
+        total = ops.sum(ops.where(present, x, 0), axis=1, keepdims=layer.keepdims)
+        return total / ops.sum(ops.cast(present, x.dtype), axis=1, keepdims=layer.keepdims)
+
+    pooling = Pooling(lambda: windows.whole(call.input_shapes[0][:-1]))
+    return Step("average", compute, pooling, sources=(0, MaskOf(0)))
 
 
 def _reduction(kind: str) -> OperationsFunction:

@@ -1,6 +1,6 @@
 """The registry from layer classes to their operations."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -15,22 +15,40 @@ class LayerCall:
     Attributes:
         path: Name of the layer, prefixed with the names of the nested models that contain it.
         input_shapes: Shapes of the input tensors, without the batch axis.
-        output_shape: Shape of the output tensor, without the batch axis.
+        output_shapes: Shapes of the output tensors, without the batch axis.
         constants: Position → positional argument of a `keras.ops` call, without the
             tensors; empty for layers.
+        arguments: All arguments but travelling masks, by name; tensors are `TensorAt` places
+            among the inputs.
+        masks: Name of the mask that the layer finds with each input, None without one. If there
+            is one, `MaskOf(i)` is a source for steps.
+        paddings: Name of the mask that says which positions of each input are padding, None
+            without one. If there is one, `PaddingOf(i)` is. The two can differ, as Keras loses
+            some masks on the way to a layer.
     """
 
     def __init__(
         self,
         path: str,
         input_shapes: Sequence[tuple[int, ...]],
-        output_shape: tuple[int, ...],
+        output_shapes: Sequence[tuple[int, ...]],
         constants: dict[int, Any] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        masks: Sequence[str | None] = (),
+        paddings: Sequence[str | None] = (),
     ) -> None:
         self.path = path
         self.input_shapes = tuple(input_shapes)
-        self.output_shape = output_shape
+        self.output_shapes = tuple(output_shapes)
         self.constants = constants or {}
+        self.arguments = arguments or {}
+        self.masks = tuple(masks) or (None,) * len(self.input_shapes)
+        self.paddings = tuple(paddings) or (None,) * len(self.input_shapes)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of the (first) output tensor, without the batch axis."""
+        return self.output_shapes[0]
 
 
 OperationsFunction = Callable[[keras.Operation, LayerCall], Sequence[Step]]
@@ -50,7 +68,7 @@ def register_layer(layer_class: type | str, operations_fn: OperationsFunction) -
         layer_class: A `keras.layers.Layer` subclass, or the name of a class inside Keras
             that Keras does not export.
         operations_fn: Called as `operations_fn(layer, call)` with a `LayerCall`; returns
-            the layer's `Step`s in the order of computation.
+            the layer's `Step`s in the order of computation; the last ones compute its outputs.
 
     Raises:
         InvalidArgumentError: if `layer_class` is neither a class nor a name.
@@ -66,18 +84,23 @@ def register_layer(layer_class: type | str, operations_fn: OperationsFunction) -
         )
 
 
+def registered(layer_class: type) -> OperationsFunction | None:
+    """Return the operations function of a layer class, None without one."""
+    operations_fn = _BY_CLASS.get(layer_class)
+    if operations_fn is None and layer_class.__module__.startswith("keras."):
+        operations_fn = _BY_KERAS_NAME.get(layer_class.__name__)
+    return operations_fn
+
+
 def layer_steps(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Return the steps of one call of a layer.
 
     Raises:
         UnsupportedLayerError: if no operations are registered for the layer's class.
     """
-    layer_class = type(layer)
-    operations_fn = _BY_CLASS.get(layer_class)
-    if operations_fn is None and layer_class.__module__.startswith("keras."):
-        operations_fn = _BY_KERAS_NAME.get(layer_class.__name__)
+    operations_fn = registered(type(layer))
     if operations_fn is None:
-        name = layer_class.__name__
+        name = type(layer).__name__
         raise UnsupportedLayerError(
             f"Layer '{call.path}' ({name}) has no rule: it is not known which operations it "
             f"consists of. Register them with nnslicer_tf.register_layer({name}, operations_fn)."

@@ -6,6 +6,7 @@ inputs (`nnslicer_tf.instrument.index_maps`), so a user's own routing layer need
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras import layers, ops
@@ -24,6 +25,11 @@ def _move(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
 def _identity(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Pass values through: dropout, noise and augmentation do nothing at inference."""
     return (Step("routing", lambda x: x),)
+
+
+def passes_through(operations_fn: Callable[..., Any]) -> bool:
+    """Whether a layer with these operations does nothing at inference."""
+    return operations_fn is _identity
 
 
 def _nothing(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
@@ -66,7 +72,7 @@ LAYERS: dict[type | str, OperationsFunction] = {
         (
             *(layers.Flatten, layers.Reshape, layers.Permute, layers.RepeatVector),
             *(layers.ZeroPadding1D, layers.ZeroPadding2D, layers.ZeroPadding3D),
-            *(layers.Cropping1D, layers.Cropping2D, layers.Cropping3D),
+            *(layers.Cropping1D, layers.Cropping2D, layers.Cropping3D, layers.CenterCrop),
         ),
         _move,
     ),
@@ -79,6 +85,10 @@ LAYERS: dict[type | str, OperationsFunction] = {
             *(layers.RandomBrightness, layers.RandomContrast, layers.RandomFlip),
             *(layers.RandomRotation, layers.RandomTranslation, layers.RandomZoom),
             "StochasticDepth",
+            *("AugMix", "CutMix", "MixUp", "RandAugment", "RandomColorDegeneration"),
+            *("RandomColorJitter", "RandomElasticTransform", "RandomErasing", "RandomGaussianBlur"),
+            *("RandomGrayscale", "RandomHue", "RandomInvert", "RandomPerspective"),
+            *("RandomPosterization", "RandomSaturation", "RandomSharpness", "RandomShear"),
         ),
         _identity,
     ),

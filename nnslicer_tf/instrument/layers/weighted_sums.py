@@ -31,7 +31,7 @@ def require_channels_last(layer: keras.Layer, call: LayerCall) -> None:
 def _dense(layer: layers.Dense, call: LayerCall) -> tuple[Step, ...]:
     positions = int(np.prod(call.input_shapes[0][:-1]))
     synapses = _synapses(layer, call.path, ops.matmul, lambda: windows.pointwise(positions))
-    return with_activation(_sum_step(synapses), layer.activation)
+    return with_activation(sum_step(synapses), layer.activation)
 
 
 def _convolution(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
@@ -43,7 +43,7 @@ def _convolution(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
 
     taps = _sliding_taps(layer, call)
     synapses = _synapses(layer, call.path, apply, taps, groups=layer.groups)
-    return with_activation(_sum_step(synapses), layer.activation)
+    return with_activation(sum_step(synapses), layer.activation)
 
 
 def _depthwise(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
@@ -56,7 +56,7 @@ def _depthwise(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
         groups=call.input_shapes[0][-1],
         axes=DEPTHWISE,
     )
-    return with_activation(_sum_step(synapses), layer.activation)
+    return with_activation(sum_step(synapses), layer.activation)
 
 
 def _separable(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
@@ -86,8 +86,8 @@ def _separable(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     )
     middle = (*call.output_shape[:-1], channels * layer.depth_multiplier)
     return (
-        _sum_step(depthwise, ":depthwise", middle),
-        *with_activation(_sum_step(pointwise), layer.activation),
+        sum_step(depthwise, ":depthwise", middle),
+        *with_activation(sum_step(pointwise), layer.activation),
     )
 
 
@@ -118,10 +118,10 @@ def _transposed(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
         )
 
     synapses = _synapses(layer, call.path, apply, taps, axes=OUTPUTS_INPUTS)
-    return with_activation(_sum_step(synapses), layer.activation)
+    return with_activation(sum_step(synapses), layer.activation)
 
 
-def _sum_step(synapses: Synapses, suffix: str = "", shape: tuple[int, ...] | None = None) -> Step:
+def sum_step(synapses: Synapses, suffix: str = "", shape: tuple[int, ...] | None = None) -> Step:
     """Return the step that applies the current kernel and bias, in the dtype of its input."""
 
     def compute(x: Any) -> Any:

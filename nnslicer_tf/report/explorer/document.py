@@ -189,7 +189,7 @@ class Document:
         if isinstance(params, (Synapses, Pooling)) and by_position:
             # By tap: what a tap reads moves on by one with each position.
             found["taps"] = self._packer.add_steps(params.taps.T)
-        if kind.move is not None:
+        if kind.move is not None and operation.kind != "mask":
             found["rule"] = "move"
             if operation.size <= LARGEST_MAP:
                 source = routing_map(operation).ravel()

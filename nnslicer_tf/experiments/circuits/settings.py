@@ -1,0 +1,39 @@
+"""Settings of the experiments with planted circuits."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from typer import Option
+
+from nnslicer_tf.experiments.settings import Settings
+
+
+@dataclass(frozen=True)
+class CircuitSettings(Settings):
+    """Find planted circuits: slices, gradients, magnitudes."""
+
+    trial: ClassVar = {"networks": 1, "explained": 8, "samples": 50, "points": 4}
+
+    kept = "circuits"
+    networks: Annotated[int, Option(help="Networks of each circuit.", min=1)] = 3
+    dead: Annotated[int, Option(help="Dead units, a multiple of 4.", min=4)] = 16
+    samples: Annotated[int, Option(help="Samples of the profile.", min=10)] = 256
+    explained: Annotated[int, Option(help="Samples that are explained.", min=1)] = 32
+    points: Annotated[int, Option(help="Points of integrated gradients.", min=1)] = 8
+    thetas: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 1.0)
+    channel_thetas: tuple[float, ...] = ()  # of slices with one mean for all positions
+    seed: Annotated[int, Option(help="First random seed.", min=0)] = 0
+    work: Annotated[Path, Option(help="Folder of finished networks.")] = Path("runs/circuits")
+
+
+@dataclass(frozen=True)
+class RecurrentCircuitSettings(CircuitSettings):
+    """Find planted circuits in recurrent networks: slices, gradients, magnitudes."""
+
+
+@dataclass(frozen=True)
+class TransformerCircuitSettings(CircuitSettings):
+    """Find planted circuits in transformers: slices, gradients, magnitudes."""
+
+    channel_thetas: tuple[float, ...] = (0.0, 0.1, 0.3)

@@ -1,0 +1,185 @@
+"""Units of a character LSTM on SQL: the hypotheses from the parse that they follow.
+
+What DeepBase was made for (Sellam et al., SIGMOD 2019, section 6): a network that predicts the next
+character of queries from a grammar, whose parse gives the hypotheses.
+"""
+
+import time
+
+import keras
+import numpy as np
+import pandas as pd
+from keras import layers
+from matplotlib.figure import Figure
+
+from nnslicer_tf import deepbase
+from nnslicer_tf._files import data_folder
+from nnslicer_tf._training import compile_classifier, train_epoch
+from nnslicer_tf._weights import load_weights, save_weights
+from nnslicer_tf.experiments.deepbase.settings import SqlSettings, SqlTrainingSettings
+from nnslicer_tf.experiments.deepbase.sql_grammar import ALPHABET, HYPOTHESES, Records, generate
+from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.instrument import InstrumentedModel
+
+LENGTH = 64
+UNITS = 64
+MEASURES = ("correlation",)
+PROBE = "logistic_probe"
+_WEIGHTS = data_folder() / "weights" / "sql_lstm.weights.h5"
+
+
+def character_lstm() -> keras.Model:
+    """Build the network: characters `(64,)` to logits of the next one `(64, characters)`."""
+    inputs = keras.Input((LENGTH,), dtype="int32", name="characters")
+    x = layers.Embedding(len(ALPHABET), 16, name="embedding")(inputs)
+    x = layers.LSTM(UNITS, return_sequences=True, name="lstm")(x)
+    return keras.Model(inputs, layers.Dense(len(ALPHABET), name="logits")(x), name="sql_lstm")
+
+
+def train(s: SqlTrainingSettings) -> ExperimentResult:
+    """Train the network on queries from the grammar, and write its weights."""
+    keras.utils.set_random_seed(s.seed)
+    model = character_lstm()
+    data, held_out = generate(s.records, LENGTH, s.seed), generate(500, LENGTH, s.seed + 1)
+    compile_classifier(model, keras.optimizers.Adam(s.learning_rate))
+    rng = np.random.default_rng(s.seed)
+
+    def step(rows: np.ndarray, _: np.random.Generator) -> float:
+        return float(model.train_on_batch(data.tokens[rows], data.following[rows]))
+
+    rows = []
+    for epoch in range(s.epochs):
+        losses = train_epoch(step, s.records, 64, rng)
+        row = {"epoch": epoch + 1, "loss": float(np.mean(losses))}
+        rows.append(row | {"accuracy, held out": _accuracy(model, held_out)})
+        print(rows[-1], flush=True)
+    path = s.weights or _WEIGHTS
+    uncompiled = character_lstm()
+    uncompiled.set_weights(model.get_weights())
+    save_weights(uncompiled, path)
+    head = {
+        "network": f"LSTM of {UNITS} units on characters, {model.count_params():,} weights",
+        "queries": f"{s.records} records of {LENGTH} characters; 500 more are held out",
+        "seed": s.seed,
+    }
+    title = "Training of the character LSTM on SQL: accuracy of the next character"
+    return ExperimentResult([ExperimentTable("sql-training", pd.DataFrame(rows), title, head)])
+
+
+def _accuracy(model: keras.Model, records: Records) -> float:
+    logits = model.predict(records.tokens, verbose=0)
+    return float((logits.argmax(axis=-1) == records.following).mean())
+
+
+def inspect(s: SqlSettings) -> ExperimentResult:
+    """Find the units that follow hypotheses from the parse, in a trained and a fresh network."""
+    records = generate(s.records, LENGTH, s.seed)
+    trained = character_lstm()
+    load_weights(trained, s.weights or _WEIGHTS)
+    keras.utils.set_random_seed(s.seed)
+    ims = {"trained": InstrumentedModel(trained), "fresh": InstrumentedModel(character_lstm())}
+    frames, costs = [], []
+    for error in (None, s.error):
+        started = time.perf_counter()
+        found = [
+            deepbase.inspect(
+                ims, records.tokens, hypotheses, measures, "lstm:h", error=error, block_size=64
+            )
+            for hypotheses, measures in ((records.parse, MEASURES), (_binary(records), PROBE))
+        ]
+        frame = pd.concat(found, ignore_index=True)
+        frames.append(frame)
+        costs.append(
+            {
+                "error asked": "none: all records" if error is None else error,
+                "records read": max(part.attrs["records"] for part in found),
+                "seconds": time.perf_counter() - started,
+                "pairs": len(frame),
+                "mean records of a pair": frame["records"].mean(),
+            }
+        )
+        print(costs[-1], flush=True)
+    everything, early = frames
+    head = {
+        "network": f"LSTM of {UNITS} units, trained by sql-train; states h at each time",
+        "records": f"{s.records} records of {LENGTH} characters from the grammar",
+        "seed": s.seed,
+    }
+    return ExperimentResult(
+        [
+            ExperimentTable("sql", _summary(everything), _TITLE, head, _TEXT),
+            ExperimentTable("sql-cost", _costs(costs, everything, early), _COST, head),
+        ],
+        [ExperimentFigure("sql", _plot(records, ims["trained"], everything))],
+    )
+
+
+def _binary(records: Records) -> dict[str, np.ndarray]:
+    """Return hypotheses of 0 and 1, as a probe needs them."""
+    return {name: (values > 0).astype(np.float64) for name, values in records.parse.items()}
+
+
+_TITLE = "What the units of a character LSTM on SQL follow"
+_COST = "Early stopping: what an inspection costs"
+_TEXT = (
+    "correlation: of the unit that is nearest to the hypothesis, over all characters; probe: F1 "
+    "score of a logistic regression on all units, for whether the hypothesis is above 0. The fresh "
+    "network has random weights: what it follows is in the characters, not learned."
+)
+
+
+def _summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each hypothesis: the best unit, and scores of both networks."""
+    rows = []
+    for name in HYPOTHESES:
+        row: dict[str, object] = {"hypothesis": name}
+        for model in ("trained", "fresh"):
+            found = frame[(frame["model"] == model) & (frame["hypothesis"] == name)]
+            for measure in (*MEASURES, PROBE):
+                of = found[found["measure"] == measure]
+                whole = of[of["unit"].isna()]
+                scores = (whole if len(whole) else of)["score"].abs()
+                row[f"{measure}, {model}"] = scores.max()
+            if model == "trained":
+                of = found[found["measure"] == "correlation"].reset_index(drop=True)
+                row["best unit"] = int(of.loc[of["score"].abs().idxmax(), "unit"])
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _costs(costs: list[dict], everything: pd.DataFrame, early: pd.DataFrame) -> pd.DataFrame:
+    keys = ["model", "group", "unit", "hypothesis", "measure"]
+    both = everything.merge(early, on=keys, suffixes=("", " early"))
+    both = both.dropna(subset=["score", "score early", "error early"])  # not a probe's weights
+    table = pd.DataFrame(costs)
+    differences = (both["score"] - both["score early"]).abs()
+    table["largest difference of a score"] = [0.0, differences.max()]
+    table["share of scores within the error"] = [1.0, (differences <= both["error early"]).mean()]
+    return table
+
+
+def _plot(records: Records, im: InstrumentedModel, frame: pd.DataFrame) -> Figure:
+    """Draw the units nearest to three hypotheses over a record with a nested query."""
+    depth, where = records.parse["nesting depth"], records.parse["inside where"]
+    shown = int(np.argmax(depth.std(axis=1) + where.std(axis=1)))
+    values = im.capture(records.tokens[shown : shown + 1], of=["lstm:h"])["lstm:h"][0]
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    axes = figure.subplots(3, 1, sharex=True)
+    correlations = frame[(frame["model"] == "trained") & (frame["measure"] == "correlation")]
+    for axis, name in zip(
+        axes, ("inside where", "nesting depth", "position in keyword"), strict=True
+    ):
+        of = correlations[correlations["hypothesis"] == name].reset_index(drop=True)
+        best = of.loc[of["score"].abs().idxmax()]
+        unit = values[:, int(best["unit"])]
+        truth = records.parse[name][shown]
+        axis.step(np.arange(LENGTH), truth / max(truth.max(), 1), where="mid", label=name)
+        axis.plot(
+            np.sign(best["score"]) * unit, label=f"unit {best['unit']}, r = {best['score']:.2f}"
+        )
+        axis.legend(loc="upper left", fontsize=8)
+        axis.set_ylim(-1.1, 1.35)
+    axes[-1].set_xticks(
+        range(LENGTH), list(records.text(shown)), fontfamily="monospace", fontsize=8
+    )
+    return figure

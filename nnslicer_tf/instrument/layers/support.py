@@ -1,0 +1,106 @@
+"""Which classes of `keras.layers` can be instrumented, and why the others cannot."""
+
+import inspect
+from dataclasses import dataclass
+
+from keras import layers
+
+from nnslicer_tf.instrument.layers.registry import registered
+from nnslicer_tf.instrument.layers.routing import passes_through
+
+SUPPORTED = "supported"
+PASSES = "passes through at inference"
+REFUSED = "refused"
+
+_BEFORE = "it makes numbers of text or categories: apply it to the data, before the model"
+_BY_HISTOGRAM = "it changes values by the statistics of the image; apply it before the model"
+_INTERPOLATES = "it interpolates between pixels; apply it to the data, before the model"
+_CELL = "a cell is no layer of a model: put it into RNN"
+_FOREIGN = "it runs code of another framework"
+_SPECTRUM = "it computes in the frequency domain; apply it to the data, before the model"
+_REASONS = {
+    "AutoContrast": _BY_HISTOGRAM,
+    "CategoryEncoding": _BEFORE,
+    "ContrastLimitedAdaptiveHistogramEqualization": _BY_HISTOGRAM,
+    "Discretization": _BEFORE,
+    "Equalization": _BY_HISTOGRAM,
+    "FlaxLayer": _FOREIGN,
+    "GRUCell": _CELL,
+    "HashedCrossing": _BEFORE,
+    "Hashing": _BEFORE,
+    "IntegerLookup": _BEFORE,
+    "JaxLayer": _FOREIGN,
+    "LSTMCell": _CELL,
+    "Lambda": "its function is not known: write a layer, and register its operations",
+    "Layer": "the base class",
+    "MaxNumBoundingBoxes": "it changes bounding boxes, not images",
+    "MelSpectrogram": _SPECTRUM,
+    "Pipeline": "a chain of preprocessing: apply it to the data, before the model",
+    "RandomCrop": _INTERPOLATES,
+    "Resizing": _INTERPOLATES,
+    "STFTSpectrogram": _SPECTRUM,
+    "SimpleRNNCell": _CELL,
+    "Solarization": "it inverts values above a threshold; apply it before the model",
+    "SpectralNormalization": "its kernel is computed anew: use the layer that it wraps",
+    "StackedRNNCells": _CELL,
+    "StringLookup": _BEFORE,
+    "TFSMLayer": _FOREIGN,
+    "TextVectorization": _BEFORE,
+    "TorchModuleWrapper": _FOREIGN,
+    "Wrapper": "the base class of wrappers",
+}
+
+
+@dataclass(frozen=True)
+class LayerSupport:
+    """What is known of a class of `keras.layers`.
+
+    Attributes:
+        name: Name of the class.
+        status: "supported", "passes through at inference" or "refused".
+        detail: The family of operations that it consists of, or why it is refused.
+    """
+
+    name: str
+    status: str
+    detail: str
+
+
+def layer_support() -> tuple[LayerSupport, ...]:
+    """Return a row for every class of `keras.layers`, by name.
+
+    Classes with several names have one row.
+    """
+    classes = {
+        value.__name__: value
+        for value in vars(layers).values()
+        if inspect.isclass(value) and issubclass(value, layers.Layer)
+    }
+    return tuple(_row(name, classes[name]) for name in sorted(classes))
+
+
+def _row(name: str, layer_class: type) -> LayerSupport:
+    if layer_class is layers.InputLayer:
+        return LayerSupport(name, SUPPORTED, "input")
+    operations_fn = registered(layer_class)
+    if operations_fn is None:
+        return LayerSupport(name, REFUSED, _REASONS.get(name, "no rule is registered for it"))
+    if passes_through(operations_fn):
+        return LayerSupport(name, PASSES, "")
+    family = operations_fn.__module__.rpartition(".")[2].replace("_", " ")
+    return LayerSupport(name, SUPPORTED, family)
+
+
+def layer_support_page() -> str:
+    """Return the table as a page in Markdown."""
+    lines = [
+        "# Which layers are supported",
+        "",
+        "Every class of `keras.layers`, by the Keras that made this page. A refused layer is named "
+        "when a model is wrapped; [Add a layer](own-layers.md) says how to register one.",
+        "",
+        "| layer | status | operations, or why not |",
+        "|---|---|---|",
+    ]
+    lines += [f"| `{row.name}` | {row.status} | {row.detail} |" for row in layer_support()]
+    return "\n".join([*lines, ""])

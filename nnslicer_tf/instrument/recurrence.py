@@ -1,0 +1,226 @@
+"""Recurrent layers: the operations of one time step, and how steps follow one another.
+
+The operations of a recurrent layer depend on each other through time, so that no order of them is
+topological. They are therefore computed together, and walked together: `Unrolled` holds those of
+one time step, the *cell*, which are acyclic. In the graph each of them is an operation of kind
+"recurrence" whose neurons are (time, units), and whose inputs are the layer's.
+
+This module does not depend on any Keras layer class.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf.instrument.backend import over_time
+from nnslicer_tf.instrument.operations import NO_MASK, Operation, Source, Step, Synapses
+
+ops: Any = LazyModule("keras.ops")
+
+SEQUENCE = "x"
+"""Name by which the operations of a cell read the entry of the sequence at their time."""
+
+PRESENT = "present"
+"""Name by which they read whether there is data at their time, or padding."""
+
+RECURRENCE = "recurrence"
+GATE = "gate"
+HELD = "held"
+"""Kind of a state as the next step reads it: at padding it is what it was before."""
+ZEROED = "zeroed"
+"""Kind of a layer's outputs that are 0 at padding."""
+
+
+def before(name: str) -> str:
+    """Return the name by which a cell's operations read a state of the time step before."""
+    return f"{name}[t-1]"
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The weights with which a gate multiplies one of its inputs: columns of a kernel.
+
+    Attributes:
+        kernel: The kernel; its taps are those of one time step.
+        start: First column.
+        stop: End of the columns.
+    """
+
+    kernel: Synapses
+    start: int
+    stop: int
+
+    def columns(self, kernel: Any) -> Any:
+        """Return the columns of an array or tensor of the kernel's shape, or of its matrix."""
+        return kernel[..., self.start : self.stop]
+
+    def apply(self, x: Any) -> Any:
+        """Return the weighted sum of an input at one time, in the dtype of the input."""
+        return self.kernel.apply(x, self.columns(ops.cast(self.kernel.variable(), x.dtype)))
+
+
+@dataclass(frozen=True, eq=False)
+class Gate:
+    """The weighted sum of a gate at one time, over all its inputs together.
+
+    Attributes:
+        weights: The weights of each input.
+        bias: Returns the bias `(units,)`, a tensor, or None.
+    """
+
+    weights: tuple[Weights, ...]
+    bias: Callable[[], Any]
+
+    def compute(self, *inputs: Any) -> Any:
+        """Return the sum, with the bias."""
+        total = self.weights[0].apply(inputs[0])
+        for weights, x in zip(self.weights[1:], inputs[1:], strict=True):
+            total = total + weights.apply(x)
+        bias = self.bias()
+        return total if bias is None else total + ops.cast(bias, total.dtype)
+
+    @property
+    def kernels(self) -> tuple[Synapses, ...]:
+        """The kernels that the weights are columns of."""
+        return tuple(weights.kernel for weights in self.weights)
+
+
+class Unrolled:
+    """A recurrent layer's operations through time.
+
+    Args:
+        cell: The operations of one time step, in topological order. Their names are the suffixes
+            of the operations in the graph; they read each other, `SEQUENCE`, and states by
+            `before(name)`.
+        states: Name of the operation that computes each state, and the state's shape.
+        sequence: Shape of the sequence `(time, …)`.
+        backwards: Whether the first step reads the sequence's last entry. Values are in the order
+            of the steps.
+        masked: Whether the last of the layer's inputs is a mask, in the order of the steps. Each
+            state is then of kind `HELD`, of what is computed, the state before and `PRESENT`.
+    """
+
+    def __init__(
+        self,
+        cell: Sequence[Operation],
+        states: dict[str, tuple[int, ...]],
+        sequence: tuple[int, ...],
+        backwards: bool,
+        masked: bool,
+    ) -> None:
+        self.cell = tuple(cell)
+        self.states = dict(states)
+        self.sequence = sequence
+        self.backwards = backwards
+        self.masked = masked
+
+    @property
+    def steps(self) -> int:
+        """Number of time steps."""
+        return self.sequence[0]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name of all that the cell computes or reads → shape at one time."""
+        return {
+            SEQUENCE: self.sequence[1:],
+            PRESENT: (),
+            **{before(name): shape for name, shape in self.states.items()},
+            **{operation.name: operation.shape for operation in self.cell},
+        }
+
+    def run(self, *inputs: Any) -> dict[str, Any]:
+        """Return the values of the cell's operations at all times, by name, `(batch, time, …)`.
+
+        Args:
+            *inputs: The sequence `(batch, time, …)`; the states before the first step, `(batch,
+                …)`, zeros if not given; the mask `(batch, time)`, if there is one.
+        """
+        x, initial, mask = split_inputs(inputs, self.masked)
+        states = list(initial) or [
+            ops.zeros((ops.shape(x)[0], *shape), dtype=x.dtype) for shape in self.states.values()
+        ]
+
+        def step(states: list[Any], entries: list[Any]) -> tuple[list[Any], list[Any]]:
+            values = dict(zip(map(before, self.states), states, strict=True))
+            values[SEQUENCE], values[PRESENT] = entries[0], entries[-1]
+            for operation in self.cell:
+                inputs = (values[name] for name in operation.inputs)
+                values[operation.name] = operation.compute(*inputs)
+            return (
+                [values[name] for name in self.states],
+                [values[operation.name] for operation in self.cell],
+            )
+
+        sequences = [self.in_order(x)] if mask is None else [self.in_order(x), mask]
+        _, found = over_time(step, states, [time_first(sequence) for sequence in sequences])
+        return {o.name: time_first(v) for o, v in zip(self.cell, found, strict=True)}
+
+    def in_order(self, x: Any) -> Any:
+        """Return values of the sequence `(batch, time, …)` in the order of the steps, or back."""
+        return x[:, ::-1] if self.backwards else x
+
+    def members(self, sources: Sequence[int], mask: Source | None) -> list[Step]:
+        """Return a step for each of the cell's operations, which computes it at all times.
+
+        Args:
+            sources: Indices of the layer's inputs: the sequence, then initial states if given.
+            mask: Where the mask comes from, if there is one.
+        """
+        every = tuple(sources) if mask is None else (*sources, mask)
+
+        def member(operation: Operation) -> Step:
+            name = operation.name
+            return Step(
+                RECURRENCE,
+                lambda *inputs: self.run(*inputs)[name],
+                Member(self, operation),
+                suffix=name,
+                sources=every,
+                shape=(self.steps, *operation.shape),
+                mask=NO_MASK if operation.kind == HELD else mask,
+            )
+
+        return [member(operation) for operation in self.cell]
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One of the operations of a recurrent layer, in the graph.
+
+    Attributes:
+        unrolled: All of them.
+        operation: This one at a single time, with its own kind.
+    """
+
+    unrolled: Unrolled
+    operation: Operation
+
+    @property
+    def kernels(self) -> tuple[Synapses, ...]:
+        """The kernels of a gate; none of others."""
+        gate = self.operation.params
+        return gate.kernels if isinstance(gate, Gate) else ()
+
+
+def split_inputs(inputs: Sequence[Any], masked: bool) -> tuple[Any, Sequence[Any], Any]:
+    """Return the sequence, the initial states and the mask (or None) of a recurrent layer."""
+    if masked:
+        return inputs[0], inputs[1:-1], inputs[-1]
+    return inputs[0], inputs[1:], None
+
+
+def hold(new: Any, before: Any, present: Any) -> Any:
+    """Return a state `(batch, …)` where there is data at a time, otherwise the one before."""
+    return ops.where(expand_to(present, new) > 0.5, new, before)
+
+
+def expand_to(present: Any, x: Any) -> Any:
+    """Return what is present `(…)` with as many axes as `x`."""
+    return ops.reshape(present, (*ops.shape(present), *(1,) * (len(x.shape) - len(present.shape))))
+
+
+def time_first(x: Any) -> Any:
+    """Exchange the first two axes, of a tensor."""
+    return ops.swapaxes(x, 0, 1)

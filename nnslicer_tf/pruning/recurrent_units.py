@@ -1,0 +1,116 @@
+"""Units of recurrent layers, as the removal of neurons sees them.
+
+A unit of a SimpleRNN, LSTM or GRU has a column in each gate, a row of the recurrent kernel, and
+biases. Its state is 0 for every input where its candidate is: no weight leads to that, its bias is
+0, and the activation maps 0 to 0; the gates then do not matter.
+
+Units of layers that get their initial states from elsewhere, or return them, and those of stacked
+cells, `Bidirectional` and convolutional layers are not removed.
+"""
+
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+from keras import layers
+
+from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument.recurrence import SEQUENCE, Gate, Member, Weights
+
+LAYERS = (layers.SimpleRNN, layers.LSTM, layers.GRU)
+_CANDIDATES = (":h", ":h:pre", ":g", ":g:pre", ":g:input", ":g:recurrent")
+
+
+def is_removable(operation: Operation) -> bool:
+    """Whether an operation is inside a recurrent layer whose units can be removed."""
+    if not isinstance(operation.params, Member) or type(operation.keras_layer) not in LAYERS:
+        return False
+    given = len(operation.inputs) - operation.params.unrolled.masked
+    return given == 1 and not operation.keras_layer.return_state
+
+
+def first_member(operation: Operation) -> str:
+    """Return the name of the first operation of the same call of the layer."""
+    member: Member = operation.params
+    return _prefix(operation) + member.unrolled.cell[0].name
+
+
+def gate_of(operation: Operation) -> Gate | None:
+    """Return the weighted sum of a gate; None for other operations."""
+    inner = operation.params.operation.params if isinstance(operation.params, Member) else None
+    return inner if isinstance(inner, Gate) else None
+
+
+def gate_reads(operation: Operation) -> Iterator[tuple[str, Weights]]:
+    """Yield the operations that a gate reads, and its weights for each.
+
+    The state before is the layer's own first operation: all have the same units.
+    """
+    member: Member = operation.params
+    gate = gate_of(operation)
+    if gate is None:
+        return
+    for name, weights in zip(member.operation.inputs, gate.weights, strict=True):
+        yield operation.inputs[0] if name == SEQUENCE else first_member(operation), weights
+
+
+def zero_units(operation: Operation) -> np.ndarray:
+    """Return which units of an operation's layer have a state that is always 0, bool `(units,)`."""
+    member: Member = operation.params
+    never = np.zeros(operation.shape[-1], bool)
+    zero = keras.ops.convert_to_numpy(operation.keras_layer.activation(keras.ops.zeros((1, 1))))
+    if zero.any():
+        return never
+    units = ~never
+    for inner in member.unrolled.cell:
+        if inner.name in _CANDIDATES and isinstance(inner.params, Gate):
+            for weights in inner.params.weights:
+                units &= ~weights.columns(weights.kernel.kernel()).any(axis=0)
+            bias = inner.params.bias()
+            if bias is not None:
+                units &= keras.ops.convert_to_numpy(bias) == 0
+    return units
+
+
+def candidate_masks(im: InstrumentedModel, layer: str, keep: np.ndarray) -> dict[str, np.ndarray]:
+    """Return masks of the kernels that make the states of some units 0.
+
+    Args:
+        im: The model.
+        layer: Name of the recurrent layer.
+        keep: Bool array `(units,)`, false for these units.
+    """
+    masks: dict[str, np.ndarray] = {}
+    for operation in im.operations:
+        gate = gate_of(operation)
+        if operation.layer != layer or gate is None:
+            continue
+        if operation.params.operation.name in _CANDIDATES:
+            for weights in gate.weights:
+                kernel = weights.kernel
+                mask = masks.setdefault(kernel.name, np.ones(kernel.shape, bool))
+                mask[:, weights.start : weights.stop] &= keep
+    return masks
+
+
+def clear_biases(model: keras.Model, keep: dict[str, np.ndarray]) -> None:
+    """Set the candidates' biases of units to 0, in place.
+
+    Args:
+        model: The model.
+        keep: Name of a recurrent layer → bool array `(units,)`, false for the units.
+    """
+    cells = {
+        o.layer: o.keras_layer.cell for o in InstrumentedModel(model).operations if is_removable(o)
+    }
+    for name, mask in keep.items():
+        cell = cells[name]
+        if cell.bias is not None:
+            value = keras.ops.convert_to_numpy(cell.bias).copy()
+            place = 2 * cell.units if hasattr(cell, "recurrent_activation") else 0
+            value[..., place : place + cell.units] *= mask
+            cell.bias.assign(value)
+
+
+def _prefix(operation: Operation) -> str:
+    return operation.name.removesuffix(operation.params.operation.name)

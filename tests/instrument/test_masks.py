@@ -1,0 +1,180 @@
+"""Masks that travel, tokens, and profiles of sequences with padding."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+import nnslicer_tf as nns
+
+WORDS, LENGTH = 6, 4
+TOKENS = np.array([[1, 2, 0, 0], [3, 4, 5, 1], [2, 0, 0, 0]])
+
+
+def classifier(*stack, mask=True):
+    inputs = keras.Input((LENGTH,), dtype="int32", name="words")
+    x = layers.Embedding(WORDS, 3, mask_zero=mask, name="embedding")(inputs)
+    for layer in (*stack, layers.GlobalAveragePooling1D(name="average")):
+        x = layer(x)
+    return keras.Model(inputs, layers.Dense(2, name="logits")(x))
+
+
+def sequential():
+    inputs = keras.Input((LENGTH,), dtype="int32")
+    embedding = layers.Embedding(WORDS, 3, mask_zero=True, name="embedding")
+    pool = layers.GlobalAveragePooling1D(name="average")
+    return keras.Sequential([inputs, embedding, layers.Dense(3), pool, layers.Dense(2)])
+
+
+def test_a_mask_travels_to_the_layer_that_ends_it():
+    im = nns.InstrumentedModel(classifier(layers.Dense(3, activation="relu", name="dense")))
+    masks = {o.name: o.mask for o in im.operations}
+    assert masks["embedding"] == masks["dense:pre"] == masks["dense"] == "embedding:mask"
+    assert masks["average"] is None and masks["words"] is None
+    assert im["average"].inputs == ("dense", "embedding:mask")
+    np.testing.assert_array_equal(im.capture(TOKENS)["embedding:mask"], TOKENS > 0)
+
+
+@pytest.mark.parametrize("build", [sequential, classifier])
+def test_the_mean_is_over_the_words(build):
+    model = build()
+    im = nns.InstrumentedModel(model)
+    np.testing.assert_allclose(im.predict(TOKENS), np.asarray(model(TOKENS)), atol=1e-6)
+
+
+def test_masking_of_numbers():
+    inputs = keras.Input((LENGTH, 2))
+    h = layers.Dense(3, name="dense")(layers.Masking(-1.0, name="masking")(inputs))
+    model = keras.Model(inputs, layers.GlobalAveragePooling1D()(h))
+    x = np.random.default_rng(0).normal(size=(3, LENGTH, 2)).astype(np.float32)
+    x[0, 2:] = -1
+    im = nns.InstrumentedModel(model)
+    np.testing.assert_allclose(im.predict(x), np.asarray(model(x)), atol=1e-6)
+    assert im["dense"].mask == "masking:mask"
+    assert not im.capture(x)["masking"][0, 2:].any()
+
+
+def test_a_mask_made_by_comparison_in_the_model():
+    inputs = keras.Input((LENGTH,), dtype="int32")
+    x = layers.Embedding(WORDS, 3)(inputs)
+    mask = ops.logical_and(ops.not_equal(inputs, 0), ops.less(inputs, 5))
+    model = keras.Model(inputs, layers.GlobalAveragePooling1D()(x, mask=mask))
+    im = nns.InstrumentedModel(model)
+    np.testing.assert_allclose(im.predict(TOKENS), np.asarray(model(TOKENS)), atol=1e-6)
+
+
+def test_joined_sequences_have_a_joined_mask():
+    inputs = keras.Input((LENGTH,), dtype="int32")
+    first = layers.Embedding(WORDS, 3, mask_zero=True)(inputs)
+    second = layers.Embedding(WORDS, 3)(inputs)
+    joined = layers.Concatenate(axis=1, name="joined")([first, second])
+    model = keras.Model(inputs, layers.GlobalAveragePooling1D()(joined))
+    im = nns.InstrumentedModel(model)
+    np.testing.assert_allclose(im.predict(TOKENS), np.asarray(model(TOKENS)), atol=1e-6)
+    found = im.capture(TOKENS)[im["joined"].mask]
+    np.testing.assert_array_equal(found, np.hstack([TOKENS > 0, np.ones_like(TOKENS)]))
+
+
+@pytest.mark.parametrize("positions", ["pooled", "each", None])
+def test_padding_enters_no_mean(positions, tmp_path):
+    model = classifier()
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(im, TOKENS, progress=False, positions=positions)
+    table = np.asarray(model.get_layer("embedding").embeddings)
+    rows = [table[column[column > 0]].mean(axis=0) for column in TOKENS.T]
+    if positions != "each":
+        rows = [table[TOKENS[TOKENS > 0]].mean(axis=0)] * LENGTH
+    np.testing.assert_allclose(profile.means["embedding"], rows, rtol=1e-6)
+    assert profile.positions == (positions or "pooled")
+    profile.save(tmp_path / "profile.npz")
+    assert nns.Profile.load(tmp_path / "profile.npz").positions == profile.positions
+
+
+def test_a_position_that_is_always_padding_has_the_mean_of_all():
+    im = nns.InstrumentedModel(classifier())
+    x = np.where(np.arange(LENGTH) < 2, TOKENS, 0)
+    means = nns.Profile.from_data(im, x, progress=False, positions="each").means["embedding"]
+    present = im.capture(x)["embedding"][x > 0]
+    np.testing.assert_allclose(means[2:], [present.mean(axis=0)] * 2, rtol=1e-5)
+
+
+def test_a_model_without_masks_has_a_mean_for_each_position():
+    im = nns.InstrumentedModel(classifier(mask=False))
+    profile = nns.Profile.from_data(im, TOKENS, progress=False)
+    assert profile.positions == "each"
+    expected = im.capture(TOKENS)["embedding"].mean(axis=0)
+    np.testing.assert_allclose(profile.means["embedding"], expected, rtol=1e-5)
+
+
+def test_another_word_for_the_positions_is_refused():
+    im = nns.InstrumentedModel(classifier())
+    with pytest.raises(nns.InvalidArgumentError, match="pooled"):
+        nns.Profile.from_data(im, TOKENS, progress=False, positions="all")
+
+
+@pytest.mark.parametrize("granularity", ["activation", "channel"])
+@pytest.mark.parametrize("theta", [0.0, 0.3])
+def test_padding_gets_nothing_and_changes_nothing(theta, granularity):
+    """A sentence and its own end cut off have the same slice."""
+    rng = np.random.default_rng(6)
+    short, long = (
+        keras.Sequential(
+            [
+                keras.Input((length,), dtype="int32"),
+                layers.Embedding(WORDS, 3, mask_zero=True, name="embedding"),
+                layers.Dense(4, activation="relu", name="dense"),
+                layers.GlobalAveragePooling1D(name="average"),
+                layers.Dense(2, name="logits"),
+            ]
+        )
+        for length in (2, LENGTH)
+    )
+    for weight, other in zip(short.weights, long.weights, strict=True):
+        weight.assign(rng.normal(size=weight.shape))
+        other.assign(weight)
+    words = np.array([[1, 2], [3, 4], [5, 2]])
+    found = []
+    for model, x in ((short, words), (long, np.pad(words, ((0, 0), (0, 2))))):
+        im = nns.InstrumentedModel(model)
+        profile = nns.Profile.from_data(im, x, progress=False)
+        slicer = nns.Slicer(im, profile, theta, granularity, workers=0, progress=False)
+        found.append(slicer.slice(x[:1], outputs=[0]))
+    ours, theirs = found
+    for name, expected in ours.synapses.items():
+        np.testing.assert_array_equal(theirs.synapses[name], expected)
+    for name in ("embedding", "dense"):
+        contributions, expected = theirs.neurons[name], ours.neurons[name]
+        if granularity == "activation":
+            assert not contributions[2:].any()
+            contributions = contributions[:2]
+        np.testing.assert_array_equal(contributions, expected)
+    assert ours.synapses["embedding"].any() and not ours.synapses["embedding"][[0, 3, 4, 5]].any()
+
+
+def test_a_lookup_hands_on_the_sign():
+    model = classifier(mask=False)
+    model.get_layer("embedding").embeddings.assign(np.arange(WORDS * 3).reshape(WORDS, 3))
+    model.get_layer("logits").kernel.assign([[2, 0], [-1, 0], [1, 0]])
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(im, np.zeros((1, LENGTH)), progress=False)
+    slicer = nns.Slicer(im, profile, 0.0, workers=0, progress=False)
+    one = slicer.slice(np.array([[2, 2, 0, 5]]), outputs=[0])
+    expected = np.zeros((WORDS, 3), int)
+    expected[2], expected[5] = [2, -2, 2], [1, -1, 1]
+    np.testing.assert_array_equal(one.synapses["embedding"], expected)
+    np.testing.assert_array_equal(one.neurons["words"], [1, 1, 0, 1])
+
+
+def test_tokens_are_checked_for_their_range():
+    im = nns.InstrumentedModel(classifier())
+    assert im.bounds is None or im.bounds == (0.0, WORDS - 1.0)
+    for wrong in (WORDS, -1):
+        with pytest.raises(nns.InputRangeError):
+            im.capture(np.full((1, LENGTH), wrong))
+
+
+def test_a_vocabulary_that_float32_cannot_count_is_refused():
+    inputs = keras.Input((1,), dtype="int32")
+    embedding = layers.Embedding((1 << 24) + 1, 1, embeddings_initializer="zeros")
+    with pytest.raises(nns.UnsupportedLayerError, match="smaller vocabulary"):
+        nns.InstrumentedModel(keras.Model(inputs, embedding(inputs)))

@@ -1,0 +1,73 @@
+"""Attention, masks and embeddings against the brute-force oracle, with both executors."""
+
+import numpy as np
+import pytest
+
+import nnslicer_tf as nns
+from nnslicer_tf.slicing import _zero_walk
+from support.sequence_models import random_sequence_model, tokens
+from support.sequence_oracle import SequenceOracle
+
+
+def check_equal(result, contrib, synapses):
+    """Compare a `Slice` with the oracle's dictionaries, entry by entry."""
+    for name, by_index in contrib.items():
+        expected = np.zeros_like(result.neurons[name])
+        for i, value in by_index.items():
+            expected[i] = value
+        np.testing.assert_array_equal(result.neurons[name], expected, err_msg=name)
+    for name, values in result.synapses.items():
+        expected = np.zeros_like(values)
+        for i, value in synapses[name].items():
+            expected[i] = value
+        np.testing.assert_array_equal(values, expected, err_msg=name)
+
+
+def check_model(seed, monkeypatch, positions=None, relative_to="output", thetas=(0.0, 0.25, 1.0)):
+    rng = np.random.default_rng(seed)
+    im = nns.InstrumentedModel(random_sequence_model(rng))
+    profile_data, x = tokens(rng, 5), tokens(rng, 2)
+    profile = nns.Profile.from_data(im, profile_data, progress=False, positions=positions)
+    oracle = SequenceOracle(im, profile_data, profile.positions, relative_to)
+    for name, mean in profile.means.items():
+        if im[name].kind != "mask":
+            expected = [oracle.mean[name][i] for i in np.ndindex(mean.shape)]
+            np.testing.assert_allclose(mean.ravel(), expected, rtol=1e-9, atol=1e-12)
+    captured = im.capture(x)
+    for sample in range(len(x)):
+        values = {name: v[sample] for name, v in captured.items()}
+        for name, by_index in oracle.forward(x[sample], values).items():
+            for i, value in by_index.items():
+                if oracle.present(name, i, x[sample]) and im[name].kind != "mask":
+                    np.testing.assert_allclose(
+                        captured[name][(sample, *i)], value, rtol=1e-4, atol=1e-4, err_msg=name
+                    )
+    starts = {im.logit_operation: [(0,), (2,)]}
+    for theta in thetas:
+        slicer = nns.Slicer(im, profile, theta, workers=0, progress=False, relative_to=relative_to)
+        found = [slicer.slice(x[n : n + 1], outputs=[0, 2]) for n in range(len(x))]
+        for sample, result in enumerate(found):
+            values = {name: v[sample] for name, v in captured.items()}
+            check_equal(result, *oracle.slice(x[sample], values, starts, theta))
+        if theta == 0:  # the other executor
+            with monkeypatch.context() as patch:
+                patch.setattr(_zero_walk, "applies", lambda *args: False)
+                other = nns.Slicer(
+                    im, profile, theta, workers=0, progress=False, relative_to=relative_to
+                )
+                assert other.slice(x, outputs=[0, 2]) == found[0] + found[1]
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_random_models(seed, monkeypatch):
+    check_model(seed, monkeypatch)
+
+
+@pytest.mark.parametrize("seed", range(14, 18))
+def test_means_of_each_position(seed, monkeypatch):
+    check_model(seed, monkeypatch, positions="each", thetas=(0.0, 0.25))
+
+
+@pytest.mark.parametrize("seed", range(18, 21))
+def test_relative_to_the_sum(seed, monkeypatch):
+    check_model(seed, monkeypatch, relative_to="sum", thetas=(0.5,))
