@@ -164,7 +164,7 @@ def _areas(
     rows = []
     whole = _lead(im, x, labels)
     for name, values in scores.items():
-        curves = {"deletion": [], "insertion": []}
+        curves: dict[str, list[np.ndarray]] = {"deletion": [], "insertion": []}
         for share in _SHARES:
             first = _first(x, values, share)
             curves["deletion"].append(_lead(im, _compact(x, ~first), labels))
