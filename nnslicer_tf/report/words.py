@@ -12,8 +12,8 @@ from nnslicer_tf.report.palette import NEGATIVE, POSITIVE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_WIDEST = 78  # characters in a line
-_CHARACTER = 1 / _WIDEST
+_WIDEST = 96  # characters in a line
+_CHARACTER = 1 / 108
 
 
 def plot_words(values: np.ndarray, words: Sequence[str], ax: "Axes | None" = None) -> "Axes":
