@@ -1,0 +1,14 @@
+"""Slices of sentences: which words decide, beside gradients and attention.
+
+python apps/slice_text.py
+python apps/slice_text.py --model text_lstm
+"""
+
+from nnslicer_tf.experiments.application import add_experiment, application, main
+from nnslicer_tf.experiments.sentences.settings import WordSettings
+
+app = application(__doc__)
+add_experiment(app, "words", WordSettings, "nnslicer_tf.experiments.sentences.words:words")
+
+if __name__ == "__main__":
+    main(app)

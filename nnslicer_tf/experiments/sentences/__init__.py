@@ -1,0 +1,3 @@
+"""Experiments on classifiers of sentences (NNSlicer, section 7: other architectures)."""
+
+__all__: list[str] = []

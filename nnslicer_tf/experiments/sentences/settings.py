@@ -1,0 +1,22 @@
+"""Settings of the experiments on sentences."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from typer import Option
+
+from nnslicer_tf.experiments.settings import Settings
+
+
+@dataclass(frozen=True)
+class WordSettings(Settings):
+    """Slice sentences, draw their words, and delete words in the order of several methods."""
+
+    trial: ClassVar = {"sentences": 10, "profile": 200}
+
+    kept = "sentences"
+
+    model: Annotated[str, Option(help="text_transformer or text_lstm.")] = "text_transformer"
+    sentences: Annotated[int, Option(help="Test sentences whose words are deleted.", min=2)] = 200
+    profile: Annotated[int, Option(help="Training sentences of the profile.", min=1)] = 5000
+    seed: Annotated[int, Option(help="Seed of the random order.", min=0)] = 0

@@ -1,0 +1,237 @@
+"""Which words decide? Slices beside gradients, integrated gradients and attention.
+
+Words are deleted in the order of a method's scores, the one that speaks most for the predicted
+class first, and kept alone in the same order. A good order makes the class's lead fall fast, and
+rise fast: small areas under the curves of deletion, large ones of insertion (Petsiuk et al.,
+"RISE", BMVC 2018).
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pandas as pd
+from keras import ops
+from matplotlib.figure import Figure
+from scipy.stats import wilcoxon
+
+from nnslicer_tf import texts, zoo
+from nnslicer_tf._names import check_name
+from nnslicer_tf._progress import track
+from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.experiments.sentences.settings import WordSettings
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
+from nnslicer_tf.report.words import plot_words
+from nnslicer_tf.slicing import Profile, Slicer
+
+MODELS = ("text_transformer", "text_lstm")
+_EMBEDDING = "embedding"
+_STEPS = 32  # of integrated gradients
+_SHARES = np.linspace(0, 1, 11)
+_DRAWN = 6
+
+Scorer = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Maps sentences `(n, words)` and classes `(n,)` to scores of the words `(n, words)`."""
+
+_TEXT = (
+    "Means over sentences of the area under the predicted class's lead, from all words to none, by "
+    "the share of words deleted (`deletion`, smaller is better) and kept (`insertion`, larger is "
+    "better), divided by the lead with all words. `p`: two-sided Wilcoxon signed-rank test of the "
+    "deletions against the best method's."
+)
+
+
+def words(s: WordSettings) -> ExperimentResult:
+    """Compare orders of words, and draw some sentences."""
+    check_name("model", s.model, MODELS)
+    im = InstrumentedModel(zoo.load(s.model))
+    vocabulary = texts.vocabulary()
+    sentences = texts.load("sst2", "test")
+    chosen = np.sort(np.random.default_rng(s.seed).permutation(len(sentences))[: s.sentences])
+    x = vocabulary.encode([sentences.text[i] for i in chosen])
+    labels = im.logits(x).argmax(axis=1)
+    train = texts.load("sst2", f"train[:{s.profile}]")
+    profile = Profile.from_data(im, vocabulary.encode(train.text))
+    scores = {
+        name: score(x, labels)
+        for name, score in track(list(scorers(im, profile, s.seed).items()), "Methods")
+    }
+    areas = _areas(im, x, labels, scores)
+    head = {
+        "model": s.model,
+        "sentences": len(x),
+        "profile": f"{s.profile} training sentences",
+        "seed": s.seed,
+    }
+    table = _summary(areas)
+    title = f"Words of SST-2 deleted and kept, {s.model}"
+    drawn = [vocabulary.decode(row) for row in x[:_DRAWN]]
+    return ExperimentResult(
+        [
+            ExperimentTable(f"words_{s.model}_areas", areas),
+            ExperimentTable(f"words_{s.model}", table, title, head, _TEXT),
+        ],
+        [ExperimentFigure(f"words_{s.model}", _plot(drawn, scores, labels, s.model))],
+    )
+
+
+def scorers(im: InstrumentedModel, profile: Profile, seed: int) -> Mapping[str, Scorer]:
+    """Return the methods by name: each scores how much words speak for a class."""
+    found: dict[str, Scorer] = {
+        f"slice, θ = {theta}": _by_slice(Slicer(im, profile, theta, progress=False))
+        for theta in (0.0, 0.1, 0.3)
+    }
+    found["gradient × input"] = _by_gradient(im, profile, 1)
+    found["integrated gradients"] = _by_gradient(im, profile, _STEPS)
+    if any(operation.kind == "softmax" for operation in im.operations):
+        found["attention"] = _by_attention(im)
+    rng = np.random.default_rng(seed)
+    found["random"] = lambda x, labels: rng.random(x.shape)
+    return found
+
+
+def _by_slice(slicer: Slicer) -> Scorer:
+    """Score words by their contributions; to a logit that fell, they count the other way."""
+
+    def score(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        im = slicer.im
+        change = im.logits(x) - slicer.profile.means[im.logit_operation]
+        rose = np.sign(change[np.arange(len(x)), labels])
+        found = slicer.slice_each(x, kernels=(), operations=[im.input_operation])
+        assert found.neuron_matrix is not None  # they were asked for
+        return found.neuron_matrix.toarray() * rose[:, None]
+
+    return score
+
+
+def _by_gradient(im: InstrumentedModel, profile: Profile, steps: int) -> Scorer:
+    """Score words by gradient × change of the embedding against its mean, at steps between."""
+    mean = profile.means[_EMBEDDING].astype(np.float32)
+
+    def logits(x: np.ndarray) -> Callable:
+        def of(embedded: np.ndarray) -> np.ndarray:
+            def change(name: str, value: object) -> object:
+                return embedded if name == _EMBEDDING else value
+
+            return im.graph.run(x, [im.logit_operation], change)[im.logit_operation]
+
+        return of
+
+    @compiled_function
+    def gradient(x: np.ndarray, embedded: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        return vector_jacobian_product(logits(x), [embedded], chosen)[0]
+
+    def score(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        embedded = im.capture(x, of=[_EMBEDDING])[_EMBEDDING]
+        outputs = im[im.logit_operation].size
+        chosen = np.eye(outputs, dtype=np.float32)[labels]
+        tokens = ops.convert_to_tensor(x.astype(np.float32))
+        total = np.zeros_like(embedded)
+        # At the sentence itself for one step, at the middles of equal parts for several.
+        places = [1.0] if steps == 1 else (np.arange(steps) + 0.5) / steps
+        for place in places:
+            at = mean + np.float32(place) * (embedded - mean)
+            slope = gradient(tokens, ops.convert_to_tensor(at), ops.convert_to_tensor(chosen))
+            total += ops.convert_to_numpy(slope) / len(places)
+        return (total * (embedded - mean)).sum(axis=-1)
+
+    return score
+
+
+def _by_attention(im: InstrumentedModel) -> Scorer:
+    """Score words by attention rollout (Abnar and Zuidema, ACL 2020), mean over the positions.
+
+    It does not depend on the class.
+    """
+    names = [o.name for o in im.operations if o.kind == "softmax"]
+
+    def score(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        found = im.capture(x, of=names)
+        rolled = np.broadcast_to(np.eye(x.shape[1]), (len(x), x.shape[1], x.shape[1]))
+        for name in names:
+            heads = found[name].mean(axis=1)
+            rolled = (heads + np.eye(x.shape[1])) / 2 @ rolled
+        there = (x != texts.PADDING)[:, :, None]
+        return (rolled * there).sum(axis=1) / there.sum(axis=1)
+
+    return score
+
+
+def _areas(
+    im: InstrumentedModel, x: np.ndarray, labels: np.ndarray, scores: Mapping[str, np.ndarray]
+) -> pd.DataFrame:
+    """Return the areas under both curves, a row for each sentence and method."""
+    rows = []
+    whole = _lead(im, x, labels)
+    for name, values in scores.items():
+        curves: dict[str, list[np.ndarray]] = {"deletion": [], "insertion": []}
+        for share in _SHARES:
+            first = _first(x, values, share)
+            curves["deletion"].append(_lead(im, _compact(x, ~first), labels))
+            curves["insertion"].append(_lead(im, _compact(x, first), labels))
+        means = {
+            curve: np.trapezoid(np.stack(leads), _SHARES, axis=0) for curve, leads in curves.items()
+        }
+        for i in range(len(x)):
+            sentence = {"sentence": i, "method": name, "lead": whole[i]}
+            rows.append(sentence | {curve: mean[i] / whole[i] for curve, mean in means.items()})
+    return pd.DataFrame(rows)
+
+
+def _first(x: np.ndarray, values: np.ndarray, share: float) -> np.ndarray:
+    """Return which words are among the first ones of each sentence by score, bool."""
+    there = x != texts.PADDING
+    ordered = np.where(there, values, -np.inf)
+    place = np.argsort(np.argsort(-ordered, axis=1, kind="stable"), axis=1)
+    return there & (place < np.ceil(share * there.sum(axis=1, keepdims=True) - 1e-9))
+
+
+def _compact(x: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Return the sentences of the kept words; one without words is an unknown word."""
+    kept = kept & (x != texts.PADDING)
+    order = np.argsort(~kept, axis=1, kind="stable")
+    rows = np.arange(len(x))[:, None]
+    shorter = np.where(kept, x, texts.PADDING)[rows, order]
+    empty = ~kept.any(axis=1)
+    shorter[empty, 0] = texts.UNKNOWN
+    return shorter
+
+
+def _lead(im: InstrumentedModel, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return each class's logit minus the largest other one."""
+    logits = im.logits(x)
+    rows = np.arange(len(x))
+    own = logits[rows, labels].copy()
+    logits[rows, labels] = -np.inf
+    return own - logits.max(axis=1)
+
+
+def _summary(areas: pd.DataFrame) -> pd.DataFrame:
+    means = areas.groupby("method", sort=False)[["deletion", "insertion"]].mean()
+    best = means["deletion"].idxmin()
+    by_method = areas.pivot(index="sentence", columns="method", values="deletion")
+    means["p"] = [
+        np.nan if name == best else wilcoxon(by_method[name], by_method[best]).pvalue
+        for name in means.index
+    ]
+    return means.reset_index()
+
+
+def _plot(
+    sentences: list[list[str]],
+    scores: Mapping[str, np.ndarray],
+    labels: np.ndarray,
+    model: str,
+) -> Figure:
+    """Draw the words of some sentences with the contributions of slices."""
+    name = next(iter(n for n in scores if n.startswith("slice") and n.endswith("0.3")))
+    figure = Figure(figsize=(9, 0.9 * len(sentences)), layout="constrained")
+    axes = figure.subplots(len(sentences), 1)
+    for axis, own, values, label in zip(axes, sentences, scores[name], labels, strict=False):
+        plot_words(values, own, axis)
+        said = ("negative", "positive")[label]
+        axis.set_title(said, fontsize=8, loc="left", color="grey")
+    figure.suptitle(
+        f"{model}: words for (blue) and against the predicted class, {name}", fontsize=10
+    )
+    return figure

@@ -1,0 +1,54 @@
+"""Contributions of words, drawn over the sentence."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.report.figures import new_axes
+from nnslicer_tf.report.palette import NEGATIVE, POSITIVE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_WIDEST = 96  # characters in a line
+_CHARACTER = 1 / 108
+
+
+def plot_words(values: np.ndarray, words: Sequence[str], ax: "Axes | None" = None) -> "Axes":
+    """Draw the words of a sentence, blue where they speak for the output, red against it.
+
+    Args:
+        values: `(words,)` or longer; what is behind the last word is left out.
+        words: The words.
+        ax: Where to draw; by default a new figure.
+
+    Raises:
+        InvalidArgumentError: if there are fewer values than words, or one is not finite.
+    """
+    values = np.asarray(values, np.float64)
+    if values.ndim != 1 or len(values) < len(words) or not np.isfinite(values).all():
+        raise InvalidArgumentError(
+            f"A sentence of {len(words)} words needs as many finite values, or more. Received: "
+            f"{values.dtype} of shape {values.shape}"
+        )
+    ax = new_axes(ax)
+    largest = np.abs(values[: len(words)]).max(initial=0) or 1.0
+    column, line = 0, 0
+    for word, value in zip(words, values, strict=False):
+        if column and column + len(word) > _WIDEST:
+            column, line = 0, line + 1
+        colour = np.array(POSITIVE if value > 0 else NEGATIVE) / 255
+        strength = 0.8 * abs(value) / largest
+        ax.text(
+            *(column * _CHARACTER, -line, word),
+            family="monospace",
+            fontsize=9,
+            color="white" if strength > 0.5 else "black",
+            bbox={"facecolor": (*colour, strength), "edgecolor": "none", "pad": 2.0},
+        )
+        column += len(word) + 2
+    ax.set(xlim=(-0.01, 1.05), ylim=(-line - 0.6, 0.8))
+    ax.set_axis_off()
+    return ax
