@@ -1,12 +1,14 @@
-"""Packages of the distribution: the library, and data/ as its package data."""
+"""Packages of the distribution: the library; data/, apps/ and benchmarks/ as its package data."""
 
 from setuptools import find_packages, setup
 
-# data/ stays at the top level, where people look for weights and results, and is
-# installed as nnslicer_tf.data, so that everything works from any folder.
+# They stay at the top level, where people look for weights, results and experiments, and are
+# installed below the package, so that everything works from any folder.
+BESIDE = {f"nnslicer_tf.{name}": name for name in ("data", "apps", "benchmarks")}
+
 setup(
-    packages=[*find_packages(include=["nnslicer_tf", "nnslicer_tf.*"]), "nnslicer_tf.data"],
-    package_dir={"nnslicer_tf.data": "data"},
+    packages=[*find_packages(include=["nnslicer_tf", "nnslicer_tf.*"]), *BESIDE],
+    package_dir=BESIDE,
     package_data={
         "nnslicer_tf": [
             "py.typed",
@@ -14,6 +16,6 @@ setup(
             "experiments/catalogue.toml",
             "report/explorer/static/*",
         ],
-        "nnslicer_tf.data": ["**/*"],
+        **{name: ["**/*"] for name in BESIDE},
     },
 )

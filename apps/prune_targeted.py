@@ -5,6 +5,7 @@
     python apps/prune_targeted.py ablation      # choices that the paper leaves open, our changes
     python apps/prune_targeted.py program       # Figure 3 by the procedure of the paper's program
     python apps/prune_targeted.py readings      # single choices of that procedure
+    python apps/prune_targeted.py shrink        # really smaller models for two classes (ours)
 
 An interrupted command continues from its working folder when it is given again.
 """
@@ -16,10 +17,12 @@ from nnslicer_tf.experiments.nnslicer.settings import (
     FineTuningSettings,
     ProgramSettings,
     ReadingSettings,
+    ShrinkSettings,
 )
 
 PRUNING = "nnslicer_tf.experiments.nnslicer.pruning"
 PROGRAM = "nnslicer_tf.experiments.nnslicer.program"
+SHRINKING = "nnslicer_tf.experiments.nnslicer.shrinking"
 
 app = application(__doc__)
 add_experiment(app, "curves", CurveSettings, f"{PRUNING}:curves")
@@ -27,6 +30,7 @@ add_experiment(app, "fine-tuned", FineTuningSettings, f"{PRUNING}:fine_tuned")
 add_experiment(app, "ablation", AblationSettings, f"{PRUNING}:ablation")
 add_experiment(app, "program", ProgramSettings, f"{PROGRAM}:program")
 add_experiment(app, "readings", ReadingSettings, f"{PROGRAM}:readings")
+add_experiment(app, "shrink", ShrinkSettings, f"{SHRINKING}:shrink")
 
 if __name__ == "__main__":
     main(app)

@@ -1,4 +1,5 @@
 from . import (
+    attributions,
     baselines,
     datasets,
     debugging,
@@ -41,6 +42,7 @@ from .slicing import (
     ClassProfiles,
     ClassSlicer,
     Criterion,
+    Explanation,
     Profile,
     Rule,
     Slice,
@@ -48,6 +50,8 @@ from .slicing import (
     SliceSet,
     register_rule,
 )
+
+__version__: str
 
 __all__ = [
     "Activations",
@@ -57,6 +61,7 @@ __all__ = [
     "Criterion",
     "CriterionError",
     "DatasetUnavailableError",
+    "Explanation",
     "Explorer",
     "InfeasibleRepairError",
     "InputRangeError",
@@ -78,6 +83,7 @@ __all__ = [
     "TooManyRegionsError",
     "UnsupportedLayerError",
     "WorkerError",
+    "attributions",
     "baselines",
     "datasets",
     "debugging",

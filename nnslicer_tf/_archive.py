@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from nnslicer_tf._files import atomic_path
-from nnslicer_tf.errors import CorruptFileError
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 # AttributeError: a file that is not an archive loads as an array.
 _DAMAGE = (
@@ -38,8 +38,10 @@ def write_archive(
         compress: Whether to compress the arrays.
 
     Raises:
-        InvalidArgumentError: if the file cannot be written.
+        InvalidArgumentError: if the file cannot be written, or has another ending.
     """
+    if Path(path).suffix != ".npz":
+        raise InvalidArgumentError(f"The name of the file ends in .npz. Received: '{path}'")
     text = json.dumps({"format": kind, **header})
     save = np.savez_compressed if compress else np.savez
     with atomic_path(path) as temporary, temporary.open("wb") as file:

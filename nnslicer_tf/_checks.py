@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
 
 def check_count(name: str, value: object) -> None:
@@ -20,11 +20,38 @@ def check_count(name: str, value: object) -> None:
         raise InvalidArgumentError(f"{name} must be a positive int. Received: {value!r}")
 
 
+def as_class_indices(y: ArrayLike) -> np.ndarray:
+    """Return labels as one integer for each sample, where that is what they are.
+
+    Columns `(samples, 1)`, one-hot rows `(samples, classes)` and tensors become `(samples,)`
+    integers; other arrays are returned as they are, for a check to refuse.
+    """
+    labels = as_array(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    one_hot = labels.ndim == 2 and np.isin(labels, (0, 1)).all() and (labels.sum(1) == 1).all()
+    return labels.argmax(axis=1) if one_hot else labels
+
+
+def as_array(x: object) -> np.ndarray:
+    """Return an array, list, data frame or tensor of any framework as a NumPy array.
+
+    Raises:
+        InputShapeError: if it is a list whose parts differ in shape.
+    """
+    if hasattr(x, "detach"):  # a tensor of PyTorch, perhaps on a GPU and with a gradient
+        x = x.detach().cpu().numpy()
+    try:
+        return x if isinstance(x, np.ndarray) else np.asarray(x)
+    except ValueError as error:
+        raise InputShapeError(f"Samples and labels must be of one shape each: {error}") from error
+
+
 def check_labels(y: ArrayLike, samples: int, classes: int | None = None) -> np.ndarray:
     """Return class labels `(samples,)` int64.
 
     Args:
-        y: The labels, one for each sample.
+        y: The labels, one for each sample; one-hot rows will also do.
         samples: Number of samples.
         classes: Number of classes, which every label must be below; None: not checked.
 
@@ -34,7 +61,7 @@ def check_labels(y: ArrayLike, samples: int, classes: int | None = None) -> np.n
     """
     if not samples:
         raise InvalidArgumentError("The data set is empty: no samples were given.")
-    labels = np.asarray(y)
+    labels = as_class_indices(y)
     if labels.shape != (samples,) or labels.dtype.kind not in "iu":
         raise InvalidArgumentError(
             f"y must be one class index for each of {samples} samples, integers of shape "

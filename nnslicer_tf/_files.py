@@ -19,6 +19,22 @@ def data_folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).parents[1] / "data"
 
 
+def apps_folder() -> Path:
+    """Return the folder with the scripts of the experiments.
+
+    In a source tree it is `apps/` beside the package; in an installed package it is
+    `nnslicer_tf/apps/`.
+    """
+    installed = Path(__file__).parent / "apps"
+    return installed if installed.is_dir() else Path(__file__).parents[1] / "apps"
+
+
+def results_folder() -> Path:
+    """Return where results are written: `data/results`, of an installed package `./results`."""
+    installed = (Path(__file__).parent / "data").is_dir()
+    return Path("results") if installed else data_folder() / "results"
+
+
 def check_writable(path: str | os.PathLike) -> Path:
     """Return `path` as a `Path` after checking that a file can be written there.
 

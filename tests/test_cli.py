@@ -145,6 +145,151 @@ def test_a_checkpoint_is_resumed(nnslicer, files, tmp_path):
     assert nns.Slice.load(outputs[0]) == nns.Slice.load(outputs[1])
 
 
+# --- the other commands ------------------------------------------------------------------
+
+
+def test_explain_says_why(nnslicer, files, tmp_path):
+    common = ("--model", files / "model.keras", "--profile", files / "profile.npz")
+    chosen = ("--data", "digits:test", "--index", 13, "--usual", "digits:train[:100]")
+    page = tmp_path / "why.html"
+    code, out, errors = nnslicer("explain", *common, *chosen, "--output", page)
+    assert (code, shown_lines(errors)) == (0, [])
+    assert "The model gives 7" in out and "in most slices of the class" in out
+    im = nns.InstrumentedModel(zoo.load("digits_cnn"))
+    profile = nns.Profile.load(files / "profile.npz")
+    one = nns.Slicer(im, profile, workers=0, progress=False).slice(
+        datasets.load("digits", "test[13:14]").x
+    )
+    assert f"{np.count_nonzero(one.to_vector()):,} of 6,032" in out
+    assert "data:image/png;base64" in page.read_text(encoding="utf-8")
+    code, _, errors = nnslicer("explain", *common, "--data", "digits", "--index", 360)
+    assert code == 2 and "samples 0 … 359" in errors
+
+
+def test_prune_writes_a_smaller_model(nnslicer, files, tmp_path):
+    model = ("--model", files / "model.keras", "--data", "digits", "--test", "digits:test")
+    options = ("--classes", "3,5", "--by", "channel", "--output", tmp_path / "small.keras")
+    code, out, _ = nnslicer("prune", *model, *options)
+    assert code == 0 and "Accuracy on the test data" in out
+    small = keras.models.load_model(tmp_path / "small.keras")
+    assert small.count_params() <= 0.25 * 6090
+    test = datasets.load("digits", "test")
+    chosen = np.isin(test.y, [3, 5])
+    right = small.predict(test.x[chosen], verbose=0).argmax(1) == (test.y[chosen] == 5)
+    assert f"{right.mean():.4g}" in out
+    code, _, errors = nnslicer("prune", *model, "--classes", "3", "--output", tmp_path / "a.keras")
+    assert code == 2 and "two classes at least" in errors
+
+
+def test_deviations_become_a_table_a_picture_and_a_suite(nnslicer, files, tmp_path, monkeypatch):
+    from nnslicer_tf import dflare
+
+    original = zoo.load("digits_cnn")
+    dflare.mutate_weights(original, 0.9, rng=0).save(tmp_path / "mutated.keras")
+    arguments = ("--original", files / "model.keras", "--compressed", tmp_path / "mutated.keras")
+    outputs = ("--output", tmp_path / "d.npz", "--table", tmp_path / "d.csv")
+    outputs += ("--picture", tmp_path / "d.png", "--suite", tmp_path / "suite")
+    limits = ("--max-queries", 500, "--max-distance", 80, "--minimise")
+    data = ("--data", "digits:test[:8]")
+    code, out, _ = nnslicer("deviations", *arguments, *data, *outputs, *limits)
+    assert code == 0
+    found = dflare.DeviationSet.load(tmp_path / "d.npz")
+    assert found.found.any()
+    changes = np.abs(found.seeds[found.found].astype(int) - found.images)
+    assert 0 < changes.max() <= 80
+    assert f"{int(found.found.sum())} found from 8 seeds" in out
+    assert "true label" in (tmp_path / "d.csv").read_text()
+    assert (tmp_path / "d.png").read_bytes()[:4] == b"\x89PNG"
+    run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "suite")]
+    for model, code in ((files / "model.keras", 0), (tmp_path / "mutated.keras", 1)):
+        environment = {**os.environ, "COMPRESSED_MODEL": str(model)}
+        done = subprocess.run(run, env=environment, capture_output=True, cwd=tmp_path)
+        assert done.returncode == code, done.stdout
+
+
+def test_detect_flags_inputs(nnslicer, files, tmp_path):
+    common = ("--model", files / "model.keras", "--profile", files / "profile.npz")
+    noise = np.random.default_rng(0).uniform(size=(10, 8, 8, 1)).astype(np.float32)
+    np.save(tmp_path / "noise.npy", noise)
+    table = tmp_path / "flags.csv"
+    options = ("--normal", "digits:train[:600]", "--preset", "margin", "--output", table)
+    code, out, _ = nnslicer("detect", *common, "--data", tmp_path / "noise.npy", *options)
+    assert code == 0 and "of 10 flagged" in out
+    lines = table.read_text().splitlines()
+    assert lines[0] == "sample,predicted,anomaly,adversarial" and len(lines) == 11
+    assert sum(line.endswith("True") for line in lines) == int(re.search(r"(\d+) of 10", out)[1])
+
+
+def test_cover_and_inspect(nnslicer, files):
+    from nnslicer_tf import deepxplore
+
+    model = ("--model", files / "model.keras")
+    code, out, _ = nnslicer("cover", *model, "--data", "digits:test[:50]", "--threshold", 0.5)
+    coverage = deepxplore.NeuronCoverage(
+        nns.InstrumentedModel(zoo.load("digits_cnn")), threshold=0.5
+    )
+    coverage.update(datasets.load("digits", "test[:50]").x)
+    assert code == 0 and f"{coverage.total():.1%} of the neurons" in out
+    code, out, _ = nnslicer("inspect", *model, "--data", "digits:train[:300]", "--units", "relu2")
+    assert code == 0 and "relu2" in out and "correlation" in out
+
+
+def test_lines_between_samples_and_between_points(nnslicer, files, tmp_path):
+    from nnslicer_tf import exactline
+
+    model = ("--model", files / "model.keras")
+    data = ("--data", "digits:test", "--from", 0, "--to", 13, "--picture", tmp_path / "l.png")
+    code, out, _ = nnslicer("lines", *model, *data)
+    im, x = nns.InstrumentedModel(zoo.load("digits_cnn")), datasets.load("digits", "test").x
+    line = exactline.exact_line(im, x[0], x[13])
+    assert code == 0 and f"{line!r}, {len(line.classify())} regions" in out
+    assert (tmp_path / "l.png").exists()
+    code, _, errors = nnslicer("lines", *model, "--from", "0,1", "--to", "1,0")
+    assert code == 2 and "--from has 2 values; a sample of the model has 64" in errors
+
+
+def test_profile_takes_the_training_split_and_says_so(nnslicer, files, tmp_path):
+    output = tmp_path / "p.npz"
+    arguments = ("--model", files / "model.keras", "--data", "digits", "--output", output)
+    code, out, _ = nnslicer("profile", *arguments)
+    assert code == 0 and "(digits:train)" in out
+    assert nns.Profile.load(output).samples == 1_437
+
+
+@pytest.mark.parametrize("name", ["p.json", "p"])
+def test_results_need_their_ending(nnslicer, files, tmp_path, name):
+    arguments = ("--model", files / "model.keras", "--data", DATA, "--output", tmp_path / name)
+    code, _, errors = nnslicer("profile", *arguments)
+    assert code == 2 and "ends in .npz" in errors
+
+
+def test_show_shows_every_sample(nnslicer, files, tmp_path):
+    each = tmp_path / "each.npz"
+    im = nns.InstrumentedModel(zoo.load("digits_cnn"))
+    profile = nns.Profile.load(files / "profile.npz")
+    found = nns.Slicer(im, profile, workers=0, progress=False).slice_each(
+        datasets.load("digits", "test[:3]").x
+    )
+    found.save(each)
+    out = nnslicer("show", each)[1]
+    for row in found.to_frame().itertuples():
+        assert re.search(rf"^ *{row.sample} +{row.predicted} +{row.synapses} ", out, re.MULTILINE)
+    kept = np.count_nonzero(found[1].synapses["conv2"])
+    out = nnslicer("show", each, "--sample", 1)[1]
+    assert re.search(rf"conv2 .* {kept:,} +4,608 ", out)
+
+
+def test_the_version(nnslicer):
+    assert nnslicer("--version") == (0, f"nnslicer_tf {nns.__version__}\n", "")
+
+
+def test_reproduce_lists_the_papers_tables(nnslicer):
+    code, out, _ = nnslicer("reproduce", "list")
+    assert code == 0 and "nnslicer/table4" in out
+    code, _, errors = nnslicer("reproduce", "run", "nnslicer/table99")
+    assert code == 2 and "There is no 'nnslicer/table99'" in errors
+
+
 # --- the demo --------------------------------------------------------------------------
 
 
@@ -273,7 +418,7 @@ SLICE_INPUTS = {
     "workers": (lambda f, t: {"workers": -1}, "workers must be"),
     "output 10 of 10": (lambda f, t: {"outputs": "3,10"}, "10"),
     "output -1": (lambda f, t: {"outputs": "-1"}, "-1"),
-    "outputs in words": (lambda f, t: {"outputs": "three"}, "--outputs is 'predicted' or indices"),
+    "outputs in words": (lambda f, t: {"outputs": "three"}, "--outputs takes indices"),
     "NaN": (lambda f, t: {"data": saved(t, "d.npz", x=with_value(np.nan))}, "Sample 4 .* NaN"),
     "wrong shape": (lambda f, t: {"data": saved(t, "d.npz", x=np.ones((3, 4)))}, "Received shape"),
     "empty file": (lambda f, t: {"data": saved(t, "d.npz", x=image(0))}, "data set is empty"),
@@ -320,12 +465,12 @@ def test_an_unwritable_output_is_refused_before_anything_is_read(nnslicer, tmp_p
         "profile": ("--model", missing, "--data", missing, "--output", target),
         "slice": ("--model", missing, "--data", missing, "--profile", missing, "--output", target),
         "demo": ("--output", target),
-        "show": (missing, "--plot", target),
+        "show": (missing, "--plot", target.with_suffix(".png")),
     }[command]
     code, _, errors = nnslicer(command, *arguments)
     assert code == 2
     assert len(shown_lines(errors)) == 1
-    assert errors.startswith(f"nnslicer: Cannot write to '{target}")
+    assert errors.startswith(f"nnslicer: Cannot write to '{target.with_suffix('')}")
 
 
 def test_a_data_set_that_is_nowhere(nnslicer, files, tmp_path, monkeypatch):

@@ -1,18 +1,26 @@
 """The documentation: its code runs, its links lead somewhere, the API pages have what is public."""
 
 import importlib
+import os
 import pkgutil
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 import nnslicer_tf as nns
+from nnslicer_tf import cli
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-BLOCK = re.compile(r"^```python(?: title=\"(?P<file>\S+)\")?\n(?P<code>.*?)^```", re.M | re.S)
+BLOCK = re.compile(
+    r"^```(?P<language>python|console)(?: title=\"(?P<file>\S+)\")?\n(?P<code>.*?)^```", re.M | re.S
+)
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)]*))?\)|`((?:apps|benchmarks)/\w+\.py)")
 PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
 WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text())]
@@ -38,6 +46,16 @@ FOUND = {
     "explore": lambda names: len(names["view"].data) > 10_000 and len(names["marks"].data) > 1_000,
     "datasets": lambda names: len(names["train"]) > 1000,
     "analyses": lambda names: names["profile"].input_range == (0, 16),
+    "explain-and-shrink": lambda names: (
+        names["why"].target == 7 and names["accuracy"] > 0.9 and Path("why.html").exists()
+    ),
+    "test-a-quantised-model": lambda names: names["found"].found.any(),
+    "change-a-method": lambda names: names["table"].shape == (4, 2),
+    "acas-xu": lambda names: (
+        len(names["regions"]) == len(names["line"].classify(lowest=True))
+        and Path("why.html").exists()
+    ),
+    "quick-start": lambda names: names["small"].accuracy[1] > 0.9,
     "scale": lambda names: names["whole"].info["samples"] == len(names["x"]),
 }
 
@@ -55,11 +73,29 @@ def clean(tmp_path, monkeypatch):
     return tmp_path
 
 
+def run_commands(text):
+    """Run the commands of a block, those of `nnslicer` in this process."""
+    for line in text.splitlines():
+        assert line.startswith("$ "), f"not a command: {line}"
+        name, *arguments = shlex.split(line[2:])
+        if name == "nnslicer":
+            cli.app(arguments, standalone_mode=False)
+        else:
+            path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+            subprocess.run(line[2:], shell=True, check=True, env={**os.environ, "PATH": path})
+
+
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
-def test_the_code_of_a_page_runs(page, clean):
+def test_the_code_of_a_page_runs(page, clean, request):
     names = {"__name__": page.stem}
+    if page.stem == "acas-xu":
+        networks = request.getfixturevalue("shared") / "acasxu"
+        for file in re.findall(r"ACASXU\w+\.nnet", page.read_text())[:1]:
+            shutil.copy(networks / file, clean)
     for block in BLOCK.finditer(page.read_text()):
-        if block["file"]:
+        if block["language"] == "console":
+            run_commands(block["code"])
+        elif block["file"]:
             (clean / block["file"]).write_text(block["code"])
         else:
             exec(compile(block["code"], str(page), "exec"), names)

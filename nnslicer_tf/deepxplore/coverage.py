@@ -75,7 +75,7 @@ class Coverage(ShownAsTable, ABC):
         """Add what inputs cover.
 
         Args:
-            x: Samples `(samples, *input_shape)`, an array or a `tf.data.Dataset`.
+            x: Samples `(samples, *input_shape)`, in any form of `DataLike`.
             batch_size: Samples in one forward pass.
             progress: Show a progress bar.
 

@@ -60,7 +60,7 @@ class NeuronRanges(ShownAsTable):
 
         Args:
             im: The model.
-            x: Samples `(samples, *input_shape)`, an array or a `tf.data.Dataset`.
+            x: Samples `(samples, *input_shape)`, in any form of `DataLike`.
             granularity: `"channel"` or `"activation"`, see `Neurons`.
             of: Names of operations, see `Neurons`.
             batch_size: Samples in one forward pass.

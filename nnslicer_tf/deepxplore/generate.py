@@ -18,8 +18,10 @@ from typing import Any
 
 import keras
 import numpy as np
+from numpy.typing import ArrayLike
 from tqdm.auto import tqdm
 
+from nnslicer_tf._checks import check_labels
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.deepxplore.constraints import Constraint, find_constraint
 from nnslicer_tf.deepxplore.coverage import Coverage, NeuronCoverage
@@ -27,6 +29,9 @@ from nnslicer_tf.deepxplore.differences import Differences
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, check_array
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
+
+_FEWEST = 8  # seeds that say something about the models
+_RIGHT, _AGREE = 0.5, 0.25
 
 
 def generate(
@@ -42,6 +47,7 @@ def generate(
     desired_coverage: float | None = None,
     bounds: tuple[float, float] = (0.0, 1.0),
     rng: int | np.random.Generator = 0,
+    labels: ArrayLike | None = None,
     batch_size: int = 64,
     progress: bool = True,
 ) -> Differences:
@@ -62,6 +68,8 @@ def generate(
         desired_coverage: Start no more seeds once every model's coverage is at least this.
         bounds: Least and largest value of a valid input.
         rng: Seed or generator of everything drawn: models, neurons, rectangles.
+        labels: The true classes of the seeds, integers or one-hot. If they are given, every model
+            must be right on half of the seeds.
         batch_size: How many seeds ascend together.
         progress: Show a progress bar.
 
@@ -71,7 +79,8 @@ def generate(
 
     Raises:
         InvalidArgumentError: if there are less than two models, they differ in their
-            classes, or an argument is out of range.
+            classes, an argument is out of range, a model is wrong on most seeds, by `labels`,
+            or the models disagree on most: they are not scaled as for training, usually.
         InputShapeError: if the models take inputs of different shapes, or the seeds have
             another or lie outside the bounds.
         NonFiniteActivationError: if seeds or outputs are NaN or infinite.
@@ -87,19 +96,20 @@ def generate(
     constraint.begin(seeds.shape[1:], 0, rng)  # refuses inputs that it cannot change
 
     started = time.perf_counter()
-    labels = np.stack([im.predict(seeds, batch_size).argmax(axis=1) for im in ims], axis=1)
-    agree = (labels == labels[:, :1]).all(axis=1)
+    predicted = np.stack([im.predict(seeds, batch_size).argmax(axis=1) for im in ims], axis=1)
+    agree = (predicted == predicted[:, :1]).all(axis=1)
+    _check_answers(predicted, agree, labels)
     found = _Found(coverage, batch_size)
     apart = np.flatnonzero(~agree)
     none = np.full(len(apart), -1)
-    found.add(seeds[apart], apart, labels[apart], none, np.zeros_like(none))
+    found.add(seeds[apart], apart, predicted[apart], none, np.zeros_like(none))
     ascents = [_Ascent(im, cov, lambda1, lambda2) for im, cov in zip(ims, coverage, strict=True)]
 
     def start(index: np.ndarray) -> _Active:
         return _Active(
             seed=index,
             x=seeds[index],
-            label=labels[index, 0],
+            label=predicted[index, 0],
             iteration=np.zeros(len(index), int),
             turned=rng.integers(len(ims), size=len(index)),
             neuron=np.stack([a.draw_neurons(len(index), rng) for a in ascents], axis=1),
@@ -291,6 +301,31 @@ def _check_seeds(
             f"{seeds[outside.argmax()].min():.4g} to {seeds[outside.argmax()].max():.4g}."
         )
     return seeds
+
+
+def _check_answers(predicted: np.ndarray, agree: np.ndarray, labels: ArrayLike | None) -> None:
+    """Refuse seeds that the models do not seem to be made for.
+
+    Args:
+        predicted: Each model's class for each seed, `(seeds, models)`.
+        agree: Whether all models predict the same, `(seeds,)`.
+        labels: The true classes, if they are known.
+    """
+    remedy = (
+        "Scale the seeds as for training, or bind the scaling to each model with "
+        "InstrumentedModel(model, preprocess=…)."
+    )
+    if labels is not None:
+        right = (predicted == check_labels(labels, len(predicted))[:, None]).mean(axis=0)
+        if len(predicted) >= _FEWEST and right.min() < _RIGHT:
+            raise InvalidArgumentError(
+                f"models[{int(right.argmin())}] is right on {right.min():.0%} of the seeds. "
+                f"{remedy}"
+            )
+    if len(predicted) >= _FEWEST and agree.mean() < _AGREE:
+        raise InvalidArgumentError(
+            f"The models agree on {agree.mean():.0%} of the seeds as they are. {remedy}"
+        )
 
 
 def _check_coverage(coverage: Sequence[Coverage], ims: Sequence[InstrumentedModel]) -> None:

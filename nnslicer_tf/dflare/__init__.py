@@ -9,6 +9,7 @@ To add a mutation operator, subclass `MutationOperator` and add it to a `Domain`
 """
 
 from nnslicer_tf.dflare.audio import AUDIO_OPERATORS, AudioDomain
+from nnslicer_tf.dflare.bounded import BoundedDomain
 from nnslicer_tf.dflare.classifiers import Classifier, as_classifier
 from nnslicer_tf.dflare.compressors import (
     distill,
@@ -18,12 +19,14 @@ from nnslicer_tf.dflare.compressors import (
     quantize_integer,
     with_softmax,
 )
-from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, Outcome
+from nnslicer_tf.dflare.deviations import DISTANCES, Deviation, DeviationSet, Outcome
 from nnslicer_tf.dflare.diffchaser import DiffChaser, k_uncertainty
 from nnslicer_tf.dflare.domain import Answers, Domain, Mutation, MutationOperator, replay
 from nnslicer_tf.dflare.find import find_deviation, find_deviations
 from nnslicer_tf.dflare.fitness import AnyChangeFitness, DistanceFitness, Fitness, NoveltyFitness
 from nnslicer_tf.dflare.images import IMAGE_OPERATORS, PROGRAM_OPERATORS, ImageDomain
+from nnslicer_tf.dflare.minimisation import minimise
+from nnslicer_tf.dflare.regression import export_suite
 from nnslicer_tf.dflare.repair import Repair, RepairedClassifier, cross_validate, repair_data
 from nnslicer_tf.dflare.search import DFlare, Found, Search
 from nnslicer_tf.dflare.selection import (
@@ -36,11 +39,13 @@ from nnslicer_tf.dflare.verify import verify
 
 __all__ = [
     "AUDIO_OPERATORS",
+    "DISTANCES",
     "IMAGE_OPERATORS",
     "PROGRAM_OPERATORS",
     "Answers",
     "AnyChangeFitness",
     "AudioDomain",
+    "BoundedDomain",
     "Classifier",
     "DFlare",
     "Deviation",
@@ -65,9 +70,11 @@ __all__ = [
     "as_classifier",
     "cross_validate",
     "distill",
+    "export_suite",
     "find_deviation",
     "find_deviations",
     "k_uncertainty",
+    "minimise",
     "mutate_weights",
     "prune_magnitude",
     "quantize_dynamic",

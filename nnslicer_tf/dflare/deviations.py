@@ -13,13 +13,24 @@ import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
+from nnslicer_tf.dflare.distances import euclidean, largest_change, structural_similarity
 from nnslicer_tf.dflare.domain import Mutation
+from nnslicer_tf.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _FORMAT = "nnslicer_tf deviations 1"
+_KNOWN = ("seeds", "truth", "confidences")
+
+DISTANCES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "L∞": largest_change,
+    "L2": euclidean,
+    "SSIM": structural_similarity,
+}
+"""Name → distance of a seed and what was made of it."""
 
 Status = str
 """`found`, `already_deviates` (the seed itself), `query_budget` or `timeout`."""
@@ -91,10 +102,23 @@ class DeviationSet(ShownAsTable):
 
     Args:
         outcomes: One for each seed.
+        seeds: The seeds `(seeds, ...)`, for distances and pictures; None if they are not known.
+        truth: Their true labels `(seeds,)`, if they are known.
+        confidences: The original's and the compressed model's probability of its label, for what
+            was found, `(found, 2)`; None if they are not known.
     """
 
-    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+    def __init__(
+        self,
+        outcomes: Sequence[Outcome],
+        seeds: np.ndarray | None = None,
+        truth: np.ndarray | None = None,
+        confidences: np.ndarray | None = None,
+    ) -> None:
         self.outcomes = tuple(outcomes)
+        self.seeds = seeds
+        self.truth = truth
+        self.confidences = confidences
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -141,6 +165,38 @@ class DeviationSet(ShownAsTable):
     def _deviations(self) -> list[Deviation]:
         return [o.deviation for o in self.outcomes if o.status == "found" and o.deviation]
 
+    def _of_found(self) -> dict[str, np.ndarray]:
+        """Return confidences and distances of what was found, as far as they are known."""
+        known = {}
+        if self.confidences is not None:
+            known = {"confidence": self.confidences[:, 0]}
+            known["compressed confidence"] = self.confidences[:, 1]
+        if self.seeds is not None:
+            pairs = list(zip(self.seeds[self.found], self.images, strict=True))
+            for name, distance in DISTANCES.items():
+                known[name] = np.array([distance(seed, image) for seed, image in pairs])
+        return known
+
+    def figure(self, most: int = 6) -> "Figure":
+        """Return a picture of what was found: seed, mutant and change, with labels.
+
+        Args:
+            most: Number of deviations to draw; those with the smallest L∞ first.
+
+        Raises:
+            InvalidArgumentError: if none was found, or the seeds are not known.
+        """
+        from nnslicer_tf.report.deviations import deviations_figure
+
+        if self.seeds is None or not self.found.any():
+            raise InvalidArgumentError(
+                "There is nothing to draw: no deviation was found, or its seed is not known."
+            )
+        seeds, known = self.seeds[self.found], self._of_found()
+        order = np.argsort(known["L∞"], kind="stable")[:most]
+        rows = self.to_frame()[self.found].iloc[order].to_dict("records")
+        return deviations_figure(seeds[order], self.images[order], rows)
+
     @property
     def success_rate(self) -> float:
         """Found, as a share of the seeds on which the models agreed; NaN without any."""
@@ -166,13 +222,22 @@ class DeviationSet(ShownAsTable):
         }
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with a row a seed: status, queries, seconds, both models' labels."""
+        """Return a table with a row a seed: status, queries, seconds, both models' labels.
+
+        With seeds also the true label, the models' confidences in their labels, and the distances
+        of what was found from its seed: L∞, L2 and SSIM (1: equal).
+        """
         import pandas as pd
 
         labels = [o.deviation.labels if o.deviation else (None, None) for o in self.outcomes]
         columns = {"status": self.status, "queries": self.queries, "seconds": self.seconds}
         for which, name in enumerate(("original", "compressed")):
             columns[name] = pd.array([pair[which] for pair in labels], dtype="Int64")
+        if self.truth is not None:
+            columns["true label"] = self.truth
+        for name, values in self._of_found().items():
+            columns[name] = np.full(len(self), np.nan)
+            columns[name][self.found] = values
         return pd.DataFrame(columns).rename_axis("seed").reset_index()
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
@@ -194,7 +259,9 @@ class DeviationSet(ShownAsTable):
 
     def save(self, path: str | os.PathLike) -> None:
         """Write all outcomes to one `.npz` file, atomically."""
-        write_archive(path, _FORMAT, {}, pack(self.outcomes))
+        known = {name: getattr(self, name) for name in _KNOWN}
+        arrays = {name: values for name, values in known.items() if values is not None}
+        write_archive(path, _FORMAT, {}, {**pack(self.outcomes), **arrays})
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "DeviationSet":
@@ -205,7 +272,7 @@ class DeviationSet(ShownAsTable):
             CorruptFileError: if it is damaged or of another kind.
         """
         arrays = read_archive(path, _FORMAT, "set of deviations")[1]
-        return cls(unpack(arrays))
+        return cls(unpack(arrays), *(arrays.get(name) for name in _KNOWN))
 
 
 def _or_nan(statistic: Callable[[np.ndarray], SupportsFloat], values: np.ndarray) -> float:

@@ -17,10 +17,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 from tqdm.auto import tqdm
 
+from nnslicer_tf._checks import check_labels
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.dflare._checkpoint import Checkpoint, identity
+from nnslicer_tf.dflare.bounded import BoundedDomain
 from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, Outcome
 from nnslicer_tf.dflare.domain import Domain
@@ -31,6 +34,8 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
 _LOOKED_AT = 64  # seeds that show whether a step of preprocessing is missing
 _CERTAIN = 1 - 1e-6
+_FEWEST = 8  # seeds that say something about the models
+_RIGHT, _DIFFER = 0.5, 0.75
 
 
 def find_deviation(
@@ -42,6 +47,7 @@ def find_deviation(
     rng: int | np.random.Generator = 0,
     *,
     max_queries: int | None = None,
+    max_distance: float | None = None,
     search: Search | None = None,
     domain: Domain | None = None,
     batch_size: int = 1,
@@ -68,6 +74,7 @@ def find_deviation(
         timeout,
         rng,
         max_queries=max_queries,
+        max_distance=max_distance,
         search=search,
         domain=domain,
         batch_size=batch_size,
@@ -90,7 +97,9 @@ def find_deviations(
     timeout: float = 180.0,
     rng: int | np.random.Generator = 0,
     *,
+    labels: ArrayLike | None = None,
     max_queries: int | None = None,
+    max_distance: float | None = None,
     search: Search | None = None,
     domain: Domain | None = None,
     batch_size: int = 32,
@@ -109,7 +118,11 @@ def find_deviations(
         timeout: Seconds after which a search gives up; a search's time is its share of
             the time of all that run beside it.
         rng: Seed or generator of everything random.
+        labels: The true classes of the seeds, integers or one-hot. If they are given, the
+            original must be right on half of the first 64, and they stand in the table.
         max_queries: Queries after which a search gives up; None: no limit.
+        max_distance: Largest change of a value of the seed, L∞; None: no limit. Without it the
+            mutations of images change single pixels by up to 255.
         search: How to search; None: `DFlare()`.
         domain: The kind of input; None: `ImageDomain()`.
         batch_size: Fixed batch size for Keras models.
@@ -127,7 +140,7 @@ def find_deviations(
         InvalidArgumentError: if the models differ in their outputs' size or give no
             probabilities, an argument is out of range, or `preprocess` seems to be missing: the
             original is certain of nearly all seeds as they are, and not when they are scaled to
-            [0, 1].
+            [0, 1]; it is wrong on most of them, by `labels`; or the two models disagree on most.
         CorruptFileError: if a TFLite model or the checkpoint is damaged.
         ProfileMismatchError: if the checkpoint is of other seeds, models or options.
     """
@@ -135,15 +148,24 @@ def find_deviations(
     domain = ImageDomain() if domain is None else domain
     seeds = np.asarray(seeds)
     _check(seeds, domain, timeout, max_queries, together)
+    if max_distance is not None and not max_distance > 0:
+        raise InvalidArgumentError(f"max_distance must be above 0. Received: {max_distance!r}")
+    truth = None if labels is None else check_labels(labels, len(seeds))
     pair = ModelPair(original, compressed, domain, preprocess, batch_size)
     if preprocess is None and isinstance(domain, ImageDomain):
         _check_scale(pair, seeds[:_LOOKED_AT])
+    _check_answers(pair, seeds[:_LOOKED_AT], truth)
     budget = _Budget(timeout, max_queries)
     streams = _streams(seeds, as_generator(rng))
-    kept = Checkpoint(checkpoint, identity(pair, seeds, streams, (search, budget, batch_size)))
+    options: tuple[object, ...] = (search, budget, batch_size)
+    if max_distance is not None:
+        options += (max_distance,)
+    kept = Checkpoint(checkpoint, identity(pair, seeds, streams, options))
 
     def start(index: int) -> SearchSteps:
-        return search.run(seeds[index], domain, streams[index])
+        seed = seeds[index]
+        near = domain if max_distance is None else BoundedDomain(domain, seed, max_distance)
+        return search.run(seed, near, streams[index])
 
     waiting = [index for index in range(len(seeds)) if index not in kept.outcomes]
     with tqdm(total=len(seeds), desc="searches", disable=not progress, leave=False) as bar:
@@ -154,7 +176,45 @@ def find_deviations(
                 bar.update()
         finally:
             kept.write()
-    return DeviationSet([kept.outcomes[index] for index in range(len(seeds))])
+    outcomes = [kept.outcomes[index] for index in range(len(seeds))]
+    return DeviationSet(outcomes, seeds, truth, _confidences(pair, outcomes))
+
+
+def _confidences(pair: ModelPair, outcomes: list[Outcome]) -> np.ndarray:
+    """Return both models' probability of their labels for what was found, `(found, 2)`."""
+    images = [o.deviation.image for o in outcomes if o.status == "found" and o.deviation]
+    if not images:
+        return np.zeros((0, 2))
+    answers = pair.ask(np.stack(images))
+    return np.stack([answers.original.max(axis=1), answers.compressed.max(axis=1)], axis=1)
+
+
+def _check_answers(pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | None) -> None:
+    """Refuse seeds that the models do not seem to be made for.
+
+    An original that is wrong on most seeds, or a compressed model that disagrees with it on most,
+    is given inputs that it was not trained on: what a search finds is then no deviation.
+    """
+    if len(seeds) < _FEWEST:
+        return
+    answers = pair.ask(seeds)
+    remedy = (
+        "Pass as preprocess what the models were trained with, such as "
+        "lambda x: x.astype('float32') / 255."
+    )
+    if truth is not None:
+        right = float((answers.labels[:, 0] == truth[: len(seeds)]).mean())
+        if right < _RIGHT:
+            raise InvalidArgumentError(
+                f"The original model is right on {right:.0%} of the first {len(seeds)} seeds. "
+                f"{remedy} If these are its seeds nevertheless, leave out labels."
+            )
+    differ = float(answers.deviates.mean())
+    if differ > _DIFFER:
+        raise InvalidArgumentError(
+            f"The two models disagree on {differ:.0%} of the first {len(seeds)} seeds as they are. "
+            f"{remedy} If they are two versions of one model, look at their accuracies first."
+        )
 
 
 def _check_scale(pair: ModelPair, seeds: np.ndarray) -> None:

@@ -25,6 +25,7 @@ from nnslicer_tf.exactline._walkers import walker_of
 from nnslicer_tf.exactline._workers import run_splitting
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.kinds.curve import Curve
 
 _CHUNK = 1 << 18  # live float64 values in a chunk: 2 MB, which fits into a cache
@@ -32,13 +33,13 @@ _FEWEST = 8  # smallest number of points in a chunk, as each cut adds one
 _NOISE = 1e-13  # smaller bends, relative to a line's largest output, count as rounding errors
 
 
-def exact_line(im: InstrumentedModel, q: np.ndarray, r: np.ndarray) -> LinearPartition:
+def exact_line(im: ModelLike, q: np.ndarray, r: np.ndarray) -> LinearPartition:
     """Partition the segment from q to r so that the network is affine on every part.
 
     The model's walker is kept, and reused until the weights change.
 
     Args:
-        im: The model. A final softmax or sigmoid is ignored.
+        im: The model; a Keras model will also do. A final softmax or sigmoid is ignored.
         q: Start, of the model's input shape.
         r: End, of the same shape.
 
@@ -54,7 +55,7 @@ def exact_line(im: InstrumentedModel, q: np.ndarray, r: np.ndarray) -> LinearPar
     return walker_of(im, LineWalker).line(q, r)
 
 
-def exact_lines(im: InstrumentedModel, q: np.ndarray, r: np.ndarray) -> list[LinearPartition]:
+def exact_lines(im: ModelLike, q: np.ndarray, r: np.ndarray) -> list[LinearPartition]:
     """Partition many segments in one walk: q and r `(lines, *input shape)`.
 
     Raises:
@@ -63,7 +64,7 @@ def exact_lines(im: InstrumentedModel, q: np.ndarray, r: np.ndarray) -> list[Lin
     return walker_of(im, LineWalker).lines(q, r)
 
 
-def exact_polyline(im: InstrumentedModel, vertices: np.ndarray) -> list[LinearPartition]:
+def exact_polyline(im: ModelLike, vertices: np.ndarray) -> list[LinearPartition]:
     """Partition the segments between consecutive vertices `(vertices, *input shape)`.
 
     Raises:

@@ -19,6 +19,7 @@ from typing import Annotated, Any, get_origin
 import typer
 
 from nnslicer_tf._files import check_writable
+from nnslicer_tf._quiet import import_keras_quietly
 from nnslicer_tf.errors import NNSlicerError
 from nnslicer_tf.experiments.result import ExperimentResult
 from nnslicer_tf.experiments.settings import Settings
@@ -94,11 +95,13 @@ def main(app: Callable[[], object]) -> None:
     try:
         app()
     except (NNSlicerError, FileNotFoundError) as error:
-        print(f"{Path(sys.argv[0]).stem}: {error}", file=sys.stderr)
+        print(f"{Path(sys.argv[0]).stem}: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
 
 
 def _load(name: str) -> Callable[..., Any]:
+    """Import an experiment, without the start-up messages of Keras's backend."""
+    import_keras_quietly()
     module, _, function = name.partition(":")
     return getattr(importlib.import_module(module), function)
 

@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Self
 
 from typer import Option
 
-from nnslicer_tf._files import data_folder
+from nnslicer_tf._files import results_folder
 
 View = Annotated[Path | None, Option(help="File for an interactive view of the inputs, .html.")]
 """The option `--explore` of experiments that have something to explore."""
@@ -26,7 +26,7 @@ class Settings:
     """Base class of settings: folders of results, and the changes for a trial."""
 
     kept: ClassVar[str]
-    """Folder of results that are kept, below `data/results`."""
+    """Folder of results that are kept, below `data/results`, or below `./results` if installed."""
 
     trial: ClassVar[dict[str, object]] = {}
     """Field → its value in a trial; a field that is empty by default keeps a value it was given."""
@@ -42,7 +42,7 @@ class Settings:
     @property
     def results_folder(self) -> Path:
         """The folder of results that are kept."""
-        return data_folder() / "results" / self.kept
+        return results_folder() / self.kept
 
     @property
     def trial_folder(self) -> Path:

@@ -1,10 +1,17 @@
 from .copies import copy_model
-from .data import Samples, batches, check_array, check_batch_size, count_samples
+from .data import (
+    Samples,
+    batches,
+    check_array,
+    check_batch_size,
+    count_samples,
+    read_labelled,
+)
 from .graph import Graph
 from .inputs import Inputs, SeveralSamples
 from .layers import LayerSupport, adds_table, layer_support, register_layer
 from .mean_offsets import masked_with_means
-from .model import Activations, InstrumentedModel
+from .model import Activations, InstrumentedModel, instrumented
 from .operations import (
     KINDS,
     NO_MASK,
@@ -50,7 +57,9 @@ __all__ = [
     "check_batch_size",
     "copy_model",
     "count_samples",
+    "instrumented",
     "layer_support",
     "masked_with_means",
+    "read_labelled",
     "register_layer",
 ]

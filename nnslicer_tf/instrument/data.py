@@ -1,11 +1,19 @@
-"""Users' data: checked once, when it comes in, then cut into float32 batches."""
+"""Users' data: the one door by which samples come in, for all analyses.
 
+Arrays, nested lists, tensors, data frames, `datasets.Dataset`, `tf.data.Dataset`, loaders of
+PyTorch and of Keras, other iterables, and names of files, folders and public data sets are read
+alike: checked once, then cut into float32 batches. `read_labelled` reads labels as well.
+"""
+
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from typing import TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from nnslicer_tf._checks import as_array, check_labels
+from nnslicer_tf.datasets import Dataset, load_data
 from nnslicer_tf.errors import (
     InputRangeError,
     InputShapeError,
@@ -13,9 +21,18 @@ from nnslicer_tf.errors import (
     NonFiniteActivationError,
 )
 
-DataLike: TypeAlias = ArrayLike | Iterable[ArrayLike] | Mapping[str, ArrayLike]
-"""An array or tensor of samples, or an iterable of samples or batches, each alone or `(x, …)`;
-for a model with several inputs a dict, list or tuple of arrays, or an iterable of such."""
+DataLike: TypeAlias = ArrayLike | Iterable[ArrayLike] | Dataset | str | os.PathLike
+"""Samples in any of these forms:
+
+- an array, nested list, tensor or data frame of samples, or a pair `(x, y)`;
+- a `datasets.Dataset`, or what `datasets.load_data` loads: "cifar10:test", a folder of images, …;
+- an iterable (`tf.data.Dataset`, `DataLoader`, `PyDataset`) of samples or batches, each alone, as
+  `(x, …)`, or as a dictionary with a key x, image, input or the like;
+- for a model with several inputs a dict, list or tuple of arrays, or an iterable of such.
+"""
+
+_KEYS = ("x", "image", "images", "input", "inputs", "pixel_values", "features")
+_LABEL_KEYS = ("y", "label", "labels", "class", "target", "targets")
 
 
 def check_batch_size(batch_size: int) -> int:
@@ -49,7 +66,7 @@ def check_array(
         InputRangeError: if `x` has values outside the bounds.
         NonFiniteActivationError: if `x` has NaN or infinite values.
     """
-    array = x if isinstance(x, np.ndarray) else np.asarray(x)
+    array = as_array(x)
     if array.dtype.kind not in "fiub":
         raise InputShapeError(f"Data must be real numbers. Received an array of {array.dtype}.")
     if array.ndim != len(shape) + 1 or array.shape[1:] != tuple(shape):
@@ -85,8 +102,7 @@ class Samples:
     """Checked samples: an array is checked as a whole before any work, other data as it is read.
 
     Args:
-        data: An array or tensor of samples, or a `tf.data.Dataset` or other iterable of
-            samples or batches, each alone or first in a tuple `(x, …)`.
+        data: Samples in one of the forms of `DataLike`.
         shape: The model's input shape, without the batch axis.
         bounds: Least and largest value of an input, if they are known.
 
@@ -95,7 +111,7 @@ class Samples:
 
     Raises:
         InvalidArgumentError: if an array is empty.
-        InputShapeError: if an array has another shape, or is not numeric.
+        InputShapeError: if an array has another shape, or is not numeric, or this is no data.
         InputRangeError: if an array has values outside the bounds.
         NonFiniteActivationError: if a sample of an array has NaN or infinite values.
     """
@@ -103,16 +119,14 @@ class Samples:
     def __init__(self, data: DataLike, shape: Sequence[int], bounds: Bounds | None = None) -> None:
         self._shape = tuple(shape)
         self._bounds = bounds
-        self._data: np.ndarray | Iterable[ArrayLike]
-        self.count = count_samples(data)
-        if _is_stream(data):
-            self._data = data
+        self._data: np.ndarray | Iterable[Any]
+        x = _opened(data, self._shape, labels=False)[0]
+        self.count = count_samples(x)
+        if not isinstance(x, np.ndarray):
+            self._data = x
             return
-        array = np.asarray(data)
-        if array.ndim == 0:
-            raise InputShapeError(f"Data must be an array or a data set. Received: {data!r}")
-        self._data = check_array(array, self._shape, bounds=bounds)
-        if not len(array):
+        self._data = check_array(x, self._shape, bounds=bounds)
+        if not len(x):
             raise _empty()
 
     def batches(self, size: int) -> Iterator[np.ndarray]:
@@ -129,13 +143,19 @@ class Samples:
                 yield self._data[start : start + size]
             return
         first = 0
-        for chunk in _chunks(self._data, len(self._shape), size):
+        for chunk in _chunks(self._data, self._shape, size):
             batch = check_array(chunk, self._shape, first, self._bounds)
             first += len(batch)
             if len(batch):
                 yield batch
         if first == 0:
             raise _empty()
+
+    def array(self) -> np.ndarray:
+        """Return all samples as one float32 array `(samples, *shape)`; errors as of `batches`."""
+        if isinstance(self._data, np.ndarray):
+            return self._data
+        return np.concatenate(list(self.batches(1024)))
 
 
 def batches(data: DataLike, shape: Sequence[int], batch_size: int) -> Iterator[np.ndarray]:
@@ -144,27 +164,193 @@ def batches(data: DataLike, shape: Sequence[int], batch_size: int) -> Iterator[n
     yield from Samples(data, shape).batches(batch_size)
 
 
+def read_labelled(
+    data: DataLike,
+    y: ArrayLike | None,
+    shape: Sequence[int],
+    bounds: Bounds | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return samples `(samples, *shape)` float32 and their labels `(samples,)` int64.
+
+    Args:
+        data: Samples in one of the forms of `DataLike`.
+        y: Their labels, integers or one-hot; None if `data` has them: a `Dataset`, a pair
+            `(x, y)`, a name that `datasets.load_data` knows, or an iterable of pairs.
+        shape: The model's input shape, without the batch axis.
+        bounds: Least and largest value of an input, if they are known.
+
+    Raises:
+        InvalidArgumentError: if there are no labels, or not one for each sample.
+        InputShapeError, InputRangeError, NonFiniteActivationError: as `Samples` does.
+    """
+    if y is not None:
+        x = Samples(data, shape, bounds).array()
+        return x, check_labels(y, len(x))
+    found, labels = _opened(data, tuple(shape), labels=True)
+    if not isinstance(found, np.ndarray):
+        pairs = [_pair(element, tuple(shape)) for element in found]
+        each = [label for _, label in pairs if label is not None]
+        if len(each) < len(pairs):
+            raise _no_labels(data)
+        found = np.concatenate([x for x, _ in pairs]) if pairs else np.zeros((0, *shape))
+        labels = np.concatenate(each) if each else np.zeros(0, np.int64)
+    if labels is None or (len(found) and not len(labels)):
+        raise _no_labels(data)
+    x = Samples(found, shape, bounds).array()
+    return x, check_labels(labels, len(x))
+
+
 def count_samples(data: DataLike) -> int | None:
     """Return the number of samples of `data`, None if it is not known beforehand."""
+    if isinstance(data, Dataset):
+        return len(data)
     shape = getattr(data, "shape", ())
     return len(data) if shape and isinstance(data, Sized) else None
-
-
-def _is_stream(data: DataLike) -> TypeGuard[Iterable[ArrayLike]]:
-    return not hasattr(data, "shape") and isinstance(data, Iterable)
 
 
 def _empty() -> InvalidArgumentError:
     return InvalidArgumentError("The data set is empty: no samples were given.")
 
 
-def _chunks(data: Iterable, rank: int, batch_size: int) -> Iterator[np.ndarray]:
+def _no_labels(data: object) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "Labels are needed here: pass y, or data that has them: (x, y), a datasets.Dataset, an "
+        f"iterable of pairs (x, y). Received: {type(data).__name__}"
+    )
+
+
+def _opened(
+    data: Any, shape: tuple[int, ...], labels: bool
+) -> tuple[np.ndarray | Iterable[Any], Any]:
+    """Return data as an array of samples, or an iterable, and its labels if they are known.
+
+    Args:
+        data: Samples in one of the forms of `DataLike`.
+        shape: Shape of one sample.
+        labels: Whether a file must have labels.
+    """
+    if isinstance(data, (str, os.PathLike)):
+        data = load_data(data, labels=labels, shape=shape)
+    if isinstance(data, Dataset):
+        return as_array(data.x), data.y
+    if isinstance(data, Mapping):
+        return _from_mapping(data)
+    if hasattr(data, "shape"):
+        x = as_array(data)
+        if x.ndim == 0:
+            raise _no_data(data)
+        return x, None
+    if isinstance(data, (list, tuple)):
+        return _from_sequence(data, shape)
+    if hasattr(data, "num_batches") and hasattr(data, "__getitem__"):  # a PyDataset of Keras
+        return _Items(data, data.num_batches), None
+    if isinstance(data, Iterable):
+        return data, None
+    if isinstance(data, Sized) and hasattr(data, "__getitem__"):  # a data set of PyTorch
+        return _Items(data, len(data)), None
+    raise _no_data(data)
+
+
+def _no_data(data: object) -> InputShapeError:
+    return InputShapeError(
+        "Data must be an array, list, tensor or data frame of samples, a datasets.Dataset, a "
+        "tf.data.Dataset or other iterable, or the name of a data set, file or folder. Received: "
+        f"{type(data).__name__} {str(data)[:60]}"
+    )
+
+
+class _Items(Iterable):
+    """Iterable over the items of something that has `__getitem__` and a length."""
+
+    def __init__(self, data: Any, count: int) -> None:
+        self._data = data
+        self._count = count
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._data[i] for i in range(self._count))
+
+
+def _from_sequence(data: Sequence, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return samples of a list or tuple: samples, batches, pairs, or one pair (x, y)."""
+    ranks = [_rank(item) for item in data]
+    of_batch = len(ranks) == 2 and ranks[0] == len(shape) + 1
+    if of_batch and (isinstance(data, tuple) or ranks[1] != ranks[0]):
+        return as_array(data[0]), data[1]
+    has_keys = any(isinstance(item, Mapping) for item in data)
+    if ranks and set(ranks) <= {0, len(shape)} and not has_keys:
+        return as_array(data), None
+    return data, None
+
+
+def _rank(item: Any) -> int:
+    """Return the number of axes of an array or of nested lists, by their first entries."""
+    if hasattr(item, "shape"):
+        return len(item.shape)
+    if isinstance(item, (list, tuple)):
+        return 1 + _rank(item[0]) if item else 1
+    return 0
+
+
+def _entry(element: Mapping, keys: Sequence[str]) -> Any:
+    """Return the entry of a dictionary under one of some names, None if there is none."""
+    return next((value for key, value in element.items() if str(key).lower() in keys), None)
+
+
+def _from_mapping(element: Mapping) -> tuple[np.ndarray, Any]:
+    """Return the samples and the labels, or None, of a dictionary.
+
+    Raises:
+        InputShapeError: if it has no samples.
+    """
+    x = _entry(element, _KEYS)
+    if x is None:
+        raise InputShapeError(
+            f"Data has the keys {', '.join(map(str, element))}; samples are looked for under "
+            f"{', '.join(_KEYS)}."
+        )
+    return as_array(x), _entry(element, _LABEL_KEYS)
+
+
+def _pair(element: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return samples `(batch, *shape)` of an element of an iterable, and labels if it has any.
+
+    Raises:
+        InputShapeError: if it is neither a sample nor a batch.
+    """
+    y: Any = None
+    if isinstance(element, Mapping):
+        x, y = _from_mapping(element)
+    elif _is_pair(element, shape):
+        x, y = as_array(element[0]), element[1] if len(element) > 1 else None
+    else:
+        x = as_array(element)
+    labels = None if y is None else as_array(y)
+    if x.ndim == len(shape):
+        return x[None], None if labels is None else labels[None]
+    if x.ndim != len(shape) + 1:
+        raise InputShapeError(
+            f"The model takes samples of shape {shape}, alone or in batches. Received an element "
+            f"of shape {x.shape}."
+        )
+    return x, labels
+
+
+def _is_pair(element: Any, shape: tuple[int, ...]) -> bool:
+    """Whether an element is `(x, …)`, not a sample or a batch written as a list."""
+    if not isinstance(element, (tuple, list)) or not element:
+        return False
+    rank = _rank(element[0])
+    if rank == len(shape):  # a sample and its label; or a batch, a list of samples
+        return isinstance(element, tuple) or len({np.shape(part) for part in element}) > 1
+    return rank == len(shape) + 1
+
+
+def _chunks(data: Iterable, shape: tuple[int, ...], batch_size: int) -> Iterator[np.ndarray]:
     """Join or cut the elements of an iterable into batches."""
     pending: list[np.ndarray] = []
     held = 0
     for element in data:
-        x = np.asarray(element[0] if isinstance(element, (tuple, list)) else element)
-        pending.append(x[None] if x.ndim == rank else x)
+        pending.append(_pair(element, shape)[0])
         held += len(pending[-1])
         if held >= batch_size:
             joined = np.concatenate(pending)

@@ -6,10 +6,11 @@ memory of the requested activations: of one batch (streaming) or of all samples 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import keras
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nnslicer_tf._names import check_name, did_you_mean
 from nnslicer_tf._progress import track
@@ -25,8 +26,8 @@ from nnslicer_tf.instrument.data import (
     Bounds,
     DataLike,
     Samples,
-    check_array,
     check_batch_size,
+    read_labelled,
 )
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 from nnslicer_tf.instrument.gradients import GradientFunction
@@ -268,13 +269,28 @@ class InstrumentedModel(ShownAsTable):
         array.
 
         Raises:
+            InvalidArgumentError: if there are no samples.
             InputShapeError, InputRangeError, NonFiniteActivationError: as `samples` does.
         """
-        if len(self.graph.inputs) > 1:
-            together: Any = self._several(x).inputs
+        samples = self.samples(x)
+        if isinstance(samples, SeveralSamples):
+            together: Any = samples.inputs
             return together
+        return samples.array()
+
+    def labelled(self, data: DataLike, y: ArrayLike | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return samples `(samples, *input_shape)` float32 and labels `(samples,)` int64.
+
+        Args:
+            data: Samples in one of the forms of `DataLike`.
+            y: Their labels, integers or one-hot; None if `data` has them.
+
+        Raises:
+            InvalidArgumentError: if there are no labels, or not one for each sample.
+            InputShapeError, InputRangeError, NonFiniteActivationError: as `samples` does.
+        """
         bounds = self._bounds[self.input_operation]
-        return check_array(sole_array(x), self.input_shape, bounds=bounds)
+        return read_labelled(data, y, self.input_shape, bounds)
 
     def _several(self, data: DataLike) -> SeveralSamples:
         """Return the checked samples of a model with several inputs."""
@@ -294,7 +310,7 @@ class InstrumentedModel(ShownAsTable):
         """Return the values of operations for all samples of `x`.
 
         Args:
-            x: Samples `(samples, *input_shape)`, an array or a `tf.data.Dataset`.
+            x: Samples `(samples, *input_shape)`, in any form of `DataLike`.
             batch_size: Samples in one forward pass.
             of: Names of operations; all by default.
 
@@ -315,7 +331,7 @@ class InstrumentedModel(ShownAsTable):
         """Yield the values of operations batch by batch, in constant memory.
 
         Args:
-            data: Samples `(samples, *input_shape)`, an array or a `tf.data.Dataset`. An
+            data: Samples `(samples, *input_shape)`, in any form of `DataLike`. An
                 array is checked completely before the first forward pass.
             batch_size: Samples in one forward pass.
             of: Names of operations; all by default.
@@ -543,6 +559,19 @@ class InstrumentedModel(ShownAsTable):
                     f"{float(np.abs(ours - theirs).max()):.3g}: the registered operations of "
                     "a layer do not compute what the layer computes."
                 )
+
+
+ModelLike: TypeAlias = InstrumentedModel | keras.Model
+"""An instrumented model, or a Keras model, which is then instrumented."""
+
+
+def instrumented(model: ModelLike) -> InstrumentedModel:
+    """Return an instrumented model as it is, a Keras model instrumented.
+
+    Raises:
+        InvalidArgumentError, UnsupportedLayerError: as `InstrumentedModel` does.
+    """
+    return model if isinstance(model, InstrumentedModel) else InstrumentedModel(model)
 
 
 def _forward(capture: Callable, batch: np.ndarray | Inputs) -> list[np.ndarray]:

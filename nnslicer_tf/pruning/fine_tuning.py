@@ -15,23 +15,25 @@ def fine_tune(
     y: np.ndarray,
     epochs: int = 1,
     *,
-    learning_rate: float = 1e-3,
+    learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 1e-3,
     batch_size: int = 128,
     rng: int | np.random.Generator = 0,
     progress: bool = True,
+    from_logits: bool = True,
 ) -> keras.Model:
-    """Train a model whose outputs are logits, in place, by Adam; masks hold.
+    """Train a classifier, in place, by Adam; masks hold.
 
     Args:
-        model: A model with logits `(samples, classes)`.
+        model: A model with logits `(samples, classes)`, or probabilities.
         x: Samples `(samples, *input_shape)`.
         y: Their classes, `(samples,)` integers.
         epochs: Passes over the samples.
-        learning_rate: Adam's.
+        learning_rate: Adam's, or its schedule.
         batch_size: Samples in a step; a batch that is not full at the end is left out,
             unless it is the only one.
         rng: Draws the order of the samples.
         progress: Show a progress bar.
+        from_logits: Whether the outputs are logits.
 
     Returns:
         The model.
@@ -43,7 +45,7 @@ def fine_tune(
     generator = as_generator(rng)
     x = check_array(x, tuple(model.input_shape[1:]))
     y = check_labels(y, len(x))
-    compile_classifier(model, keras.optimizers.Adam(learning_rate))
+    compile_classifier(model, keras.optimizers.Adam(learning_rate), from_logits)
     train_epochs(
         lambda rows, _: model.train_on_batch(x[rows], y[rows]),
         len(x),

@@ -8,7 +8,7 @@ import numpy as np
 from keras import layers
 
 from nnslicer_tf._layout import DEPTHWISE
-from nnslicer_tf.instrument import Operation
+from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.pruning.channels import ChannelGraph, is_last_axis, is_reader, mixes_channels
 from nnslicer_tf.pruning.recurrent_units import LAYERS, first_member, is_removable
 
@@ -40,9 +40,16 @@ class ChannelGroups:
     fixed: np.ndarray
 
 
-def channel_groups(graph: ChannelGraph) -> ChannelGroups:
-    """Return the groups of a model's channels: connected through all but weighted sums."""
+def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) -> ChannelGroups:
+    """Return the groups of a model's channels: connected through all but weighted sums.
+
+    Args:
+        graph: Of the model.
+        classes: Outputs of a classifier that must stay; all by default. If only some must, the
+            model is one that ends in a vector of logits, or an activation of them.
+    """
     operations = graph.im.operations
+    free = set() if classes is None else _after_logits(graph.im)
     ends = np.cumsum([operation.shape[-1] for operation in operations])
     numbers = {
         o.name: np.arange(end - o.shape[-1], end) for o, end in zip(operations, ends, strict=True)
@@ -56,19 +63,27 @@ def channel_groups(graph: ChannelGraph) -> ChannelGroups:
             union.join(numbers[operation.name], numbers[first_member(operation)])
             continue
         _tie(operation, inputs, numbers[operation.name], graph, union)
-        fixed[list(_fixed(operation, inputs, numbers[operation.name], graph))] = True
+        if operation.name not in free:
+            fixed[list(_fixed(operation, inputs, numbers[operation.name], graph))] = True
         first = first_call.setdefault(re.sub(r"#\d+", "", operation.name), operation)
         if first is not operation:  # a shared layer has the same channels at every call
             here, there = (*operation.inputs, operation.name), (*first.inputs, first.name)
             for a, b in zip(here, there, strict=True):
                 if len(numbers[a]) == len(numbers[b]):
                     union.join(numbers[a], numbers[b])
+    kept = slice(None) if classes is None else sorted(classes)
     for name in graph.im.output_operations:
-        fixed[numbers[name]] = True
+        fixed[numbers[name][kept]] = True
     roots, members = np.unique(union.roots(), return_inverse=True)
     stays = np.zeros(len(roots), bool)
     np.logical_or.at(stays, members, fixed)
     return ChannelGroups({name: members[n] for name, n in numbers.items()}, stays)
+
+
+def _after_logits(im: InstrumentedModel) -> set[str]:
+    """Return the operations that make probabilities of logits: they take any number of them."""
+    names = {im.logit_operation, im.output_operations[0]}
+    return names - {im.logit_operation}
 
 
 def _tie(

@@ -25,7 +25,8 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.baselines import effective_paths
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.class_scores import ClassScores, Scores, check_classes
 from nnslicer_tf.slicing import ClassProfiles, Profile, Slicer
 
@@ -309,7 +310,7 @@ RANKERS: dict[str, type[Ranker]] = {
 
 
 def scores(
-    im: InstrumentedModel,
+    im: ModelLike,
     method: str | Ranker,
     x: np.ndarray | None = None,
     y: np.ndarray | None = None,
@@ -318,7 +319,7 @@ def scores(
     """Return how much each synapse matters: kernel name → array of the kernel's shape.
 
     Args:
-        im: The model.
+        im: The model; a Keras model will also do.
         method: A name in `RANKERS`, or a ranker with options of its own.
         x: Samples `(samples, *input_shape)`; "nnslicer" and "effective_path" need them.
         y: Their classes, `(samples,)` integers.
@@ -328,6 +329,7 @@ def scores(
         InvalidArgumentError: for an unknown method, or samples, labels or classes that do
             not fit.
     """
+    im = instrumented(im)
     if isinstance(method, Ranker):
         return method.scores(im, x, y, classes)
     check_name("ranker", method, RANKERS)

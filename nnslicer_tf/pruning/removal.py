@@ -111,7 +111,17 @@ def compact(model: keras.Model) -> keras.Model:
     im = InstrumentedModel(model)
     graph = ChannelGraph(im)
     groups = channel_groups(graph)
-    stays = _living(graph, groups)
+    return without_groups(im, groups, _living(graph, groups))
+
+
+def without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.ndarray) -> keras.Model:
+    """Return a copy without some groups of channels; what reads them has fewer inputs.
+
+    Args:
+        im: The model.
+        groups: Its `channel_groups`.
+        stays: Which groups stay, bool `(groups,)`; every operation keeps at least one channel.
+    """
     kept = {name: stays[numbers] for name, numbers in groups.of.items()}
     values: dict[int, np.ndarray] = {}
     configs: dict[int, dict[str, Any]] = {}
@@ -134,10 +144,14 @@ def compact_size(graph: ChannelGraph, groups: ChannelGroups) -> int:
         graph: Of the masked model.
         groups: Its `channel_groups`.
     """
-    stays = _living(graph, groups)
+    return size_without_groups(graph.im, groups, _living(graph, groups))
+
+
+def size_without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.ndarray) -> int:
+    """Return how many parameters `without_groups` would leave; arguments are the same."""
     kept = {name: stays[numbers] for name, numbers in groups.of.items()}
     sizes: dict[int, int] = {}
-    for operation in graph.im.operations:
+    for operation in im.operations:
         layer = operation.keras_layer
         if isinstance(layer, layers.Layer):
             cuts = _cuts(operation, kept)

@@ -38,11 +38,43 @@ METHODS = {
     "Random": "#8a8f98",
     "Everything": "#222222",
     "flag everything": "#222222",
+    # Fault localisation: by gradients, by slices; DeepFault's formulas are dashed.
+    "gradient_contrast": "#0072b2",
+    "patching": "#00375c",
+    "gradient": "#56b4e9",
+    "wrong_minus_right": "#009e73",
+    "contrast": "#00513b",
+    "tarantula": "#e69f00",
+    "ochiai": "#d55e00",
+    "dstar": "#cc79a7",
+    "deepfault_tarantula": "#e69f00",
+    "deepfault_ochiai": "#d55e00",
+    "deepfault_dstar": "#cc79a7",
+    "random": "#8a8f98",
     # Semantic slicing.
     "NeuSemSlice": "#0072b2",
     "NeuSemSlice, centred": "#00375c",
     "Global": "#8a8f98",
     "Category-wise": "#e69f00",
     "DeepArc": "#d55e00",
+    # Attributions.
+    "slice": "#0072b2",
+    "gradient × input": "#e69f00",
+    "integrated gradients": "#009e73",
+    "integrated gradients, 50 samples": "#00513b",
+    "Grad-CAM": "#d55e00",
+    "occlusion": "#cc79a7",
+    "random order": "#8a8f98",
 }
 """Method → its colour in every figure."""
+
+MARKERS = {
+    "slice": "o",
+    "gradient × input": "s",
+    "integrated gradients": "^",
+    "integrated gradients, 50 samples": "v",
+    "Grad-CAM": "D",
+    "occlusion": "P",
+    "random order": "x",
+}
+"""Method → its marker, where curves may coincide."""

@@ -1,5 +1,6 @@
 from .class_profiles import ClassProfiles, ClassSlicer
 from .criterion import Criterion
+from .explanation import Comparison, Explanation
 from .profile import Profile
 from .rules import Neurons, Rule, register_rule
 from .slice import Slice
@@ -9,7 +10,9 @@ from .slicer import Slicer
 __all__ = [
     "ClassProfiles",
     "ClassSlicer",
+    "Comparison",
     "Criterion",
+    "Explanation",
     "Neurons",
     "Profile",
     "Rule",

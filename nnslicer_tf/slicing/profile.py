@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # a saved profile is shown without Keras
 
     from nnslicer_tf.instrument import InstrumentedModel
     from nnslicer_tf.instrument.data import DataLike
+    from nnslicer_tf.instrument.model import ModelLike
 
 _FORMAT = "nnslicer_tf profile 1"
 POSITIONS = ("each", "pooled")
@@ -55,7 +56,7 @@ class Profile(ShownAsTable):
     @classmethod
     def from_data(
         cls,
-        im: "InstrumentedModel",
+        im: "ModelLike",
         data: "DataLike",
         batch_size: int = 256,
         progress: bool = True,
@@ -66,9 +67,9 @@ class Profile(ShownAsTable):
         Padding enters no mean.
 
         Args:
-            im: The model.
-            data: Samples `(samples, *input_shape)`, an array or a `tf.data.Dataset`; the
-                paper uses the whole training set.
+            im: The model; a Keras model will also do.
+            data: Samples `(samples, *input_shape)`, in any form of `DataLike`; the paper uses
+                the whole training set.
             batch_size: Samples in one forward pass.
             progress: Show a progress bar.
             positions: For operations through which a mask travels: "pooled", one mean over all
@@ -83,8 +84,10 @@ class Profile(ShownAsTable):
         """
         # Imported here: a profile that is only loaded needs no compiler.
         from nnslicer_tf._kernels.ahead import compile_ahead
+        from nnslicer_tf.instrument import instrumented
         from nnslicer_tf.instrument.tokens import vocabulary
 
+        im = instrumented(im)
         masks = {o.name: o.mask for o in im.operations if o.mask}
         if positions is None:
             positions = "pooled" if masks else "each"

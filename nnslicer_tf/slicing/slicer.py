@@ -7,7 +7,7 @@ process and two for each worker, whatever the number of samples.
 import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,8 +19,9 @@ from nnslicer_tf._kernels.ahead import compile_ahead
 from nnslicer_tf._names import check_name
 from nnslicer_tf.engine import Engine, InProcessEngine, Store, make_engine
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, Samples, SeveralSamples
+from nnslicer_tf.instrument import Samples, SeveralSamples, instrumented
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.kinds import Layout
 from nnslicer_tf.slicing import _zero_walk
 from nnslicer_tf.slicing._checkpoint import Collector, RowCollector, SumCollector, digest
@@ -31,6 +32,7 @@ from nnslicer_tf.slicing._planner import GRANULARITIES, RECTIFY, RELATIVE_TO, ch
 from nnslicer_tf.slicing._results import Part, Reduction, RowLayout
 from nnslicer_tf.slicing._zero_walk import PartsAtZero, RowsAtZero, SumAtZero
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
+from nnslicer_tf.slicing.explanation import Explanation, explain
 from nnslicer_tf.slicing.profile import Profile
 from nnslicer_tf.slicing.slice import Slice
 from nnslicer_tf.slicing.slice_set import SliceSet
@@ -58,7 +60,7 @@ class Slicer:
     """Computes slices of a model for samples.
 
     Args:
-        im: The model.
+        im: The model; a Keras model will also do.
         profile: The model's profile.
         theta: Threshold θ ≥ 0 of the exclusion; larger values give smaller slices.
         granularity: "activation" (every element of an operation's output is a neuron) or
@@ -82,7 +84,7 @@ class Slicer:
 
     def __init__(
         self,
-        im: InstrumentedModel,
+        im: ModelLike,
         profile: Profile,
         theta: float = 0.3,
         granularity: str = "activation",
@@ -101,6 +103,7 @@ class Slicer:
             raise InvalidArgumentError(
                 f"workers must be None or a number of processes, 0 or more. Received: {workers!r}"
             )
+        im = instrumented(im)
         profile.check_model(im)
         check_rules(im, granularity)
         if theta > 0:
@@ -148,7 +151,7 @@ class Slicer:
         """Return the slice for all samples together.
 
         Args:
-            x: Samples I, `(samples, *input_shape)`, an array or a `tf.data.Dataset`.
+            x: Samples I, `(samples, *input_shape)`, in any form of `DataLike`.
             outputs: The neurons O: indices of outputs, "predicted", {operation: indices},
                 or a `Criterion`.
             checkpoint: Folder for partial sums, from which an interrupted run resumes.
@@ -177,6 +180,35 @@ class Slicer:
             for name, kernel in plan.kernels.items()
         }
         return Slice(neurons, synapses, {**self._info(outputs), "samples": totals.samples})
+
+    def explain(
+        self,
+        x: DataLike,
+        target: int | None = None,
+        *,
+        classes: Sequence[str] = (),
+        usual: DataLike | None = None,
+        compare: bool | Iterable[str] = False,
+    ) -> Explanation:
+        """Return why the model gave one sample its class.
+
+        Args:
+            x: The sample, of the model's input shape.
+            target: The class to explain; by default the predicted one.
+            classes: Names of the classes, in order.
+            usual: Samples of the class; how the slice differs from theirs is part of the
+                explanation. Some hundred are enough.
+            compare: Whether to compute the other methods too, with their deletion curves: all of
+                `attributions.ATTRIBUTIONS`, or some by name. Methods that do not apply to the
+                model are left out, and named.
+
+        Raises:
+            InvalidArgumentError: if this is not one sample, or a name is unknown.
+            CriterionError: if the model has no such class.
+            UnsupportedLayerError: if a kernel is in a nested model.
+            InputShapeError, NonFiniteActivationError: for bad data.
+        """
+        return explain(self, x, target, classes=classes, usual=usual, compare=compare)
 
     def slice_each(
         self,

@@ -178,7 +178,7 @@ def test_run_hands_on_the_command_and_its_exit_status(monkeypatch, tmp_path):
     )
     assert done.exit_code == 3
     folder = tmp_path / "exactline" / "figure2"
-    expected = ["apps/analyse_lines.py", "acas", "--quick", "--results", str(folder)]
+    expected = [str(ROOT / "apps/analyse_lines.py"), "acas", "--quick", "--results", str(folder)]
     assert seen == [[sys.executable, *expected, "--networks", "there"]]
 
 

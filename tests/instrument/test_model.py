@@ -407,7 +407,7 @@ def test_targets_out_of_range_are_refused(smooth, of):
         (np.zeros((8, 8, 2)), nns.InputShapeError, "Received shape"),
         (np.array([["a"]]), nns.InputShapeError, "real numbers"),
         (np.zeros((2, 8, 8, 2), complex), nns.InputShapeError, "complex"),
-        (np.float32(3), nns.InputShapeError, "array or a data set"),
+        (np.float32(3), nns.InputShapeError, "must be an array"),
         (np.zeros((0, 8, 8, 2)), nns.InvalidArgumentError, "empty"),
         ([], nns.InvalidArgumentError, "empty"),
     ],

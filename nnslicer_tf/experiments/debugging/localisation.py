@@ -16,6 +16,7 @@ from nnslicer_tf.engine import RowStore
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.debugging.faults import Fault, FaultyModel, rank
 from nnslicer_tf.experiments.debugging.settings import LocalisationSettings, MendingSettings
+from nnslicer_tf.experiments.plots import METHOD_COLOURS
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 
 _MOST_DRAWN = 50  # faults drawn for each that is wanted
@@ -141,12 +142,13 @@ def _plot(rows: pd.DataFrame, channels: int, title: str) -> Figure:
     """Draw for each method the share of faults found among the first channels."""
     figure = Figure(figsize=(8, 5), layout="constrained")
     axis = figure.subplots()
-    colours = {name: f"C{i}" for i, name in enumerate(rows["method"].unique())}
     for method, part in rows.groupby("method", sort=False):
         ranks = np.sort(part["rank"]) / channels
         style = "--" if str(method).startswith("deepfault") else "-"
         shares = np.arange(1, len(ranks) + 1) / len(ranks)
-        axis.step(ranks, shares, style, where="post", label=method, color=colours[method])
+        axis.step(
+            ranks, shares, style, where="post", label=method, color=METHOD_COLOURS[str(method)]
+        )
     axis.axvline(0.01, color="grey", linewidth=0.8)
     axis.set(
         xscale="log", xlabel="share of hidden channels looked at", ylabel="share of faults found"

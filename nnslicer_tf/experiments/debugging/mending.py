@@ -29,7 +29,7 @@ _MENDING = (
     "In percent of images that were not used for mending. `accuracy`; `mended`: share of the "
     "images that the faulty model gets wrong and this one right; `drawdown`: share of those that "
     "the faulty model gets right and this one wrong. Mask, scale and train change one channel, "
-    "the most suspicious by `gradient_contrast`; training takes as many epochs in each way."
+    "the most suspicious by `gradient`; training takes as many epochs in each way."
 )
 _REPAIR = (
     "`repaired` test images, with training images that are to stay right; the weights that may "
@@ -77,7 +77,8 @@ def _mended(im: InstrumentedModel, data: Dataset, samples: int, seed: int) -> It
     half = len(data) // 2
     runs = Runs.split(im, data.x[:half], data.y[:half]).sampled(samples, rng=seed)
     failing, passing = ((part.x, part.right) for part in (runs.failing, runs.passing))
-    found = suspicious(im, failing, passing, progress=False)
+    # Gradients need no classes in common, of which strong faults may leave none.
+    found = suspicious(im, failing, passing, "gradient", progress=False)
     x, y = (np.concatenate(pair) for pair in zip(failing, passing, strict=True))
     unseen, labels = data.x[half:], data.y[half:]
     before = im.logits(unseen).argmax(axis=1) == labels

@@ -269,3 +269,29 @@ class ProgramProtectionSettings(TargetSettings):
     attacker: Annotated[
         Literal["program", "one softmax", "all weights"], Option(help="How attackers train.")
     ] = "program"
+
+
+@dataclass(frozen=True)
+class ShrinkSettings(Settings):
+    """Shrink a model for pairs of classes: parameters, latency and accuracy that are left."""
+
+    trial: ClassVar = {"train": "train[:1000]", "pairs": 1, "method": ["contributions", "Random"]}
+
+    kept = "pruning"
+
+    model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
+    dataset: Annotated[str, Option(help="Its data set.")] = "mnist"
+    normalise: Annotated[str, Option(help="How the images are scaled.")] = "unit"
+    file: Annotated[Path | None, Option(help="A model's file, instead of the zoo's.")] = None
+    train: Annotated[str, Option(help="Split to score, fit and train with.")] = "train"
+    ratio: Annotated[float, Option(help="Share of the parameters to take away.")] = 0.75
+    quota: Annotated[str, Option(help="Quota over the layers.")] = "layer"
+    pairs: Annotated[int, Option(help="Pairs of classes, drawn at random.", min=1)] = 5
+    method: Annotated[
+        list[str] | None, Option("--method", help="contributions, Weight, Channel, Random.")
+    ] = None
+    epochs: Annotated[
+        list[int] | None, Option("--epochs", help="Epochs of training afterwards.")
+    ] = None
+    seed: Seed = 0
+    work: Work = Path("runs/shrink")

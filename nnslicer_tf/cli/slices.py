@@ -1,61 +1,34 @@
-"""The command line: `nnslicer demo | profile | slice | show | explore`.
+"""Commands about slices: demo, profile, explain, slice, show, explore."""
 
-Bad input ends with one line on standard error and exit code 2, before long work starts.
-"""
-
-import os
-import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, NNSlicerError
+from nnslicer_tf._quiet import import_keras_quietly
+from nnslicer_tf.cli import inputs
+from nnslicer_tf.cli.inputs import (
+    BatchOption,
+    ClassesOption,
+    DataOption,
+    ModelOption,
+    NormaliseOption,
+    ProfileOption,
+    ThetaOption,
+)
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from nnslicer_tf import Profile, Slice, SliceSet
 
-app = typer.Typer(
-    help="Slice neural networks: find the neurons and synapses that decide an output.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 
-ModelOption = Annotated[
-    Path, typer.Option("--model", help="Keras model, a .keras or .h5 file.", show_default=False)
-]
-DataOption = Annotated[
-    str,
-    typer.Option(
-        "--data",
-        help="Data set with a TFDS split, such as 'cifar10:test[:100]' or 'digits:train', or an "
-        ".npz file with an array x.",
-        show_default=False,
-    ),
-]
-NormaliseOption = Annotated[
-    str,
-    typer.Option(
-        "--normalise",
-        help="For a named data set: 'unit' (to [0, 1]), 'standard' (mean 0, standard deviation 1 "
-        "per channel) or 'none'. Files are used as they are.",
-    ),
-]
-BatchOption = Annotated[int, typer.Option("--batch-size", help="Samples in a forward pass.")]
-
-
-@app.command()
 def demo(
     output: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("nnslicer-demo"),
 ) -> None:
     """Slice a small network on scikit-learn's digits; nothing is downloaded."""
-    folder = _writable(output / "slices.png").parent
-    _compile_ahead()
-    _import_quietly()
+    folder = inputs.writable(output / "slices.png").parent
+    inputs.compile_ahead()
+    import_keras_quietly()
     from nnslicer_tf.demo import run_demo
 
     result = run_demo(folder)
@@ -81,7 +54,6 @@ def _kept(one: "Slice") -> str:
     return f"{(vector != 0).mean():6.1%}"
 
 
-@app.command()
 def profile(
     model: ModelOption,
     data: DataOption,
@@ -89,24 +61,69 @@ def profile(
     normalise: NormaliseOption = "unit",
     batch_size: BatchOption = 256,
 ) -> None:
-    """Average every neuron's activation over a data set (the training set, usually)."""
-    _writable(output)
-    _import_quietly()
-    from nnslicer_tf import InstrumentedModel, Profile
+    """Average every neuron's activation over a data set (the training set, usually).
 
-    im = InstrumentedModel(_model(model))
-    x = _data(data, normalise)
-    result = Profile.from_data(im, x, batch_size=batch_size)
+    Of a data set that is named without a split, such as 'mnist', the training split is taken.
+    """
+    inputs.writable(output, ".npz")
+    im = inputs.instrumented(model)
+    from nnslicer_tf import Profile
+
+    found = inputs.dataset(data, im, normalise, split="train")
+    result = Profile.from_data(im, found.x, batch_size=batch_size)
     result.save(output)
-    print(f"{result!r}\nWritten to {output}")
+    split = f" ({found.name}:{found.split})" if found.split else ""
+    print(f"{result!r}{split}\nWritten to {output}")
 
 
-@app.command("slice")
+def explain(
+    model: ModelOption,
+    profile: ProfileOption,
+    data: DataOption,
+    output: Annotated[
+        Path, typer.Option(help="File for the explanation: .html, .png, .pdf or .svg.")
+    ] = Path("explanation.html"),
+    index: Annotated[int, typer.Option(help="Which sample of the data, from 0.")] = 0,
+    target: Annotated[
+        int | None, typer.Option(help="Class to explain; by default the predicted one.")
+    ] = None,
+    usual: Annotated[
+        str | None,
+        typer.Option(
+            help="Labelled data, as for --data: the slice is compared with those of its class."
+        ),
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Beside other methods, with deletion curves.")
+    ] = False,
+    theta: ThetaOption = 0.3,
+    classes: ClassesOption = "",
+    normalise: NormaliseOption = "unit",
+) -> None:
+    """Say why the model gave one sample its class: a picture, numbers, what is left."""
+    inputs.writable(output, ".html", ".png", ".pdf", ".svg")
+    slicer = inputs.slicer(model, profile, theta, workers=0)
+    found = inputs.dataset(data, slicer.im, normalise)
+    sample = found.x[inputs.in_range(index, len(found.x), "--index")]
+    of_class = None
+    if usual is not None:
+        labelled = inputs.dataset(usual, slicer.im, normalise, labels=True, split="train")
+        label = int(slicer.im.logits(sample[None]).argmax()) if target is None else target
+        of_class = labelled.x[labelled.y == label]
+    result = slicer.explain(
+        sample,
+        target,
+        classes=inputs.names(classes, found.class_names),
+        usual=of_class,
+        compare=compare,
+    )
+    result.save(output)
+    print(f"{result.summary()}\nWritten to {output}")
+
+
 def slice_(
     model: ModelOption,
-    profile: Annotated[
-        Path, typer.Option(help="Profile, from 'nnslicer profile'.", show_default=False)
-    ],
+    profile: ProfileOption,
     data: DataOption,
     output: Annotated[Path, typer.Option(help="File for the slice, .npz.")] = Path("slice.npz"),
     outputs: Annotated[
@@ -116,9 +133,7 @@ def slice_(
             "such as '3' or '0,4'."
         ),
     ] = "predicted",
-    theta: Annotated[
-        float, typer.Option(help="Threshold θ ≥ 0; larger values give smaller slices.")
-    ] = 0.3,
+    theta: ThetaOption = 0.3,
     granularity: Annotated[
         str, typer.Option(help="'activation' (exact) or 'channel' (coarse, far faster).")
     ] = "activation",
@@ -142,19 +157,16 @@ def slice_(
     normalise: NormaliseOption = "unit",
 ) -> None:
     """Slice samples: find the neurons and synapses that decide the outputs of interest."""
-    _writable(output)
-    chosen = _outputs(outputs)
-    _compile_ahead()
-    _import_quietly()
-    from nnslicer_tf import InstrumentedModel, Profile, Slicer
-
-    im = InstrumentedModel(_model(model))
-    slicer = Slicer(
-        *(im, Profile.load(profile), theta, granularity, workers),
+    inputs.writable(output, ".npz")
+    chosen = outputs if outputs == "predicted" else inputs.numbers(outputs, "--outputs")
+    slicer = inputs.slicer(
+        *(model, profile, theta),
+        granularity=granularity,
+        workers=workers,
         relative_to=relative_to,
         rectify=rectify,
     )
-    x = _data(data, normalise)
+    x = inputs.dataset(data, slicer.im, normalise).x
     if each:
         result: Any = slicer.slice_each(x, chosen, folder=checkpoint)
     else:
@@ -163,22 +175,28 @@ def slice_(
     print(f"{result!r}\nWritten to {output}")
 
 
-@app.command()
 def show(
     file: Annotated[Path, typer.Argument(help="A profile, slice or set of slices, .npz.")],
     plot: Annotated[
         Path | None, typer.Option(help="File for a picture of a slice, .png or .pdf.")
     ] = None,
+    sample: Annotated[
+        int | None, typer.Option(help="Of a set of slices: show only this sample's, from 0.")
+    ] = None,
 ) -> None:
-    """Print a table of a profile or slice; draw a slice."""
+    """Print a table of a profile or slice, and of every sample of a set; draw a slice."""
     if plot is not None:
-        _writable(plot)
+        inputs.writable(plot, ".png", ".pdf", ".svg")
     result = _load_result(file)
     from nnslicer_tf import Slice, SliceSet
 
     if isinstance(result, SliceSet):
         print(repr(result))
-        result = result.sum()
+        if sample is None:
+            print(result.to_frame().to_string(index=False, float_format="{:.3f}".format))
+            result = result.sum()
+        else:
+            result = result[inputs.in_range(sample, len(result), "--sample")]
     if isinstance(result, Slice):
         print(result.summary())
     else:
@@ -190,7 +208,6 @@ def show(
         print(f"Written to {plot}")
 
 
-@app.command()
 def explore(
     files: Annotated[list[Path], typer.Argument(help="Slices or sets of slices, .npz.")],
     model: ModelOption,
@@ -203,102 +220,30 @@ def explore(
         typer.Option(help="The profile of the slices, for local values and means."),
     ] = None,
     output: Annotated[Path, typer.Option(help="File for the page, .html.")] = Path("slices.html"),
-    classes: Annotated[
-        str, typer.Option(help="Names of the classes, in order, separated by commas.")
-    ] = "",
+    classes: ClassesOption = "",
     normalise: NormaliseOption = "unit",
 ) -> None:
     """Write an interactive view of slices as one HTML file, which opens without a server."""
-    _writable(output)
+    inputs.writable(output, ".html")
     stems = [path.stem for path in files]
     slices = {
         path.stem if stems.count(path.stem) == 1 else str(path): _load_slices(path)
         for path in files
     }
-    _import_quietly()
-    from nnslicer_tf import InstrumentedModel, Profile
+    im = inputs.instrumented(model)
+    from nnslicer_tf import Profile
     from nnslicer_tf import explore as explore_slices
 
+    found = None if data is None else inputs.dataset(data, im, normalise)
     view = explore_slices(
         slices,
-        InstrumentedModel(_model(model)),
-        None if data is None else _data(data, normalise),
+        im,
+        None if found is None else found.x,
         profile=None if profile is None else Profile.load(profile),
-        classes=[name.strip() for name in classes.split(",")] if classes else (),
+        classes=inputs.names(classes, () if found is None else found.class_names),
     )
     view.save(output)
     print(f"{view!r}\nWritten to {output}")
-
-
-def main() -> None:
-    """Run the command line."""
-    try:
-        app()
-    except (NNSlicerError, FileNotFoundError) as error:
-        print(f"nnslicer: {error}", file=sys.stderr)
-        sys.exit(2)
-
-
-def _import_quietly() -> None:
-    """Import Keras without the start-up messages of its backend, which would bury the output.
-
-    The messages come from C++ before its log level takes effect, so standard error itself is
-    redirected to a file, which is shown if the import fails.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    standard_error = os.dup(2)
-    with tempfile.TemporaryFile() as hidden:
-        os.dup2(hidden.fileno(), 2)
-        try:
-            import keras
-
-            if keras.backend.backend() == "tensorflow":
-                import tensorflow as tf
-
-                tf.config.list_physical_devices()  # looks for a GPU, and prints messages
-        except BaseException:
-            hidden.seek(0)
-            os.write(standard_error, hidden.read())
-            raise
-        finally:
-            os.dup2(standard_error, 2)
-            os.close(standard_error)
-
-
-def _compile_ahead() -> None:
-    from nnslicer_tf._kernels.ahead import compile_ahead
-
-    compile_ahead()
-
-
-def _writable(path: Path) -> Path:
-    from nnslicer_tf._files import check_writable
-
-    return check_writable(path)
-
-
-def _model(path: Path) -> Any:
-    import nnslicer_tf.pruning  # noqa: F401 - registers the masks of pruned models with Keras
-    from nnslicer_tf.instrument.loading import load_model
-
-    return load_model(path)
-
-
-def _data(spec: str, normalise: str) -> "np.ndarray":
-    from nnslicer_tf import datasets
-
-    return datasets.load_data(spec, normalise=normalise, labels=False).x
-
-
-def _outputs(text: str) -> str | list[int]:
-    if text == "predicted":
-        return text
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InvalidArgumentError(
-            f"--outputs is 'predicted' or indices such as '3' or '0,4'. Received: {text!r}"
-        ) from None
 
 
 def _load_result(path: Path) -> "Slice | SliceSet | Profile":
@@ -328,7 +273,3 @@ def _plot(result: "Slice", path: Path) -> None:
 
     reached = [name for name, values in result.neurons.items() if (values != 0).any()]
     plot_slices({path.stem: result}, reached).savefig(path, dpi=110)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,9 @@
-"""Data sets by name, as arrays or `tf.data`, with TFDS splits and a choice of normalisations.
+"""Public data sets by name, as arrays or `tf.data`, with splits and a choice of normalisations.
 
 `digits` (scikit-learn's 1,797 images of 8×8) needs no download; `mnist`, `fashion_mnist`
 and `cifar10` come through TensorFlow Datasets: from the folder `TFDS_DATA_DIR` if they are
 prepared there, else by download. `sst2` holds sentences as numbers of words; `texts` has the
-sentences themselves. User data comes from `.npz` files.
+sentences themselves.
 
 `load` holds a whole split in memory as float32 (CIFAR-10's training images: 600 MB);
 `stream` does not. `"standard"` reads all training images once per process (seconds).
@@ -12,8 +12,6 @@ sentences themselves. User data comes from `.npz` files.
 import os
 import re
 import socket
-import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -23,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnslicer_tf._names import check_name, did_you_mean
-from nnslicer_tf.errors import CorruptFileError, DatasetUnavailableError, InvalidArgumentError
+from nnslicer_tf.errors import DatasetUnavailableError, InvalidArgumentError
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -38,15 +36,26 @@ class _Source:
     """Facts about a data set that are known without opening it."""
 
     maximum: float  # the largest raw value
-    classes: int
+    classes: tuple[str, ...]  # their names
     host: str | None  # where TFDS downloads it from; None: part of scikit-learn
 
 
+_DIGITS = tuple("0123456789")
+_CLOTHES = (
+    *("T-shirt", "trouser", "pullover", "dress", "coat"),
+    *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+)
+_THINGS = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
 _SOURCES = {
-    "digits": _Source(16.0, 10, None),
-    "mnist": _Source(255.0, 10, "storage.googleapis.com"),
-    "fashion_mnist": _Source(255.0, 10, "fashion-mnist.s3-website.eu-central-1.amazonaws.com"),
-    "cifar10": _Source(255.0, 10, "www.cs.toronto.edu"),
+    "digits": _Source(16.0, _DIGITS, None),
+    "mnist": _Source(255.0, _DIGITS, "storage.googleapis.com"),
+    "fashion_mnist": _Source(
+        255.0, _CLOTHES, "fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+    ),
+    "cifar10": _Source(255.0, _THINGS, "www.cs.toronto.edu"),
 }
 _SENTENCES = {"sst2": 2}  # name → classes
 _GLUE = "dl.fbaipublicfiles.com"
@@ -91,6 +100,7 @@ class Dataset:
         split: Split in TFDS syntax; empty for a file.
         normalise: Name of the normalisation; `"none"` for a file.
         classes: Number of classes; 0 without labels.
+        class_names: Names of the classes, in order; empty where they have none.
     """
 
     x: np.ndarray
@@ -99,6 +109,7 @@ class Dataset:
     split: str
     normalise: str
     classes: int
+    class_names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.x)
@@ -149,7 +160,8 @@ def load(name: str, split: str = "train", *, normalise: str = "unit") -> Dataset
     raw, y = _raw(name, split)
     if not len(raw):
         raise InvalidArgumentError(f"The split '{split}' of '{name}' is empty.")
-    return Dataset(scale.apply(raw), y, name, split, normalise, _SOURCES[name].classes)
+    classes = _SOURCES[name].classes
+    return Dataset(scale.apply(raw), y, name, split, normalise, len(classes), classes)
 
 
 def stream(
@@ -173,67 +185,10 @@ def stream(
     return _tfds(name, split).batch(batch_size).map(convert).prefetch(2)
 
 
-def load_spec(spec: str, *, normalise: str = "unit") -> Dataset:
-    """Load `"name:split"`, e.g. `"cifar10:test[:100]"`; `"name"` alone is its test split."""
-    name, _, split = spec.partition(":")
-    return load(name, split or "test", normalise=normalise)
-
-
-def load_data(spec: str | os.PathLike, *, normalise: str = "unit", labels: bool = True) -> Dataset:
-    """Load data named on a command line.
-
-    Args:
-        spec: Path of an `.npz` file (see `load_npz`), or `"name:split"` (see `load_spec`).
-        normalise: For a named set only; a file's values are used as they are.
-        labels: Whether a file must have labels (see `load_npz`).
-
-    Raises:
-        InvalidArgumentError, DatasetUnavailableError, CorruptFileError: as `load` and
-            `load_npz` do.
-    """
-    if str(spec).endswith(".npz"):
-        return load_npz(spec, labels=labels)
-    return load_spec(str(spec), normalise=normalise)
-
-
-def load_npz(path: str | os.PathLike, *, labels: bool = True) -> Dataset:
-    """Load a file that `np.savez(path, x=x, y=y)` wrote: x (N, …), y (N,) integers.
-
-    Args:
-        path: The file.
-        labels: Whether it must have labels. If not, they are not read: y is (0,).
-
-    Raises:
-        InvalidArgumentError: if there is no such file.
-        CorruptFileError: if it is not an `.npz` file, is damaged, needs pickle, or its arrays
-            are missing, not numeric, or do not fit together.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise InvalidArgumentError(f"There is no file '{path}'.")
-    try:
-        with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except (OSError, ValueError, EOFError, AttributeError, zlib.error, zipfile.BadZipFile) as error:
-        raise CorruptFileError(f"'{path}' is not a readable .npz file: {error}") from error
-    if missing := ({"x", "y"} if labels else {"x"}) - arrays.keys():
-        raise CorruptFileError(
-            f"'{path}' has no array {' and '.join(sorted(missing))}, it has "
-            f"{sorted(arrays)}. Write it with np.savez(path, x=inputs, y=labels)."
-        )
-    x = arrays["x"]
-    if x.ndim < 2 or not np.issubdtype(x.dtype, np.number):
-        raise CorruptFileError(f"'{path}': x must be (N, …) numbers, it is {x.dtype} {x.shape}.")
-    if not labels:
-        return Dataset(x, np.zeros(0, np.int64), str(path), "", "none", 0)
-    y = arrays["y"]
-    if y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.integer) or not len(y):
-        raise CorruptFileError(
-            f"'{path}': y must be {len(x)} ≥ 1 integers, one for each x; it is {y.dtype} {y.shape}."
-        )
-    if y.min() < 0:
-        raise CorruptFileError(f"'{path}': y must be class indices from 0; it has {y.min()}.")
-    return Dataset(x, y.astype(np.int64), str(path), "", "none", int(y.max()) + 1)
+def load_spec(spec: str, *, normalise: str = "unit", split: str = "test") -> Dataset:
+    """Load `"name:split"`, e.g. `"cifar10:test[:100]"`; `"name"` alone is the given split."""
+    name, _, chosen = spec.partition(":")
+    return load(name, chosen or split, normalise=normalise)
 
 
 def normalisation(name: str, kind: str) -> Normalisation:
@@ -283,7 +238,8 @@ def _source(name: str) -> _Source:
     if name not in _SOURCES:
         raise InvalidArgumentError(
             f"There is no data set {name!r}.{did_you_mean(name, names())} It is one of "
-            f"{', '.join(names())}, or the path of an .npz file with arrays x and y."
+            f"{', '.join(names())}, or the path of a folder of images, or of an .npz, .npy or "
+            ".csv file."
         )
     return _SOURCES[name]
 
@@ -412,6 +368,6 @@ def _download(name: str) -> Any:
             f"The data set '{name}' is not prepared in '{_data_dir()}' and cannot be "
             f"downloaded from {host}: {error}. Set TFDS_DATA_DIR to the folder that contains "
             f"{name}/VERSION/, or run `tfds build {name}` with a network connection, "
-            "or give an .npz file with arrays x and y."
+            "or give a folder of images, or an .npz file with arrays x and y."
         ) from error
     return builder

@@ -1,0 +1,53 @@
+"""Occlusion (Zeiler and Fergus, ECCV 2014): how much an output falls without a part of the input.
+
+Cost: a forward pass for each place of the window, at most some 200.
+"""
+
+import numpy as np
+
+from nnslicer_tf.instrument import InstrumentedModel
+
+_PLACES = 14  # of the window, along an axis of an image
+
+
+def occlusion(
+    im: InstrumentedModel, x: np.ndarray, baseline: np.ndarray, target: int
+) -> np.ndarray:
+    """Return, for each feature, the mean fall of the logit over the windows that hide it.
+
+    Windows are squares of twice their step, a fourteenth of the image, with all channels; in
+    samples with one axis each feature is hidden alone.
+
+    Args:
+        im: The model.
+        x: A sample, of the model's input shape.
+        baseline: What a hidden feature is replaced by, of the same shape.
+        target: Index of the logit.
+
+    Raises:
+        InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
+    """
+    x = np.asarray(x, np.float32)
+    hidden = _windows(x.shape)
+    axes = hidden.shape[1:]
+    wide = hidden.reshape(*hidden.shape, *[1] * (x.ndim - len(axes)))
+    inputs = np.where(wide, np.asarray(baseline, np.float32), x)
+    before = im.logits(x[None])[0].ravel()[target]
+    falls = before - im.logits(inputs).reshape(len(inputs), -1)[:, target].astype(np.float64)
+    flat = hidden.reshape(len(hidden), -1)
+    mean = (falls @ flat) / np.maximum(flat.sum(axis=0), 1)
+    return np.broadcast_to(mean.reshape(wide.shape[1:]), x.shape).copy()
+
+
+def _windows(shape: tuple[int, ...]) -> np.ndarray:
+    """Return masks of what is hidden, `(windows, *axes)` bool; an image's channels are no axis."""
+    axes = shape[:2] if len(shape) == 3 else shape[:1]
+    if len(axes) == 1:
+        return np.eye(axes[0], dtype=bool)
+    sides = []
+    for length in axes:
+        step = max(1, -(-length // _PLACES))
+        starts = range(1 - step, length, step) if step > 1 else range(length)
+        place = np.arange(length)
+        sides.append([(place >= s) & (place < s + 2 * step) for s in starts])
+    return np.array([np.outer(rows, columns) for rows in sides[0] for columns in sides[1]])

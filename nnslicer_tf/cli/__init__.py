@@ -1,0 +1,9 @@
+"""The command line `nnslicer`: every analysis, without any Python code.
+
+Bad input ends with one line on standard error and exit code 2, before long work starts. Keras is
+imported when a command needs it, so that `--help` answers at once.
+"""
+
+from nnslicer_tf.cli.application import app, main
+
+__all__ = ["app", "main"]

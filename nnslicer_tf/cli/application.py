@@ -1,0 +1,64 @@
+"""The application `nnslicer`, put together from the commands."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from nnslicer_tf import __version__
+from nnslicer_tf.cli import models, reproduce, slices, testing
+from nnslicer_tf.errors import NNSlicerError
+
+app = typer.Typer(
+    help="Program analysis of neural networks: slices, and what can be done with them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+LOOK = "Slices"
+CHANGE = "Smaller models"
+TEST = "Tests"
+MORE = "More"
+
+app.command(rich_help_panel=LOOK)(slices.demo)
+app.command(rich_help_panel=LOOK)(slices.profile)
+app.command(rich_help_panel=LOOK)(slices.explain)
+app.command("slice", rich_help_panel=LOOK)(slices.slice_)
+app.command(rich_help_panel=LOOK)(slices.show)
+app.command(rich_help_panel=LOOK)(slices.explore)
+app.command(rich_help_panel=CHANGE)(models.prune)
+app.command(rich_help_panel=CHANGE)(models.deviations)
+app.command(rich_help_panel=TEST)(testing.detect)
+app.command(rich_help_panel=TEST)(testing.cover)
+app.command(rich_help_panel=TEST)(testing.inspect)
+app.command(rich_help_panel=TEST)(testing.lines)
+app.add_typer(reproduce.app, name="reproduce", rich_help_panel=MORE)
+app.command(rich_help_panel=MORE)(reproduce.warmup)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"nnslicer_tf {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _nnslicer(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version, and exit.", callback=_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Program analysis of neural networks: slices, and what can be done with them."""
+
+
+def main() -> None:
+    """Run the command line; bad input ends with one line and exit code 2."""
+    try:
+        app()
+    except (NNSlicerError, FileNotFoundError) as error:
+        print(f"nnslicer: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,138 @@
+"""What the commands take: models, data, lists of numbers; and the options that they share."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nnslicer_tf._quiet import import_keras_quietly
+from nnslicer_tf.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from nnslicer_tf import InstrumentedModel, Slicer
+    from nnslicer_tf.datasets import Dataset
+
+_DATA = (
+    "A folder of images, or of one folder of images for each class; an .npz, .npy or .csv file; or "
+    "a data set with a TFDS split, such as 'cifar10:test[:100]'."
+)
+
+ModelOption = Annotated[
+    Path,
+    typer.Option("--model", help="Keras model, a .keras or .h5 file; or an ACAS Xu .nnet file."),
+]
+DataOption = Annotated[str, typer.Option("--data", help=_DATA)]
+ProfileOption = Annotated[Path, typer.Option(help="Profile, from 'nnslicer profile'.")]
+NormaliseOption = Annotated[
+    str,
+    typer.Option(
+        "--normalise",
+        help="For images: 'unit' (to [0, 1]) or 'none'; for data sets by name also 'standard' "
+        "(mean 0, standard deviation 1 per channel). Other files are used as they are.",
+    ),
+]
+BatchOption = Annotated[int, typer.Option("--batch-size", help="Samples in a forward pass.")]
+ThetaOption = Annotated[float, typer.Option(help="Threshold θ ≥ 0; larger: smaller slices.")]
+ClassesOption = Annotated[
+    str,
+    typer.Option("--classes", help="Names of the classes, in order, separated by commas."),
+]
+SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
+
+
+def writable(path: Path, *endings: str) -> Path:
+    """Return a path after checking that it can be written, and has one of some endings.
+
+    Raises:
+        InvalidArgumentError: if it has another, or nothing can be written there.
+    """
+    from nnslicer_tf._files import check_writable
+
+    if endings and path.suffix not in endings and not path.is_dir():
+        raise InvalidArgumentError(
+            f"The name of this file ends in {' or '.join(endings)}. Received: '{path}'"
+        )
+    return check_writable(path)
+
+
+def keras_model(path: Path) -> Any:
+    """Load a Keras model, or an ACAS Xu network as one."""
+    import_keras_quietly()
+    import nnslicer_tf.pruning  # noqa: F401 - registers the masks of pruned models with Keras
+    from nnslicer_tf.instrument.loading import load_model
+
+    if path.suffix == ".nnet":
+        from nnslicer_tf.exactline import acas
+
+        return acas.to_keras(acas.load_nnet(path))
+    return load_model(path)
+
+
+def instrumented(path: Path) -> "InstrumentedModel":
+    """Load a model and instrument it."""
+    model = keras_model(path)
+    from nnslicer_tf import InstrumentedModel
+
+    return InstrumentedModel(model)
+
+
+def slicer(model: Path, profile: Path, theta: float, **options: Any) -> "Slicer":
+    """Return a slicer of a model's file and a profile's."""
+    from nnslicer_tf import Profile, Slicer
+
+    found = Profile.load(profile)
+    compile_ahead()
+    return Slicer(instrumented(model), found, theta, **options)
+
+
+def dataset(
+    spec: str,
+    im: "InstrumentedModel",
+    normalise: str = "unit",
+    *,
+    labels: bool = False,
+    split: str = "test",
+) -> "Dataset":
+    """Load the data of an option, in the shape of a model's samples."""
+    from nnslicer_tf import datasets
+
+    return datasets.load_data(
+        spec, normalise=normalise, labels=labels, shape=im.input_shape, split=split
+    )
+
+
+def numbers(text: str, option: str) -> list[int]:
+    """Return the whole numbers of an option, separated by commas.
+
+    Raises:
+        InvalidArgumentError: if it has something else.
+    """
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidArgumentError(
+            f"{option} takes indices such as '3' or '0,4'. Received: {text!r}"
+        ) from None
+
+
+def names(text: str, known: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the names of an option, or those of the data."""
+    return tuple(name.strip() for name in text.split(",")) if text else known
+
+
+def compile_ahead() -> None:
+    """Let another process compile the kernels while the model is loaded."""
+    from nnslicer_tf._kernels.ahead import compile_ahead
+
+    compile_ahead()
+
+
+def in_range(index: int, count: int, what: str) -> int:
+    """Return an index.
+
+    Raises:
+        InvalidArgumentError: if there is no such sample.
+    """
+    if not 0 <= index < count:
+        raise InvalidArgumentError(f"{what}: there are samples 0 … {count - 1}, not {index}.")
+    return index

@@ -1,0 +1,242 @@
+"""Users' data: folders of images, `.npz`, `.npy` and `.csv` files.
+
+All are read into memory as a whole. A larger folder of images comes in as the `tf.data.Dataset`
+of `keras.utils.image_dataset_from_directory`, which every analysis takes.
+"""
+
+import os
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nnslicer_tf._checks import as_class_indices
+from nnslicer_tf.datasets.named import Dataset, load_spec
+from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
+_LABELS = ("y", "label", "labels", "class", "target")
+
+
+def load_data(
+    spec: str | os.PathLike,
+    *,
+    normalise: str = "unit",
+    labels: bool = True,
+    shape: Sequence[int] | None = None,
+    split: str = "test",
+) -> Dataset:
+    """Load data that is named by one string, as on a command line.
+
+    Args:
+        spec: One of
+
+            - `"name:split"`, a public data set, such as `"cifar10:test[:100]"`;
+            - a folder of images, or of one folder of images for each class, as
+              `keras.utils.image_dataset_from_directory` takes them: classes are numbered in the
+              order of their names; or a single image;
+            - an `.npz` file with arrays x and y, or an `.npy` file with x;
+            - a `.csv` file with a row for each sample; a column called y, label, class or
+              target has the labels, as numbers or as names.
+        normalise: For public sets see `load`. Images are divided by 255 by `"unit"` and stay
+            0 … 255 by `"none"`. Values of other files are used as they are.
+        labels: Whether there must be labels. If not, those of `.npz` files are not read.
+        shape: Shape of one sample. Images are resized to its height and width and become
+            grey or coloured by its channels; rows of a `.csv` file are reshaped to it.
+        split: Split of a public set that is named without one.
+
+    Raises:
+        InvalidArgumentError: if there is no such file or data set.
+        CorruptFileError: if a file cannot be read, or its contents do not fit together.
+        InputShapeError: if images differ in size and no shape is given, or a row has
+            another number of values than the shape.
+        DatasetUnavailableError: as `load` does.
+    """
+    path = Path(spec)
+    if path.is_dir() or path.suffix.lower() in _IMAGES:
+        found = _load_images(path, normalise, shape)
+    elif path.suffix == ".npz":
+        found = load_npz(path, labels=labels)
+    elif path.suffix == ".npy":
+        found = Dataset(_load_npy(path), _NO_LABELS, str(path), "", "none", 0)
+    elif path.suffix == ".csv":
+        found = _load_csv(path, shape)
+    elif path.suffix or os.sep in str(spec):
+        what = "is not of a kind that is read here" if path.exists() else "does not exist"
+        raise InvalidArgumentError(
+            f"'{spec}' {what}. Data is a folder of images, an image, an .npz, .npy or .csv file, "
+            "or a data set such as 'cifar10:test[:100]'."
+        )
+    else:
+        found = load_spec(str(spec), normalise=normalise, split=split)
+    if labels and not len(found.y):
+        raise InvalidArgumentError(
+            f"'{spec}' has no labels, which are needed here. Give a folder with one folder of "
+            "images for each class, an .npz file with arrays x and y, or a .csv file with a "
+            "column 'label'."
+        )
+    return found
+
+
+_NO_LABELS = np.zeros(0, np.int64)
+
+
+def load_npz(path: str | os.PathLike, *, labels: bool = True) -> Dataset:
+    """Load a file that `np.savez(path, x=x, y=y)` wrote: x (N, …), y (N,) integers or one-hot.
+
+    Args:
+        path: The file.
+        labels: Whether it must have labels. If not, they are not read: y is (0,).
+
+    Raises:
+        InvalidArgumentError: if there is no such file.
+        CorruptFileError: if it is not an `.npz` file, is damaged, needs pickle, or its arrays
+            are missing, not numeric, or do not fit together.
+    """
+    path = _existing(path)
+    try:
+        with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except (OSError, ValueError, EOFError, AttributeError, zlib.error, zipfile.BadZipFile) as error:
+        raise CorruptFileError(f"'{path}' is not a readable .npz file: {error}") from error
+    if missing := ({"x", "y"} if labels else {"x"}) - arrays.keys():
+        raise CorruptFileError(
+            f"'{path}' has no array {' and '.join(sorted(missing))}, it has "
+            f"{sorted(arrays)}. Write it with np.savez(path, x=inputs, y=labels)."
+        )
+    x = _samples(path, arrays["x"])
+    if not labels:
+        return Dataset(x, _NO_LABELS, str(path), "", "none", 0)
+    y = as_class_indices(arrays["y"])
+    if y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.integer) or not len(y):
+        raise CorruptFileError(
+            f"'{path}': y must be {len(x)} ≥ 1 integers, one for each x; it is {y.dtype} {y.shape}."
+        )
+    if y.min() < 0:
+        raise CorruptFileError(f"'{path}': y must be class indices from 0; it has {y.min()}.")
+    return Dataset(x, y.astype(np.int64), str(path), "", "none", int(y.max()) + 1)
+
+
+def _load_npy(path: Path) -> np.ndarray:
+    try:
+        return _samples(path, np.load(_existing(path), allow_pickle=False))
+    except (OSError, ValueError, EOFError) as error:
+        raise CorruptFileError(f"'{path}' is not a readable .npy file: {error}") from error
+
+
+def _samples(path: Path, x: Any) -> np.ndarray:
+    if not isinstance(x, np.ndarray) or x.ndim < 2 or not np.issubdtype(x.dtype, np.number):
+        what = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
+        raise CorruptFileError(f"'{path}': x must be (N, …) numbers, it is {what}.")
+    return x
+
+
+def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
+    import pandas as pd
+
+    try:
+        frame = pd.read_csv(_existing(path), comment="#")
+    except (ValueError, OSError, pd.errors.ParserError) as error:
+        raise CorruptFileError(f"'{path}' is not a readable .csv file: {error}") from error
+    x, y, names = split_frame(frame, f"'{path}'")
+    if shape is not None:
+        if x.shape[1] != int(np.prod(shape)):
+            raise InputShapeError(
+                f"'{path}' has {x.shape[1]} columns of values, {', '.join(frame)[:200]}; a sample "
+                f"of the model has {int(np.prod(shape))}. A column of labels is called 'label'."
+            )
+        x = x.reshape(len(x), *shape)
+    classes = int(y.max()) + 1 if len(y) else 0
+    return Dataset(x, y, str(path), "", "none", classes, names)
+
+
+def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Return a table's samples and labels, and the names of its classes.
+
+    Args:
+        frame: A row for each sample; a column called y, label, class or target has the labels.
+        what: What it is, for messages.
+
+    Returns:
+        x `(rows, columns)` float32, y `(rows,)` int64, or `(0,)` without labels, and the names
+        of the classes in the order of their numbers, empty where labels are numbers.
+
+    Raises:
+        CorruptFileError: if other columns than the labels' are not numbers.
+    """
+    labels = [name for name in frame if str(name).lower() in _LABELS]
+    values = frame.drop(columns=labels[:1])
+    words = [name for name in values if values[name].dtype.kind not in "fiub"]
+    if words:
+        raise CorruptFileError(
+            f"{what}: column {words[0]!r} does not hold numbers. Leave it out, or call it 'label'."
+        )
+    x = values.to_numpy(np.float32)
+    if not labels:
+        return x, _NO_LABELS, ()
+    column = frame[labels[0]]
+    if column.dtype.kind in "iu":
+        return x, column.to_numpy(np.int64), ()
+    names, y = np.unique(column.astype(str).to_numpy(str), return_inverse=True)
+    return x, y.astype(np.int64), tuple(names.tolist())
+
+
+def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dataset:
+    if normalise not in ("unit", "none"):
+        raise InvalidArgumentError(
+            f"Images of a folder can be divided by 255 ('unit') or not ('none'), not "
+            f"{normalise!r}: bind other scalings to the model, InstrumentedModel(preprocess=…)."
+        )
+    if shape is not None and (len(shape) != 3 or shape[2] not in (1, 3)):
+        raise InputShapeError(
+            f"'{path}' has images, and the model takes samples of shape {tuple(shape)}, no grey or "
+            "colour images."
+        )
+    folders = sorted(f for f in path.iterdir() if f.is_dir()) if path.is_dir() else []
+    parts = [_images_in(folder) for folder in folders] or [_images_in(path)]
+    files = [file for part in parts for file in part]
+    if not files:
+        raise InvalidArgumentError(f"There are no images ({', '.join(_IMAGES)}) in '{path}'.")
+    images = [_image(file, shape) for file in files]
+    sizes = {image.shape for image in images}
+    if len(sizes) > 1:
+        raise InputShapeError(f"The images in '{path}' differ in size: {sorted(sizes)[:3]} …")
+    x = np.stack(images)
+    if normalise == "unit":
+        x /= np.float32(255)
+    y = np.repeat(np.arange(len(folders)), [len(part) for part in parts][: len(folders)])
+    names = tuple(folder.name for folder in folders)
+    return Dataset(x, y.astype(np.int64), str(path), "", normalise, len(names), names)
+
+
+def _images_in(path: Path) -> list[Path]:
+    files = sorted(path.iterdir()) if path.is_dir() else [_existing(path)]
+    return [file for file in files if file.suffix.lower() in _IMAGES]
+
+
+def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:
+    """Return an image `(height, width, channels)` float32, 0 … 255."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as opened:
+            grey = opened.mode in ("L", "1") if shape is None else shape[2] == 1
+            image = opened.convert("L" if grey else "RGB")
+    except (OSError, UnidentifiedImageError) as error:
+        raise CorruptFileError(f"'{path}' is not a readable image: {error}") from error
+    if shape is not None and image.size != (shape[1], shape[0]):
+        image = image.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
+    values = np.asarray(image, np.float32)
+    return values[..., None] if values.ndim == 2 else values
+
+
+def _existing(path: str | os.PathLike) -> Path:
+    if not Path(path).is_file():
+        raise InvalidArgumentError(f"There is no file '{path}'.")
+    return Path(path)

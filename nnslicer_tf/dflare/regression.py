@@ -1,0 +1,82 @@
+"""Deviations as a regression suite: a folder that pytest runs against the next compressed model.
+
+export_suite(found, "suite", preprocess)
+COMPRESSED_MODEL=new.tflite pytest suite
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from nnslicer_tf._files import atomic_path, check_writable
+from nnslicer_tf.dflare.deviations import DeviationSet
+from nnslicer_tf.dflare.model_pair import Preprocess
+from nnslicer_tf.errors import InvalidArgumentError
+
+_TEST = '''\
+"""Inputs on which a compressed model once answered differently from its original.
+
+    COMPRESSED_MODEL=new.tflite pytest .
+
+The variable names a .tflite, .keras or .h5 file. `deviations.npz` holds the inputs as the models
+take them, and the original model's labels.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nnslicer_tf.dflare import as_classifier
+
+with np.load(Path(__file__).parent / "deviations.npz") as _file:
+    INPUTS, LABELS = _file["inputs"], _file["labels"]
+
+
+@pytest.fixture(scope="module")
+def compressed():
+    path = os.environ.get("COMPRESSED_MODEL")
+    if not path:
+        pytest.fail("Set COMPRESSED_MODEL to the file of the model to test.")
+    if path.endswith(".tflite"):
+        return as_classifier(path)
+    import keras
+
+    return as_classifier(keras.models.load_model(path, compile=False))
+
+
+@pytest.mark.parametrize("case", range(len(INPUTS)))
+def test_the_compressed_model_answers_as_the_original_did(compressed, case):
+    outputs = compressed.probabilities(INPUTS[case : case + 1])
+    assert outputs[0].argmax() == LABELS[case]
+'''
+
+
+def export_suite(
+    found: DeviationSet, folder: str | os.PathLike, preprocess: Preprocess | None = None
+) -> Path:
+    """Write the deviations that were found as a folder of tests.
+
+    Args:
+        found: The deviations.
+        folder: Where `test_deviations.py` and `deviations.npz` are written.
+        preprocess: As in the search; the file has the models' inputs.
+
+    Returns:
+        The test file.
+
+    Raises:
+        InvalidArgumentError: if nothing was found, or the folder cannot be written.
+    """
+    if not found.found.any():
+        raise InvalidArgumentError("There are no deviations to export: none was found.")
+    test = check_writable(Path(folder) / "test_deviations.py")
+    images = found.images
+    inputs = images.astype(np.float32) if preprocess is None else np.asarray(preprocess(images))
+    with atomic_path(test.with_name("deviations.npz")) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, inputs=inputs, labels=found.labels[:, 0])
+    with atomic_path(test) as temporary:
+        temporary.write_text(_TEST, encoding="utf-8")
+    return test

@@ -1,0 +1,122 @@
+"""What a model costs: parameters, multiply-adds, latency, size of its file.
+
+Latencies are medians over single samples, measured here and now: other work on the machine
+shows in them. LiteRT runs in one thread.
+"""
+
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from nnslicer_tf.instrument import InstrumentedModel, Synapses
+
+_WARM_UP = 5
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a model costs.
+
+    Attributes:
+        parameters: Number of its parameters.
+        multiply_adds: Of its weighted sums, for one sample.
+        keras_ms: Median latency of one sample in Keras, a compiled call, in milliseconds.
+        litert_ms: The same in LiteRT, one thread; NaN where TensorFlow cannot convert the model.
+        file_bytes: Size of its LiteRT file in 32-bit floating point; 0 where there is none.
+    """
+
+    parameters: int
+    multiply_adds: int
+    keras_ms: float
+    litert_ms: float
+    file_bytes: int
+
+
+def multiply_adds(model: keras.Model | InstrumentedModel) -> int:
+    """Return the number of multiply-adds of a model's weighted sums, for one sample.
+
+    Args:
+        model: Any model that `InstrumentedModel` takes. Padding counts as if it were computed.
+    """
+    im = model if isinstance(model, InstrumentedModel) else InstrumentedModel(model)
+    return sum(
+        o.params.taps.size * int(np.prod(o.params.matrix().shape[1:]))
+        for o in im.operations
+        if isinstance(o.params, Synapses)
+    )
+
+
+def measure_costs(model: keras.Model, sample: np.ndarray, runs: int = 50) -> Costs:
+    """Measure what a model costs.
+
+    Args:
+        model: The model.
+        sample: One sample, of its input shape.
+        runs: Calls that the medians are of.
+    """
+    batch = np.asarray(sample, np.float32)[None]
+    content = to_litert(model)
+    return Costs(
+        parameters=int(model.count_params()),
+        multiply_adds=multiply_adds(model),
+        keras_ms=_median_ms(lambda: model.predict_on_batch(batch), runs),
+        litert_ms=_litert_ms(content, batch, runs) if content else float("nan"),
+        file_bytes=len(content),
+    )
+
+
+def to_litert(model: keras.Model) -> bytes:
+    """Return the content of a LiteRT file (.tflite), in 32-bit floating point.
+
+    Empty on backends other than TensorFlow, which has the converter.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return b""
+    import tensorflow as tf
+
+    with redirect_stdout(StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tf.lite.TFLiteConverter.from_keras_model(model).convert()
+
+
+def save_model(model: keras.Model, path: Path) -> None:
+    """Write a model by its file's ending: .keras, .tflite, .onnx, or a folder (SavedModel).
+
+    Raises:
+        ImportError: if a library that Keras needs for ONNX is missing.
+    """
+    if path.suffix == ".tflite":
+        path.write_bytes(to_litert(model))
+    elif path.suffix == ".keras":
+        model.save(path)
+    elif path.suffix == ".onnx":
+        model.export(path, format="onnx", verbose=False)
+    else:
+        model.export(path, verbose=False)
+
+
+def _litert_ms(content: bytes, batch: np.ndarray, runs: int) -> float:
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=content, num_threads=1)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], batch)
+    return _median_ms(interpreter.invoke, runs)
+
+
+def _median_ms(call: Callable[[], object], runs: int) -> float:
+    for _ in range(_WARM_UP):
+        call()
+    times = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return 1e3 * float(np.median(times))

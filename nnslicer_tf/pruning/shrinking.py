@@ -1,0 +1,332 @@
+"""`shrink`: a really smaller model for the classes that are needed (ours, not the paper's).
+
+1. Units and filters are scored by their contributions to the classes (NNSlicer), or by any ranker.
+2. The least important are removed until a share of the parameters, and of the multiply-adds, is
+   gone. Channels that are added to each other go together.
+3. The head keeps the wanted classes alone, or these and "other".
+4. What is left of each layer is fitted to what the whole layer gave (`reconstruct`), without
+   labels or gradients; then it is trained for some epochs, if asked for.
+
+Cost: slices of some hundred samples, two forward passes and a linear system for each layer.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from nnslicer_tf._files import check_writable
+from nnslicer_tf._names import check_name
+from nnslicer_tf._random import as_generator
+from nnslicer_tf._tables import ShownAsTable
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.pruning.channels import ChannelGraph
+from nnslicer_tf.pruning.class_scores import Scores, check_classes
+from nnslicer_tf.pruning.costs import Costs, measure_costs, save_model
+from nnslicer_tf.pruning.fine_tuning import fine_tune
+from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
+from nnslicer_tf.pruning.quotas import QUOTAS, Candidates
+from nnslicer_tf.pruning.rankers import NNSlicerRanker, Ranker, scores
+from nnslicer_tf.pruning.reconstruction import reconstruct
+from nnslicer_tf.pruning.removal import without_groups
+from nnslicer_tf.pruning.unit_scores import families, unit_scores
+from nnslicer_tf.pruning.weighted_scores import times_weight
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CONTRIBUTIONS = "contributions"
+_SCORED = 200  # samples of each class that are sliced
+_FITTED = 4_000  # samples that layers are fitted to
+_FILES = (".keras", ".tflite", ".onnx", "")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Shrunk(ShownAsTable):
+    """A smaller model, and what it costs and does beside the original.
+
+    Attributes:
+        model: The smaller model, of ordinary Keras layers: it loads without this package.
+        classes: The classes of its outputs, in order; a last output may be all others.
+        other: Whether its last output stands for all other classes.
+        before: Costs of the original.
+        after: Costs of the smaller model.
+        accuracy: Accuracy of the original and of the smaller model on the test samples, both
+            with the smaller head: only the wanted classes (and "other") can be predicted.
+    """
+
+    model: keras.Model
+    classes: tuple[int, ...]
+    other: bool
+    before: Costs
+    after: Costs
+    accuracy: tuple[float, float]
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """The costs and the accuracy before and after, and what is left of each cost."""
+        import pandas as pd
+
+        rows = []
+        for label, name in _COSTS.items():
+            before, after = (getattr(costs, name) for costs in (self.before, self.after))
+            rows.append((label, before, after, after / before if before else float("nan")))
+        rows.append(("accuracy", *self.accuracy, float("nan")))
+        return pd.DataFrame(rows, columns=["what", "before", "after", "left"])
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the table."""
+        return self.table
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the model: .keras, .tflite, .onnx, or a folder (SavedModel).
+
+        Raises:
+            InvalidArgumentError: for another ending, or where nothing can be written.
+            UnsupportedLayerError: if Keras cannot write this format here.
+        """
+        path = Path(path)
+        if path.suffix not in _FILES:
+            raise InvalidArgumentError(
+                "A model is written as .keras, .tflite or .onnx, or as a folder without an "
+                f"ending (SavedModel). Received: '{path}'"
+            )
+        if path.suffix:
+            check_writable(path)
+        try:
+            save_model(self.model, path)
+        except (ImportError, ValueError, RuntimeError) as error:
+            raise UnsupportedLayerError(f"Keras cannot write '{path}' here: {error}") from error
+
+    def __repr__(self) -> str:
+        left = self.after.parameters / self.before.parameters
+        return (
+            f"Shrunk(classes {', '.join(map(str, self.classes))}{' and other' * self.other}, "
+            f"{left:.1%} of {self.before.parameters:,} parameters, accuracy "
+            f"{self.accuracy[0]:.1%} before, {self.accuracy[1]:.1%} after)"
+        )
+
+
+_COSTS = {
+    "parameters": "parameters",
+    "multiply-adds": "multiply_adds",
+    "Keras, ms": "keras_ms",
+    "LiteRT, ms": "litert_ms",
+    "LiteRT file, bytes": "file_bytes",
+}
+
+
+def shrink(
+    model: ModelLike,
+    x: DataLike,
+    y: np.ndarray | None = None,
+    *,
+    classes: Iterable[int],
+    ratio: float = 0.75,
+    by: str | Ranker = CONTRIBUTIONS,
+    quota: str = "layer",
+    other: bool = False,
+    epochs: int = 0,
+    test: DataLike | None = None,
+    rng: int | np.random.Generator = 0,
+    progress: bool = True,
+) -> Shrunk:
+    """Return a smaller model for some classes.
+
+    Args:
+        model: A classifier that ends in logits or a softmax of them.
+        x: Training samples, in any form of `DataLike`.
+        y: Their classes; None if `x` has them.
+        classes: The classes that are needed, two at least; one if `other`.
+        ratio: Share of the parameters to take away, 0 < ratio < 1.
+        by: "contributions" (to the classes, times the weights), a name in `RANKERS`, or a ranker.
+        quota: "layer" takes the same share of every layer; "balanced" takes more of the layers
+            that cost more, in parameters and multiply-adds, until multiply-adds are down to 0.4 as
+            well; "global" takes the least scores of all layers.
+        other: Add an output for all other classes. The model then gives probabilities.
+        epochs: Epochs of training, after the fit; 0 for none.
+        test: Labelled samples, such as a pair (x, y), for the accuracy; by default `x` and `y`,
+            whose accuracy says little of new samples.
+        rng: Draws the samples that are used, and the order of training.
+        progress: Show progress bars.
+
+    Raises:
+        InvalidArgumentError: for arguments out of range, or if so much cannot be taken away.
+        UnsupportedLayerError: if no unit of the model can be removed.
+        InputShapeError, NonFiniteActivationError: for bad samples.
+    """
+    im = instrumented(model)
+    wanted = _check(im, classes, ratio, quota, other)
+    x, y = im.labelled(x, y)
+    check_classes(im, y, wanted)
+    test_x, test_y = (x, y) if test is None else im.labelled(test)
+    generator = as_generator(rng)
+    used = np.arange(len(x)) if other else np.flatnonzero(np.isin(y, wanted))
+    used = generator.permutation(used)
+    graph = ChannelGraph(im)
+    groups = channel_groups(graph, None if other else wanted)
+    stays = _chosen(im, graph, groups, x[used], y[used], wanted, (by, ratio, quota), progress)
+    small = without_groups(im, groups, stays)
+    kept = {name: stays[numbers] for name, numbers in groups.of.items()}
+    reconstruct(im, small, kept, x[used[:_FITTED]], generator, progress)
+    whole = without_groups(im, groups, _with_head(im, groups, None if other else wanted))
+    if other:
+        small, whole = (_joined(one, _ends_in_logits(im), wanted) for one in (small, whole))
+    if epochs:
+        labels = _positions(y[used], wanted)
+        _train(
+            small, _ends_in_logits(im) and not other, x[used], labels, epochs, generator, progress
+        )
+    return Shrunk(
+        model=small,
+        classes=tuple(wanted),
+        other=other,
+        before=measure_costs(im.model, x[0]),
+        after=measure_costs(small, x[0]),
+        accuracy=(
+            _accuracy(whole, test_x, test_y, wanted, other),
+            _accuracy(small, test_x, test_y, wanted, other),
+        ),
+    )
+
+
+def _check(
+    im: InstrumentedModel, classes: Iterable[int], ratio: float, quota: str, other: bool
+) -> list[int]:
+    if not 0 < ratio < 1:
+        raise InvalidArgumentError(
+            "ratio is the share of the parameters to take away, between 0 and 1. "
+            f"Received: {ratio!r}"
+        )
+    check_name("quota", quota, QUOTAS)
+    shape = im[im.logit_operation].shape
+    wanted = sorted(set(classes))
+    if len(shape) != 1 or len(im.output_operations) > 1:
+        raise InvalidArgumentError(
+            f"shrink takes a classifier with one vector of outputs; this model gives {shape}."
+        )
+    if len(wanted) + other < 2:
+        raise InvalidArgumentError(
+            f"A classifier needs two classes at least, or one and other=True. Received: {wanted}"
+        )
+    return wanted
+
+
+def _chosen(
+    im: InstrumentedModel,
+    graph: ChannelGraph,
+    groups: ChannelGroups,
+    x: np.ndarray,
+    y: np.ndarray,
+    classes: list[int],
+    choice: tuple[str | Ranker, float, str],
+    progress: bool,
+) -> np.ndarray:
+    """Return which groups of channels stay."""
+    by, ratio, quota = choice
+    first = _with_head(im, groups, None if groups.fixed[_logits(im, groups)].all() else classes)
+    candidates = Candidates(im, groups, families(im, groups), first)
+    if not candidates.any:
+        raise UnsupportedLayerError(
+            f"No unit of '{im.model.name}' can be removed: all channels are next to layers that "
+            "cannot be rebuilt for fewer of them."
+        )
+    synapses = _synapse_scores(im, by, x, y, classes, progress)
+    return QUOTAS[quota](candidates, unit_scores(im, groups, synapses), ratio)
+
+
+def _synapse_scores(
+    im: InstrumentedModel,
+    by: str | Ranker,
+    x: np.ndarray,
+    y: np.ndarray,
+    classes: list[int],
+    progress: bool,
+) -> Scores:
+    rows = np.concatenate([np.flatnonzero(y == c)[:_SCORED] for c in classes])
+    if by != CONTRIBUTIONS:
+        return scores(im, by, x[rows], y[rows], classes)
+    # At θ = 0 all samples are walked at once on the backend.
+    ranker = NNSlicerRanker(theta=0.0, collect="magnitudes", progress=progress, correct_only=False)
+    return times_weight(im, scores(im, ranker, x[rows], y[rows], classes))
+
+
+def _logits(im: InstrumentedModel, groups: ChannelGroups) -> np.ndarray:
+    return groups.of[im.logit_operation]
+
+
+def _with_head(
+    im: InstrumentedModel, groups: ChannelGroups, classes: Iterable[int] | None
+) -> np.ndarray:
+    """Return all groups, but the outputs of other classes than the given ones."""
+    stays = np.ones(len(groups.fixed), bool)
+    if classes is not None:
+        logits = _logits(im, groups)
+        stays[logits] = False
+        stays[logits[sorted(classes)]] = True
+    return stays
+
+
+def _ends_in_logits(im: InstrumentedModel) -> bool:
+    return im.logit_operation == im.output_operations[0]
+
+
+def _joined(model: keras.Model, logits: bool, classes: list[int]) -> keras.Model:
+    """Return a model that gives probabilities of the classes, and of all others together."""
+    outputs = model.outputs[0]
+    if logits:
+        outputs = keras.layers.Softmax(name="probabilities")(outputs)
+    sums = np.zeros((outputs.shape[-1], len(classes) + 1), np.float32)
+    sums[np.arange(len(sums)), _positions(np.arange(len(sums)), classes)] = 1
+    add = keras.layers.Dense(sums.shape[1], use_bias=False, trainable=False, name="with_other")
+    joined = keras.Model(model.inputs, add(outputs), name=model.name)
+    add.set_weights([sums])
+    return joined
+
+
+def _positions(y: np.ndarray, classes: list[int]) -> np.ndarray:
+    """Return the output of each sample's class: its place in `classes`, or the last of all."""
+    found = np.full(len(y), len(classes))
+    for place, label in enumerate(classes):
+        found[y == label] = place
+    return found
+
+
+def _train(
+    model: keras.Model,
+    logits: bool,
+    x: np.ndarray,
+    labels: np.ndarray,
+    epochs: int,
+    rng: np.random.Generator,
+    progress: bool,
+) -> None:
+    """Train by Adam, with a rate that falls to zero."""
+    batch = min(128, len(x))
+    rate = keras.optimizers.schedules.CosineDecay(1e-3, epochs * (len(x) // batch))
+    fine_tune(
+        *(model, x, labels, epochs),
+        learning_rate=rate,
+        batch_size=batch,
+        rng=rng,
+        progress=progress,
+        from_logits=logits,
+    )
+
+
+def _accuracy(
+    model: keras.Model, x: np.ndarray, y: np.ndarray, classes: list[int], other: bool
+) -> float:
+    """Return the accuracy on samples of the classes, or with `other` on all."""
+    used = np.arange(len(x)) if other else np.flatnonzero(np.isin(y, classes))
+    if not len(used):
+        raise InvalidArgumentError(f"The test samples have none of the classes {classes}.")
+    outputs = model.predict(x[used], batch_size=256, verbose=0)
+    return float((outputs.argmax(axis=1) == _positions(y[used], classes)).mean())

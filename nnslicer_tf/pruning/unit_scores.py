@@ -1,0 +1,61 @@
+"""Scores of units: those of their synapses, for all channels that are removed together.
+
+The score of a channel is the sum of the magnitudes of its synapses' scores, those that it reads and
+those by which it is read, each kernel's divided by their mean so that kernels count alike.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.pruning.channels import is_reader
+from nnslicer_tf.pruning.groups import ChannelGroups
+
+
+def unit_scores(
+    im: InstrumentedModel, groups: ChannelGroups, scores: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """Return a score for each group of channels, `(groups,)` float64.
+
+    Args:
+        im: The model.
+        groups: Its `channel_groups`.
+        scores: Kernel name → scores of its synapses, as of `pruning.scores`.
+    """
+    total = np.zeros(len(groups.fixed))
+    seen = set()
+    for operation in im.operations:
+        if operation.kind != "weighted_sum" or operation.params.name in seen:
+            continue
+        kernel = operation.params
+        seen.add(kernel.name)
+        matrix = np.abs(kernel.from_kernel(np.asarray(scores[kernel.name], np.float64)))
+        incoming = matrix.sum(axis=(0, 1))
+        np.add.at(total, groups.of[operation.name], _over_mean(incoming))
+        if is_reader(operation) and kernel.groups == 1:
+            outgoing = matrix.sum(axis=(0, 2))
+            np.add.at(total, groups.of[operation.inputs[0]], _over_mean(outgoing))
+    return total
+
+
+def _over_mean(values: np.ndarray) -> np.ndarray:
+    mean = values.mean()
+    return values / mean if mean else values
+
+
+def families(im: InstrumentedModel, groups: ChannelGroups) -> np.ndarray:
+    """Return which groups compete with each other: the number of each group's family.
+
+    A family is the channels of one layer, or of layers whose channels are added to each other.
+    """
+    family = np.full(len(groups.fixed), -1)
+    count = 0
+    for operation in im.operations:
+        if operation.kind == "weighted_sum" and is_reader(operation):
+            numbers = groups.of[operation.name]
+            known = family[numbers]
+            number = known.max() if (known >= 0).any() else count
+            family[numbers[known < 0]] = number
+            count = max(count, number + 1)
+    return family

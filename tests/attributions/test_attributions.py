@@ -1,0 +1,99 @@
+"""Attributions and deletion curves against closed forms of linear models."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import nnslicer_tf as nns
+from nnslicer_tf.attributions import ATTRIBUTIONS, deletion_curve
+from nnslicer_tf.errors import UnsupportedLayerError
+
+RNG = np.random.default_rng(0)
+WEIGHTS = RNG.normal(size=(6, 3)).astype(np.float32)
+X, BASELINE = RNG.normal(size=(2, 6)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def linear():
+    """Logits W·x, of six features."""
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(3, use_bias=False, name="logits")])
+    model.set_weights([WEIGHTS])
+    return nns.InstrumentedModel(model)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gradient × input",
+        "integrated gradients",
+        "integrated gradients, 50 samples",
+        "occlusion",
+    ],
+)
+def test_of_a_linear_model_is_the_weight_times_the_difference(linear, name):
+    values = ATTRIBUTIONS[name](linear, X, BASELINE, 1)
+    np.testing.assert_allclose(values, WEIGHTS[:, 1] * (X - BASELINE), rtol=1e-4, atol=1e-5)
+
+
+def test_integrated_gradients_sum_to_the_change_of_the_output():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [
+            keras.Input((6, 6, 1)),
+            layers.Conv2D(4, 3, activation="relu"),
+            layers.Flatten(),
+            layers.Dense(3),
+        ]
+    )
+    im = nns.InstrumentedModel(model)
+    x, baseline = np.random.default_rng(2).normal(size=(2, 6, 6, 1)).astype(np.float32)
+    values = ATTRIBUTIONS["integrated gradients"](im, x, baseline, 2)
+    expected = np.subtract(*im.logits(np.stack([x, baseline]))[:, 2])
+    np.testing.assert_allclose(values.sum(), expected, rtol=1e-4)
+
+
+def test_grad_cam_of_one_channel_is_its_positive_map():
+    """One 1×1 convolution, its mean as the logit: the gradient is 1/25 everywhere."""
+    inputs = keras.Input((5, 5, 1))
+    maps = layers.Conv2D(1, 1, use_bias=False, name="conv")(inputs)
+    logits = layers.Dense(2, use_bias=False)(layers.GlobalAveragePooling2D()(maps))
+    model = keras.Model(inputs, logits)
+    model.set_weights([np.full((1, 1, 1, 1), 2.0), np.array([[3.0, -3.0]])])
+    im = nns.InstrumentedModel(model)
+    x = np.random.default_rng(3).normal(size=(5, 5, 1)).astype(np.float32)
+    for target, sign in ((0, 1), (1, -1)):
+        values = ATTRIBUTIONS["Grad-CAM"](im, x, np.zeros_like(x), target)
+        np.testing.assert_allclose(values, np.maximum(sign * 2 * 3 / 25 * x, 0), rtol=1e-5)
+
+
+def test_grad_cam_needs_a_convolution(linear):
+    with pytest.raises(UnsupportedLayerError, match="convolution"):
+        ATTRIBUTIONS["Grad-CAM"](linear, X, BASELINE, 0)
+
+
+def test_windows_of_occlusion_hide_every_pixel():
+    """The logit counts the pixels: every window of 2·3 by 2·3 inside takes 36 of them away."""
+    model = keras.Sequential(
+        [keras.Input((42, 42, 1)), layers.Flatten(), layers.Dense(2, use_bias=False)]
+    )
+    model.set_weights([np.ones((42 * 42, 2))])
+    im = nns.InstrumentedModel(model)
+    values = ATTRIBUTIONS["occlusion"](im, np.ones((42, 42, 1)), np.zeros((42, 42, 1)), 0)
+    assert values.shape == (42, 42, 1)
+    np.testing.assert_allclose(values[6:-6, 6:-6], 36, rtol=1e-4)
+    assert values.min() > 0
+
+
+def test_the_deletion_curve_of_the_best_order(linear):
+    values = WEIGHTS[:, 1] * (X - BASELINE)
+    curve = deletion_curve(linear, X, BASELINE, 1, values, steps=6)
+    order = np.argsort(-values)
+    for count in range(7):
+        x = X.copy()
+        x[order[:count]] = BASELINE[order[:count]]
+        odds = np.exp(x @ WEIGHTS)
+        assert curve.probabilities[count] == pytest.approx(odds[1] / odds.sum(), rel=1e-4)
+    assert curve.area == pytest.approx(np.trapezoid(curve.probabilities, np.linspace(0, 1, 7)))
+    worst = deletion_curve(linear, X, BASELINE, 1, -values, steps=6)
+    assert curve.area < worst.area

@@ -1,0 +1,147 @@
+"""Deviations with their seeds: distances, budgets, minimisation, pictures, regression suites."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from nnslicer_tf import datasets
+from nnslicer_tf.dflare import (
+    DISTANCES,
+    BoundedDomain,
+    DeviationSet,
+    ImageDomain,
+    export_suite,
+    find_deviations,
+    minimise,
+    replay,
+)
+from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
+from support.deviating import threshold_model
+
+
+@pytest.fixture
+def near(seeds):
+    """Seeds with mean grey values of about 120: the thresholds are within reach."""
+    return (seeds % 60 + 91).astype(np.uint8)
+
+
+def test_distances():
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 256, (2, 20, 24, 3), dtype=np.uint8)
+    difference = a.astype(int) - b
+    assert DISTANCES["L∞"](a, b) == np.abs(difference).max()
+    assert DISTANCES["L2"](a, b) == pytest.approx(np.linalg.norm(difference))
+    assert DISTANCES["SSIM"](a, a) == pytest.approx(1)
+    assert np.isnan(DISTANCES["SSIM"](a[:5], b[:5]))
+
+
+def test_ssim_is_tensorflows():
+    import tensorflow as tf
+
+    image = datasets.load("digits", "test[:1]", normalise="none").x[0]
+    a = np.kron(image * 15, np.ones((4, 4, 1))).astype(np.float32)
+    b = np.clip(a + np.random.default_rng(0).normal(0, 25, a.shape), 0, 255).astype(np.float32)
+    expected = float(tf.image.ssim(a, b, max_val=255))
+    assert DISTANCES["SSIM"](a, b) == pytest.approx(expected, abs=1e-4)
+
+
+def test_changes_stay_within_the_budget(pair, near):
+    found = find_deviations(*pair, near, max_distance=30, max_queries=5_000, progress=False)
+    assert found.found.all()
+    for seed, outcome in zip(near, found, strict=True):
+        assert np.abs(seed.astype(int) - outcome.deviation.image).max() <= 30
+        domain = BoundedDomain(ImageDomain(), seed, 30)
+        assert np.array_equal(
+            replay(seed, outcome.deviation.trace, domain), outcome.deviation.image
+        )
+    table = found.to_frame()
+    assert table["L∞"].max() <= 30
+    with pytest.raises(InvalidArgumentError, match="max_distance"):
+        find_deviations(*pair, near, max_distance=0, progress=False)
+
+
+def test_a_checkpoint_knows_the_budget(pair, near, tmp_path):
+    options = {"max_queries": 50, "progress": False, "checkpoint": tmp_path / "kept"}
+    find_deviations(*pair, near, max_distance=30, **options)
+    with pytest.raises(ProfileMismatchError):
+        find_deviations(*pair, near, max_distance=40, **options)
+
+
+def test_the_table_has_confidences_and_distances(pair, near):
+    truth = np.zeros(12, int)
+    found = find_deviations(*pair, near, labels=truth, max_queries=5_000, progress=False)
+    table = found.to_frame()
+    assert table["true label"].tolist() == [0] * 12
+    images = found.images.astype(np.float32)
+    for model, column in zip(pair, ("confidence", "compressed confidence"), strict=True):
+        np.testing.assert_allclose(table[column], model(images).max(axis=1), rtol=1e-6)
+    expected = [np.linalg.norm(a.astype(int) - b) for a, b in zip(near, found.images, strict=True)]
+    np.testing.assert_allclose(table["L2"], expected)
+
+
+def test_saved_deviations_keep_their_seeds(pair, near, tmp_path):
+    found = find_deviations(*pair, near, max_queries=5_000, progress=False)
+    found.save(tmp_path / "found.npz")
+    again = DeviationSet.load(tmp_path / "found.npz")
+    assert np.array_equal(again.seeds, near) and again.truth is None
+    assert again.to_frame().equals(found.to_frame())
+
+
+def test_minimised_deviations_change_less_and_still_deviate(pair, near):
+    found = find_deviations(*pair, near, max_queries=5_000, progress=False)
+    least = minimise(found, *pair, progress=False)
+    before, after = found.to_frame(), least.to_frame()
+    assert (after["L2"] <= before["L2"] + 1e-9).all() and after["L2"].sum() < before["L2"].sum()
+    means = least.images.reshape(len(near), -1).mean(axis=1)
+    assert ((means > 128) & (means < 131)).all()
+    assert all(outcome.deviation.trace is None for outcome in least)
+    with pytest.raises(InvalidArgumentError, match="no seeds"):
+        minimise(DeviationSet(found.outcomes), *pair)
+
+
+def test_a_picture_shows_seeds_and_mutants(pair, near):
+    found = find_deviations(*pair, near, max_queries=5_000, progress=False)
+    figure = found.figure(most=3)
+    assert len(figure.axes) == 9
+    nearest = found.to_frame()["L∞"].idxmin()
+    shown = figure.axes[0].images[0].get_array()
+    assert np.array_equal(shown, near[nearest][..., 0])
+    with pytest.raises(InvalidArgumentError, match="nothing to draw"):
+        DeviationSet(found.outcomes).figure()
+
+
+def test_a_suite_fails_for_the_model_that_deviated(pair, near, tmp_path):
+    found = find_deviations(*pair, near, max_queries=5_000, progress=False)
+    test = export_suite(found, tmp_path / "suite", lambda x: x.astype(np.float32))
+    assert test.name == "test_deviations.py"
+    with np.load(test.with_name("deviations.npz")) as file:
+        assert np.array_equal(file["labels"], pair[0](file["inputs"]).argmax(axis=1))
+        assert not (file["labels"] == pair[1](file["inputs"]).argmax(axis=1)).any()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert "Set COMPRESSED_MODEL" in done.stdout
+    with pytest.raises(InvalidArgumentError, match="none was found"):
+        export_suite(DeviationSet([]), tmp_path)
+
+
+def test_seeds_that_the_original_gets_wrong_are_refused(pair, seeds):
+    wrong = np.repeat([1, 0], 6)
+    with pytest.raises(InvalidArgumentError, match=r"right on 0% .* preprocess"):
+        find_deviations(*pair, seeds, labels=wrong, progress=False)
+    found = find_deviations(
+        *pair, seeds, labels=np.eye(2)[1 - wrong], max_queries=2, progress=False
+    )
+    assert found.truth.tolist() == (1 - wrong).tolist()
+
+
+def test_models_that_disagree_on_most_seeds_are_refused(seeds):
+    other = threshold_model(128.0)
+    swapped = lambda x: other(x)[:, ::-1]  # noqa: E731
+    with pytest.raises(InvalidArgumentError, match="disagree on 100%"):
+        find_deviations(other, swapped, seeds, progress=False)

@@ -1,0 +1,239 @@
+"""The one door for data: every form of the same samples gives the same arrays and labels."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from nnslicer_tf import datasets
+from nnslicer_tf._archive import write_archive
+from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
+from nnslicer_tf.instrument import Samples, read_labelled
+
+X = np.random.default_rng(0).integers(0, 256, (7, 3, 2, 1)).astype(np.float32)
+Y = np.array([0, 2, 1, 1, 0, 2, 2])
+
+
+class Tensor:
+    """What a tensor of PyTorch offers, one with a gradient."""
+
+    def __init__(self, values):
+        self._values = values
+        self.shape = values.shape
+
+    def __array__(self, *args, **kwargs):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+    def detach(self):
+        return self
+
+    def cpu(self):
+        return self
+
+    def numpy(self):
+        return self._values
+
+
+class MapStyle:
+    """A data set of PyTorch: items by index, without an iterator; indices never run out."""
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, index):
+        return Tensor(X[index % len(X)]), int(Y[index % len(X)])
+
+
+def py_dataset():
+    import keras
+
+    class Batches(keras.utils.PyDataset):
+        @property
+        def num_batches(self):
+            return 3
+
+        def __getitem__(self, index):
+            rows = slice(3 * index, 3 * index + 3)
+            return X[rows], Y[rows]
+
+    return Batches()
+
+
+def tf_dataset():
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(3)
+
+
+BATCHES = [(X[:4], Y[:4]), (X[4:], Y[4:])]
+SAMPLES = {
+    "array": lambda: X,
+    "integers": lambda: X.astype(np.uint8),
+    "nested list": lambda: X.tolist(),
+    "list of arrays": lambda: list(X),
+    "tensor": lambda: Tensor(X),
+    "batches": lambda: [X[:5], X[5:]],
+    "generator": lambda: (x for x in X),
+    "dictionary": lambda: {"image": X},
+}
+LABELLED = {
+    "pair": lambda: (X, Y),
+    "one-hot": lambda: (X, np.eye(3)[Y]),
+    "a column": lambda: (X, Y[:, None]),
+    "Dataset": lambda: datasets.Dataset(X, Y, "mine", "", "none", 3),
+    "pairs of batches": lambda: BATCHES,
+    "a loader's lists": lambda: ([Tensor(x), Tensor(y)] for x, y in BATCHES),
+    "pairs of samples": lambda: list(zip(X, Y, strict=True)),
+    "dictionaries": lambda: [{"pixel_values": x, "labels": y} for x, y in BATCHES],
+    "map style": MapStyle,
+    "PyDataset": py_dataset,
+    "tf.data": tf_dataset,
+}
+
+
+@pytest.mark.parametrize("form", [*SAMPLES, *LABELLED])
+def test_every_form_gives_the_same_samples(form):
+    samples = Samples({**SAMPLES, **LABELLED}[form](), X.shape[1:])
+    found = samples.array()
+    assert found.dtype == np.float32
+    assert np.array_equal(found, X)
+
+
+@pytest.mark.parametrize("form", LABELLED)
+def test_every_form_gives_the_same_labels(form):
+    x, y = read_labelled(LABELLED[form](), None, X.shape[1:])
+    assert np.array_equal(x, X) and np.array_equal(y, Y) and y.dtype == np.int64
+
+
+def test_lists_of_rows_are_samples_not_pairs():
+    rows = [[1, 2], [3, 4], [5, 6]]
+    assert np.array_equal(Samples(rows, (2,)).array(), rows)
+    assert np.array_equal(Samples(pd.DataFrame(rows), (2,)).array(), rows)
+    x, y = read_labelled([([1, 2], 0), ([3, 4], 1)], None, (2,))
+    assert x.tolist() == [[1, 2], [3, 4]] and y.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, "must be an array, list"),
+        (3, "must be an array, list"),
+        (np.float32(3), "must be an array, list"),
+        ([1, 2, 3], "takes data of shape"),
+        ([[1, 2], [3]], "element of shape"),
+        ([X[0], X[0, :2]], "of one shape each"),
+        ({"sound": X}, "samples are looked for under"),
+        (np.array(["a"]), "real numbers"),
+    ],
+)
+def test_what_is_no_data_is_refused(data, message):
+    with pytest.raises(InputShapeError, match=message):
+        Samples(data, X.shape[1:]).array()
+
+
+@pytest.mark.parametrize("data", [X, list(X), datasets.Dataset(X, Y[:0], "", "", "none", 0)])
+def test_missing_labels_are_asked_for(data):
+    with pytest.raises(InvalidArgumentError, match="Labels are needed"):
+        read_labelled(data, None, X.shape[1:])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The samples as a folder of PNG files for each class."""
+    for i, (image, label) in enumerate(zip(X.astype(np.uint8), Y, strict=True)):
+        path = tmp_path / "images" / "abc"[label] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0]).save(path)
+    return tmp_path / "images"
+
+
+def test_folders_of_images(folder):
+    found = datasets.load_data(folder, normalise="none")
+    order = np.argsort(Y, kind="stable")
+    assert np.array_equal(found.x, X[order]) and np.array_equal(found.y, Y[order])
+    assert found.class_names == ("a", "b", "c")
+    scaled = Samples(str(folder), X.shape[1:]).array()
+    np.testing.assert_allclose(scaled, X[order] / 255, rtol=1e-6)
+    one = datasets.load_data(folder / "a" / "0.png", normalise="none", labels=False)
+    assert np.array_equal(one.x, X[:1]) and len(one.y) == 0
+    coloured = datasets.load_data(folder, shape=(6, 4, 3))
+    assert coloured.x.shape == (7, 6, 4, 3) and 0 <= coloured.x.min() <= coloured.x.max() <= 1
+
+
+def test_folders_are_read_as_keras_reads_them(folder):
+    import keras
+
+    theirs = keras.utils.image_dataset_from_directory(
+        folder, color_mode="grayscale", image_size=(3, 2), shuffle=False, verbose=False
+    )
+    x, y = read_labelled(theirs, None, X.shape[1:])
+    ours = datasets.load_data(folder, normalise="none")
+    assert np.array_equal(ours.x, x) and np.array_equal(ours.y, y)
+
+
+def test_tables_of_values(tmp_path):
+    frame = pd.DataFrame(X.reshape(7, -1)).assign(label=np.array(["a", "b", "c"])[Y])
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    found = datasets.load_data(tmp_path / "t.csv", shape=X.shape[1:])
+    assert np.array_equal(found.x, X) and np.array_equal(found.y, Y)
+    assert found.class_names == ("a", "b", "c")
+    with pytest.raises(InputShapeError, match="has 6 columns"):
+        datasets.load_data(tmp_path / "t.csv", shape=(5,))
+    frame.assign(name="x").to_csv(tmp_path / "words.csv", index=False)
+    with pytest.raises(CorruptFileError, match="'name' does not hold numbers"):
+        datasets.load_data(tmp_path / "words.csv")
+
+
+def test_files_of_arrays(tmp_path):
+    np.savez(tmp_path / "a.npz", x=X, y=np.eye(3, dtype=int)[Y])
+    x, y = read_labelled(str(tmp_path / "a.npz"), None, X.shape[1:])
+    assert np.array_equal(x, X) and np.array_equal(y, Y)
+    np.save(tmp_path / "a.npy", X)
+    assert np.array_equal(Samples(tmp_path / "a.npy", X.shape[1:]).array(), X)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "message"),
+    [
+        ("nothing.npz", False, "no file"),
+        ("nothing.parquet", False, "does not exist"),
+        ("empty", False, "no images"),
+        ("flat", True, "no labels"),
+        ("mnits", False, "Did you mean 'mnist'"),
+    ],
+)
+def test_what_cannot_be_read_says_why(tmp_path, monkeypatch, name, labels, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "flat").mkdir()
+    Image.fromarray(np.zeros((2, 2), np.uint8)).save(tmp_path / "flat" / "a.png")
+    with pytest.raises(InvalidArgumentError, match=message):
+        datasets.load_data(name, labels=labels)
+
+
+def test_damaged_images_are_named(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"no image")
+    with pytest.raises(CorruptFileError, match=r"a\.png"):
+        datasets.load_data(tmp_path)
+
+
+def test_results_are_written_to_npz_files_only(tmp_path):
+    with pytest.raises(InvalidArgumentError, match=r"ends in \.npz"):
+        write_archive(tmp_path / "p.json", "kind", {}, {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_keras_models_are_taken_where_instrumented_ones_are():
+    import nnslicer_tf as nns
+    from nnslicer_tf import exactline, pruning, zoo
+
+    model, digits = zoo.load("digits_cnn"), datasets.load("digits", "test[:20]")
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(model, digits, progress=False)
+    assert profile.fingerprint == im.fingerprint
+    slicer = nns.Slicer(model, profile, workers=0, progress=False)
+    assert slicer.slice(digits).info["samples"] == 20
+    expected = exactline.exact_line(im, digits.x[0], digits.x[1]).ratios
+    assert np.array_equal(exactline.exact_line(model, digits.x[0], digits.x[1]).ratios, expected)
+    weights = pruning.scores(model, "weight")
+    assert np.array_equal(weights["conv1"], np.abs(im.kernels["conv1"].kernel()))

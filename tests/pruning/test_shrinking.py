@@ -1,0 +1,174 @@
+"""`shrink`: the smaller model computes what it should, costs what it says, and is plain Keras."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import nnslicer_tf as nns
+from nnslicer_tf import datasets, pruning, zoo
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return datasets.load("digits", "train"), datasets.load("digits", "test")
+
+
+@pytest.fixture(scope="module")
+def shrunk(digits):
+    train, test = digits
+    return pruning.shrink(
+        zoo.load("digits_cnn"), train, classes=[5, 3], by="channel", test=test, progress=False
+    )
+
+
+def test_a_quarter_of_the_parameters_tells_two_classes_apart(shrunk, digits):
+    model, (_, test) = zoo.load("digits_cnn"), digits
+    assert shrunk.classes == (3, 5) and shrunk.model.output_shape == (None, 2)
+    assert shrunk.model.count_params() <= 0.25 * model.count_params()
+    table = shrunk.table.set_index("what")
+    assert table.loc["parameters", "after"] == shrunk.model.count_params()
+    chosen = np.isin(test.y, [3, 5])
+    whole = model.predict(test.x[chosen], verbose=0)[:, [3, 5]].argmax(1)
+    small = shrunk.model.predict(test.x[chosen], verbose=0).argmax(1)
+    truth = (test.y[chosen] == 5).astype(int)
+    assert shrunk.accuracy == pytest.approx(((whole == truth).mean(), (small == truth).mean()))
+    assert shrunk.accuracy[1] > shrunk.accuracy[0] - 0.02
+
+
+def test_multiply_adds_are_those_of_the_layers():
+    """3×3 over 8×8 positions from 1 to 16 and so on, as the layers' shapes say."""
+    expected = 8 * 8 * 9 * 1 * 16
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            layers.Conv2D(16, 3, padding="same"),
+            layers.DepthwiseConv2D(3, padding="same"),
+            layers.Flatten(),
+            layers.Dense(5),
+        ]
+    )
+    expected += 8 * 8 * 9 * 16 + 8 * 8 * 16 * 5
+    assert pruning.multiply_adds(model) == expected
+
+
+def test_files_load_without_this_package(shrunk, digits, tmp_path):
+    x = digits[1].x[:4]
+    expected = shrunk.model.predict(x, verbose=0)
+    shrunk.save(tmp_path / "small.keras")
+    shrunk.save(tmp_path / "small.tflite")
+    np.save(tmp_path / "x.npy", x)
+    code = (
+        "import sys, keras, numpy as np; m = keras.models.load_model('small.keras');"
+        "assert 'nnslicer_tf' not in sys.modules;"
+        "np.save('y.npy', m.predict(np.load('x.npy'), verbose=0))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), expected, rtol=1e-5, atol=1e-5)
+    size = (tmp_path / "small.tflite").stat().st_size
+    assert size == shrunk.after.file_bytes < shrunk.before.file_bytes
+    with pytest.raises(InvalidArgumentError, match=r"\.keras"):
+        shrunk.save(tmp_path / "small.zip")
+
+
+def test_a_network_with_a_spare_unit_is_fitted_exactly():
+    """Two of four hidden units are copies of the others: half of them give the same outputs."""
+    rng = np.random.default_rng(0)
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(4, activation="relu")])
+    model.add(layers.Dense(2))
+    kernel, head = rng.normal(size=(6, 2)), rng.normal(size=(2, 2))
+    model.set_weights([np.repeat(kernel, 2, 1), np.zeros(4), np.repeat(head, 2, 0), np.ones(2)])
+    x = rng.normal(size=(400, 6)).astype(np.float32)
+    y = model.predict(x, verbose=0).argmax(1)
+
+    class Chosen(pruning.Ranker):
+        """The first and the third unit matter."""
+
+        def scores(self, im, x=None, y=None, classes=None):
+            first, second = im.kernels
+            columns = np.array([2.0, 1, 2, 1])
+            return {first: np.tile(columns, (6, 1)), second: np.ones((4, 2))}
+
+    found = pruning.shrink(model, x, y, classes=[0, 1], ratio=0.4, by=Chosen(), progress=False)
+    assert found.model.layers[0].units == 2
+    got, expected = found.model.predict(x, verbose=0), model.predict(x, verbose=0)
+    # The fit is damped, so that it is not quite exact; unfitted, half of each sum is missing.
+    np.testing.assert_allclose(got, expected, rtol=0, atol=0.02 * np.abs(expected).max())
+
+
+def test_residual_networks_and_a_softmax_shrink():
+    keras.utils.set_random_seed(0)
+    base = zoo.build("resnet10", (16, 16, 3), 5)
+    model = keras.Model(base.inputs, layers.Softmax()(base.outputs[0]))
+    x = np.random.default_rng(0).uniform(size=(60, 16, 16, 3)).astype(np.float32)
+    y = np.arange(60) % 5
+    for quota in ("layer", "balanced", "global"):
+        found = pruning.shrink(
+            model, x, y, classes=[1, 2, 4], by="weight", quota=quota, progress=False
+        )
+        assert found.after.parameters <= 0.25 * found.before.parameters
+        outputs = found.model.predict(x, verbose=0)
+        np.testing.assert_allclose(outputs.sum(1), 1, rtol=1e-4)
+        assert outputs.shape == (60, 3)
+    assert found.after.multiply_adds < found.before.multiply_adds
+
+
+def test_other_classes_become_one_output(digits):
+    train, test = digits
+    model = zoo.load("digits_cnn")
+    found = pruning.shrink(
+        *(model, train),
+        classes=[2, 7],
+        ratio=0.05,
+        by="channel",
+        other=True,
+        test=test,
+        progress=False,
+    )
+    outputs = found.model.predict(test.x, verbose=0)
+    assert outputs.shape == (len(test), 3)
+    np.testing.assert_allclose(outputs.sum(1), 1, rtol=1e-4)
+    place = np.select([test.y == 2, test.y == 7], [0, 1], 2)
+    assert found.accuracy[1] == pytest.approx((outputs.argmax(1) == place).mean())
+    assert found.accuracy[1] > 0.95
+    nns.InstrumentedModel(found.model)  # it can be sliced again
+
+
+def test_training_goes_on_after_the_fit(digits):
+    train, test = digits
+    options = {"classes": [3, 8], "ratio": 0.9, "by": "random", "test": test, "progress": False}
+    model = zoo.load("digits_cnn")
+    plain = pruning.shrink(model, train, **options)
+    trained = pruning.shrink(model, train, epochs=3, **options)
+    assert trained.after.parameters == plain.after.parameters
+    assert trained.accuracy[1] >= plain.accuracy[1] - 0.02
+    again = pruning.shrink(model, train, epochs=3, **options)
+    for a, b in zip(trained.model.get_weights(), again.model.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ratio": 1.0}, "between 0 and 1"),
+        ({"ratio": 0.9999}, "cannot be taken away"),
+        ({"classes": [3]}, "two classes at least"),
+        ({"classes": [3, 10]}, "no class 10"),
+        ({"quota": "even"}, "no quota 'even'"),
+        ({"by": "weights"}, "Did you mean 'weight'"),
+    ],
+)
+def test_wrong_arguments_are_named(digits, options, message):
+    given = {"classes": [3, 5], "by": "weight", "progress": False, **options}
+    with pytest.raises(InvalidArgumentError, match=message):
+        pruning.shrink(zoo.load("digits_cnn"), digits[0], **given)
+
+
+def test_a_model_without_hidden_units_cannot_shrink(digits):
+    model = keras.Sequential([keras.Input((8, 8, 1)), layers.Flatten(), layers.Dense(10)])
+    with pytest.raises(UnsupportedLayerError, match="No unit"):
+        pruning.shrink(model, digits[0], classes=[3, 5], by="weight", progress=False)

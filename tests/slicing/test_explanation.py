@@ -1,0 +1,159 @@
+"""Explanations: what they say holds on models whose slices are known."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import nnslicer_tf as nns
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf.errors import CriterionError, InvalidArgumentError
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return datasets.load("digits", "train[:300]")
+
+
+@pytest.fixture(scope="module")
+def slicer(digits):
+    im = nns.InstrumentedModel(zoo.load("digits_cnn"))
+    profile = nns.Profile.from_data(im, digits.x, progress=False)
+    return nns.Slicer(im, profile, theta=0.3, workers=0, progress=False)
+
+
+@pytest.fixture(scope="module")
+def explanation(slicer, digits):
+    usual = digits.x[digits.y == digits.y[5]][:20]
+    return slicer.explain(digits.x[5], classes=digits.class_names, usual=usual, compare=True)
+
+
+def softmax(logits):
+    odds = np.exp(logits.astype(np.float64) - logits.max())
+    return odds / odds.sum()
+
+
+def test_it_is_about_the_slice_of_the_sample(slicer, digits, explanation):
+    x = digits.x[5:6]
+    logits = slicer.im.logits(x)[0]
+    np.testing.assert_allclose(explanation.probabilities, softmax(logits), rtol=1e-5)
+    assert explanation.target == explanation.predicted == logits.argmax()
+    assert explanation.slice == slicer.slice(x, outputs=[logits.argmax()])
+    neurons = explanation.slice.neurons[slicer.im.input_operation]
+    assert np.array_equal(explanation.contributions, neurons)
+
+
+def test_what_is_left_is_what_the_masked_models_give(slicer, digits, explanation):
+    """By `Slice.apply`; what is removed by the slice of all other synapses."""
+    x, model = digits.x[5:6], slicer.im.model
+    kept = explanation.slice.apply(model, means=slicer.profile)
+    np.testing.assert_allclose(explanation.kept, softmax(kept(x).numpy()[0]), rtol=1e-4, atol=1e-6)
+    others = {n: (v == 0).astype(int) for n, v in explanation.slice.synapses.items()}
+    rest = nns.Slice(explanation.slice.neurons, others, {}).apply(model, means=slicer.profile)
+    expected = softmax(rest(x).numpy()[0])
+    np.testing.assert_allclose(explanation.removed, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_frequencies_are_counts_of_single_slices(slicer, digits, explanation):
+    usual = digits.x[digits.y == digits.y[5]][:20]
+    each = slicer.slice_each(usual, outputs=[explanation.target])
+    for name, found in explanation.frequencies.items():
+        expected = np.mean([one.synapses[name] != 0 for one in each], axis=0)
+        np.testing.assert_allclose(found, expected)
+    table = explanation.differences().set_index("layer")
+    often = explanation.frequencies["conv2"] >= 0.5
+    assert (
+        table.loc["conv2", "missing"] == (often & (explanation.slice.synapses["conv2"] == 0)).sum()
+    )
+
+
+def test_channels_and_synapses_are_the_largest(explanation):
+    channels, synapses = explanation.channels(most=2), explanation.synapses(most=2)
+    by_channel = np.abs(explanation.slice.neurons["conv2"]).sum(axis=(0, 1))
+    of_layer = channels[channels["layer"] == "conv2"]
+    assert by_channel[of_layer["channel"]].tolist() == sorted(by_channel)[:-3:-1]
+    assert of_layer["share"].iloc[0] == pytest.approx(by_channel.max() / by_channel.sum())
+    first = synapses[synapses["layer"] == "conv1"].iloc[0]
+    index = tuple(map(int, first["synapse"].split(", ")))
+    values = explanation.slice.synapses["conv1"]
+    assert abs(values[index]) == np.abs(values).max() and first["contribution"] == values[index]
+
+
+def test_other_methods_stand_beside_it(explanation):
+    table = explanation.comparison.to_frame()
+    assert {"slice", "Grad-CAM", "occlusion", "random order"} <= set(table["method"])
+    areas = table.set_index("method").iloc[:, 0]
+    assert areas["slice"] < areas["random order"]
+    assert areas.is_monotonic_increasing and not explanation.comparison.left_out
+
+
+def test_it_is_written_as_a_page_and_as_a_picture(explanation, tmp_path):
+    explanation.save(tmp_path / "why.html")
+    page = (tmp_path / "why.html").read_text(encoding="utf-8")
+    assert "data:image/png;base64," in page and "What is left" in page
+    assert explanation.summary().splitlines()[1] in page
+    assert "<h2" in explanation._repr_html_()
+    explanation.save(tmp_path / "why.png")
+    assert (tmp_path / "why.png").read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(InvalidArgumentError, match=r"\.html"):
+        explanation.save(tmp_path / "why.txt")
+
+
+def test_bad_questions_are_refused(slicer, digits):
+    with pytest.raises(InvalidArgumentError, match="One sample is explained"):
+        slicer.explain(digits.x[:2])
+    with pytest.raises(InvalidArgumentError, match="no attribution 'lime'"):
+        slicer.explain(digits.x[0], compare=["lime"])
+    with pytest.raises(InvalidArgumentError, match="names of 2 classes"):
+        slicer.explain(digits.x[0], classes=["a", "b"])
+    with pytest.raises(CriterionError, match="10"):
+        slicer.explain(digits.x[0], target=10)
+    with pytest.raises(InvalidArgumentError, match="usual samples"):
+        slicer.explain(digits.x[0]).differences()
+
+
+def of(model, x, sample, theta=0.3):
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(im, x, progress=False)
+    return nns.Slicer(im, profile, theta, workers=0, progress=False).explain(sample)
+
+
+def features(weights):
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3, activation="relu", name="hidden")])
+    model.add(layers.Dense(3, name="logits"))
+    model.set_weights(weights)
+    return model
+
+
+X = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+
+
+def test_an_empty_slice_names_the_dead_layer():
+    dead = [np.ones((4, 3)), np.full(3, -100.0), np.ones((3, 3)), np.zeros(3)]
+    found = of(features(dead), X, X[0])
+    assert "The slice is empty: from 'hidden' on" in found.finding
+    assert found.finding in found.summary()
+
+
+def test_an_empty_slice_by_theta():
+    linear = [np.eye(4, 3), np.full(3, 9.0), np.eye(3), np.zeros(3)]
+    assert "θ = 2 excludes everything" in of(features(linear), X, X[0], theta=2).finding
+
+
+@pytest.mark.parametrize(
+    ("theta", "scale", "finding"),
+    [
+        (0, 1, "θ = 0 excludes nothing"),
+        (1e-9, 1e-3, "look untrained"),
+        (1e-9, 100, "Take a larger θ"),
+    ],
+)
+def test_a_slice_of_nearly_everything_says_why(theta, scale, finding):
+    """A wide hidden layer that is always active: hardly any synapse is of the other class."""
+    model = keras.Sequential([keras.Input((40,)), layers.Dense(30, activation="relu")])
+    model.add(layers.Dense(2, name="logits"))
+    rng = np.random.default_rng(1)
+    head = scale * rng.normal(size=(30, 2))
+    model.set_weights([rng.normal(size=(40, 30)), np.full(30, 99.0), head, np.zeros(2)])
+    x = rng.normal(size=(20, 40)).astype(np.float32)
+    assert finding in of(model, x, x[0], theta).finding
