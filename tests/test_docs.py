@@ -42,6 +42,7 @@ FOUND = {
     "inspection": lambda names: set(names["frame"]["group"]) == {"relu1", "relu2"},
     "causes": lambda names: names["repaired"].points == 3 and len(names["static"].neurons) > 5,
     "transformers": lambda names: names["share"] > 0.9,
+    "recurrent-networks": lambda names: len(names["each"]) == 32,
     "own-layers": lambda names: names["im"]["sizes"].kind == "absolute_sum",
     "extend": lambda names: names["holds"].all(),
     "explore": lambda names: len(names["view"].data) > 10_000 and len(names["marks"].data) > 1_000,

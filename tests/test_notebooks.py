@@ -80,6 +80,18 @@ HOLDS = {
         assert 0 < found[0] < found[2] < 0.5 and margin.value > 0
         assert abs(mean.sum() - change) < 1e-8
     """,
+    "09-causes": """
+        assert ranks["gradient_contrast"] == ranks["patching"] == 1 < ranks["deepfault_ochiai"]
+        assert right["scale"] > right["broken"] + 0.1 and right["train"] > right["broken"]
+        assert np.array_equal(answers, labels) and after > before - 0.02
+        assert classes[1] == [label] and len(classes[0]) > 1
+        assert outside == 0
+    """,
+    "10-words-and-time": """
+        assert right > 0.97 and share > 0.9
+        assert read.neurons["words"].argmax() == step
+        assert set(read.synapses) >= {"lstm/kernel", "lstm/recurrent_kernel"}
+    """,
 }
 
 

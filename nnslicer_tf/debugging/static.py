@@ -65,7 +65,13 @@ def static_slice(
         o.name: np.asarray(reached.get(o.name, np.zeros(o.shape, bool)), np.int64)
         for o in im.operations
     }
-    info = {"static": True, "outputs": repr(chosen.tolist()), "granularity": "activation"}
+    info = {
+        "static": True,
+        "theta": "any",
+        "samples": "any",
+        "outputs": repr(chosen.tolist()),
+        "granularity": "activation",
+    }
     return Slice(neurons, synapses, info)
 
 

@@ -94,7 +94,7 @@ def _row(name: str, layer_class: type) -> LayerSupport:
 def layer_support_page() -> str:
     """Return the table as a page in Markdown."""
     lines = [
-        "# Which layers are supported",
+        "# Every layer of Keras",
         "",
         "Every class of `keras.layers`, by the Keras that made this page. A refused layer is named "
         "when a model is wrapped; [Add a layer](own-layers.md) says how to register one.",
