@@ -12,8 +12,9 @@ from nnslicer_tf.report.palette import NEGATIVE, POSITIVE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_WIDEST = 96  # characters in a line
-_CHARACTER = 1 / 108
+_SIZE = 9  # of the letters, in points
+_LETTER = 0.602 * _SIZE  # width of a letter of a monospaced font
+_GAP, _LINE = 8.0, 17.0  # points between words, and from line to line
 
 
 def plot_words(values: np.ndarray, words: Sequence[str], ax: "Axes | None" = None) -> "Axes":
@@ -35,20 +36,25 @@ def plot_words(values: np.ndarray, words: Sequence[str], ax: "Axes | None" = Non
         )
     ax = new_axes(ax)
     largest = np.abs(values[: len(words)]).max(initial=0) or 1.0
-    column, line = 0, 0
+    widest = 72 * ax.get_window_extent().width / ax.figure.dpi
+    at, line = 0.0, 0
     for word, value in zip(words, values, strict=False):
-        if column and column + len(word) > _WIDEST:
-            column, line = 0, line + 1
+        width = _LETTER * len(word)
+        if at and at + width > widest:
+            at, line = 0.0, line + 1
         colour = np.array(POSITIVE if value > 0 else NEGATIVE) / 255
         strength = 0.8 * abs(value) / largest
-        ax.text(
-            *(column * _CHARACTER, -line, word),
+        ax.annotate(
+            word,
+            (0, 1),
+            (at, -_LINE * (line + 1)),
+            xycoords="axes fraction",
+            textcoords="offset points",
             family="monospace",
-            fontsize=9,
+            fontsize=_SIZE,
             color="white" if strength > 0.5 else "black",
             bbox={"facecolor": (*colour, strength), "edgecolor": "none", "pad": 2.0},
         )
-        column += len(word) + 2
-    ax.set(xlim=(-0.01, 1.05), ylim=(-line - 0.6, 0.8))
+        at += width + _GAP
     ax.set_axis_off()
     return ax
