@@ -3,7 +3,9 @@
 import os
 import warnings
 
+import h5py
 import keras
+import numpy as np
 
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.errors import CorruptFileError
@@ -23,6 +25,30 @@ def load_weights(model: keras.Model, path: str | os.PathLike) -> None:
         raise CorruptFileError(
             f"'{path}' does not hold weights of '{model.name}': {error}"
         ) from error
+
+
+def halve(path: str | os.PathLike) -> None:
+    """Rewrite a file of weights in half precision; `load_weights` reads it into float32.
+
+    A weight changes by at most 2⁻¹¹ of its value, or by 2⁻²⁵ if it is tiny.
+    """
+    with (
+        atomic_path(path) as temporary,
+        h5py.File(path) as whole,
+        h5py.File(temporary, "w") as half,
+    ):
+        whole.visititems(lambda name, item: _copy_half(half, name, item))
+        half.attrs.update(whole.attrs)
+
+
+def _copy_half(half: h5py.File, name: str, item: object) -> None:
+    if isinstance(item, h5py.Group):
+        half.require_group(name).attrs.update(item.attrs)
+    elif isinstance(item, h5py.Dataset):
+        values = item[()]
+        is_float = item.dtype.kind == "f"
+        copy = half.create_dataset(name, data=values.astype(np.float16) if is_float else values)
+        copy.attrs.update(item.attrs)
 
 
 def save_weights(model: keras.Model, path: str | os.PathLike) -> None:

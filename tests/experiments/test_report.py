@@ -333,3 +333,8 @@ def test_attackers_who_have_images_alone_are_beside(tmp_path):
 def test_headlines_lead_to_the_catalogue():
     found = headlines.headlines(report.tables_by_name(data_folder() / "results"))
     assert found and {row.entry for row in found} <= set(IDS)
+
+
+def test_short_forms_have_rows_columns_and_a_value():
+    for entry in load_catalogue().entries:
+        assert len(entry.view) in (0, 3), entry.id

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from nnslicer_tf import datasets, zoo
+from nnslicer_tf._weights import halve, load_weights
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 # Trainable parameters, counted by hand or as published. The papers give 42,784 for LeNet,
@@ -31,6 +32,7 @@ PARAMETERS = {
     # 4×4×3 patches and 64 positions of 96 channels; blocks of attention, MLP and two norms
     "vit": 96 * 49 + 96 * 64 + 4 * (4 * 97 * 96 + 97 * 192 + 193 * 96 + 4 * 96) + 2 * 96 + 970,
     "text_transformer": 64 * 14_052 + 2 * (4 * 65 * 64 + 65 * 128 + 129 * 64 + 4 * 64) + 128 + 130,
+    "lstm_rows": 4 * 64 * (28 + 64 + 1) + 65 * 10,
     "text_lstm": 64 * 14_000 + 2 * 4 * 64 * (64 + 64 + 1) + 2 * 129,
 }
 
@@ -114,3 +116,18 @@ def test_resnet10_reads_cifar10(shared_data):
     data = datasets.load("cifar10", "test[:1000]")
     predicted = zoo.load("resnet10").predict(data.x, batch_size=500, verbose=0).argmax(axis=1)
     assert np.mean(predicted == data.y) >= 0.87
+
+
+def test_weights_in_half_precision(tmp_path):
+    model = zoo.build("lenet5")
+    path = tmp_path / "half.weights.h5"
+    zoo.save_weights(model, path)
+    size = path.stat().st_size
+    halve(path)
+    assert path.stat().st_size < 0.6 * size
+    read = zoo.build("lenet5")
+    load_weights(read, path)
+    for own, other in zip(model.get_weights(), read.get_weights(), strict=True):
+        assert other.dtype == np.float32
+        np.testing.assert_allclose(other, own, rtol=2**-11, atol=2**-25)
+        assert (own == 0).all() or (own != other).any()

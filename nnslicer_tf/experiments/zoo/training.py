@@ -18,9 +18,11 @@ import pandas as pd
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import atomic_path, check_writable
+from nnslicer_tf._weights import halve
 from nnslicer_tf.experiments.result import ExperimentResult
 from nnslicer_tf.experiments.zoo.settings import TrainingSettings
 
+_LARGE = 3_000_000  # bytes of weights, above which they are written in half precision
 _SUMMARY = (
     *("model", "dataset", "parameters", "epochs", "train_images", "held_out_images"),
     *("held_out_accuracy", "test_images", "test_accuracy", "seed", "date", "command"),
@@ -68,6 +70,8 @@ def train(s: TrainingSettings) -> ExperimentResult:
     uncompiled = zoo.build(s.model, data.x.shape[1:], data.classes)  # no optimiser state
     uncompiled.set_weights(network.get_weights())
     zoo.save_weights(uncompiled, weights)
+    if weights.stat().st_size > _LARGE:
+        halve(weights)
     print(f"held out {log['held_out_accuracy']:.4f}, test {log['test_accuracy']:.4f}")
     print(f"weights: {weights}")
     return ExperimentResult(logs={s.run: log})
