@@ -347,10 +347,10 @@ def with_value(value):
     return x
 
 
-def lstm(folder):
-    model = keras.Sequential([keras.Input((8, 8)), layers.LSTM(2, name="memory")])
-    model.save(folder / "lstm.keras")
-    return folder / "lstm.keras"
+def resizing(folder):
+    model = keras.Sequential([keras.Input((8, 8, 1)), layers.Resizing(4, 4, name="smaller")])
+    model.save(folder / "resizing.keras")
+    return folder / "resizing.keras"
 
 
 def overflowing(folder):
@@ -376,7 +376,7 @@ PROFILE_INPUTS = {
         lambda f, t: {"model": (t / "e.keras", (t / "e.keras").touch())[0]},
         "not a readable Keras model",
     ),
-    "unsupported layer": (lambda f, t: {"model": lstm(t)}, r"Layer 'memory' \(LSTM\) has no rule"),
+    "unsupported layer": (lambda f, t: {"model": resizing(t)}, r"Layer 'smaller' \(Resizing\)"),
     "missing data": (lambda f, t: {"data": t / "no.npz"}, "There is no file"),
     "truncated data": (
         lambda f, t: {"data": truncated(f / "data.npz", t / "cut.npz")},

@@ -79,6 +79,7 @@ def test_labels_come_back_as_int64():
     labels = check_labels(np.array([0, 2, 1], np.uint8), 3, 3)
     assert labels.dtype == np.int64 and labels.tolist() == [0, 2, 1]
     assert check_labels([5], 1).tolist() == [5]
+    assert check_labels([[1], [2]], 2, 3).tolist() == [1, 2]  # a column, as Keras takes it
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_labels_come_back_as_int64():
     [
         ([], 0, 3, "no samples were given"),
         ([1], 2, 3, r"each of 2 samples.*Received: int64 of shape \(1,\)"),
-        ([[1], [2]], 2, 3, r"shape \(2, 1\)"),
+        ([[1, 2], [2, 1]], 2, 3, r"shape \(2, 2\)"),
         ([0.0, 1.0], 2, 3, "Received: float64"),
         ([0, 3], 2, 3, r"in 0 … 2.*from 0 to 3"),
         ([-1, 3], 2, None, "0 or more; leave out samples without a class"),

@@ -100,6 +100,7 @@ SINGLE = {
     layers.ZeroPadding2D: [(IMAGE, {"padding": ((1, 0), (0, 2))})],
     layers.ZeroPadding3D: [(VOLUME, {"padding": 1})],
     layers.Cropping1D: [(LINE, {"cropping": (1, 2)})],
+    layers.CenterCrop: [(IMAGE, {"height": 3, "width": 2})],
     layers.Cropping2D: [(IMAGE, {"cropping": ((1, 0), (0, 2))})],
     layers.Cropping3D: [(VOLUME, {"cropping": ((1, 0), (0, 1), (1, 1))})],
     layers.UpSampling1D: [(LINE, {"size": 3})],
@@ -374,3 +375,9 @@ def test_operators_without_a_rule_are_named(build, message):
     inputs = keras.Input(IMAGE)
     with pytest.raises(nns.UnsupportedLayerError, match=message):
         nns.InstrumentedModel(keras.Model(inputs, build(inputs)))
+
+
+def test_a_crop_that_enlarges_is_refused():
+    model = keras.Sequential([keras.Input((3, 3, 1)), layers.CenterCrop(2, 5, name="crop")])
+    with pytest.raises(nns.UnsupportedLayerError, match=r"'crop' \(CenterCrop\) enlarges images"):
+        nns.InstrumentedModel(model)

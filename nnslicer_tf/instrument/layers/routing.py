@@ -67,12 +67,31 @@ def _up_sampling(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     return _move(layer, call)
 
 
+def _center_crop(layer: layers.CenterCrop, call: LayerCall) -> tuple[Step, ...]:
+    """Return the step in the dtype of its input; the layer itself computes in its own."""
+    axes = (1, 2) if layer.data_format == "channels_last" else (2, 3)
+    extents = [call.input_shapes[0][axis - 1] for axis in axes]
+    room = [
+        extent - kept for extent, kept in zip(extents, (layer.height, layer.width), strict=True)
+    ]
+    if min(room) < 0:
+        raise UnsupportedLayerError(
+            f"Layer '{call.path}' (CenterCrop) enlarges images of {extents[0]} × {extents[1]}, which "
+            "interpolates between pixels; apply it to the data, before the model."
+        )
+    parts = [slice(None)] * 4
+    for axis, spare, kept in zip(axes, room, (layer.height, layer.width), strict=True):
+        parts[axis] = slice(spare // 2, spare // 2 + kept)
+    return (Step("routing", lambda x: x[tuple(parts)]),)
+
+
 LAYERS: dict[type | str, OperationsFunction] = {
+    layers.CenterCrop: _center_crop,
     **dict.fromkeys(
         (
             *(layers.Flatten, layers.Reshape, layers.Permute, layers.RepeatVector),
             *(layers.ZeroPadding1D, layers.ZeroPadding2D, layers.ZeroPadding3D),
-            *(layers.Cropping1D, layers.Cropping2D, layers.Cropping3D, layers.CenterCrop),
+            *(layers.Cropping1D, layers.Cropping2D, layers.Cropping3D),
         ),
         _move,
     ),
