@@ -106,7 +106,7 @@ def test_residual_networks_and_a_softmax_shrink():
     model = keras.Model(base.inputs, layers.Softmax()(base.outputs[0]))
     x = np.random.default_rng(0).uniform(size=(60, 16, 16, 3)).astype(np.float32)
     y = np.arange(60) % 5
-    for quota in ("layer", "balanced", "global"):
+    for quota in ("balanced", "global"):
         found = pruning.shrink(
             model, x, y, classes=[1, 2, 4], by="weight", quota=quota, progress=False
         )

@@ -140,8 +140,11 @@ def test_table(name):
     check_model(MODELS[name](), np.random.default_rng(sorted(MODELS).index(name)))
 
 
-@pytest.mark.parametrize("padded", ["end", "anywhere"])
-@pytest.mark.parametrize("name", MASKED)
+# Padding at the end, as Keras pads, is a case of padding anywhere: two models show that it is.
+@pytest.mark.parametrize(
+    ("name", "padded"),
+    [*((name, "anywhere") for name in MASKED), *((name, "end") for name in sorted(MASKED)[:2])],
+)
 def test_padding(name, padded):
     check_model(MASKED[name](), np.random.default_rng(50 + sorted(MASKED).index(name)), padded)
 

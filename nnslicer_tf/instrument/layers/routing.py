@@ -76,8 +76,8 @@ def _center_crop(layer: layers.CenterCrop, call: LayerCall) -> tuple[Step, ...]:
     ]
     if min(room) < 0:
         raise UnsupportedLayerError(
-            f"Layer '{call.path}' (CenterCrop) enlarges images of {extents[0]} × {extents[1]}, which "
-            "interpolates between pixels; apply it to the data, before the model."
+            f"Layer '{call.path}' (CenterCrop) enlarges images of {extents[0]} × {extents[1]}, and "
+            "so interpolates between pixels; apply it to the data, before the model."
         )
     parts = [slice(None)] * 4
     for axis, spare, kept in zip(axes, room, (layer.height, layer.width), strict=True):
