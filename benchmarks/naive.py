@@ -17,6 +17,7 @@ def weighted_sum(
     taps: np.ndarray,
     theta: float,
     each: bool,
+    by_sum: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Do what `nnslicer_tf._kernels.sums.weighted_sum` does, with the same arguments."""
     groups, outputs, width = weights.shape
@@ -34,8 +35,9 @@ def weighted_sum(
             for start in range(0, len(positions), step):
                 p, o = positions[start : start + step], neurons[start : start + step]
                 sign = of_group[p, o].astype(np.int32)[:, None]
-                threshold = theta * np.abs(y[sample, p, group * outputs + o].astype(np.float64))
                 v = (weights[group, o] * windows[p]).astype(np.float64)
+                reference = v.sum(axis=1) if by_sum else y[sample, p, group * outputs + o]
+                threshold = theta * np.abs(reference.astype(np.float64))
                 received = _kept(v, threshold[:, None]) * np.sign(v).astype(np.int32) * sign
                 np.add.at(synapses[sample if each else 0, group], o, received)
                 by_tap = received.reshape(len(p), taps.shape[1], per_group)
