@@ -121,8 +121,8 @@ def _run(path, folder):
     return nbformat.read(copy, as_version=4)
 
 
-def test_there_are_eight():
-    assert [name[:2] for name in NAMES] == [f"{i:02d}" for i in range(1, 9)]
+def test_there_are_ten():
+    assert [name[:2] for name in NAMES] == [f"{i:02d}" for i in range(1, 11)]
     assert list(HOLDS) == NAMES
 
 

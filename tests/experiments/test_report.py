@@ -13,7 +13,7 @@ import typer
 from matplotlib import pyplot
 
 from nnslicer_tf import InstrumentedModel, zoo
-from nnslicer_tf._files import data_folder
+from nnslicer_tf._files import apps_folder, data_folder
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments import headlines, report
 from nnslicer_tf.experiments.catalogue import load_catalogue
@@ -178,7 +178,8 @@ def test_run_hands_on_the_command_and_its_exit_status(monkeypatch, tmp_path):
     )
     assert done.exit_code == 3
     folder = tmp_path / "exactline" / "figure2"
-    expected = [str(ROOT / "apps/analyse_lines.py"), "acas", "--quick", "--results", str(folder)]
+    script = apps_folder() / "analyse_lines.py"  # of the installed package, if it is installed
+    expected = [str(script), "acas", "--quick", "--results", str(folder)]
     assert seen == [[sys.executable, *expected, "--networks", "there"]]
 
 
