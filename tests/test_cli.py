@@ -49,7 +49,7 @@ def nnslicer(monkeypatch, capsys):
 
 
 def shown_lines(errors):
-    """What stays on the terminal after progress bars have been wiped out."""
+    """The lines that stay on the terminal after progress bars have been wiped out."""
     shown = [line.rsplit("\r", 1)[-1] for line in errors.split("\n")]
     return [line for line in shown if line.strip()]
 

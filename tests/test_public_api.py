@@ -1,4 +1,4 @@
-"""What the package promises by name: it resolves, is documented and annotated."""
+"""The names that the package promises: each resolves, is documented and annotated."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""Which values of a sum are kept: the exclusion rule, by sums above a few bounds.
+"""The exclusion rule: the values of a sum that are kept, by sums above a few bounds.
 
 The rule orders the local values v by magnitude, ascending, and excludes the longest
 prefix whose sum is below the threshold in magnitude. Seen from the other end: take

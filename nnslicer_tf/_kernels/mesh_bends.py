@@ -1,4 +1,4 @@
-"""Where the values at a mesh's vertices bend: compiled loops.
+"""Bends of the values at a mesh's vertices: compiled loops.
 
 A mesh has vertices and convex faces. Face f has the corners `start[f]` to `start[f + 1]` of
 `loop`, counter-clockwise. No loop holds Python's lock.

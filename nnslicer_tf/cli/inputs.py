@@ -1,4 +1,4 @@
-"""What the commands take: models, data, lists of numbers; and the options that they share."""
+"""Inputs of the commands (models, data, lists of numbers), and the options that they share."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

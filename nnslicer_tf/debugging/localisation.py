@@ -39,7 +39,7 @@ METHODS = (*_OF_VALUES, *_OF_SLICES, "random")
 
 
 class Suspicion(ShownAsTable):
-    """How suspicious each neuron and each synapse is: numbers of at least 0.
+    """Scores of how suspicious each neuron and each synapse is: numbers of at least 0.
 
     They are magnitudes: what drives the right output too far is as suspicious as what holds it
     back. Scores of one method can be compared with each other, those of two methods cannot.

@@ -58,7 +58,7 @@ class Differences(ShownAsTable):
 
     @property
     def generated(self) -> np.ndarray:
-        """Which were made by changing a seed, `(found,) bool`; the others are seeds."""
+        """Marks of those made by changing a seed, `(found,) bool`; the others are seeds."""
         return self.iterations > 0
 
     @property

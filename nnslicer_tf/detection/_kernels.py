@@ -1,4 +1,4 @@
-"""Which kernels a detector looks at, and the operations that use them."""
+"""The kernels that a detector looks at, and the operations that use them."""
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel

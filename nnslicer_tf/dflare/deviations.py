@@ -146,7 +146,7 @@ class DeviationSet(ShownAsTable):
 
     @property
     def found(self) -> np.ndarray:
-        """Which searches found a deviation, `(seeds,) bool`."""
+        """Marks of the searches that found a deviation, `(seeds,) bool`."""
         return self.status == "found"
 
     @property

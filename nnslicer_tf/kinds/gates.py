@@ -44,7 +44,7 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """What gates read of one of their inputs.
+    """The part of the gates that reads one of their inputs.
 
     Attributes:
         taps: Input position of each tap, `(output positions, taps)` int32, -1 for padding.
@@ -184,7 +184,7 @@ class GatesAtZero:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What the gates read."""
+        """Names of the operations that the gates read."""
         return self.operations[0].inputs
 
     def weight_signs(self) -> list[Any]:

@@ -105,7 +105,7 @@ class Neurons:
 
     @cached_property
     def _present(self) -> np.ndarray | None:
-        """Which neurons there are, int8, broadcastable to the values; None for all."""
+        """Marks of what is not padding, int8, broadcastable to the values; None for all."""
         if self.mask is None:
             return None
         present = np.asarray(self.mask > 0, np.int8)

@@ -23,7 +23,7 @@ ops: Any = LazyModule("keras.ops")
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """How to bring the tensors into the form y[group, m, n] = Σ_s a[group, m, s] · b[group, n, s].
+    """The order of axes that gives y[group, m, n] = Σ_s a[group, m, s] · b[group, n, s].
 
     Attributes:
         a: Axes of the first input in the order group, m, s.

@@ -196,7 +196,7 @@ class _Values:
 
 @dataclass(eq=False)
 class Unwound:
-    """What a walk through a recurrent layer found.
+    """Contributions that a walk through a recurrent layer found.
 
     Attributes:
         inputs: CONTRIB of each of the layer's inputs, None where nothing arrived.

@@ -1,4 +1,4 @@
-"""What a model costs: parameters, multiply-adds, latency, size of its file.
+"""Costs of a model: parameters, multiply-adds, latency, size of its file.
 
 Latencies are medians over single samples, measured here and now: other work on the machine
 shows in them. LiteRT runs in one thread.
@@ -22,7 +22,7 @@ _WARM_UP = 5
 
 @dataclass(frozen=True)
 class Costs:
-    """What a model costs.
+    """The costs of a model.
 
     Attributes:
         parameters: Number of its parameters.

@@ -1,4 +1,4 @@
-"""Which units go: quotas over the layers, until enough parameters are taken away.
+"""Quotas of units over the layers, until enough parameters are taken away.
 
 Adding one: write a function from candidates, scores and ratio to what stays, and add a line to
 `QUOTAS`.

@@ -115,7 +115,7 @@ def _windows(
 
 @dataclass(frozen=True, eq=False)
 class _Goal:
-    """What a layer shall give: ((the original's values of `of`) - `others` - offset) / factor.
+    """A layer's goal: ((the original's values of `of`) - `others` - offset) / factor.
 
     Attributes:
         of: An operation of the original.

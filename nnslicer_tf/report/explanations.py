@@ -59,7 +59,7 @@ class ComparisonLike(Protocol):
 
 
 class ExplanationLike(Protocol):
-    """Why a model gave a sample its class: `nnslicer_tf.slicing.Explanation`."""
+    """An explanation of a sample's class: `nnslicer_tf.slicing.Explanation`."""
 
     @property
     def sample(self) -> np.ndarray:
@@ -79,7 +79,7 @@ class ExplanationLike(Protocol):
 
     @property
     def frequencies(self) -> Mapping[str, np.ndarray] | None:
-        """How often synapses are in slices of usual samples."""
+        """Shares of the usual samples whose slices have each synapse."""
 
     @property
     def comparison(self) -> ComparisonLike | None:

@@ -61,7 +61,7 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation(ShownAsTable):
-    """Why a model gave one sample a class.
+    """The explanation of why a model gave one sample a class.
 
     In a notebook it shows itself; `save` writes a picture or a page.
 

@@ -94,7 +94,7 @@ def test_wrong_minus_right(im, pairs, runs):
 
 @pytest.mark.parametrize("method", ["gradient", "gradient_contrast"])
 def test_gradients_by_finite_differences(im, pairs, runs, method):
-    """What a neuron adds is the slope of the lead when its value is moved to the reference's."""
+    """A neuron adds the slope of the lead when its value is moved to the reference's."""
     found = suspicious(im, *pairs, method, progress=False)
     graph, total = im.graph.in_dtype_of_input(), np.zeros(im["hidden"].shape)
     for x, right, wrong in zip(*vars(runs.failing).values(), strict=True):

@@ -21,7 +21,7 @@ SMALL = {"light": "light", "occlusion": Occlusion((4, 4)), "blackout": Blackout(
 
 @pytest.fixture(scope="module", params=SMALL)
 def found(request, ims, digits):
-    """What each constraint finds from 60 digits, with the constraint's name."""
+    """The differences that each constraint finds from 60 digits, with the constraint's name."""
     constraint = SMALL[request.param]
     return request.param, generate(ims, digits.x[:60], constraint, batch_size=16, progress=False)
 

@@ -1,4 +1,4 @@
-"""What an exact line must be, checked against the model itself run in float64."""
+"""The definition of an exact line, checked against the model itself run in float64."""
 
 from collections.abc import Callable
 from itertools import pairwise

@@ -15,7 +15,7 @@ Y = np.array([0, 2, 1, 1, 0, 2, 2])
 
 
 class Tensor:
-    """What a tensor of PyTorch offers, one with a gradient."""
+    """The interface of a tensor of PyTorch, one with a gradient."""
 
     def __init__(self, values):
         self._values = values

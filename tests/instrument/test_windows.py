@@ -33,7 +33,7 @@ def numbered_kernel(size):
 
 
 def responses(taps, inputs):
-    """What a numbered kernel gives for each one-hot input, by the table: `(inputs, outputs)`."""
+    """The outputs of a numbered kernel for one-hot inputs, by the table: `(inputs, outputs)`."""
     table = np.zeros((inputs, len(taps)))
     for output, row in enumerate(taps):
         for tap, source in enumerate(row):

@@ -1,4 +1,4 @@
-"""Which synapses pruning removes, and the rankers that say so."""
+"""The synapses that pruning removes, and the rankers that say so."""
 
 import keras
 import numpy as np

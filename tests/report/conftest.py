@@ -1,4 +1,4 @@
-"""What the tests of reports share."""
+"""Fixtures of the tests of reports."""
 
 import matplotlib
 import pytest

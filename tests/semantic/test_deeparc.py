@@ -71,7 +71,7 @@ def test_a_layer_of_equal_shapes_is_left_out():
 
 @pytest.mark.parametrize("name", ["c2", "c3", "d"])
 def test_a_sewing_layer_reproduces_an_affine_layer(name):
-    """Where the removed layer is a 1×1 map itself, nothing is lost by its replacement."""
+    """Nothing is lost by the replacement of a layer that is a 1×1 map itself."""
     model = stack(width=6)
     if name != "d":
         kernel = np.zeros(model.get_layer(name).kernel.shape)

@@ -1,4 +1,4 @@
-"""Which neurons a model has, and sets of them."""
+"""The neurons of a model, and sets of them."""
 
 import keras
 import numpy as np

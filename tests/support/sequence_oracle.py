@@ -108,7 +108,7 @@ class SequenceOracle:
         return not self.masked(name) or x[i[0]] != 0
 
     def pool(self, name, i):
-        """What the neurons that share a mean have in common."""
+        """The part of the index that neurons with a common mean share."""
         if not self.can_be_padding(name):
             return i
         return i[:1] if self.is_pair(name) else i[1:]

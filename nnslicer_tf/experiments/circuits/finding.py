@@ -1,4 +1,4 @@
-"""Which method finds the synapses of a planted circuit?
+"""A comparison of methods that find the synapses of a planted circuit.
 
 Every method scores every synapse for every sample; the score of a synapse is the mean over the
 samples of its absolute value. The area under the ROC curve says how well the scores tell planted

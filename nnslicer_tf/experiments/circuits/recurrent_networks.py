@@ -109,7 +109,7 @@ def _counter() -> _Circuit:
 
 
 def _first() -> _Circuit:
-    """Which of A and B comes first: two latches that keep each other shut (0 if neither comes)."""
+    """First of A and B: two latches that keep each other shut (0 if neither comes)."""
 
     def answer(x: np.ndarray) -> np.ndarray:
         place = np.where(x > 0, np.arange(STEPS)[:, None], STEPS).min(axis=1)

@@ -1,4 +1,4 @@
-"""Which words decide? Slices beside gradients, integrated gradients and attention.
+"""Words that decide: slices beside gradients, integrated gradients and attention.
 
 Words are deleted in the order of a method's scores, the one that speaks most for the predicted
 class first, and kept alone in the same order. A good order makes the class's lead fall fast, and

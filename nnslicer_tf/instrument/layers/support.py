@@ -1,4 +1,4 @@
-"""Which classes of `keras.layers` can be instrumented, and why the others cannot."""
+"""The classes of `keras.layers` that can be instrumented, and why the others cannot."""
 
 import inspect
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class LayerSupport:
-    """What is known of a class of `keras.layers`.
+    """An entry on one class of `keras.layers`.
 
     Attributes:
         name: Name of the class.

@@ -69,7 +69,7 @@ def test_the_first_words_and_what_is_left_of_a_sentence():
 
 
 def test_the_areas_of_a_linear_model_prefer_its_own_order(linear):
-    """Where words add up, no order deletes faster than that of their shares."""
+    """No order of words that add up deletes faster than that of their shares."""
     im, x = linear
     profile = nns.Profile.from_data(im, x, progress=False)
     labels = im.logits(x).argmax(axis=1)
