@@ -514,13 +514,14 @@ def test_a_profile_is_not_drawn(nnslicer, files, tmp_path):
 # --- as a process ----------------------------------------------------------------------
 
 
-def process(*arguments):
+def process(*arguments, hide=()):
+    environment = {k: v for k, v in os.environ.items() if k not in hide}
     return subprocess.run(
         [sys.executable, "-m", "nnslicer_tf.cli", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=120,
-        env={**os.environ, "COLUMNS": "100"},
+        env={**environment, "COLUMNS": "100"},
     )
 
 
@@ -531,6 +532,18 @@ def test_a_failing_process_says_one_line_and_no_more(files, tmp_path):
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("nnslicer: There is no file")
+
+
+@pytest.mark.parametrize("command", ["explain", "slice"])
+def test_a_process_hides_what_tensorflow_says(files, tmp_path, command):
+    options = ("--model", files / "model.keras", "--profile", files / "profile.npz")
+    output = tmp_path / ("out.html" if command == "explain" else "out.npz")
+    done = process(
+        *(command, *options, "--data", files / "data.npz", "--output", output),
+        hide=("TF_CPP_MIN_LOG_LEVEL",),
+    )
+    assert done.returncode == 0, done.stderr
+    assert not re.search(r"[IWE]\d{4} |absl::|cuda|oneDNN", done.stderr)
 
 
 def test_a_pruned_model_is_loaded_by_a_new_process(files, tmp_path):

@@ -78,11 +78,14 @@ def instrumented(path: Path) -> "InstrumentedModel":
 
 def slicer(model: Path, profile: Path, theta: float, **options: Any) -> "Slicer":
     """Return a slicer of a model's file and a profile's."""
-    from nnslicer_tf import Profile, Slicer
+    from nnslicer_tf import Profile
 
     found = Profile.load(profile)
     compile_ahead()
-    return Slicer(instrumented(model), found, theta, **options)
+    im = instrumented(model)
+    from nnslicer_tf import Slicer  # imports Keras, which has been done quietly by now
+
+    return Slicer(im, found, theta, **options)
 
 
 def dataset(
