@@ -21,6 +21,7 @@ def import_keras_quietly() -> None:
                 import tensorflow as tf
 
                 tf.config.list_physical_devices()  # looks for a GPU, and prints messages
+                tf.get_logger().setLevel("ERROR")  # it warns of compiling different functions
         except BaseException:
             hidden.seek(0)
             os.write(standard_error, hidden.read())

@@ -59,6 +59,7 @@ def add_experiment(
     """
 
     def command(results: Path | None, quick: bool, **given: Any) -> None:
+        import_keras_quietly()  # settings may look into the zoo
         chosen = settings(**given)
         chosen = chosen.quick() if quick else chosen
         folder = results or (chosen.trial_folder if quick else chosen.results_folder)
@@ -100,8 +101,7 @@ def main(app: Callable[[], object]) -> None:
 
 
 def _load(name: str) -> Callable[..., Any]:
-    """Import an experiment, without the start-up messages of Keras's backend."""
-    import_keras_quietly()
+    """Import an experiment."""
     module, _, function = name.partition(":")
     return getattr(importlib.import_module(module), function)
 
