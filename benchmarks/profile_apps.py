@@ -41,7 +41,7 @@ COMMANDS = (
     "maintain_model restructure mlp mnist",
     "maintain_model readapt mlp mnist",
     "maintain_model develop mlp mnist",
-    "protect_model",
+    "protect_model protect",
     "prune_targeted curves",
     "prune_targeted fine-tuned",
     "prune_targeted ablation",

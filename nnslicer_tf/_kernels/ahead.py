@@ -6,6 +6,7 @@ It takes some seconds, once on a machine: as long as loading a model and profili
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from nnslicer_tf._kernels import (  # noqa: F401 - defined when imported
@@ -17,22 +18,34 @@ from nnslicer_tf._kernels import (  # noqa: F401 - defined when imported
 )
 from nnslicer_tf._kernels.compiled import COMPILING, KERNELS
 
-_LONGEST = sums._weighted_sum
-PARTS = {"sums": [_LONGEST], "others": [k for k in KERNELS if k is not _LONGEST]}
+_LONGEST = [sums._weighted_sum]
+_PRODUCTS = [products._product_sum, products._softmax]
+PARTS = {
+    "sums": _LONGEST,
+    "products": _PRODUCTS,
+    "others": [k for k in KERNELS if k not in _LONGEST + _PRODUCTS],
+}
+USUAL = ("sums", "others")
+"""Parts that nearly every network needs; "products" are those of attention."""
+
 _PACKAGE = Path(__file__).parents[1]
+_started: set[str] = set()
 
 
-def compile_ahead() -> None:
+def compile_ahead(parts: Iterable[str] = USUAL) -> None:
     """Start processes that compile the kernels of slices, unless they are on disk.
 
-    One compiles the exclusion of weighted sums, which takes longest, another all other kernels.
-    A kernel that is called meanwhile waits for them. If they fail, kernels are compiled where
-    they are called, as without them.
+    Each part has a process. A kernel that is called meanwhile waits for them. If they fail,
+    kernels are compiled where they are called, as without them.
+
+    Args:
+        parts: Names of parts, of `PARTS`.
     """
-    if COMPILING or all(kernel.ready or kernel.on_disk for kernel in KERNELS):
-        return
     path = [str(_PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    for part in PARTS:
+    for part in parts:
+        if part in _started or all(kernel.ready or kernel.on_disk for kernel in PARTS[part]):
+            continue
+        _started.add(part)
         COMPILING.append(
             subprocess.Popen(
                 [sys.executable, "-m", "nnslicer_tf._kernels.ahead", part],

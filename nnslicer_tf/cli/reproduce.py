@@ -71,11 +71,11 @@ def redraw(results: Kept = None) -> None:
 
 def warmup() -> None:
     """Compile the kernels now, so that the first slice does not wait for it."""
-    from nnslicer_tf._kernels.ahead import compile_ahead
+    from nnslicer_tf._kernels.ahead import PARTS, compile_ahead
     from nnslicer_tf._kernels.compiled import COMPILING
 
     import_keras_quietly()
-    compile_ahead()
+    compile_ahead(PARTS)
     for process in COMPILING:
         process.wait()
     print("The kernels are compiled, for this user on this machine.")

@@ -3,7 +3,7 @@
 It imports no Keras, so that workers start fast.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -265,6 +265,8 @@ class Kind:
             to bool arrays of the inputs that are on the path (Qiu et al., CVPR 2019).
         through_time: Whether operations are those of a recurrent layer, which
             `kinds.recurrence` walks back through time together.
+        kernels: Part of the compiled kernels that the rule needs beyond those of nearly every
+            network (see `nnslicer_tf._kernels.ahead`); "" for none.
         line: Makes the operation's transformer for exact lines (Sotoudeh and Thakur, NeurIPS
             2019), or raises UnsupportedLayerError if it is not piecewise linear.
     """
@@ -283,6 +285,7 @@ class Kind:
     rescale: Callable[..., Sequence[Any]] | None = None
     path: Callable[[Operation], PathRule] | None = None
     through_time: bool = False
+    kernels: str = ""
     line: Callable[[Operation], Transformer] | None = None
 
     @property
@@ -298,6 +301,15 @@ _KINDS: dict[str, Kind] = {}
 def kind_of(operation: Operation) -> Kind:
     """Return the registered kind of an operation; one without rules if it is unknown."""
     return _KINDS.get(operation.kind) or Kind(operation.kind)
+
+
+def compile_rules(operations: Iterable[Operation]) -> None:
+    """Let other processes compile the rules of some operations, unless that was done before."""
+    # Imported here: who only looks at kinds needs no compiler.
+    from nnslicer_tf._kernels.ahead import USUAL, compile_ahead
+
+    more = {kind_of(operation).kernels for operation in operations} - {""}
+    compile_ahead([*USUAL, *sorted(more)])
 
 
 def for_operation(rule: Callable[..., Any]) -> Callable[[Operation], Callable[..., Any]]:

@@ -127,5 +127,6 @@ register_kind(
         table=_table,
         at_zero=_at_zero,
         rescale=midpoint,
+        kernels="products",
     )
 )

@@ -82,17 +82,17 @@ class Profile(ShownAsTable):
             InvalidArgumentError, InputShapeError, NonFiniteActivationError: as in
                 `InstrumentedModel.capture_batches`.
         """
-        # Imported here: a profile that is only loaded needs no compiler.
-        from nnslicer_tf._kernels.ahead import compile_ahead
+        # Imported here: a profile that is only loaded needs neither.
         from nnslicer_tf.instrument import instrumented
         from nnslicer_tf.instrument.tokens import vocabulary
+        from nnslicer_tf.kinds import compile_rules
 
         im = instrumented(im)
         masks = {o.name: o.mask for o in im.operations if o.mask}
         if positions is None:
             positions = "pooled" if masks else "each"
         check_name("positions", positions, POSITIONS)
-        compile_ahead()  # slices come next
+        compile_rules(im.operations)  # slices come next
         sums = {operation.name: np.zeros(operation.shape) for operation in im.operations}
         counts = {name: np.zeros(sums[name].shape) for name in masks}
         samples = 0

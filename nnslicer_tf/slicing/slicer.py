@@ -15,14 +15,13 @@ import keras
 import numpy as np
 from tqdm.auto import tqdm
 
-from nnslicer_tf._kernels.ahead import compile_ahead
 from nnslicer_tf._names import check_name
 from nnslicer_tf.engine import Engine, InProcessEngine, Store, make_engine
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Samples, SeveralSamples, instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.kinds import Layout
+from nnslicer_tf.kinds import Layout, compile_rules
 from nnslicer_tf.slicing import _zero_walk
 from nnslicer_tf.slicing._checkpoint import Collector, RowCollector, SumCollector, digest
 from nnslicer_tf.slicing._exclusion_walk import PartsByExclusion, RowsByExclusion, SumByExclusion
@@ -41,7 +40,7 @@ from nnslicer_tf.slicing.slice_set import SliceSet
 _BATCH_BYTES = 96 << 20
 # Size of a batch's dense contributions: products of few samples take longer for each of them.
 _DENSE_BYTES = 288 << 20
-_LARGEST_BATCH = 256
+_LARGEST_BATCH = 1024
 
 
 Job = SumByExclusion | RowsByExclusion | PartsByExclusion | SumAtZero | RowsAtZero | PartsAtZero
@@ -107,7 +106,7 @@ class Slicer:
         profile.check_model(im)
         check_rules(im, granularity)
         if theta > 0:
-            compile_ahead()
+            compile_rules(im.operations)
         self.im = im
         self.profile = profile
         self.theta = float(theta)
