@@ -3,8 +3,9 @@
     python benchmarks/profile_apps.py --output data/results/benchmarks/apps
 
 A thread looks at the main thread's stack every 10 ms and counts what the innermost frame of a
-known kind belongs to. Work on other threads and processes counts as what waits for it. Shares are
-of wall-clock time; they say where to look, not how fast the machine is.
+known kind belongs to; where no frame is of one, it counts for Keras if that is at work. Work on
+other threads and processes counts as what waits for it. Shares are of wall-clock time; they say
+where to look, not how fast the machine is.
 """
 
 import json
@@ -72,18 +73,26 @@ KINDS = {
     "/nnslicer_tf/datasets": "data",
 }
 
+# What a frame counts as where the stack has none of the kinds above.
+OTHERWISE = {"/keras/": "Keras", "/tensorflow/": "Keras"}
+
 SAMPLER = """
 import collections, json, runpy, sys, threading, time
-kinds, target, arguments = json.loads(sys.argv[1])
+tables, target, arguments = json.loads(sys.argv[1])
 main, seen, done = threading.main_thread().ident, collections.Counter(), threading.Event()
 
-def kind(frame):
+def files(frame):
     while frame is not None:
-        path = frame.f_code.co_filename
-        for part, name in kinds.items():
-            if part in path:
-                return name
+        yield frame.f_code.co_filename
         frame = frame.f_back
+
+def kind(frame):
+    paths = list(files(frame))
+    for kinds in tables:
+        for path in paths:
+            for part, name in kinds.items():
+                if part in path:
+                    return name
     return "the rest"
 
 def watch():
@@ -116,7 +125,7 @@ def profile(command: str, files: Path) -> dict[str, float]:
         arguments = [str(APPS / f"{name}.py"), *subcommand, "--quick", "--results", folder]
         start = time.perf_counter()
         done = subprocess.run(
-            [sys.executable, "-c", SAMPLER, json.dumps([KINDS, target, arguments])],
+            [sys.executable, "-c", SAMPLER, json.dumps([[KINDS, OTHERWISE], target, arguments])],
             cwd=folder,
             capture_output=True,
             text=True,
@@ -145,7 +154,7 @@ def main(
             found[command] = profile(command, files)
         except RuntimeError as error:  # a data set or option that is not there
             print(f"{command} is left out:\n{error}", file=sys.stderr)
-    kinds = [*dict.fromkeys([*KINDS.values(), "the rest"])]
+    kinds = [*dict.fromkeys([*KINDS.values(), *OTHERWISE.values(), "the rest"])]
     kinds = [kind for kind in kinds if any(kind in shares for shares in found.values())]
     rows = [
         (name, f"{shares['seconds']:.0f}", *(f"{shares.get(kind, 0):.0%}" for kind in kinds))

@@ -14,6 +14,7 @@ Limits: classifiers with one input and one output. Memory: the activations of on
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import keras
@@ -26,6 +27,7 @@ from nnslicer_tf._random import as_generator
 from nnslicer_tf.deepxplore.constraints import Constraint, find_constraint
 from nnslicer_tf.deepxplore.coverage import Coverage, NeuronCoverage
 from nnslicer_tf.deepxplore.differences import Differences
+from nnslicer_tf.deepxplore.neurons import Neurons
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, check_array
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
@@ -172,11 +174,14 @@ class _Ascent:
     def __init__(
         self, im: InstrumentedModel, coverage: Coverage, lambda1: float, lambda2: float
     ) -> None:
-        self._im = im
         self._coverage = coverage
         self._weights = (1.0, -lambda1)
-        self._lambda2 = lambda2
-        self._compute = compiled_function(self._gradient_and_output)
+        self._lambda2 = np.float32(lambda2)
+        neurons = coverage.neurons
+        self._compute = im.prepared(
+            (_gradient_and_output, neurons.granularity, neurons.names),
+            lambda: compiled_function(partial(_gradient_and_output, im, neurons)),
+        )
 
     def draw_neurons(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Draw neurons to activate, different ones while there are enough that are uncovered."""
@@ -192,22 +197,41 @@ class _Ascent:
         """Return the objective's gradient at `x`, and the predicted classes there."""
         weight = np.where(turned, self._weights[1], self._weights[0]).astype(np.float32)
         indices = (label.astype(np.int32), neuron.astype(np.int32))
-        tensors = map(keras.ops.convert_to_tensor, (x, weight, *indices))
+        tensors = map(keras.ops.convert_to_tensor, (x, weight, *indices, self._lambda2))
         gradient, output = map(keras.ops.convert_to_numpy, self._compute(*tensors))
         return gradient, output.argmax(axis=1)
 
-    def _gradient_and_output(self, x: Any, weight: Any, label: Any, neuron: Any) -> tuple[Any, Any]:
-        im, neurons = self._im, self._coverage.neurons
 
-        def objective(x: Any) -> Any:
-            values = im.compute(x, (im.logit_operation, *neurons.names))
-            logit = _pick(values[im.logit_operation], label)
-            return weight * logit + self._lambda2 * _pick(neurons.vector(values), neuron)
+def _gradient_and_output(
+    im: InstrumentedModel,
+    neurons: Neurons,
+    x: Any,
+    weight: Any,
+    label: Any,
+    neuron: Any,
+    lambda2: Any,
+) -> tuple[Any, Any]:
+    """Return the gradient of a model's part of the objective, and the model's output, as tensors.
 
-        (gradient,) = vector_jacobian_product(objective, [x], keras.ops.ones_like(weight))
-        # The forward pass is the same: the compiler computes it once.
-        output = im.output_operations[0]
-        return gradient, im.compute(x, (output,))[output]
+    Args:
+        im: The model.
+        neurons: Its neurons.
+        x: Inputs `(batch, …)`.
+        weight: Factors of the logits `(batch,)`.
+        label: Indices of the logits `(batch,)`.
+        neuron: Indices of the neurons to activate `(batch,)`.
+        lambda2: Factor of the neurons.
+    """
+
+    def objective(x: Any) -> Any:
+        values = im.compute(x, (im.logit_operation, *neurons.names))
+        logit = _pick(values[im.logit_operation], label)
+        return weight * logit + lambda2 * _pick(neurons.vector(values), neuron)
+
+    (gradient,) = vector_jacobian_product(objective, [x], keras.ops.ones_like(weight))
+    # The forward pass is the same: the compiler computes it once.
+    output = im.output_operations[0]
+    return gradient, im.compute(x, (output,))[output]
 
 
 class _Found:

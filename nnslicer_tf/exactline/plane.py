@@ -33,12 +33,12 @@ from nnslicer_tf.exactline._plane_walk import PlaneWalk, check_taps, forward
 from nnslicer_tf.exactline._polygon import Plane
 from nnslicer_tf.exactline._program import joined_program, line_program
 from nnslicer_tf.exactline._tiles import FinishedTiles
-from nnslicer_tf.exactline._walkers import walker_of
 from nnslicer_tf.exactline._workers import run_splitting
 from nnslicer_tf.exactline.planar_boundary import BoundaryFollower, PlanarBoundary
 from nnslicer_tf.exactline.planar_partition import PlanarPartition
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.fingerprint import weights_digest
+from nnslicer_tf.instrument.model import ModelLike
 
 _TOGETHER = 8  # planes that a worker gets at a time
 
@@ -104,7 +104,7 @@ def exact_plane(
         if checkpoint is not None:
             raise InvalidArgumentError("A checkpoint is not supported with boundary_only=True.")
         return exact_boundary(im, polygon, max_regions=max_regions, progress=progress)
-    walker = walker_of(im, PlaneWalker)
+    walker = _walker(im)
     return walker.plane(polygon, max_regions=max_regions, checkpoint=checkpoint, progress=progress)
 
 
@@ -134,7 +134,7 @@ def exact_boundary(
         InvalidArgumentError: if the output is not a vector of two values or more; and, as the
             other errors, as `exact_plane`.
     """
-    walker = walker_of(im, PlaneWalker)
+    walker = _walker(im)
     return walker.boundary(polygon, seeds=seeds, max_regions=max_regions, progress=progress)
 
 
@@ -173,6 +173,11 @@ def exact_planes(
             found[index] = partitions
             bar.update(len(partitions))
     return [partition for index in sorted(found) for partition in found[index]]
+
+
+def _walker(im: ModelLike) -> "PlaneWalker":
+    im = instrumented(im)
+    return im.prepared(PlaneWalker, lambda: PlaneWalker(im))
 
 
 class _PlaneJob(Job):

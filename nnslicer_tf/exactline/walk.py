@@ -21,10 +21,9 @@ from nnslicer_tf._kernels import lines as _kernels
 from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
 from nnslicer_tf.exactline._points import check_points
 from nnslicer_tf.exactline._program import joined_program, line_program
-from nnslicer_tf.exactline._walkers import walker_of
 from nnslicer_tf.exactline._workers import run_splitting
 from nnslicer_tf.exactline.partition import LinearPartition
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.kinds.curve import Curve
 
@@ -52,7 +51,7 @@ def exact_line(im: ModelLike, q: np.ndarray, r: np.ndarray) -> LinearPartition:
         InputShapeError: if q or r has another shape than the model's input.
         NonFiniteActivationError: if q, r or the network's outputs are NaN or infinite.
     """
-    return walker_of(im, LineWalker).line(q, r)
+    return _walker(im).line(q, r)
 
 
 def exact_lines(im: ModelLike, q: np.ndarray, r: np.ndarray) -> list[LinearPartition]:
@@ -61,7 +60,7 @@ def exact_lines(im: ModelLike, q: np.ndarray, r: np.ndarray) -> list[LinearParti
     Raises:
         UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
     """
-    return walker_of(im, LineWalker).lines(q, r)
+    return _walker(im).lines(q, r)
 
 
 def exact_polyline(im: ModelLike, vertices: np.ndarray) -> list[LinearPartition]:
@@ -71,7 +70,12 @@ def exact_polyline(im: ModelLike, vertices: np.ndarray) -> list[LinearPartition]
         UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`;
             InputShapeError also if there are fewer than two vertices.
     """
-    return walker_of(im, LineWalker).polyline(vertices)
+    return _walker(im).polyline(vertices)
+
+
+def _walker(im: ModelLike) -> "LineWalker":
+    im = instrumented(im)
+    return im.prepared(LineWalker, lambda: LineWalker(im))
 
 
 class LineWalker:

@@ -4,9 +4,9 @@ Wrapping costs one forward pass of two samples. Capturing costs a forward pass, 
 memory of the requested activations: of one batch (streaming) or of all samples at once.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import keras
 import numpy as np
@@ -29,7 +29,7 @@ from nnslicer_tf.instrument.data import (
     check_batch_size,
     read_labelled,
 )
-from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from nnslicer_tf.instrument.fingerprint import model_fingerprint, weights_digest
 from nnslicer_tf.instrument.gradients import GradientFunction
 from nnslicer_tf.instrument.graph import (
     CaptureModel,
@@ -45,6 +45,8 @@ from nnslicer_tf.instrument.tokens import example, vocabulary
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Prepared = TypeVar("Prepared")
 
 _TITLES = ("operation", "kind", "layer", "shape", "synapses")
 _FINAL_ACTIVATIONS = ("softmax", "sigmoid", "log_softmax", "logsoftmax")
@@ -133,6 +135,7 @@ class InstrumentedModel(ShownAsTable):
             (self.bounds,) = self._bounds.values()
         self._captures: dict[tuple[str, ...], Callable] = {}
         self._gradients: dict[tuple, GradientFunction] = {}
+        self._prepared: dict[Hashable, tuple[str, Any]] = {}
         self._compare_with_original()
 
     @property
@@ -492,6 +495,20 @@ class InstrumentedModel(ShownAsTable):
         if isinstance(names, str):
             names = [names]
         return tuple(self[name].name for name in names)
+
+    def prepared(self, key: Hashable, prepare: Callable[[], Prepared]) -> Prepared:
+        """Return what is prepared once for the model, such as a compiled function.
+
+        It is kept with the model, and prepared again when the weights have changed.
+
+        Args:
+            key: What it is.
+            prepare: Makes it.
+        """
+        digest = weights_digest(self.model)
+        if key not in self._prepared or self._prepared[key][0] != digest:
+            self._prepared[key] = digest, prepare()
+        return self._prepared[key][1]
 
     def _capture_function(self, names: tuple[str, ...]) -> Callable:
         if names not in self._captures:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf.dflare import DeviationSet, find_deviations
+from nnslicer_tf.dflare.classifiers import Classifier, as_classifier
 from nnslicer_tf.experiments.dflare.methods import METHODS, figures, means_beside_the_paper
 from nnslicer_tf.experiments.dflare.pairs import NamedPair, load_pair, seed_images
 from nnslicer_tf.experiments.dflare.settings import SweepSettings
@@ -24,6 +25,7 @@ class Sweep:
     def __init__(self, settings: SweepSettings) -> None:
         self.settings = settings
         self._images: dict[str, np.ndarray] = {}
+        self._loaded: tuple[str, Classifier, Classifier] | None = None
 
     def pair(self, name: str) -> NamedPair:
         """Return a pair by name; models that are made are kept."""
@@ -46,9 +48,9 @@ class Sweep:
         pair, seeds = self.pair(name), min(seeds or self.settings.seeds, self.settings.seeds)
         rows, queries = [], []
         for repeat in range(repeats or self.settings.repeats):
-            rows.append(self.row(pair, method, repeat, seeds))
+            images, found = self.search(pair, method, repeat, seeds)
+            rows.append(_row(pair, method, repeat, images, found))
             print(rows[-1], flush=True)
-            found = self.search(pair, method, repeat, seeds)[1]
             queries.append(found.queries[found.found])
         return rows, np.concatenate(queries)
 
@@ -59,11 +61,12 @@ class Sweep:
         if pair.name not in self._images:
             self._images[pair.name] = seed_images(pair, self.settings.seeds, 0)
         images, chosen = self._images[pair.name][:seeds], METHODS[method]
+        original, compressed = self._models(pair)
         limit = self.settings.max_queries
         file = f"{pair.name}-{method}-{repeat}-{len(images)}-{limit}.npz"
         found = find_deviations(
-            pair.load_original(),
-            pair.load_compressed(),
+            original,
+            compressed,
             images,
             pair.preprocess,
             rng=repeat,
@@ -77,9 +80,14 @@ class Sweep:
 
     def row(self, pair: NamedPair, method: str, repeat: int, seeds: int) -> dict:
         """Return the row of one search."""
-        images, found = self.search(pair, method, repeat, seeds)
-        said = figures(pair, images, found, METHODS[method].domain)
-        return {"pair": pair.name, "method": method, "rng": repeat, **said}
+        return _row(pair, method, repeat, *self.search(pair, method, repeat, seeds))
+
+    def _models(self, pair: NamedPair) -> tuple[Classifier, Classifier]:
+        """Return the models of a pair, kept for its next search, as Keras compiles them anew."""
+        if self._loaded is None or self._loaded[0] != pair.name:
+            original, compressed = pair.load_original(), pair.load_compressed()
+            self._loaded = pair.name, as_classifier(original), as_classifier(compressed)
+        return self._loaded[1:]
 
     def tables(self, name: str, rows: list[dict]) -> list[ExperimentTable]:
         """Return tables of all runs, and of means over random seeds beside the paper's figures."""
@@ -96,3 +104,11 @@ class Sweep:
             "libraries": versions("ai-edge-litert", "opencv-python-headless"),
         }
         return ExperimentTable(name, frame, f"DFlare: {name.replace('_', ' ')}", head)
+
+
+def _row(
+    pair: NamedPair, method: str, repeat: int, images: np.ndarray, found: DeviationSet
+) -> dict:
+    """Return the row of one search."""
+    said = figures(pair, images, found, METHODS[method].domain)
+    return {"pair": pair.name, "method": method, "rng": repeat, **said}
