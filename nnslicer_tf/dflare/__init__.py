@@ -35,6 +35,7 @@ from nnslicer_tf.dflare.selection import (
     RankOnly,
     Uniform,
 )
+from nnslicer_tf.dflare.text import TextDomain, similar_words
 from nnslicer_tf.dflare.verify import verify
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "Repair",
     "RepairedClassifier",
     "Search",
+    "TextDomain",
     "Uniform",
     "as_classifier",
     "cross_validate",
@@ -81,6 +83,7 @@ __all__ = [
     "quantize_integer",
     "repair_data",
     "replay",
+    "similar_words",
     "verify",
     "with_softmax",
 ]

@@ -15,6 +15,7 @@ from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.dflare.distances import euclidean, largest_change, structural_similarity
 from nnslicer_tf.dflare.domain import Mutation
+from nnslicer_tf.dflare.text import word_edits
 from nnslicer_tf.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ DISTANCES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "L2": euclidean,
     "SSIM": structural_similarity,
 }
-"""Name → distance of a seed and what was made of it."""
+"""Name → distance of a seed and what was made of it, for arrays of values."""
+
+_OF_SENTENCES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {"words": word_edits}
 
 Status = str
 """`found`, `already_deviates` (the seed itself), `query_budget` or `timeout`."""
@@ -173,7 +176,7 @@ class DeviationSet(ShownAsTable):
             known["compressed confidence"] = self.confidences[:, 1]
         if self.seeds is not None:
             pairs = list(zip(self.seeds[self.found], self.images, strict=True))
-            for name, distance in DISTANCES.items():
+            for name, distance in _distances(self.seeds).items():
                 known[name] = np.array([distance(seed, image) for seed, image in pairs])
         return known
 
@@ -191,6 +194,10 @@ class DeviationSet(ShownAsTable):
         if self.seeds is None or not self.found.any():
             raise InvalidArgumentError(
                 "There is nothing to draw: no deviation was found, or its seed is not known."
+            )
+        if _are_sentences(self.seeds):
+            raise InvalidArgumentError(
+                "Sentences are read, not drawn: decode `images` and `seeds` with their vocabulary."
             )
         seeds, known = self.seeds[self.found], self._of_found()
         order = np.argsort(known["L∞"], kind="stable")[:most]
@@ -225,7 +232,8 @@ class DeviationSet(ShownAsTable):
         """Return a table with a row a seed: status, queries, seconds, both models' labels.
 
         With seeds also the true label, the models' confidences in their labels, and the distances
-        of what was found from its seed: L∞, L2 and SSIM (1: equal).
+        of what was found from its seed: L∞, L2 and SSIM (1: equal), or of sentences the number
+        of words that were edited.
         """
         import pandas as pd
 
@@ -273,6 +281,14 @@ class DeviationSet(ShownAsTable):
         """
         arrays = read_archive(path, _FORMAT, "set of deviations")[1]
         return cls(unpack(arrays), *(arrays.get(name) for name in _KNOWN))
+
+
+def _are_sentences(seeds: np.ndarray) -> bool:
+    return seeds.ndim == 2 and seeds.dtype.kind in "iu"
+
+
+def _distances(seeds: np.ndarray) -> dict[str, Callable[[np.ndarray, np.ndarray], float]]:
+    return _OF_SENTENCES if _are_sentences(seeds) else DISTANCES
 
 
 def _or_nan(statistic: Callable[[np.ndarray], SupportsFloat], values: np.ndarray) -> float:

@@ -1,14 +1,14 @@
 """Domains: the mutation operators for a kind of input, and the comparison of outputs.
 
-There are domains for images and one-dimensional audio. To add one, subclass `Domain` with its
-operators and `check_seeds`, and, if the outputs are not class probabilities, `judge`.
+There are domains for images, one-dimensional audio and sentences. To add one, subclass `Domain`
+with its operators and `check_seeds`, and, if the outputs are not class probabilities, `judge`.
 
 A mutation is first drawn, then applied: `apply` uses only the drawn parameters, the seed of
 noise included, so that a deviation can be replayed from its trace.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,8 @@ import numpy as np
 from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
 
 Parameters = dict[str, int | float]
+
+_HALVINGS = 8  # of the way back to a seed
 
 _LABEL_MARGIN = 1e-5
 """A top-1 label counts only if its probability leads by this much: far above what the batch
@@ -127,6 +129,31 @@ class Domain(ABC):
             return mutant
         blended = x + share * (mutant.astype(np.float64) - x)
         return (np.rint(blended) if x.dtype.kind in "iu" else blended).astype(x.dtype)
+
+    def as_inputs(self, batch: np.ndarray) -> np.ndarray:
+        """Return what models take without any preprocessing: the values as float32."""
+        return batch.astype(np.float32)
+
+    def smaller(
+        self, seed: np.ndarray, x: np.ndarray, deviates: Callable[[np.ndarray], bool]
+    ) -> np.ndarray:
+        """Return an input nearer to the seed on which the models still disagree.
+
+        By bisection between the two. Override it where more can be undone.
+
+        Args:
+            seed: The seed.
+            x: An input on which they disagree.
+            deviates: Whether they disagree on an input.
+        """
+        low, high = 0.0, 1.0
+        for _ in range(_HALVINGS):
+            share = (low + high) / 2
+            if deviates(self.blend(seed, x, share)):
+                high = share
+            else:
+                low = share
+        return x if high == 1 else self.blend(seed, x, high)
 
     def check_outputs(self, outputs: np.ndarray, resolution: float, whose: str) -> None:
         """Refuse outputs that are not probabilities of two classes or more.

@@ -30,6 +30,7 @@ from nnslicer_tf.dflare.domain import Domain
 from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 from nnslicer_tf.dflare.search import DFlare, Found, Search, SearchSteps
+from nnslicer_tf.dflare.text import TextDomain
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
 _LOOKED_AT = 64  # seeds that show whether a step of preprocessing is missing
@@ -114,7 +115,7 @@ def find_deviations(
         compressed: The compressed model, likewise.
         seeds: `(seeds, ...)`; images are `(seeds, height, width, channels) uint8`.
         preprocess: Maps `(batch, height, width, channels) uint8` to the models' inputs;
-            None: the values as float32.
+            None: the values as float32, sentences as they are.
         timeout: Seconds after which a search gives up; a search's time is its share of
             the time of all that run beside it.
         rng: Seed or generator of everything random.
@@ -150,6 +151,11 @@ def find_deviations(
     _check(seeds, domain, timeout, max_queries, together)
     if max_distance is not None and not max_distance > 0:
         raise InvalidArgumentError(f"max_distance must be above 0. Received: {max_distance!r}")
+    if max_distance is not None and isinstance(domain, TextDomain):
+        raise InvalidArgumentError(
+            "max_distance is the largest change of a value; the words of a sentence have none. "
+            "Leave it out, and minimise what is found."
+        )
     truth = None if labels is None else check_labels(labels, len(seeds))
     pair = ModelPair(original, compressed, domain, preprocess, batch_size)
     if preprocess is None and isinstance(domain, ImageDomain):

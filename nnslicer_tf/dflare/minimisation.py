@@ -1,12 +1,10 @@
 """Minimised deviations: as much of the seed as the deviation allows.
 
-First the whole change is reduced as far as the models still disagree; then block after block of the
-image, from quarters of its sides to single pixels, goes back to the seed where they still do (as in
-delta debugging, Zeller and Hildebrandt 2002); at last what is left is reduced again. Cost: some
-hundred queries an image, one at a time.
+The domain says what can be undone: an image goes back to its seed block after block, a sentence
+edit after edit, where the models still disagree (as in delta debugging, Zeller and Hildebrandt,
+2002). Cost: some hundred queries an image, one at a time; few a sentence.
 """
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -18,9 +16,6 @@ from nnslicer_tf.dflare.domain import Answers, Domain
 from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 from nnslicer_tf.errors import InvalidArgumentError
-
-_HALVINGS = 8
-_SIDES = (4, 8, 16)  # blocks along a side
 
 
 def minimise(
@@ -37,7 +32,7 @@ def minimise(
     The same two labels are not kept: any disagreement counts. What is minimised has no trace.
 
     Args:
-        found: Deviations of images with their seeds, as of `find_deviations`.
+        found: Deviations with their seeds, as of `find_deviations`.
         original: As in the search.
         compressed: As in the search.
         preprocess: As in the search.
@@ -72,40 +67,8 @@ def _minimised(
     def deviates(x: np.ndarray) -> bool:
         return bool(pair.ask(x[None]).deviates[0])
 
-    image = _nearest(seed, deviation.image, pair.domain, deviates)
-    for block in _blocks(seed.shape):
-        if np.array_equal(image[block], seed[block]):
-            continue
-        restored = image.copy()
-        restored[block] = seed[block]
-        if deviates(restored):
-            image = restored
-    image = _nearest(seed, image, pair.domain, deviates)
+    image = pair.domain.smaller(seed, deviation.image, deviates)
     answers = pair.ask(image[None])
     labels = (int(answers.labels[0, 0]), int(answers.labels[0, 1]))
     smaller = replace(deviation, image=image, labels=labels, trace=None)
     return replace(outcome, deviation=smaller), answers
-
-
-def _nearest(
-    seed: np.ndarray, image: np.ndarray, domain: Domain, deviates: Callable[[np.ndarray], bool]
-) -> np.ndarray:
-    """Return the deviation nearest to the seed that bisection finds on the way to the image."""
-    low, high = 0.0, 1.0
-    for _ in range(_HALVINGS):
-        share = (low + high) / 2
-        x = domain.blend(seed, image, share)
-        if deviates(x):
-            high = share
-        else:
-            low = share
-    return image if high == 1 else domain.blend(seed, image, high)
-
-
-def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
-    """Yield blocks of an image, large ones first."""
-    for side in _SIDES:
-        steps = [max(1, length // side) for length in shape[:2]]
-        for top in range(0, shape[0], steps[0]):
-            for left in range(0, shape[1], steps[1]):
-                yield slice(top, top + steps[0]), slice(left, left + steps[1])

@@ -21,7 +21,7 @@ class ModelPair:
         original: Anything that `as_classifier` takes.
         compressed: Likewise.
         domain: How outputs are checked and compared.
-        preprocess: Maps a batch of raw inputs to model inputs; None: to float32.
+        preprocess: Maps a batch of raw inputs to model inputs; None: those of the domain.
         batch_size: Fixed batch size for Keras models.
     """
 
@@ -36,7 +36,7 @@ class ModelPair:
         self.original = as_classifier(original, batch_size)
         self.compressed = as_classifier(compressed, batch_size)
         self.domain = domain
-        self.preprocess = _to_float if preprocess is None else preprocess
+        self.preprocess = domain.as_inputs if preprocess is None else preprocess
 
     def ask(self, batch: np.ndarray) -> Answers:
         """Query both models about raw inputs `(batch, ...)`.
@@ -60,7 +60,3 @@ class ModelPair:
                 f"{original.shape}, compressed {compressed.shape}"
             )
         return original, compressed
-
-
-def _to_float(batch: np.ndarray) -> np.ndarray:
-    return batch.astype(np.float32)

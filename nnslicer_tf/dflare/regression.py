@@ -11,6 +11,8 @@ import numpy as np
 
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.dflare.deviations import DeviationSet
+from nnslicer_tf.dflare.domain import Domain
+from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.model_pair import Preprocess
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -55,7 +57,11 @@ def test_the_compressed_model_answers_as_the_original_did(compressed, case):
 
 
 def export_suite(
-    found: DeviationSet, folder: str | os.PathLike, preprocess: Preprocess | None = None
+    found: DeviationSet,
+    folder: str | os.PathLike,
+    preprocess: Preprocess | None = None,
+    *,
+    domain: Domain | None = None,
 ) -> Path:
     """Write the deviations that were found as a folder of tests.
 
@@ -63,6 +69,7 @@ def export_suite(
         found: The deviations.
         folder: Where `test_deviations.py` and `deviations.npz` are written.
         preprocess: As in the search; the file has the models' inputs.
+        domain: As in the search; None: `ImageDomain()`.
 
     Returns:
         The test file.
@@ -74,7 +81,9 @@ def export_suite(
         raise InvalidArgumentError("There are no deviations to export: none was found.")
     test = check_writable(Path(folder) / "test_deviations.py")
     images = found.images
-    inputs = images.astype(np.float32) if preprocess is None else np.asarray(preprocess(images))
+    if preprocess is None:
+        preprocess = (ImageDomain() if domain is None else domain).as_inputs
+    inputs = np.asarray(preprocess(images))
     with atomic_path(test.with_name("deviations.npz")) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, inputs=inputs, labels=found.labels[:, 0])
     with atomic_path(test) as temporary:

@@ -1,0 +1,233 @@
+"""Sentences as numbers of words: small edits, as a domain for searches.
+
+The operators are those of "easy data augmentation" (Wei and Zou, EMNLP 2019): replace a word by a
+similar one, insert one, swap two neighbours, leave one out. Similar words are the nearest ones in
+an embedding, as in TextFooler (Jin et al., AAAI 2020), in place of a dictionary of synonyms.
+
+A sentence is `(length,)` integers: words, then 0 as padding. Cost: microseconds a mutation.
+"""
+
+from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
+
+import numpy as np
+
+from nnslicer_tf._checks import check_count
+from nnslicer_tf.dflare.domain import Domain, MutationOperator, Parameters
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+from nnslicer_tf.texts import PADDING, UNKNOWN
+
+_PIECE = 1024  # words whose similarities are computed at a time
+
+
+def similar_words(embedding: np.ndarray, count: int = 8) -> np.ndarray:
+    """Return for each word the words with the most similar vectors, by their cosine.
+
+    Padding and the unknown word are similar to none, and none is to them.
+
+    Args:
+        embedding: Vectors of the words `(words, features)`, such as the weights of an
+            `Embedding`.
+        count: How many words to return for each.
+
+    Returns:
+        `(words, count)` int64, the most similar first.
+
+    Raises:
+        InvalidArgumentError: if there are fewer words than that.
+    """
+    check_count("count", count)
+    vectors = np.array(embedding, np.float32)
+    if vectors.ndim != 2 or len(vectors) <= UNKNOWN + 1 + count:
+        raise InvalidArgumentError(
+            f"similar_words needs vectors (words, features) of more than {UNKNOWN + 1 + count} "
+            f"words. Received an array of shape {vectors.shape}."
+        )
+    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    found = []
+    for first in range(0, len(vectors), _PIECE):
+        cosines = vectors[first : first + _PIECE] @ vectors.T
+        cosines[:, : UNKNOWN + 1] = -np.inf
+        rows = np.arange(len(cosines))
+        cosines[rows, first + rows] = -np.inf
+        found.append(np.argsort(-cosines, axis=1, kind="stable")[:, :count])
+    return np.concatenate(found)
+
+
+def word_count(sentence: np.ndarray) -> int:
+    """Return how many words a sentence has."""
+    return int(np.count_nonzero(sentence != PADDING))
+
+
+def word_edits(a: np.ndarray, b: np.ndarray) -> int:
+    """Return how many words must be replaced, inserted or left out to make one of the other.
+
+    The Levenshtein distance of two sentences.
+    """
+    a, b = a[: word_count(a)], b[: word_count(b)]
+    row = np.arange(len(b) + 1)
+    for i, word in enumerate(a, start=1):
+        replaced = row[:-1] + (b != word)
+        row = np.concatenate([[i], np.minimum(replaced, row[1:] + 1)])
+        for j in range(1, len(row)):  # insertions come one after the other
+            row[j] = min(row[j], row[j - 1] + 1)
+    return int(row[-1])
+
+
+class ReplaceWord(MutationOperator):
+    """Replace a word by a similar one.
+
+    Args:
+        similar: Similar words of each word, `(words, count)`, as of `similar_words`.
+    """
+
+    name = "replace_word"
+
+    def __init__(self, similar: np.ndarray) -> None:
+        self.similar = similar
+
+    def __repr__(self) -> str:
+        return f"ReplaceWord({self.similar.shape}, sum={int(self.similar.sum())})"
+
+    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
+        """Draw a place and the word that comes there."""
+        place = int(rng.integers(word_count(x)))
+        return {"place": place, "word": int(rng.choice(self.similar[x[place]]))}
+
+    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """Return the sentence with the other word."""
+        mutant = x.copy()
+        mutant[int(parameters["place"])] = parameters["word"]
+        return mutant
+
+
+class InsertWord(ReplaceWord):
+    """Insert a word that is similar to one of the sentence; a full sentence loses its last."""
+
+    name = "insert_word"
+
+    def __repr__(self) -> str:
+        return super().__repr__().replace("ReplaceWord", "InsertWord")
+
+    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
+        """Draw a word, and the place before which it comes."""
+        count = word_count(x)
+        word = int(rng.choice(self.similar[x[rng.integers(count)]]))
+        return {"place": int(rng.integers(min(count + 1, len(x)))), "word": word}
+
+    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """Return the longer sentence."""
+        place = int(parameters["place"])
+        return np.insert(x, place, parameters["word"])[: len(x)].astype(x.dtype)
+
+
+class SwapWords(MutationOperator):
+    """Swap two neighbouring words; a single word stays."""
+
+    name = "swap_words"
+
+    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
+        """Draw the place of the first."""
+        return {"place": int(rng.integers(max(word_count(x) - 1, 1)))}
+
+    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """Return the sentence with the words swapped."""
+        place = int(parameters["place"])
+        mutant = x.copy()
+        if word_count(x) > 1:
+            mutant[[place, place + 1]] = x[[place + 1, place]]
+        return mutant
+
+
+class DropWord(MutationOperator):
+    """Leave a word out; a single word stays."""
+
+    name = "drop_word"
+
+    def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
+        """Draw the word's place."""
+        return {"place": int(rng.integers(word_count(x)))}
+
+    def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """Return the shorter sentence."""
+        if word_count(x) < 2:
+            return x.copy()
+        return np.append(np.delete(x, int(parameters["place"])), PADDING).astype(x.dtype)
+
+
+class TextDomain(Domain):
+    """Sentences `(length,)` of integers: words, then 0 as padding.
+
+    Args:
+        embedding: Vectors of the words `(words, features)`, which say what words are similar;
+            that of the model under test will do.
+        operators: The pool of mutation operators; None for the four of this module.
+    """
+
+    def __init__(
+        self, embedding: np.ndarray, operators: Sequence[MutationOperator] | None = None
+    ) -> None:
+        self.words = len(embedding)
+        if operators is None:
+            similar = similar_words(embedding)
+            operators = (ReplaceWord(similar), InsertWord(similar), SwapWords(), DropWord())
+        super().__init__(operators)
+
+    def check_seeds(self, seeds: np.ndarray) -> None:
+        """Raise `InputShapeError` unless `seeds` is `(batch, length)` words with padding behind."""
+        if seeds.ndim != 2 or seeds.dtype.kind not in "iu":
+            raise InputShapeError(
+                "Seed sentences must be integers of the shape (batch, length), the numbers of "
+                f"their words. Received: {seeds.dtype} of shape {seeds.shape}"
+            )
+        if seeds.min() < 0 or seeds.max() >= self.words:
+            raise InputShapeError(
+                f"The embedding has the words 0 to {self.words - 1}. Received sentences with "
+                f"{seeds.min()} to {seeds.max()}."
+            )
+        present = seeds != PADDING
+        bad = ~present[:, 0] | (np.diff(present.astype(int), axis=1) > 0).any(axis=1)
+        if bad.any():
+            raise InputShapeError(
+                f"Seed sentence {int(np.flatnonzero(bad)[0])} has no word, or padding (0) before "
+                "its last one."
+            )
+
+    def as_inputs(self, batch: np.ndarray) -> np.ndarray:
+        """Return the words as they are."""
+        return batch
+
+    def blend(self, x: np.ndarray, mutant: np.ndarray, share: float) -> np.ndarray:
+        """Return the mutant, or `x` for a share of 0: there is nothing between two sentences."""
+        return mutant if share > 0 else x
+
+    def smaller(
+        self, seed: np.ndarray, x: np.ndarray, deviates: Callable[[np.ndarray], bool]
+    ) -> np.ndarray:
+        """Undo one edit after the other while the models still disagree."""
+        tried: set[bytes] = set()
+        while True:
+            for candidate in _without_an_edit(seed, x):
+                if candidate.tobytes() not in tried:
+                    tried.add(candidate.tobytes())
+                    if deviates(candidate):
+                        x = candidate
+                        break
+            else:
+                return x
+
+
+def _without_an_edit(seed: np.ndarray, x: np.ndarray) -> list[np.ndarray]:
+    """Return sentences in each of which one change of the seed is undone, the largest first."""
+    before, after = (s[: word_count(s)].tolist() for s in (seed, x))
+    edits = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    changes = [edit for edit in edits if edit[0] != "equal"]
+    changes.sort(key=lambda edit: -max(edit[2] - edit[1], edit[4] - edit[3]))
+    candidates = []
+    for _, start, stop, new_start, new_stop in changes:
+        words = [*after[:new_start], *before[start:stop], *after[new_stop:]]
+        if 0 < len(words) <= len(seed):
+            padded = np.full(len(seed), PADDING, seed.dtype)
+            padded[: len(words)] = words
+            candidates.append(padded)
+    return candidates
