@@ -2,6 +2,7 @@
 
     python apps/find_deviations.py search lenet1 resnet20 --models <folder>
     python apps/find_deviations.py ablation | dissemination | repair
+    python apps/find_deviations.py sentences
 
 Commands take names of pairs of models (see `nnslicer_tf.experiments.dflare.pairs`; dissemination
 takes models of the zoo), and write tables with the paper's figures beside ours. An interrupted
@@ -14,6 +15,7 @@ from nnslicer_tf.experiments.dflare.settings import (
     DisseminationSettings,
     PairSettings,
     SearchSettings,
+    SentenceSettings,
 )
 
 DFLARE = "nnslicer_tf.experiments.dflare"
@@ -23,6 +25,7 @@ add_experiment(app, "search", SearchSettings, f"{DFLARE}.searches:search")
 add_experiment(app, "ablation", AblationSettings, f"{DFLARE}.searches:ablation")
 add_experiment(app, "dissemination", DisseminationSettings, f"{DFLARE}.searches:dissemination")
 add_experiment(app, "repair", PairSettings, f"{DFLARE}.searches:repair")
+add_experiment(app, "sentences", SentenceSettings, f"{DFLARE}.sentences:sentences")
 
 if __name__ == "__main__":
     main(app)

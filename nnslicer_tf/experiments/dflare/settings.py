@@ -67,3 +67,21 @@ class DisseminationSettings(SweepSettings):
     """Search pairs in which 10 … 50 % of the weights are mutated (section 5.4.1)."""
 
     zoo_models: Annotated[list[str] | None, Argument(help="Models of the zoo.")] = None
+
+
+@dataclass(frozen=True)
+class SentenceSettings(SweepSettings):
+    """Search pairs of text classifiers (ours, not the paper's)."""
+
+    published: ClassVar[tuple[str, ...]] = (
+        "text_transformer-dynamic",
+        "text_transformer-pruned",
+        "text_lstm-pruned",
+    )
+
+    pairs: Annotated[list[str] | None, Argument(help="Pairs of classifiers of sentences.")] = None
+    seeds: Annotated[int, Option(help="Number of seed sentences.", min=1)] = 100
+    repeats: Annotated[int, Option(help="Number of random seeds.", min=1)] = 1
+    max_queries: Annotated[int, Option(help="Queries after which a search gives up.", min=1)] = (
+        2_000
+    )

@@ -6,11 +6,13 @@ import pytest
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.dflare import sweep
 from nnslicer_tf.experiments.dflare.searches import ablation, dissemination, repair, search
+from nnslicer_tf.experiments.dflare.sentences import sentences
 from nnslicer_tf.experiments.dflare.settings import (
     AblationSettings,
     DisseminationSettings,
     PairSettings,
     SearchSettings,
+    SentenceSettings,
 )
 
 PAIR = ["digits_cnn-pruned"]
@@ -63,3 +65,22 @@ def test_repaired_models_are_searched(few):
     ]
     assert found.tables[0].head["queries"] == "at most 2000 a search"
     assert sweep.Sweep(PairSettings(**few)).pair(PAIR[0]).dataset == "digits"
+
+
+def test_sentences(few, tmp_path, monkeypatch):
+    rows = ["a warm and funny film .\t1", "it is dull and far too long .\t0", "bad\t0", "good\t1"]
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / "sst2").mkdir(exist_ok=True)
+        (tmp_path / "sst2" / name).write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    monkeypatch.setenv("GLUE_DIR", str(tmp_path))
+    settings = {**few, "repeats": 1, "seeds": 3, "max_queries": 400}
+    found = sentences(SentenceSettings(**settings, pairs=["text_transformer-pruned"]))
+    table, examples = found.table("sentences"), found.table("sentences_examples")
+    assert table["method"].tolist() == ["DFlare", "Algorithm 1"]
+    assert (table["verified"] == (table["success_rate"] * table["seeds"]).round()).all()
+    assert (examples["original"] != examples["compressed"]).all()
+    known = {row.split("\t")[0] for row in rows}
+    for row in examples.to_dict("records"):
+        assert row["seed"] in known and row["models disagree on"] not in known
+    with pytest.raises(InvalidArgumentError, match="no pair of text classifiers"):
+        sentences(SentenceSettings(**settings, pairs=PAIR))
