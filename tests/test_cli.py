@@ -534,7 +534,7 @@ def test_a_failing_process_says_one_line_and_no_more(files, tmp_path):
     assert done.stderr.startswith("nnslicer: There is no file")
 
 
-@pytest.mark.parametrize("command", ["explain", "slice"])
+@pytest.mark.parametrize("command", [pytest.param("explain", marks=pytest.mark.slow), "slice"])
 def test_a_process_hides_what_tensorflow_says(files, tmp_path, command):
     options = ("--model", files / "model.keras", "--profile", files / "profile.npz")
     output = tmp_path / ("out.html" if command == "explain" else "out.npz")

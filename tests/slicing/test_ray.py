@@ -128,7 +128,11 @@ def process_ids(*criteria):
 
 
 @pytest.mark.parametrize(
-    ("job", "cause"), [(AlwaysDie(), "ActorDiedError"), (AlwaysFail(), "no such weight")]
+    ("job", "cause"),
+    [
+        pytest.param(AlwaysDie(), "ActorDiedError", marks=pytest.mark.slow),
+        (AlwaysFail(), "no such weight"),
+    ],
 )
 def test_a_worker_that_always_fails_is_one_clear_error(connected, job, cause):
     with pytest.raises(nns.WorkerError, match=f"failed 3 times.*{cause}"):
@@ -216,7 +220,7 @@ def run_script(tmp_path, folder, delay=0.0, workers=0, kind="sums", stop=None):
     return process.returncode, lines
 
 
-@pytest.mark.parametrize("kind", ["sums", "rows"])
+@pytest.mark.parametrize("kind", ["sums", pytest.param("rows", marks=pytest.mark.slow)])
 def test_a_killed_driver_resumes_to_the_same_result(tmp_path, kind):
     _, lines = run_script(tmp_path, tmp_path / "uninterrupted", kind=kind)
     expected = json.loads(lines[-1])

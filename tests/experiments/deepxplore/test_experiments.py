@@ -9,6 +9,7 @@ from nnslicer_tf.experiments.deepxplore.settings import DifferenceSettings
 from nnslicer_tf.report.explorer import unpack
 
 
+@pytest.mark.slow
 def test_exploration_goes_on(shared_data, tmp_path, monkeypatch):
     names = ("light", "light, λ2 = 0")
     monkeypatch.setattr(differences, "CONSTRAINTS", names[:1])

@@ -51,7 +51,7 @@ def test_readaptation(settings, monkeypatch):
     assert found.tables[0].head["adaptation"].startswith("10 epochs of Adam on 20 attacked")
 
 
-@pytest.mark.parametrize("scenario", [1, 2])
+@pytest.mark.parametrize("scenario", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_development(settings, scenario):
     found = develop(replace(settings, scenario=scenario, repeats=1))
     means = found.table(f"table{6 + scenario}-mlp-digits").set_index("method")

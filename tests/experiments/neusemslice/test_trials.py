@@ -178,6 +178,7 @@ def test_development_of_two_tasks(beginner):
     assert known["NeuSemSlice, centred"] > known["Original"] - 0.05
 
 
+@pytest.mark.slow
 def test_development_of_three_tasks(beginner):
     methods = ("Global+Replay 10%", "NeuSemSlice+Replay 10%")
     tasks = split_classes(10, 3)
