@@ -196,9 +196,12 @@ class SliceSet(ShownAsTable):
 
 
 def _split(row: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
-    parts = np.split(row, ends[:-1])
-    return {name: part.reshape(s) for (name, s), part in zip(shapes.items(), parts, strict=True)}
+    found, start = {}, 0
+    for name, shape in shapes.items():
+        size = int(np.prod(shape))
+        found[name] = row[start : start + size].reshape(shape)
+        start += size
+    return found
 
 
 def _columns(names: Iterable[str], shapes: Mapping[str, tuple[int, ...]], what: str) -> np.ndarray:

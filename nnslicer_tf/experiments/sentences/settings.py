@@ -20,3 +20,16 @@ class WordSettings(Settings):
     sentences: Annotated[int, Option(help="Test sentences whose words are deleted.", min=2)] = 200
     profile: Annotated[int, Option(help="Training sentences of the profile.", min=1)] = 5000
     seed: Annotated[int, Option(help="Seed of the random order.", min=0)] = 0
+
+
+@dataclass(frozen=True)
+class PartSettings(Settings):
+    """Delete heads and synapses of the transformer in the order of several methods."""
+
+    trial: ClassVar = {"sentences": 4, "profile": 200}
+
+    kept = "sentences"
+
+    sentences: Annotated[int, Option(help="Test sentences.", min=2)] = 100
+    profile: Annotated[int, Option(help="Training sentences of the profile.", min=1)] = 5000
+    seed: Annotated[int, Option(help="Seed of the choice and the random order.", min=0)] = 0

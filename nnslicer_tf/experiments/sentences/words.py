@@ -18,6 +18,7 @@ from nnslicer_tf import texts, zoo
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.experiments.sentences.leads import lead
 from nnslicer_tf.experiments.sentences.settings import WordSettings
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
@@ -162,13 +163,13 @@ def _areas(
 ) -> pd.DataFrame:
     """Return the areas under both curves, a row for each sentence and method."""
     rows = []
-    whole = _lead(im, x, labels)
+    whole = lead(im.logits(x), labels)
     for name, values in scores.items():
         curves: dict[str, list[np.ndarray]] = {"deletion": [], "insertion": []}
         for share in _SHARES:
             first = _first(x, values, share)
-            curves["deletion"].append(_lead(im, _compact(x, ~first), labels))
-            curves["insertion"].append(_lead(im, _compact(x, first), labels))
+            curves["deletion"].append(lead(im.logits(_compact(x, ~first)), labels))
+            curves["insertion"].append(lead(im.logits(_compact(x, first)), labels))
         means = {
             curve: np.trapezoid(np.stack(leads), _SHARES, axis=0) for curve, leads in curves.items()
         }
@@ -195,15 +196,6 @@ def _compact(x: np.ndarray, kept: np.ndarray) -> np.ndarray:
     empty = ~kept.any(axis=1)
     shorter[empty, 0] = texts.UNKNOWN
     return shorter
-
-
-def _lead(im: InstrumentedModel, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return each class's logit minus the largest other one."""
-    logits = im.logits(x)
-    rows = np.arange(len(x))
-    own = logits[rows, labels].copy()
-    logits[rows, labels] = -np.inf
-    return own - logits.max(axis=1)
 
 
 def _summary(areas: pd.DataFrame) -> pd.DataFrame:

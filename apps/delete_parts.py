@@ -1,0 +1,13 @@
+"""Delete heads and synapses of a transformer, in the orders of slices, gradients and others.
+
+python apps/delete_parts.py
+"""
+
+from nnslicer_tf.experiments.application import add_experiment, application, main
+from nnslicer_tf.experiments.sentences.settings import PartSettings
+
+app = application(__doc__)
+add_experiment(app, "parts", PartSettings, "nnslicer_tf.experiments.sentences.parts:parts")
+
+if __name__ == "__main__":
+    main(app)
