@@ -340,3 +340,13 @@ def test_slices_of_different_models_do_not_mix(im, profile, slicer, x):
     by_channel = nns.Slicer(im, profile, 0.3, "channel", workers=0, progress=False)
     with pytest.raises(nns.ProfileMismatchError):
         slicer.slice(x[:1]) & by_channel.slice(x[:1])
+
+
+def test_a_set_without_kernels_has_neurons_alone(slicer, x):
+    names = ["pool", "dense"]
+    each = slicer.slice_each(x[:2], kernels=(), operations=names)
+    whole = slicer.slice_each(x[:2], operations=names)
+    for one, other in zip(each, whole, strict=True):
+        assert not one.synapses
+        for name in names:
+            np.testing.assert_array_equal(one.neurons[name], other.neurons[name])
