@@ -2,12 +2,10 @@
 
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import keras
-import numpy as np
 
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging.comparison import LayerComparison
@@ -17,7 +15,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 if TYPE_CHECKING:
     import pandas as pd
 
-_NOTHING = 1e-6  # a share of the deviation that is only rounding of float32
+_LITTLE = 0.01  # a share of the deviation that is not worth a layer
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,10 +102,10 @@ class Recipe(ShownAsTable):
 
 
 def recipe(comparison: LayerComparison, budget: float = 0.05) -> Recipe:
-    """Choose the fewest layers to leave in floating point that mend most deviations.
+    """Choose the few layers to leave in floating point that mend most of the deviation.
 
-    Layers are taken in the order of what they cause, as long as they fit the budget; then those
-    that no longer mend anything are left out from the end.
+    Layers are taken in the order of what they cause, if it is 1 % of the deviation or more, and if
+    they fit what is left of the budget.
 
     Args:
         comparison: A model and its compressed copy, compared.
@@ -119,20 +117,17 @@ def recipe(comparison: LayerComparison, budget: float = 0.05) -> Recipe:
     if not 0 < budget <= 1:
         raise InvalidArgumentError(f"budget must be above 0, at most 1. Received: {budget!r}")
     chosen = _affordable(comparison, budget)
-    prefixes = [[place.operation for place in chosen[:count]] for count in range(len(chosen) + 1)]
-    mended = comparison.mended(prefixes)
-    count = int(np.argmax(mended))  # the first of the largest: the fewest layers
-    kept = chosen[:count]
-    weights = sum(place.weights for place in kept) / _weights(comparison)
-    return Recipe(comparison, tuple(kept), budget, weights, float(mended[count]))
+    (mended,) = comparison.mended([[place.operation for place in chosen]])
+    weights = sum(place.weights for place in chosen) / _weights(comparison)
+    return Recipe(comparison, tuple(chosen), budget, weights, float(mended))
 
 
-def _affordable(comparison: LayerComparison, budget: float) -> Sequence[Place]:
-    """Return layers that cause something, in the order of how much, within the budget."""
+def _affordable(comparison: LayerComparison, budget: float) -> list[Place]:
+    """Return layers that cause enough, in the order of how much, within the budget."""
     left = budget * _weights(comparison)
     chosen = []
     for place in comparison.ranking:
-        causes = comparison.causes[place.operation] > _NOTHING
+        causes = comparison.causes[place.operation] >= _LITTLE
         if place.kernel is not None and causes and place.weights <= left:
             chosen.append(place)
             left -= place.weights
