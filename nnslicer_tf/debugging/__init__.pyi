@@ -1,7 +1,8 @@
 from .comparison import LayerComparison, compare_layers
-from .counterparts import Counterpart, Place, counterpart_of, weights_twin
+from .counterparts import counterpart_of, weights_twin
 from .localisation import METHODS, Suspicion, suspicious
 from .mending import mend, suspicious_synapses
+from .places import Counterpart, Place
 from .recipe import Recipe, recipe
 from .repair import Repair, repair
 from .runs import Runs

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from nnslicer_tf.debugging.counterparts import Counterpart
+from nnslicer_tf.debugging.places import Counterpart
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 

@@ -14,13 +14,8 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging._held_errors import Arrays, HeldErrors
-from nnslicer_tf.debugging.counterparts import (
-    CompressedLike,
-    Counterpart,
-    Place,
-    counterpart_of,
-    weights_twin,
-)
+from nnslicer_tf.debugging.counterparts import CompressedLike, counterpart_of, weights_twin
+from nnslicer_tf.debugging.places import Counterpart, Place
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike

@@ -9,7 +9,8 @@ import keras
 
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging.comparison import LayerComparison
-from nnslicer_tf.debugging.counterparts import Place, counterpart_of
+from nnslicer_tf.debugging.counterparts import counterpart_of
+from nnslicer_tf.debugging.places import Place
 from nnslicer_tf.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
