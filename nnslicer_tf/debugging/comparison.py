@@ -147,7 +147,8 @@ class LayerComparison(ShownAsTable):
         """Return a ranking as a table, by the share of the deviation that is caused.
 
         Args:
-            level: "layer" (a row for each place, with its errors) or "channel".
+            level: "layer" (a row for each place, with its kernel, how that is stored, its share of
+                the weights, and the errors) or "channel".
             most: Largest number of rows; all by default.
 
         Raises:
@@ -191,6 +192,7 @@ class LayerComparison(ShownAsTable):
         name = place.operation
         return {
             "operation": name,
+            "kernel": place.kernel or "",
             "stored": place.stored,
             "weights": place.weights / total,
             **{kind: self.errors[kind][name] for kind in _KINDS},
