@@ -112,6 +112,11 @@ def test_errors_add_up_and_switches_lead_from_one_model_to_the_other(im, samples
     table = found.to_frame()
     assert table["cause"].is_monotonic_decreasing and len(table) == len(names)
     assert table["weights"].sum() == pytest.approx(1)
+    errors, causes = found.figure().axes
+    assert [label.get_text() for label in errors.get_yticklabels()] == names
+    assert [bar.get_width() for bar in causes.patches] == pytest.approx(
+        [100 * found.causes[name] for name in names]
+    )
     channels = found.to_frame("channel", 5)
     first = channels.iloc[0]
     assert found.channels[first["operation"]][first["channel"]] == first["cause"]
@@ -194,6 +199,18 @@ def test_models_that_keras_quantised(im, samples):
     step = np.abs(im.kernels["hidden"].kernel()).max() / 127
     twin = found.counterpart.kernels()["hidden"]
     np.testing.assert_allclose(twin, im.kernels["hidden"].kernel(), atol=step)
+
+
+def test_slices_of_both_models(im, samples):
+    """A copy whose channel is cut off has nothing of it in its slices."""
+
+    def cut(weights):
+        return weights * np.array([0, 1, 1, 1, 1, 1, 1, 1], np.float32)
+
+    found = compare_layers(im, changed(im.model, "hidden", cut), samples, progress=False)
+    first, second = found.slices(samples[:50], theta=0.0, most=10, progress=False)
+    assert not second.synapses["hidden"][:, 0].any() and first.synapses["hidden"][:, 0].any()
+    assert not (second - first).synapses["hidden"][:, 0].any()
 
 
 def test_what_cannot_be_compared(im, samples, linear, tmp_path):
