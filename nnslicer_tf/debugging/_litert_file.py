@@ -13,7 +13,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Synapses
 
 _EXAMPLES = 8  # samples by which tensors are recognised
-_ROUNDING = 0.05  # relative error of a step that only rounds
+_ROUNDING = 0.2  # relative error of a step that only rounds
 _UNRELATED = 0.9  # relative error above which two values have nothing to do with each other
 
 
