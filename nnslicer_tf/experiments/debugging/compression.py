@@ -104,14 +104,14 @@ def compression(s: CompressionSettings) -> ExperimentResult:
             ExperimentTable(f"{name}_channels", compared.to_frame("channel", 50)),
             ExperimentTable(
                 name,
-                _rows(store, makers).dropna(axis="columns", how="all"),
+                _rows(store, makers),
                 title + "quantised again, with few layers left in float",
                 head,
                 _RECIPES,
             ),
             ExperimentTable(
                 f"{name}_shrunk",
-                _rows(store, s.shares).dropna(axis="columns", how="all"),
+                _rows(store, s.shares),
                 title + "searches, with less of the weights' errors",
                 head,
                 _SHRUNK,
@@ -279,4 +279,6 @@ def _with_slices(compared: LayerComparison, study: _Study) -> pd.DataFrame:
 
 def _rows(store: RowStore, keys: Iterable[object]) -> pd.DataFrame:
     names = [{"row": f"{key},{search}"} for key in keys for search in _SEARCHES]
-    return store.to_frame(names).drop(columns="row")
+    frame = store.to_frame(names).drop(columns="row").dropna(axis="columns", how="all")
+    whole = [name for name in ("bytes", "deviate at once") if name in frame]
+    return frame.astype(dict.fromkeys(whole, int))  # a store that was read has them as floats
