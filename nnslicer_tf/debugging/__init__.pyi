@@ -3,7 +3,7 @@ from .counterparts import counterpart_of, weights_twin
 from .localisation import METHODS, Suspicion, suspicious
 from .mending import mend, suspicious_synapses
 from .places import Counterpart, Place
-from .recipe import Recipe, recipe
+from .recipe import Recipe, leaving, recipe
 from .repair import Repair, repair
 from .runs import Runs
 from .static import static_slice
@@ -19,6 +19,7 @@ __all__ = [
     "Suspicion",
     "compare_layers",
     "counterpart_of",
+    "leaving",
     "mend",
     "recipe",
     "repair",

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -117,19 +118,30 @@ def recipe(comparison: LayerComparison, budget: float = 0.05) -> Recipe:
     """
     if not 0 < budget <= 1:
         raise InvalidArgumentError(f"budget must be above 0, at most 1. Received: {budget!r}")
-    chosen = _affordable(comparison, budget)
+    worth = [p for p in comparison.ranking if comparison.causes[p.operation] >= _LITTLE]
+    return leaving(comparison, worth, budget)
+
+
+def leaving(comparison: LayerComparison, places: Sequence[Place], budget: float) -> Recipe:
+    """Return the recipe that leaves layers in floating point as far as they fit the budget.
+
+    Args:
+        comparison: A model and its compressed copy, compared.
+        places: The layers' places, the first to be left in floating point first.
+        budget: The largest share of the weights that may stay in floating point, 0 … 1.
+    """
+    chosen = _affordable(comparison, places, budget)
     (mended,) = comparison.mended([[place.operation for place in chosen]])
     weights = sum(place.weights for place in chosen) / _weights(comparison)
     return Recipe(comparison, tuple(chosen), budget, weights, float(mended))
 
 
-def _affordable(comparison: LayerComparison, budget: float) -> list[Place]:
-    """Return layers that cause enough, in the order of how much, within the budget."""
+def _affordable(comparison: LayerComparison, places: Sequence[Place], budget: float) -> list[Place]:
+    """Return the layers, in their order, that fit what is left of the budget."""
     left = budget * _weights(comparison)
     chosen = []
-    for place in comparison.ranking:
-        causes = comparison.causes[place.operation] >= _LITTLE
-        if place.kernel is not None and causes and place.weights <= left:
+    for place in places:
+        if place.kernel is not None and place.weights <= left:
             chosen.append(place)
             left -= place.weights
     return chosen

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf._names import check_name
-from nnslicer_tf.debugging import LayerComparison, Recipe, compare_layers, recipe
+from nnslicer_tf.debugging import LayerComparison, Recipe, compare_layers, leaving, recipe
 from nnslicer_tf.dflare import (
     DeviationSet,
     ImageDomain,
@@ -54,6 +54,12 @@ _RECIPES = (
     "images. `harder`: share of the searches that succeeded on the plain file and now fail, or "
     f"need at least {_TIMES} times the queries. Searches give up at `max_queries`."
 )
+_CONTROL = (
+    "Share of the deviations of a quantiser's plain file, found from test images by DFlare, that "
+    "are none of a file in which layers are left in float: those of the recipe, and within the "
+    "same budget those that cause least. A deviation lies between two near boundaries, so that "
+    "any other rounding mends some."
+)
 _SHRUNK = (
     "Copies of the original in whose weights a share of the compressed file's errors is put. "
     f"`harder`: share of the searches that succeeded with all of the errors and fail, or need "
@@ -88,6 +94,9 @@ def compression(s: CompressionSettings) -> ExperimentResult:
     for way, make in makers.items():
         if {"row": f"{way},{_SEARCHES[-1]}"} not in store:
             store.add(study.recipe_rows(way, make))
+    for way, make in makers.items():
+        if {"row": f"control,{way}"} not in store:
+            store.add(study.control_rows(way, make))
     for share in s.shares:
         if {"row": f"{share},{_SEARCHES[-1]}"} not in store:
             store.add(study.shrunk_rows(compared, share))
@@ -108,6 +117,13 @@ def compression(s: CompressionSettings) -> ExperimentResult:
                 title + "quantised again, with few layers left in float",
                 head,
                 _RECIPES,
+            ),
+            ExperimentTable(
+                f"{name}_control",
+                _frame(store, [f"control,{way}" for way in makers]),
+                title + "the layers that cause most, and those that cause least",
+                head,
+                _CONTROL,
             ),
             ExperimentTable(
                 f"{name}_shrunk",
@@ -185,7 +201,7 @@ class _Study:
             yield {**base, "recipe": "none", "bytes": len(plain), **_queries(before)}
             yield {
                 **base,
-                "recipe": ", ".join(chosen.layers) or "no layer fits",
+                "recipe": _names(chosen),
                 "bytes": len(better),
                 **_queries(after),
                 "weights in float": chosen.weights,
@@ -194,6 +210,25 @@ class _Study:
                 "mended": self._agree(better, before.images),
                 "harder": _harder(before, after),
             }
+
+    def control_rows(self, way: str, make: Maker) -> Iterator[dict[str, object]]:
+        """Yield the row that compares a recipe with the layers that cause least."""
+        plain = make(None)
+        learned = self.compare(plain, self.search(plain, self.train_images, "DFlare"))
+        chosen = recipe(learned, self.settings.budget)
+        rest = [place for place in reversed(learned.ranking) if place not in chosen.places]
+        others = leaving(learned, rest, chosen.weights)
+        images = self.search(plain, self.test_images, "DFlare").images
+        yield {
+            "row": f"control,{way}",
+            "quantiser": way,
+            "layers that cause most": _names(chosen),
+            "weights": chosen.weights,
+            "mended": self._agree(make(chosen), images),
+            "layers that cause least": _names(others),
+            "their weights": others.weights,
+            "mended by them": self._agree(make(others), images) if others.places else np.nan,
+        }
 
     def shrunk_rows(self, compared: LayerComparison, share: float) -> Iterator[dict[str, object]]:
         """Yield rows of a copy with a share of the errors of the compressed file's weights."""
@@ -243,6 +278,10 @@ class _Study:
         return quantize_integer(self.model, samples, keep=chosen.tensors(to_litert(self.model)))
 
 
+def _names(chosen: Recipe) -> str:
+    return ", ".join(chosen.layers) or "no layer fits"
+
+
 def _quantizers() -> list[str]:
     return ["ai-edge-quantizer"] if find_spec("ai_edge_quantizer") else []
 
@@ -278,7 +317,11 @@ def _with_slices(compared: LayerComparison, study: _Study) -> pd.DataFrame:
 
 
 def _rows(store: RowStore, keys: Iterable[object]) -> pd.DataFrame:
-    names = [{"row": f"{key},{search}"} for key in keys for search in _SEARCHES]
-    frame = store.to_frame(names).drop(columns="row").dropna(axis="columns", how="all")
+    return _frame(store, [f"{key},{search}" for key in keys for search in _SEARCHES])
+
+
+def _frame(store: RowStore, rows: Iterable[str]) -> pd.DataFrame:
+    frame = store.to_frame([{"row": row} for row in rows])
+    frame = frame.drop(columns="row").dropna(axis="columns", how="all")
     whole = [name for name in ("bytes", "deviate at once") if name in frame]
     return frame.astype(dict.fromkeys(whole, int))  # a store that was read has them as floats
