@@ -9,7 +9,13 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, dflare, zoo
-from nnslicer_tf.debugging import compare_layers, counterpart_of, recipe, weights_twin
+from nnslicer_tf.debugging import (
+    compare_layers,
+    counterpart_of,
+    leaving,
+    recipe,
+    weights_twin,
+)
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import copy_model
 from nnslicer_tf.pruning.costs import to_litert
@@ -250,6 +256,7 @@ def test_recipes(im, samples):
     assert small.mended == pytest.approx((only == found.labels[:, 0]).mean(), abs=0.1)
     whole = recipe(found, 1.0)
     assert set(whole.layers) == {"first", "hidden"} and whole.mended == 1
+    assert leaving(found, whole.places[1:], 1.0).places == whole.places[1:]
     none = recipe(found, 1e-6)
     assert none.layers == () and none.mended == 0
     quantised = copy_model(im.model)

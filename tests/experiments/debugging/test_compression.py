@@ -33,6 +33,9 @@ def test_the_pair_is_compared_mended_and_searched_again(settings, monkeypatch):
     assert recipes["recipe"].tolist() == 2 * ["none", "conv1, logits"]
     assert recipes["bytes"][1] > recipes["bytes"][0]
     assert recipes["weights in float"].max() < 0.25
+    control = found.table(f"{name}_control").iloc[0]
+    assert control["layers that cause most"] == "conv1, logits"
+    assert control["layers that cause least"] == "no layer fits"
     shrunk = found.table(f"{name}_shrunk").set_index(["share", "search"])
     assert shrunk.loc[(1.0, "DFlare"), "harder"] == 0
     assert shrunk.loc[(0.001, "DFlare"), "harder"] > 0.5
