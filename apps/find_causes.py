@@ -1,12 +1,14 @@
-"""Causes of wrong outputs: planted faults found, mended, and provable repair.
+"""Causes of wrong outputs: planted faults found, mended, provable repair; compressed models.
 
 python apps/find_causes.py faults --model lenet5
 python apps/find_causes.py mending --model lenet5
 python apps/find_causes.py repair --model lenet5
+python apps/find_causes.py compression --pair lenet5-integer
 """
 
 from nnslicer_tf.experiments.application import add_experiment, application, main
 from nnslicer_tf.experiments.debugging.settings import (
+    CompressionSettings,
     LocalisationSettings,
     MendingSettings,
     RepairSettings,
@@ -18,6 +20,7 @@ app = application(__doc__)
 add_experiment(app, "faults", LocalisationSettings, f"{DEBUGGING}.localisation:localisation")
 add_experiment(app, "mending", MendingSettings, f"{DEBUGGING}.mending:mending")
 add_experiment(app, "repair", RepairSettings, f"{DEBUGGING}.mending:provable_repair")
+add_experiment(app, "compression", CompressionSettings, f"{DEBUGGING}.compression:compression")
 
 if __name__ == "__main__":
     main(app)

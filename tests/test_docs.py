@@ -40,6 +40,7 @@ FOUND = {
     "deviations": lambda names: names["found"].success_rate == 1,
     "coverage": lambda names: 0.5 < names["coverage"].total() < 1 and len(names["found"]) > 0,
     "inspection": lambda names: set(names["frame"]["group"]) == {"relu1", "relu2"},
+    "compressed": lambda names: names["recipe"].layers == ("conv1", "logits"),
     "causes": lambda names: names["repaired"].points == 3 and len(names["static"].neurons) > 5,
     "transformers": lambda names: names["share"] > 0.9,
     "recurrent-networks": lambda names: len(names["each"]) == 32,
@@ -105,7 +106,7 @@ def test_the_code_of_a_page_runs(page, clean, request):
 
 
 def test_every_analysis_has_code_a_picture_and_its_limits():
-    assert len(ANALYSES) == 11
+    assert len(ANALYSES) == 12
     overview = (DOCS / "analyses.md").read_text()
     for page in ANALYSES:
         text = page.read_text()

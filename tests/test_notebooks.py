@@ -92,6 +92,13 @@ HOLDS = {
         assert read.neurons["words"].argmax() == step
         assert set(read.synapses) >= {"lstm/kernel", "lstm/recurrent_kernel"}
     """,
+    "11-compressed": """
+        assert abs(sum(compared.causes.values()) - 1) < 1e-6
+        assert compared.ranking[0].kernel == "logits"
+        assert shares[0] == 0 and shares[-1] == 1
+        assert recipe.weights < 0.25 and 0.2 < agreeing < 0.8
+        assert narrow["median queries"].iloc[-1] > 10 * narrow["median queries"].iloc[0]
+    """,
 }
 
 
@@ -121,8 +128,8 @@ def _run(path, folder):
     return nbformat.read(copy, as_version=4)
 
 
-def test_there_are_ten():
-    assert [name[:2] for name in NAMES] == [f"{i:02d}" for i in range(1, 11)]
+def test_there_are_eleven():
+    assert [name[:2] for name in NAMES] == [f"{i:02d}" for i in range(1, 12)]
     assert list(HOLDS) == NAMES
 
 

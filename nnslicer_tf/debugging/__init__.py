@@ -2,7 +2,9 @@
 
 - `suspicious` scores neurons and synapses by how much wrong outputs are due to them;
 - `repair` changes few weights so that given inputs, or segments, are provably right;
-- `static_slice` says what can reach an output whatever the input is.
+- `static_slice` says what can reach an output whatever the input is;
+- `compare_layers` says which layers and channels make a compressed model deviate from its original,
+  and `recipe` which layers a quantiser is to leave in floating point.
 """
 
 import lazy_loader as _lazy

@@ -17,13 +17,13 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
-from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
+from nnslicer_tf._litert import dequantised, interpreter_of, quantised, read_content
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from ai_edge_litert.interpreter import Interpreter
@@ -89,10 +89,9 @@ class TFLiteClassifier(Classifier):
     """
 
     def __init__(self, model: str | os.PathLike | bytes, workers: int | None = None) -> None:
-        name = "the given bytes" if isinstance(model, bytes) else f"'{os.fspath(model)}'"
-        content = model if isinstance(model, bytes) else _read(Path(model))
+        content, name = read_content(model)
         workers = min(os.cpu_count() or 1, 4) if workers is None else workers
-        self._interpreters = [_interpreter(content, name) for _ in range(workers)]
+        self._interpreters = [interpreter_of(content, name) for _ in range(workers)]
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="tflite")
         first = self._interpreters[0]
         inputs, outputs = first.get_input_details(), first.get_output_details()
@@ -112,13 +111,13 @@ class TFLiteClassifier(Classifier):
             raise InputShapeError(
                 f"The TFLite model takes inputs of shape {expected}. Received: {inputs.shape[1:]}"
             )
-        inputs = _quantise(inputs, self._input)
+        inputs = quantised(inputs, self._input)
         if len(inputs) == 1 or len(self._interpreters) == 1:
             outputs = self._run(self._interpreters[0], inputs)
         else:
             parts = np.array_split(inputs, len(self._interpreters))
             outputs = np.concatenate(list(self._threads.map(self._run, self._interpreters, parts)))
-        return _dequantise(outputs, self._output)
+        return dequantised(outputs, self._output)
 
     def _run(self, interpreter: "Interpreter", inputs: np.ndarray) -> np.ndarray:
         source, target = self._input["index"], self._output["index"]
@@ -179,46 +178,3 @@ def as_classifier(model: ModelLike, batch_size: int = 32) -> Classifier:
         "A model must be a Keras model, an InstrumentedModel, a .tflite path or bytes, or a "
         f"function from a batch to probabilities. Received: {type(model).__name__}"
     )
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InvalidArgumentError(f"Cannot read '{path}': {error.strerror or error}.") from error
-
-
-def _interpreter(content: bytes, name: str) -> "Interpreter":
-    from ai_edge_litert.interpreter import Interpreter
-
-    if content[4:8] != b"TFL3":
-        raise CorruptFileError(
-            f"{name} is not a TFLite model: the identifier 'TFL3' is missing at byte 4. "
-            f"Received {len(content)} bytes that begin with {content[:8]!r}."
-        )
-    try:
-        interpreter = Interpreter(model_content=content, num_threads=1)
-        interpreter.allocate_tensors()
-    except (ValueError, RuntimeError) as error:
-        reason = str(error).strip().rstrip(".")
-        raise CorruptFileError(
-            f"The TFLite model in {name} ({len(content)} bytes) is damaged: {reason}. "
-            "Convert or copy it again."
-        ) from error
-    return interpreter
-
-
-def _quantise(values: np.ndarray, tensor: dict) -> np.ndarray:
-    if not np.issubdtype(tensor["dtype"], np.integer):
-        return np.ascontiguousarray(values, tensor["dtype"])
-    scale, zero = tensor["quantization"]
-    limits = np.iinfo(tensor["dtype"])
-    steps = np.round(values / scale) + zero if scale else np.round(values)
-    return np.clip(steps, limits.min, limits.max).astype(tensor["dtype"])
-
-
-def _dequantise(values: np.ndarray, tensor: dict) -> np.ndarray:
-    scale, zero = tensor["quantization"]
-    if not np.issubdtype(tensor["dtype"], np.integer):
-        return values
-    return ((values.astype(np.float32) - zero) * scale).astype(np.float32)

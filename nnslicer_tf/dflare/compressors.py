@@ -8,14 +8,15 @@ Quantisation needs TensorFlow's converter; the rest works on every Keras backend
 """
 
 import warnings
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
+from nnslicer_tf._litert import interpreter_of
 from nnslicer_tf._magnitude import smallest
 from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import train_epochs
@@ -40,13 +41,15 @@ def quantize_dynamic(model: keras.Model) -> bytes:
     return _convert(_converter(model))
 
 
-def quantize_integer(model: keras.Model, samples: np.ndarray) -> bytes:
+def quantize_integer(model: keras.Model, samples: np.ndarray, keep: Sequence[str] = ()) -> bytes:
     """Return a TFLite model that computes with 8-bit integers from input to output.
 
     Args:
         model: A Keras model.
         samples: `(samples, ...)` preprocessed inputs that show the range of every
             activation; some hundred are enough.
+        keep: Names of the tensors whose steps stay in floating point, such as
+            `debugging.Recipe.tensors` gives them.
 
     Raises:
         InvalidArgumentError: if there are no samples.
@@ -59,10 +62,44 @@ def quantize_integer(model: keras.Model, samples: np.ndarray) -> bytes:
     converter.representative_dataset = lambda: (
         [sample[None].astype(np.float32)] for sample in samples
     )
+    if keep:
+        return _convert_but_for(converter, list(keep))
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
     converter.inference_input_type = tf.int8
     converter.inference_output_type = tf.int8
     return _convert(converter)
+
+
+def quantize_ai_edge(
+    content: bytes, recipe: Sequence[Mapping], samples: np.ndarray | None = None
+) -> bytes:
+    """Return a LiteRT model that the AI Edge Quantizer made from one in floating point.
+
+    Args:
+        content: The model in floating point, such as `pruning.costs.to_litert` gives it.
+        recipe: The quantizer's recipe as JSON: its own, such as
+            `ai_edge_quantizer.recipe.dynamic_wi8_afp32()`, and what `debugging.Recipe.ai_edge`
+            gives to append.
+        samples: Preprocessed inputs that show the range of every activation, for recipes that
+            make integers of activations.
+
+    Raises:
+        InvalidArgumentError: if the package ai-edge-quantizer is not installed.
+    """
+    try:
+        from ai_edge_quantizer.quantizer import Quantizer
+    except ImportError as error:
+        raise InvalidArgumentError(
+            "This needs the AI Edge Quantizer: pip install ai-edge-quantizer"
+        ) from error
+    quantizer = Quantizer(bytearray(content))
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quantizer.load_quantization_recipe(list(recipe))
+        result = None
+        if quantizer.need_calibration:
+            result = quantizer.calibrate(_signature_samples(content, samples))
+        return bytes(quantizer.quantize(result).quantized_model)
 
 
 def prune_magnitude(model: keras.Model, ratio: float) -> keras.Model:
@@ -187,6 +224,33 @@ def _convert(converter: "tf.lite.TFLiteConverter") -> bytes:
     with redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Statistics for quantized inputs")
         return converter.convert()
+
+
+def _convert_but_for(converter: "tf.lite.TFLiteConverter", keep: list[str]) -> bytes:
+    """Convert to integers, but for the steps that compute some tensors."""
+    import tensorflow as tf
+
+    options = tf.lite.experimental.QuantizationDebugOptions(
+        denylisted_nodes=keep, fully_quantize=True
+    )
+    with redirect_stdout(StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        debugger = tf.lite.experimental.QuantizationDebugger(
+            converter=converter,
+            debug_dataset=converter.representative_dataset,
+            debug_options=options,
+        )
+        return debugger.get_nondebug_quantized_model()
+
+
+def _signature_samples(content: bytes, samples: np.ndarray | None) -> dict[str, list[dict]]:
+    """Return samples in the form in which the quantizer takes them."""
+    if samples is None or not len(samples):
+        raise InvalidArgumentError("This recipe needs samples: at least one preprocessed input.")
+    interpreter = interpreter_of(content, "the given bytes")
+    ((name, signature),) = interpreter.get_signature_list().items()
+    (given,) = signature["inputs"]
+    return {name: [{given: sample[None].astype(np.float32)} for sample in samples]}
 
 
 def _changed(model: keras.Model, change: Callable[[np.ndarray], np.ndarray]) -> keras.Model:

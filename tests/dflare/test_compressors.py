@@ -1,3 +1,5 @@
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from nnslicer_tf.dflare.compressors import (
     distill,
     mutate_weights,
     prune_magnitude,
+    quantize_ai_edge,
     quantize_dynamic,
     quantize_integer,
     with_softmax,
@@ -136,3 +139,9 @@ def test_bad_options(model, inputs):
         distill(model, other, inputs)
     with pytest.raises(InvalidArgumentError, match="temperature"):
         distill(model, model, inputs, temperature=0)
+
+
+def test_the_ai_edge_quantizer_may_be_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ai_edge_quantizer.quantizer", None)
+    with pytest.raises(InvalidArgumentError, match="pip install ai-edge-quantizer"):
+        quantize_ai_edge(b"any", [])

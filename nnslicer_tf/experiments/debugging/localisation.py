@@ -19,7 +19,7 @@ from nnslicer_tf.experiments.debugging.settings import LocalisationSettings, Men
 from nnslicer_tf.experiments.plots import METHOD_COLOURS
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 
-_MOST_DRAWN = 50  # faults drawn for each that is wanted
+_MOST_DRAWN = 500  # faults drawn for each that is wanted
 
 _TEXT = (
     "`top_1_percent`: share of faults whose channel is among the first 1 % of all hidden channels; "

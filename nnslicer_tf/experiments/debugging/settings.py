@@ -63,3 +63,26 @@ class RepairSettings(Settings):
     among: Annotated[int, Option(help="Weights that may change: the most suspicious.")] = 1000
     seed: Annotated[int, Option(help="Random seed.", min=0)] = 0
     counts: tuple[int, ...] = (5, 10, 20, 50)  # images to repair
+
+
+@dataclass(frozen=True)
+class CompressionSettings(Settings):
+    """Say why a compressed model deviates, leave few layers in float, and search again."""
+
+    trial: ClassVar = {"seeds": 10, "max_queries": 300}
+
+    kept = "debugging"
+
+    pair: Annotated[str, Option(help="Pair of models, see find_deviations.py.")] = "lenet5-integer"
+    ways: Annotated[str, Option(help="Quantisers, separated by commas.")] = (
+        "dynamic,weights,integer"
+    )
+    budget: Annotated[float, Option(help="Largest share of the weights in float.")] = 0.05
+    seeds: Annotated[int, Option(help="Test, and training, images to search from.", min=2)] = 100
+    max_queries: Annotated[int, Option(help="Queries after which a search gives up.", min=1)] = 2000
+    seed: Annotated[int, Option(help="Random seed of the searches.", min=0)] = 0
+    models: Annotated[
+        Path, Option(help="Folder of the published models.", envvar="DIFFCHASER_MODELS")
+    ] = Path(".")
+    work: Annotated[Path, Option(help="Folder of resumable runs.")] = Path("runs/debugging")
+    shares: tuple[float, ...] = (1.0, 0.1, 0.01, 0.001)  # of the weights' errors

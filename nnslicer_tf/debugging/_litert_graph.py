@@ -1,0 +1,146 @@
+"""A LiteRT file as a graph of steps whose values can be read."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnslicer_tf._litert import dequantised, interpreter_of, quantised, read_content
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+
+_AXES = {
+    "CONV_2D": (1, 2, 3, 0),
+    "FULLY_CONNECTED": (1, 0),
+    "DEPTHWISE_CONV_2D": (1, 2, 3, 0),
+    "TRANSPOSE_CONV": (1, 2, 0, 3),
+    "CONV_3D": (0, 1, 2, 3, 4),
+}
+"""Step → the axes of its weights in the order in which Keras has them."""
+
+
+@dataclass(frozen=True)
+class FileStep:
+    """A step of a file that depends on the input.
+
+    Attributes:
+        kind: LiteRT's name of it, such as "CONV_2D".
+        inputs: Indices of the tensors that depend on the input.
+        output: Index of the tensor that it computes.
+        weights: Index of its kernel's tensor; None without one.
+    """
+
+    kind: str
+    inputs: tuple[int, ...]
+    output: int
+    weights: int | None
+
+
+class LiteRTGraph:
+    """The steps of a LiteRT file.
+
+    Args:
+        model: A path, or the content of the file.
+
+    Attributes:
+        name: What the file is called in messages.
+        steps: The steps, in the order in which they run.
+        input: Index of the input's tensor.
+        output: Index of the output's tensor.
+
+    Raises:
+        CorruptFileError: if it is no LiteRT model or a damaged one.
+        InvalidArgumentError: if it has not exactly one input and one output.
+    """
+
+    def __init__(self, model: str | os.PathLike | bytes) -> None:
+        content, self.name = read_content(model)
+        self._interpreter = interpreter_of(content, self.name, keep_tensors=True)
+        inputs = self._interpreter.get_input_details()
+        outputs = self._interpreter.get_output_details()
+        if len(inputs) != 1 or len(outputs) != 1:
+            raise InvalidArgumentError(
+                f"The TFLite model in {self.name} must have one input and one output. "
+                f"Received: {len(inputs)} inputs and {len(outputs)} outputs."
+            )
+        self.input, self.output = inputs[0]["index"], outputs[0]["index"]
+        self._tensors = {t["index"]: t for t in self._interpreter.get_tensor_details()}
+        self._made_of: dict[int, int] = {}  # a constant that is computed → what of
+        self.steps = tuple(self._read_steps())
+
+    def tensor_name(self, index: int) -> str:
+        """Return the name of a tensor."""
+        return self._tensors[index]["name"]
+
+    def stored(self, index: int) -> str:
+        """Return how a tensor is stored, such as "int8"."""
+        index = self._made_of.get(index, index)
+        return np.dtype(self._tensors[index]["dtype"]).name
+
+    def kernel(self, step: FileStep) -> np.ndarray:
+        """Return a step's weights float32, the axes in Keras's order."""
+        if step.weights is None:
+            raise InvalidArgumentError(f"A step {step.kind} has no weights.")
+        tensor = self._tensors[step.weights]
+        stored = self._interpreter.get_tensor(step.weights)
+        if (
+            tensor["dtype"] == np.uint8
+            and not tensor["quantization_parameters"]["zero_points"].any()
+        ):
+            # Files of 2019 call the signed bytes of dynamic-range weights unsigned.
+            stored = stored.view(np.int8)
+        values = dequantised(stored, tensor)
+        return values.transpose(_AXES[step.kind]).astype(np.float32)
+
+    def run(self, x: np.ndarray, tensors: Iterable[int]) -> dict[int, np.ndarray]:
+        """Return what tensors stand for, for every sample.
+
+        Args:
+            x: Samples `(samples, *input shape)` float32.
+            tensors: Indices of tensors with a first axis of one sample.
+
+        Returns:
+            Index → `(samples, …)` float32.
+
+        Raises:
+            InputShapeError: if the file takes inputs of another shape.
+        """
+        given = self._tensors[self.input]
+        if tuple(given["shape"][1:]) != x.shape[1:]:
+            raise InputShapeError(
+                f"The TFLite model in {self.name} takes inputs of shape "
+                f"{tuple(given['shape'][1:].tolist())}. Received: {x.shape[1:]}"
+            )
+        wanted = tuple(tensors)
+        found: dict[int, list[np.ndarray]] = {index: [] for index in wanted}
+        for sample in quantised(x, given):
+            self._interpreter.set_tensor(self.input, sample[None])
+            self._interpreter.invoke()
+            for index in wanted:
+                found[index].append(self._interpreter.get_tensor(index))
+        return {
+            index: dequantised(np.concatenate(parts), self._tensors[index])
+            for index, parts in found.items()
+        }
+
+    def of_one_sample(self, index: int) -> bool:
+        """Whether a tensor's first axis is that of one sample."""
+        shape = self._tensors[index]["shape"]
+        return len(shape) > 1 and shape[0] == 1
+
+    def _read_steps(self) -> Iterable[FileStep]:
+        depends = {self.input}
+        for step in self._interpreter._get_ops_details():
+            inputs = [int(i) for i in step["inputs"] if i >= 0]
+            live = tuple(i for i in inputs if i in depends)
+            output = int(step["outputs"][0])
+            if not live:  # it computes a constant, such as weights from those of 8 bits
+                if inputs:
+                    self._made_of[output] = inputs[0]
+                continue
+            depends.update(int(i) for i in step["outputs"])
+            weights = None
+            if step["op_name"] in _AXES:
+                constant = [i for i in inputs if i not in depends]
+                weights = next((i for i in constant if len(self._tensors[i]["shape"]) > 1), None)
+            yield FileStep(step["op_name"], live, output, weights)

@@ -1,0 +1,302 @@
+"""Why a compressed model deviates: where its errors are made, and which of them matter."""
+
+import functools
+import operator
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from nnslicer_tf._checks import check_count
+from nnslicer_tf._names import check_name
+from nnslicer_tf._progress import track
+from nnslicer_tf._tables import ShownAsTable
+from nnslicer_tf.debugging._held_errors import Arrays, HeldErrors
+from nnslicer_tf.debugging.counterparts import CompressedLike, counterpart_of, weights_twin
+from nnslicer_tf.debugging.places import Counterpart, Place
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.slicing import Profile, Slice, Slicer
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+_LEVELS = ("layer", "channel")
+_KINDS = ("enters", "made", "passed", "leaves")
+
+
+class LayerComparison(ShownAsTable):
+    """A model and its compressed copy, layer by layer, on inputs on which they deviate.
+
+    A *place* is a value that both models have. Errors are root mean squares of differences,
+    relative to the root mean square of the original's values; a sample's errors made and passed on
+    add up, element by element, to the error that leaves.
+
+    Attributes:
+        places: The places, in topological order.
+        x: The deviating samples `(samples, *input_shape)`.
+        labels: The original's and the compressed model's label on them, `(samples, 2)`.
+        errors: Kind of error → operation of a place → its relative size. The kinds are "enters",
+            what comes with the place's inputs, relative to them; "passed", what becomes of it;
+            "made", what the place adds; and "leaves", both together.
+        causes: Operation of a place → its share of the fall of the margin: how much of the logit
+            of the original's label minus that of the compressed model's is lost by its error. All
+            shares add up to 1; a negative one holds the right answer up.
+        channels: Operation of a place → the same of each channel, `(channels,)`.
+        alone: Operation of a place → share of the samples that get the original's label if only
+            the error made there is taken away, and all others are held as they are.
+    """
+
+    def __init__(
+        self, held: HeldErrors, x: np.ndarray, labels: np.ndarray, batch_size: int, progress: bool
+    ) -> None:
+        self._held, self._batch_size = held, batch_size
+        self.places: tuple[Place, ...] = held.counterpart.places
+        self.x, self.labels = x, labels
+        squares: dict[str, dict[str, float]] = {kind: {} for kind in (*_KINDS, "in", "out")}
+        shares: Arrays = {}
+        mended = np.zeros(len(self.places))
+        for rows in track(list(self._rows()), "Comparing", progress=progress):
+            values, computed, made = held.made(x[rows])
+            _add_squares(squares, held, x[rows], values, computed)
+            for name, part in held.attributions(x[rows], made, labels[rows]).items():
+                own = part.reshape(-1, part.shape[-1]).sum(axis=0, dtype=np.float64)
+                shares[name] = shares.get(name, 0) + own
+            outputs = held.outputs(x[rows], made, [{p.operation} for p in self.places])
+            mended += [(o.argmax(axis=1) == labels[rows, 0]).sum() for o in outputs]
+        self.errors = _relative_errors(squares)
+        fall = sum(float(values.sum()) for values in shares.values())
+        self.channels = {name: values / fall for name, values in shares.items()}
+        self.causes = {name: float(values.sum()) for name, values in self.channels.items()}
+        self.alone = dict(zip(held.names, (mended / len(x)).tolist(), strict=True))
+
+    @property
+    def im(self) -> InstrumentedModel:
+        """The original."""
+        return self._held.im
+
+    @property
+    def counterpart(self) -> Counterpart:
+        """The compressed model."""
+        return self._held.counterpart
+
+    @cached_property
+    def ranking(self) -> tuple[Place, ...]:
+        """The places, those that cause most of the deviation first."""
+        return tuple(sorted(self.places, key=lambda place: -self.causes[place.operation]))
+
+    @cached_property
+    def twin(self) -> keras.Model:
+        """A copy of the original with the compressed model's weights, in floating point.
+
+        Its slices are those of the compressed model, but for the rounding of activations.
+        """
+        return weights_twin(self.im, self.counterpart)
+
+    def mended(self, switched: Sequence[Collection[str]]) -> np.ndarray:
+        """Return the share of samples that get the original's label without some errors.
+
+        Args:
+            switched: For each result, the operations of places whose errors are taken away; all
+                other errors are held as they are.
+
+        Returns:
+            `(results,)` float64.
+
+        Raises:
+            InvalidArgumentError: if there is no such place.
+        """
+        for name in {name for names in switched for name in names}:
+            check_name("place", name, self._held.names)
+        right = np.zeros(len(switched))
+        for rows in self._rows():
+            made = self._held.made(self.x[rows])[2]
+            outputs = self._held.outputs(self.x[rows], made, switched)
+            right += [(o.argmax(axis=1) == self.labels[rows, 0]).sum() for o in outputs]
+        return right / len(self.x)
+
+    def slices(
+        self, data: DataLike, theta: float = 0.3, most: int = 50, progress: bool = True
+    ) -> tuple[Slice, Slice]:
+        """Return the slices of the original and of `twin` for the original's labels.
+
+        What only one of them has, `first - second`, is what compression took from the right
+        answer's evidence; `second - first` what it added.
+
+        Args:
+            data: Samples of the profile, such as training data.
+            theta: θ of the exclusion.
+            most: Largest number of deviating samples; the first ones are sliced.
+            progress: Show progress bars.
+        """
+        twin = InstrumentedModel(self.twin)
+        found = []
+        for im in (self.im, twin):
+            profile = Profile.from_data(im, data, progress=progress)
+            slicer = Slicer(im, profile, theta, progress=progress)
+            x, labels = self.x[:most], self.labels[:most, 0]
+            parts = [slicer.slice(x[labels == label], [label]) for label in np.unique(labels)]
+            found.append(functools.reduce(operator.add, parts))
+        return found[0], found[1]
+
+    def to_frame(self, level: str = "layer", most: int | None = None) -> "pd.DataFrame":
+        """Return a ranking as a table, by the share of the deviation that is caused.
+
+        Args:
+            level: "layer" (a row for each place, with its kernel, how that is stored, its share of
+                the weights, and the errors) or "channel".
+            most: Largest number of rows; all by default.
+
+        Raises:
+            InvalidArgumentError: for an unknown level.
+        """
+        import pandas as pd
+
+        check_name("level", level, _LEVELS)
+        if level == "channel":
+            parts = [
+                pd.DataFrame({"operation": n, "channel": range(len(v)), "cause": v})
+                for n, v in self.channels.items()
+            ]
+            frame = pd.concat(parts).sort_values("cause", ascending=False, kind="stable")
+        else:
+            frame = pd.DataFrame([self._row(place) for place in self.ranking])
+        frame = frame.head(most or len(frame)).reset_index(drop=True)
+        frame.insert(0, "rank", range(1, len(frame) + 1))
+        return frame
+
+    def figure(self) -> "Figure":
+        """Return a picture: for each place in order its errors, and what it causes."""
+        from nnslicer_tf.report.compressed import errors_figure
+
+        frame = self.to_frame().set_index("operation")
+        return errors_figure(frame.loc[[place.operation for place in self.places]])
+
+    def __repr__(self) -> str:
+        first = self.ranking[0].operation
+        return (
+            f"LayerComparison({len(self.x)} deviating samples, {len(self.places)} places; "
+            f"'{first}' causes {self.causes[first]:.0%})"
+        )
+
+    def _rows(self) -> Iterator[slice]:
+        for start in range(0, len(self.x), self._batch_size):
+            yield slice(start, start + self._batch_size)
+
+    def _row(self, place: Place) -> dict[str, object]:
+        total = sum(kernel.size for kernel in self.im.kernels.values())
+        name = place.operation
+        return {
+            "operation": name,
+            "kernel": place.kernel or "",
+            "stored": place.stored,
+            "weights": place.weights / total,
+            **{kind: self.errors[kind][name] for kind in _KINDS},
+            "cause": self.causes[name],
+            "mended alone": self.alone[name],
+        }
+
+
+def compare_layers(
+    im: InstrumentedModel,
+    compressed: CompressedLike,
+    x: np.ndarray,
+    *,
+    batch_size: int = 32,
+    progress: bool = True,
+) -> LayerComparison:
+    """Compare a model with its compressed copy, layer by layer, where the two deviate.
+
+    Args:
+        im: The original, a classifier.
+        compressed: The path or the content of a LiteRT file (8-bit weights, 8-bit integers
+            throughout, or 16-bit floats) that was converted from the original; or a Keras model
+            with the original's layers and other weights.
+        x: Samples `(samples, *input_shape)` as the original takes them, such as those that
+            `dflare.find_deviations` finds, preprocessed. Those on which the models agree are left
+            out.
+        batch_size: Samples at once. Their activations at all places are in memory, several times.
+        progress: Show a progress bar.
+
+    Raises:
+        InvalidArgumentError: if the models agree on all samples, or do not correspond: the first
+            layer without a counterpart is named.
+        CorruptFileError: if a LiteRT file is damaged.
+        InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
+    """
+    check_count("batch_size", batch_size)
+    x = im.check(x)
+    held = HeldErrors(im, counterpart_of(im, compressed, x))
+    labels = np.concatenate(
+        [_labels(held, x[start : start + batch_size]) for start in range(0, len(x), batch_size)]
+    )
+    deviating = labels[:, 0] != labels[:, 1]
+    if not deviating.any():
+        raise InvalidArgumentError(
+            f"The two models give the same labels on all {len(x)} samples: there is no deviation "
+            "to explain. dflare.find_deviations searches for some; give what it finds, "
+            "preprocessed."
+        )
+    return LayerComparison(held, x[deviating], labels[deviating], batch_size, progress)
+
+
+def _labels(held: HeldErrors, x: np.ndarray) -> np.ndarray:
+    """Return both models' labels on one batch, `(batch, 2)`."""
+    output = held.im.output_operations[0]
+    outputs = (held.im.predict(x), held.counterpart.values(x)[output])
+    return np.stack([values.argmax(axis=1) for values in outputs], axis=1)
+
+
+def _add_squares(
+    squares: dict[str, dict[str, float]],
+    held: HeldErrors,
+    x: np.ndarray,
+    values: Arrays,
+    computed: Arrays,
+) -> None:
+    """Add the sums of squares of one batch: kind of error → operation → sum."""
+    own = held.im.forward(x, held.names)
+    leaves = {name: values[name] - own[name] for name in held.names}
+    for name in held.names:
+        inputs = _inputs(held, name)
+        found = {
+            "enters": sum(_square(leaves[i]) for i in inputs),
+            "in": sum(_square(own[i]) for i in inputs),
+            "passed": _square(computed[name] - own[name]),
+            "made": _square(values[name] - computed[name]),
+            "leaves": _square(leaves[name]),
+            "out": _square(own[name]),
+        }
+        for kind, amount in found.items():
+            squares[kind][name] = squares[kind].get(name, 0.0) + amount
+
+
+def _inputs(held: HeldErrors, name: str) -> list[str]:
+    """Return the places whose values a place is computed from."""
+    graph, places = held.im.graph, set(held.names)
+    seen: set[str] = set()
+    waiting = list(graph.operations[name].inputs)
+    while waiting:
+        one = waiting.pop()
+        if one not in seen and one not in places:
+            waiting.extend(graph.operations[one].inputs)
+        seen.add(one)
+    return sorted(seen & places)
+
+
+def _square(values: np.ndarray) -> float:
+    return float(np.square(values, dtype=np.float64).sum())
+
+
+def _relative_errors(squares: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    return {
+        kind: {
+            name: float(np.sqrt(amount / whole)) if (whole := squares[beside][name]) else 0.0
+            for name, amount in squares[kind].items()
+        }
+        for kind, beside in zip(_KINDS, ("in", "out", "out", "out"), strict=True)
+    }

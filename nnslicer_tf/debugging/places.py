@@ -1,0 +1,60 @@
+"""Places: the values that a model and its compressed copy both have."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnslicer_tf.instrument import InstrumentedModel
+
+
+@dataclass(frozen=True)
+class Place:
+    """A value that both models have.
+
+    Attributes:
+        operation: Name of the original's operation that computes it.
+        kernel: Name of the kernel that it is computed with; None if it has none of its own.
+        tensor: Name of the value in the compressed model.
+        stored: How the compressed model stores the kernel, or the value if there is no kernel,
+            such as "int8".
+        weights: Number of weights of the kernel.
+    """
+
+    operation: str
+    kernel: str | None
+    tensor: str
+    stored: str
+    weights: int
+
+
+class Counterpart(ABC):
+    """A compressed model whose values are known by the original's operations.
+
+    Attributes:
+        places: The values that both models have, in topological order; the input is the first,
+            the output the last.
+    """
+
+    places: tuple[Place, ...]
+
+    @abstractmethod
+    def values(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the compressed model's values: operation of a place → `(samples, …)` float32."""
+
+    @abstractmethod
+    def kernels(self) -> dict[str, np.ndarray]:
+        """Return the compressed model's weights: kernel name → float32 of the kernel's shape."""
+
+
+def input_place(im: InstrumentedModel, tensor: str, stored: str) -> Place:
+    """Return the place of a model's input."""
+    return Place(im.input_operation, None, tensor, stored, 0)
+
+
+def place_of(
+    operation: str, kernel: str | None, tensor: str, stored: str, im: InstrumentedModel
+) -> Place:
+    """Return the place of an operation, with its kernel if it has one."""
+    weights = im.kernels[kernel].size if kernel else 0
+    return Place(operation, kernel, tensor, stored, weights)

@@ -1,0 +1,46 @@
+"""Pictures of compressed models: the errors of each layer, and what they cause."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.report.palette import METHODS
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+_MADE, _PASSED, _CAUSE = METHODS["Weight"], METHODS["NNSlicer (all)"], METHODS["NNSlicer"]
+
+
+def errors_figure(frame: "pd.DataFrame") -> "Figure":
+    """Draw for each layer the error that is made and passed on, and the deviation it causes.
+
+    Args:
+        frame: A row for each layer, whose name is the index, from the input to the output;
+            columns "made", "passed", "cause" and "mended alone", shares of 1.
+
+    Raises:
+        InvalidArgumentError: if there is no layer.
+    """
+    from matplotlib.figure import Figure
+
+    if frame.empty:
+        raise InvalidArgumentError("There is nothing to draw: the table has no layers.")
+    places = np.arange(len(frame))
+    figure = Figure(figsize=(8, max(2.5, 0.22 * len(frame) + 1)), layout="constrained")
+    errors, causes = figure.subplots(1, 2, sharey=True)
+    errors.barh(places - 0.2, 100 * frame["passed"], 0.4, label="passed on", color=_PASSED)
+    errors.barh(places + 0.2, 100 * frame["made"], 0.4, label="made here", color=_MADE)
+    errors.set_yticks(places, frame.index, fontsize=8)
+    errors.invert_yaxis()
+    errors.set_xlabel("error, % of the activations")
+    errors.legend(fontsize=8)
+    causes.barh(places, 100 * frame["cause"], 0.6, label="caused", color=_CAUSE)
+    causes.plot(100 * frame["mended alone"], places, "k.", label="mended by this layer alone")
+    causes.set_xlabel("% of the deviation, and of the samples")
+    causes.legend(fontsize=8)
+    for axis in (errors, causes):
+        axis.grid(axis="x", alpha=0.3)
+    return figure
