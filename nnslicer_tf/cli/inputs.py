@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from nnslicer_tf._quiet import import_keras_quietly
 from nnslicer_tf.errors import InvalidArgumentError
@@ -56,16 +57,17 @@ def writable(path: Path, *endings: str) -> Path:
 
 
 def keras_model(path: Path) -> Any:
-    """Load a Keras model, or an ACAS Xu network as one."""
-    import_keras_quietly()
-    import nnslicer_tf.pruning  # noqa: F401 - registers the masks of pruned models with Keras
-    from nnslicer_tf.instrument.loading import load_model
+    """Load a Keras model, or an ACAS Xu network as one; a terminal shows that it is loading."""
+    with Console(stderr=True).status(f"Loading TensorFlow and {path.name}"):
+        import_keras_quietly()
+        import nnslicer_tf.pruning  # noqa: F401 - registers masks of pruned models with Keras
+        from nnslicer_tf.instrument.loading import load_model
 
-    if path.suffix == ".nnet":
-        from nnslicer_tf.exactline import acas
+        if path.suffix == ".nnet":
+            from nnslicer_tf.exactline import acas
 
-        return acas.to_keras(acas.load_nnet(path))
-    return load_model(path)
+            return acas.to_keras(acas.load_nnet(path))
+        return load_model(path)
 
 
 def instrumented(path: Path) -> "InstrumentedModel":
