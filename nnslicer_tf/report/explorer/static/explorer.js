@@ -852,6 +852,9 @@ class Explorer {
   // What feeds a neuron of the left slice, as the table of the page has it.
   expand(o, n) { return expand(this.one, o, n); }
 
+  // What members are called: of slices, or of marks and scores.
+  get memberText() { return this.one.exhibit.theta === null ? "marked" : "in the slice"; }
+
   get one() { return this.view(this.left); }
   get other() { return this.right ? this.view(this.right) : null; }
 
@@ -1066,8 +1069,12 @@ class Explorer {
       for (const o of node.members) nodeOf.set(o, node.id);
     }
     this.doc.operations.forEach((operation, o) => {
-      for (const source of operation.inputs) { // states of the time before are not drawn
-        if (source < o && nodeOf.get(source) !== nodeOf.get(o)) graph.setEdge(nodeOf.get(source), nodeOf.get(o));
+      for (const source of operation.inputs) {
+        // Not drawn: states of the time before, and masks that travel to other blocks.
+        const travels = this.doc.operations[source].kind === "mask"
+          && this.groupOf[source] !== this.groupOf[o];
+        if (source > o || travels) continue;
+        if (nodeOf.get(source) !== nodeOf.get(o)) graph.setEdge(nodeOf.get(source), nodeOf.get(o));
       }
     });
     dagre.layout(graph);
@@ -1128,7 +1135,7 @@ class Explorer {
     this.boxes.attr("tabindex", (node) => (node === current ? 0 : -1));
     const ramp = d3.range(0, 1.01, 0.1).map((t) => d3.interpolateCividis(t)).join(",");
     this.legend.replaceChildren(h("span", {}, this.right ? "share of neurons in common: 0 %"
-      : "share of neurons in the slice: 0 %",
+      : `share of neurons ${this.memberText}: 0 %`,
       h("span", { class: "ramp", style: `background:linear-gradient(to right,${ramp})` }), "100 %"));
   }
 
@@ -1146,7 +1153,7 @@ class Explorer {
       return `${name}: ${kind}, ${shapeText(shape)}`;
     });
     if (node.members.length > 12) lines.push(`… ${node.members.length - 12} more`);
-    const said = this.right ? "in common" : "in the slice";
+    const said = this.right ? "in common" : this.memberText;
     const share = node.share === null ? "no neurons" : `${(100 * node.share).toFixed(1)} % ${said}`;
     return [node.operation === undefined ? `${node.label} (folded)` : null, ...lines, share]
       .filter(Boolean).join("\n");
@@ -1266,7 +1273,7 @@ class Explorer {
         ["left", "only left (A − B)"], ["right", "only right (B − A)"]], this.members,
         (members) => { this.members = members; this.drawOperation(); }) : null,
       this.tiles.channels > 1 ? choice("order", "Order", [["number", "by number"],
-        ["size", "most in the slice first"]], this.order,
+        ["size", `most ${this.memberText} first`]], this.order,
         (order) => { this.order = order; this.page = 0; this.drawOperation(); }) : null,
       h("div", { class: "scroll tiles" }, this.tiles.canvas),
       pages > 1 ? h("div", { class: "row" }, h("button", { type: "button", onclick: turn(-1) },
@@ -1339,7 +1346,7 @@ class Explorer {
     }
     if (!kept) return h("p", { class: "count" }, `No ${what} of it are known.`);
     return h("p", { class: "count", "data-count": what, "data-kept": kept[0], "data-all": kept[1] },
-      `${number(kept[0])} of ${number(kept[1])} ${what} in the slice (${percent(...kept)}`
+      `${number(kept[0])} of ${number(kept[1])} ${what} ${this.memberText} (${percent(...kept)}`
       + `${of ? `; ${of} together` : ""})`);
   }
 
@@ -1894,7 +1901,7 @@ class Tiles {
       : explorer.one.exhibit.theta === null ? ["marked, or above 0", "below 0"]
         : ["speaks for the output", "speaks against it"];
     return h("div", { class: "legend" }, swatch("positive", plus), swatch("negative", minus),
-      swatch("back", explorer.what === "change" ? "at its mean" : "not in the slice"),
+      swatch("back", explorer.what === "change" ? "at its mean" : `not ${explorer.memberText}`),
       h("span", {}, `largest: ${number(largest)}`));
   }
 
