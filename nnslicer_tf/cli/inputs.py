@@ -10,6 +10,8 @@ from nnslicer_tf._quiet import import_keras_quietly
 from nnslicer_tf.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from nnslicer_tf import InstrumentedModel, Slicer
     from nnslicer_tf.datasets import Dataset
 
@@ -104,6 +106,17 @@ def dataset(
     return datasets.load_data(
         spec, normalise=normalise, labels=labels, shape=im.input_shape, split=split
     )
+
+
+def words(spec: str, x: "np.ndarray") -> list[list[str]]:
+    """Return the words of sentences if data are of a set of sentences by name, otherwise none."""
+    from nnslicer_tf import texts
+
+    name = spec.partition(":")[0]
+    if name not in texts.NAMES:
+        return []
+    vocabulary = texts.vocabulary(name)
+    return [vocabulary.decode(row) for row in x.astype(int)]
 
 
 def numbers(text: str, option: str) -> list[int]:
