@@ -53,6 +53,10 @@ class DatasetUnavailableError(NNSlicerError):
     """A data set is neither prepared on this machine nor downloadable."""
 
 
+class MissingPackageError(NNSlicerError, ImportError):
+    """A package is needed that a plain installation leaves out."""
+
+
 class WorkerError(NNSlicerError):
     """A worker failed repeatedly on the same piece of work."""
 

@@ -13,7 +13,7 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf import cli, datasets, pruning, zoo
+from nnslicer_tf import cli, datasets, pruning, texts, zoo
 from nnslicer_tf.report.explorer import unpack
 
 DATA = "digits:train[:100]"
@@ -108,6 +108,21 @@ def test_from_a_model_to_a_picture(nnslicer, files, tmp_path):
 def _explored(page):
     data = re.search(r'octet-stream">([^<]*)<', page.read_text(encoding="utf-8"))[1]
     return unpack(base64.b64decode(data))[0]
+
+
+def test_sentences_are_explored_with_their_words(nnslicer, shared, tmp_path, monkeypatch):
+    monkeypatch.setenv("GLUE_DIR", str(shared / "text"))
+    zoo.load("text_lstm").save(tmp_path / "model.keras")
+    model = ("--model", tmp_path / "model.keras")
+    test = ("--data", "sst2:test[:2]")
+    assert nnslicer("profile", *model, *test, "--output", tmp_path / "p.npz")[0] == 0
+    profile = ("--profile", tmp_path / "p.npz")
+    made = nnslicer("slice", *model, *test, *profile, "--each", "--output", tmp_path / "s.npz")
+    assert made[0] == 0
+    page = tmp_path / "s.html"
+    assert nnslicer("explore", tmp_path / "s.npz", *model, *test, "--output", page)[0] == 0
+    first = texts.load("sst2", "test").text[0]
+    assert _explored(page)["rows"][0]["words"] == first.strip().split()
 
 
 def test_only_slices_can_be_explored(nnslicer, files, tmp_path):
@@ -207,6 +222,8 @@ def test_deviations_become_a_table_a_picture_and_a_suite(nnslicer, files, tmp_pa
         assert done.returncode == code, done.stdout
 
 
+# Noise is unlike the profiled digits, as the slicer says.
+@pytest.mark.filterwarnings("ignore:The mean of the inputs:nnslicer_tf.InputRangeWarning")
 def test_detect_flags_inputs(nnslicer, files, tmp_path):
     common = ("--model", files / "model.keras", "--profile", files / "profile.npz")
     noise = np.random.default_rng(0).uniform(size=(10, 8, 8, 1)).astype(np.float32)

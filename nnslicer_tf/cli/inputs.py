@@ -4,11 +4,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from nnslicer_tf._quiet import import_keras_quietly
 from nnslicer_tf.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from nnslicer_tf import InstrumentedModel, Slicer
     from nnslicer_tf.datasets import Dataset
 
@@ -56,16 +59,17 @@ def writable(path: Path, *endings: str) -> Path:
 
 
 def keras_model(path: Path) -> Any:
-    """Load a Keras model, or an ACAS Xu network as one."""
-    import_keras_quietly()
-    import nnslicer_tf.pruning  # noqa: F401 - registers the masks of pruned models with Keras
-    from nnslicer_tf.instrument.loading import load_model
+    """Load a Keras model, or an ACAS Xu network as one; a terminal shows that it is loading."""
+    with Console(stderr=True).status(f"Loading TensorFlow and {path.name}"):
+        import_keras_quietly()
+        import nnslicer_tf.pruning  # noqa: F401 - registers masks of pruned models with Keras
+        from nnslicer_tf.instrument.loading import load_model
 
-    if path.suffix == ".nnet":
-        from nnslicer_tf.exactline import acas
+        if path.suffix == ".nnet":
+            from nnslicer_tf.exactline import acas
 
-        return acas.to_keras(acas.load_nnet(path))
-    return load_model(path)
+            return acas.to_keras(acas.load_nnet(path))
+        return load_model(path)
 
 
 def instrumented(path: Path) -> "InstrumentedModel":
@@ -102,6 +106,17 @@ def dataset(
     return datasets.load_data(
         spec, normalise=normalise, labels=labels, shape=im.input_shape, split=split
     )
+
+
+def words(spec: str, x: "np.ndarray") -> list[list[str]]:
+    """Return the words of sentences if data are of a set of sentences by name, otherwise none."""
+    from nnslicer_tf import texts
+
+    name = spec.partition(":")[0]
+    if name not in texts.NAMES:
+        return []
+    vocabulary = texts.vocabulary(name)
+    return [vocabulary.decode(row) for row in x.astype(int)]
 
 
 def numbers(text: str, option: str) -> list[int]:

@@ -241,6 +241,7 @@ def explore(
         None if found is None else found.x,
         profile=None if profile is None else Profile.load(profile),
         classes=inputs.names(classes, () if found is None else found.class_names),
+        words=() if data is None or found is None else inputs.words(data, found.x),
     )
     view.save(output)
     print(f"{view!r}\nWritten to {output}")

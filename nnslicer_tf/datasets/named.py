@@ -20,8 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnslicer_tf._extras import require
 from nnslicer_tf._names import check_name, did_you_mean
-from nnslicer_tf.errors import DatasetUnavailableError, InvalidArgumentError
+from nnslicer_tf.errors import (
+    DatasetUnavailableError,
+    InvalidArgumentError,
+    MissingPackageError,
+)
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -336,6 +341,22 @@ def _tfds(name: str, split: str, supervised: bool = True) -> "tf.data.Dataset":
         ) from error
 
 
+def _tfds_package() -> Any:
+    """Import TensorFlow Datasets.
+
+    Raises:
+        DatasetUnavailableError: if it is not installed.
+    """
+    try:
+        return require(
+            "tensorflow_datasets",
+            "Public data sets but 'digits' are read by",
+            "Files and folders need nothing: an .npz with x and y, a folder of images.",
+        )
+    except MissingPackageError as error:
+        raise DatasetUnavailableError(str(error)) from error
+
+
 def _data_dir() -> Path:
     return Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
 
@@ -345,8 +366,7 @@ def _prepared(name: str) -> Any | None:
 
     It is made from the set's folder, so that TFDS does not use the network.
     """
-    import tensorflow_datasets as tfds
-
+    tfds = _tfds_package()
     versions = sorted((_data_dir() / name).glob("*/dataset_info.json"))
     if not versions:
         return None
@@ -355,8 +375,7 @@ def _prepared(name: str) -> Any | None:
 
 def _download(name: str) -> Any:
     """Download and prepare a set; fail at once if its host cannot be reached."""
-    import tensorflow_datasets as tfds
-
+    tfds = _tfds_package()
     host = _SOURCES[name].host if name in _SOURCES else _GLUE
     try:
         # TFDS retries for minutes; an unreachable host shows at once.

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+from nnslicer_tf._extras import is_installed
+
 Item = tuple[int, Any]
 
 _LOG = logging.getLogger(__name__)
@@ -87,6 +89,8 @@ class ThreadEngine:
 class AdaptiveEngine:
     """Runs jobs on threads of this process, and moves on to Ray if the work takes long.
 
+    Where Ray is not installed it stays with the threads.
+
     Args:
         workers: Number of threads, then of Ray actors.
     """
@@ -96,6 +100,9 @@ class AdaptiveEngine:
 
     def map(self, job: Job, items: Iterable[Item]) -> Iterator[tuple[int, Any]]:
         """Yield `(index, job(item))`, in order while in this process."""
+        if not is_installed("ray"):
+            yield from ThreadEngine(self._workers).map(job, items)
+            return
         from nnslicer_tf.engine.ray_engine import RayEngine
 
         stream = iter(items)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
 
+from nnslicer_tf._extras import require
 from nnslicer_tf.errors import WorkerError
 
 T = TypeVar("T")
@@ -38,9 +39,17 @@ class RayEngine:
         workers: Number of actors; with an address, None means one per core of the cluster.
         address: Address of a running cluster ("auto" for this machine's). None starts a new
             one on this machine, beside any that already run, and stops it at the end.
+
+    Raises:
+        MissingPackageError: if Ray is not installed.
     """
 
     def __init__(self, workers: int | None, address: str | None = None) -> None:
+        self._ray = require(
+            "ray",
+            "A number of workers asks for processes, and an address for a cluster; both are of",
+            "Without it, workers=None uses threads, workers=0 one.",
+        )
         self._workers = workers
         self._address = address
 
@@ -50,8 +59,7 @@ class RayEngine:
         Raises:
             WorkerError: if the same item fails three times.
         """
-        import ray
-
+        ray = self._ray
         started_here = not ray.is_initialized()
         if started_here:
             self._start(ray)

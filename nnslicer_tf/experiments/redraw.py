@@ -9,8 +9,11 @@ from pathlib import Path
 import pandas as pd
 
 from nnslicer_tf._progress import track
+from nnslicer_tf.experiments.circuits import finding
+from nnslicer_tf.experiments.deepxplore import differences
+from nnslicer_tf.experiments.exactline import attributions, linearities
 from nnslicer_tf.experiments.neusemslice import slicing
-from nnslicer_tf.experiments.nnslicer import detection, protection, pruning
+from nnslicer_tf.experiments.nnslicer import detection, program, protection, pruning
 from nnslicer_tf.experiments.result import ExperimentFigure
 from nnslicer_tf.report import read_table
 
@@ -23,6 +26,20 @@ def _semantic(name: str, curves: pd.DataFrame) -> list[ExperimentFigure]:
 
 
 DRAWERS: dict[str, Drawer] = {
+    "circuits/*-networks.csv": lambda name, rows: [
+        ExperimentFigure(name.removesuffix("-networks"), finding.plot(rows))
+    ],
+    "deepxplore/coverage.csv": lambda name, rows: [
+        ExperimentFigure(name, differences.plot_coverage(rows), 100)
+    ],
+    "exactline/attributions_images.csv": lambda name, rows: [
+        ExperimentFigure("attributions", attributions.plot(rows), 120)
+    ],
+    "exactline/linearity_images.csv": lambda name, rows: [
+        ExperimentFigure("linearity", linearities.plot(rows), 120)
+    ],
+    "program/pruning-resnet*.csv": lambda name, rows: [ExperimentFigure(name, program.plot(rows))],
+    "program/protection-*.csv": lambda name, rows: [ExperimentFigure(name, protection.plot(rows))],
     "detection/*[!s]-mnist*.csv": detection.figures,
     "detection/*[!s]-cifar10*.csv": detection.figures,
     "pruning/figure*.csv": lambda name, rows: [ExperimentFigure(name, pruning.plot(rows))],

@@ -17,7 +17,7 @@ from typer import Option
 
 from nnslicer_tf._files import results_folder
 
-View = Annotated[Path | None, Option(help="File for an interactive view of the inputs, .html.")]
+View = Annotated[Path | None, Option(help="File for an interactive view of what is found, .html.")]
 """The option `--explore` of experiments that have something to explore."""
 
 

@@ -107,7 +107,8 @@ def _litert_ms(content: bytes, batch: np.ndarray, runs: int) -> float:
 
     interpreter = Interpreter(model_content=content, num_threads=1)
     interpreter.allocate_tensors()
-    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], batch)
+    (given,) = interpreter.get_input_details()
+    interpreter.set_tensor(given["index"], batch.astype(given["dtype"]))  # tokens are integers
     return _median_ms(interpreter.invoke, runs)
 
 

@@ -10,6 +10,7 @@ from keras import layers
 from nnslicer_tf._layout import DEPTHWISE
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.pruning.channels import ChannelGraph, is_last_axis, is_reader, mixes_channels
+from nnslicer_tf.pruning.heads import first_projection, has_heads, head_of_channels
 from nnslicer_tf.pruning.recurrent_units import LAYERS, first_member, is_removable
 
 _SUMS = (
@@ -62,6 +63,11 @@ def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) ->
         if is_removable(operation):  # all that a unit consists of
             union.join(numbers[operation.name], numbers[first_member(operation)])
             continue
+        if has_heads(operation):
+            first_call.setdefault(operation.name, operation)
+            _tie_heads(operation, numbers, union)
+            fixed[list(_fixed_of_attention(operation, numbers))] = True
+            continue
         _tie(operation, inputs, numbers[operation.name], graph, union)
         if operation.name not in free:
             fixed[list(_fixed(operation, inputs, numbers[operation.name], graph))] = True
@@ -78,6 +84,23 @@ def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) ->
     stays = np.zeros(len(roots), bool)
     np.logical_or.at(stays, members, fixed)
     return ChannelGroups({name: members[n] for name, n in numbers.items()}, stays)
+
+
+def _tie_heads(operation: Operation, numbers: dict[str, np.ndarray], union: "_Union") -> None:
+    """Join all channels of a head of attention, those of every projection."""
+    heads = head_of_channels(operation)
+    if heads is not None:
+        first = numbers[first_projection(operation)]
+        own = len(first) // operation.keras_layer.num_heads
+        union.join(numbers[operation.name], first[heads * own])
+
+
+def _fixed_of_attention(operation: Operation, numbers: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the channels that must stay because of a projection: all but those of its heads."""
+    if operation.kind != "weighted_sum":
+        return numbers[operation.name][:0]
+    is_split = head_of_channels(operation) is not None
+    return numbers[operation.inputs[0] if is_split else operation.name]
 
 
 def _after_logits(im: InstrumentedModel) -> set[str]:

@@ -15,6 +15,7 @@ import numpy as np
 from nnslicer_tf._progress import track
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Synapses
+from nnslicer_tf.instrument.operations import Lookup
 
 _ROWS = 20_000  # of a system, at least
 _ROWS_PER_COLUMN = 15
@@ -33,7 +34,8 @@ def reconstruct(
 ) -> None:
     """Change the weights of a smaller copy, in place, so that it follows the original.
 
-    Depthwise and grouped convolutions, and layers that are called twice, stay as they are.
+    Depthwise and grouped convolutions, embeddings, projections whose bias has several axes, as
+    the queries, keys and values of attention, and layers that are called twice stay as they are.
 
     Args:
         im: The original.
@@ -48,8 +50,17 @@ def reconstruct(
     calls = [o.params.name for o in copy.operations if isinstance(o.params, Synapses)]
     for operation in track(copy.operations, "Fitting layers", len(copy.operations), progress):
         kernel = operation.params
-        if isinstance(kernel, Synapses) and kernel.groups == 1 and calls.count(kernel.name) == 1:
+        if not isinstance(kernel, Synapses) or not _is_linear_map(kernel):
+            continue
+        if calls.count(kernel.name) == 1:
             _refit(im, copy, operation, kept[operation.name], x, generator)
+
+
+def _is_linear_map(kernel: Synapses) -> bool:
+    """Whether a kernel is of all inputs together, with a bias of one number for each output."""
+    bias = kernel.bias()
+    one_each = bias is None or isinstance(bias, keras.Variable)
+    return kernel.groups == 1 and one_each and not isinstance(kernel, Lookup)
 
 
 def _refit(

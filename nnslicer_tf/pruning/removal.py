@@ -4,7 +4,7 @@ A channel (a filter, a unit) is removed if it is zero for every input, or if no 
 reads it. Its weights in batch normalisations, depthwise kernels and PReLUs are removed with it,
 and so are its rows in the kernels that read it, also through pooling, `Flatten`, padding,
 `Concatenate` and merges. Units of a SimpleRNN, LSTM or GRU are removed likewise (see
-`recurrent_units`).
+`recurrent_units`), and heads of attention (see `heads`).
 
 Limits. Channels that are added to each other are removed only if all of them can be. Channels
 next to reshapes that move channels, grouped convolutions, layer normalisation and custom layers
@@ -28,6 +28,7 @@ from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.pruning._rebuild import rebuild
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
+from nnslicer_tf.pruning.heads import has_heads, head_cuts, head_of_channels
 from nnslicer_tf.pruning.masks import SLOTS, MaskPlan, read_mask, serialized
 from nnslicer_tf.pruning.recurrent_units import (
     candidate_masks,
@@ -204,6 +205,8 @@ def _cuts(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[int, Cut
     if isinstance(operation.keras_layer, layers.RNN):
         return _recurrent_cuts(operation, kept) if is_removable(operation) else {}
     outputs = kept[operation.name]
+    if has_heads(operation):
+        return head_cuts(operation, outputs, kept[operation.inputs[0]])
     if operation.kind != "weighted_sum":
         variables = getattr(operation.keras_layer, "weights", [])
         is_sum = any(
@@ -259,6 +262,9 @@ def _sizes(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[str, An
     count = int(kept[operation.name].sum())
     if is_removable(operation):
         return {"units": count}
+    heads = head_of_channels(operation)
+    if heads is not None:
+        return {"num_heads": len(set(heads[kept[operation.name]]))}
     if isinstance(layer, layers.Reshape) and count < operation.shape[-1]:
         return {"target_shape": (*operation.shape[:-1], count)}
     if not is_reader(operation) or operation.params.order:

@@ -23,7 +23,7 @@ from nnslicer_tf._files import check_writable
 from nnslicer_tf._names import check_name
 from nnslicer_tf._random import as_generator
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
@@ -90,6 +90,7 @@ class Shrunk(ShownAsTable):
 
         Raises:
             InvalidArgumentError: for another ending, or where nothing can be written.
+            MissingPackageError: if Keras needs a package for it that is not installed.
             UnsupportedLayerError: if Keras cannot write this format here.
         """
         path = Path(path)
@@ -102,7 +103,12 @@ class Shrunk(ShownAsTable):
             check_writable(path)
         try:
             save_model(self.model, path)
-        except (ImportError, ValueError, RuntimeError) as error:
+        except ImportError as error:
+            raise MissingPackageError(
+                f"Keras writes '{path}' with other packages: {error}. Install them: "
+                "pip install tf2onnx onnx"
+            ) from error
+        except (ValueError, RuntimeError) as error:
             raise UnsupportedLayerError(f"Keras cannot write '{path}' here: {error}") from error
 
     def __repr__(self) -> str:

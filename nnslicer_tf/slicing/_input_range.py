@@ -9,7 +9,8 @@ import numpy as np
 from nnslicer_tf.errors import InputRangeWarning
 
 # Inputs beyond the profiled range by more than half of it, as no perturbed image is; or, in
-# batches of some size, within so small a part of it as a wrong scale makes them.
+# batches of some size, within so small a part of it as a wrong scale makes them, or with a mean
+# that is as far beyond the means of single profiled samples.
 _BEYOND = 0.5
 _SMALL = 0.02
 _FEWEST = 8
@@ -17,29 +18,53 @@ _FEWEST = 8
 
 @dataclass(frozen=True)
 class InputRange:
-    """The least and the largest value of the profiled inputs."""
+    """What is known of the profiled inputs' values.
 
-    low: float
-    high: float
+    Attributes:
+        values: The least and the largest.
+        means: The least and the largest mean of a sample; None if they are not known.
+    """
+
+    values: tuple[float, float]
+    means: tuple[float, float] | None = None
 
     def watched(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Yield batches; warn at the first whose values do not fit the range."""
         warned = False
         for batch in batches:
-            if not warned and not self._fits(batch):
+            difference = "" if warned else self._difference(batch)
+            if difference:
                 warned = True
-                warnings.warn(self._message(batch), InputRangeWarning, stacklevel=2)
+                warnings.warn(
+                    f"{difference}. Slices compare the two: scale inputs as for the profile, or "
+                    "bind the scaling to the model with InstrumentedModel(preprocess=…).",
+                    InputRangeWarning,
+                    stacklevel=2,
+                )
             yield batch
 
-    def _fits(self, batch: np.ndarray) -> bool:
-        least, largest, span = batch.min(), batch.max(), self.high - self.low
-        if least < self.low - _BEYOND * span or largest > self.high + _BEYOND * span:
-            return False
-        return len(batch) < _FEWEST or largest - least >= _SMALL * span
-
-    def _message(self, batch: np.ndarray) -> str:
+    def _difference(self, batch: np.ndarray) -> str:
+        """Return what is unlike the profiled inputs; nothing if they are alike."""
+        least, largest = float(batch.min()), float(batch.max())
+        low, high = self.values
+        is_batch = len(batch) >= _FEWEST
+        small = is_batch and largest - least < _SMALL * (high - low)
+        if small or _beyond(least, self.values) or _beyond(largest, self.values):
+            return (
+                f"Inputs range from {least:.4g} to {largest:.4g}, the inputs of the profile from "
+                f"{low:.4g} to {high:.4g}"
+            )
+        mean = float(batch.mean(dtype=np.float64))
+        if not is_batch or self.means is None or not _beyond(mean, self.means):
+            return ""
         return (
-            f"Inputs range from {batch.min():.4g} to {batch.max():.4g}, the inputs of the profile "
-            f"from {self.low:.4g} to {self.high:.4g}. Slices compare the two: scale inputs as for "
-            "the profile, or bind the scaling to the model with InstrumentedModel(preprocess=…)."
+            f"The mean of the inputs is {mean:.4g}, those of the profile's samples are from "
+            f"{self.means[0]:.4g} to {self.means[1]:.4g}"
         )
+
+
+def _beyond(value: float, known: tuple[float, float]) -> bool:
+    """Return whether a value is beyond a range by more than half of it."""
+    low, high = known
+    margin = _BEYOND * (high - low)
+    return value < low - margin or value > high + margin

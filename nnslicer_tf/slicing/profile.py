@@ -37,6 +37,8 @@ class Profile(ShownAsTable):
             of version 0.1, and of models with several inputs.
         positions: "each": every neuron has its own mean; "pooled": the neurons of operations
             with a mask (`Operation.mask`) share their means over all positions.
+        input_means: Least and largest mean of a single sample's values; None where there is no
+            `input_range`, and in files of older versions.
     """
 
     def __init__(
@@ -46,12 +48,14 @@ class Profile(ShownAsTable):
         fingerprint: str,
         input_range: tuple[float, float] | None = None,
         positions: str = "each",
+        input_means: tuple[float, float] | None = None,
     ) -> None:
         self.means = dict(means)
         self.samples = samples
         self.fingerprint = fingerprint
         self.input_range = input_range
         self.positions = positions
+        self.input_means = input_means
 
     @classmethod
     def from_data(
@@ -96,7 +100,7 @@ class Profile(ShownAsTable):
         sums = {operation.name: np.zeros(operation.shape) for operation in im.operations}
         counts = {name: np.zeros(sums[name].shape) for name in masks}
         samples = 0
-        low, high = np.inf, -np.inf
+        values_seen, means_seen = _Extremes(), _Extremes()
         for activations in im.capture_batches(data, batch_size, progress=progress):
             for name, values in activations.items():
                 if name in masks:
@@ -107,15 +111,17 @@ class Profile(ShownAsTable):
                 sums[name] += values.sum(axis=0, dtype=np.float64)
             batch = activations[im.input_operations[0]]
             samples += len(batch)
-            low, high = min(low, float(batch.min())), max(high, float(batch.max()))
+            values_seen.add(batch)
+            means_seen.add(batch.reshape(len(batch), -1).mean(axis=1, dtype=np.float64))
         means = {name: total / samples for name, total in sums.items() if name not in masks}
         for name, mask_name in masks.items():
             axes = tuple(a for a, extent in enumerate(im[mask_name].shape) if extent > 1)
             means[name] = _masked_mean(sums[name], counts[name], axes, positions)
         means = {name: means[name] for name in sums}
         numbers = len(im.input_operations) == 1 and vocabulary(im.graph, im.input_operation) is None
-        input_range = (low, high) if numbers else None  # of tokens it says nothing
-        return cls(means, samples, im.fingerprint, input_range, positions)
+        # Of tokens neither says anything.
+        seen = [found.pair if numbers else None for found in (values_seen, means_seen)]
+        return cls(means, samples, im.fingerprint, seen[0], positions, seen[1])
 
     def per_channel(self) -> "Profile":
         """Return a profile with the same mean, that of its channel, at every position.
@@ -126,7 +132,8 @@ class Profile(ShownAsTable):
         for name, mean in self.means.items():
             of_channels = mean.reshape(-1, mean.shape[-1]).mean(axis=0)
             means[name] = np.broadcast_to(of_channels, mean.shape).copy()
-        return Profile(means, self.samples, self.fingerprint, positions="pooled")
+        of_inputs = {"input_range": self.input_range, "input_means": self.input_means}
+        return Profile(means, self.samples, self.fingerprint, positions="pooled", **of_inputs)
 
     def check_model(self, im: "InstrumentedModel") -> None:
         """Refuse a model other than the profiled one.
@@ -160,6 +167,7 @@ class Profile(ShownAsTable):
             "operations": list(self.means),
             "input_range": self.input_range,
             "positions": self.positions,
+            "input_means": self.input_means,
         }
         arrays = {f"mean{i}": mean for i, mean in enumerate(self.means.values())}
         write_archive(path, _FORMAT, header, arrays)
@@ -174,16 +182,31 @@ class Profile(ShownAsTable):
         """
         header, arrays = read_archive(path, _FORMAT, "profile")
         means = {name: arrays[f"mean{i}"] for i, name in enumerate(header["operations"])}
-        found = header.get("input_range")
-        input_range = None if found is None else (found[0], found[1])
-        positions = header.get("positions", "each")  # files of older versions have none
-        return cls(means, header["samples"], header["fingerprint"], input_range, positions)
+        # Files of older versions do not have all of these.
+        pairs = [header.get(name) for name in ("input_range", "input_means")]
+        input_range, input_means = (None if p is None else (p[0], p[1]) for p in pairs)
+        positions = header.get("positions", "each")
+        return cls(
+            *(means, header["samples"], header["fingerprint"]),
+            *(input_range, positions, input_means),
+        )
 
     def __repr__(self) -> str:
         return (
             f"Profile({len(self.means)} operations, {self.samples:,} samples, "
             f"model {self.fingerprint[:12]}…)"
         )
+
+
+class _Extremes:
+    """The least and the largest of numbers that come in batches."""
+
+    def __init__(self) -> None:
+        self.pair = (np.inf, -np.inf)
+
+    def add(self, values: np.ndarray) -> None:
+        low, high = self.pair
+        self.pair = (min(low, float(values.min())), max(high, float(values.max())))
 
 
 def _masked_mean(

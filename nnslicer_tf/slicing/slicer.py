@@ -314,7 +314,8 @@ class Slicer:
         batches = samples.batches(work.batch_size)
         if self.profile.input_range is None:
             return batches
-        return InputRange(*self.profile.input_range).watched(batches)
+        known = (self.profile.input_range, self.profile.input_means)
+        return InputRange(*known).watched(batches)
 
     def _plan(self, outputs: Any) -> Plan:
         criterion = outputs if isinstance(outputs, Criterion) else Criterion(outputs)

@@ -80,5 +80,10 @@ def test_inputs_unlike_those_of_the_profile_are_noticed(model, pixels, factor, w
             slicer.slice_each(iter(data))
     else:
         slicer.slice(data)  # a warning would be an error here
+    if not warns:
+        assert profile.input_means == (x.mean(axis=(1, 2, 3)).min(), x.mean(axis=(1, 2, 3)).max())
+        with pytest.warns(InputRangeWarning, match="The mean of the inputs is"):
+            slicer.slice((1 + x) / 2)  # within the range, but shifted
+        slicer.slice((1 + x[:1]) / 2)  # of single samples it is not asked
     unknown = nns.Profile(profile.means, profile.samples, profile.fingerprint)
     nns.Slicer(im, unknown, workers=0, progress=False).slice(data)

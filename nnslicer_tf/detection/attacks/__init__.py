@@ -10,7 +10,17 @@ Adding an attack: subclass Foolbox's `Attack`, or `ArrayAttack` with one method
 of your own.
 """
 
+from typing import Any
+
 import lazy_loader
 
+from nnslicer_tf._extras import require
+
 # Lazy, since the base class of attacks is Foolbox's. `__init__.pyi` has the names.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("ArrayAttack", "Query"):
+        require("foolbox", f"{name} belongs to attacks of")
+    return _load(name)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from nnslicer_tf._checks import check_logits
+from nnslicer_tf._extras import require
 from nnslicer_tf._progress import track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.datasets import Normalisation
@@ -180,8 +181,7 @@ class _Network:
 
     def foolbox(self, framework: str) -> Any:
         """Return a Foolbox model on `"tensorflow"` or `"numpy"` arrays."""
-        import foolbox
-
+        foolbox = require("foolbox", "Attacks are made with")
         if framework == "numpy":
             return foolbox.NumPyModel(self.logits, bounds=(0, 1), data_format="channels_last")
         device = "/GPU:0" if self._tf.config.list_physical_devices("GPU") else "/CPU:0"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnslicer_tf._extras import require
 from nnslicer_tf._names import check_name
 
 if TYPE_CHECKING:
@@ -45,7 +46,11 @@ class AttackSpec:
         """Return the Foolbox attack; `rng` goes to a class that has such an argument.
 
         Foolbox's own attacks draw from the global generators of NumPy and TensorFlow.
+
+        Raises:
+            MissingPackageError: if Foolbox is not installed.
         """
+        require("foolbox", f"The attack {self.name} is one of")
         module, _, name = self.factory.partition(":")
         factory = getattr(import_module(module), name)
         if "rng" in signature(factory).parameters:

@@ -7,10 +7,12 @@ from dead synapses.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import keras
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from sklearn.metrics import roc_auc_score
 
@@ -18,9 +20,13 @@ from nnslicer_tf._progress import track
 from nnslicer_tf.engine.rows import RowStore
 from nnslicer_tf.experiments.circuits.recurrent_networks import Planted
 from nnslicer_tf.experiments.circuits.settings import CircuitSettings
+from nnslicer_tf.experiments.plots import put_finding
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.report.palette import METHODS
 from nnslicer_tf.slicing import Profile, Slicer
+
+_GOAL = 0.95
 
 Scores = dict[str, np.ndarray]
 
@@ -62,7 +68,7 @@ def compare(
             ExperimentTable(f"{what}-dead", _by_sort(found), dead, head),
             ExperimentTable(f"{what}-networks", found),
         ],
-        [ExperimentFigure(what, _plot(found))],
+        [ExperimentFigure(what, plot(found))],
     )
 
 
@@ -182,19 +188,40 @@ def _summary(found: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index().rename_axis(columns=None)
 
 
-def _plot(found: pd.DataFrame) -> Figure:
-    """Draw the AUROC of each method, a group of bars a circuit."""
+def plot(found: pd.DataFrame) -> Figure:
+    """Draw the AUROC of each method, a group of bars a circuit.
+
+    Args:
+        found: A row for each network and method.
+    """
     order = found["method"].drop_duplicates()
     table = found.pivot_table("AUROC", "circuit", "method", sort=False)[list(order)]
     figure = Figure(figsize=(9, 4), layout="constrained")
     axis = figure.subplots()
     width = 0.8 / table.shape[1]
+    colours = _colours(list(table))
     for k, method in enumerate(table):
         places = np.arange(len(table)) + (k - table.shape[1] / 2 + 0.5) * width
-        axis.bar(places, table[method], width, label=method)
-    axis.axhline(0.95, color="black", linewidth=0.8, linestyle="--")
+        axis.bar(places, table[method], width, label=method, color=colours[method])
+    axis.axhline(_GOAL, color="black", linewidth=0.8, linestyle="--")
+    axis.annotate(f" goal {_GOAL}", (0, _GOAL), xycoords=("axes fraction", "data"), fontsize=8)
     axis.set_xticks(range(len(table)), table.index)
     axis.set_ylabel("area under ROC, synapses")
     axis.set_ylim(0, 1.02)
-    axis.legend(fontsize=8, ncols=2, loc="lower right")
+    means = found.groupby("method")["AUROC"].mean()
+    put_finding(
+        figure, f"Planted synapses are found best by {means.idxmax()}: area {means.max():.2f}"
+    )
+    figure.legend(loc="outside right center", fontsize=8)
     return figure
+
+
+def _colours(methods: list[str]) -> dict[str, Any]:
+    """Return shades of one colour for slices at several θ, and those of other methods."""
+    found: dict[str, Any] = {}
+    for family, shades in (("slices, means of channels", "Purples"), ("slices, θ", "Blues")):
+        own = [method for method in methods if method.startswith(family)]
+        steps = np.linspace(0.35, 0.95, len(own))
+        found |= dict(zip(own, colormaps[shades](steps), strict=True))
+    others = {"gradient × weight": "gradient × input", "magnitude": "Weight"}
+    return found | {m: METHODS[others.get(m, m)] for m in methods if m not in found}

@@ -17,7 +17,13 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.debugging.faults import Fault, FaultyModel, rank
 from nnslicer_tf.experiments.debugging.settings import LocalisationSettings, MendingSettings
 from nnslicer_tf.experiments.plots import METHOD_COLOURS
-from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.experiments.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    ExperimentView,
+)
+from nnslicer_tf.experiments.views import view_of_marks
 
 _MOST_DRAWN = 500  # faults drawn for each that is wanted
 
@@ -67,7 +73,32 @@ def localisation(s: LocalisationSettings) -> ExperimentResult:
             ExperimentTable(name, summary, title, head, _TEXT),
         ],
         [ExperimentFigure(name, _plot(rows, channels, title))],
+        views=_views(s, faulty, data),
     )
+
+
+def _views(s: LocalisationSettings, faulty: FaultyModel, data: Dataset) -> list[ExperimentView]:
+    """Return a view of how suspicious the channels are by every method, for the first fault."""
+    if s.explore is None:
+        return []
+    fault, _ = next(costly(faulty, data, s))
+    runs = Runs.split(faulty.im, data.x, data.y).sampled(s.samples, rng=0)
+    failing, passing = ((part.x, part.right) for part in (runs.failing, runs.passing))
+
+    def scores() -> dict[str, dict[str, np.ndarray]]:
+        return {
+            method: dict(
+                suspicious(
+                    faulty.im, failing, passing, method, progress=False, rng=fault.seed
+                ).channels
+            )
+            for method in s.methods.split(",")
+        }
+
+    title = f"Suspicious channels of {s.model}; the fault is channel {fault.channel} of "
+    views = view_of_marks(s.explore, faulty.im, scores, f"{title}{fault.operation}")
+    faulty.heal()
+    return views
 
 
 def images(s: LocalisationSettings | MendingSettings) -> Dataset:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from typer import Option
 
-from nnslicer_tf.experiments.settings import Settings
+from nnslicer_tf.experiments.settings import Settings, View
 
 _METHODS = (
     *("gradient_contrast", "patching", "gradient", "wrong_minus_right", "contrast"),
@@ -29,6 +29,7 @@ class LocalisationSettings(Settings):
     samples: Annotated[int, Option(help="Failing, and passing, images to compare.", min=1)] = 100
     cost: Annotated[float, Option(help="Least loss of accuracy, in points.", min=0.0)] = 2.0
     methods: Annotated[str, Option(help="Names, separated by commas.")] = ",".join(_METHODS)
+    explore: View = None
     seed: Annotated[int, Option(help="Random seed of the faults.", min=0)] = 0
     work: Annotated[Path, Option(help="Folder of resumable runs.")] = Path("runs/debugging")
 

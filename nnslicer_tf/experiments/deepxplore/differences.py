@@ -20,6 +20,7 @@ from nnslicer_tf import datasets, deepxplore, zoo
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.deepxplore import CONSTRAINTS, Differences, NeuronCoverage, NeuronRanges
 from nnslicer_tf.experiments.deepxplore.settings import DifferenceSettings
+from nnslicer_tf.experiments.plots import put_finding
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
     ExperimentResult,
@@ -38,6 +39,13 @@ SEARCHES = {
 }
 """Name → constraint, λ2, and threshold of the coverage to increase."""
 
+_COLOURS = dict(
+    zip(
+        ("found", "their seeds", "test images", "random images"),
+        ("#0072b2", "#e69f00", "#009e73", "#8a8f98"),
+        strict=True,
+    )
+)
 _THRESHOLDS = (0.0, 0.25, 0.5, 0.75)
 _SECTIONS = 100
 
@@ -79,7 +87,7 @@ def explore(s: DifferenceSettings) -> ExperimentResult:
                 )
                 for name in CONSTRAINTS
             ),
-            ExperimentFigure("coverage", _plot_coverage(coverage), 100),
+            ExperimentFigure("coverage", plot_coverage(coverage), 100),
         ],
         views=_views(s.explore, ims[-1], found["light"], others.x),
     )
@@ -226,8 +234,12 @@ def _accuracy(model: keras.Model, x: np.ndarray, y: np.ndarray) -> float:
     return float((np.argmax(model.predict(x, verbose=0), axis=1) == y).mean())
 
 
-def _plot_coverage(table: pd.DataFrame) -> Figure:
-    """Draw the coverage of LeNet-5 by each constraint's inputs, and by equally many others."""
+def plot_coverage(table: pd.DataFrame) -> Figure:
+    """Draw the coverage of LeNet-5 by each constraint's inputs, and by equally many others.
+
+    Args:
+        table: Rows of models, searches and kinds of inputs.
+    """
     columns = [column for column in table.columns[4:] if column != "neurons > 0"]
     shown = table[(table["model"] == "lenet5") & table["search"].isin(CONSTRAINTS)]
     figure = Figure(figsize=(4 * len(CONSTRAINTS), 3.8), layout="constrained")
@@ -236,9 +248,16 @@ def _plot_coverage(table: pd.DataFrame) -> Figure:
         width = 0.8 / len(group)
         for i, (_, row) in enumerate(group.iterrows()):
             places = np.arange(len(columns)) + i * width
-            axis.bar(places, [row[column] for column in columns], width, label=row["inputs"])
+            look = {"label": row["inputs"], "color": _COLOURS[row["inputs"]]}
+            axis.bar(places, [row[column] for column in columns], width, **look)
         axis.set_xticks(np.arange(len(columns)) + 0.3, columns, rotation=40, ha="right")
         axis.set_title(f"{name}: {group['count'].iloc[0]} inputs of each kind")
     axes[0].set_ylabel("covered share, LeNet-5")
-    axes[0].legend(fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    means = shown.groupby("inputs")["k-multisection"].mean()
+    put_finding(
+        figure,
+        f"Found inputs cover {means['found']:.1%} of the sections of neurons' ranges "
+        f"(k-multisection), as many test images {means['test images']:.1%}",
+    )
     return figure

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import keras
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -10,8 +11,9 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf.dflare import ImageDomain, Repair, RepairedClassifier, cross_validate, repair_data
 from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.model_pair import ModelPair
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.dflare.methods import METHODS, paper_repair
-from nnslicer_tf.experiments.dflare.pairs import PUBLISHED, NamedPair
+from nnslicer_tf.experiments.dflare.pairs import PUBLISHED, NamedPair, uint8_images
 from nnslicer_tf.experiments.dflare.settings import (
     AblationSettings,
     DisseminationSettings,
@@ -19,15 +21,27 @@ from nnslicer_tf.experiments.dflare.settings import (
     SearchSettings,
 )
 from nnslicer_tf.experiments.dflare.sweep import Sweep
-from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, paper_frame
+from nnslicer_tf.experiments.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentView,
+    paper_frame,
+)
+from nnslicer_tf.experiments.views import MOST_SAMPLES
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import plot_queries
+from nnslicer_tf.report.explorer import explore
+from nnslicer_tf.slicing import Profile, Slicer
 
 _COLUMNS = 3
+_PROFILED = 2_000  # training images of the profiles of the interactive view
 
 
 def search(s: SearchSettings) -> ExperimentResult:
     """Search with DFlare and, from fewer seeds, DiffChaser (Table 4, Figure 4)."""
     sweep, rows, queries = Sweep(s), [], {}
+    if s.explore is not None:
+        compared_inside(sweep.pair((s.pairs or list(PUBLISHED))[0]))  # before long work
     runs: list[tuple[str, int | None, int | None]] = [
         ("DFlare", None, None),
         ("Algorithm 1", None, None),
@@ -39,7 +53,42 @@ def search(s: SearchSettings) -> ExperimentResult:
             found, queries[f"{pair}, {method}"] = sweep.measure(pair, method, seeds, repeats)
             rows += found
     figure = ExperimentFigure(f"{s.name}_queries", _plot_queries(queries), dpi=100)
-    return ExperimentResult(sweep.tables(s.name, rows), [figure])
+    return ExperimentResult(sweep.tables(s.name, rows), [figure], views=_views(s, sweep))
+
+
+def compared_inside(pair: NamedPair) -> dict[str, InstrumentedModel]:
+    """Return both models of a pair, instrumented.
+
+    Raises:
+        InvalidArgumentError: if the compressed model is no Keras model of the same operations.
+    """
+    original, compressed = pair.load_original(), pair.load_compressed()
+    if not (isinstance(original, keras.Model) and isinstance(compressed, keras.Model)):
+        raise InvalidArgumentError(
+            f"--explore compares the first pair inside, and '{pair.name}' has a model that is a "
+            "LiteRT file. Name a pair of Keras models first, such as lenet5-pruned."
+        )
+    return {"original": InstrumentedModel(original), "compressed": InstrumentedModel(compressed)}
+
+
+def _views(s: SearchSettings, sweep: Sweep) -> list[ExperimentView]:
+    """Return a view of the first pair's slices of inputs on which the two models deviate."""
+    if s.explore is None:
+        return []
+    pair = sweep.pair((s.pairs or list(PUBLISHED))[0])
+    found = sweep.search(pair, "DFlare", 0, s.seeds)[1]
+    x = pair.preprocess(found.images[:MOST_SAMPLES])
+    train = pair.preprocess(uint8_images(pair.dataset, f"train[:{_PROFILED}]"))
+    ims = compared_inside(pair)
+    slicers = {name: Slicer(im, Profile.from_data(im, train)) for name, im in ims.items()}
+    view = explore(
+        {name: slicer.slice_each(x, outputs="predicted") for name, slicer in slicers.items()},
+        ims,
+        x,
+        profile={name: slicer.profile for name, slicer in slicers.items()},
+        title=f"Inputs on which {pair.name} deviates from its original",
+    )
+    return [ExperimentView(s.explore, view)]
 
 
 def ablation(s: AblationSettings) -> ExperimentResult:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from typer import Argument, Option
 
-from nnslicer_tf.experiments.settings import Settings
+from nnslicer_tf.experiments.settings import Settings, View
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class SearchSettings(PairSettings):
         int, Option(help="Number of seed images for DiffChaser.", min=0)
     ] = 50
     name: Annotated[str, Option(help="Name of the tables.")] = "search"
+    explore: View = None
 
 
 @dataclass(frozen=True)

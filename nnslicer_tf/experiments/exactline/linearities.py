@@ -8,7 +8,7 @@ from nnslicer_tf import datasets
 from nnslicer_tf.exactline import LineWalker, fgsm, linearity, random_neighbours
 from nnslicer_tf.experiments.exactline.networks import EPSILON, convsmall_networks
 from nnslicer_tf.experiments.exactline.settings import LinearitySettings
-from nnslicer_tf.experiments.plots import plot_boxes
+from nnslicer_tf.experiments.plots import plot_boxes, put_finding
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
     ExperimentResult,
@@ -50,7 +50,7 @@ def linearities(s: LinearitySettings) -> ExperimentResult:
             ),
         ],
         [
-            ExperimentFigure("linearity", _plot(table), dpi=120),
+            ExperimentFigure("linearity", plot(table), dpi=120),
             ExperimentFigure("linearity_ticks", _plot_ticks(networks, s.seed), dpi=120),
         ],
     )
@@ -92,7 +92,12 @@ def _quartiles(values: pd.Series) -> dict[str, float]:
     return {"median": median, "quartile_25": lower, "quartile_75": upper}
 
 
-def _plot(table: pd.DataFrame) -> Figure:
+def plot(table: pd.DataFrame) -> Figure:
+    """Draw how much denser the affine parts are towards FGSM, and the gradients' errors there.
+
+    Args:
+        table: A row for each image and network.
+    """
     groups = list(table.groupby(["dataset", "training"], sort=False))
     figure = Figure(figsize=(9, 1 + 0.6 * len(groups)), layout="constrained")
     axes = figure.subplots(1, 2)
@@ -101,6 +106,13 @@ def _plot(table: pd.DataFrame) -> Figure:
     axes[0].axvline(1, color="#bdbdbd", zorder=0)
     errors = {" ".join(key): 100 * g.fgsm_gradient_error for key, g in groups}
     plot_boxes(axes[1], errors, "gradient error along FGSM lines, %")
+    medians = {name: values.median() for name, values in ratios.items()}
+    low, high = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)
+    put_finding(
+        figure,
+        f"Lines towards FGSM have {medians[low]:.1f} ({low}) to {medians[high]:.1f} ({high}) times "
+        "as many affine parts as random ones (medians)",
+    )
     return figure
 
 

@@ -53,6 +53,10 @@ class MaintenanceSettings(Settings):
     scenario: Annotated[
         int, Option(min=1, max=2, help="develop: 1 has two tasks, 2 has three.")
     ] = 1
+    explore: Annotated[
+        Path | None,
+        Option(help="slicing: file for an interactive view of the critical neurons, .html."),
+    ] = None
     work: Annotated[Path, Option(help="Folder of models and finished repeats.")] = Path(
         "runs/semantic"
     )

@@ -10,12 +10,16 @@ from nnslicer_tf.experiments.neusemslice.settings import SETTINGS, MaintenanceSe
 from nnslicer_tf.experiments.neusemslice.slices import SlicedModel, redundant
 from nnslicer_tf.experiments.neusemslice.tables import area_tests, masked_range_tables
 from nnslicer_tf.experiments.neusemslice.trial import Repeats, Trial
-from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult
+from nnslicer_tf.experiments.plots import put_finding
+from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentView
 from nnslicer_tf.experiments.samples import first, of_classes
+from nnslicer_tf.experiments.views import view_of_marks
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report.palette import METHODS
 from nnslicer_tf.semantic import remove_layers
 from nnslicer_tf.zoo import accuracy
 
+_SHOWN = 0.5  # the compression rate of the interactive view
 _REDUNDANT = 0.99  # the similarity above which DeepArc removes a layer
 
 
@@ -46,9 +50,22 @@ def slicing(s: MaintenanceSettings) -> ExperimentResult:
     title = "Accuracy after masking a tenth of the neurons by rank ({}; paper: VGG16-CIFAR10)"
     for name, part in masked_range_tables(pd.concat(masks)).items():
         tables.append(repeats.table(name, title.format(name), part))
-    return ExperimentResult(
-        tables, [ExperimentFigure(f"figure5-{s.name}", plot_curves(curve, s.name))]
-    )
+    figure = ExperimentFigure(f"figure5-{s.name}", plot_curves(curve, s.name))
+    return ExperimentResult(tables, [figure], views=_views(s, repeats))
+
+
+def _views(s: MaintenanceSettings, repeats: Repeats) -> list[ExperimentView]:
+    """Return a view of the critical neurons of the first model, by every method."""
+    if s.explore is None:
+        return []
+    trial = repeats.trial(0)
+    sliced = SlicedModel(trial, s.metric)
+    title = f"Critical neurons of {s.name}, about {_SHOWN:.0%} of the parameters removed"
+
+    def critical() -> dict[str, dict[str, np.ndarray]]:
+        return {way: dict(sliced.of_size(way, _SHOWN)) for way in SETTINGS}
+
+    return view_of_marks(s.explore, InstrumentedModel(trial.model), critical, title)
 
 
 def curve_rows(trial: Trial, metric: str) -> Iterator[dict]:
@@ -139,5 +156,16 @@ def plot_curves(curves: pd.DataFrame, title: str = "") -> Figure:
     for axis in axes[::columns]:
         axis.set_ylabel("test accuracy")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    figure.suptitle(title)
+    put_finding(figure, f"{title}{_finding(curves)}")
     return figure
+
+
+def _finding(curves: pd.DataFrame) -> str:
+    """Return in words which methods keep 95 % of the best accuracy at the highest compression."""
+    means = curves.dropna(subset=["metric"]).groupby(["metric", "method", "setting"])
+    means = means[["compression", "accuracy"]].mean()
+    enough = means[means["accuracy"] >= 0.95 * means["accuracy"].max()]
+    most = enough["compression"].groupby("method").max().sort_values(ascending=False)
+    first, second = most.index[:2]
+    values = f"{first} {most[first]:.0%}, {second} {most[second]:.0%}"
+    return f": parameters removed at 95 % of the best accuracy: {values}"

@@ -28,7 +28,7 @@ from nnslicer_tf.experiments.nnslicer.targets import (
     missing_rows,
     row_names,
 )
-from nnslicer_tf.experiments.plots import plot_methods
+from nnslicer_tf.experiments.plots import plot_methods, put_finding
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from nnslicer_tf.pruning import EffectivePathRanker, NNSlicerRanker
 from nnslicer_tf.slicing import ClassProfiles, Profile
@@ -159,7 +159,7 @@ def program(s: ProgramSettings) -> ExperimentResult:
                 "the sets of targets, paired); `among`: the same among target outputs alone.",
             ),
         ],
-        [ExperimentFigure(f"pruning-{ending}", _plot(found, names))],
+        [ExperimentFigure(f"pruning-{ending}", plot(found))],
     )
 
 
@@ -328,17 +328,34 @@ def _head(task: TargetTask, s: ProgramSettings) -> dict[str, object]:
     }
 
 
-def _plot(found: pd.DataFrame, treatments: Sequence[str]) -> Figure:
+def plot(found: pd.DataFrame) -> Figure:
     """Draw accuracy on the targets over the ratio, a panel for each treatment."""
+    treatments = list(found["treatment"].unique())
     columns = math.ceil(math.sqrt(len(treatments)))
     rows = -(-len(treatments) // columns)
-    figure = Figure(figsize=(4.5 * columns, 3.6 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
-    for axis, name in zip(axes, treatments, strict=False):
+    figure = Figure(figsize=(3.4 * columns, 3.0 * rows + 0.9), layout="constrained")
+    axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for axis, name in zip(axes.ravel(), treatments, strict=False):
         plot_methods(axis, found[found["treatment"] == name], "ratio", "targets")
-        axis.set(title=name, xlabel="share of synapses pruned", ylim=(0, 1))
-    for axis in axes[len(treatments) :]:
+        axis.set(title=name, ylim=(0, 1))
+    for axis in axes.ravel()[len(treatments) :]:
         axis.set_axis_off()
-    axes[0].set_ylabel("accuracy on target classes")
-    axes[0].legend(fontsize=7)
+    for axis in axes[-1]:
+        axis.set_xlabel("share of synapses pruned")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("accuracy on targets")
+    handles = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=min(6, 2 * columns))
+    put_finding(figure, _finding(found))
     return figure
+
+
+def _finding(found: pd.DataFrame) -> str:
+    """Return in words what the program's procedure gives the middle ratio of the table."""
+    ratios = np.sort(found["ratio"].unique())
+    at = ratios[np.abs(ratios - 0.55).argmin()]
+    rows = found[(found["ratio"] == at) & (found["treatment"] == found["treatment"].iloc[0])]
+    by_method = rows.set_index("method")["targets"].sort_values(ascending=False)
+    (best, second), (first_value, next_value) = by_method.index[:2], by_method.iloc[:2]
+    values = f"{best} {first_value:.1%}, {second} {next_value:.1%}"
+    return f"{at:.0%} pruned by the {rows['treatment'].iloc[0]}'s procedure: {values}"

@@ -7,17 +7,16 @@ from dataclasses import replace
 import keras
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from nnslicer_tf import protection, pruning
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf.engine.rows import RowStore
-from nnslicer_tf.experiments.nnslicer.program import PROGRAM, TARGETED
+from nnslicer_tf.experiments.nnslicer.program import PROGRAM
 from nnslicer_tf.experiments.nnslicer.program_attack import ProgramAttacker
+from nnslicer_tf.experiments.nnslicer.protection import plot
 from nnslicer_tf.experiments.nnslicer.settings import ProgramProtectionSettings
 from nnslicer_tf.experiments.nnslicer.targets import Targets, TargetTask, load_task, set_name
-from nnslicer_tf.experiments.plots import plot_methods
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from nnslicer_tf.pruning.subsets import subset_figures
 
@@ -76,7 +75,7 @@ def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
     table = table.reset_index()
     return ExperimentResult(
         [ExperimentTable(name, table, title, head, _TEXT)],
-        [ExperimentFigure(name, _plot(table))],
+        [ExperimentFigure(name, plot(table))],
     )
 
 
@@ -151,15 +150,3 @@ def _with_replacement(shapes: dict[str, tuple[int, ...]], share: float, seed: in
         mask[rng.integers(mask.size, size=int(mask.size * share))] = True
         masks[name] = mask.reshape(shape)
     return masks
-
-
-def _plot(table: pd.DataFrame) -> Figure:
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
-    renamed = table.assign(method=table["method"].replace({"NNSlicer": TARGETED}))
-    for axis, which in zip(axes, ("targets", "all"), strict=True):
-        plot_methods(axis, renamed, "budget", which)
-        axis.set(title=f"{which}, last epoch", xlabel="images of the attacker", ylim=(0, 1))
-    axes[0].set_ylabel("accuracy after retraining")
-    axes[0].legend(fontsize=8)
-    return figure

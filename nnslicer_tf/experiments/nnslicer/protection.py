@@ -34,7 +34,7 @@ from nnslicer_tf.experiments.nnslicer.targets import (
     set_name,
     summary,
 )
-from nnslicer_tf.experiments.plots import plot_methods
+from nnslicer_tf.experiments.plots import plot_at_one_place, plot_methods, put_finding
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from nnslicer_tf.experiments.samples import of_classes
 from nnslicer_tf.instrument import InstrumentedModel
@@ -168,20 +168,38 @@ def _budgets(asked: list[int] | None, largest: int) -> list[int]:
 
 
 def plot(found: pd.DataFrame) -> Figure:
-    """Draw what attackers reach over the number of their images, a line for each method."""
+    """Draw what attackers reach, a line for each method over the number of their images.
+
+    Where attackers have one number of images alone, there is a bar for each method.
+    """
     figure = Figure(figsize=(10, 4), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
+    several = found["budget"].nunique() > 1
+    axes = figure.subplots(1, 2, sharex=True, sharey=True)
     for axis, which, title in zip(
         axes, ("targets", "all"), ("target classes", "all classes"), strict=True
     ):
-        plot_methods(axis, found, "budget", which)
-        axis.set(xscale="log", title=title, xlabel="images of the attacker")
-    axes[0].set_ylabel("accuracy after retraining")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=7)
-    most = found[found["budget"] == found["budget"].max()].set_index("method")["targets"]
-    least = most.idxmin()
-    figure.suptitle(
-        f"With {found['budget'].max():,} images attackers reach {most[least]:.1%} "
-        f"({least} hidden) to {most.max():.1%} on target classes"
-    )
+        axis.set_title(title)
+        if several:
+            plot_methods(axis, found, "budget", which)
+            axis.set(xscale="log", xlabel="images of the attacker")
+        else:
+            plot_at_one_place(axis, found, which)
+            axis.set_xlabel("accuracy after retraining")
+    if several:
+        axes[0].set_ylabel("accuracy after retraining")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=7)
+    put_finding(figure, _finding(found))
     return figure
+
+
+def _finding(found: pd.DataFrame) -> str:
+    """Return in words what attackers with the most images reach."""
+    budget = found["budget"].max()
+    most = found[found["budget"] == budget].set_index("method")["targets"]
+    if most.max() < 0.01:
+        return f"With {budget:,} images attackers learn no target class, whatever is hidden"
+    least = most.idxmin()
+    return (
+        f"With {budget:,} images attackers reach {most[least]:.1%} ({least} hidden) to "
+        f"{most.max():.1%} on target classes"
+    )

@@ -23,6 +23,7 @@ from nnslicer_tf.experiments.nnslicer.settings import (
     AblationSettings,
     CurveSettings,
     FineTuningSettings,
+    RatioSettings,
 )
 from nnslicer_tf.experiments.nnslicer.targets import (
     ABLATED,
@@ -35,10 +36,20 @@ from nnslicer_tf.experiments.nnslicer.targets import (
     summary,
 )
 from nnslicer_tf.experiments.plots import plot_methods
-from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.experiments.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    ExperimentView,
+)
+from nnslicer_tf.experiments.views import view_of_marks
 
 _RATIOS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 0.95)
 _TUNED_RATIOS = (0.7, 0.8, 0.9, 0.95)
+
+# Methods and prune ratio of the interactive view.
+_SHOWN = ("NNSlicer (targeted)", "NNSlicer (all)", "EffectivePath", "Weight")
+_DRAWN = 0.5
 
 _PLAIN = (
     "Mean accuracy over the sets of target classes (`±`: standard deviation over the sets): on "
@@ -58,7 +69,20 @@ def curves(s: CurveSettings) -> ExperimentResult:
     name = f"figure3-{task.sets}" if s.subsets else "figure3"
     title = "Targeted pruning (Figure 3)"
     table = ExperimentTable(name, found, title, _head(task, s), text)
-    return ExperimentResult([table], [ExperimentFigure(name, plot(found))])
+    return ExperimentResult([table], [ExperimentFigure(name, plot(found))], views=_views(s, task))
+
+
+def _views(s: CurveSettings, task: TargetTask) -> list[ExperimentView]:
+    """Return a view of the weights that methods keep for the first set of target classes."""
+    targets, ratio = task.subsets[0], min(s.ratio or [_DRAWN], key=lambda r: abs(r - _DRAWN))
+    classes = ", ".join(map(str, targets))
+
+    def kept() -> dict[str, dict[str, np.ndarray]]:
+        methods = pruning_methods(task, s.seed)
+        return {name: methods[name].keep(targets, ratio) for name in _SHOWN}
+
+    title = f"Weights of {s.model} that are kept for the classes {classes} at ratio {ratio:g}"
+    return view_of_marks(s.explore, task.im, kept, title)
 
 
 def fine_tuned(s: FineTuningSettings) -> ExperimentResult:
@@ -113,7 +137,7 @@ def _measure(
     task: TargetTask,
     methods: dict[str, PruningMethod],
     ratios: Sequence[float],
-    s: CurveSettings,
+    s: RatioSettings,
     kind: str,
     logits: Logits,
 ) -> pd.DataFrame:
@@ -134,7 +158,7 @@ def _measure(
     return summary(store.to_frame(names), "ratio", figures)
 
 
-def _head(task: TargetTask, s: CurveSettings) -> dict[str, object]:
+def _head(task: TargetTask, s: RatioSettings) -> dict[str, object]:
     accuracy = zoo.accuracy(task.im.model, task.measured)
     return {
         "model": f"{s.model} on {s.dataset}, {accuracy:.1%} of all test images",

@@ -34,6 +34,7 @@ class OverTimeSettings(Settings):
     kept = "slices"
     train: Annotated[int, Option(help="Images of the profile.", min=1)] = 5000
     theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.3
+    explore: View = None
     classes: tuple[int, ...] = (7, 3)
 
 
@@ -158,8 +159,8 @@ class TargetSettings(Settings):
 
 
 @dataclass(frozen=True)
-class CurveSettings(TargetSettings):
-    """Measure accuracy without fine-tuning by prune ratio (Figure 3)."""
+class RatioSettings(TargetSettings):
+    """Settings that all experiments on prune ratios have."""
 
     trial: ClassVar = {"samples": 10, "profiled": 500, "subsets": 2, "ratio": (0.5,)}
 
@@ -170,20 +171,27 @@ class CurveSettings(TargetSettings):
 
 
 @dataclass(frozen=True)
-class FineTuningSettings(CurveSettings):
+class CurveSettings(RatioSettings):
+    """Measure accuracy without fine-tuning by prune ratio (Figure 3)."""
+
+    explore: View = None
+
+
+@dataclass(frozen=True)
+class FineTuningSettings(RatioSettings):
     """Measure accuracy after one epoch of training by prune ratio (Figure 4)."""
 
-    trial: ClassVar = {**CurveSettings.trial, "subsets": 1, "images": 300, "ratio": (0.9,)}
+    trial: ClassVar = {**RatioSettings.trial, "subsets": 1, "images": 300, "ratio": (0.9,)}
 
     subsets: Subsets = 2
     images: Annotated[int, Option(help="Images of the epoch.", min=1)] = 10_000
 
 
 @dataclass(frozen=True)
-class AblationSettings(CurveSettings):
+class AblationSettings(RatioSettings):
     """Choices that the paper leaves open, and our changes, on held-out training images."""
 
-    trial: ClassVar = {**CurveSettings.trial, "subsets": 1, "images": 100}
+    trial: ClassVar = {**RatioSettings.trial, "subsets": 1, "images": 100}
 
     samples: Samples = 50
     profiled: Profiled = 5_000
@@ -192,10 +200,10 @@ class AblationSettings(CurveSettings):
 
 
 @dataclass(frozen=True)
-class ProgramSettings(CurveSettings):
+class ProgramSettings(RatioSettings):
     """Prune by the procedure of the paper's program, and treat all methods alike (Figure 3)."""
 
-    trial: ClassVar = {**CurveSettings.trial, "subsets": 2, "images": 100}
+    trial: ClassVar = {**RatioSettings.trial, "subsets": 2, "images": 100}
 
     kept = "program"
 

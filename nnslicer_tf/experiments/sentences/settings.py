@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from typer import Option
 
-from nnslicer_tf.experiments.settings import Settings
+from nnslicer_tf.experiments.settings import Settings, View
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class WordSettings(Settings):
     model: Annotated[str, Option(help="text_transformer or text_lstm.")] = "text_transformer"
     sentences: Annotated[int, Option(help="Test sentences whose words are deleted.", min=2)] = 200
     profile: Annotated[int, Option(help="Training sentences of the profile.", min=1)] = 5000
+    explore: View = None
     seed: Annotated[int, Option(help="Seed of the random order.", min=0)] = 0
 
 

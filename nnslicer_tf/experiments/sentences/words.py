@@ -17,11 +17,17 @@ from scipy.stats import wilcoxon
 from nnslicer_tf import texts, zoo
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
-from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.experiments.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    ExperimentView,
+)
 from nnslicer_tf.experiments.sentences.leads import lead
 from nnslicer_tf.experiments.sentences.settings import WordSettings
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
+from nnslicer_tf.report.explorer import explore
 from nnslicer_tf.report.words import plot_words
 from nnslicer_tf.slicing import Profile, Slicer
 
@@ -30,6 +36,8 @@ _EMBEDDING = "embedding"
 _STEPS = 32  # of integrated gradients
 _SHARES = np.linspace(0, 1, 11)
 _DRAWN = 6
+_DRAWN_THETA = 0.3
+_CLASSES = ("negative", "positive")
 
 Scorer = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Maps sentences `(n, words)` and classes `(n,)` to scores of the words `(n, words)`."""
@@ -73,14 +81,34 @@ def words(s: WordSettings) -> ExperimentResult:
             ExperimentTable(f"words_{s.model}", table, title, head, _TEXT),
         ],
         [ExperimentFigure(f"words_{s.model}", _plot(drawn, scores, labels, s.model))],
+        views=_views(s, im, profile, x[:_DRAWN], drawn),
     )
+
+
+def _views(
+    s: WordSettings, im: InstrumentedModel, profile: Profile, x: np.ndarray, drawn: list[list[str]]
+) -> list[ExperimentView]:
+    """Return a view of the slices of the drawn sentences."""
+    if s.explore is None:
+        return []
+    slices = Slicer(im, profile, _DRAWN_THETA).slice_each(x, outputs="predicted")
+    view = explore(
+        {f"θ = {_DRAWN_THETA}": slices},
+        im,
+        x,
+        profile=profile,
+        classes=_CLASSES,
+        words=drawn,
+        title=f"Sentences of SST-2, {s.model}",
+    )
+    return [ExperimentView(s.explore, view)]
 
 
 def scorers(im: InstrumentedModel, profile: Profile, seed: int) -> Mapping[str, Scorer]:
     """Return the methods by name: each scores how much words speak for a class."""
     found: dict[str, Scorer] = {
         f"slice, θ = {theta}": _by_slice(Slicer(im, profile, theta, progress=False))
-        for theta in (0.0, 0.1, 0.3)
+        for theta in (0.0, 0.1, _DRAWN_THETA)
     }
     found["gradient × input"] = _by_gradient(im, profile, 1)
     found["integrated gradients"] = _by_gradient(im, profile, _STEPS)
@@ -216,12 +244,12 @@ def _plot(
     model: str,
 ) -> Figure:
     """Draw the words of some sentences with the contributions of slices."""
-    name = next(iter(n for n in scores if n.startswith("slice") and n.endswith("0.3")))
+    name = f"slice, θ = {_DRAWN_THETA}"
     figure = Figure(figsize=(9, 0.9 * len(sentences)), layout="constrained")
     axes = figure.subplots(len(sentences), 1)
     for axis, own, values, label in zip(axes, sentences, scores[name], labels, strict=False):
         plot_words(values, own, axis)
-        said = ("negative", "positive")[label]
+        said = _CLASSES[label]
         axis.set_title(said, fontsize=8, loc="left", color="grey")
     figure.suptitle(
         f"{model}: words for (blue) and against the predicted class, {name}", fontsize=10

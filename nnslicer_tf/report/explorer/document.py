@@ -17,11 +17,13 @@ import numpy as np
 from nnslicer_tf._progress import track
 from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.index_maps import routing_map
-from nnslicer_tf.instrument.operations import Pooling
+from nnslicer_tf.instrument.operations import Lookup, Pooling
+from nnslicer_tf.instrument.recurrence import Member
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.report.explorer import measured
 from nnslicer_tf.report.explorer.folding import fold
 from nnslicer_tf.report.explorer.packing import Packer
+from nnslicer_tf.report.explorer.sequences import head_axes, product_facts, through_time
 from nnslicer_tf.report.explorer.shown import Exhibit, Part
 
 EXACT_VALUES = 1_000_000
@@ -48,6 +50,8 @@ _RULES = {
     "multiply": "multiply",
     "maximum_merge": "extreme",
     "minimum_merge": "extreme",
+    "lookup": "lookup",
+    "mask": "mask",
 }
 
 
@@ -121,7 +125,7 @@ class Document:
                 {"label": g.label, "members": [self._places[m] for m in g.members]}
                 for g in fold(im.operations)
             ],
-            "kernels": [self._kernel(kernel) for kernel in im.kernels.values()],
+            "kernels": [_kernel(kernel) for kernel in im.kernels.values()],
             "classes": list(map(str, self.classes)),
             "models": [self._model(source, needed) for source in sources],
             "rows": self._rows,
@@ -151,15 +155,22 @@ class Document:
         }
         count = measured.total_size(im.operations) * sum(samples.values())
         few = "activation" not in needed or count <= EXACT_VALUES
-        weights = sum(kernel.size for kernel in im.kernels.values())
+        # The weights of a looked up word are the values of the lookup.
+        weights = sum(k.size for k in im.kernels.values() if not isinstance(k, Lookup))
         self._dense = weights <= DENSE_WEIGHTS
         self._exact = few and self._dense
         parts = sum(len(exhibit.parts) for exhibit, _ in shown)
         self._with_synapses = parts * weights <= STORED_SYNAPSES
+        self._heads = head_axes(im.operations)
         self._feeding = {im.input_operation, im.logit_operation}
         for operation in im.operations:
-            if isinstance(operation.params, (Synapses, Pooling)):
+            by_itself = operation.kind == "lookup" or product_facts(operation)
+            if isinstance(operation.params, (Synapses, Pooling)) or by_itself:
                 self._feeding.update(operation.inputs)
+            if by_itself or isinstance(operation.params, Member):
+                self._feeding.add(operation.name)
+            if operation.mask:
+                self._feeding.add(operation.mask)
 
     def _floats(self, values: np.ndarray) -> int:
         add = self._packer.add if self._exact else self._packer.add_levels
@@ -183,10 +194,14 @@ class Document:
             "shape": list(operation.shape),
             "inputs": [self._places[source] for source in operation.inputs],
             "rule": _RULES.get(operation.kind, "pass" if kind.one_to_one else "other"),
+            "mask": self._places.get(operation.mask or ""),
+            "heads": self._heads.get(operation.name),
+            **product_facts(operation),
+            **through_time(operation, self._places, self._kernel_places),
         }
         if isinstance(params, Synapses):
             found["kernel"] = self._kernel_places[params.name]
-        if isinstance(params, (Synapses, Pooling)) and by_position:
+        if isinstance(params, (Synapses, Pooling)) and by_position and operation.kind != "lookup":
             # By tap: what a tap reads moves on by one with each position.
             found["taps"] = self._packer.add_steps(params.taps.T)
         if kind.move is not None and operation.kind != "mask":
@@ -196,18 +211,6 @@ class Document:
                 plain = np.array_equal(source, np.arange(source.size))
                 found["map"] = None if plain else self._packer.add_steps(source)
         return found
-
-    def _kernel(self, kernel: Synapses) -> dict[str, Any]:
-        taps, inputs, outputs = kernel.layout.from_kernel(np.empty(kernel.shape, np.int8)).shape
-        return {
-            "name": kernel.name,
-            "shape": list(kernel.shape),
-            "size": kernel.size,
-            "groups": kernel.groups,
-            "taps": taps,
-            "inputs": inputs,
-            "outputs": outputs,
-        }
 
     def _model(self, source: Source, needed: set[str]) -> dict[str, Any]:
         found: dict[str, Any] = {
@@ -227,6 +230,8 @@ class Document:
         return found
 
     def _weights(self, kernel: Synapses) -> dict[str, Any]:
+        if isinstance(kernel, Lookup):
+            return {}
         matrix = kernel.matrix()
         bias = kernel.read_bias()
         found = {} if bias is None else {"bias": self._packer.add(np.asarray(bias, np.float32))}
@@ -360,6 +365,19 @@ class Document:
                 kept = measured.masks(part.synapses, inverted)
                 found[name] = _answer(remainder.answer(x, kept))
         return found
+
+
+def _kernel(kernel: Synapses) -> dict[str, Any]:
+    taps, inputs, outputs = kernel.layout.from_kernel(np.empty(kernel.shape, np.int8)).shape
+    return {
+        "name": kernel.name,
+        "shape": list(kernel.shape),
+        "size": kernel.size,
+        "groups": kernel.groups,
+        "taps": taps,
+        "inputs": inputs,
+        "outputs": outputs,
+    }
 
 
 def _answer(answer: measured.Answer) -> list[list[float]]:

@@ -46,12 +46,13 @@ def fold(operations: Sequence[Operation]) -> tuple[Group, ...]:
 
 
 def _joints(operations: Sequence[Operation]) -> list[bool]:
-    """Return which operations no connection passes by."""
+    """Return which operations no connection passes by; masks travel beside the values."""
+    masks = {operation.name for operation in operations if operation.kind == "mask"}
     places = {operation.name: place for place, operation in enumerate(operations)}
     furthest = 0  # the last reader of anything that stands before the operation
     readers = dict.fromkeys(places, 0)
     for operation in operations:
-        for source in operation.inputs:
+        for source in set(operation.inputs) - masks:
             readers[source] = max(readers[source], places[operation.name])
     joints = []
     for place, operation in enumerate(operations):

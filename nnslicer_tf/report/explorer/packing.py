@@ -22,7 +22,7 @@ import numpy as np
 
 from nnslicer_tf.errors import CorruptFileError
 
-FORMAT = "nnslicer_tf explorer 1"
+FORMAT = "nnslicer_tf explorer 2"
 """Name and version of the format; a page refuses data of another one."""
 
 _TYPES = {"i1": "<i1", "u1": "<u1", "i2": "<i2", "i4": "<i4", "f4": "<f4", "f8": "<f8"}

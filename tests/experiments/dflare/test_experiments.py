@@ -1,5 +1,7 @@
 """The paper's experiments, whole, on a pair of the zoo."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
@@ -14,6 +16,7 @@ from nnslicer_tf.experiments.dflare.settings import (
     SearchSettings,
     SentenceSettings,
 )
+from nnslicer_tf.report.explorer import unpack
 
 PAIR = ["digits_cnn-pruned"]
 
@@ -36,6 +39,19 @@ def test_search_goes_on(few, monkeypatch):
     assert titles[:3] == [f"{PAIR[0]}, {name}" for name in ("DFlare", "Algorithm 1", "DiffChaser")]
     again = search(settings).table("search_runs")
     pd.testing.assert_frame_equal(again, runs)
+
+
+def test_deviations_are_explored(few, tmp_path):
+    """Both models of the first pair, on the inputs that DFlare found."""
+    path = tmp_path / "deviations.html"
+    settings = SearchSettings(**few, pairs=PAIR, diffchaser_seeds=0, explore=path)
+    (view,) = search(settings).views
+    header, _ = unpack(view.view.data)
+    assert [exhibit["name"] for exhibit in header["exhibits"]] == ["original", "compressed"]
+    said = [[part["predicted"] for part in e["parts"]] for e in header["exhibits"]]
+    assert len(said[0]) == 8 and all(a != b for a, b in zip(*said, strict=True))
+    with pytest.raises(InvalidArgumentError, match="a LiteRT file"):
+        search(replace(settings, pairs=["digits_cnn-dynamic"]))
 
 
 def test_ablation_takes_known_methods(few):

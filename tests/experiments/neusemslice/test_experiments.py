@@ -10,6 +10,9 @@ from nnslicer_tf.experiments.neusemslice import readaptation, slicing
 from nnslicer_tf.experiments.neusemslice.development import develop
 from nnslicer_tf.experiments.neusemslice.restructuring import restructure
 from nnslicer_tf.experiments.neusemslice.settings import SETTINGS, WAYS, MaintenanceSettings
+from nnslicer_tf.experiments.neusemslice.slices import SlicedModel
+from nnslicer_tf.experiments.neusemslice.trial import Repeats
+from nnslicer_tf.report.explorer import unpack
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +32,26 @@ def test_slicing(settings, monkeypatch):
     assert found.table("table4-mlp-digits")["method"].unique().tolist() == list(WAYS[2:])
     assert found.table("table1-mlp-digits").columns.tolist()[:2] == ["range", "avg"]
     assert found.tables[0].head["seeds"] == "0 … 1"
+    assert found.views == []
     # What is on file is not computed again.
     monkeypatch.setattr(slicing, "SlicedModel", None)
     pd.testing.assert_frame_equal(slicing.slicing(settings).tables[0].frame, curves)
+
+
+def test_critical_neurons_are_explored(settings, tmp_path):
+    """Each method's neurons, of one compression rate, are in the view."""
+    s = replace(settings, explore=tmp_path / "critical.html")
+    (view,) = slicing._views(s, Repeats(s))
+    header, arrays = unpack(view.view.data)
+    assert [exhibit["name"] for exhibit in header["exhibits"]] == list(WAYS)
+    sliced = SlicedModel(Repeats(s).trial(0), "avg")
+    names = [operation["name"] for operation in header["operations"]]
+    for exhibit in header["exhibits"]:
+        critical = sliced.of_size(exhibit["name"], 0.5)
+        marks = exhibit["parts"][0]["neurons"]
+        assert len(marks) == len(critical)
+        for (o, reference), mask in zip(sorted(marks.items()), critical.values(), strict=True):
+            assert (arrays[reference] != 0).sum() == mask.sum(), names[int(o)]
 
 
 def test_restructuring(settings):

@@ -81,7 +81,8 @@ def test_detection_stands_beside_the_paper_and_goes_on(tmp_path, monkeypatch):
 
 
 def test_curves_of_all_methods(tmp_path, monkeypatch):
-    settings = CurveSettings(**FEW, ratio=[0.0, 0.6], work=tmp_path)
+    view = tmp_path / "kept.html"
+    settings = CurveSettings(**FEW, ratio=[0.0, 0.6], work=tmp_path, explore=view)
     found = curves(settings)
     table = found.table("figure3-4x2").set_index(["method", "ratio"])
     assert len(table) == 16 * 2
@@ -91,6 +92,13 @@ def test_curves_of_all_methods(tmp_path, monkeypatch):
     assert best > table.loc[("Random", 0.6), "targets"]
     assert "at 60 % pruned (goal: 80 %)" in found.tables[0].text
     assert len(found.figures[0].figure.axes) == 3
+    # The view has the weights that are kept at the ratio nearest to a half.
+    header, _ = unpack(found.views[0].view.data)
+    assert [exhibit["name"] for exhibit in header["exhibits"]][-1] == "Weight"
+    for exhibit in header["exhibits"]:
+        kept = exhibit["parts"][0]["kept"]
+        for k, kernel in enumerate(header["kernels"]):
+            assert abs(kept[str(k)] / kernel["size"] - 0.4) < 0.05
     # What is on file is not computed again.
     monkeypatch.setattr("nnslicer_tf.pruning.MaskedPredictor.logits", None)
     again = curves(settings).table("figure3-4x2")

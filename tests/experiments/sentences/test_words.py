@@ -9,6 +9,7 @@ import nnslicer_tf as nns
 from nnslicer_tf import InvalidArgumentError, texts, zoo
 from nnslicer_tf.experiments.sentences import words
 from nnslicer_tf.experiments.sentences.settings import WordSettings
+from nnslicer_tf.report.explorer import unpack
 from nnslicer_tf.report.words import plot_words
 
 
@@ -106,9 +107,12 @@ def test_attention_rollout_of_one_layer():
         np.testing.assert_allclose(found[i], rolled[i, :length].mean(axis=0), atol=1e-6)
 
 
-def test_the_experiment_on_the_zoos_model(shared, monkeypatch):
+def test_the_experiment_on_the_zoos_model(shared, monkeypatch, tmp_path):
     monkeypatch.setenv("GLUE_DIR", str(shared / "text"))
-    result = words.words(WordSettings(sentences=4, profile=20))
+    result = words.words(WordSettings(sentences=4, profile=20, explore=tmp_path / "words.html"))
+    header, _ = unpack(result.views[0].view.data)
+    assert header["classes"] == ["negative", "positive"]
+    assert [len(row["words"]) > 2 for row in header["rows"]] == [True] * 4
     table = result.tables[1].frame.set_index("method")
     assert table["deletion"].idxmin() != "random"
     assert len(result.figures[0].figure.axes) == 4

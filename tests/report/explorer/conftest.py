@@ -37,6 +37,41 @@ def mixed():
     return im, nns.Profile.from_data(im, x, progress=False), x[:2]
 
 
+def _of_words(layer):
+    """A model of sentences of eight words, one of them shorter, its profile and two sentences."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((8,), dtype="int32", name="words")
+    x = layer(layers.Embedding(20, 6, mask_zero=True, name="embedding")(inputs))
+    im = nns.InstrumentedModel(keras.Model(inputs, layers.Dense(3, name="logits")(x)))
+    rng = np.random.default_rng(0)
+    data = np.where(np.arange(8) < rng.integers(4, 9, (30, 1)), rng.integers(1, 20, (30, 8)), 0)
+    data[0, 5:] = 0
+    return im, nns.Profile.from_data(im, data, progress=False), data[:2]
+
+
+@pytest.fixture(scope="package")
+def transformer():
+    """Attention of two heads over masked words, with a residual connection."""
+
+    def block(x):
+        attended = layers.MultiHeadAttention(2, 4, name="attention")(x, x)
+        x = layers.LayerNormalization(name="norm")(layers.Add(name="add")([x, attended]))
+        return layers.GlobalAveragePooling1D(name="average")(x)
+
+    return _of_words(block)
+
+
+@pytest.fixture(scope="package")
+def recurrent():
+    """An LSTM in both directions over masked words, and a GRU over what it gives."""
+
+    def block(x):
+        lstm = layers.LSTM(5, return_sequences=True, name="lstm")
+        return layers.GRU(4, name="gru")(layers.Bidirectional(lstm, name="both")(x))
+
+    return _of_words(block)
+
+
 @pytest.fixture(scope="package")
 def chromium():
     """Start a browser; tests that need one skip where it is not installed."""
@@ -130,7 +165,7 @@ class Page:
             tiles.shown.forEach((channel, place) => {
               const [left, top] = tiles.corner(place);
               for (let y = 0; y < tiles.height; y++) for (let x = 0; x < tiles.width; x++) {
-                const at = [left, top].map((c, i) => c + ([x, y][i] + 0.5) * tiles.scale);
+                const at = [left + (x + 0.5) * tiles.scale, top + (y + 0.5) * tiles.tall];
                 const [r, g, b] = context.getImageData(...at, 1, 1).data;
                 found[tiles.neuron(channel, x, y)] = `${r} ${g} ${b}`;
               }

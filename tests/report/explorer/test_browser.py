@@ -9,6 +9,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import zoo
+from nnslicer_tf.instrument.operations import Lookup
 
 # For every neuron in the slice, what the page says that its inputs and their synapses receive.
 ADD_UP = """
@@ -16,17 +17,17 @@ const view = document.querySelector('.nnx').explorer;
 const neurons = {}, synapses = {};
 view.doc.operations.forEach((operation, o) => {
   const contributions = view.one.contributions(o);
-  if (!operation.inputs.length) return;
+  if (!operation.inputs.length || operation.kind === "mask") return;
   contributions.forEach((contribution, n) => {
     if (!contribution) return;
     for (const row of view.expand(o, n).rows) {
       const size = view.one.contributions(row.operation).length;
       const received = (neurons[row.operation] ??= new Array(size).fill(0));
       received[row.index] += row.gives;
-      if (operation.kernel === undefined) continue;
-      const { size: weights, inputs, outputs } = view.doc.kernels[operation.kernel];
-      const collected = (synapses[operation.kernel] ??= new Array(weights).fill(0));
-      collected[(row.tap * inputs + row.input % inputs) * outputs + n % outputs] += row.gives;
+      if (row.kernel === undefined) continue;
+      const { size: weights, inputs, outputs } = view.doc.kernels[row.kernel];
+      const collected = (synapses[row.kernel] ??= new Array(weights).fill(0));
+      collected[(row.tap * inputs + row.input % inputs) * outputs + row.output] += row.gives;
     }
   });
 });
@@ -49,6 +50,22 @@ def test_local_values_and_exclusion_give_the_slice(mixed, opened, settings):
     im, profile, x = mixed
     one = nns.Slicer(im, profile, workers=0, progress=False, **settings).slice(x[:1], range(5))
     page = opened(nns.explore(one, im, x[:1], profile=profile, progress=False))
+    assert adds_up(page, im, one) > 50
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.2])
+@pytest.mark.parametrize("model", ["transformer", "recurrent"])
+def test_local_values_of_sequences_give_the_slice(model, theta, opened, request):
+    """The same through attention, lookups and time, and past padding."""
+    im, profile, x = request.getfixturevalue(model)
+    slicer = nns.Slicer(im, profile, theta, workers=0, progress=False)
+    one = slicer.slice(x[:1], range(3))
+    page = opened(nns.explore(one, im, x[:1], profile=profile, progress=False))
+    assert adds_up(page, im, one) > 50
+
+
+def adds_up(page, im, one):
+    """Check the page's sums against a slice; return the number of neurons that are in it."""
     neurons, synapses = json.loads(page.run(ADD_UP))
     found = 0
     for o, operation in enumerate(im.operations[:-1]):
@@ -56,10 +73,12 @@ def test_local_values_and_exclusion_give_the_slice(mixed, opened, settings):
         received = np.array(neurons.get(str(o), np.zeros(len(expected))))
         assert np.array_equal(received, expected), operation.name
         found += np.count_nonzero(expected)
-    assert found > 50
     for k, (name, kernel) in enumerate(im.kernels.items()):
+        if isinstance(kernel, Lookup):  # its weights are the neurons of the lookup
+            continue
         expected = kernel.layout.from_kernel(one.synapses[name]).ravel()
         assert np.array_equal(synapses.get(str(k), np.zeros(len(expected))), expected), name
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -424,6 +443,88 @@ def test_words(opened):
     assert marked == words[0][1:4]
 
 
+WORDS = [["a", "b", "c", "d", "e"], [f"w{i}" for i in range(8)]]
+
+
+def test_heads_are_matrices_without_padding(transformer, opened):
+    im, profile, x = transformer
+    slices = nns.Slicer(im, profile, 0.1, workers=0, progress=False).slice_each(x)
+    view = nns.explore(slices, im, x, profile=profile, words=WORDS, progress=False)
+    page = opened(view)
+    values = slices[0].neurons["attention/probabilities"]
+    page.button("Unfold all")
+    page.node("attention/probabilities")
+    script = """
+        const { tiles } = document.querySelector('.nnx').explorer;
+        return [tiles.channels, tiles.width, tiles.height,
+          [0, 1].map((head) => tiles.neuron(head, 2, 1))];"""
+    # A tile for each head: rows attend to columns, of the five words alone.
+    assert page.run(script) == [2, 5, 5, [8 + 2, 64 + 8 + 2]]
+    empty = page.colour_of("--back")
+    found = colours_of_shown(page)
+    assert len(found) == 2 * 5 * 5
+    assert {n for n, colour in found.items() if colour != empty} == set(np.flatnonzero(values))
+    page.neuron(1, 3, 2)
+    assert "“d” attends to “c”" in page.text(".neuron h3").replace(" · ", " ")
+    # A probability depends on all words, a score on two alone.
+    assert len(page.all(".words span.field-of-neuron")) == 5
+    page.node("attention/scores")
+    page.neuron(1, 3, 2)
+    marked = [span.text for span in page.all(".words span.field-of-neuron")]
+    assert marked == ["c", "d"]
+    assert page.all("table.feeders")
+    page.node("attention/context")
+    assert page.run(script)[:3] == [2, 5, 4]  # time to the right, features down
+    page.choose("left-part", page.options("left-part")[1])
+    assert page.run(script)[:3] == [2, x[1].astype(bool).sum(), 4]
+
+
+def colours_of_shown(page):
+    """Neuron → colour, of those that have a place in the open operation's tiles."""
+    script = """
+        const { tiles } = document.querySelector('.nnx').explorer;
+        const context = tiles.canvas.getContext('2d', { willReadFrequently: true });
+        const found = {};
+        tiles.shown.forEach((tile, place) => {
+          const [left, top] = tiles.corner(place);
+          for (let y = 0; y < tiles.height; y++) for (let x = 0; x < tiles.width; x++) {
+            const at = [left + (x + 0.5) * tiles.scale, top + (y + 0.5) * tiles.tall];
+            const [r, g, b] = context.getImageData(...at, 1, 1).data;
+            found[tiles.neuron(tile, x, y)] = `${r} ${g} ${b}`;
+          }
+        });
+        return found;"""
+    return {int(n): colour for n, colour in page.run(script).items()}
+
+
+def test_gates_over_time(recurrent, opened):
+    im, profile, x = recurrent
+    slices = nns.Slicer(im, profile, 0.1, workers=0, progress=False).slice_each(x)
+    page = opened(nns.explore(slices, im, x, profile=profile, words=WORDS, progress=False))
+    page.button("Unfold all")
+    page.node("gru:z")
+    assert page.text(".operation h2") == "gru:z"
+    assert [gate.get_attribute("data-gate") for gate in page.all(".gate")] == [
+        *("gru:z", "gru:r", "gru:g", "gru:h")
+    ]
+    assert page.find('.gate[aria-pressed="true"]').get_attribute("data-gate") == "gru:z"
+    page.click('.gate[data-gate="gru:h"]')
+    assert page.text(".operation h2") == "gru:h"
+    values = slices[0].neurons["gru:h"]
+    empty = page.colour_of("--back")
+    found = colours_of_shown(page)
+    assert len(found) == 5 * 4  # five words, four units
+    assert {n for n, colour in found.items() if colour != empty} == set(np.flatnonzero(values))
+    # Backwards, the first steps are padding, and a neuron has read the words from the end on.
+    page.node("both:backward:i:pre")
+    assert {n // 5 for n in colours_of_shown(page)} == {3, 4, 5, 6, 7}
+    page.neuron(4, 0)
+    assert "at “d”" in page.text(".neuron h3")
+    assert [span.text for span in page.all(".words span.field-of-neuron")] == ["d", "e"]
+    kept = np.count_nonzero(slices[0].synapses["both/backward/kernel"])
+    assert page.counts("synapses of both/backward/kernel") == {"kept": kept, "all": 6 * 20}
+
+
 def test_a_deep_network_is_folded_and_opens(opened):
     im = nns.InstrumentedModel(zoo.load("resnet10"))
     x = np.random.default_rng(0).uniform(size=(3, 32, 32, 3)).astype(np.float32)
@@ -523,14 +624,14 @@ def test_data_of_another_version_is_refused(digits, chromium, tmp_path):
     im, _, slices, _ = digits
     view = nns.explore(slices[0], im, progress=False)
     path = tmp_path / "other.html"
-    path.write_text(view.html().replace("nnslicer_tf explorer 1", "nnslicer_tf explorer 0"))
+    path.write_text(view.html().replace("nnslicer_tf explorer 2", "nnslicer_tf explorer 0"))
     chromium.get(path.as_uri())
     alert = "return document.querySelector('[role=alert]')?.textContent ?? ''"
     for _ in range(100):
         if chromium.execute_script(alert):
             break
         chromium.execute_async_script("setTimeout(arguments[0], 50)")
-    assert "explorer 1" in chromium.execute_script(alert)
+    assert "explorer 2" in chromium.execute_script(alert)
     chromium.get_log("browser")  # the error itself
 
 

@@ -68,3 +68,14 @@ def test_a_large_model_becomes_few_boxes():
     im, groups = groups_of(keras.applications.ResNet50(weights=None, input_shape=(64, 64, 3)))
     assert len(im.operations) > 150 and len(groups) < 30
     assert sum("_block" in group.label for group in groups) == 16
+
+
+def test_masks_do_not_keep_a_transformer_from_folding(transformer):
+    im, _, _ = transformer
+    assert [(group.label, group.members[-1]) for group in fold(im.operations)] == [
+        ("words", "words"),
+        ("embedding", "embedding"),
+        ("attention", "norm"),
+        ("average", "average"),
+        ("logits", "logits"),
+    ]

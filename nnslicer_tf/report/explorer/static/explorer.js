@@ -5,13 +5,17 @@
 // chosen operation, the chosen neuron, the input, what the model says. All text goes into
 // the page as text, never as HTML.
 
-const FORMAT = "nnslicer_tf explorer 1";
+const FORMAT = "nnslicer_tf explorer 2";
 const LEVELS = 63; // of a value that is stored as a level
 const MOST_FEEDS = 200; // readers of a neuron that are worked out, the strongest first
 const MOST_ROWS = 60; // rows of a table of connections
 const MOST_CLASSES = 3; // classes of an answer
+const WIDEST_STEP = 24; // pixels of a time step in a matrix
+const GATE_WIDTH = 130; // pixels of a gate among the others of its layer
+const INNER = /:(pre|held|out|kept|added|open|reset|input|recurrent)$/; // neither gates nor states
 const TILES = 64; // tiles or bars on one page of an operation
 const FIELD_LIMIT = 4_000_000; // connections that are followed for a receptive field
+const SEARCHED = 1_000_000; // connections that are searched for the readers of a neuron
 
 // ---- reading -----------------------------------------------------------------------------
 
@@ -114,10 +118,28 @@ class PartView {
     return stored ? this.doc.array(stored[o]) : null;
   }
 
+  // At padding there are no neurons, and nothing changes.
   change(o, n) {
     const values = this.values(o);
     const means = this.means(o);
-    return values && means ? Math.fround(values[n] - means[n]) : null;
+    if (!values || !means) return null;
+    const { rule, reads, shape } = this.doc.operations[o];
+    if (rule === "held") { // a state's change is that of what computed it
+      const time = settled(this, o, Math.floor(n / shape[1]));
+      return time < 0 ? 0 : this.change(reads[1].from, time * shape[1] + (n % shape[1]));
+    }
+    return this.present(o, n) ? Math.fround(values[n] - means[n]) : 0;
+  }
+
+  // Whether a neuron is no padding, as far as the document tells.
+  present(o, n) {
+    const { mask, shape } = this.doc.operations[o];
+    if (mask === null || this.granularity === "channel") return true;
+    const given = this.values(mask);
+    if (!given) return true;
+    const axes = this.doc.operations[mask].shape;
+    const place = Math.floor(n / product(shape.slice(axes.length)));
+    return given[broadcast(place, shape.slice(0, axes.length), axes)] > 0;
   }
 
   // Number of members and number of all neurons of an operation; null where there are none.
@@ -171,7 +193,8 @@ function expand(view, o, n) {
   return result;
 }
 
-const SUMS = new Set(["sum", "average", "add", "subtract", "multiply"]);
+const SUMS = new Set(["sum", "average", "add", "subtract", "multiply", "products", "softmax",
+  "gate"]);
 
 // At channel granularity an average is one value for each channel: nothing can be excluded.
 const excludes = (view, operation) =>
@@ -215,7 +238,7 @@ function passes(view, operation, row, y) {
 }
 
 function gives(view, operation, row, direction, contribution) {
-  if (operation.rule === "move") return contribution;
+  if (operation.rule === "move" || operation.rule === "held") return contribution;
   if (operation.rule === "pass" && view.exhibit.rectify === "pass") return contribution;
   if (row.kept === null || row.value === null) return null;
   return row.kept ? direction * sign(row.value) : 0;
@@ -241,7 +264,12 @@ function connections(view, operation, n) {
     return poolRows(view, operation, n);
   }
   if (operation.rule === "move") return movedRows(view, operation, n);
-  if (operation.rule === "other" || !operation.inputs.length) return null;
+  if (operation.rule === "other" || operation.rule === "mask" || !operation.inputs.length) return null;
+  if (operation.rule === "products") return productRows(view, operation, n);
+  if (operation.rule === "softmax") return softmaxRows(view, operation, n);
+  if (operation.rule === "lookup") return lookupRows(view, operation, n);
+  if (operation.rule === "gate") return gateRows(view, operation, n);
+  if (operation.rule === "held") return heldRows(view, operation, n);
   return elementRows(view, operation, n);
 }
 
@@ -286,7 +314,7 @@ function sumRows(view, operation, n) {
     const change = view.change(source, index);
     const row = connection(source, index, change, weight,
       change === null ? null : Math.fround(weight * change));
-    rows.push(Object.assign(row, { tap: t, input: i }));
+    rows.push(Object.assign(row, { tap: t, input: i, kernel: operation.kernel, output: n % outputs }));
   });
   return rows;
 }
@@ -300,7 +328,7 @@ function filterRows(view, operation, n) {
     const change = changes ? changes[t * channels + i] : null;
     const row = connection(source, i, change, weight,
       change === null ? null : Math.fround(weight * change));
-    rows.push(Object.assign(row, { tap: t, input: i }));
+    rows.push(Object.assign(row, { tap: t, input: i, kernel: operation.kernel, output: n }));
   });
   return rows;
 }
@@ -320,6 +348,7 @@ function poolRows(view, operation, n) {
     const from = taps[t * positions + Math.floor(n / channels)];
     if (from < 0) continue;
     const index = from * channels + (n % channels);
+    if (!view.present(source, index)) continue;
     const change = view.change(source, index);
     rows.push(connection(source, index, change, null, change));
   }
@@ -340,6 +369,11 @@ function movedRows(view, operation, n) {
   let place = 0;
   while (index >= view.doc.operations[sources[place]].size) {
     index -= view.doc.operations[sources[place++]].size;
+  }
+  const { rule, shape } = view.doc.operations[sources[place]];
+  if (rule === "held") {
+    index = settled(view, sources[place], Math.floor(index / shape[1])) * shape[1] + index % shape[1];
+    if (index < 0) return [];
   }
   const change = view.change(sources[place], index);
   return [connection(sources[place], index, change, null, change)];
@@ -365,7 +399,158 @@ function movedChannels(view, operation, n) {
   return [...found.values()];
 }
 
+// Both factors of every product y = Σ a·b: first Δa·b of all, then a·Δb of all.
+function productRows(view, operation, n) {
+  const { table, left, right } = productIndices(view.doc, operation);
+  const [a, b] = operation.inputs;
+  const [of_a, of_b] = [view.values(a), view.values(b)];
+  const pairs = table(n);
+  const rows = (own, indices, others, values) => indices.map((index, s) => {
+    const change = view.change(own, index);
+    const exact = change === null || !values ? null : Math.fround(change * values[others[s]]);
+    return connection(own, index, change, values ? values[others[s]] : null, exact);
+  });
+  const [first, second] = [pairs.map(left), pairs.map(right)];
+  return [...rows(a, first, second, of_b), ...rows(b, second, first, of_a)];
+}
+
+// For a product-sum: from an output to the letters' places of its products, and from these to the
+// factors. Decoded once.
+function productIndices(doc, operation) {
+  if (operation.products) return operation.products;
+  const [inputs, y] = operation.equation.split("->");
+  const letters = inputs.split(",").map((axes) => [...axes.slice(1)]);
+  const of_y = [...y.slice(1)];
+  const extents = {};
+  letters.forEach((axes, k) => axes.forEach((axis, i) => {
+    extents[axis] = doc.operations[operation.inputs[k]].shape[i];
+  }));
+  const summed = letters[0].filter((axis) => !of_y.includes(axis));
+  const index = (axes) => (at) => axes.reduce((sum, axis) => sum * extents[axis] + at[axis], 0);
+  const table = (n) => {
+    let found = [{}];
+    for (const axis of [...of_y].reverse()) {
+      found[0][axis] = n % extents[axis];
+      n = Math.floor(n / extents[axis]);
+    }
+    for (const axis of summed) {
+      found = found.flatMap((at) => d3.range(extents[axis]).map((i) => ({ ...at, [axis]: i })));
+    }
+    return found;
+  };
+  operation.products = { table, left: index(letters[0]), right: index(letters[1]) };
+  return operation.products;
+}
+
+// The local values y_i·(δ_ij − y_j)·Δx_j of a row of a softmax inside the network.
+function softmaxRows(view, operation, n) {
+  const source = operation.inputs[0];
+  const y = view.values(operation.place);
+  return rowOf(operation, n).map((j) => {
+    const change = view.change(source, j);
+    const slope = y ? Math.fround(y[n] * (Number(j === n) - y[j])) : null;
+    return connection(source, j, change, slope, change === null || slope === null ? null
+      : Math.fround(slope * change));
+  });
+}
+
+// The neurons that differ from one only along the axes of a softmax's row.
+function rowOf(operation, n) {
+  let found = [n];
+  let stride = 1;
+  for (let axis = operation.shape.length - 1; axis >= 0; axis--) {
+    const extent = operation.shape[axis];
+    if (operation.axes.includes(axis)) {
+      const step = stride;
+      found = found.flatMap((m) => d3.range(extent).map((i) =>
+        m + (i - Math.floor(m / step) % extent) * step));
+    }
+    stride *= extent;
+  }
+  return found.sort((a, b) => a - b);
+}
+
+// An element of a looked up word is a weight itself.
+function lookupRows(view, operation, n) {
+  const [source] = operation.inputs;
+  const change = view.change(operation.place, n);
+  const index = Math.floor(n / operation.shape.at(-1));
+  const weight = view.values(operation.place)?.[n] ?? null;
+  return [connection(source, index, change, weight, change)];
+}
+
+// ---- recurrent layers: what is read at the same time, and at the time before ---------------
+
+// Where a read of a neuron goes: the operation, and the index of its first unit at that time; null
+// for a constant state before the first step.
+function readAt(view, operation, read, n) {
+  const time = Math.floor(n / operation.shape[1]);
+  const width = view.doc.operations[read.from].shape[1];
+  if (read.entry) {
+    const entry = operation.backwards ? operation.shape[0] - 1 - time : time;
+    return { from: read.from, first: entry * width };
+  }
+  const at = settled(view, read.from, read.before ? time - 1 : time);
+  if (at >= 0) return { from: read.from, first: at * width };
+  return read.initial === undefined ? null : { from: read.initial, first: 0 };
+}
+
+// The latest time at which a held state was computed: at padding it is what it was before.
+function settled(view, o, time) {
+  const { rule, present } = view.doc.operations[o];
+  const given = rule === "held" ? view.values(present) : null;
+  let at = time;
+  while (given && at >= 0 && !(given[at] > 0)) at -= 1;
+  return at;
+}
+
+function gateRows(view, operation, n) {
+  const unit = n % operation.shape[1];
+  return operation.reads.flatMap((read) => {
+    const { inputs, outputs } = view.doc.kernels[read.kernel];
+    const { values: stored, chosen } = view.model.weights[read.kernel];
+    const values = view.doc.array(stored);
+    const at = readAt(view, operation, read, n);
+    if (at === null || chosen !== undefined) return [];
+    return d3.range(inputs).map((i) => {
+      const weight = values[i * outputs + read.first + unit];
+      const change = view.change(at.from, at.first + i);
+      const row = connection(at.from, at.first + i, change, weight, change === null ? null
+        : Math.fround(weight * change));
+      return { ...row, tap: 0, input: i, kernel: read.kernel, output: read.first + unit };
+    });
+  });
+}
+
+// A state as the next step reads it; the first of its reads is the state before.
+function heldRows(view, operation, n) {
+  const [before, now] = operation.reads;
+  const time = Math.floor(n / operation.shape[1]);
+  const given = view.values(operation.present);
+  const at = readAt(view, operation, given && !(given[time] > 0) ? before : now, n);
+  if (at === null) return [];
+  const index = at.first + (n % operation.shape[1]);
+  const change = view.change(at.from, index);
+  return [connection(at.from, index, change, null, change)];
+}
+
+// What a product or a sum inside a recurrent layer reads.
+function cellRows(view, operation, n) {
+  const unit = n % operation.shape[1];
+  const found = operation.reads.map((read) => readAt(view, operation, read, n));
+  const factors = found.map((at) => (at === null ? 0 : view.values(at.from)?.[at.first + unit]));
+  return found.flatMap((at, k) => {
+    if (at === null) return [];
+    const change = view.change(at.from, at.first + unit);
+    const others = operation.rule === "multiply" ? factors.filter((_, j) => j !== k) : [];
+    const value = change === null || others.includes(undefined) ? null
+      : others.reduce((result, factor) => result * factor, change);
+    return [connection(at.from, at.first + unit, change, null, value)];
+  });
+}
+
 function elementRows(view, operation, n) {
+  if (operation.reads) return cellRows(view, operation, n);
   const shape = view.granularity === "channel" ? operation.shape.slice(-1) : operation.shape;
   const indices = operation.inputs.map((source) => broadcast(n, shape, view.shape(source)));
   return operation.inputs.map((source, k) => {
@@ -425,14 +610,16 @@ function readersOf(view, reader, o, n) {
     const shape = view.shape(reader);
     if (product(shape) === product(view.shape(o))) return [{ index: n, weight: null }];
   }
-  const size = product(view.shape(reader));
-  if (size > 20_000) return found;
-  for (let m = 0; m < size; m++) {
+  const contributions = view.contributions(reader);
+  let searched = 0;
+  for (let m = 0; m < product(view.shape(reader)) && searched < SEARCHED; m++) {
+    if (contributions && contributions[m] === 0) continue;
     const rows = connections(view, operation, m) ?? [];
-    if (rows.some((row) => row.operation === o && row.index === n)) {
-      found.push({ index: m, weight: null });
-    }
+    searched += rows.length;
+    const row = rows.find((one) => one.operation === o && one.index === n);
+    if (row) found.push({ index: m, tap: row.tap, weight: row.weight });
   }
+  found.partial = searched >= SEARCHED;
   return found;
 }
 
@@ -440,9 +627,12 @@ function readersOf(view, reader, o, n) {
 // are in all that are in the slice.
 function feeds(view, o, n) {
   const found = [];
+  let partial = false;
   for (const reader of view.doc.readers[o]) {
     const contributions = view.contributions(reader);
-    for (const one of readersOf(view, reader, o, n)) {
+    const readers = readersOf(view, reader, o, n);
+    partial ||= Boolean(readers.partial);
+    for (const one of readers) {
       if (contributions && contributions[one.index] !== 0) found.push({ operation: reader, ...one });
     }
   }
@@ -453,7 +643,7 @@ function feeds(view, o, n) {
       && candidate.index === n && (one.tap === undefined || candidate.tap === one.tap));
     return { ...one, row: row ?? null };
   });
-  return { all: found.length, shown };
+  return { all: found.length, shown, partial };
 }
 
 // ---- receptive fields --------------------------------------------------------------------
@@ -466,10 +656,28 @@ function receptiveField(view, o, n) {
   let followed = 0;
   for (let place = o; place > doc.input; place--) {
     const at = reached.get(place);
-    if (!at) continue;
     const operation = doc.operations[place];
+    if (!at || operation.kind === "mask") continue;
     const channels = operation.shape.at(-1);
     const table = doc.array(operation.taps);
+    if (operation.reads) {
+      merge(reached, operation.entry, { neurons: false, of: timesUpTo(operation, at, channels) }, doc);
+      continue;
+    }
+    if (["products", "softmax", "lookup"].includes(operation.rule)) {
+      const found = new Map();
+      for (const neuron of asNeurons(at, channels)) {
+        const rows = connections(view, operation, neuron);
+        followed += rows.length;
+        if (followed > FIELD_LIMIT / 10) return null;
+        for (const row of rows) {
+          if (!found.has(row.operation)) found.set(row.operation, new Set());
+          found.get(row.operation).add(row.index);
+        }
+      }
+      found.forEach((of, source) => merge(reached, source, { neurons: true, of }, doc));
+      continue;
+    }
     if (table) {
       const positions = operation.size / channels;
       const field = new Set();
@@ -501,6 +709,13 @@ function receptiveField(view, o, n) {
   const places = shape.length > 1 ? asPositions(input, channels) : asNeurons(input, 1);
   for (const place of places) bytes[place] = 1;
   return bytes;
+}
+
+// The entries of a sequence that a recurrent layer has read up to the latest of some steps.
+function timesUpTo(operation, at, units) {
+  const latest = Math.max(...asPositions(at, units));
+  const steps = operation.shape[0];
+  return new Set(d3.range(latest + 1).map((t) => (operation.backwards ? steps - 1 - t : t)));
 }
 
 const everything = (doc, o) => ({ neurons: true,
@@ -636,6 +851,9 @@ class Explorer {
 
   // What feeds a neuron of the left slice, as the table of the page has it.
   expand(o, n) { return expand(this.one, o, n); }
+
+  // What members are called: of slices, or of marks and scores.
+  get memberText() { return this.one.exhibit.theta === null ? "marked" : "in the slice"; }
 
   get one() { return this.view(this.left); }
   get other() { return this.right ? this.view(this.right) : null; }
@@ -852,6 +1070,10 @@ class Explorer {
     }
     this.doc.operations.forEach((operation, o) => {
       for (const source of operation.inputs) {
+        // Not drawn: states of the time before, and masks that travel to other blocks.
+        const travels = this.doc.operations[source].kind === "mask"
+          && this.groupOf[source] !== this.groupOf[o];
+        if (source > o || travels) continue;
         if (nodeOf.get(source) !== nodeOf.get(o)) graph.setEdge(nodeOf.get(source), nodeOf.get(o));
       }
     });
@@ -913,7 +1135,7 @@ class Explorer {
     this.boxes.attr("tabindex", (node) => (node === current ? 0 : -1));
     const ramp = d3.range(0, 1.01, 0.1).map((t) => d3.interpolateCividis(t)).join(",");
     this.legend.replaceChildren(h("span", {}, this.right ? "share of neurons in common: 0 %"
-      : "share of neurons in the slice: 0 %",
+      : `share of neurons ${this.memberText}: 0 %`,
       h("span", { class: "ramp", style: `background:linear-gradient(to right,${ramp})` }), "100 %"));
   }
 
@@ -931,7 +1153,7 @@ class Explorer {
       return `${name}: ${kind}, ${shapeText(shape)}`;
     });
     if (node.members.length > 12) lines.push(`… ${node.members.length - 12} more`);
-    const said = this.right ? "in common" : "in the slice";
+    const said = this.right ? "in common" : this.memberText;
     const share = node.share === null ? "no neurons" : `${(100 * node.share).toFixed(1)} % ${said}`;
     return [node.operation === undefined ? `${node.label} (folded)` : null, ...lines, share]
       .filter(Boolean).join("\n");
@@ -1051,13 +1273,15 @@ class Explorer {
         ["left", "only left (A − B)"], ["right", "only right (B − A)"]], this.members,
         (members) => { this.members = members; this.drawOperation(); }) : null,
       this.tiles.channels > 1 ? choice("order", "Order", [["number", "by number"],
-        ["size", "most in the slice first"]], this.order,
+        ["size", `most ${this.memberText} first`]], this.order,
         (order) => { this.order = order; this.page = 0; this.drawOperation(); }) : null,
       h("div", { class: "scroll tiles" }, this.tiles.canvas),
       pages > 1 ? h("div", { class: "row" }, h("button", { type: "button", onclick: turn(-1) },
         "Previous"), h("button", { type: "button", onclick: turn(1) }, "Next"),
         h("span", { class: "note" }, `${this.tiles.unit} ${first + 1}–${shownTo} of ${this.tiles.channels}`)) : null,
+      this.tiles.caption(),
       this.tiles.legend(),
+      this.drawGates(),
       this.neuronField(),
       this.neuronPart,
     ].filter(Boolean));
@@ -1091,12 +1315,13 @@ class Explorer {
   }
 
   counts() {
-    const { kernel } = this.doc.operations[this.operation];
     const lines = [this.countLine("neurons", this.one.kept(this.operation),
       this.right && this.common(this.operation))];
-    if (kernel !== undefined) {
-      lines.push(this.countLine("synapses", this.one.keptSynapses(kernel),
-        this.right && this.commonSynapses(kernel)));
+    for (const kernel of this.kernels(this.operation)) {
+      const [own, of] = this.doc.operations[this.operation].reads
+        ? [`synapses of ${this.doc.kernels[kernel].name}`, "all gates"] : ["synapses", ""];
+      lines.push(this.countLine(own, this.one.keptSynapses(kernel),
+        this.right && this.commonSynapses(kernel), of));
     }
     if (!this.right && this.one.row && !this.one.values(this.operation)) {
       lines.push(h("p", { class: "note" }, "Activations of this operation were left out to keep the "
@@ -1105,7 +1330,13 @@ class Explorer {
     return h("div", {}, lines);
   }
 
-  countLine(what, kept, common) {
+  kernels(o) {
+    const { kernel, reads } = this.doc.operations[o];
+    if (kernel !== undefined) return [kernel];
+    return (reads ?? []).map((read) => read.kernel).filter((k) => k !== undefined);
+  }
+
+  countLine(what, kept, common, of = "") {
     if (this.right) {
       const text = common ? `common ${number(common.common)}, only left ${number(common.left)}, `
         + `only right ${number(common.right)} of ${number(common.all)} ${what}`
@@ -1115,13 +1346,15 @@ class Explorer {
     }
     if (!kept) return h("p", { class: "count" }, `No ${what} of it are known.`);
     return h("p", { class: "count", "data-count": what, "data-kept": kept[0], "data-all": kept[1] },
-      `${number(kept[0])} of ${number(kept[1])} ${what} in the slice (${percent(...kept)})`);
+      `${number(kept[0])} of ${number(kept[1])} ${what} ${this.memberText} (${percent(...kept)}`
+      + `${of ? `; ${of} together` : ""})`);
   }
 
   neuronField() {
     const whole = this.doc.operations[this.operation].shape;
     const shape = this.one.shape(this.operation);
-    const names = shape.length === whole.length ? axisNames(shape) : ["channel"];
+    const names = shape.length === whole.length
+      ? axisNames(this.doc.operations[this.operation]) : ["channel"];
     const input = h("input", { type: "text", name: "neuron", size: 12,
       value: this.neuron === null ? "" : this.place(this.operation, this.neuron),
       onkeydown: (event) => {
@@ -1168,7 +1401,7 @@ class Explorer {
     this.opened.add(this.groupOf[o]);
     this.layOut();
     this.open(o);
-    this.chooseNeuron(n);
+    if (n !== null) this.chooseNeuron(n);
     this.reveal(this.shown.find((node) => node.operation === o));
   }
 
@@ -1178,10 +1411,45 @@ class Explorer {
     const lines = [`neuron (${this.place(o, n)})`];
     if (this.right) lines.push(`left: ${of(this.one)}`, `right: ${of(this.other)}`);
     else lines.push(of(this.one));
+    lines.push(...this.wordsAt(o, n));
     const [value, mean] = [this.one.values(o), this.one.means(o)];
     if (value && !this.right) lines.push(`activation ${number(value[n])}`);
     if (mean && !this.right) lines.push(`mean ${number(mean[n])}`);
     return lines.join("\n");
+  }
+
+  // The words of the positions of a neuron, for models of text.
+  wordsAt(o, n) {
+    const words = this.one.row?.words;
+    const operation = this.doc.operations[o];
+    const length = this.doc.operations[this.doc.input].shape[0];
+    const shape = this.one.shape(o);
+    if (!words || shape.length !== operation.shape.length) return [];
+    const at = this.place(o, n).split(", ").map(Number);
+    const word = (t) => `“${words[operation.backwards ? length - 1 - t : t] ?? "padding"}”`;
+    if (operation.heads === 0 && shape[2] === length) {
+      return [`${shape[1] === length ? `${word(at[1])} ` : ""}attends to ${word(at[2])}`];
+    }
+    return shape.length > 1 && shape[0] === length || o === this.doc.input ? [`at ${word(at[0])}`] : [];
+  }
+
+  // All operations of a recurrent layer, each a small matrix over time; a click opens one.
+  drawGates() {
+    const own = this.doc.operations[this.operation];
+    if (!own.reads || this.right) return null;
+    const gates = this.doc.operations.filter((other) => other.reads && other.layer === own.layer
+      && other.entry === own.entry && other.backwards === own.backwards && !INNER.test(other.name));
+    if (gates.length < 2) return null;
+    const columns = gates.map((gate) => {
+      const view = new Tiles(this, gate.place, GATE_WIDTH);
+      view.draw();
+      view.canvas.tabIndex = -1;
+      return h("button", { type: "button", class: "gate", "data-gate": gate.name,
+        "aria-pressed": String(gate === own), onclick: () => this.goTo(gate.place, null) },
+      h("span", {}, gate.name.slice(gate.name.indexOf(":"))), view.canvas);
+    });
+    return h("div", {}, h("h3", {}, "Gates and states over time"),
+      h("div", { class: "row gates" }, columns));
   }
 
   // --- the chosen neuron -----------------------------------------------------------------------
@@ -1244,7 +1512,9 @@ class Explorer {
 
   connectionTable(rows) {
     const synapses = this.synapseLookup();
-    const columns = ["from neuron", "weight", "Δ", "local value", "θ", "gives"];
+    const { rule } = this.doc.operations[this.operation];
+    const factor = { products: "other factor", softmax: "slope" }[rule] ?? "weight";
+    const columns = ["from neuron", factor, "Δ", "local value", "θ", "gives"];
     if (synapses) columns.push("synapse");
     const body = rows.map((row) => h("tr", { class: row.kept === false ? "excluded" : "",
       "data-index": row.index, "data-operation": this.doc.operations[row.operation].name,
@@ -1260,19 +1530,23 @@ class Explorer {
 
   // A function from a connection to the contribution of its synapse, summed over all positions.
   synapseLookup() {
-    const { kernel } = this.doc.operations[this.operation];
-    const stored = kernel === undefined ? null : this.doc.array(this.one.part.synapses[kernel]);
-    if (!stored) return null;
-    const { inputs, outputs } = this.doc.kernels[kernel];
-    const output = this.neuron % outputs;
+    const kernels = this.kernels(this.operation);
+    const stored = new Map(kernels.map((k) => [k, this.doc.array(this.one.part.synapses[k])]));
+    if (![...stored.values()].some(Boolean)) return null;
     return (row) => {
-      const value = stored[(row.tap * inputs + (row.input % inputs)) * outputs + output];
+      if (row.kernel === undefined) return "–";
+      const { inputs, outputs } = this.doc.kernels[row.kernel];
+      const at = (row.tap * inputs + (row.input % inputs)) * outputs + row.output;
+      const value = stored.get(row.kernel)[at];
       return this.doc.rounded ? (value ? "member" : "–") : number(value);
     };
   }
 
-  fed({ all, shown }) {
-    if (!all) return [h("p", { class: "note" }, "No neuron of the slice reads it.")];
+  fed({ all, shown, partial }) {
+    if (!all) {
+      return [h("p", { class: "note" }, partial ? "Too many neurons could read it to find them all."
+        : "No neuron of the slice reads it.")];
+    }
     const list = shown.slice(0, MOST_ROWS);
     const body = list.map((one) => h("tr", { class: one.row?.kept === false ? "excluded" : "",
       "data-index": one.index, "data-operation": this.doc.operations[one.operation].name,
@@ -1362,76 +1636,129 @@ function countCommon(a, b) {
   return counts;
 }
 
-function axisNames(shape) {
+function axisNames({ shape, heads, reads }) {
+  if (heads === 0) return ["head", "to", "from"];
+  if (heads === 1) return ["time", "head", "channel"];
   if (shape.length === 1) return ["unit"];
-  if (shape.length === 2) return ["time", "channel"];
+  if (shape.length === 2) return ["time", reads ? "unit" : "channel"];
   return [...["depth", "row", "column"].slice(-(shape.length - 1)), "channel"];
 }
 
 // ---- the neurons of an operation ---------------------------------------------------------
 
-// Channels as tiles, units as bars, sequences as a matrix with time to the right.
+// Channels as tiles, units as bars, sequences as a matrix with time to the right, heads of
+// attention as matrices.
 class Tiles {
-  constructor(explorer) {
+  // Without a width, as wide as there is room; of another operation than the chosen one.
+  constructor(explorer, o = explorer.operation, width = null) {
     this.explorer = explorer;
-    const o = explorer.operation;
+    this.operation = o;
+    this.given = width;
     this.shape = explorer.one.shape(o);
-    const rank = this.shape.length;
+    const { shape, heads } = explorer.doc.operations[o];
+    this.heads = this.shape.length === shape.length ? heads : null;
+    this.layOutAxes();
+    this.rank = this.ranking();
+    const small = width !== null;
+    this.canvas = h("canvas", small ? { "aria-hidden": "true" } : { tabindex: 0, role: "img",
+      "aria-label": "Neurons of the operation. Arrow keys move between neurons.",
+      onpointermove: (event) => this.pointed(event),
+      onpointerleave: (event) => { explorer.hover(event, null); explorer.showField(explorer.neuron); },
+      onclick: (event) => {
+        const n = this.at(event);
+        if (n !== null) explorer.chooseNeuron(n);
+      },
+      onkeydown: (event) => this.key(event) });
+    this.layOut();
+  }
+
+  // Which axis makes the tiles, which goes to the right and which down: their extents and strides.
+  layOutAxes() {
+    const { shape } = this;
+    const rank = shape.length;
+    const strides = shape.map((_, axis) => product(shape.slice(axis + 1)));
+    const axis = (k) => [shape[k], strides[k]];
+    const one = [1, 0];
     this.bars = rank === 1;
     this.matrix = rank === 2;
-    this.channels = this.matrix ? 1 : this.shape.at(-1);
-    const units = this.bars && explorer.doc.operations[o].shape.length === 1;
-    this.unit = units ? "units" : "channels";
-    this.width = this.matrix ? this.shape[0] : this.bars ? 1 : this.shape[rank - 2];
-    this.height = this.matrix ? this.shape[1] : this.bars ? 1 : product(this.shape.slice(0, -2));
-    this.rank = this.ranking();
-    this.canvas = h("canvas", { tabindex: 0, role: "img", "aria-label": "Neurons of the operation. "
-      + "Arrow keys move between neurons.", onpointermove: (event) => this.pointed(event),
-    onpointerleave: (event) => { explorer.hover(event, null); explorer.showField(explorer.neuron); },
-    onclick: (event) => {
-      const n = this.at(event);
-      if (n !== null) explorer.chooseNeuron(n);
-    },
-    onkeydown: (event) => this.key(event) });
-    this.layOut();
+    let [tiles, across, down] = [axis(rank - 1), one, one];
+    this.unit = this.bars && this.explorer.doc.operations[this.operation].shape.length === 1
+      ? "units" : "channels";
+    if (this.matrix) [tiles, across, down] = [one, axis(0), axis(1)];
+    if (rank > 2) { // all leading axes but the last one go down
+      [across, down] = [axis(rank - 2), [product(shape.slice(0, -2)), strides.at(-3)]];
+    }
+    if (this.heads === 0) [tiles, across, down] = [axis(0), axis(2), axis(1)];
+    if (this.heads === 1) [tiles, across, down] = [axis(1), axis(0), axis(2)];
+    if (this.heads !== null) this.unit = "heads";
+    this.strides = { tile: tiles[1], x: across[1], y: down[1] };
+    this.axes = [tiles, across, down];
+    this.channels = tiles[0];
+    // Places that are padding throughout are left out.
+    [this.left, this.width] = this.used(across);
+    [this.top, this.height] = this.used(down);
+  }
+
+  // The first place along an axis that is not only padding, and the number of places from there.
+  used([extent, stride]) {
+    const views = [this.explorer.one, this.explorer.other].filter(Boolean);
+    if (views.every((view) => view.doc.operations[this.operation].mask === null)) return [0, extent];
+    const found = new Set();
+    for (let n = 0; n < product(this.shape) && found.size < extent; n++) {
+      if (views.some((view) => view.present(this.operation, n))) {
+        found.add(stride ? Math.floor(n / stride) % extent : 0);
+      }
+    }
+    const [first, last] = found.size ? d3.extent(found) : [0, extent - 1];
+    return [first, last - first + 1];
   }
 
   // The channels in the order in which they are shown.
   ranking() {
     const order = d3.range(this.channels);
     if (this.explorer.order !== "size" || this.channels < 2) return order;
-    const values = this.explorer.one.contributions(this.explorer.operation) ?? [];
+    const values = this.explorer.one.contributions(this.operation) ?? [];
     const members = new Float64Array(this.channels);
-    values.forEach((value, n) => { members[n % this.channels] += this.bars ? Math.abs(value) : value !== 0; });
+    values.forEach((value, n) => {
+      members[this.whereIs(n)[0]] += this.bars ? Math.abs(value) : value !== 0;
+    });
     return order.sort((a, b) => members[b] - members[a] || a - b);
   }
 
   layOut() {
-    const first = this.explorer.page * TILES;
+    const first = this.given === null ? this.explorer.page * TILES : 0;
     this.shown = this.rank.slice(first, first + TILES);
-    const room = Math.max(240, (this.explorer.operationPart.clientWidth || 520) - 4);
+    const room = this.given ?? Math.max(240, (this.explorer.operationPart.clientWidth || 520) - 4);
     if (this.bars) {
-      this.scale = 1;
       this.cell = Math.max(6, Math.min(22, Math.floor(room / this.shown.length)));
       this.columns = this.shown.length;
       this.canvas.width = this.cell * this.shown.length;
       this.canvas.height = 90;
       return;
     }
-    const longest = Math.max(this.width, this.height);
-    this.scale = Math.max(1, Math.floor((this.matrix ? Math.min(room, 420) : 72) / longest));
+    const most = this.matrix ? Math.min(room, 420) : this.heads !== null ? 200 : 72;
+    const size = (extent) => Math.max(1, Math.floor((this.given ?? most) / extent));
+    [this.scale, this.tall] = [size(this.width), size(this.height)];
+    if (!this.matrix) this.scale = this.tall = Math.min(this.scale, this.tall);
+    if (this.matrix) this.scale = Math.min(this.scale, WIDEST_STEP);
     const step = this.width * this.scale + 3;
     this.columns = Math.max(1, Math.min(this.shown.length, Math.floor(room / step)));
     const rows = Math.ceil(this.shown.length / this.columns);
     this.canvas.width = this.columns * step;
-    this.canvas.height = rows * (this.height * this.scale + 3);
+    this.canvas.height = rows * (this.height * this.tall + 3);
   }
 
   // The neuron at a place of a tile.
   neuron(channel, x, y) {
-    if (this.bars) return channel;
-    if (this.matrix) return x * this.shape[1] + y;
-    return (y * this.width + x) * this.channels + channel;
+    const { tile, x: right, y: down } = this.strides;
+    return channel * tile + (this.left + x) * right + (this.top + y) * down;
+  }
+
+  // The tile of a neuron, and its place there.
+  whereIs(n) {
+    const [tile, x, y] = this.axes.map(([extent, stride]) =>
+      (stride ? Math.floor(n / stride) % extent : 0));
+    return [tile, x - this.left, y - this.top];
   }
 
   draw() {
@@ -1440,12 +1767,13 @@ class Tiles {
     this.colours = this.palette();
     context.clearRect(0, 0, canvas.width, canvas.height);
     if (this.bars) this.drawBars(context); else this.drawTiles(context);
-    if (explorer.neuron !== null) this.mark(context, explorer.neuron);
+    const marked = this.given === null ? explorer.neuron : null;
+    if (marked !== null) this.mark(context, marked);
     canvas.dataset.shown = this.shown.length;
   }
 
   drawTiles(context) {
-    const image = context.createImageData(this.width * this.scale, this.height * this.scale);
+    const image = context.createImageData(this.width * this.scale, this.height * this.tall);
     context.fillStyle = getComputedStyle(this.explorer.root).getPropertyValue("--line");
     this.shown.forEach((channel, place) => {
       const [left, top] = this.corner(place);
@@ -1453,8 +1781,8 @@ class Tiles {
       for (let y = 0; y < this.height; y++) {
         for (let x = 0; x < this.width; x++) {
           const { r, g, b } = this.colours(this.neuron(channel, x, y));
-          for (let dy = 0; dy < this.scale; dy++) {
-            let at = 4 * ((y * this.scale + dy) * image.width + x * this.scale);
+          for (let dy = 0; dy < this.tall; dy++) {
+            let at = 4 * ((y * this.tall + dy) * image.width + x * this.scale);
             for (let dx = 0; dx < this.scale; dx++) {
               image.data[at++] = r; image.data[at++] = g; image.data[at++] = b; image.data[at++] = 255;
             }
@@ -1467,7 +1795,7 @@ class Tiles {
 
   corner(place) {
     return [(place % this.columns) * (this.width * this.scale + 3),
-      Math.floor(place / this.columns) * (this.height * this.scale + 3)];
+      Math.floor(place / this.columns) * (this.height * this.tall + 3)];
   }
 
   drawBars(context) {
@@ -1488,9 +1816,9 @@ class Tiles {
   }
 
   mark(context, n) {
-    const channel = this.bars ? n : this.matrix ? 0 : n % this.channels;
+    const [channel, x, y] = this.whereIs(n);
     const place = this.shown.indexOf(channel);
-    if (place < 0) return;
+    if (place < 0 || x < 0 || x >= this.width || y < 0 || y >= this.height) return;
     context.strokeStyle = getComputedStyle(this.explorer.root).getPropertyValue("--text");
     context.lineWidth = 2;
     if (this.bars) {
@@ -1498,14 +1826,11 @@ class Tiles {
       return;
     }
     const [left, top] = this.corner(place);
-    const [x, y] = this.matrix ? [Math.floor(n / this.shape[1]), n % this.shape[1]]
-      : [Math.floor(n / this.channels) % this.width, Math.floor(n / this.channels / this.width)];
-    context.strokeRect(left + x * this.scale - 1, top + y * this.scale - 1, this.scale + 2, this.scale + 2);
+    context.strokeRect(left + x * this.scale - 1, top + y * this.tall - 1, this.scale + 2, this.tall + 2);
   }
 
   values() {
-    const { explorer } = this;
-    const o = explorer.operation;
+    const { explorer, operation: o } = this;
     const empty = new Float32Array(product(this.shape));
     if (explorer.what === "activation") return explorer.one.values(o) ?? empty;
     if (explorer.what === "mean") return explorer.one.means(o) ?? empty;
@@ -1539,13 +1864,22 @@ class Tiles {
 
   comparison(colour, back) {
     const { explorer } = this;
-    const [a, b] = [explorer.one, explorer.other].map((v) => v.contributions(explorer.operation) ?? []);
+    const [a, b] = [explorer.one, explorer.other].map((v) => v.contributions(this.operation) ?? []);
     const colours = { common: colour("--common"), left: colour("--left"), right: colour("--right") };
     return (n) => {
       const which = a[n] && b[n] ? "common" : a[n] ? "left" : b[n] ? "right" : null;
       const shown = which && (explorer.members === "all" || explorer.members === which);
       return shown ? colours[which] : back;
     };
+  }
+
+  // What the axes are, where that is not plain.
+  caption() {
+    const text = this.heads === 0
+      ? "A matrix for each head: rows attend to columns."
+      : this.heads === 1 ? "A matrix for each head: time to the right, its channels below each other."
+        : this.matrix ? "Time to the right, units or channels below each other." : null;
+    return text && h("p", { class: "note" }, text);
   }
 
   legend() {
@@ -1567,7 +1901,7 @@ class Tiles {
       : explorer.one.exhibit.theta === null ? ["marked, or above 0", "below 0"]
         : ["speaks for the output", "speaks against it"];
     return h("div", { class: "legend" }, swatch("positive", plus), swatch("negative", minus),
-      swatch("back", explorer.what === "change" ? "at its mean" : "not in the slice"),
+      swatch("back", explorer.what === "change" ? "at its mean" : `not ${explorer.memberText}`),
       h("span", {}, `largest: ${number(largest)}`));
   }
 
@@ -1576,10 +1910,11 @@ class Tiles {
     const px = (event.clientX - box.left) * (this.canvas.width / box.width);
     const py = (event.clientY - box.top) * (this.canvas.height / box.height);
     if (this.bars) return this.shown[Math.floor(px / this.cell)] ?? null;
-    const [across, down] = [this.width * this.scale + 3, this.height * this.scale + 3];
+    const [across, down] = [this.width * this.scale + 3, this.height * this.tall + 3];
     const column = Math.floor(px / across);
     const channel = this.shown[Math.floor(py / down) * this.columns + column];
-    const [x, y] = [px - column * across, py % down].map((d) => Math.floor(d / this.scale));
+    const x = Math.floor((px - column * across) / this.scale);
+    const y = Math.floor((py % down) / this.tall);
     if (channel === undefined || column >= this.columns || x >= this.width || y >= this.height) return null;
     return this.neuron(channel, x, y);
   }
@@ -1593,10 +1928,10 @@ class Tiles {
   key(event) {
     const { explorer } = this;
     const size = product(this.shape);
-    const right = this.bars ? 1 : this.matrix ? this.shape[1] : this.channels;
-    const down = this.bars ? 1 : this.matrix ? 1 : this.channels * this.width;
+    const { tile, x, y } = this.strides;
+    const [right, down] = [x || tile, y || tile];
     const steps = { ArrowRight: right, ArrowLeft: -right, ArrowDown: down, ArrowUp: -down,
-      PageDown: 1, PageUp: -1 };
+      PageDown: tile || 1, PageUp: -tile || -1 };
     if (!(event.key in steps)) return;
     event.preventDefault();
     const from = explorer.neuron ?? -steps[event.key];
@@ -1605,7 +1940,7 @@ class Tiles {
 
   // Shows the page with a neuron, and draws it anew.
   reveal(n) {
-    const channel = this.bars ? n : this.matrix ? 0 : n % this.channels;
+    const [channel] = this.whereIs(n);
     const page = Math.floor(this.rank.indexOf(channel) / TILES);
     if (page !== this.explorer.page) {
       this.explorer.page = page;

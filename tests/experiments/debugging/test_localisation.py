@@ -1,0 +1,32 @@
+"""Planted faults of the digits' network, and the view of how suspicious channels are."""
+
+import numpy as np
+
+from nnslicer_tf.experiments.debugging.localisation import localisation
+from nnslicer_tf.experiments.debugging.settings import LocalisationSettings
+from nnslicer_tf.report.explorer import unpack
+
+
+def test_suspicious_channels_are_explored(tmp_path):
+    settings = LocalisationSettings(
+        model="digits_cnn",
+        **{"faults": 1, "images": 300, "samples": 20, "methods": "gradient,ochiai"},
+        work=tmp_path,
+        explore=tmp_path / "suspicious.html",
+    )
+    found = localisation(settings)
+    rows = found.table("faults_digits_cnn_ranks")
+    (view,) = found.views
+    header, arrays = unpack(view.view.data)
+    assert [exhibit["name"] for exhibit in header["exhibits"]] == rows["method"].tolist()
+    (operation,) = rows["operation"].unique()
+    (channel,) = rows["channel"].unique()
+    assert header["title"].endswith(f"channel {channel} of {operation}")
+    names = [o["name"] for o in header["operations"]]
+    hidden = ("conv1", "conv2")
+    for exhibit, (_, row) in zip(header["exhibits"], rows.iterrows(), strict=True):
+        marks = exhibit["parts"][0]["neurons"]
+        scores = {names[int(o)]: arrays[reference] for o, reference in marks.items()}
+        every = np.concatenate([scores[name] for name in hidden])
+        own = scores[operation][channel]
+        assert (every > own).sum() + 1 <= row["rank"] <= (every >= own).sum()
