@@ -1,4 +1,8 @@
 from . import attacks, evaluation
+from .adaptive.challenge import challenge
+from .adaptive.problem import Effort
+from .adaptive.result import ChallengeResult
+from .adaptive.table import ADAPTIVE_ATTACKS, AdaptiveAttack
 from .detector import Detector
 from .effective_path import EffectivePath
 from .evaluation import evaluate
@@ -7,16 +11,21 @@ from .feature_map import FeatureMap
 from .presets import PRESETS
 from .scorers import ClassDistance, Identity, RidgeMargin, Scorer, TreeDisagreement
 from .slice_detector import SliceDetector
+from .smooth_evidence import SmoothEvidence
 from .trivial import FlagEverything, LogitMargin
 from .vector_detector import VectorDetector
 from .votes import DrawnColumns, Features, Vote, VotingDetector
 
 __all__ = [
+    "ADAPTIVE_ATTACKS",
     "PRESETS",
+    "AdaptiveAttack",
+    "ChallengeResult",
     "ClassDistance",
     "Detector",
     "DrawnColumns",
     "EffectivePath",
+    "Effort",
     "Evidence",
     "FeatureMap",
     "Features",
@@ -26,11 +35,13 @@ __all__ = [
     "RidgeMargin",
     "Scorer",
     "SliceDetector",
+    "SmoothEvidence",
     "TreeDisagreement",
     "VectorDetector",
     "Vote",
     "VotingDetector",
     "attacks",
+    "challenge",
     "evaluate",
     "evaluation",
 ]
