@@ -85,9 +85,7 @@ def _stable(
         _unusual(f"texture {name}", partial(_channel_statistics, kernel=name))
         for name in convolutions(im)[_TEXTURE_LAYERS]
     ]
-    return votes + [
-        _unusual(f"spectrum {name}", partial(_spectrum, name=name)) for name in SPECTRA
-    ]
+    return votes + [_unusual(f"spectrum {name}", partial(_spectrum, name=name)) for name in SPECTRA]
 
 
 def _slices_alone(

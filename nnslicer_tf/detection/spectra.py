@@ -121,9 +121,7 @@ def _transform(planes: Any, rows: np.ndarray, columns: np.ndarray) -> Any:
 
 def _smooth_planes(x: Any) -> Any:
     """Return `_planes` of a tensor."""
-    return ops.concatenate(
-        [ops.mean(x, axis=-1, keepdims=True), x[..., 1:] - x[..., :-1]], axis=-1
-    )
+    return ops.concatenate([ops.mean(x, axis=-1, keepdims=True), x[..., 1:] - x[..., :-1]], axis=-1)
 
 
 SPECTRA: dict[str, Callable[[np.ndarray], np.ndarray]] = {

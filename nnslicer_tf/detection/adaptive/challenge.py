@@ -176,9 +176,7 @@ class _Run:
         progress: Show a progress bar.
     """
 
-    def __init__(
-        self, setting: _Setting, norm: str, store: Store | None, progress: bool
-    ) -> None:
+    def __init__(self, setting: _Setting, norm: str, store: Store | None, progress: bool) -> None:
         self._setting, self._norm, self._store = setting, NORMS[norm], store
         self._progress = progress
         low, high = setting.bounds
@@ -334,7 +332,11 @@ def _runs(
             continue
         for limit in limits:
             yield attack, float(limit)
-        if not attack.from_guides and attack.kind != TRANSFER and (attack.kind == WHITE or not white):
+        if (
+            not attack.from_guides
+            and attack.kind != TRANSFER
+            and (attack.kind == WHITE or not white)
+        ):
             yield attack, np.inf
 
 

@@ -31,9 +31,7 @@ class Pair:
             side.
     """
 
-    def __init__(
-        self, im: InstrumentedModel, excess: Excess | None, lowered: float = 0.0
-    ) -> None:
+    def __init__(self, im: InstrumentedModel, excess: Excess | None, lowered: float = 0.0) -> None:
         self.im, self._excess, self._lowered = im, excess, lowered
 
     @property

@@ -60,9 +60,7 @@ class Surrogate:
         self._inner = compiled_function(self._representation)
         self._toward = compiled_function(self._toward_gradient)
 
-    def __call__(
-        self, x: np.ndarray, y: np.ndarray, steepness: float, radius: float
-    ) -> Values:
+    def __call__(self, x: np.ndarray, y: np.ndarray, steepness: float, radius: float) -> Values:
         """Return margins and scores with their gradients.
 
         Args:
@@ -136,9 +134,7 @@ class DifferenceSurrogate(Surrogate):
         super().__init__(pair.im, None)
         self._pair, self._bounds, self._rng = pair, bounds, rng
 
-    def __call__(
-        self, x: np.ndarray, y: np.ndarray, steepness: float, radius: float
-    ) -> Values:
+    def __call__(self, x: np.ndarray, y: np.ndarray, steepness: float, radius: float) -> Values:
         """Return margins and scores with their gradients; see `Surrogate`."""
         model = super().__call__(x, y, steepness, radius)
         directions = self._rng.normal(size=(_DIRECTIONS, *x.shape)).astype(np.float32)
