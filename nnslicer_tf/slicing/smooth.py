@@ -54,7 +54,7 @@ class SmoothSlices(_EachAtZero):
         super().__init__(slicer.im, plan, RowLayout(shapes, {}))
         self._steepness = steepness
 
-    def __call__(self, x: Any) -> dict[str, Any]:  # type: ignore[override]  # tensors, no arrays
+    def __call__(self, x: Any) -> dict[str, Any]:
         """Return kernel name → contributions of its synapses, `(batch, *kernel shape)` float32.
 
         Args:

@@ -14,6 +14,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,13 @@ from nnslicer_tf.detection.adaptive.pair import Pair, excess_of
 from nnslicer_tf.detection.adaptive.problem import Effort, Problem, Tried
 from nnslicer_tf.detection.adaptive.result import ChallengeResult, Outcome
 from nnslicer_tf.detection.adaptive.surrogate import DifferenceSurrogate, Surrogate
-from nnslicer_tf.detection.adaptive.table import ADAPTIVE_ATTACKS, TRANSFER, WHITE, AdaptiveAttack
+from nnslicer_tf.detection.adaptive.table import (
+    ADAPTIVE_ATTACKS,
+    BLACK,
+    TRANSFER,
+    WHITE,
+    AdaptiveAttack,
+)
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputRangeError, InvalidArgumentError
@@ -198,7 +205,7 @@ class _Run:
             if attack.kind == WHITE and np.isinf(limit):
                 tried = self._rest(key, attack, problem, reached.get(limit))
             else:
-                tried = self._kept(key, lambda attack=attack, p=problem: attack.run(p))
+                tried = self._kept(key, partial(attack.run, problem))
             parts.append((attack.name, tried))
             if not attack.from_guides and (attack.kind == WHITE or not _has_white(attacks)):
                 before = reached.get(limit, np.zeros(len(tried.found), bool))
@@ -332,11 +339,7 @@ def _runs(
             continue
         for limit in limits:
             yield attack, float(limit)
-        if (
-            not attack.from_guides
-            and attack.kind != TRANSFER
-            and (attack.kind == WHITE or not white)
-        ):
+        if not attack.from_guides and attack.kind == (WHITE if white else BLACK):
             yield attack, np.inf
 
 
@@ -375,8 +378,8 @@ def _check_rate(clean: np.ndarray) -> None:
     rate = float(np.mean(clean > 0))
     if rate > 0.5:
         raise InvalidArgumentError(
-            f"The detector flags {rate:.0%} of the unchanged inputs: no attack could tell anything. "
-            "Set its threshold by a false-positive rate."
+            f"The detector flags {rate:.0%} of the unchanged inputs: no attack could tell "
+            "anything. Set its threshold by a false-positive rate."
         )
 
 

@@ -12,8 +12,14 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.detection.adaptive.table import ADAPTIVE_ATTACKS, WHITE
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# Of Okabe and Ito, as in `report.palette`.
+_COLOURS = (
+    *("#0072b2", "#e69f00", "#009e73", "#cc79a7"),
+    *("#d55e00", "#56b4e9", "#8f6300", "#222222"),
+)
 MODEL, PAIR = "model alone", "model and detector"
 
 
@@ -192,7 +198,7 @@ class ChallengeResult(ShownAsTable):
         return np.where(np.isfinite(distances.min(axis=0)), names[distances.argmin(axis=0)], "")
 
 
-def _draw(axis, outcome: Outcome) -> None:  # type: ignore[no-untyped-def]  # a Matplotlib axis
+def _draw(axis: "Axes", outcome: Outcome) -> None:
     limit = outcome.budgets.max()
     places = np.linspace(0, limit, 200)
     colours = {MODEL: "#8a8f98", PAIR: "#00375c"}

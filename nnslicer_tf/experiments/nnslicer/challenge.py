@@ -35,9 +35,9 @@ from nnslicer_tf.slicing import Profile, Slicer
 _GUIDES = 1000  # normal images to move towards
 
 _TEXT = (
-    "`median`: smallest change that succeeds, in the median over the images; `ratio`: to that of the "
-    f"model alone; `best`: share of the images on which the attack is the best; `≤ 2×`: share of "
-    "the images with a success within twice the median of the model alone. `verdict`: what the "
+    "`median`: smallest change that succeeds, in the median over the images; `ratio`: to that of "
+    "the model alone; `best`: share of the images on which the attack is the best; `≤ 2×`: share "
+    "of the images with a success within twice the median of the model alone. `verdict`: what the "
     "sanity checks say of the attacks; where they are not credible, a detector's figures are upper "
     "bounds of what it withstands, and nothing more. No detector is called robust."
 )
@@ -182,7 +182,7 @@ def _plot(results: dict[str, ChallengeResult]) -> Figure:
         axis.set_ylabel("share of images with a success")
         axis.grid(alpha=0.3)
     figure.axes[0].legend(fontsize=8)
-    figure.suptitle("Model wrong, and detector silent: the best attack that knows both")
+    figure.suptitle("Model wrong, detector silent: best attack", fontsize=11)
     return figure
 
 

@@ -151,18 +151,22 @@ class ChallengeSettings(Settings):
 class EvidenceSettings(ChallengeSettings):
     """Compare evidences: against attacks, inputs from elsewhere, and plain errors."""
 
-    trial: ClassVar = {**ChallengeSettings.trial, "methods": "fused", "known": "FGSM_4,RPGD_4"}
+    trial: ClassVar = {
+        **{**ChallengeSettings.trial, "methods": "fused", "known": "FGSM_4,RPGD_4"},
+        **{"outside": "", "attacked": 50, "normals": 200, "errors": 350, "resamples": 50},
+    }
 
     methods: Annotated[str, Option(help="Detectors that are attacked adaptively.")] = (
         "fused,stable,slices"
     )
-    known: Annotated[
-        str, Option(help="Attacks that do not know the detector; default: all 17.")
-    ] = ""
+    known: Annotated[str, Option(help="Attacks that know nothing; default: all 17.")] = ""
     attacked: Annotated[int, Option(help="Test images that these attack.", min=1)] = 100
     normals: Annotated[int, Option(help="Normal test images to compare with.", min=20)] = 2_000
     errors: Annotated[int, Option(help="Test images in which errors are looked for.", min=1)] = (
         9_500
+    )
+    outside: Annotated[str, Option(help="Data sets for inputs from elsewhere, in commas.")] = (
+        "digits,mnist,cifar10"
     )
     resamples: Annotated[int, Option(help="Resamples for the intervals.", min=10)] = 500
 
