@@ -76,7 +76,7 @@ def challenge_detectors(s: ChallengeSettings) -> ExperimentResult:
         "seed": str(s.seed),
         "libraries": versions("scikit-learn"),
     }
-    name = f"challenge-{s.model}-{s.dataset}{s.ending}"
+    name = f"{s.model}-{s.dataset}{s.ending}"
     title = "Detectors against attackers who know them"
     return ExperimentResult(
         [
@@ -105,31 +105,44 @@ def run_challenges(
     norms = [name.strip() for name in s.norms.split(",")]
     attacks = [name.strip() for name in s.attacks.split(",") if name.strip()] or None
     for name in names:
-        detector = fitted(s, watched.slicer, name, watched.normal)
-        substitute = fitted(s, watched.slicer, name, watched.others)
+        detector = _fitted(s, watched.slicer, name, watched.normal, "detector")
+        transfers = detector.differentiable and (attacks is None or "transfer" in attacks)
+        substitute = None
+        if transfers:
+            substitute = _fitted(s, watched.slicer, name, watched.others, "substitute")
+        what = [s.train, s.images, s.skip, s.steps, s.queries, s.rounds]
+        what += [s.theta, s.false_positive_rate, s.seed, transfers]
         result = challenge(
             *(detector, watched.slicer.im, images.x, images.y, s.seed),
             normal=watched.others[:_GUIDES],
-            substitute=substitute if substitute.differentiable else None,
+            substitute=substitute,
             norms=norms,
             attacks=attacks,
             effort=Effort(s.steps, s.queries, s.rounds),
-            folder=_folder(s, name),
+            folder=_folder(s, name, *what),
         )
         print(f"{name}: {result}", flush=True)
         yield name, result
 
 
-def fitted(s: ChallengeSettings, slicer: Slicer, name: str, normal: np.ndarray) -> Detector:
-    """Return a detector fitted on normal inputs."""
+def _fitted(
+    s: ChallengeSettings, slicer: Slicer, name: str, normal: np.ndarray, which: str
+) -> Detector:
+    """Return a detector fitted on normal inputs, read from the working folder if it is there."""
     common = {"false_positive_rate": s.false_positive_rate, "rng": s.seed}
-    return DETECTORS[name](slicer, **common).fit(normal)
+    detector = DETECTORS[name](slicer, **common)
+    folder = _folder(s, name, s.train, s.theta, s.false_positive_rate, s.seed)
+    path = folder.with_name(f"{folder.name}-{which}.npz")
+    if path.exists():
+        return type(detector).load(path, getattr(detector, detector.source))
+    detector.fit(normal)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    detector.save(path)
+    return detector
 
 
-def _folder(s: ChallengeSettings, name: str) -> Path:
-    what = [s.model, s.dataset, s.train, s.images, s.skip, s.steps, s.queries, s.rounds]
-    what += [s.theta, s.false_positive_rate, s.seed]
-    digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
+def _folder(s: ChallengeSettings, name: str, *what: object) -> Path:
+    digest = hashlib.sha256(json.dumps([s.dataset, *what]).encode()).hexdigest()[:12]
     return s.work / "challenges" / f"{s.model}-{name.replace(' ', '-')}-{digest}"
 
 

@@ -129,7 +129,7 @@ def compare_evidence(s: EvidenceSettings) -> ExperimentResult:
         "seed": str(s.seed),
         "libraries": versions("scikit-learn", "foolbox"),
     }
-    name = f"evidence-{s.model}-{s.dataset}{s.ending}"
+    name = f"{s.model}-{s.dataset}{s.ending}"
     kinds = single | DETECTORS
     title = "What each evidence tells"
     every = ExperimentTable(f"{name}-sets", table.by_set(kinds), f"{title}: every set", head, _TEXT)

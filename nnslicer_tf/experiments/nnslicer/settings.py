@@ -123,7 +123,7 @@ class ChallengeSettings(Settings):
         "ending": "-quick",
     }
 
-    kept = "detection"
+    kept = "detection/challenge"
 
     model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
     dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "mnist"
@@ -155,6 +155,8 @@ class EvidenceSettings(ChallengeSettings):
         **{**ChallengeSettings.trial, "methods": "fused", "known": "FGSM_4,RPGD_4"},
         **{"outside": "", "attacked": 50, "normals": 200, "errors": 350, "resamples": 50},
     }
+
+    kept = "detection/evidence"
 
     methods: Annotated[str, Option(help="Detectors that are attacked adaptively.")] = (
         "fused,stable,slices"
