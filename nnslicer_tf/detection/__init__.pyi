@@ -1,6 +1,6 @@
 from . import attacks, evaluation
 from .adaptive.challenge import challenge
-from .adaptive.problem import Effort
+from .adaptive.problem import Effort, Problem, Tried
 from .adaptive.result import ChallengeResult
 from .adaptive.table import ADAPTIVE_ATTACKS, AdaptiveAttack
 from .detector import Detector
@@ -32,11 +32,13 @@ __all__ = [
     "FlagEverything",
     "Identity",
     "LogitMargin",
+    "Problem",
     "RidgeMargin",
     "Scorer",
     "SliceDetector",
     "SmoothEvidence",
     "TreeDisagreement",
+    "Tried",
     "VectorDetector",
     "Vote",
     "VotingDetector",
