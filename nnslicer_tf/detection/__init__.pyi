@@ -8,6 +8,7 @@ from .effective_path import EffectivePath
 from .evaluation import evaluate
 from .evidence import Evidence
 from .feature_map import FeatureMap
+from .outlier_detector import OutlierDetector
 from .presets import PRESETS
 from .scorers import ClassDistance, Identity, RidgeMargin, Scorer, TreeDisagreement
 from .slice_detector import SliceDetector
@@ -32,6 +33,7 @@ __all__ = [
     "FlagEverything",
     "Identity",
     "LogitMargin",
+    "OutlierDetector",
     "Problem",
     "RidgeMargin",
     "Scorer",
