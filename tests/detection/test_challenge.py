@@ -379,7 +379,9 @@ def test_bad_input_is_refused(im, data, normal):
     refused(InvalidArgumentError, "ascending", norms=["linf"], budgets={"linf": [0.2, 0.1]})
     refused(InvalidArgumentError, "steps", effort=Effort(steps=0))
     refused(InvalidArgumentError, "wrong on all", y=(im.logits(data.x).argmax(axis=1) + 1) % 10)
+    refused(InvalidArgumentError, "in l2 must be", norms=["l2"], budgets={"linf": [0.2]})
     refused(InvalidArgumentError, "rng", rng=-1)
+    refused(InvalidArgumentError, "rng is an int", rng=np.random.default_rng(0))
     alike = data.y == data.y[0]
     refused(InvalidArgumentError, "another class", x=data.x[alike], y=data.y[alike])
     detector.threshold_ = -1e6

@@ -21,6 +21,7 @@ from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_pr
 ops: Any = LazyModule("keras.ops")
 
 _DIRECTIONS = 24
+_ROWS = 128  # inputs whose gradients are computed at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +70,13 @@ class Surrogate:
             steepness: Of the slices' signs.
             radius: Size of the steps that will be made, root mean square by element.
         """
-        parts = self._compiled(*map(ops.convert_to_tensor, (x, y, np.float32(steepness))))
-        return Values(*(np.nan_to_num(ops.convert_to_numpy(part)) for part in parts))
+        steep = ops.convert_to_tensor(np.float32(steepness))
+        parts = []
+        for first in range(0, len(x), _ROWS):
+            rows = slice(first, first + _ROWS)
+            values = self._compiled(*map(ops.convert_to_tensor, (x[rows], y[rows])), steep)
+            parts.append([np.nan_to_num(ops.convert_to_numpy(value)) for value in values])
+        return Values(*map(np.concatenate, zip(*parts, strict=True)))
 
     def representation(self, x: np.ndarray) -> np.ndarray:
         """Return the values before the logits and the logits, (N, features) float32."""
