@@ -66,8 +66,10 @@ class Run:
 
     def outcome(self, attacks: Sequence[AdaptiveAttack], budgets: np.ndarray | None) -> Outcome:
         """Run the attacks; without budgets, those are chosen by the undefended model."""
-        alone = self._undefended()
+        unknown = np.full(len(self._setting.x), np.inf)
+        alone = self._undefended(self._largest * _UNDEFENDED, unknown)
         limits = self._budgets(alone) if budgets is None else budgets
+        alone = self._undefended(limits, alone)  # the model as closely as the pair
         parts, rows = [], []
         reached: dict[float, np.ndarray] = {}
         runs = list(_runs(attacks, limits))
@@ -117,28 +119,25 @@ class Run:
         key = f"{self._norm.name}-{name}-nearest"
         return self._kept(key, lambda: Tried(nearer(problem, x, found, _BISECTIONS), found)).x
 
-    def _undefended(self) -> np.ndarray:
-        """Return the smallest changes that mislead the model alone, (N,)."""
+    def _undefended(self, budgets: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Return the smallest changes that mislead the model alone, (N,).
+
+        Args:
+            budgets: Those to attack with, ascending.
+            known: (N,) what is known already: images are attacked within less than that.
+        """
         setting = self._setting.alone()
-        best, x = np.full(len(setting.x), np.inf), setting.x.copy()
-        for budget in self._largest * _UNDEFENDED:
+        best, x = known.copy(), setting.x.copy()
+        for budget in budgets:
             key = f"{self._norm.name}-{_UNDEFENDED_ATTACK}-{budget:.6g}"
             problem = self._problem(setting, budget, budget, key)
-            rows = np.flatnonzero(np.isinf(best))
-            if not len(rows):
-                break
-
-            def attack(problem: Problem = problem, rows: np.ndarray = rows) -> Tried:
-                part = orthogonal(problem.rows(rows))
-                moved, found = problem.x.copy(), np.zeros(len(problem.x), bool)
-                moved[rows], found[rows] = part.x, part.found
-                return Tried(moved, found)
-
-            self._take_nearer(best, x, self._kept(key, attack))
-        found = np.isfinite(best)
+            rows = np.flatnonzero(best > budget)
+            if len(rows):
+                self._take_nearer(best, x, self._kept(key, partial(_attack_some, problem, rows)))
+        found = best < known
         problem = self._problem(setting, self._largest, self._largest, "alone")
         moved = nearer(problem, x, found, _BISECTIONS)
-        return np.where(found, self._norm.distance(moved - setting.x), np.inf)
+        return np.where(found, self._norm.distance(moved - setting.x), known)
 
     def _budgets(self, alone: np.ndarray) -> np.ndarray:
         chosen = np.array([float(f"{m * np.median(alone):.3g}") for m in _MULTIPLES])
@@ -191,6 +190,14 @@ class Run:
         distance = self._norm.distance(tried.x - self._setting.x)
         closer = tried.found & (distance < best)
         best[closer], x[closer] = distance[closer], tried.x[closer]
+
+
+def _attack_some(problem: Problem, rows: np.ndarray) -> Tried:
+    """Attack some of the images by gradients, and leave the others as they are."""
+    x, found = problem.x.copy(), np.zeros(len(problem.x), bool)
+    part = orthogonal(problem.rows(rows))
+    x[rows], found[rows] = part.x, part.found
+    return Tried(x, found)
 
 
 def _runs(
