@@ -293,6 +293,20 @@ def test_headlines_of_what_is_not_there_are_left_out(tmp_path):
     assert headlines.headlines({"pruning/figure3": table(tmp_path, "a", "1")}) == []
 
 
+def test_a_challenge_is_held_against_its_goal(tmp_path):
+    rows = ["method,norm,attack,ratio,verdict"]
+    rows += ["fused,linf,model alone,1,credible", "fused,linf,model and detector,1.5,credible"]
+    rows += ["stable,l2,model and detector,3,not credible: without a bound, every image"]
+    rows = [row.replace("bound, every", "bound every") for row in rows]
+    found = headlines.headlines({"detection/challenge/lenet5-mnist": table(tmp_path, *rows)})
+    assert [(row.case, row.reached) for row in found] == [
+        ("fused, L∞", False),
+        ("stable, L2", False),
+    ]
+    assert found[0].here == "1.50 times that of the model alone"
+    assert found[1].here.endswith("not credible")
+
+
 def test_detection_is_beside_the_papers(tmp_path):
     rows = ("method,attack,f1,paper_f1", "fused,A,0.9,0.9", "fused,Average,0.92,0.91")
     rows += ("logit margin,Average,0.99,", "stable,Average,0.5,0.91")
