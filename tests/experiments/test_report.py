@@ -78,6 +78,8 @@ def parse(entry, arguments):
     spec.loader.exec_module(module)
     command = typer.main.get_command(module.app)
     if hasattr(command, "commands"):
+        if not arguments or arguments[0] not in command.commands:  # the first by default
+            arguments = [next(iter(command.commands)), *arguments]
         command, arguments = command.commands[arguments[0]], arguments[1:]
     required = ["--networks", "x"] if "acas" in entry.command else []
     required += ["--models", "x"] if "explore_differences" in entry.command else []
