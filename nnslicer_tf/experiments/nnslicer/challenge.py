@@ -110,7 +110,7 @@ def run_challenges(
         substitute = None
         if transfers:
             substitute = _fitted(s, watched.slicer, name, watched.others, "substitute")
-        what = [s.train, s.images, s.skip, s.steps, s.queries, s.rounds]
+        what: list[float] = [s.train, s.images, s.skip, s.steps, s.queries, s.rounds]
         what += [s.theta, s.false_positive_rate, s.seed, transfers]
         result = challenge(
             *(detector, watched.slicer.im, images.x, images.y, s.seed),
