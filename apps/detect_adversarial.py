@@ -1,17 +1,27 @@
-"""Detect adversarial inputs: the NNSlicer paper's Table 4, with our measurements beside it.
+"""Detect adversarial inputs: the NNSlicer paper's Table 4, and what its figures mean.
 
 python apps/detect_adversarial.py --quick
 python apps/detect_adversarial.py --model lenet5 --dataset mnist
 python apps/detect_adversarial.py --model resnet10 --dataset cifar10 --methods fused
+python apps/detect_adversarial.py challenge   # by attackers who know the detector
+python apps/detect_adversarial.py evidence    # which evidence tells what
+
+An interrupted command continues from its working folder when it is given again.
 """
 
 from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.nnslicer.settings import DetectionSettings
-
-app = application(__doc__)
-add_experiment(
-    app, "detect", DetectionSettings, "nnslicer_tf.experiments.nnslicer.detection:detect"
+from nnslicer_tf.experiments.nnslicer.settings import (
+    ChallengeSettings,
+    DetectionSettings,
+    EvidenceSettings,
 )
+
+HERE = "nnslicer_tf.experiments.nnslicer"
+
+app = application(__doc__, first_by_default=True)
+add_experiment(app, "detect", DetectionSettings, f"{HERE}.detection:detect")
+add_experiment(app, "challenge", ChallengeSettings, f"{HERE}.challenge:challenge_detectors")
+add_experiment(app, "evidence", EvidenceSettings, f"{HERE}.evidence:compare_evidence")
 
 if __name__ == "__main__":
     main(app)

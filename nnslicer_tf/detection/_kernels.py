@@ -2,6 +2,7 @@
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.slicing import Criterion
 
 
 def convolutions(im: InstrumentedModel) -> list[str]:
@@ -20,3 +21,9 @@ def convolutions(im: InstrumentedModel) -> list[str]:
 def operation_of(im: InstrumentedModel, kernel: str) -> str:
     """Return the first operation that uses a kernel."""
     return next(o.name for o in im.operations if getattr(o.params, "name", None) == kernel)
+
+
+def local_criterion(im: InstrumentedModel, kernel: str) -> Criterion:
+    """Return the criterion of a kernel's local slice: all outputs of its layer."""
+    name = operation_of(im, kernel)
+    return Criterion({name: "all"}, until=name)

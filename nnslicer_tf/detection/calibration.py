@@ -4,10 +4,20 @@ Anomaly scores are the higher, the more anomalous, throughout. Cost: a sort.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.errors import InvalidArgumentError
+
+ops: Any = LazyModule("keras.ops")
+
+# Places between which -log p is a straight line.
+_KNOTS = 64
+# Slope of -log p beyond the most anomalous normal input, as a share of that before it. There the
+# p-value itself is constant, and an attacker who went by it would be lost.
+_SLOPE_BEYOND = 0.1
 
 
 def check_rate(rate: float) -> float:
@@ -75,3 +85,36 @@ def fuse(groups: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
     """
     votes = [np.mean([-np.log(p) for p in group], axis=0) for group in groups]
     return np.sum(votes, axis=0)
+
+
+def smooth_surprise(scores: Any, normal_scores: np.ndarray, sides: int = 1) -> Any:
+    """Return -log p of tensors, (N,) float32, with a gradient: for attackers.
+
+    Between some of the normal scores it is linear in the score; beyond the largest it goes on
+    rising, where p-values are constant.
+
+    Args:
+        scores: Tensor (N,) float32.
+        normal_scores: (n,) scores of normal inputs.
+        sides: 2 for p-values as of `two_sided`.
+    """
+    high = _surprise(scores, np.asarray(normal_scores, np.float64))
+    if sides == 1:
+        return high
+    low = _surprise(-scores, -np.asarray(normal_scores, np.float64))
+    return ops.maximum(0.0, ops.maximum(high, low) - np.float32(np.log(2)))
+
+
+def _surprise(scores: Any, normal: np.ndarray) -> Any:
+    normal = np.sort(normal)
+    # Even in the ranks, with the last ranks one by one: there the p-values are small.
+    ranks = np.concatenate([np.linspace(0, len(normal) - 1, _KNOTS), len(normal) - np.arange(1, 9)])
+    knots = np.unique(normal[np.clip(ranks, 0, len(normal) - 1).astype(int)])
+    if len(knots) < 2:
+        return ops.zeros_like(scores)
+    values = -np.log(p_values(knots, normal))
+    widths, slopes = np.diff(knots), np.diff(values) / np.diff(knots)
+    beyond = _SLOPE_BEYOND * (values[-1] - values[0]) / (knots[-1] - knots[0])
+    inside = ops.clip(scores[:, None] - np.float32(knots[:-1]), 0.0, np.float32(widths))
+    rising = ops.relu(scores - np.float32(knots[-1])) * np.float32(beyond)
+    return np.float32(values[0]) + ops.sum(inside * np.float32(slopes), axis=1) + rising

@@ -20,6 +20,7 @@ from nnslicer_tf._checks import check_logits
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.detection.calibration import check_rate, threshold_at
 from nnslicer_tf.detection.evidence import Evidence
+from nnslicer_tf.detection.smooth_evidence import SmoothEvidence
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Slicer
@@ -75,6 +76,22 @@ class Detector(BaseEstimator):
     @abstractmethod
     def anomaly_scores(self, evidence: Evidence) -> np.ndarray:
         """Return (N,) float64, the higher the more anomalous."""
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether `smooth_scores` is written: if so, attackers have the score's gradient."""
+        return False
+
+    def smooth_scores(self, evidence: SmoothEvidence) -> Any:
+        """Return the anomaly scores as a tensor (N,) float32, through which gradients pass.
+
+        What `challenge` attacks the detector by; the true scores always judge.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no gradient.")
+
+    def smooth_evidence(self, x: Any, steepness: Any) -> SmoothEvidence:
+        """Return what `smooth_scores` reads of a tensor of inputs; see `SmoothEvidence`."""
+        return SmoothEvidence(self.im, x, steepness=steepness)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return what `learn` learned, as arrays by name."""

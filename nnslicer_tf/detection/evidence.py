@@ -12,18 +12,19 @@ from functools import cached_property
 import numpy as np
 
 from nnslicer_tf._names import check_name
-from nnslicer_tf.detection._kernels import operation_of
+from nnslicer_tf.detection._kernels import local_criterion, operation_of
 from nnslicer_tf.detection.scorers import runner_up_margin
 from nnslicer_tf.detection.spectra import SPECTRA
 from nnslicer_tf.detection.views import VIEWS
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.slicing import Criterion, Slicer
+from nnslicer_tf.slicing import Slicer
+from nnslicer_tf.slicing.criterion import PREDICTED
 
 # Samples whose whole feature maps are held at once.
 _SAMPLES = 512
 # Added to standard deviations before their logarithm is taken: a channel may be constant.
-_SMALLEST_SPREAD = 1e-3
+SMALLEST_SPREAD = 1e-3
 
 
 class Evidence:
@@ -161,7 +162,7 @@ class Evidence:
         for captured in self.im.capture_batches(self.x, batch_size=_SAMPLES, of=[name]):
             values = np.asarray(captured[name], np.float32)
             values = values.reshape(len(values), -1, values.shape[-1])
-            spread = np.log(values.std(axis=1) + _SMALLEST_SPREAD)
+            spread = np.log(values.std(axis=1) + SMALLEST_SPREAD)
             statistics = [values.mean(axis=1), spread, values.max(axis=1), values.min(axis=1)]
             parts.append(np.concatenate(statistics, axis=1))
         return np.concatenate(parts)
@@ -169,7 +170,7 @@ class Evidence:
     def _slices(self, kernels: Sequence[str], columns: np.ndarray, local: bool) -> np.ndarray:
         if self.slicer is None:
             raise InvalidArgumentError("Slices were asked for, but there is no slicer. Give one.")
-        outputs = _local_criterion(self.im, kernels[0]) if local else "predicted"
+        outputs = local_criterion(self.im, kernels[0]) if local else PREDICTED
         vectors = np.empty((len(self), len(columns)), np.float32)
         first = 0
         for part in self.slicer.iterate(self.x, outputs, kernels):
@@ -178,8 +179,3 @@ class Evidence:
             vectors[first : first + count] = np.concatenate(rows, axis=1)[:, columns]
             first += count
         return vectors
-
-
-def _local_criterion(im: InstrumentedModel, kernel: str) -> Criterion:
-    name = operation_of(im, kernel)
-    return Criterion({name: "all"}, until=name)

@@ -78,16 +78,14 @@ def _stable(
     votes = _fused(im, kernels, max_synapses, alpha)
     for name in VIEWS:
         votes += [
-            Vote(f"view {name}", Features(partial(Evidence.view_margins, view=name)), Identity()),
+            Vote(f"view {name}", Features(partial(_view_margins, view=name)), Identity()),
             Vote(f"view {name} change", Features(partial(_margin_change, view=name)), Identity()),
         ]
     votes += [
-        _unusual(f"texture {name}", partial(Evidence.channel_statistics, kernel=name))
+        _unusual(f"texture {name}", partial(_channel_statistics, kernel=name))
         for name in convolutions(im)[_TEXTURE_LAYERS]
     ]
-    return votes + [
-        _unusual(f"spectrum {name}", partial(Evidence.spectrum, name=name)) for name in SPECTRA
-    ]
+    return votes + [_unusual(f"spectrum {name}", partial(_spectrum, name=name)) for name in SPECTRA]
 
 
 def _slices_alone(
@@ -123,7 +121,7 @@ def _view_slices(im: InstrumentedModel, kernel: str, most: int, view: str) -> Dr
 
     def read(evidence: Evidence, columns: np.ndarray) -> np.ndarray:
         found = [one.slices([kernel], columns, local=True) for one in evidence.views(view)]
-        return np.stack(found).mean(axis=0)
+        return sum(found[1:], start=found[0]) / len(found)
 
     return DrawnColumns([im.kernels[kernel].size], most, read)
 
@@ -137,6 +135,21 @@ def _slices(
     return DrawnColumns(
         sizes, most, lambda evidence, columns: evidence.slices(in_order, columns, local)
     )
+
+
+def _view_margins(evidence: Evidence, view: str) -> np.ndarray:
+    """Return the margins in views; a function, as the evidence may be of arrays or tensors."""
+    return evidence.view_margins(view)
+
+
+def _channel_statistics(evidence: Evidence, kernel: str) -> np.ndarray:
+    """Return the texture of a layer."""
+    return evidence.channel_statistics(kernel)
+
+
+def _spectrum(evidence: Evidence, name: str) -> np.ndarray:
+    """Return the image's power by frequency."""
+    return evidence.spectrum(name)
 
 
 def _margin_change(evidence: Evidence, view: str) -> np.ndarray:

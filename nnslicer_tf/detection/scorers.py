@@ -8,9 +8,13 @@ A `Vote` says what it reads, a preset of `SliceDetector` takes the vote.
 """
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+
+from nnslicer_tf._lazy import LazyModule
+
+ops: Any = LazyModule("keras.ops")
 
 # Samples whose distances are computed together.
 _ROWS = 1024
@@ -23,6 +27,8 @@ class Scorer(ABC):
     names: ClassVar[tuple[str, ...]] = ()
     #: Above it a score means adversarial by itself; None: normal inputs' scores tell.
     threshold: ClassVar[float | None] = None
+    #: Whether `smooth_score` is written.
+    differentiable: ClassVar[bool] = False
 
     def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
         """Learn from normal inputs; nothing, unless a subclass does.
@@ -43,6 +49,18 @@ class Scorer(ABC):
             predicted: (N,) int64, the classes that the model predicts.
         """
 
+    def smooth_score(self, vectors: Any, predicted: Any) -> Any:
+        """Return the anomaly scores as a tensor (N,) with a gradient, where there is one.
+
+        For attackers who know the detector. Written with `keras.ops`, by scorers that are
+        `differentiable`.
+
+        Args:
+            vectors: Tensor (N, features) float32.
+            predicted: Tensor (N,) of integers.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no gradient.")
+
     def state(self) -> dict[str, np.ndarray]:
         """Return the fitted arrays by name."""
         return {name: getattr(self, name) for name in self.names}
@@ -57,8 +75,14 @@ class Scorer(ABC):
 class Identity(Scorer):
     """The feature is the anomaly score itself: there is nothing to learn."""
 
+    differentiable = True
+
     def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
         """Return `vectors`, which are (N,) here; see `Scorer.score`."""
+        return vectors
+
+    def smooth_score(self, vectors: Any, predicted: Any) -> Any:
+        """Return `vectors`; see `Scorer.smooth_score`."""
         return vectors
 
 
@@ -116,6 +140,7 @@ class RidgeMargin(Scorer):
     """
 
     names = ("weights", "bias")
+    differentiable = True
 
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha
@@ -133,6 +158,11 @@ class RidgeMargin(Scorer):
         """Return the margins; see `Scorer.score`."""
         return runner_up_margin(vectors @ self.weights + self.bias, predicted)
 
+    def smooth_score(self, vectors: Any, predicted: Any) -> Any:
+        """Return the margins; see `Scorer.smooth_score`."""
+        weights, bias = np.float32(self.weights), np.float32(self.bias)
+        return smooth_margin(ops.matmul(vectors, weights) + bias, predicted)
+
 
 class ClassDistance(Scorer):
     """Squared Mahalanobis distance to the mean of the predicted class.
@@ -142,6 +172,7 @@ class ClassDistance(Scorer):
     """
 
     names = ("means", "whitening")
+    differentiable = True
 
     def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
         """Learn means and covariance; see `Scorer.fit`."""
@@ -167,6 +198,12 @@ class ClassDistance(Scorer):
             parts.append((white**2).sum(axis=1))
         return np.concatenate(parts)
 
+    def smooth_score(self, vectors: Any, predicted: Any) -> Any:
+        """Return the distances; see `Scorer.smooth_score`."""
+        centred = vectors - ops.take(np.float32(self.means), predicted, axis=0)
+        white = ops.matmul(centred, np.float32(self.whitening))
+        return ops.sum(ops.square(white), axis=1)
+
 
 def runner_up_margin(scores: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     """Return max over c ≠ p of scores[c] - scores[p], (N,) float64."""
@@ -175,3 +212,10 @@ def runner_up_margin(scores: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     own = scores[rows, predicted]
     scores[rows, predicted] = -np.inf
     return scores.max(axis=1) - own
+
+
+def smooth_margin(scores: Any, predicted: Any) -> Any:
+    """Return `runner_up_margin` of tensors, (N,) float32."""
+    own = ops.one_hot(predicted, scores.shape[-1])
+    others = ops.where(own > 0, -np.float32(np.inf), scores)
+    return ops.max(others, axis=1) - ops.sum(own * scores, axis=1)

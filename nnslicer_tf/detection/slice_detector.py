@@ -23,7 +23,7 @@ Presets, the ways to score an input:
   slices to those of the predicted class.
 
 Limits: the synapses near the output reveal the prediction, F copies it from there and then
-flags nothing; an attacker who knows the detector has not been considered. Cost: slicing,
+flags nothing. Attackers who know the detector: see `challenge`. Cost: slicing,
 about three passes of the model at θ = 0, far more at θ > 0; memory: a float32 for each
 synapse that a vote takes and each input.
 """
@@ -40,6 +40,7 @@ from nnslicer_tf._checks import check_count
 from nnslicer_tf._names import check_name
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.detection.presets import PRESETS
+from nnslicer_tf.detection.smooth_evidence import SmoothEvidence
 from nnslicer_tf.detection.votes import Vote, VotingDetector
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Slicer
@@ -100,6 +101,10 @@ class SliceDetector(VotingDetector):
     def evidence(self, x: np.ndarray) -> Evidence:
         """Return the evidence of inputs, slices included; see `Detector.evidence`."""
         return Evidence(self.im, x, self.slicer_)
+
+    def smooth_evidence(self, x: Any, steepness: Any) -> SmoothEvidence:
+        """Return the evidence of tensors, slices included; see `Detector.smooth_evidence`."""
+        return SmoothEvidence(self.im, x, self.slicer_, steepness=steepness)
 
     def identity(self) -> str:
         """Return a hash of model and profile; see `Detector.identity`."""

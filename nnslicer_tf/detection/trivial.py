@@ -1,11 +1,13 @@
 """Trivial detectors, which any other must beat: flag everything, or go by the logit margin."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.detection.evidence import Evidence
+from nnslicer_tf.detection.smooth_evidence import SmoothEvidence
 from nnslicer_tf.instrument import InstrumentedModel
 
 
@@ -52,4 +54,13 @@ class LogitMargin(_Trivial):
 
     def anomaly_scores(self, evidence: Evidence) -> np.ndarray:
         """Return the margins of the predictions; see `Detector.anomaly_scores`."""
+        return evidence.margins
+
+    @property
+    def differentiable(self) -> bool:
+        """It is; see `Detector.differentiable`."""
+        return True
+
+    def smooth_scores(self, evidence: SmoothEvidence) -> Any:
+        """Return the margins as a tensor; see `Detector.smooth_scores`."""
         return evidence.margins

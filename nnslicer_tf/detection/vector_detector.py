@@ -44,6 +44,7 @@ class VectorDetector(VotingDetector):
             [self.width()],
             self.max_features,
             lambda evidence, columns: self.vectors(evidence.x, columns),
+            differentiable=False,
         )
         scorer = TreeDisagreement() if self.preset == "paper" else RidgeMargin(self.alpha)
         return [Vote(self.preset, features, scorer)]

@@ -1,48 +1,68 @@
-"""Views of an image that leave its class as it is: mirrored, shifted by one pixel, zoomed."""
+"""Views of an image that leave its class as it is: mirrored, shifted by one pixel, zoomed.
+
+They take arrays, and tensors of the backend, through which gradients pass.
+"""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
-View = Callable[[np.ndarray], Iterator[np.ndarray]]
+from nnslicer_tf._lazy import LazyModule
+
+ops: Any = LazyModule("keras.ops")
+
+View = Callable[[Any], Iterator[Any]]
 """From images (N, height, width, channels) to such images, one kind of view at a time."""
 
 _SHIFTS = ((0, 1), (1, 0), (-1, -1), (-1, 1))
 _ZOOMS = (1.12, 0.9)
 
 
-def _shifted(x: np.ndarray) -> Iterator[np.ndarray]:
+def _shifted(x: Any) -> Iterator[Any]:
     """Yield the images `(N, height, width, channels)` moved by one pixel four ways.
 
     The edge is repeated.
     """
-    height, width = x.shape[1:3]
-    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="edge")
     for down, right in _SHIFTS:
-        yield padded[:, 1 - down : 1 - down + height, 1 - right : 1 - right + width]
+        yield _moved(_moved(x, down, axis=1), right, axis=2)
 
 
-def _mirrored(x: np.ndarray) -> Iterator[np.ndarray]:
+def _mirrored(x: Any) -> Iterator[Any]:
     """Yield the images with left and right exchanged, moved by one pixel four ways."""
-    return _shifted(np.ascontiguousarray(x[:, :, ::-1]))
+    return _shifted(_take(x, np.arange(x.shape[2])[::-1], axis=2))
 
 
-def _zoomed(x: np.ndarray) -> Iterator[np.ndarray]:
+def _zoomed(x: Any) -> Iterator[Any]:
     """Yield the images enlarged and made smaller about their centre, the edge repeated."""
     for factor in _ZOOMS:
         yield _scaled(_scaled(x, factor, axis=1), factor, axis=2)
 
 
-def _scaled(x: np.ndarray, factor: float, axis: int) -> np.ndarray:
+def _moved(x: Any, by: int, axis: int) -> Any:
+    """Return x moved along an axis by some pixels, the edge repeated."""
+    last = x.shape[axis] - 1
+    return _take(x, np.clip(np.arange(last + 1) - by, 0, last), axis)
+
+
+def _scaled(x: Any, factor: float, axis: int) -> Any:
     """Return x read at other places of an axis, between two values linearly."""
     last = x.shape[axis] - 1
     places = np.clip((np.arange(last + 1) - last / 2) / factor + last / 2, 0, last)
     below = np.minimum(places.astype(int), max(last - 1, 0))
-    shape = [1] * x.ndim
+    shape = [1] * len(x.shape)
     shape[axis] = -1
-    weight = (places - below).astype(x.dtype).reshape(shape)
+    dtype = x.dtype if isinstance(x, np.ndarray) else np.float32
+    weight = (places - below).astype(dtype).reshape(shape)
     above = np.minimum(below + 1, last)
-    return x.take(below, axis) * (1 - weight) + x.take(above, axis) * weight
+    return _take(x, below, axis) * (1 - weight) + _take(x, above, axis) * weight
+
+
+def _take(x: Any, places: np.ndarray, axis: int) -> Any:
+    """Return the entries of an axis at some places, of an array or a tensor."""
+    if isinstance(x, np.ndarray):
+        return np.ascontiguousarray(x.take(places, axis))
+    return ops.take(x, places, axis=axis)
 
 
 VIEWS: dict[str, View] = {"mirror": _mirrored, "shift": _shifted, "zoom": _zoomed}

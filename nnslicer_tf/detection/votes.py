@@ -8,13 +8,15 @@ among normal inputs that nothing was learned from, and the logarithms of the p-v
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from nnslicer_tf.detection.calibration import fuse, p_values, two_sided
+from nnslicer_tf.detection.calibration import fuse, p_values, smooth_surprise, two_sided
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.detection.scorers import Scorer
+from nnslicer_tf.detection.smooth_evidence import SmoothEvidence
 from nnslicer_tf.errors import InvalidArgumentError
 
 # Share of the normal inputs to learn from that only serve as reference of the p-values.
@@ -26,12 +28,16 @@ class Features:
 
     Args:
         read: Evidence → (N, features), or (N,) for `Identity`.
+        differentiable: Whether `read` takes `SmoothEvidence` too, and returns tensors of it.
     """
 
-    def __init__(self, read: Callable[[Evidence], np.ndarray]) -> None:
+    def __init__(
+        self, read: Callable[[Evidence], np.ndarray], *, differentiable: bool = True
+    ) -> None:
         self._read = read
+        self.differentiable = differentiable
 
-    def __call__(self, evidence: Evidence) -> np.ndarray:
+    def __call__(self, evidence: Any) -> Any:
         """Return the features of the inputs, as `read` does."""
         return self._read(evidence)
 
@@ -53,6 +59,7 @@ class DrawnColumns(Features):
         sizes: Lengths of the blocks that the vectors are made of.
         most: Of longer blocks, so many columns are drawn, evenly.
         read: Evidence, indices of columns → (N, columns) float32.
+        differentiable: As of `Features`.
     """
 
     columns: np.ndarray
@@ -62,8 +69,12 @@ class DrawnColumns(Features):
         sizes: Sequence[int],
         most: int,
         read: Callable[[Evidence, np.ndarray], np.ndarray],
+        *,
+        differentiable: bool = True,
     ) -> None:
-        super().__init__(lambda evidence: read(evidence, self.columns))
+        super().__init__(
+            lambda evidence: read(evidence, self.columns), differentiable=differentiable
+        )
         self._sizes, self._most = sizes, most
 
     def draw(self, rng: np.random.Generator) -> None:
@@ -115,6 +126,15 @@ class Vote:
     def score(self, evidence: Evidence) -> np.ndarray:
         """Return the anomaly scores, (N,) float64."""
         return self.scorer.score(self.features(evidence), evidence.predicted)
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether there is a `smooth_score`."""
+        return self.features.differentiable and self.scorer.differentiable
+
+    def smooth_score(self, evidence: SmoothEvidence) -> Any:
+        """Return the anomaly scores as a tensor (N,) float32 with a gradient."""
+        return self.scorer.smooth_score(self.features(evidence), evidence.predicted)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return what was drawn and learned, as arrays by name."""
@@ -182,6 +202,23 @@ class VotingDetector(Detector):
             values = p(vote.score(evidence), self.reference_[vote.name])
             groups.setdefault(vote.group or vote.name, []).append(values)
         return fuse(list(groups.values()))
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether all votes are; see `Detector.differentiable`."""
+        return all(vote.differentiable for vote in self.votes_)
+
+    def smooth_scores(self, evidence: SmoothEvidence) -> Any:
+        """Return the joint score of the votes as a tensor; see `Detector.smooth_scores`."""
+        if len(self.votes_) == 1:
+            return self.votes_[0].smooth_score(evidence)
+        groups: dict[str, list[Any]] = {}
+        for vote in self.votes_:
+            reference, sides = self.reference_[vote.name], 2 if vote.two_sided else 1
+            values = smooth_surprise(vote.smooth_score(evidence), reference, sides)
+            groups.setdefault(vote.group or vote.name, []).append(values)
+        means = [sum(group[1:], start=group[0]) / len(group) for group in groups.values()]
+        return sum(means[1:], start=means[0])
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the votes' arrays; see `Detector.state`."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_origin
 
 import typer
+import typer.core
 
 from nnslicer_tf._files import check_writable
 from nnslicer_tf._quiet import import_keras_quietly
@@ -30,10 +31,28 @@ Results = Annotated[Path | None, typer.Option(help="Folder of tables and figures
 Quick = Annotated[bool, typer.Option(help="A trial with few samples.")]
 
 
-def application(text: str | None) -> typer.Typer:
-    """Return an application without commands; `text` is its help."""
+class _FirstByDefault(typer.core.TyperGroup):
+    """Commands of which the first is run if none is named."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] != "--help"):
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
+
+def application(text: str | None, *, first_by_default: bool = False) -> typer.Typer:
+    """Return an application without commands.
+
+    Args:
+        text: Its help.
+        first_by_default: Run the first command if none is named.
+    """
     return typer.Typer(
-        add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=text
+        add_completion=False,
+        no_args_is_help=not first_by_default,
+        pretty_exceptions_enable=False,
+        help=text,
+        cls=_FirstByDefault if first_by_default else None,
     )
 
 

@@ -86,6 +86,24 @@ def _detection(model: str, title: str) -> Callable[[Tables], Iterator[Headline]]
     return rows
 
 
+def _challenge(model: str, title: str) -> Callable[[Tables], Iterator[Headline]]:
+    """Return how much larger a change misleads the model and leaves the detector silent."""
+
+    def rows(tables: Tables) -> Iterator[Headline]:
+        frame = tables[f"detection/challenge/{model}"].frame
+        what = f"Detection, {title}: change that an attacker who knows the detector needs, median"
+        for _, row in frame[frame["attack"] == "model and detector"].iterrows():
+            norm = {"linf": "L∞", "l2": "L2"}[row["norm"]]
+            doubt = "" if row["verdict"] == "credible" else ", not credible"
+            here = f"{row['ratio']:.2f} times that of the model alone{doubt}"
+            # The goal is a credible challenge in which the change doubles.
+            reached = bool(row["ratio"] >= 2 and not doubt)
+            case = f"{row['method']}, {norm}"
+            yield Headline(what, case, here, "2 times (goal)", reached, "nnslicer/table4-challenge")
+
+    return rows
+
+
 def _speed(tables: Tables) -> Iterator[Headline]:
     """Return the time to slice a sample, of the paper's models."""
     frame = tables["benchmarks/slicing"].frame.set_index("model")
@@ -301,6 +319,8 @@ def _differences(tables: Tables) -> Iterator[Headline]:
 _PARTS: tuple[Callable[[Tables], Iterator[Headline]], ...] = (
     _detection("lenet5-mnist", "LeNet-5 on MNIST"),
     _detection("resnet10-cifar10", "ResNet10 on CIFAR-10"),
+    _challenge("lenet5-mnist", "LeNet-5 on MNIST"),
+    _challenge("resnet10-cifar10", "ResNet10 on CIFAR-10"),
     _program_detection,
     _speed,
     _pruning,

@@ -6,6 +6,7 @@ from .rules import Neurons, Rule, register_rule
 from .slice import Slice
 from .slice_set import SliceSet
 from .slicer import Slicer
+from .smooth import SmoothSlices
 
 __all__ = [
     "ClassProfiles",
@@ -19,5 +20,6 @@ __all__ = [
     "Slice",
     "SliceSet",
     "Slicer",
+    "SmoothSlices",
     "register_rule",
 ]

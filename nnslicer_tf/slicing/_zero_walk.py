@@ -119,7 +119,7 @@ class _AtZero(Job):
             return ops.where(mask > 0.5, tensor, ops.zeros_like(tensor))
 
         def delta_sign(name: str) -> Any:
-            return present(name, self._means[name].sign_of_delta(values[name]))
+            return present(name, self._sign_of_delta(name, values[name]))
 
         def expand_through_time(node: Node, given: Mapping[str, Any]) -> tuple[Any, Any]:
             unrolled = self._im[node.members[0]].params.unrolled
@@ -149,7 +149,7 @@ class _AtZero(Job):
             if self._plan.passes(kind):
                 return [contribution]
             change = delta_sign(operation.name)
-            g = ops.sign(contribution) * (change if kind.by_change else ops.abs(change))
+            g = self._sign(contribution) * (change if kind.by_change else ops.abs(change))
             signs = [delta_sign(source) for source in operation.inputs]
             if kind.synapse_rule is not None:
                 on_sum(operation, g, signs, values)
@@ -158,6 +158,14 @@ class _AtZero(Job):
         logits = values[self._plan.logits]
         seed = {name: present(name, tensor) for name, tensor in self._seed(logits).items()}
         return propagate(self._order, seed, expand, self._shapes), logits
+
+    def _sign_of_delta(self, name: str, value: Any) -> Any:
+        """Return the sign of an operation's change, value − mean."""
+        return self._means[name].sign_of_delta(value)
+
+    def _sign(self, contribution: Any) -> Any:
+        """Return the sign of contributions."""
+        return ops.sign(contribution)
 
     def _seed(self, logits: Any) -> dict[str, Any]:
         if self._plan.start.predicted:
@@ -298,6 +306,7 @@ class _SplitMean:
     def __init__(self, mean: np.ndarray) -> None:
         nearest = mean.astype(np.float32)
         exact = nearest.astype(np.float64)
+        self.nearest = nearest
         below = np.nextafter(nearest, np.float32(-np.inf))
         above = np.nextafter(nearest, np.float32(np.inf))
         self._positive_above = np.where(exact > mean, below, nearest)

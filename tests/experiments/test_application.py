@@ -61,6 +61,18 @@ def test_options_are_the_fields_of_the_settings(app, tmp_path):
     assert CliRunner().invoke(app, ["a", "--step", "2"]).exit_code == 2  # no option
 
 
+def test_the_first_command_runs_if_none_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "counting", sys.modules[__name__])
+    app = application("Count things.", first_by_default=True)
+    for name in ("count", "again"):
+        add_experiment(app, name, CountSettings, "counting:count")
+    for arguments in (["a"], ["count", "a"], ["again", "a"]):
+        folder = tmp_path / arguments[0]
+        done = CliRunner().invoke(app, [*arguments, "--results", str(folder)])
+        assert done.exit_code == 0 and (folder / "counted.csv").exists(), done.output
+    assert "again" in CliRunner().invoke(app, ["--help"]).output
+
+
 def test_trials_go_elsewhere(app, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(app, ["a", "--quick"]).exit_code == 0

@@ -78,6 +78,8 @@ def parse(entry, arguments):
     spec.loader.exec_module(module)
     command = typer.main.get_command(module.app)
     if hasattr(command, "commands"):
+        if not arguments or arguments[0] not in command.commands:  # the first by default
+            arguments = [next(iter(command.commands)), *arguments]
         command, arguments = command.commands[arguments[0]], arguments[1:]
     required = ["--networks", "x"] if "acas" in entry.command else []
     required += ["--models", "x"] if "explore_differences" in entry.command else []
@@ -291,6 +293,20 @@ def table(tmp_path, *rows):
 def test_headlines_of_what_is_not_there_are_left_out(tmp_path):
     assert headlines.headlines({}) == []
     assert headlines.headlines({"pruning/figure3": table(tmp_path, "a", "1")}) == []
+
+
+def test_a_challenge_is_held_against_its_goal(tmp_path):
+    rows = ["method,norm,attack,ratio,verdict"]
+    rows += ["fused,linf,model alone,1,credible", "fused,linf,model and detector,1.5,credible"]
+    rows += ["stable,l2,model and detector,3,not credible: without a bound, every image"]
+    rows = [row.replace("bound, every", "bound every") for row in rows]
+    found = headlines.headlines({"detection/challenge/lenet5-mnist": table(tmp_path, *rows)})
+    assert [(row.case, row.reached) for row in found] == [
+        ("fused, L∞", False),
+        ("stable, L2", False),
+    ]
+    assert found[0].here == "1.50 times that of the model alone"
+    assert found[1].here.endswith("not credible")
 
 
 def test_detection_is_beside_the_papers(tmp_path):

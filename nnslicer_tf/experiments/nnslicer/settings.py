@@ -115,6 +115,66 @@ class DetectionSettings(Settings):
 
 
 @dataclass(frozen=True)
+class ChallengeSettings(Settings):
+    """Attack detectors as one who knows them; the attacks' sanity checks are part of the table."""
+
+    trial: ClassVar = {
+        **{"model": "digits_cnn", "dataset": "digits", "train": 600, "skip": 0, "images": 20},
+        **{"methods": "logit margin,fused", "norms": "linf", "steps": 20, "queries": 40},
+        "ending": "-quick",
+    }
+
+    kept = "detection/challenge"
+
+    model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
+    dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "mnist"
+    train: Annotated[
+        int, Option(help="Normal training inputs; as many more for a substitute.", min=200)
+    ] = 10_000
+    images: Annotated[int, Option(help="Test images to attack.", min=1)] = 50
+    skip: Annotated[int, Option(help="Test images to leave out before these.", min=0)] = 500
+    methods: Annotated[str, Option(help="Names, separated by commas.")] = (
+        "logit margin,fused,stable,slices"
+    )
+    norms: Annotated[str, Option(help="linf, l2.")] = "linf,l2"
+    attacks: Annotated[str, Option(help="Names, separated by commas; default: all.")] = ""
+    steps: Annotated[int, Option(help="Gradient steps of a white-box attack.", min=1)] = 40
+    queries: Annotated[int, Option(help="Queries of a black-box attack.", min=1)] = 150
+    rounds: Annotated[int, Option(help="Weights that the weighted sum tries.", min=1)] = 3
+    theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.0
+    false_positive_rate: Annotated[float, Option(help="Asked of the detectors.")] = DEFAULT_RATE
+    seed: Seed = 0
+    work: Work = Path("runs/detection")
+    ending: str = ""  # of the files' names
+
+
+@dataclass(frozen=True)
+class EvidenceSettings(ChallengeSettings):
+    """Compare evidences: against attacks, inputs from elsewhere, and plain errors."""
+
+    trial: ClassVar = {
+        **{**ChallengeSettings.trial, "methods": "fused", "known": "FGSM_4,RPGD_4"},
+        **{"outside": "", "attacked": 50, "normals": 200, "errors": 350, "resamples": 50},
+    }
+
+    kept = "detection/evidence"
+
+    methods: Annotated[str, Option(help="Detectors that are attacked adaptively.")] = (
+        "fused,stable,slices"
+    )
+    known: Annotated[str, Option(help="Attacks that know nothing; default: all 17.")] = ""
+    attacked: Annotated[int, Option(help="Test images that these attack.", min=1)] = 100
+    normals: Annotated[int, Option(help="Normal test images to compare with.", min=20)] = 2_000
+    errors: Annotated[int, Option(help="Test images in which errors are looked for.", min=1)] = (
+        9_500
+    )
+    outside: Annotated[str, Option(help="Data sets for inputs from elsewhere, in commas.")] = (
+        "digits,mnist,cifar10"
+    )
+    resamples: Annotated[int, Option(help="Resamples for the intervals.", min=10)] = 500
+
+
+@dataclass(frozen=True)
 class ProgramDetectionSettings(Settings):
     """Detect by the rule of the paper's program, with its scoring and an honest one (Table 4)."""
 

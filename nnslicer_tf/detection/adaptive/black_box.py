@@ -1,0 +1,151 @@
+"""Attacks on a model and its detector that ask for scores or decisions only.
+
+- Square: random search by square windows (Andriushchenko et al., "Square attack", ECCV 2020); for
+  L2, windows too, brought back into the ball, which is simpler than the paper's.
+- NES: gradients from pairs of random directions (Ilyas et al., "Black-box adversarial attacks with
+  limited queries and information", ICML 2018).
+- Decision: from a normal image of another class towards the attacked one, then a random walk that
+  comes nearer (Brendel et al., "Decision-based adversarial attacks", ICLR 2018).
+
+The first two lower max(margin, excess), each by its spread among the images: below 0 the model is
+wrong and the detector silent. Cost: `queries` inputs scored for each image.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from nnslicer_tf.detection.adaptive.problem import Problem, Tried
+from nnslicer_tf.detection.adaptive.surrogate import difference_slopes
+
+# Share of the pixels in the first window of the square attack; it shrinks as queries are used.
+_WINDOW = 0.3
+_PAIRS = 10  # of directions, for a gradient of NES
+_BISECTIONS = 10
+
+
+def objective(problem: Problem, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return max(margin, excess) by their spreads, (N,) float64: at most 0 the pair is evaded."""
+    of_margin, of_excess = problem.scales
+    margins = problem.pair.margins(x, y) / of_margin
+    return np.maximum(margins, problem.pair.excess(x) / of_excess)
+
+
+def _of_inputs(problem: Problem, y: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return objective(problem, np.clip(x, *problem.bounds), y)
+
+
+def square(problem: Problem) -> Tried:
+    """Attack by random search with square windows."""
+    x = _stripes(problem)
+    loss = objective(problem, x, problem.y)
+    for query in range(problem.effort.queries):
+        active = np.flatnonzero(loss >= 0)
+        if not len(active):
+            break
+        share = _WINDOW * 0.5 ** np.floor(6 * query / problem.effort.queries)
+        moved = problem.within(_windows(problem, x[active], share), active)
+        new = objective(problem, moved, problem.y[active])
+        better = new < loss[active]
+        x[active[better]], loss[active[better]] = moved[better], new[better]
+    return Tried(x, problem.pair.succeeds(x, problem.y))
+
+
+def nes(problem: Problem) -> Tried:
+    """Attack by gradients from random directions."""
+    x, found = problem.x.copy(), np.zeros(len(problem.x), bool)
+    steps = max(problem.effort.queries // (2 * _PAIRS), 1)
+    elements = np.prod(x.shape[1:])
+    radius = problem.step / 4 / (1 if problem.norm.name == "linf" else np.sqrt(elements))
+    active = np.arange(len(x))
+    for step in range(steps):
+        directions = problem.rng.normal(size=(_PAIRS, *x[active].shape)).astype(np.float32)
+        lowered = partial(_of_inputs, problem, problem.y[active])
+        slopes = difference_slopes(lowered, x[active], directions, radius)
+        shape = (*slopes.shape, *[1] * (x.ndim - 1))
+        gradient = (slopes.reshape(shape) * directions).sum(axis=0).astype(np.float32)
+        size = problem.step * (0.4 - 0.35 * step / steps)
+        x[active] = problem.within(x[active] - size * problem.norm.unit(gradient), active)
+        found[active] = problem.pair.succeeds(x[active], problem.y[active])
+        active = active[~found[active]]
+        if not len(active):
+            break
+    return Tried(x, found)
+
+
+def decision(problem: Problem) -> Tried:
+    """Attack from the guides, by decisions alone; makes the change as small as it can."""
+    x = problem.guides.copy()
+    found = problem.pair.succeeds(x, problem.y)
+    x = nearer(problem, x, found, _BISECTIONS)
+    step = np.full(len(x), 0.1)
+    for _ in range(problem.effort.queries):
+        delta = x - problem.x
+        size = problem.norm.distance(delta)
+        noise = problem.rng.normal(size=x.shape).astype(np.float32)
+        noise *= _column(step * size / np.sqrt(np.prod(x.shape[1:])), x)
+        shrunk = problem.norm.project(delta + noise, size * (1 - step / 5))
+        moved = np.clip(problem.x + shrunk, *problem.bounds)
+        closer = problem.norm.distance(moved - problem.x) < size
+        better = found & closer & problem.pair.succeeds(moved, problem.y)
+        x[better] = moved[better]
+        step = np.clip(np.where(better, step * 1.2, step * 0.95), 1e-3, 0.5)
+    return Tried(x, found)
+
+
+def nearer(problem: Problem, x: np.ndarray, found: np.ndarray, times: int) -> np.ndarray:
+    """Return successes moved towards their images by bisection; they stay successes."""
+    x, rows = x.copy(), np.flatnonzero(found)
+    low, high = np.zeros(len(rows)), np.ones(len(rows))
+    if not len(rows):
+        return x
+    origin = problem.x[rows]
+    delta = x[rows] - origin
+    size = problem.norm.distance(delta)
+    for _ in range(times):
+        middle = (low + high) / 2
+        moved = origin + problem.norm.project(delta, middle * size)
+        good = problem.pair.succeeds(moved, problem.y[rows])
+        x[rows[good]] = moved[good]
+        low, high = np.where(good, low, middle), np.where(good, middle, high)
+    return x
+
+
+def _stripes(problem: Problem) -> np.ndarray:
+    """Return the images with vertical stripes of random sign, as large as the budget allows."""
+    images = _as_images(problem.x)
+    signs = problem.rng.choice([-1.0, 1.0], (len(images), 1, *images.shape[2:])).astype(np.float32)
+    moved = images + _amplitude(problem) * signs
+    return problem.within(moved.reshape(problem.x.shape))
+
+
+def _windows(problem: Problem, x: np.ndarray, share: float) -> np.ndarray:
+    """Return inputs with a square window of each changed by a random sign."""
+    images = _as_images(x).copy()
+    height, width = images.shape[1:3]
+    side = int(np.clip(np.sqrt(share * height * width), 1, min(height, width)))
+    if min(height, width) == 1:
+        side = max(int(share * max(height, width)), 1)
+    rows, columns = min(side, height), min(side, width)
+    for image in images:
+        top = problem.rng.integers(height - rows + 1)
+        left = problem.rng.integers(width - columns + 1)
+        signs = problem.rng.choice([-1.0, 1.0], images.shape[3])
+        image[top : top + rows, left : left + columns] += 2 * _amplitude(problem) * signs
+    return images.reshape(x.shape)
+
+
+def _amplitude(problem: Problem) -> float:
+    """Return the change of a single element that a window makes."""
+    if problem.norm.name == "linf":
+        return problem.step
+    return problem.step / np.sqrt(max(np.prod(problem.x.shape[1:]) * _WINDOW / 4, 1))
+
+
+def _as_images(x: np.ndarray) -> np.ndarray:
+    """Return inputs as (N, height, width, channels)."""
+    return x if x.ndim == 4 else x.reshape(len(x), -1, 1, 1)
+
+
+def _column(values: np.ndarray, like: np.ndarray) -> np.ndarray:
+    return values.reshape(-1, *[1] * (like.ndim - 1)).astype(like.dtype)

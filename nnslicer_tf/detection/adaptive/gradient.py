@@ -1,0 +1,156 @@
+"""White-box attacks on a model and its detector: descent within a budget.
+
+- Orthogonal PGD (Bryniarski et al., "Evading adversarial example detection defenses with
+  orthogonal projected gradient descent", ICLR 2022): while the model is right, down the model's
+  margin without raising the detector's score to first order; once it is wrong, down the score
+  without raising the margin.
+- Selective PGD (the same): the same without the projection.
+- Weighted sum (Carlini and Wagner, "Adversarial examples are not easily detected", AISec 2017):
+  down a weighted sum of both gradients, with a search over the weight for each image.
+- Feature matching (Sabour et al., "Adversarial manipulation of deep representations", ICLR 2016):
+  from as near a normal image of another class as the budget allows, towards its representation in
+  the model, then as orthogonal PGD.
+
+Cost: a gradient of the model and of the detector for each step.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from nnslicer_tf.detection.adaptive.problem import Problem, Tried
+from nnslicer_tf.detection.adaptive.surrogate import Values
+
+Direction = Callable[[Values, np.ndarray, np.ndarray, float], np.ndarray]
+"""Values, inputs, indices of their images, share of the steps done → direction to go down."""
+
+# The steps shrink from the first to the second, as shares of the budget.
+_FIRST, _LAST = 0.4, 0.01
+# Steepness of the slices' signs at the first and at the last step.
+_GENTLE, _STEEP = 1.0, 4.0
+# Every so many steps all inputs are judged that the model is wrong on, not only those on which
+# the surrogate is silent; it errs by less than this share of the scores' spread elsewhere.
+_THOROUGH, _SLACK = 10, 0.1
+_TINY = 1e-20
+
+
+def orthogonal(problem: Problem) -> Tried:
+    """Attack by orthogonal PGD."""
+    return descend(problem, problem.x, _orthogonal)
+
+
+def selective(problem: Problem) -> Tried:
+    """Attack by selective PGD."""
+    return descend(problem, problem.x, _selective)
+
+
+def weighted(problem: Problem) -> Tried:
+    """Attack by a weighted sum, with bisection of the weight for each image."""
+    low, high = np.zeros(len(problem.x)), np.ones(len(problem.x))
+    x, found = problem.x.copy(), np.zeros(len(problem.x), bool)
+    for _ in range(problem.effort.rounds):
+        rows = np.flatnonzero(~found)
+        if not len(rows):
+            break
+        weight = (low + high)[rows] / 2
+        part = problem.rows(rows)
+        tried = descend(part, part.x, _sum_with(weight))
+        x[rows], found[rows] = tried.x, tried.found
+        wrong = part.pair.margins(tried.x, part.y) < 0
+        # Where the model is still right, its margin needs more weight.
+        low[rows] = np.where(wrong, low[rows], weight)
+        high[rows] = np.where(wrong, weight, high[rows])
+    return Tried(x, found)
+
+
+def matching(problem: Problem) -> Tried:
+    """Attack by feature matching, from the side of a normal image of another class."""
+    goals = problem.surrogate.representation(problem.guides)
+
+    def direction(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
+        if done < 0.5:
+            return problem.surrogate.toward(x, goals[index])
+        return _orthogonal(values, x, index, done)
+
+    return descend(problem, problem.toward_guides(), direction)
+
+
+def transfer(problem: Problem) -> Tried:
+    """Attack a substitute by orthogonal PGD; the true pair judges what comes out."""
+    assert problem.substitute is not None  # the attack is left out without one
+    pair, surrogate = problem.substitute
+    theirs = Problem(**{**vars(problem), "pair": pair, "surrogate": surrogate})
+    x = orthogonal(theirs).x
+    return Tried(x, problem.pair.succeeds(x, problem.y))
+
+
+def descend(problem: Problem, start: np.ndarray, direction: Direction) -> Tried:
+    """Go down a direction, step by step, within the budget, until the pair is evaded."""
+    x, found = start.copy(), np.zeros(len(start), bool)
+    active, steps = np.arange(len(x)), problem.effort.steps
+    elements = np.prod(x.shape[1:])
+    for step in range(steps):
+        done = step / max(steps - 1, 1)
+        size = problem.step * (_LAST + (_FIRST - _LAST) * (1 + np.cos(np.pi * done)) / 2)
+        per_element = size if problem.norm.name == "linf" else size / np.sqrt(elements)
+        steepness = _GENTLE + (_STEEP - _GENTLE) * done
+        values = problem.surrogate(x[active], problem.y[active], steepness, float(per_element))
+        hit = _hits(problem, x[active], active, values, step % _THOROUGH == 0)
+        found[active[hit]] = True
+        way = direction(values, x[active], active, done)[~hit]
+        active = active[~hit]
+        if not len(active):
+            break
+        x[active] = problem.within(x[active] - size * problem.norm.unit(way), active)
+    if len(active):
+        found[active] = problem.pair.succeeds(x[active], problem.y[active])
+    return Tried(x, found)
+
+
+def _hits(
+    problem: Problem, x: np.ndarray, index: np.ndarray, values: Values, thorough: bool
+) -> np.ndarray:
+    """Return which inputs evade the pair; those are judged that seem to."""
+    hit = values.margin < 0
+    if not thorough:
+        hit &= values.excess <= _SLACK * problem.scales[1]
+    rows = np.flatnonzero(hit)
+    if len(rows):
+        hit[rows] = problem.pair.succeeds(x[rows], problem.y[index[rows]])
+    return hit
+
+
+def _selective(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
+    wrong = _column(values.margin < 0, x)
+    return np.where(wrong, values.excess_gradient, values.margin_gradient)
+
+
+def _orthogonal(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
+    wrong = _column(values.margin < 0, x)
+    one, other = values.margin_gradient, values.excess_gradient
+    way, kept = np.where(wrong, other, one), np.where(wrong, one, other)
+    axes = tuple(range(1, x.ndim))
+    share = (way * kept).sum(axis=axes) / np.maximum((kept**2).sum(axis=axes), _TINY)
+    return way - _column(share, x) * kept
+
+
+def _sum_with(weights: np.ndarray) -> Direction:
+    """Return the direction down the weighted sum, both gradients made equally long."""
+
+    def direction(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
+        weight = _column(weights[index], x)
+        margin, excess = map(_normed, (values.margin_gradient, values.excess_gradient))
+        return weight * margin + (1 - weight) * excess
+
+    return direction
+
+
+def _normed(gradient: np.ndarray) -> np.ndarray:
+    size = np.sqrt((gradient**2).sum(axis=tuple(range(1, gradient.ndim))))
+    return gradient / _column(np.maximum(size, _TINY), gradient)
+
+
+def _column(values: np.ndarray, like: np.ndarray) -> np.ndarray:
+    return values.reshape(-1, *[1] * (like.ndim - 1)).astype(
+        bool if values.dtype == bool else like.dtype
+    )

@@ -1,0 +1,87 @@
+"""`Problem`: what every adaptive attack is given, and `Tried`: what it returns."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from nnslicer_tf.detection.adaptive.norms import Norm
+from nnslicer_tf.detection.adaptive.pair import Pair
+from nnslicer_tf.detection.adaptive.surrogate import Surrogate
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard the attacks try.
+
+    Attributes:
+        steps: Gradient steps of a white-box attack.
+        queries: Inputs that a black-box attack shows to the pair, for each image.
+        rounds: Weights that the weighted sum tries.
+    """
+
+    steps: int = 60
+    queries: int = 400
+    rounds: int = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """What an attack made.
+
+    Attributes:
+        x: (N, *input_shape) float32: successes, or last attempts.
+        found: (N,) bool: the model is wrong and the detector silent.
+    """
+
+    x: np.ndarray
+    found: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Images to be changed within a budget, until the model is wrong and the detector silent.
+
+    Attributes:
+        pair: Judges.
+        surrogate: Gives gradients.
+        substitute: Pair and surrogate of another detector, for transfer; None if there is none.
+        x: (N, *input_shape) float32.
+        y: (N,) true classes.
+        guides: (N, *input_shape) normal inputs, each of another class than its image, on which
+            the detector is silent.
+        norm: How changes are measured.
+        budget: The largest change.
+        step: The change that the sizes of steps are shares of: the budget, or, if that has no
+            bound, the largest one that has.
+        bounds: Least and largest value of an input.
+        scales: Spread of the margins and of the scores among the images.
+        effort: How hard the attacks try.
+        rng: Draws what is random.
+    """
+
+    pair: Pair
+    surrogate: Surrogate
+    substitute: tuple[Pair, Surrogate] | None
+    x: np.ndarray
+    y: np.ndarray
+    guides: np.ndarray
+    norm: Norm
+    budget: float
+    step: float
+    bounds: tuple[float, float]
+    scales: tuple[float, float]
+    effort: Effort
+    rng: np.random.Generator
+
+    def rows(self, index: np.ndarray) -> "Problem":
+        """Return the problem of some of the images."""
+        return replace(self, x=self.x[index], y=self.y[index], guides=self.guides[index])
+
+    def within(self, moved: np.ndarray, index: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """Return the nearest inputs to `moved` that the budget and the bounds allow."""
+        x = self.x[index]
+        return np.clip(x + self.norm.project(moved - x, self.budget), *self.bounds)
+
+    def toward_guides(self) -> np.ndarray:
+        """Return the inputs nearest to the guides that the budget allows."""
+        return self.within(self.guides)

@@ -1,0 +1,219 @@
+"""`Run`: the adaptive attacks in one norm, budget by budget, kept as they are made."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from nnslicer_tf._progress import track
+from nnslicer_tf.detection.adaptive.black_box import nearer
+from nnslicer_tf.detection.adaptive.gradient import orthogonal
+from nnslicer_tf.detection.adaptive.norms import NORMS
+from nnslicer_tf.detection.adaptive.pair import Pair
+from nnslicer_tf.detection.adaptive.problem import Effort, Problem, Tried
+from nnslicer_tf.detection.adaptive.result import Outcome
+from nnslicer_tf.detection.adaptive.surrogate import Surrogate
+from nnslicer_tf.detection.adaptive.table import BLACK, WHITE, AdaptiveAttack
+from nnslicer_tf.engine import Store
+
+# Budgets, as multiples of the smallest change that misleads the undefended model, in the median.
+_MULTIPLES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
+# Budgets that the undefended model is attacked with, as shares of the largest change.
+_UNDEFENDED = 2.0 ** np.arange(-9, 0.5)
+_BISECTIONS = 6
+_UNDEFENDED_ATTACK = "undefended"
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What the runs of all norms share; see `Problem`."""
+
+    pair: Pair
+    surrogate: Surrogate
+    substitute: tuple[Pair, Surrogate] | None
+    x: np.ndarray
+    y: np.ndarray
+    guides: np.ndarray
+    bounds: tuple[float, float]
+    scales: tuple[float, float]
+    effort: Effort
+    seed: int
+
+    def alone(self) -> "Setting":
+        """Return the setting without the detector."""
+        im = self.pair.im
+        return replace(self, pair=Pair(im, None), surrogate=Surrogate(im, None), substitute=None)
+
+
+class Run:
+    """The attacks in one norm.
+
+    Args:
+        setting: What is attacked.
+        norm: Name of the norm.
+        store: Keeps finished parts; None: nothing is kept.
+        progress: Show a progress bar.
+    """
+
+    def __init__(self, setting: Setting, norm: str, store: Store | None, progress: bool) -> None:
+        self._setting, self._norm, self._store = setting, NORMS[norm], store
+        self._progress = progress
+        low, high = setting.bounds
+        self._largest = self._norm.largest(setting.x.shape[1:], high - low)
+
+    def outcome(self, attacks: Sequence[AdaptiveAttack], budgets: np.ndarray | None) -> Outcome:
+        """Run the attacks; without budgets, those are chosen by the undefended model."""
+        unknown = np.full(len(self._setting.x), np.inf)
+        alone = self._undefended(self._largest * _UNDEFENDED, unknown)
+        limits = self._budgets(alone) if budgets is None else budgets
+        alone = self._undefended(limits, alone)  # the model as closely as the pair
+        parts, rows = [], []
+        reached: dict[float, np.ndarray] = {}
+        runs = list(_runs(attacks, limits))
+        for attack, limit in track(runs, self._norm.name, len(runs), self._progress):
+            key = f"{self._norm.name}-{attack.name}-{limit:.6g}"
+            problem = self._problem(self._setting, limit, limits.max(), key)
+            earlier = [budget for budget in reached if np.isinf(budget)]
+            if attack.kind == WHITE and np.isinf(limit):
+                tried = self._rest(key, attack, problem, reached.get(limit))
+            else:
+                tried = self._kept(key, partial(attack.run, problem))
+            parts.append((attack.name, tried))
+            if not attack.from_guides and (attack.kind == WHITE or not _has_white(attacks)):
+                before = reached.get(limit, np.zeros(len(tried.found), bool))
+                reached[limit] = before | tried.found
+            together = np.mean(reached[limit]) if limit in reached else np.nan
+            # Without a bound, later attacks are run on the images that are left alone.
+            success = np.mean(tried.found) if limit not in earlier else np.nan
+            rows.append((attack.name, limit, float(success), float(together)))
+        return self._summed(alone, limits, parts, rows)
+
+    def _summed(
+        self, alone: np.ndarray, limits: np.ndarray, parts: list[tuple[str, Tried]], rows: list
+    ) -> Outcome:
+        """Return the smallest changes over all budgets, made smaller still by bisection."""
+        setting = self._setting
+        problem = self._problem(setting, self._largest, self._largest, "summed")
+        examples, nearest = setting.x.copy(), np.full(len(setting.x), np.inf)
+        distances: dict[str, np.ndarray] = {}
+        for name in dict.fromkeys(name for name, _ in parts):
+            best, x = np.full(len(setting.x), np.inf), setting.x.copy()
+            for tried in (tried for of, tried in parts if of == name):
+                self._take_nearer(best, x, tried)
+            found = np.isfinite(best)
+            moved = self._kept_nearer(name, problem, x, found)
+            best = np.where(found, self._norm.distance(moved - setting.x), np.inf)
+            distances[name] = best
+            closer = best < nearest
+            examples[closer], nearest[closer] = moved[closer], best[closer]
+        undefended = np.minimum(alone, nearest)  # what evades the pair misleads the model
+        frame = pd.DataFrame(rows, columns=["attack", "budget", "success", "together"])
+        return Outcome(limits, undefended, distances, frame, examples)
+
+    def _kept_nearer(
+        self, name: str, problem: Problem, x: np.ndarray, found: np.ndarray
+    ) -> np.ndarray:
+        key = f"{self._norm.name}-{name}-nearest"
+        return self._kept(key, lambda: Tried(nearer(problem, x, found, _BISECTIONS), found)).x
+
+    def _undefended(self, budgets: np.ndarray, known: np.ndarray) -> np.ndarray:
+        """Return the smallest changes that mislead the model alone, (N,).
+
+        Args:
+            budgets: Those to attack with, ascending.
+            known: (N,) what is known already: images are attacked within less than that.
+        """
+        setting = self._setting.alone()
+        best, x = known.copy(), setting.x.copy()
+        for budget in budgets:
+            key = f"{self._norm.name}-{_UNDEFENDED_ATTACK}-{budget:.6g}"
+            problem = self._problem(setting, budget, budget, key)
+            rows = np.flatnonzero(best > budget)
+            if len(rows):
+                self._take_nearer(best, x, self._kept(key, partial(_attack_some, problem, rows)))
+        found = best < known
+        problem = self._problem(setting, self._largest, self._largest, "alone")
+        moved = nearer(problem, x, found, _BISECTIONS)
+        return np.where(found, self._norm.distance(moved - setting.x), known)
+
+    def _budgets(self, alone: np.ndarray) -> np.ndarray:
+        chosen = np.array([float(f"{m * np.median(alone):.3g}") for m in _MULTIPLES])
+        return chosen[chosen < self._largest]
+
+    def _problem(self, setting: Setting, budget: float, step: float, key: str) -> Problem:
+        text = f"{setting.seed} {key}".encode()
+        seed = int.from_bytes(hashlib.sha256(text).digest()[:4], "big")
+        return Problem(
+            pair=setting.pair,
+            surrogate=setting.surrogate,
+            substitute=setting.substitute,
+            x=setting.x,
+            y=setting.y,
+            guides=setting.guides,
+            norm=self._norm,
+            budget=min(budget, self._largest),
+            step=min(budget, step),
+            bounds=setting.bounds,
+            scales=setting.scales,
+            effort=setting.effort,
+            rng=np.random.default_rng(seed),
+        )
+
+    def _rest(
+        self, key: str, attack: AdaptiveAttack, problem: Problem, reached: np.ndarray | None
+    ) -> Tried:
+        """Attack the images that no earlier attack without a bound has reached."""
+        if reached is None or not reached.any() or attack.from_guides:
+            return self._kept(key, lambda: attack.run(problem))
+        rows = np.flatnonzero(~reached)
+        x, found = problem.x.copy(), np.zeros(len(problem.x), bool)
+        if len(rows):
+            part = self._kept(key, lambda: attack.run(problem.rows(rows)))
+            x[rows], found[rows] = part.x, part.found
+        return Tried(x, found)
+
+    def _kept(self, key: str, make: Callable[[], Tried]) -> Tried:
+        """Return a part from the store; make and keep it if it is missing."""
+        if self._store is not None and key in self._store:
+            arrays = self._store.load(key)[1]
+            return Tried(arrays["x"], arrays["found"])
+        tried = make()
+        if self._store is not None:
+            self._store.save(key, {}, {"x": tried.x, "found": tried.found})
+        return tried
+
+    def _take_nearer(self, best: np.ndarray, x: np.ndarray, tried: Tried) -> None:
+        """Take over, in place, successes that are nearer to their images."""
+        distance = self._norm.distance(tried.x - self._setting.x)
+        closer = tried.found & (distance < best)
+        best[closer], x[closer] = distance[closer], tried.x[closer]
+
+
+def _attack_some(problem: Problem, rows: np.ndarray) -> Tried:
+    """Attack some of the images by gradients, and leave the others as they are."""
+    x, found = problem.x.copy(), np.zeros(len(problem.x), bool)
+    part = orthogonal(problem.rows(rows))
+    x[rows], found[rows] = part.x, part.found
+    return Tried(x, found)
+
+
+def _runs(
+    attacks: Sequence[AdaptiveAttack], limits: np.ndarray
+) -> Iterator[tuple[AdaptiveAttack, float]]:
+    """Yield each attack with each budget; those that start at the image also without one."""
+    white = _has_white(attacks)
+    for attack in attacks:
+        if attack.smallest:
+            yield attack, np.inf
+            continue
+        for limit in limits:
+            yield attack, float(limit)
+        if not attack.from_guides and attack.kind == (WHITE if white else BLACK):
+            yield attack, np.inf
+
+
+def _has_white(attacks: Sequence[AdaptiveAttack]) -> bool:
+    return any(attack.kind == WHITE and not attack.from_guides for attack in attacks)

@@ -1,0 +1,359 @@
+"""Which evidence tells what: attacks that know nothing, attacks that know, inputs from elsewhere.
+
+Every evidence of the presets `stable` and `slices`, and pairs of them, and the detectors without
+each of them, against normal test images that nothing was chosen on. Inputs from elsewhere are named
+near and far as in OpenOOD (Yang et al., "OpenOOD: Benchmarking generalized out-of-distribution
+detection", NeurIPS 2022); plain errors are normal images that the model gets wrong, with the
+softmax as baseline (Weiss and Tonella, "Simple techniques work surprisingly well for neural network
+test prioritization", ISSTA 2022).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import keras
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from scipy import ndimage
+from scipy.special import log_softmax
+
+from nnslicer_tf import datasets
+from nnslicer_tf.detection import Evidence, SliceDetector, Vote, VotingDetector
+from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, find_attack, generate
+from nnslicer_tf.detection.calibration import fuse, p_values, two_sided
+from nnslicer_tf.experiments.nnslicer.challenge import Watched, load_watched, run_challenges
+from nnslicer_tf.experiments.nnslicer.settings import EvidenceSettings
+from nnslicer_tf.experiments.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    versions,
+)
+
+_OUTSIDE = 500  # images of each set from elsewhere
+# Vote → family of evidence, by the beginning of its name; the first that fits.
+_FAMILIES = {
+    "stable": {
+        "distance": "slice of the prediction",
+        "local": "local slices",
+        "logits": "logit margin",
+        "view": "views",
+        "texture": "texture",
+        "spectrum": "spectrum",
+    },
+    "slices": {"local": "local slices of views", "distance": "local slices, early"},
+}
+DETECTORS: dict[str, tuple[str, ...]] = {
+    "fused": ("slice of the prediction", "local slices", "logit margin"),
+    "stable": tuple(_FAMILIES["stable"].values()),
+    "slices": tuple(_FAMILIES["slices"].values()),
+    "everything": (*_FAMILIES["stable"].values(), *_FAMILIES["slices"].values()),
+}
+"""Detector → the evidence that it fuses."""
+_SLICES = tuple(name for name in DETECTORS["everything"] if "slice" in name)
+SOFTMAX = "softmax"
+
+_TEXT = (
+    "`auroc`: area under the ROC curve against the normal test images, with a 95 % interval by the "
+    "bootstrap over images (`low`, `high`); of several sets the mean. `fpr95`: share of the normal "
+    "images that is flagged where 95 % of the others are (means, too)."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Sets:
+    """Scores of inputs, one row for each evidence.
+
+    Attributes:
+        groups: What is compared, such as `"17 attacks"`, → its sets, name → images.
+        normal: The normal images.
+    """
+
+    groups: dict[str, dict[str, np.ndarray]]
+    normal: np.ndarray
+
+
+class _Judges:
+    """The evidence of fitted detectors: images → surprise (-log p, or a sum of them) by family.
+
+    Args:
+        watched: Model and normal images.
+        seed: Of the detectors.
+    """
+
+    def __init__(self, watched: Watched, seed: int) -> None:
+        self._im = watched.slicer.im
+        self._detectors = {
+            preset: SliceDetector(watched.slicer, preset, rng=seed).fit(watched.normal)
+            for preset in _FAMILIES
+        }
+
+    def __call__(self, x: np.ndarray) -> dict[str, np.ndarray]:
+        """Return evidence → anomaly scores (N,), those of the softmax included."""
+        surprises: dict[str, np.ndarray] = {}
+        for preset, detector in self._detectors.items():
+            evidence = detector.evidence(x)
+            groups: dict[str, dict[str, list[np.ndarray]]] = {}
+            for vote in detector.votes_:
+                family = groups.setdefault(_family(preset, vote), {})
+                family.setdefault(vote.group or vote.name, []).append(_p(detector, vote, evidence))
+            surprises |= {name: fuse(list(votes.values())) for name, votes in groups.items()}
+        surprises[SOFTMAX] = -log_softmax(self._im.logits(x), axis=1).max(axis=1)
+        return surprises
+
+
+def compare_evidence(s: EvidenceSettings) -> ExperimentResult:
+    """Compare evidences: against attacks, inputs from elsewhere, and plain errors."""
+    watched = load_watched(s)
+    sets = _sets(s, watched)
+    judges = _Judges(watched, s.seed)
+    normal = judges(sets.normal)
+    scores = {
+        group: {name: judges(x) for name, x in members.items()}
+        for group, members in sets.groups.items()
+    }
+    table = _Comparison(normal, scores, s.resamples, s.seed)
+    single = {name: (name,) for name in (*DETECTORS["everything"], SOFTMAX)}
+    pairs = {f"{a} + {b}": (a, b) for a, b in combinations(DETECTORS["everything"], 2)}
+    head = {
+        "model and data": f"{s.model} on {s.dataset}",
+        "normal inputs": f"{len(watched.normal)} of train; {len(sets.normal)} test images to "
+        f"compare with, of test[{s.skip}:{s.skip + s.normals}], which the model is right on",
+        "sets": "; ".join(
+            f"{group}: {', '.join(f'{name} {len(x)}' for name, x in members.items())}"
+            for group, members in sets.groups.items()
+        ),
+        "resamples": s.resamples,
+        "seed": str(s.seed),
+        "libraries": versions("scikit-learn", "foolbox"),
+    }
+    name = f"{s.model}-{s.dataset}{s.ending}"
+    kinds = single | DETECTORS
+    title = "What each evidence tells"
+    every = ExperimentTable(f"{name}-sets", table.by_set(kinds), f"{title}: every set", head, _TEXT)
+    grouped = table.by_group(kinds)
+    return ExperimentResult(
+        [
+            ExperimentTable(name, grouped, title, head, _TEXT),
+            every,
+            ExperimentTable(f"{name}-pairs", table.by_group(pairs), f"{title}: pairs", head, _TEXT),
+            ExperimentTable(f"{name}-without", table.without(), f"{title}: left out", head, _TEXT),
+        ],
+        [ExperimentFigure(name, _plot(grouped))],
+    )
+
+
+class _Comparison:
+    """Areas under ROC curves with paired bootstrap intervals.
+
+    Args:
+        normal: Evidence → scores of the normal images.
+        scores: Group → set → evidence → scores.
+        resamples: How many resamples.
+        seed: Draws them: the same images for all evidences, so that differences are paired.
+    """
+
+    def __init__(
+        self,
+        normal: Mapping[str, np.ndarray],
+        scores: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]],
+        resamples: int,
+        seed: int,
+    ) -> None:
+        self._normal, self._scores = normal, scores
+        self._resamples, self._seed = resamples, seed
+
+    def by_group(self, kinds: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+        """Return a row for each group and kind of evidence, means over the group's sets."""
+        return pd.DataFrame(
+            {"against": group, "evidence": kind, **self._figures(members.values(), parts)}
+            for group, members in self._scores.items()
+            for kind, parts in kinds.items()
+        )
+
+    def by_set(self, kinds: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+        """Return a row for each set and kind of evidence."""
+        return pd.DataFrame(
+            {"against": group, "set": name, "evidence": kind, **self._figures([of], parts)}
+            for group, members in self._scores.items()
+            for name, of in members.items()
+            for kind, parts in kinds.items()
+        )
+
+    def without(self) -> pd.DataFrame:
+        """Return for each detector how its area changes if one evidence, or all slices, are out."""
+        rows = []
+        for group, members in self._scores.items():
+            for detector, parts in DETECTORS.items():
+                whole = self._areas(members.values(), parts)
+                slices = [name for name in parts if name in _SLICES]
+                removed = {name: (name,) for name in parts} | {"all slices": tuple(slices)}
+                for name, out in removed.items():
+                    rest = [part for part in parts if part not in out]
+                    if not rest or not out:
+                        continue
+                    change = self._areas(members.values(), rest) - whole
+                    low, high = np.quantile(change[1:], [0.025, 0.975])
+                    rows.append((group, detector, name, whole[0], change[0], low, high))
+        columns = ["against", "detector", "left out", "auroc", "change", "low", "high"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def _figures(
+        self, members: Iterable[Mapping[str, np.ndarray]], parts: Sequence[str]
+    ) -> dict[str, float]:
+        members = list(members)
+        areas = self._areas(members, parts)
+        low, high = np.quantile(areas[1:], [0.025, 0.975])
+        normal = _together(self._normal, parts)
+        rates = [np.mean(normal >= np.quantile(_together(m, parts), 0.05)) for m in members]
+        return {"auroc": areas[0], "low": low, "high": high, "fpr95": float(np.mean(rates))}
+
+    def _areas(
+        self, members: Iterable[Mapping[str, np.ndarray]], parts: Sequence[str]
+    ) -> np.ndarray:
+        """Return the mean area under the curve, then that of each resample."""
+        rng = np.random.default_rng(self._seed)
+        normal = _together(self._normal, parts)
+        areas = np.zeros(1 + self._resamples)
+        members = list(members)
+        for member in members:
+            scores = _together(member, parts)
+            areas[0] += area(normal, scores)
+            for i in range(1, 1 + self._resamples):
+                one = normal[rng.integers(len(normal), size=len(normal))]
+                areas[i] += area(one, scores[rng.integers(len(scores), size=len(scores))])
+        return areas / len(members)
+
+
+def area(normal: np.ndarray, others: np.ndarray) -> float:
+    """Return the area under the ROC curve: P(other > normal) + P(other = normal) / 2."""
+    normal = np.sort(normal)
+    below = np.searchsorted(normal, others, side="left")
+    upto = np.searchsorted(normal, others, side="right")
+    return float((below + upto).mean() / (2 * len(normal)))
+
+
+def _together(scores: Mapping[str, np.ndarray], parts: Sequence[str]) -> np.ndarray:
+    return np.sum([scores[name] for name in parts], axis=0)
+
+
+def _family(preset: str, vote: Vote) -> str:
+    return next(name for start, name in _FAMILIES[preset].items() if vote.name.startswith(start))
+
+
+def _p(detector: VotingDetector, vote: Vote, evidence: Evidence) -> np.ndarray:
+    p = two_sided if vote.two_sided else p_values
+    return p(vote.score(evidence), detector.reference_[vote.name])
+
+
+def _sets(s: EvidenceSettings, watched: Watched) -> Sets:
+    im = watched.slicer.im
+    images = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.errors}]")
+    right = im.logits(images.x).argmax(axis=1) == images.y
+    normal = images.x[: s.normals][right[: s.normals]]
+    near, far = _elsewhere(s, normal)
+    groups = {
+        "attacks that know nothing": _unknowing(s, im.model),
+        "attacks that know the detector": _knowing(s, watched),
+        "near": near,
+        "far": far,
+        "plain errors": {"errors": images.x[~right]},
+    }
+    return Sets({group: _filled(members) for group, members in groups.items()}, normal)
+
+
+def _filled(members: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: x for name, x in members.items() if len(x) >= 2}
+
+
+def _unknowing(s: EvidenceSettings, model: keras.Model) -> dict[str, np.ndarray]:
+    """Return attack → successful examples."""
+    table = ATTACKS if s.dataset == "cifar10" else MNIST_ATTACKS
+    names = [name.strip() for name in s.known.split(",") if name.strip()] or list(table)
+    images = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.attacked}]")
+    found = {}
+    for name in names:
+        made = generate(
+            *(model, find_attack(name, table), images.x, images.y),
+            rng=s.seed,
+            cache=s.work / "examples",
+        )
+        print(f"{name}: {made.success.sum()} of {len(images)}", flush=True)
+        found[name] = made.x[made.success]
+    return found
+
+
+def _knowing(s: EvidenceSettings, watched: Watched) -> dict[str, np.ndarray]:
+    """Return detector and norm → the nearest inputs that evade it."""
+    names = [name.strip() for name in s.methods.split(",")]
+    found = {}
+    for name, result in run_challenges(s, watched, names):
+        for norm, outcome in result.norms.items():
+            found[f"{name}, {norm}"] = outcome.examples[np.isfinite(outcome.pair)]
+    return found
+
+
+def _elsewhere(
+    s: EvidenceSettings, normal: np.ndarray
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return inputs that no class fits, or that look otherwise: near and far ones."""
+    rng, shape = np.random.default_rng(s.seed), normal.shape[1:]
+    some = normal[:_OUTSIDE]
+    near = {"rotated": _rotated(some, rng), "coloured": _coloured(some, rng)}
+    far = {"noise": rng.random((_OUTSIDE, *shape), np.float32)}
+    for name in (n.strip() for n in s.outside.split(",") if n.strip()):
+        if name == s.dataset:
+            continue
+        images = _resized(datasets.load(name, f"test[:{_OUTSIDE}]").x, shape)
+        (near if _is_near(name, s.dataset) else far)[name] = images
+    return near, far
+
+
+def _is_near(name: str, dataset: str) -> bool:
+    """Return whether a data set is near another, as OpenOOD has it."""
+    digits = {"mnist", "fashion_mnist", "digits"}
+    return (name in digits) == (dataset in digits)
+
+
+def _rotated(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return images turned by 60 to 120 degrees."""
+    angles = rng.uniform(60, 120, len(x)) * rng.choice([-1, 1], len(x))
+    turned = [
+        ndimage.rotate(image, angle, reshape=False, order=1, mode="nearest")
+        for image, angle in zip(x, angles, strict=True)
+    ]
+    return np.clip(np.stack(turned), 0, 1).astype(np.float32)
+
+
+def _coloured(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return images with other colours for their darkest and lightest values, in each channel."""
+    colours = rng.random((2, len(x), 1, 1, x.shape[-1]), np.float32)
+    return colours[0] * (1 - x) + colours[1] * x
+
+
+def _resized(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return images of another height, width and number of channels (grey, or grey thrice)."""
+    if x.shape[-1] != shape[-1]:
+        x = np.repeat(x.mean(axis=-1, keepdims=True), shape[-1], axis=-1)
+    factors = (1, shape[0] / x.shape[1], shape[1] / x.shape[2], 1)
+    return np.clip(ndimage.zoom(x, factors, order=1), 0, 1).astype(np.float32)
+
+
+def _plot(table: pd.DataFrame) -> Figure:
+    """Draw areas under the curve as a map, groups by evidence, with the numbers in it."""
+    areas = table.pivot(index="evidence", columns="against", values="auroc")
+    areas = areas.loc[table["evidence"].unique(), table["against"].unique()]
+    figure = Figure(figsize=(3 + 1.1 * areas.shape[1], 1.6 + 0.3 * len(areas)))
+    figure.set_layout_engine("constrained")
+    axis = figure.subplots()
+    image = axis.imshow(areas, vmin=0.3, vmax=1, cmap="cividis", aspect="auto")
+    for (row, column), value in np.ndenumerate(areas.to_numpy()):
+        colour = "black" if value > 0.7 else "white"
+        axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
+    axis.set_xticks(range(areas.shape[1]), list(areas.columns), rotation=30, ha="right")
+    axis.set_yticks(range(len(areas)), list(areas.index))
+    axis.set_title("What each evidence tells: area under the ROC curve")
+    figure.colorbar(image)
+    return figure

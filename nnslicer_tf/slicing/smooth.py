@@ -1,0 +1,78 @@
+"""`SmoothSlices`: slices at θ = 0 as tensors with a gradient, for attackers and for optimisation.
+
+At θ = 0 a contribution is a product of signs, whose gradient is zero. Here each sign keeps its
+value, and its gradient is that of tanh(k · v), where v is the number relative to the mean size of
+those around it, and k the steepness: the straight-through estimator (Bengio et al., "Estimating or
+propagating gradients through stochastic neurons", 2013). The slices are therefore exact up to the
+rounding of Δ in float32; the gradient is a direction that an attacker can follow, no derivative.
+
+Cost: some passes of the model.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from keras import ops
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.slicing._results import RowLayout
+from nnslicer_tf.slicing._zero_walk import _EachAtZero, applies
+from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
+from nnslicer_tf.slicing.slicer import Slicer
+
+_SMALLEST = 1e-12
+
+
+class SmoothSlices(_EachAtZero):
+    """The contributions of synapses as a function of tensors that can be differentiated.
+
+    Args:
+        slicer: Model, profile and reading of the definitions; its θ is taken as 0.
+        outputs: The neurons at which the slices start, as for `Slicer.slice`.
+        kernels: Names of the kernels whose synapses are returned.
+        steepness: Of the tanh, a number or a scalar tensor.
+
+    Raises:
+        InvalidArgumentError: if the model has operations without a rule at θ = 0, or the slicer's
+            granularity is "channel".
+    """
+
+    def __init__(
+        self,
+        slicer: Slicer,
+        outputs: Outputs | Criterion = PREDICTED,
+        kernels: Sequence[str] = (),
+        steepness: Any = 1.0,
+    ) -> None:
+        plan = slicer.at_theta(0.0)._plan(outputs)
+        if not applies(slicer.im, plan, 1):
+            raise InvalidArgumentError(
+                "Smooth slices need rules at θ = 0 for all operations, and the granularity "
+                f"'activation'. The slicer's is '{slicer.granularity}'."
+            )
+        shapes = {name: slicer.im.kernels[name].shape for name in kernels}
+        super().__init__(slicer.im, plan, RowLayout(shapes, {}))
+        self._steepness = steepness
+
+    def __call__(self, x: Any) -> dict[str, Any]:
+        """Return kernel name → contributions of its synapses, `(batch, *kernel shape)` float32.
+
+        Args:
+            x: Tensor `(batch, *input_shape)` float32.
+        """
+        _, synapses, _ = self._each(x)
+        kernels = self._plan.kernels
+        return {name: kernels[name].tensor_to_kernel(synapses[name]) for name in synapses}
+
+    def _sign_of_delta(self, name: str, value: Any) -> Any:
+        exact = super()._sign_of_delta(name, value)
+        return self._straight_through(value - self._means[name].nearest, exact)
+
+    def _sign(self, contribution: Any) -> Any:
+        return self._straight_through(contribution, super()._sign(contribution))
+
+    def _straight_through(self, values: Any, signs: Any) -> Any:
+        """Return `signs` with the gradient of tanh."""
+        scale = ops.stop_gradient(ops.mean(ops.abs(values))) + _SMALLEST
+        soft = ops.tanh(self._steepness * values / scale)
+        return soft + ops.stop_gradient(signs - soft)

@@ -1,0 +1,94 @@
+"""Detectors against attackers who know them, and what each evidence tells, whole, on the digits."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.experiments.nnslicer import evidence
+from nnslicer_tf.experiments.nnslicer.challenge import challenge_detectors
+from nnslicer_tf.experiments.nnslicer.evidence import DETECTORS, area, compare_evidence
+from nnslicer_tf.experiments.nnslicer.settings import ChallengeSettings, EvidenceSettings
+
+FEW = {
+    **{"model": "digits_cnn", "dataset": "digits", "train": 500, "skip": 0, "images": 8},
+    **{"methods": "logit margin", "norms": "linf", "attacks": "selective,transfer", "steps": 10},
+}
+
+
+def test_detectors_are_challenged_and_it_goes_on(tmp_path, monkeypatch):
+    found = challenge_detectors(ChallengeSettings(**FEW, work=tmp_path))
+    table = found.table("digits_cnn-digits").set_index("attack")
+    assert table.loc["model alone", "ratio"] == 1
+    assert table.loc["model and detector", "ratio"] >= 1
+    assert set(table.index) == {"model alone", "model and detector", "selective", "transfer"}
+    curves = found.table("digits_cnn-digits-curves")
+    assert (curves["model alone"] >= curves["model and detector"]).all()
+    assert len(found.table("digits_cnn-digits-checks")) == 5
+    assert found.write(tmp_path / "results")
+    # What is on file is not computed again.
+    monkeypatch.setattr("nnslicer_tf.detection.LogitMargin.fit", None)
+    monkeypatch.setattr("nnslicer_tf.detection.adaptive.gradient.descend", None)
+    again = challenge_detectors(ChallengeSettings(**FEW, work=tmp_path))
+    assert again.table("digits_cnn-digits-images").equals(found.table("digits_cnn-digits-images"))
+    with pytest.raises(InvalidArgumentError, match="no method 'margins'"):
+        challenge_detectors(ChallengeSettings(**FEW | {"methods": "margins"}, work=tmp_path))
+
+
+def test_evidences_are_compared(tmp_path):
+    few = FEW | {"attacks": "selective", "known": "FGSM_8", "attacked": 20, "normals": 60}
+    found = compare_evidence(
+        EvidenceSettings(**few, errors=350, resamples=20, outside="", work=tmp_path)
+    )
+    table = found.table("digits_cnn-digits").set_index(["against", "evidence"])
+    groups = table.index.get_level_values("against").unique()
+    assert set(groups) >= {"attacks that know nothing", "near", "far", "plain errors"}
+    assert table["auroc"].between(0, 1).all() and (table["low"] <= table["high"]).all()
+    assert table.loc[("plain errors", "softmax"), "auroc"] > 0.9
+    without = found.table("digits_cnn-digits-without").set_index(
+        ["against", "detector", "left out"]
+    )
+    # Without all but one evidence, a detector is the other one.
+    rest = without.loc[("far", "slices", "local slices, early")]
+    other = table.loc[("far", "local slices of views"), "auroc"]
+    assert rest["auroc"] + rest["change"] == pytest.approx(other)
+    pairs = found.table("digits_cnn-digits-pairs")
+    assert len(pairs) == len(groups) * 28
+
+
+def test_the_area_is_that_of_scikit_learn():
+    rng = np.random.default_rng(0)
+    normal, others = rng.integers(0, 9, 80), rng.integers(3, 12, 50)
+    labels = np.repeat([0, 1], [80, 50])
+    expected = roc_auc_score(labels, np.concatenate([normal, others]))
+    assert area(normal.astype(float), others.astype(float)) == pytest.approx(expected)
+
+
+def test_intervals_are_as_wide_as_samples_vary():
+    rng = np.random.default_rng(0)
+
+    def draw(size, mean):
+        return {"a": rng.normal(mean, 1, size)}
+
+    comparison = evidence._Comparison(draw(300, 0), {"g": {"s": draw(60, 1)}}, 300, 0)
+    row = comparison.by_group({"a": ("a",)}).iloc[0]
+    spread = np.std([area(draw(300, 0)["a"], draw(60, 1)["a"]) for _ in range(300)])
+    assert row["high"] - row["low"] == pytest.approx(2 * 1.96 * spread, rel=0.3)
+
+
+def test_detectors_are_made_of_known_evidence():
+    assert DETECTORS["everything"] == DETECTORS["stable"] + DETECTORS["slices"]
+    assert set(DETECTORS["fused"]) <= set(DETECTORS["stable"])
+
+
+def test_inputs_from_elsewhere():
+    x = np.random.default_rng(0).random((3, 8, 8, 1), np.float32)
+    grey = np.full((2, 4, 4, 3), [0.0, 0.3, 0.6], np.float32)
+    assert np.allclose(evidence._resized(grey, (8, 8, 1)), 0.3, atol=1e-6)
+    assert evidence._resized(x, (16, 16, 3)).shape == (3, 16, 16, 3)
+    coloured = evidence._coloured(x, np.random.default_rng(1))
+    assert coloured.min() >= 0 and coloured.max() <= 1
+    for one, other in zip(x, coloured):  # linear in the grey values, up or down
+        assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) == pytest.approx(1, abs=1e-3)
+    near = [evidence._is_near(name, "mnist") for name in ("digits", "fashion_mnist", "cifar10")]
+    assert near == [True, True, False] and evidence._is_near("svhn_cropped", "cifar10")
