@@ -118,8 +118,9 @@ def two_threads(im: nns.InstrumentedModel, slicer: nns.Slicer, x: np.ndarray) ->
     on a machine that does other things.
     """
     plan = slicer._plan("predicted")
-    samples = min(slicer._batch_size(plan), len(x))
-    captured = dict(im.capture(x[:samples], of=plan.captured))
+    samples = slicer._batch_size(plan)
+    batch = np.resize(x, (samples, *x.shape[1:]))
+    captured = dict(im.capture(batch, of=plan.captured))
     job = SumByExclusion(plan)
     engine = ThreadEngine(2)
 
