@@ -20,7 +20,7 @@ from nnslicer_tf._litert import interpreter_of
 from nnslicer_tf._magnitude import smallest
 from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import train_epochs
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.copies import copy_model
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ def quantize_dynamic(model: keras.Model) -> bytes:
     """Return a TFLite model with 8-bit weights; activations are quantised as it runs.
 
     TFLite leaves kernels of fewer than 1,024 values in floating point.
+
+    Raises:
+        UnsupportedLayerError: if TensorFlow's converter cannot convert the model.
     """
     return _convert(_converter(model))
 
@@ -53,6 +56,7 @@ def quantize_integer(model: keras.Model, samples: np.ndarray, keep: Sequence[str
 
     Raises:
         InvalidArgumentError: if there are no samples.
+        UnsupportedLayerError: if TensorFlow's converter cannot convert the model.
     """
     import tensorflow as tf
 
@@ -221,9 +225,18 @@ def _converter(model: keras.Model) -> "tf.lite.TFLiteConverter":
 
 def _convert(converter: "tf.lite.TFLiteConverter") -> bytes:
     """Convert without the converter's prints and its warnings of ignored entries."""
+    from tensorflow.lite.python.convert import ConverterError
+
     with redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Statistics for quantized inputs")
-        return converter.convert()
+        try:
+            return converter.convert()
+        except ConverterError as error:
+            raise UnsupportedLayerError(
+                "TensorFlow's converter cannot make a LiteRT model of this one; it fails with "
+                "recurrent layers, for instance. Convert it with options of your own, and pass the "
+                f"file, or prune it instead. It says: {str(error).strip().splitlines()[-1][:200]}"
+            ) from error
 
 
 def _convert_but_for(converter: "tf.lite.TFLiteConverter", keep: list[str]) -> bytes:

@@ -14,7 +14,7 @@ from nnslicer_tf.dflare.compressors import (
     quantize_integer,
     with_softmax,
 )
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +145,11 @@ def test_the_ai_edge_quantizer_may_be_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "ai_edge_quantizer.quantizer", None)
     with pytest.raises(InvalidArgumentError, match="pip install ai-edge-quantizer"):
         quantize_ai_edge(b"any", [])
+
+
+def test_what_tensorflow_cannot_convert_is_said():
+    inputs = keras.Input((6,), dtype="int32")
+    x = keras.layers.Embedding(5, 3, mask_zero=True)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(keras.layers.LSTM(2)(x)))
+    with pytest.raises(UnsupportedLayerError, match="recurrent layers"):
+        quantize_dynamic(model)
