@@ -7,7 +7,12 @@ os.environ.setdefault("JAX_ENABLE_X64", "1")  # JAX has no float64 otherwise
 
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# Nothing is timed in the tests: the first example of one may wait for an import.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 SHARED = Path(__file__).parents[2] / "shared"
 

@@ -6,6 +6,7 @@ some hundred numbers an input. Slice vectors are larger, a float32 for each syna
 taken and each input: the latest alone are kept.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
@@ -16,7 +17,7 @@ from nnslicer_tf.detection._kernels import local_criterion, operation_of
 from nnslicer_tf.detection.scorers import runner_up_margin
 from nnslicer_tf.detection.spectra import SPECTRA
 from nnslicer_tf.detection.views import VIEWS
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import InputRangeWarning, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Slicer
 from nnslicer_tf.slicing.criterion import PREDICTED
@@ -173,9 +174,12 @@ class Evidence:
         outputs = local_criterion(self.im, kernels[0]) if local else PREDICTED
         vectors = np.empty((len(self), len(columns)), np.float32)
         first = 0
-        for part in self.slicer.iterate(self.x, outputs, kernels):
-            count = len(part.predicted)
-            rows = [values.reshape(count, -1) for values in part.synapses.values()]
-            vectors[first : first + count] = np.concatenate(rows, axis=1)[:, columns]
-            first += count
+        with warnings.catch_warnings():
+            # Inputs that differ from the profiled ones are what a detector is for.
+            warnings.filterwarnings("ignore", "The mean of the inputs", InputRangeWarning)
+            for part in self.slicer.iterate(self.x, outputs, kernels):
+                count = len(part.predicted)
+                rows = [values.reshape(count, -1) for values in part.synapses.values()]
+                vectors[first : first + count] = np.concatenate(rows, axis=1)[:, columns]
+                first += count
         return vectors
