@@ -1,4 +1,4 @@
-"""What a plain installation leaves out is named by the errors, and the rest works without it."""
+"""A plain installation: errors name the packages that it leaves out, the rest works."""
 
 import numpy as np
 import pytest

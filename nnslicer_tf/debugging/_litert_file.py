@@ -19,7 +19,7 @@ _UNRELATED = 0.9  # relative error above which two values have nothing to do wit
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where a tensor of a file comes from.
+    """The origin of a tensor of a file.
 
     Attributes:
         places: The operations of the nearest places before it.

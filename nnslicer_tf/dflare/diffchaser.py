@@ -92,8 +92,7 @@ class DiffChaser(Search):
         half = self.population // 2
         parents = [self._parents(branch, half, rng) for branch in uncertainty]
         first, second = np.concatenate(parents, axis=1)
-        mask = rng.random((len(first), *pool.shape[1:])) < 0.5
-        children = np.where(mask, pool[first], pool[second])
+        children = domain.cross(pool[first], pool[second], rng)
         for row in np.flatnonzero(rng.random(len(children)) < self.mutation_rate):
             children[row] = _mutant(children[row], domain, rng)
         return children

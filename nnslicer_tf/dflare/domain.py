@@ -130,6 +130,18 @@ class Domain(ABC):
         blended = x + share * (mutant.astype(np.float64) - x)
         return (np.rint(blended) if x.dtype.kind in "iu" else blended).astype(x.dtype)
 
+    def cross(self, first: np.ndarray, second: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return a child of each pair of inputs: every value is that of either, by chance.
+
+        Override it where such mixtures are no inputs.
+
+        Args:
+            first: `(batch, …)`.
+            second: Of the same shape.
+            rng: Draws the mixtures.
+        """
+        return np.where(rng.random(first.shape) < 0.5, first, second)
+
     def as_inputs(self, batch: np.ndarray) -> np.ndarray:
         """Return what models take without any preprocessing: the values as float32."""
         return batch.astype(np.float32)

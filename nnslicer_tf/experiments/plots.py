@@ -49,6 +49,31 @@ def plot_at_one_place(axis: "Axes", table: "pd.DataFrame", y: str) -> None:
     axis.margins(x=0.15)
 
 
+def plot_numbers(table: "pd.DataFrame", title: str, least: float = 0.0) -> "Figure":
+    """Draw the numbers of a table as a map of colours, and write them into it.
+
+    Args:
+        table: Its index is the rows of the map, its columns the columns; values up to 1.
+        title: Title of the figure.
+        least: The value of the darkest colour.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2.5 + 0.9 * table.shape[1], 1.6 + 0.3 * len(table)))
+    figure.set_layout_engine("constrained")
+    axis = figure.subplots()
+    image = axis.imshow(table, vmin=least, vmax=1, cmap="cividis", aspect="auto")
+    light = (1 + least) / 2
+    for (row, column), value in np.ndenumerate(table.to_numpy()):
+        colour = "black" if value > light else "white"
+        axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
+    axis.set_xticks(range(table.shape[1]), list(table.columns), rotation=40, ha="right")
+    axis.set_yticks(range(len(table)), list(table.index))
+    axis.set_title(title)
+    figure.colorbar(image)
+    return figure
+
+
 def put_finding(figure: "Figure", text: str) -> None:
     """Put what a figure shows above it, in lines that are not wider than the figure."""
     letters = int(_LETTERS_AN_INCH * figure.get_figwidth())

@@ -13,7 +13,7 @@ from nnslicer_tf.experiments.circuits import finding
 from nnslicer_tf.experiments.deepxplore import differences
 from nnslicer_tf.experiments.exactline import attributions, linearities
 from nnslicer_tf.experiments.neusemslice import slicing
-from nnslicer_tf.experiments.nnslicer import detection, program, protection, pruning
+from nnslicer_tf.experiments.nnslicer import detection, evidence, program, protection, pruning
 from nnslicer_tf.experiments.result import ExperimentFigure
 from nnslicer_tf.report import read_table
 
@@ -42,6 +42,9 @@ DRAWERS: dict[str, Drawer] = {
     "program/protection-*.csv": lambda name, rows: [ExperimentFigure(name, protection.plot(rows))],
     "detection/*[!s]-mnist*.csv": detection.figures,
     "detection/*[!s]-cifar10*.csv": detection.figures,
+    "detection/evidence/*-mnist.csv": lambda name, rows: [
+        ExperimentFigure(name, evidence.plot(rows))
+    ],
     "pruning/figure*.csv": lambda name, rows: [ExperimentFigure(name, pruning.plot(rows))],
     "protection/**/figure*.csv": lambda name, rows: [ExperimentFigure(name, protection.plot(rows))],
     "semantic/figure5-*.csv": _semantic,

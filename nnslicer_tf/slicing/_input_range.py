@@ -18,7 +18,7 @@ _FEWEST = 8
 
 @dataclass(frozen=True)
 class InputRange:
-    """What is known of the profiled inputs' values.
+    """The range of the profiled inputs' values, and of their means.
 
     Attributes:
         values: The least and the largest.

@@ -25,9 +25,9 @@ from nnslicer_tf._random import as_generator
 from nnslicer_tf.detection.adaptive import checks
 from nnslicer_tf.detection.adaptive.norms import NORMS
 from nnslicer_tf.detection.adaptive.pair import Pair, excess_of
-from nnslicer_tf.detection.adaptive.problem import Effort
+from nnslicer_tf.detection.adaptive.problem import Effort, Setting
 from nnslicer_tf.detection.adaptive.result import ChallengeResult, Outcome
-from nnslicer_tf.detection.adaptive.runs import Run, Setting
+from nnslicer_tf.detection.adaptive.runs import Run
 from nnslicer_tf.detection.adaptive.surrogate import DifferenceSurrogate, Surrogate
 from nnslicer_tf.detection.adaptive.table import (
     ADAPTIVE_ATTACKS,

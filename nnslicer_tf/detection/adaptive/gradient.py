@@ -15,6 +15,7 @@ Cost: a gradient of the model and of the detector for each step.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -79,7 +80,7 @@ def transfer(problem: Problem) -> Tried:
     """Attack a substitute by orthogonal PGD; the true pair judges what comes out."""
     assert problem.substitute is not None  # the attack is left out without one
     pair, surrogate = problem.substitute
-    theirs = Problem(**{**vars(problem), "pair": pair, "surrogate": surrogate})
+    theirs = replace(problem, pair=pair, surrogate=surrogate)
     x = orthogonal(theirs).x
     return Tried(x, problem.pair.succeeds(x, problem.y))
 

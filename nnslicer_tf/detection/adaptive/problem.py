@@ -11,7 +11,7 @@ from nnslicer_tf.detection.adaptive.surrogate import Surrogate
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard the attacks try.
+    """The numbers of steps and queries of the attacks.
 
     Attributes:
         steps: Gradient steps of a white-box attack.
@@ -26,7 +26,7 @@ class Effort:
 
 @dataclass(frozen=True, eq=False)
 class Tried:
-    """What an attack made.
+    """The inputs that an attack made.
 
     Attributes:
         x: (N, *input_shape) float32: successes, or last attempts.
@@ -37,9 +37,9 @@ class Tried:
     found: np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """Images to be changed within a budget, until the model is wrong and the detector silent.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Setting:
+    """The images, the judge and the means of attack, whatever the norm and the budget.
 
     Attributes:
         pair: Judges.
@@ -49,14 +49,10 @@ class Problem:
         y: (N,) true classes.
         guides: (N, *input_shape) normal inputs, each of another class than its image, on which
             the detector is silent.
-        norm: How changes are measured.
-        budget: The largest change.
-        step: The change that the sizes of steps are shares of: the budget, or, if that has no
-            bound, the largest one that has.
         bounds: Least and largest value of an input.
         scales: Spread of the margins and of the scores among the images.
-        effort: How hard the attacks try.
-        rng: Draws what is random.
+        effort: Numbers of steps and queries.
+        seed: Of what is random.
     """
 
     pair: Pair
@@ -65,12 +61,27 @@ class Problem:
     x: np.ndarray
     y: np.ndarray
     guides: np.ndarray
-    norm: Norm
-    budget: float
-    step: float
     bounds: tuple[float, float]
     scales: tuple[float, float]
     effort: Effort
+    seed: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Problem(Setting):
+    """Images to be changed within a budget, until the model is wrong and the detector silent.
+
+    Attributes:
+        norm: How changes are measured.
+        budget: The largest change.
+        step: The change that the sizes of steps are shares of: the budget, or, if that has no
+            bound, the largest one that has.
+        rng: Draws what is random.
+    """
+
+    norm: Norm
+    budget: float
+    step: float
     rng: np.random.Generator
 
     def rows(self, index: np.ndarray) -> "Problem":

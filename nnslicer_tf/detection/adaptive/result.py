@@ -40,7 +40,7 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What the attacks reached in one norm.
+    """The results of the attacks in one norm.
 
     Attributes:
         budgets: (B,) ascending.

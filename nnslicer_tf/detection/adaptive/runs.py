@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,7 +13,7 @@ from nnslicer_tf.detection.adaptive.black_box import nearer
 from nnslicer_tf.detection.adaptive.gradient import orthogonal
 from nnslicer_tf.detection.adaptive.norms import NORMS
 from nnslicer_tf.detection.adaptive.pair import Pair
-from nnslicer_tf.detection.adaptive.problem import Effort, Problem, Tried
+from nnslicer_tf.detection.adaptive.problem import Problem, Setting, Tried
 from nnslicer_tf.detection.adaptive.result import Outcome
 from nnslicer_tf.detection.adaptive.surrogate import Surrogate
 from nnslicer_tf.detection.adaptive.table import BLACK, WHITE, AdaptiveAttack
@@ -25,27 +25,6 @@ _MULTIPLES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 _UNDEFENDED = 2.0 ** np.arange(-9, 0.5)
 _BISECTIONS = 6
 _UNDEFENDED_ATTACK = "undefended"
-
-
-@dataclass(frozen=True, eq=False)
-class Setting:
-    """What the runs of all norms share; see `Problem`."""
-
-    pair: Pair
-    surrogate: Surrogate
-    substitute: tuple[Pair, Surrogate] | None
-    x: np.ndarray
-    y: np.ndarray
-    guides: np.ndarray
-    bounds: tuple[float, float]
-    scales: tuple[float, float]
-    effort: Effort
-    seed: int
-
-    def alone(self) -> "Setting":
-        """Return the setting without the detector."""
-        im = self.pair.im
-        return replace(self, pair=Pair(im, None), surrogate=Surrogate(im, None), substitute=None)
 
 
 class Run:
@@ -126,7 +105,7 @@ class Run:
             budgets: Those to attack with, ascending.
             known: (N,) what is known already: images are attacked within less than that.
         """
-        setting = self._setting.alone()
+        setting = _alone(self._setting)
         best, x = known.copy(), setting.x.copy()
         for budget in budgets:
             key = f"{self._norm.name}-{_UNDEFENDED_ATTACK}-{budget:.6g}"
@@ -147,18 +126,10 @@ class Run:
         text = f"{setting.seed} {key}".encode()
         seed = int.from_bytes(hashlib.sha256(text).digest()[:4], "big")
         return Problem(
-            pair=setting.pair,
-            surrogate=setting.surrogate,
-            substitute=setting.substitute,
-            x=setting.x,
-            y=setting.y,
-            guides=setting.guides,
+            **vars(setting),
             norm=self._norm,
             budget=min(budget, self._largest),
             step=min(budget, step),
-            bounds=setting.bounds,
-            scales=setting.scales,
-            effort=setting.effort,
             rng=np.random.default_rng(seed),
         )
 
@@ -190,6 +161,12 @@ class Run:
         distance = self._norm.distance(tried.x - self._setting.x)
         closer = tried.found & (distance < best)
         best[closer], x[closer] = distance[closer], tried.x[closer]
+
+
+def _alone(setting: Setting) -> Setting:
+    """Return a setting without the detector."""
+    im = setting.pair.im
+    return replace(setting, pair=Pair(im, None), surrogate=Surrogate(im, None), substitute=None)
 
 
 def _attack_some(problem: Problem, rows: np.ndarray) -> Tried:

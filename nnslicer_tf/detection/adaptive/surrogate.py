@@ -26,7 +26,7 @@ _ROWS = 128  # inputs whose gradients are computed at once
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """What a surrogate says of a batch of inputs.
+    """A surrogate's values and gradients for a batch of inputs.
 
     Attributes:
         margin: (N,) the true logit minus the largest other: below 0 the model is wrong.

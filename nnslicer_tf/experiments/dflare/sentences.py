@@ -75,9 +75,7 @@ def sentences(s: SentenceSettings) -> ExperimentResult:
 
 def _embedding(model: keras.Model) -> np.ndarray:
     """Return the vectors of the words that a model has learned."""
-    layers = (
-        layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Embedding)
-    )
+    layers = (layer for layer in model.layers if isinstance(layer, keras.layers.Embedding))
     table = max(layers, key=lambda layer: layer.input_dim)
     return keras.ops.convert_to_numpy(table.embeddings)
 

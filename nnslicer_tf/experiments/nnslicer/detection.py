@@ -28,11 +28,13 @@ from nnslicer_tf.detection import (
     SliceDetector,
     evaluate,
 )
-from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, AttackSpec, find_attack, generate
+from nnslicer_tf.detection.attacks import AttackSpec
 from nnslicer_tf.detection.evaluation import FIGURES, average
 from nnslicer_tf.engine.rows import RowStore
+from nnslicer_tf.experiments.nnslicer.adversarial import attacks_on, examples
 from nnslicer_tf.experiments.nnslicer.settings import DEFAULT_RATE, DetectionSettings
 from nnslicer_tf.experiments.nnslicer.views import MOST_PAIRS, view_of_pairs
+from nnslicer_tf.experiments.plots import plot_numbers
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
     ExperimentResult,
@@ -72,8 +74,7 @@ Pairs = dict[str, tuple[np.ndarray, np.ndarray]]
 
 def detect(s: DetectionSettings) -> ExperimentResult:
     """Measure detectors on attacks (Table 4)."""
-    table = ATTACKS if s.dataset == "cifar10" else MNIST_ATTACKS
-    specs = [find_attack(name, table) for name in _names(s.attacks) or table]
+    specs = attacks_on(s.dataset, s.attacks)
     methods = _names(s.methods)
     for name in methods:
         check_name("method", name, DETECTORS)
@@ -98,7 +99,7 @@ def detect(s: DetectionSettings) -> ExperimentResult:
         name += f"-rate{s.false_positive_rate:g}"
     return ExperimentResult(
         [
-            _attack_table(f"attacks-{s.dataset}", table.values()),
+            _attack_table(f"attacks-{s.dataset}", attacks_on(s.dataset)),
             ExperimentTable(name, _with_averages(rows), "Detection of adversarial inputs", head),
         ],
         figures(name, rows),
@@ -135,22 +136,15 @@ def _pairs(s: DetectionSettings, network: keras.Model, specs: Iterable[AttackSpe
     scale = datasets.normalisation(s.dataset, s.normalise)
     images = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.images}]")
     pairs = {}
-    for spec in specs:
-        made = generate(
-            network,
-            spec,
-            images.x,
-            images.y,
-            normalise=None if s.normalise == "unit" else scale,
-            rng=s.seed,
-            cache=s.work / "examples",
-        )
-        print(f"{spec.name}: {made.success.sum()} of {len(images)} mislead the model", flush=True)
+    normalise = None if s.normalise == "unit" else scale
+    for spec, made in examples(
+        *(network, specs, images.x, images.y, s.work), rng=s.seed, normalise=normalise
+    ):
         if made.success.any():
-            originals, examples = (
+            originals, adversarial = (
                 scale.apply(x[made.success] * scale.maximum) for x in (images.x, made.x)
             )
-            pairs[spec.name] = originals, examples
+            pairs[spec.name] = originals, adversarial
     return pairs
 
 
@@ -238,18 +232,7 @@ def _plot_f1(rows: pd.DataFrame) -> Figure:
     """Draw the F1 of every method on every attack as a map, with the numbers in it."""
     table = rows.pivot(index="attack", columns="method", values="f1")
     table = table.loc[rows["attack"].unique(), rows["method"].unique()]
-    figure = Figure(figsize=(2 + 0.75 * table.shape[1], 1.5 + 0.3 * len(table)))
-    figure.set_layout_engine("constrained")
-    axis = figure.subplots()
-    image = axis.imshow(table, vmin=0, vmax=1, cmap="cividis", aspect="auto")
-    for (row, column), value in np.ndenumerate(table.to_numpy()):
-        colour = "black" if value > 0.5 else "white"
-        axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
-    axis.set_xticks(range(table.shape[1]), list(table.columns), rotation=40, ha="right")
-    axis.set_yticks(range(len(table)), list(table.index))
-    axis.set_title(_finding(rows))
-    figure.colorbar(image, label="F1")
-    return figure
+    return plot_numbers(table, _finding(rows))
 
 
 def _finding(rows: pd.DataFrame) -> str:

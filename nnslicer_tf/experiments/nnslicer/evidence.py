@@ -21,10 +21,11 @@ from scipy.special import log_softmax
 
 from nnslicer_tf import datasets
 from nnslicer_tf.detection import Evidence, SliceDetector, Vote, VotingDetector
-from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, find_attack, generate
 from nnslicer_tf.detection.calibration import fuse, p_values, two_sided
+from nnslicer_tf.experiments.nnslicer.adversarial import attacks_on, examples
 from nnslicer_tf.experiments.nnslicer.challenge import Watched, load_watched, run_challenges
 from nnslicer_tf.experiments.nnslicer.settings import EvidenceSettings
+from nnslicer_tf.experiments.plots import plot_numbers
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
     ExperimentResult,
@@ -141,7 +142,7 @@ def compare_evidence(s: EvidenceSettings) -> ExperimentResult:
             ExperimentTable(f"{name}-pairs", table.by_group(pairs), f"{title}: pairs", head, _TEXT),
             ExperimentTable(f"{name}-without", table.without(), f"{title}: left out", head, _TEXT),
         ],
-        [ExperimentFigure(name, _plot(grouped))],
+        [ExperimentFigure(name, plot(grouped))],
     )
 
 
@@ -270,19 +271,10 @@ def _filled(members: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _unknowing(s: EvidenceSettings, model: keras.Model) -> dict[str, np.ndarray]:
     """Return attack → successful examples."""
-    table = ATTACKS if s.dataset == "cifar10" else MNIST_ATTACKS
-    names = [name.strip() for name in s.known.split(",") if name.strip()] or list(table)
     images = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.attacked}]")
-    found = {}
-    for name in names:
-        made = generate(
-            *(model, find_attack(name, table), images.x, images.y),
-            rng=s.seed,
-            cache=s.work / "examples",
-        )
-        print(f"{name}: {made.success.sum()} of {len(images)}", flush=True)
-        found[name] = made.x[made.success]
-    return found
+    specs = attacks_on(s.dataset, s.known)
+    made = examples(model, specs, images.x, images.y, s.work, rng=s.seed)
+    return {spec.name: one.x[one.success] for spec, one in made}
 
 
 def _knowing(s: EvidenceSettings, watched: Watched) -> dict[str, np.ndarray]:
@@ -341,19 +333,8 @@ def _resized(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return np.clip(ndimage.zoom(x, factors, order=1), 0, 1).astype(np.float32)
 
 
-def _plot(table: pd.DataFrame) -> Figure:
+def plot(table: pd.DataFrame) -> Figure:
     """Draw areas under the curve as a map, groups by evidence, with the numbers in it."""
     areas = table.pivot(index="evidence", columns="against", values="auroc")
     areas = areas.loc[table["evidence"].unique(), table["against"].unique()]
-    figure = Figure(figsize=(3 + 1.1 * areas.shape[1], 1.6 + 0.3 * len(areas)))
-    figure.set_layout_engine("constrained")
-    axis = figure.subplots()
-    image = axis.imshow(areas, vmin=0.3, vmax=1, cmap="cividis", aspect="auto")
-    for (row, column), value in np.ndenumerate(areas.to_numpy()):
-        colour = "black" if value > 0.7 else "white"
-        axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
-    axis.set_xticks(range(areas.shape[1]), list(areas.columns), rotation=30, ha="right")
-    axis.set_yticks(range(len(areas)), list(areas.index))
-    axis.set_title("What each evidence tells: area under the ROC curve")
-    figure.colorbar(image)
-    return figure
+    return plot_numbers(areas, "What each evidence tells: area under the ROC curve", least=0.3)

@@ -17,9 +17,9 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import data_folder
 from nnslicer_tf._names import check_name
 from nnslicer_tf.baselines import effective_paths
-from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, find_attack, generate
 from nnslicer_tf.detection.scorers import TreeDisagreement
 from nnslicer_tf.engine.rows import RowStore
+from nnslicer_tf.experiments.nnslicer.adversarial import attacks_on, examples
 from nnslicer_tf.experiments.nnslicer.settings import ProgramDetectionSettings
 from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable, paper_frame, versions
 from nnslicer_tf.instrument import InstrumentedModel
@@ -112,18 +112,9 @@ def _adversarial(
     s: ProgramDetectionSettings, im: InstrumentedModel, normal: _Normal
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return attack → the adversarial inputs, and which normal inputs they are made of."""
-    table = ATTACKS if s.dataset == "cifar10" else MNIST_ATTACKS
-    specs = [find_attack(name.strip(), table) for name in s.attacks.split(",")]
-    found = {}
-    for spec in specs:
-        made = generate(
-            *(im.model, spec, normal.tested, normal.labels),
-            rng=s.seed,
-            cache=s.work / "examples",
-        )
-        print(f"{spec.name}: {made.success.sum()} of {len(made.x)}", flush=True)
-        found[spec.name] = made.x[made.success], made.success
-    return found
+    specs = attacks_on(s.dataset, s.attacks)
+    made = examples(im.model, specs, normal.tested, normal.labels, s.work, rng=s.seed)
+    return {spec.name: (one.x[one.success], one.success) for spec, one in made}
 
 
 def _counts(s: ProgramDetectionSettings, normal: int) -> dict[str, float]:

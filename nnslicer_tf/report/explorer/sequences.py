@@ -1,4 +1,4 @@
-"""What the page has to know of attention and recurrent layers: heads, and reads through time."""
+"""Attention and recurrent layers as the page shows them: heads, and reads through time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -94,7 +94,7 @@ def test_sentences(few, tmp_path, monkeypatch):
     table, examples = found.table("sentences"), found.table("sentences_examples")
     assert table["method"].tolist() == ["DFlare", "Algorithm 1"]
     assert (table["verified"] == (table["success_rate"] * table["seeds"]).round()).all()
-    assert (examples["original"] != examples["compressed"]).all()
+    assert len(examples) and (examples["original"] != examples["compressed"]).all()
     known = {row.split("\t")[0] for row in rows}
     for row in examples.to_dict("records"):
         assert row["seed"] in known and row["models disagree on"] not in known

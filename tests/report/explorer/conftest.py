@@ -156,23 +156,27 @@ class Page:
         script = "return [...document.querySelectorAll(arguments[0])].map(r => ({...r.dataset}))"
         return self.run(script, f"{selector} tbody tr")
 
-    def colours(self):
-        """For every neuron of the open operation the colour of its pixel, as text."""
+    def shown_colours(self):
+        """Neuron → colour of its pixel, as text, of those that have a place in the tiles."""
         script = """
             const { tiles } = document.querySelector('.nnx').explorer;
             const context = tiles.canvas.getContext('2d', { willReadFrequently: true });
             const found = {};
-            tiles.shown.forEach((channel, place) => {
+            tiles.shown.forEach((tile, place) => {
               const [left, top] = tiles.corner(place);
               for (let y = 0; y < tiles.height; y++) for (let x = 0; x < tiles.width; x++) {
                 const at = [left + (x + 0.5) * tiles.scale, top + (y + 0.5) * tiles.tall];
                 const [r, g, b] = context.getImageData(...at, 1, 1).data;
-                found[tiles.neuron(channel, x, y)] = `${r} ${g} ${b}`;
+                found[tiles.neuron(tile, x, y)] = `${r} ${g} ${b}`;
               }
             });
             return found;"""
-        found = self.run(script)
-        return [found[str(n)] for n in range(len(found))]
+        return {int(n): colour for n, colour in self.run(script).items()}
+
+    def colours(self):
+        """The colours of all neurons of the open operation."""
+        found = self.shown_colours()
+        return [found[n] for n in range(len(found))]
 
     def colour_of(self, name):
         """A colour of the page's palette, as text."""

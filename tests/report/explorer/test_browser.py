@@ -1,7 +1,5 @@
 """The explorer in a real browser: every function is used, and numbers are read back."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
@@ -9,30 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import zoo
-from nnslicer_tf.instrument.operations import Lookup
-
-# For every neuron in the slice, what the page says that its inputs and their synapses receive.
-ADD_UP = """
-const view = document.querySelector('.nnx').explorer;
-const neurons = {}, synapses = {};
-view.doc.operations.forEach((operation, o) => {
-  const contributions = view.one.contributions(o);
-  if (!operation.inputs.length || operation.kind === "mask") return;
-  contributions.forEach((contribution, n) => {
-    if (!contribution) return;
-    for (const row of view.expand(o, n).rows) {
-      const size = view.one.contributions(row.operation).length;
-      const received = (neurons[row.operation] ??= new Array(size).fill(0));
-      received[row.index] += row.gives;
-      if (row.kernel === undefined) continue;
-      const { size: weights, inputs, outputs } = view.doc.kernels[row.kernel];
-      const collected = (synapses[row.kernel] ??= new Array(weights).fill(0));
-      collected[(row.tap * inputs + row.input % inputs) * outputs + row.output] += row.gives;
-    }
-  });
-});
-return JSON.stringify([neurons, synapses]);
-"""
+from support.explored import adds_up
 
 SETTINGS = [
     {"theta": 0.1},
@@ -51,34 +26,6 @@ def test_local_values_and_exclusion_give_the_slice(mixed, opened, settings):
     one = nns.Slicer(im, profile, workers=0, progress=False, **settings).slice(x[:1], range(5))
     page = opened(nns.explore(one, im, x[:1], profile=profile, progress=False))
     assert adds_up(page, im, one) > 50
-
-
-@pytest.mark.parametrize("theta", [0.0, 0.2])
-@pytest.mark.parametrize("model", ["transformer", "recurrent"])
-def test_local_values_of_sequences_give_the_slice(model, theta, opened, request):
-    """The same through attention, lookups and time, and past padding."""
-    im, profile, x = request.getfixturevalue(model)
-    slicer = nns.Slicer(im, profile, theta, workers=0, progress=False)
-    one = slicer.slice(x[:1], range(3))
-    page = opened(nns.explore(one, im, x[:1], profile=profile, progress=False))
-    assert adds_up(page, im, one) > 50
-
-
-def adds_up(page, im, one):
-    """Check the page's sums against a slice; return the number of neurons that are in it."""
-    neurons, synapses = json.loads(page.run(ADD_UP))
-    found = 0
-    for o, operation in enumerate(im.operations[:-1]):
-        expected = one.neurons[operation.name].ravel()
-        received = np.array(neurons.get(str(o), np.zeros(len(expected))))
-        assert np.array_equal(received, expected), operation.name
-        found += np.count_nonzero(expected)
-    for k, (name, kernel) in enumerate(im.kernels.items()):
-        if isinstance(kernel, Lookup):  # its weights are the neurons of the lookup
-            continue
-        expected = kernel.layout.from_kernel(one.synapses[name]).ravel()
-        assert np.array_equal(synapses.get(str(k), np.zeros(len(expected))), expected), name
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -419,110 +366,6 @@ def test_names_cannot_inject_anything(opened):
     assert page.text("h1") == evil and page.all("img") == [] and page.all("b") == []
     assert page.options("left-exhibit") == [evil, "</script><b>"]
     assert evil in page.text("table.says td")
-
-
-def test_words(opened):
-    """A model of text: the tokens stand in colour, and a neuron marks those that it depends on."""
-    inputs = keras.Input((5, 4))
-    x = layers.Conv1D(6, 3, activation="relu", name="conv")(inputs)
-    model = keras.Model(inputs, layers.Dense(2, name="logits")(layers.GlobalMaxPooling1D()(x)))
-    im = nns.InstrumentedModel(model)
-    data = np.random.default_rng(0).normal(size=(4, 5, 4)).astype(np.float32)
-    profile = nns.Profile.from_data(im, data, progress=False)
-    slices = nns.Slicer(im, profile, workers=0, progress=False).slice_each(data)
-    words = [["the", "<i>", "is", "a", f"w{i}"] for i in range(4)]
-    page = opened(nns.explore(slices, im, data, profile=profile, words=words, progress=False))
-    assert [span.text for span in page.all(".words span")] == words[0]
-    sums = slices[0].neurons[im.input_operation].sum(axis=1)
-    for span, value in zip(page.all(".words span"), sums, strict=True):
-        title = span.get_attribute("title").replace("−", "-")
-        assert title == f"contribution {value}"
-    page.node("conv")
-    page.neuron(1, 0)
-    marked = [span.text for span in page.all(".words span.field-of-neuron")]
-    assert marked == words[0][1:4]
-
-
-WORDS = [["a", "b", "c", "d", "e"], [f"w{i}" for i in range(8)]]
-
-
-def test_heads_are_matrices_without_padding(transformer, opened):
-    im, profile, x = transformer
-    slices = nns.Slicer(im, profile, 0.1, workers=0, progress=False).slice_each(x)
-    view = nns.explore(slices, im, x, profile=profile, words=WORDS, progress=False)
-    page = opened(view)
-    values = slices[0].neurons["attention/probabilities"]
-    page.button("Unfold all")
-    page.node("attention/probabilities")
-    script = """
-        const { tiles } = document.querySelector('.nnx').explorer;
-        return [tiles.channels, tiles.width, tiles.height,
-          [0, 1].map((head) => tiles.neuron(head, 2, 1))];"""
-    # A tile for each head: rows attend to columns, of the five words alone.
-    assert page.run(script) == [2, 5, 5, [8 + 2, 64 + 8 + 2]]
-    empty = page.colour_of("--back")
-    found = colours_of_shown(page)
-    assert len(found) == 2 * 5 * 5
-    assert {n for n, colour in found.items() if colour != empty} == set(np.flatnonzero(values))
-    page.neuron(1, 3, 2)
-    assert "“d” attends to “c”" in page.text(".neuron h3").replace(" · ", " ")
-    # A probability depends on all words, a score on two alone.
-    assert len(page.all(".words span.field-of-neuron")) == 5
-    page.node("attention/scores")
-    page.neuron(1, 3, 2)
-    marked = [span.text for span in page.all(".words span.field-of-neuron")]
-    assert marked == ["c", "d"]
-    assert page.all("table.feeders")
-    page.node("attention/context")
-    assert page.run(script)[:3] == [2, 5, 4]  # time to the right, features down
-    page.choose("left-part", page.options("left-part")[1])
-    assert page.run(script)[:3] == [2, x[1].astype(bool).sum(), 4]
-
-
-def colours_of_shown(page):
-    """Neuron → colour, of those that have a place in the open operation's tiles."""
-    script = """
-        const { tiles } = document.querySelector('.nnx').explorer;
-        const context = tiles.canvas.getContext('2d', { willReadFrequently: true });
-        const found = {};
-        tiles.shown.forEach((tile, place) => {
-          const [left, top] = tiles.corner(place);
-          for (let y = 0; y < tiles.height; y++) for (let x = 0; x < tiles.width; x++) {
-            const at = [left + (x + 0.5) * tiles.scale, top + (y + 0.5) * tiles.tall];
-            const [r, g, b] = context.getImageData(...at, 1, 1).data;
-            found[tiles.neuron(tile, x, y)] = `${r} ${g} ${b}`;
-          }
-        });
-        return found;"""
-    return {int(n): colour for n, colour in page.run(script).items()}
-
-
-def test_gates_over_time(recurrent, opened):
-    im, profile, x = recurrent
-    slices = nns.Slicer(im, profile, 0.1, workers=0, progress=False).slice_each(x)
-    page = opened(nns.explore(slices, im, x, profile=profile, words=WORDS, progress=False))
-    page.button("Unfold all")
-    page.node("gru:z")
-    assert page.text(".operation h2") == "gru:z"
-    assert [gate.get_attribute("data-gate") for gate in page.all(".gate")] == [
-        *("gru:z", "gru:r", "gru:g", "gru:h")
-    ]
-    assert page.find('.gate[aria-pressed="true"]').get_attribute("data-gate") == "gru:z"
-    page.click('.gate[data-gate="gru:h"]')
-    assert page.text(".operation h2") == "gru:h"
-    values = slices[0].neurons["gru:h"]
-    empty = page.colour_of("--back")
-    found = colours_of_shown(page)
-    assert len(found) == 5 * 4  # five words, four units
-    assert {n for n, colour in found.items() if colour != empty} == set(np.flatnonzero(values))
-    # Backwards, the first steps are padding, and a neuron has read the words from the end on.
-    page.node("both:backward:i:pre")
-    assert {n // 5 for n in colours_of_shown(page)} == {3, 4, 5, 6, 7}
-    page.neuron(4, 0)
-    assert "at “d”" in page.text(".neuron h3")
-    assert [span.text for span in page.all(".words span.field-of-neuron")] == ["d", "e"]
-    kept = np.count_nonzero(slices[0].synapses["both/backward/kernel"])
-    assert page.counts("synapses of both/backward/kernel") == {"kept": kept, "all": 6 * 20}
 
 
 def test_a_deep_network_is_folded_and_opens(opened):

@@ -1,0 +1,52 @@
+"""Adversarial examples of the paper's attacks, as the experiments on detection make them."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from nnslicer_tf.detection.attacks import (
+    ATTACKS,
+    MNIST_ATTACKS,
+    AdversarialExamples,
+    AttackSpec,
+    find_attack,
+    generate,
+)
+
+
+def attacks_on(dataset: str, names: str = "") -> list[AttackSpec]:
+    """Return attacks by their names, separated by commas; by default all of a data set.
+
+    Raises:
+        InvalidArgumentError: for an unknown name.
+    """
+    table = ATTACKS if dataset == "cifar10" else MNIST_ATTACKS
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    return [find_attack(name, table) for name in chosen or table]
+
+
+def examples(
+    model: keras.Model,
+    attacks: Iterable[AttackSpec],
+    x: np.ndarray,
+    y: np.ndarray,
+    work: Path,
+    **options: Any,
+) -> Iterator[tuple[AttackSpec, AdversarialExamples]]:
+    """Yield each attack and what it made; say how many images it succeeds on.
+
+    Args:
+        model: The model that is attacked.
+        attacks: The attacks.
+        x: Images.
+        y: Their classes.
+        work: Working folder, in which examples are kept.
+        **options: Further arguments of `generate`.
+    """
+    for attack in attacks:
+        made = generate(model, attack, x, y, cache=work / "examples", **options)
+        print(f"{attack.name}: {made.success.sum()} of {len(x)} mislead the model", flush=True)
+        yield attack, made
