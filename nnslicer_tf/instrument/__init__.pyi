@@ -1,3 +1,4 @@
+from .activations import Activations
 from .copies import copy_model
 from .data import (
     Samples,
@@ -11,7 +12,7 @@ from .graph import Graph
 from .inputs import Inputs, SeveralSamples
 from .layers import LayerSupport, adds_table, layer_support, register_layer
 from .mean_offsets import masked_with_means
-from .model import Activations, InstrumentedModel, instrumented
+from .model import InstrumentedModel, instrumented
 from .operations import (
     KINDS,
     NO_MASK,

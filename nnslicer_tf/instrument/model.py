@@ -14,14 +14,15 @@ from numpy.typing import ArrayLike
 
 from nnslicer_tf._names import check_name, did_you_mean
 from nnslicer_tf._progress import track
-from nnslicer_tf._tables import ShownAsTable, arrays_frame, text_table
+from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import (
     InvalidArgumentError,
     NonFiniteActivationError,
     SeveralInputsError,
-    UnsupportedLayerError,
 )
 from nnslicer_tf.instrument._trace import Shapes, as_functional, trace
+from nnslicer_tf.instrument.activations import Activations
+from nnslicer_tf.instrument.comparison import compare_with_original, structure_of
 from nnslicer_tf.instrument.data import (
     Bounds,
     DataLike,
@@ -36,12 +37,12 @@ from nnslicer_tf.instrument.graph import (
     Graph,
     build_graph,
     compiled,
-    in_half_precision,
 )
 from nnslicer_tf.instrument.inputs import Inputs, SeveralSamples, arrays_of, sole_array
 from nnslicer_tf.instrument.operations import Elementwise, Operation, Synapses
+from nnslicer_tf.instrument.preprocessing import check_bounds, preprocessed
 from nnslicer_tf.instrument.recurrence import Member
-from nnslicer_tf.instrument.tokens import example, vocabulary
+from nnslicer_tf.instrument.tokens import vocabulary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,30 +51,6 @@ Prepared = TypeVar("Prepared")
 
 _TITLES = ("operation", "kind", "layer", "shape", "synapses")
 _FINAL_ACTIVATIONS = ("softmax", "sigmoid", "log_softmax", "logsoftmax")
-
-
-class Activations(ShownAsTable, Mapping[str, np.ndarray]):
-    """Captured values: operation name → array `(samples, *operation shape)` float32."""
-
-    def __init__(self, values: Mapping[str, np.ndarray]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def to_frame(self) -> "pd.DataFrame":
-        """Return a table with one row per operation: shape and summary statistics."""
-        return arrays_frame(self)
-
-    def __repr__(self) -> str:
-        shapes = ", ".join(f"{name}: {value.shape}" for name, value in self.items())
-        return f"Activations({shapes})"
 
 
 class InstrumentedModel(ShownAsTable):
@@ -118,14 +95,14 @@ class InstrumentedModel(ShownAsTable):
             raise InvalidArgumentError(
                 f"InstrumentedModel needs a Keras model. Received: {type(model).__name__}"
             )
-        self.bounds = _check_range(bounds)
+        self.bounds = check_bounds(bounds)
         functional = as_functional(model, input_shape)
         if preprocess is not None:
             if len(functional.inputs) > 1:
                 raise InvalidArgumentError(
                     "preprocess is for models with one input. Put the step into the model."
                 )
-            model = functional = _preprocessed(functional, preprocess, input_shape)
+            model = functional = preprocessed(functional, preprocess, input_shape)
         self.model = model
         self._functional = functional
         self.graph: Graph = build_graph(trace(functional, input_shape))
@@ -136,7 +113,7 @@ class InstrumentedModel(ShownAsTable):
         self._captures: dict[tuple[str, ...], Callable] = {}
         self._gradients: dict[tuple, GradientFunction] = {}
         self._prepared: dict[Hashable, tuple[str, Any]] = {}
-        self._compare_with_original()
+        compare_with_original(model, functional, self.graph)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -190,7 +167,7 @@ class InstrumentedModel(ShownAsTable):
         """
         layers = getattr(self._functional, "output_names", self.graph.outputs)
         by_layer = dict(zip(layers, self.graph.outputs, strict=False))
-        structure = _structure(self._functional, "output")
+        structure = structure_of(self._functional, "output")
         by_place = keras.tree.pack_sequence_as(structure, list(self.graph.outputs))
         return {**by_layer, **by_place} if isinstance(by_place, Mapping) else by_layer
 
@@ -297,7 +274,7 @@ class InstrumentedModel(ShownAsTable):
 
     def _several(self, data: DataLike) -> SeveralSamples:
         """Return the checked samples of a model with several inputs."""
-        structure = _structure(self._functional, "input")
+        structure = structure_of(self._functional, "input")
         keys = structure if isinstance(structure, Mapping) else {}
         names = {key: tensor.name for key, tensor in keys.items()}
         return SeveralSamples(data, self.input_shapes, names, self._bounds)
@@ -557,26 +534,6 @@ class InstrumentedModel(ShownAsTable):
                     f"{first + int(np.argmax(bad))}. Check the weights and the preprocessing."
                 )
 
-    def _compare_with_original(self) -> None:
-        """Refuse a wrapped model whose output differs from the original's."""
-        x = [example(self.graph, self[name], samples=2) for name in self.graph.inputs]
-        expected = keras.tree.flatten(self.model(_as_input(self._functional, x), training=False))
-        values = self.graph.run(list(map(keras.ops.convert_to_tensor, x)), self.graph.outputs)
-        halves = any(in_half_precision(step.layer) for step in self.graph.wrappers.values())
-        # Relative to the largest value; in half precision the original rounds coarsely.
-        tolerance = 0.1 if halves else 1e-4
-        for name, original in zip(self.graph.outputs, expected, strict=True):
-            ours, theirs = map(keras.ops.convert_to_numpy, (values[name], original))
-            # Non-finite weights are accepted here: capturing reports the operation.
-            theirs = theirs.astype(np.float64)  # NumPy does not compare bfloat16
-            scale = np.abs(theirs[np.isfinite(theirs)]).max(initial=1e-6)
-            if not np.allclose(ours, theirs, rtol=1e-3, atol=tolerance * scale, equal_nan=True):
-                raise UnsupportedLayerError(
-                    f"The instrumented model's output '{name}' differs from the original's by "
-                    f"{float(np.abs(ours - theirs).max()):.3g}: the registered operations of "
-                    "a layer do not compute what the layer computes."
-                )
-
 
 ModelLike: TypeAlias = InstrumentedModel | keras.Model
 """An instrumented model, or a Keras model, which is then instrumented."""
@@ -600,46 +557,3 @@ def _forward(capture: Callable, batch: np.ndarray | Inputs) -> list[np.ndarray]:
     if len(batch) > 1:
         return [np.asarray(value) for value in capture(arrays_of(batch))]
     return [np.asarray(value)[:1] for value in capture(arrays_of(batch[[0, 0]]))]
-
-
-def _as_input(model: keras.Model, x: list[np.ndarray]) -> Any:
-    """Return arrays in the structure in which a functional model expects its inputs."""
-    return keras.tree.pack_sequence_as(_structure(model, "input"), x)
-
-
-def _structure(model: keras.Model, which: str) -> Any:
-    """Return the structure of a functional or sequential model's "input" or "output" tensors."""
-    if isinstance(model, keras.Sequential):  # it may not have been called yet
-        return getattr(model, f"{which}s")[0]
-    return getattr(model, which)
-
-
-def _check_range(bounds: Bounds | None) -> Bounds | None:
-    if bounds is None:
-        return None
-    try:
-        low, high = map(float, bounds)
-        valid = low < high
-    except (TypeError, ValueError):
-        valid = False
-    if not valid:
-        raise InvalidArgumentError(
-            f"bounds are the least and the largest value of an input. Received: {bounds!r}"
-        )
-    return low, high
-
-
-def _preprocessed(
-    model: keras.Model, preprocess: Callable[[Any], Any], input_shape: Shapes | None
-) -> keras.Model:
-    """Return a model of the same layers behind a step of preprocessing."""
-    inputs = keras.Input(input_shape or model.inputs[0].shape[1:])
-    try:
-        prepared = preprocess(inputs)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(
-            "preprocess must be a Keras layer, or a function written with keras.ops and "
-            f"operators. It failed on a symbolic input: {error}"
-        ) from error
-    # Not model(prepared): operations keep their names, which a nested model's name would precede.
-    return keras.Model(inputs, model.call(prepared), name=model.name)

@@ -1,3 +1,5 @@
+from importlib import import_module
+
 import keras
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from nnslicer_tf.deepxplore import (
     retrain,
 )
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
+from nnslicer_tf.instrument.copies import copy_model
 from support.known_models import brightness_model, identity_model
 
 SMALL = {"light": "light", "occlusion": Occlusion((4, 4)), "blackout": Blackout((3, 3))}
@@ -328,3 +331,24 @@ def test_seeds_that_are_not_scaled_are_refused():
     dark = np.full((10, 4, 4, 1), 0.1)
     with pytest.raises(InvalidArgumentError, match=r"models\[0\] is right on 0%"):
         generate(models, dark, labels=np.ones(10, int), progress=False)
+
+
+def test_functions_are_compiled_once_for_each_model(models, digits, monkeypatch):
+    module = import_module("nnslicer_tf.deepxplore.generate")
+    ims = [nns.InstrumentedModel(copy_model(model)) for model in models]
+    original, made = module.compiled_function, []
+
+    def counted(function):
+        made.append(function)
+        return original(function)
+
+    monkeypatch.setattr(module, "compiled_function", counted)
+    options = {"constraint": "light", "max_iterations": 2, "progress": False}
+    first = generate(ims, digits.x[:20], **options)
+    again = generate(ims, digits.x[:20], **options)
+    assert len(made) == 2
+    np.testing.assert_array_equal(first.inputs, again.inputs)
+    # Other weights: the functions are made anew, as a backend may have taken weights as constants.
+    ims[0].model.set_weights([w * 2 for w in ims[0].model.get_weights()])
+    generate(ims, digits.x[:20], **options)
+    assert len(made) == 3

@@ -1,4 +1,4 @@
-"""Detectors on a real model: thresholds, p-values, presets, scikit-learn's contract, errors."""
+"""Detectors on a real model: presets, files, baselines, scikit-learn's contract, errors."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,16 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from keras import layers
-from scipy import ndimage
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
-from sklearn.tree import DecisionTreeClassifier
 
 import nnslicer_tf as nns
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets
 from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf.baselines import EffectivePath, FeatureMap, FlagEverything, LogitMargin
 from nnslicer_tf.detection import (
@@ -33,267 +31,13 @@ from nnslicer_tf.detection import (
     Vote,
     evaluate,
 )
-from nnslicer_tf.detection.attacks import MNIST_ATTACKS, generate
-from nnslicer_tf.detection.calibration import fuse, p_values, threshold_at, two_sided
+from nnslicer_tf.detection.calibration import p_values, two_sided
 from nnslicer_tf.detection.evaluation import average
 from nnslicer_tf.detection.spectra import SPECTRA
 from nnslicer_tf.detection.views import VIEWS
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, ProfileMismatchError
 
 SAVED = Path(__file__).parent / "saved"
-
-
-@pytest.fixture(scope="module")
-def normal():
-    return datasets.load("digits", "train").x
-
-
-@pytest.fixture(scope="module")
-def slicer(normal):
-    im = nns.InstrumentedModel(zoo.load("digits_cnn"))
-    profile = nns.Profile.from_data(im, normal, progress=False)
-    return nns.Slicer(im, profile, theta=0.0, progress=False)
-
-
-@pytest.fixture(scope="module")
-def fgsm(slicer):
-    """Test images that FGSM turned, and what it made of them."""
-    data = datasets.load("digits", "test")
-    spec = MNIST_ATTACKS["FGSM_4"]
-    made = generate(slicer.im.model, spec, data.x, data.y, progress=False)
-    return data.x[made.success], made.x[made.success]
-
-
-@pytest.fixture(scope="module")
-def fitted(slicer, normal):
-    """A fitted detector for each preset, made when it is first asked for."""
-    made = {}
-
-    def get(preset: str) -> SliceDetector:
-        if preset not in made:
-            made[preset] = SliceDetector(slicer, preset, max_synapses=512).fit(normal)
-        return made[preset]
-
-    return get
-
-
-# --- thresholds and p-values -----------------------------------------------------------
-
-
-def test_the_threshold_is_the_conformal_quantile():
-    scores = np.random.default_rng(0).permutation(np.arange(1.0, 100))  # 1 … 99
-    assert threshold_at(scores, 0.05) == 95  # ⌈100 · 0.95⌉-th
-    assert threshold_at(scores, 0.10) == 90
-    assert threshold_at(scores, 0.01) == 99
-    with pytest.raises(InvalidArgumentError, match=r"at least 199 .* There are 99"):
-        threshold_at(scores, 0.005)
-
-
-def test_new_normal_scores_exceed_the_threshold_at_the_asked_rate():
-    rng = np.random.default_rng(1)
-    rates = [np.mean(rng.normal(size=400) > threshold_at(rng.normal(size=59), 0.1))
-             for _ in range(400)]  # fmt: skip
-    assert np.mean(rates) == pytest.approx(0.1, abs=0.01)
-
-
-def test_p_values_in_closed_form():
-    normal = np.array([3.0, 1.0, 2.0, 2.0])
-    assert p_values(np.array([0.0, 2.0, 2.5, 9.0]), normal).tolist() == [1, 0.8, 0.4, 0.2]
-    assert two_sided(np.array([0.0, 2.0, 9.0]), normal).tolist() == [0.4, 1, 0.4]
-
-
-def test_fusion_is_half_of_fishers_statistic():
-    from scipy.stats import combine_pvalues
-
-    p, q = np.array([0.5, 0.01]), np.array([0.1, 0.2])
-    expected = [combine_pvalues(pair, method="fisher").statistic / 2 for pair in zip(p, q)]
-    np.testing.assert_allclose(fuse([[p], [q]]), expected)
-    np.testing.assert_allclose(fuse([[p, p, p], [q]]), expected)  # one vote a group
-
-
-# --- scorers ---------------------------------------------------------------------------
-
-
-@pytest.fixture
-def clusters():
-    rng = np.random.default_rng(2)
-    label = rng.integers(3, size=240)
-    centres = rng.normal(size=(3, 8)) * 2
-    return (centres[label] + rng.normal(size=(240, 8))).astype(np.float32), label
-
-
-def test_the_tree_in_arrays_says_what_scikit_learns_says(clusters):
-    x, label = clusters
-    ours = TreeDisagreement().fit(x[:120], label[:120], 3)
-    theirs = DecisionTreeClassifier(random_state=0).fit(x[:120], label[:120])
-    assert np.array_equal(ours.classify(x), theirs.predict(x))
-    assert np.array_equal(ours.score(x, label), theirs.predict(x) != label)
-
-
-def test_the_ridge_margin_against_the_normal_equations(clusters):
-    x, label = clusters
-    scorer = RidgeMargin(alpha=10.0).fit(x, label, 3)
-    centred, targets = x - x.mean(axis=0), 2.0 * np.eye(3)[label] - 1
-    weights = np.linalg.solve(
-        centred.T @ centred + 10 * np.eye(8), centred.T @ (targets - targets.mean(axis=0))
-    )
-    z = centred @ weights + targets.mean(axis=0)
-    expected = [max(np.delete(row, p)) - row[p] for row, p in zip(z, label, strict=True)]
-    np.testing.assert_allclose(scorer.score(x, label), expected, atol=1e-3)
-
-
-def test_the_class_distance_against_its_formula(clusters):
-    from sklearn.covariance import LedoitWolf
-
-    x, label = clusters
-    means = np.stack([x[label == c].mean(axis=0) for c in range(3)])
-    precision = LedoitWolf(assume_centered=True).fit(x - means[label]).precision_
-    expected = [d @ precision @ d for d in x - means[label]]
-    scorer = ClassDistance().fit(x, label, 3)
-    np.testing.assert_allclose(scorer.score(x, label), expected, rtol=1e-3)
-
-
-# --- evidence --------------------------------------------------------------------------
-
-
-def test_views_against_indexing():
-    x = np.arange(2 * 3 * 4 * 1, dtype=np.float32).reshape(2, 3, 4, 1)
-    views = list(VIEWS["shift"](x))
-    inner = {tuple(np.argwhere(v[0, :, :, 0] == x[0, 1, 1, 0])[0] - 1) for v in views}
-    assert inner == {(0, 1), (1, 0), (-1, -1), (-1, 1)}
-    assert all(v.shape == x.shape for v in views)
-    down = next(v for v in views if v[0, 2, 1, 0] == x[0, 1, 1, 0])
-    np.testing.assert_array_equal(down[:, 0], x[:, 0])
-    mirrored = list(VIEWS["mirror"](x))
-    for view, expected in zip(mirrored, VIEWS["shift"](x[:, :, ::-1]), strict=True):
-        np.testing.assert_array_equal(view, expected)
-
-
-def test_zoomed_views_against_scipy():
-    x = np.random.default_rng(0).random((2, 7, 9, 3)).astype(np.float32)
-    for view, factor in zip(VIEWS["zoom"](x), (1.12, 0.9), strict=True):
-        rows, columns = ((np.arange(n) - (n - 1) / 2) / factor + (n - 1) / 2 for n in (7, 9))
-        places = np.meshgrid(rows, columns, indexing="ij")
-        for sample in range(2):
-            for channel in range(3):
-                expected = ndimage.map_coordinates(
-                    x[sample, :, :, channel], places, order=1, mode="nearest"
-                )
-                np.testing.assert_allclose(view[sample, :, :, channel], expected, atol=1e-5)
-        assert view.dtype == np.float32
-
-
-def test_channel_statistics_against_loops(slicer, normal):
-    im, x = slicer.im, normal[:3]
-    values = im.capture(x, of=["conv1"])["conv1"]
-    found = Evidence(im, x).channel_statistics("conv1")
-    channels = values.shape[-1]
-    assert found.shape == (3, 4 * channels)
-    for sample in range(3):
-        for channel in range(channels):
-            seen = values[sample, :, :, channel].astype(np.float64)
-            expected = [seen.mean(), np.log(seen.std() + 1e-3), seen.max(), seen.min()]
-            np.testing.assert_allclose(found[sample, channel::channels], expected, atol=1e-5)
-
-
-def test_margins_of_views_against_the_models_logits(slicer, normal):
-    im, x = slicer.im, normal[:20]
-    evidence, rows = Evidence(im, x), np.arange(20)
-    predicted = im.logits(x).argmax(axis=1)
-    margins = []
-    for seen in VIEWS["shift"](x):
-        others = im.logits(seen)
-        own = others[rows, predicted].copy()
-        others[rows, predicted] = -np.inf
-        margins.append(others.max(axis=1) - own)
-    np.testing.assert_allclose(evidence.view_margins("shift"), np.mean(margins, axis=0), rtol=1e-5)
-    some = evidence.rows(np.array([3, 11]))
-    assert np.array_equal(some.logits, im.logits(x[[3, 11]]))
-    assert np.array_equal(some.view_margins("shift"), evidence.view_margins("shift")[[3, 11]])
-
-
-def test_slices_of_evidence_are_the_slicers(slicer, normal):
-    evidence = Evidence(slicer.im, normal[:4], slicer)
-    columns = np.array([0, 7, 30])
-    rows = slicer.slice_each(normal[:4], kernels=["conv2"], operations=()).matrix
-    found = evidence.slices(["conv2"], columns)
-    assert np.array_equal(found, rows[:, columns].toarray())
-    assert evidence.slices(["conv2"], columns) is found
-    local = nns.Criterion({"conv2": "all"}, until="conv2")
-    rows = slicer.slice_each(normal[:4], local, kernels=["conv2"], operations=()).matrix
-    assert np.array_equal(
-        evidence.slices(["conv2"], columns, local=True), rows[:, columns].toarray()
-    )
-    with pytest.raises(InvalidArgumentError, match="no slicer"):
-        Evidence(slicer.im, normal[:4]).slices(["conv2"], columns)
-    with pytest.raises(InvalidArgumentError, match=r"no view 'shfit'. Did you mean 'shift'"):
-        evidence.view_margins("shfit")
-
-
-def test_what_scorers_share_is_computed_once(slicer, normal, monkeypatch):
-    asked = {"logits": [], "iterate": []}
-
-    def counted(owner, name):
-        plain = getattr(owner, name)
-
-        def count(self, x, *args, **kwargs):
-            asked[name].append(len(x))
-            return plain(self, x, *args, **kwargs)
-
-        monkeypatch.setattr(owner, name, count)
-
-    counted(nns.InstrumentedModel, "logits")
-    counted(nns.Slicer, "iterate")
-    views = sum(len(list(view(normal[:1]))) for view in VIEWS.values())
-    detector = SliceDetector(slicer, "stable", max_synapses=64).fit(normal[:400])
-    # Of 400 inputs 225 are learned from, 75 are the p-values' reference, 100 are held out.
-    # Views are not learned from; slices: for the prediction, and the two layers' own.
-    assert asked["logits"] == [400] + views * [75] + views * [100]
-    assert asked["iterate"] == 3 * [225] + 3 * [75] + 3 * [100]
-    for calls in asked.values():
-        calls.clear()
-    detector.predict(normal[:50])
-    assert asked == {"logits": [50] * (1 + views), "iterate": [50] * 3}
-
-
-def test_powers_of_rings_against_a_direct_fourier_sum():
-    x = np.random.default_rng(0).random((2, 6, 9, 3))
-    height, width = 6, 9
-    window = np.sin(np.pi * np.arange(1, 7) / 7)[:, None] ** 2
-    window = window * np.sin(np.pi * np.arange(1, 10) / 10) ** 2
-    rings = [[] for _ in range(13)]
-    for u in range(height):
-        for v in range(width // 2 + 1):
-            plane = (x.mean(axis=3) - x.mean(axis=(1, 2, 3))[:, None, None]) * window
-            wave = np.exp(
-                -2j * np.pi * (u * np.arange(6)[:, None] / height + v * np.arange(9) / width)
-            )
-            frequency = np.hypot(min(u, height - u) / height, v / width)
-            power = np.abs((plane * wave).sum(axis=(1, 2))) ** 2
-            rings[min(int(frequency * 24), 12)].append(power)
-    expected = [np.log(1e-6 + np.mean(ring, axis=0)) for ring in rings if ring]
-    found = SPECTRA["rings"](x)
-    assert found.shape == (2, 3 * len(expected))
-    np.testing.assert_allclose(found[:, ::3], np.transpose(expected), rtol=1e-6)
-
-
-def test_amplitudes_of_blocks_against_a_direct_cosine_sum():
-    x = np.random.default_rng(0).random((2, 16, 16, 1))
-    k, n = np.arange(16)[:, None], np.arange(16)
-    cosines = np.cos(np.pi * (2 * n + 1) * k / 32) * np.sqrt(2 / 16)
-    cosines[0] /= np.sqrt(2)
-    logs = np.log(1e-4 + np.abs(cosines @ x[:, :, :, 0] @ cosines.T))
-    expected = [logs[:, i : i + 2, j : j + 2].mean((1, 2)) for i in range(0, 16, 2) for j in n[::2]]
-    np.testing.assert_allclose(SPECTRA["blocks"](x), np.transpose(expected), rtol=1e-6)
-    assert SPECTRA["blocks"](x[:, :5, :7]).shape == (2, 5 * 7)  # fewer frequencies than blocks
-
-
-def test_noise_and_blur_move_the_power_of_high_frequencies():
-    x = datasets.load("digits", "train[:50]").x
-    noise = np.random.default_rng(0).choice([-0.05, 0.05], x.shape)
-    plain, noisy = (SPECTRA["rings"](image)[:, -1] for image in (x, x + noise))
-    blurred = SPECTRA["rings"](ndimage.gaussian_filter(x, (0, 1, 1, 0)))[:, -1]
-    assert np.median(noisy) > np.median(plain) > np.median(blurred)
 
 
 def test_the_votes_of_views_texture_and_spectrum_are_added_to_the_fused_ones(fitted, slicer, fgsm):
@@ -365,9 +109,6 @@ def test_stability_needs_images():
     for preset in ("stable", "slices"):
         with pytest.raises(InvalidArgumentError, match=f"'{preset}' mirrors and shifts images"):
             SliceDetector(slicer, preset).fit(x)
-
-
-# --- the detector on a real model ------------------------------------------------------
 
 
 def test_presets_on_fgsm(fitted, fgsm):
@@ -550,9 +291,6 @@ def test_inputs_that_attacks_share_are_scored_once(fitted, fgsm, monkeypatch):
     pd.testing.assert_series_equal(table.iloc[1], alone.iloc[0], check_names=False)
 
 
-# --- θ ---------------------------------------------------------------------------------
-
-
 def test_theta_is_the_slicers(slicer, normal, tmp_path):
     third = nns.Slicer(slicer.im, slicer.profile, theta=0.3, workers=0, progress=False)
     detector = SliceDetector(third, kernels=("conv2",), max_synapses=64).fit(normal[:300])
@@ -578,9 +316,6 @@ def test_theta_is_the_slicers(slicer, normal, tmp_path):
         SliceDetector(slicer, theta=-1.0).fit(normal)
 
 
-# --- scikit-learn ----------------------------------------------------------------------
-
-
 def test_a_clone_shares_the_slicer_and_is_not_fitted(fitted, slicer, normal):
     copy = clone(fitted("margin"))
     assert copy.slicer is slicer
@@ -598,9 +333,6 @@ def test_a_search_over_parameters_in_a_pipeline_learns_from_normal_inputs(slicer
     assert search.best_score_ > 0.9
     alone = clone(search.best_estimator_).fit(x[shuffled][y[shuffled] == 0])
     assert np.array_equal(alone.predict(x), search.predict(x))
-
-
-# --- errors ----------------------------------------------------------------------------
 
 
 def test_bad_parameters(slicer, normal):

@@ -476,3 +476,19 @@ def test_models_of_unknown_input_shape_say_what_to_do(build):
 def test_other_things_than_models_are_refused(thing):
     with pytest.raises(nns.InvalidArgumentError, match=type(thing).__name__):
         nns.InstrumentedModel(thing)
+
+
+def test_what_is_prepared_is_kept_until_the_weights_change():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    im = nns.InstrumentedModel(model)
+    made = []
+
+    def prepare():
+        made.append(model.get_weights()[0].copy())
+        return len(made)
+
+    assert [im.prepared("one", prepare) for _ in range(3)] == [1, 1, 1]
+    assert im.prepared("another", prepare) == 2
+    model.set_weights([w + 1 for w in model.get_weights()])
+    assert im.prepared("one", prepare) == 3 and im.prepared("one", prepare) == 3
+    np.testing.assert_array_equal(made[2], made[0] + 1)

@@ -1,60 +1,21 @@
-"""The command line: the way from a model to a picture, and what happens to bad input."""
+"""The command line: the way from a model to a picture, and every other command."""
 
 import base64
 import os
 import re
-import socket
 import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
-from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf import cli, datasets, pruning, texts, zoo
+from nnslicer_tf import datasets, texts, zoo
 from nnslicer_tf.report.explorer import unpack
+from support.terminal import shown_lines
 
 DATA = "digits:train[:100]"
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """A folder with a model, another one, their profiles' data and one profile."""
-    folder = tmp_path_factory.mktemp("files")
-    zoo.load("digits_cnn").save(folder / "model.keras")
-    keras.utils.set_random_seed(0)
-    zoo.build("digits_cnn").save(folder / "other.keras")
-    digits = datasets.load("digits", "test[:20]")
-    np.savez(folder / "data.npz", x=digits.x)
-    np.savez(folder / "labelled.npz", x=digits.x, y=digits.y)
-    im = nns.InstrumentedModel(zoo.load("digits_cnn"))
-    nns.Profile.from_data(im, digits.x, progress=False).save(folder / "profile.npz")
-    return folder
-
-
-@pytest.fixture
-def nnslicer(monkeypatch, capsys):
-    """Run the command line in this process; return exit code, output and errors."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["nnslicer", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        output = capsys.readouterr()
-        return stop.value.code or 0, output.out, output.err
-
-    return run
-
-
-def shown_lines(errors):
-    """The lines that stay on the terminal after progress bars have been wiped out."""
-    shown = [line.rsplit("\r", 1)[-1] for line in errors.split("\n")]
-    return [line for line in shown if line.strip()]
-
-
-# --- the good path ---------------------------------------------------------------------
 
 
 def test_from_a_model_to_a_picture(nnslicer, files, tmp_path):
@@ -158,9 +119,6 @@ def test_a_checkpoint_is_resumed(nnslicer, files, tmp_path):
         assert nnslicer("slice", *arguments, "--output", output)[0] == 0
         assert any(folder.iterdir())
     assert nns.Slice.load(outputs[0]) == nns.Slice.load(outputs[1])
-
-
-# --- the other commands ------------------------------------------------------------------
 
 
 def test_explain_says_why(nnslicer, files, tmp_path):
@@ -307,9 +265,6 @@ def test_reproduce_lists_the_papers_tables(nnslicer):
     assert code == 2 and "There is no 'nnslicer/table99'" in errors
 
 
-# --- the demo --------------------------------------------------------------------------
-
-
 def masked_accuracy(file, chosen):
     """Accuracy on digits with the synapses outside a saved slice set to zero, by hand."""
     with np.load(file) as archive:
@@ -339,259 +294,3 @@ def test_demo(nnslicer, tmp_path):
     assert accuracy > 0.9
     assert "is taken for a " + str(label) in out
     assert (folder / "slices.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-
-
-# --- bad input -------------------------------------------------------------------------
-
-
-def truncated(path, target):
-    target.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    return target
-
-
-def saved(folder, name, **arrays):
-    np.savez(folder / name, **arrays)
-    return folder / name
-
-
-def image(n=3, **change):
-    return np.ones((n, 8, 8, 1), **change)
-
-
-def with_value(value):
-    x = image(n=6)
-    x[4, 2, 2, 0] = value
-    return x
-
-
-def resizing(folder):
-    model = keras.Sequential([keras.Input((8, 8, 1)), layers.Resizing(4, 4, name="smaller")])
-    model.save(folder / "resizing.keras")
-    return folder / "resizing.keras"
-
-
-def overflowing(folder):
-    model = zoo.build("digits_cnn")
-    kernel, bias = model.get_layer("conv2").get_weights()
-    model.get_layer("conv2").set_weights([kernel, np.full_like(bias, np.nan)])
-    model.save(folder / "nan.keras")
-    return folder / "nan.keras"
-
-
-PROFILE_INPUTS = {
-    "missing model": (lambda f, t: {"model": t / "no.keras"}, "There is no model file"),
-    "model of another kind": (lambda f, t: {"model": f / "data.npz"}, "a .keras or .h5 file"),
-    "truncated .keras": (
-        lambda f, t: {"model": truncated(f / "model.keras", t / "cut.keras")},
-        "not a readable Keras model",
-    ),
-    "truncated .h5": (
-        lambda f, t: {"model": truncated(f / "model.keras", t / "cut.h5")},
-        "not a readable Keras model",
-    ),
-    "empty model file": (
-        lambda f, t: {"model": (t / "e.keras", (t / "e.keras").touch())[0]},
-        "not a readable Keras model",
-    ),
-    "unsupported layer": (lambda f, t: {"model": resizing(t)}, r"Layer 'smaller' \(Resizing\)"),
-    "missing data": (lambda f, t: {"data": t / "no.npz"}, "There is no file"),
-    "truncated data": (
-        lambda f, t: {"data": truncated(f / "data.npz", t / "cut.npz")},
-        "not a readable .npz",
-    ),
-    "unknown data set": (lambda f, t: {"data": "digit:train"}, "no data set 'digit'"),
-    "unknown split": (lambda f, t: {"data": "digits:valid"}, "Unknown split 'valid'"),
-    "unknown normalisation": (
-        lambda f, t: {"data": "digits", "normalise": "mean"},
-        "no normalisation 'mean'",
-    ),
-    "empty data set": (lambda f, t: {"data": "digits:train[:0]"}, "is empty"),
-    "empty file": (lambda f, t: {"data": saved(t, "d.npz", x=image(0))}, "data set is empty"),
-    "no array x": (lambda f, t: {"data": saved(t, "d.npz", inputs=image())}, "no array x"),
-    "wrong shape": (
-        lambda f, t: {"data": saved(t, "d.npz", x=np.ones((3, 8, 8)))},
-        r"\(samples, 8, 8, 1\). Received shape \(3, 8, 8\)",
-    ),
-    "wrong dtype": (lambda f, t: {"data": saved(t, "d.npz", x=image(dtype=complex))}, "complex128"),
-    "text": (lambda f, t: {"data": saved(t, "d.npz", x=image(dtype=str))}, "numbers"),
-    "NaN": (lambda f, t: {"data": saved(t, "d.npz", x=with_value(np.nan))}, "Sample 4 .* NaN"),
-    "infinity": (lambda f, t: {"data": saved(t, "d.npz", x=with_value(np.inf))}, "Sample 4 "),
-    "activations": (lambda f, t: {"model": overflowing(t)}, "Operation 'conv2' gives NaN"),
-    "batch size": (lambda f, t: {"batch-size": 0}, "batch_size must be"),
-    "output folder": (lambda f, t: {"output": t}, "it is a folder"),
-}
-
-SLICE_INPUTS = {
-    "missing profile": (lambda f, t: {"profile": t / "no.npz"}, "There is no profile file"),
-    "truncated profile": (
-        lambda f, t: {"profile": truncated(f / "profile.npz", t / "cut.npz")},
-        "is not a profile",
-    ),
-    "not a profile": (lambda f, t: {"profile": f / "data.npz"}, "is not a profile"),
-    "profile of another model": (lambda f, t: {"model": f / "other.keras"}, "of another model"),
-    "negative theta": (lambda f, t: {"theta": -0.1}, "theta must be .* ≥ 0. Received: -0.1"),
-    "theta NaN": (lambda f, t: {"theta": "nan"}, "theta must be"),
-    "granularity": (lambda f, t: {"granularity": "layer"}, "no granularity .layer"),
-    "workers": (lambda f, t: {"workers": -1}, "workers must be"),
-    "output 10 of 10": (lambda f, t: {"outputs": "3,10"}, "10"),
-    "output -1": (lambda f, t: {"outputs": "-1"}, "-1"),
-    "outputs in words": (lambda f, t: {"outputs": "three"}, "--outputs takes indices"),
-    "NaN": (lambda f, t: {"data": saved(t, "d.npz", x=with_value(np.nan))}, "Sample 4 .* NaN"),
-    "wrong shape": (lambda f, t: {"data": saved(t, "d.npz", x=np.ones((3, 4)))}, "Received shape"),
-    "empty file": (lambda f, t: {"data": saved(t, "d.npz", x=image(0))}, "data set is empty"),
-}
-
-CASES = [
-    *(
-        pytest.param("profile", *case, id=f"profile-{name}")
-        for name, case in PROFILE_INPUTS.items()
-    ),
-    *(pytest.param("slice", *case, id=f"slice-{name}") for name, case in SLICE_INPUTS.items()),
-]
-
-
-@pytest.mark.parametrize(("command", "change", "message"), CASES)
-def test_bad_input_gets_one_line_and_loses_nothing(
-    nnslicer, files, tmp_path, command, change, message
-):
-    output = tmp_path / "output.npz"
-    output.write_bytes(b"a good file")
-    options = {"model": files / "model.keras", "data": files / "data.npz", "output": output}
-    if command == "slice":
-        options["profile"] = files / "profile.npz"
-    options.update(change(files, tmp_path))
-    before = sorted(tmp_path.iterdir())
-    arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-    code, out, errors = nnslicer(command, *arguments)
-    lines = shown_lines(errors)
-    assert code == 2
-    assert len(lines) == 1, errors
-    assert lines[0].startswith("nnslicer: ")
-    assert re.search(message, lines[0]), lines[0]
-    assert out == ""
-    assert output.read_bytes() == b"a good file"
-    assert sorted(tmp_path.iterdir()) == before
-
-
-@pytest.mark.parametrize("command", ["profile", "slice", "demo", "show"])
-def test_an_unwritable_output_is_refused_before_anything_is_read(nnslicer, tmp_path, command):
-    (tmp_path / "file").touch()
-    target = tmp_path / "file" / "output.npz"
-    missing = tmp_path / "missing"
-    arguments = {
-        "profile": ("--model", missing, "--data", missing, "--output", target),
-        "slice": ("--model", missing, "--data", missing, "--profile", missing, "--output", target),
-        "demo": ("--output", target),
-        "show": (missing, "--plot", target.with_suffix(".png")),
-    }[command]
-    code, _, errors = nnslicer(command, *arguments)
-    assert code == 2
-    assert len(shown_lines(errors)) == 1
-    assert errors.startswith(f"nnslicer: Cannot write to '{target.with_suffix('')}")
-
-
-def test_a_data_set_that_is_nowhere(nnslicer, files, tmp_path, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise OSError("no route to host")
-
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr(socket, "create_connection", refuse)
-    output = tmp_path / "profile.npz"
-    arguments = ("--model", files / "model.keras", "--data", "mnist:test", "--output", output)
-    code, _, errors = nnslicer("profile", *arguments)
-    assert code == 2
-    assert "'mnist' is not prepared" in errors and "TFDS_DATA_DIR" in errors
-    assert len(shown_lines(errors)) == 1
-    assert not output.exists()
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda f, t: t / "no.npz", "There is no"),
-        (lambda f, t: f / "data.npz", "neither a slice, nor a set of slices, nor a profile"),
-        (lambda f, t: truncated(f / "profile.npz", t / "cut.npz"), "neither a slice"),
-    ],
-    ids=["missing", "of another kind", "truncated"],
-)
-def test_files_that_cannot_be_shown(nnslicer, files, tmp_path, make, message):
-    code, out, errors = nnslicer("show", make(files, tmp_path))
-    assert (code, out) == (2, "")
-    assert message in errors
-    assert len(shown_lines(errors)) == 1
-
-
-def test_a_profile_is_not_drawn(nnslicer, files, tmp_path):
-    code, _, errors = nnslicer("show", files / "profile.npz", "--plot", tmp_path / "p.png")
-    assert code == 2
-    assert "only slices can be drawn" in errors
-    assert not (tmp_path / "p.png").exists()
-
-
-# --- as a process ----------------------------------------------------------------------
-
-
-def process(*arguments, hide=()):
-    environment = {k: v for k, v in os.environ.items() if k not in hide}
-    return subprocess.run(
-        [sys.executable, "-m", "nnslicer_tf.cli", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**environment, "COLUMNS": "100"},
-    )
-
-
-def test_a_failing_process_says_one_line_and_no_more(files, tmp_path):
-    options = ("--model", files / "model.keras", "--data", tmp_path / "no.npz")
-    done = process("profile", *options, "--output", tmp_path / "out.npz")
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("nnslicer: There is no file")
-
-
-@pytest.mark.parametrize("command", [pytest.param("explain", marks=pytest.mark.slow), "slice"])
-def test_a_process_hides_what_tensorflow_says(files, tmp_path, command):
-    options = ("--model", files / "model.keras", "--profile", files / "profile.npz")
-    output = tmp_path / ("out.html" if command == "explain" else "out.npz")
-    done = process(
-        *(command, *options, "--data", files / "data.npz", "--output", output),
-        hide=("TF_CPP_MIN_LOG_LEVEL",),
-    )
-    assert done.returncode == 0, done.stderr
-    assert not re.search(r"[IWE]\d{4} |absl::|cuda|oneDNN", done.stderr)
-
-
-def test_a_pruned_model_is_loaded_by_a_new_process(files, tmp_path):
-    im = nns.InstrumentedModel(zoo.load("digits_cnn"))
-    pruned = pruning.prune(im.model, pruning.scores(im, "weight"), 0.5)
-    pruned.save(tmp_path / "pruned.keras")
-    options = ("--model", tmp_path / "pruned.keras", "--data", files / "data.npz")
-    done = process("profile", *options, "--output", tmp_path / "out.npz")
-    assert done.returncode == 0, done.stderr
-    saved = nns.Profile.load(tmp_path / "out.npz")
-    x = np.load(files / "data.npz")["x"]
-    np.testing.assert_allclose(
-        saved.means["logits"], np.asarray(pruned(x)).mean(axis=0), rtol=1e-4, atol=1e-4
-    )
-
-
-def test_help_names_the_commands_and_options():
-    done = process("--help")
-    assert done.returncode == 0
-    for command in ("demo", "profile", "slice", "show"):
-        assert re.search(rf"\b{command}\b", done.stdout)
-
-
-def test_saved_results_are_shown_without_keras(tmp_path):
-    one = nns.Slice({"a": np.ones(3, np.int64)}, {"a": np.ones((2, 3), np.int64)}, {})
-    one.save(tmp_path / "slice.npz")
-    code = (
-        "import sys; from nnslicer_tf import cli; "
-        "sys.argv = ['nnslicer', 'show', 'slice.npz']; cli.app(standalone_mode=False); "
-        "print([m for m in ('keras', 'tensorflow') if m in sys.modules])"
-    )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert "total" in done.stdout and done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,35 @@
+"""`Activations`: captured values by operation."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnslicer_tf._tables import ShownAsTable, arrays_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Activations(ShownAsTable, Mapping[str, np.ndarray]):
+    """Captured values: operation name → array `(samples, *operation shape)` float32."""
+
+    def __init__(self, values: Mapping[str, np.ndarray]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with one row per operation: shape and summary statistics."""
+        return arrays_frame(self)
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name}: {value.shape}" for name, value in self.items())
+        return f"Activations({shapes})"

@@ -1,0 +1,80 @@
+"""The command line as a process: quiet, and quick to help."""
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import nnslicer_tf as nns
+from nnslicer_tf import pruning, zoo
+
+DATA = "digits:train[:100]"
+
+
+def process(*arguments, hide=()):
+    environment = {k: v for k, v in os.environ.items() if k not in hide}
+    return subprocess.run(
+        [sys.executable, "-m", "nnslicer_tf.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**environment, "COLUMNS": "100"},
+    )
+
+
+def test_a_failing_process_says_one_line_and_no_more(files, tmp_path):
+    options = ("--model", files / "model.keras", "--data", tmp_path / "no.npz")
+    done = process("profile", *options, "--output", tmp_path / "out.npz")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("nnslicer: There is no file")
+
+
+@pytest.mark.parametrize("command", [pytest.param("explain", marks=pytest.mark.slow), "slice"])
+def test_a_process_hides_what_tensorflow_says(files, tmp_path, command):
+    options = ("--model", files / "model.keras", "--profile", files / "profile.npz")
+    output = tmp_path / ("out.html" if command == "explain" else "out.npz")
+    done = process(
+        *(command, *options, "--data", files / "data.npz", "--output", output),
+        hide=("TF_CPP_MIN_LOG_LEVEL",),
+    )
+    assert done.returncode == 0, done.stderr
+    assert not re.search(r"[IWE]\d{4} |absl::|cuda|oneDNN", done.stderr)
+
+
+def test_a_pruned_model_is_loaded_by_a_new_process(files, tmp_path):
+    im = nns.InstrumentedModel(zoo.load("digits_cnn"))
+    pruned = pruning.prune(im.model, pruning.scores(im, "weight"), 0.5)
+    pruned.save(tmp_path / "pruned.keras")
+    options = ("--model", tmp_path / "pruned.keras", "--data", files / "data.npz")
+    done = process("profile", *options, "--output", tmp_path / "out.npz")
+    assert done.returncode == 0, done.stderr
+    saved = nns.Profile.load(tmp_path / "out.npz")
+    x = np.load(files / "data.npz")["x"]
+    np.testing.assert_allclose(
+        saved.means["logits"], np.asarray(pruned(x)).mean(axis=0), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_help_names_the_commands_and_options():
+    done = process("--help")
+    assert done.returncode == 0
+    for command in ("demo", "profile", "slice", "show"):
+        assert re.search(rf"\b{command}\b", done.stdout)
+
+
+def test_saved_results_are_shown_without_keras(tmp_path):
+    one = nns.Slice({"a": np.ones(3, np.int64)}, {"a": np.ones((2, 3), np.int64)}, {})
+    one.save(tmp_path / "slice.npz")
+    code = (
+        "import sys; from nnslicer_tf import cli; "
+        "sys.argv = ['nnslicer', 'show', 'slice.npz']; cli.app(standalone_mode=False); "
+        "print([m for m in ('keras', 'tensorflow') if m in sys.modules])"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "total" in done.stdout and done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,83 @@
+"""Thresholds, p-values and scorers against closed forms."""
+
+import numpy as np
+import pytest
+from sklearn.tree import DecisionTreeClassifier
+
+from nnslicer_tf.detection import (
+    ClassDistance,
+    RidgeMargin,
+    TreeDisagreement,
+)
+from nnslicer_tf.detection.calibration import fuse, p_values, threshold_at, two_sided
+from nnslicer_tf.errors import InvalidArgumentError
+
+
+def test_the_threshold_is_the_conformal_quantile():
+    scores = np.random.default_rng(0).permutation(np.arange(1.0, 100))  # 1 … 99
+    assert threshold_at(scores, 0.05) == 95  # ⌈100 · 0.95⌉-th
+    assert threshold_at(scores, 0.10) == 90
+    assert threshold_at(scores, 0.01) == 99
+    with pytest.raises(InvalidArgumentError, match=r"at least 199 .* There are 99"):
+        threshold_at(scores, 0.005)
+
+
+def test_new_normal_scores_exceed_the_threshold_at_the_asked_rate():
+    rng = np.random.default_rng(1)
+    rates = [np.mean(rng.normal(size=400) > threshold_at(rng.normal(size=59), 0.1))
+             for _ in range(400)]  # fmt: skip
+    assert np.mean(rates) == pytest.approx(0.1, abs=0.01)
+
+
+def test_p_values_in_closed_form():
+    normal = np.array([3.0, 1.0, 2.0, 2.0])
+    assert p_values(np.array([0.0, 2.0, 2.5, 9.0]), normal).tolist() == [1, 0.8, 0.4, 0.2]
+    assert two_sided(np.array([0.0, 2.0, 9.0]), normal).tolist() == [0.4, 1, 0.4]
+
+
+def test_fusion_is_half_of_fishers_statistic():
+    from scipy.stats import combine_pvalues
+
+    p, q = np.array([0.5, 0.01]), np.array([0.1, 0.2])
+    expected = [combine_pvalues(pair, method="fisher").statistic / 2 for pair in zip(p, q)]
+    np.testing.assert_allclose(fuse([[p], [q]]), expected)
+    np.testing.assert_allclose(fuse([[p, p, p], [q]]), expected)  # one vote a group
+
+
+@pytest.fixture
+def clusters():
+    rng = np.random.default_rng(2)
+    label = rng.integers(3, size=240)
+    centres = rng.normal(size=(3, 8)) * 2
+    return (centres[label] + rng.normal(size=(240, 8))).astype(np.float32), label
+
+
+def test_the_tree_in_arrays_says_what_scikit_learns_says(clusters):
+    x, label = clusters
+    ours = TreeDisagreement().fit(x[:120], label[:120], 3)
+    theirs = DecisionTreeClassifier(random_state=0).fit(x[:120], label[:120])
+    assert np.array_equal(ours.classify(x), theirs.predict(x))
+    assert np.array_equal(ours.score(x, label), theirs.predict(x) != label)
+
+
+def test_the_ridge_margin_against_the_normal_equations(clusters):
+    x, label = clusters
+    scorer = RidgeMargin(alpha=10.0).fit(x, label, 3)
+    centred, targets = x - x.mean(axis=0), 2.0 * np.eye(3)[label] - 1
+    weights = np.linalg.solve(
+        centred.T @ centred + 10 * np.eye(8), centred.T @ (targets - targets.mean(axis=0))
+    )
+    z = centred @ weights + targets.mean(axis=0)
+    expected = [max(np.delete(row, p)) - row[p] for row, p in zip(z, label, strict=True)]
+    np.testing.assert_allclose(scorer.score(x, label), expected, atol=1e-3)
+
+
+def test_the_class_distance_against_its_formula(clusters):
+    from sklearn.covariance import LedoitWolf
+
+    x, label = clusters
+    means = np.stack([x[label == c].mean(axis=0) for c in range(3)])
+    precision = LedoitWolf(assume_centered=True).fit(x - means[label]).precision_
+    expected = [d @ precision @ d for d in x - means[label]]
+    scorer = ClassDistance().fit(x, label, 3)
+    np.testing.assert_allclose(scorer.score(x, label), expected, rtol=1e-3)
