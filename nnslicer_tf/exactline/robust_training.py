@@ -81,7 +81,7 @@ def train_robustly(
     optimizer.build(model.trainable_variables)
     loss_of = _LOSSES[recipe.method]
 
-    @tf.function(reduce_retracing=True)
+    @tf.function(reduce_retracing=True, autograph=False)
     def descend(x: Any, y: Any, noise: Any, epsilon: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = loss_of(model, x, y, noise, epsilon, recipe.steps)

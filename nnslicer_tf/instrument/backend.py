@@ -14,7 +14,9 @@ def compiled_function(function: Callable[..., Any]) -> Callable[..., Any]:
     if backend == "tensorflow":
         import tensorflow as tf
 
-        return tf.function(function, reduce_retracing=True)
+        # Keras runs models without AutoGraph, too; converting every function that is called
+        # takes longer than tracing them.
+        return tf.function(function, reduce_retracing=True, autograph=False)
     if backend == "jax":
         import jax
 

@@ -47,7 +47,7 @@ class GradientFunction:
     def _tensorflow(self) -> Callable:
         import tensorflow as tf
 
-        @tf.function(reduce_retracing=True)
+        @tf.function(reduce_retracing=True, autograph=False)
         def compute(x: Any, *extra: Any) -> list[Any]:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(x)

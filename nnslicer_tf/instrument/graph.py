@@ -200,7 +200,9 @@ def compiled(
         return lambda x: capture.predict_on_batch(list(x) if len(x) > 1 else x[0])
     import tensorflow as tf
 
-    @tf.function(input_signature=[[tf.TensorSpec((None, *s), tf.float32) for s in shapes]])
+    signature = [[tf.TensorSpec((None, *s), tf.float32) for s in shapes]]
+
+    @tf.function(input_signature=signature, autograph=False)
     def forward(x: Any) -> list[Any]:
         return capture(x, training=False)
 

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.pruning.masks import check_masks
 from nnslicer_tf.slicing import Profile
 
@@ -36,8 +37,8 @@ class MeanPredictor:
         order = im.graph.ancestors([im.logit_operation])
         self._order = [o for o in order if o.name != im.input_operation]
         self._means = {name: mean[None].astype(np.float32) for name, mean in profile.means.items()}
-        self._run = tf.function(self._forward, reduce_retracing=True)
-        self._measure = tf.function(self._statistics, reduce_retracing=True)
+        self._run = compiled_function(self._forward)
+        self._measure = compiled_function(self._statistics)
 
     def logits(
         self,

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.pruning.masks import MaskPlan
 from nnslicer_tf.pruning.normalisation import with_batch_statistics
 
@@ -24,7 +25,7 @@ class MaskedPredictor:
         self._plan = MaskPlan(im)
         copy = with_batch_statistics(im)
         self._copy = InstrumentedModel(copy)
-        self._measure = tf.function(lambda x: copy(x, training=True), reduce_retracing=True)
+        self._measure = compiled_function(lambda x: copy(x, training=True))
         pairs = zip(im.model.variables, copy.variables, strict=True)
         self._variables = [(id(v), keras.ops.convert_to_numpy(v), twin) for v, twin in pairs]
 

@@ -173,7 +173,7 @@ class _Network:
         std = 1.0 if normalise is None else normalise.std / normalise.maximum
         mean, std = tf.constant(mean, tf.float32), tf.constant(std, tf.float32)
 
-        @tf.function(reduce_retracing=True)
+        @tf.function(reduce_retracing=True, autograph=False)
         def logits(inputs: Any) -> Any:
             return model((inputs - mean) / std, training=False)
 

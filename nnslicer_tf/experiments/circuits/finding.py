@@ -152,7 +152,7 @@ def _weight_gradients(
     """
     import tensorflow as tf
 
-    @tf.function
+    @tf.function(autograph=False)
     def compute(x: tf.Tensor, chosen: tf.Tensor) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             logits = tf.gather(model(x), chosen, axis=1, batch_dims=1)

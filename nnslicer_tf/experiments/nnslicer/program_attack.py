@@ -83,7 +83,7 @@ class ProgramAttacker:
         optimizer = keras.optimizers.SGD(self.learning_rate, momentum=self.momentum)
         optimizer.build(variables)
 
-        @tf.function(reduce_retracing=True)
+        @tf.function(reduce_retracing=True, autograph=False)
         def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
             with tf.GradientTape() as tape:
                 # Normalisations take the statistics of the batch, whatever is trained.
