@@ -140,7 +140,7 @@ def program(s: ProgramSettings) -> ExperimentResult:
     methods = _methods(task, s.seed)
     cases = [(name, TREATMENTS[name], method) for name in names for method in methods]
     found, rows = _measure(task, s, cases, methods, "program")
-    ending = f"{s.model}-{s.dataset}" + "-held-out" * s.held_out
+    ending = f"{s.model}-{s.dataset}" + "-held-out" * s.held_out + "-all-sets" * (s.subsets == 0)
     text = "\n".join(f"- {name}: {TREATMENTS[name].said}." for name in names)
     gaps = _gaps(rows, s.seed)
     title = "Targeted pruning by the program's procedure and with equal treatment (Figure 3)"
