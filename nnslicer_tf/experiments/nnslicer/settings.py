@@ -79,6 +79,24 @@ class SliceReadingSettings(Settings):
 
 
 @dataclass(frozen=True)
+class SpecialCaseSettings(Settings):
+    """Count what the special cases of the program's exclusion change."""
+
+    trial: ClassVar = {"images": 5, "train": 500, "neurons": 100}
+
+    kept = "program"
+
+    model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10"
+    dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "cifar10"
+    split: Annotated[str, Option(help="Split of the images.")] = "train[90%:]"
+    images: Annotated[int, Option(help="Number of images.", min=1)] = 100
+    train: Annotated[int, Option(help="Training images of the means.", min=1)] = 10_000
+    neurons: Annotated[int, Option(help="Neurons of each kernel, at most.", min=1)] = 2_000
+    theta: Annotated[float, Option(help="Threshold.", min=0)] = 0.2
+    seed: Seed = 0
+
+
+@dataclass(frozen=True)
 class DetectionSettings(Settings):
     """Measure detectors on attacks (Table 4)."""
 
