@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _FORMAT = "nnslicer_tf boundary 1"
 _ARRAYS = ("origin", "axes", "corners", "segments", "labels")
-_REGIONS = 600  # regions that a rectangle should have
+_REGIONS = 200  # regions that a rectangle should have
 _FIRST = 1e-2  # length of the first rectangle, relative to the polygon
 _SLIM = 5.0  # length of the first rectangle, relative to its width
 _SLIMMEST = 60.0
@@ -165,11 +165,6 @@ class _Rectangle:
         signs = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
         return self.centre + (signs * self.half) @ self.axes
 
-    def contains(self, place: np.ndarray) -> bool:
-        """Return whether a place is in it, and not on its border."""
-        inner = np.abs((place - self.centre) @ self.axes.T)
-        return bool((inner < self.half * (1 - _NEAR)).all())
-
     def outside(self, segments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return what of segments `(n, 2, 2)` is outside of it, and of which segment it is."""
         own = (segments - self.centre) @ self.axes.T
@@ -192,6 +187,34 @@ class _Rectangle:
         ]
         which += [np.flatnonzero(before), np.flatnonzero(after)]
         return np.concatenate(kept), np.concatenate(which)
+
+
+class _Rectangles:
+    """Rectangles, many thousands, of which those at a place are found at once."""
+
+    def __init__(self) -> None:
+        self._all: list[_Rectangle] = []
+        self._centres, self._alongs, self._halves = (np.empty((0, 2)) for _ in range(3))
+
+    def add(self, one: _Rectangle) -> None:
+        """Add a rectangle."""
+        self._all.append(one)
+        self._centres = np.vstack([self._centres, one.centre])
+        self._alongs = np.vstack([self._alongs, one.along])
+        self._halves = np.vstack([self._halves, one.half])
+
+    def cover(self, place: np.ndarray) -> bool:
+        """Return whether a place is in any of them, and not on its border."""
+        x, y = (place - self._centres).T
+        along_x, along_y = self._alongs.T
+        inner = np.abs([x * along_x + y * along_y, y * along_x - x * along_y])
+        return bool((inner < self._halves.T * (1 - _NEAR)).all(axis=0).any())
+
+    def near(self, one: _Rectangle) -> list[_Rectangle]:
+        """Return those that may overlap a rectangle."""
+        distances = np.linalg.norm(self._centres - one.centre, axis=1)
+        reaches = np.linalg.norm(self._halves, axis=1) + np.linalg.norm(one.half)
+        return [self._all[i] for i in np.flatnonzero(distances < reaches)]
 
 
 @dataclass(frozen=True)
@@ -236,7 +259,7 @@ class BoundaryFollower:
         self._partition = partition
         self._workers = workers
         self._size = float(np.ptp(plane.corners, axis=0).max())
-        self._rectangles: list[_Rectangle] = []
+        self._rectangles = _Rectangles()
         self._segments: list[np.ndarray] = []
         self._labels: list[np.ndarray] = []
         self._visited = 0
@@ -309,7 +332,7 @@ class BoundaryFollower:
         later = []
         while fronts and len(batch) < self._workers:
             front = fronts.pop()
-            if self._is_covered(front.place):
+            if self._rectangles.cover(front.place):
                 continue
             if front.direction is None and self._density:
                 size = np.sqrt(_REGIONS / self._density * front.slim)
@@ -322,9 +345,6 @@ class BoundaryFollower:
                 later.append(front)
         fronts += later
         return batch
-
-    def _is_covered(self, place: np.ndarray) -> bool:
-        return any(one.contains(place) for one in self._rectangles)
 
     def _look(self, front: _Front) -> _Found:
         """Partition a rectangle at a front, smaller and smaller until it has few regions."""
@@ -371,21 +391,18 @@ class BoundaryFollower:
     def _record(self, found: _Found) -> list[_Front]:
         """Record what is new in a rectangle, and return where boundaries leave it."""
         segments, labels = found.segments, found.labels
-        reach = np.linalg.norm(found.rectangle.half)
-        for old in self._rectangles:
-            distance = np.linalg.norm(old.centre - found.rectangle.centre)
-            if distance < reach + np.linalg.norm(old.half):
-                segments, which = old.outside(segments)
-                labels = labels[which]
+        for old in self._rectangles.near(found.rectangle):
+            segments, which = old.outside(segments)
+            labels = labels[which]
         self._segments.append(segments)
         self._labels.append(labels)
         self._visited += found.regions
-        self._rectangles.append(found.rectangle)
+        self._rectangles.add(found.rectangle)
         self._density = found.regions / (4 * found.rectangle.half.prod())
         return [
             self._following(found, place, direction)
             for place, direction in found.exits
-            if not self._is_covered(place)
+            if not self._rectangles.cover(place)
         ]
 
     def _following(self, found: _Found, place: np.ndarray, direction: np.ndarray) -> _Front:
@@ -393,7 +410,7 @@ class BoundaryFollower:
         length, width = 2 * found.rectangle.half
         ahead = (place - found.rectangle.centre) @ found.rectangle.along
         far = ahead > found.rectangle.half[0] * (1 - _NEAR)
-        slim = np.clip(length / width * (1.5 if far else 0.6), _WIDEST, _SLIMMEST)
+        slim = np.clip(length / width * (1.5 if far else 0.8), _WIDEST, _SLIMMEST)
         area = length * width * np.clip(_REGIONS / found.regions, 0.25, 4.0)
         size = min(np.sqrt(area * slim), 0.1 * self._size)
         return _Front(place, direction, float(size), float(slim))
