@@ -139,7 +139,7 @@ class _Recognition:
         origins = {file.input: _Origin(frozenset([im.input_operation]), 0)}
         for step in file.steps:
             origin = _joined([origins[i] for i in step.inputs], step)
-            origins[step.output] = origin
+            origins |= dict.fromkeys((step.output, *step.others), origin)
             # A product with a constant is the first half of a normalisation.
             whole = step.kind not in ("QUANTIZE", "DEQUANTIZE") and (
                 step.kind != "MUL" or len(step.inputs) > 1

@@ -38,12 +38,14 @@ class FileStep:
         inputs: Indices of the tensors that depend on the input.
         output: Index of the tensor that it computes.
         weights: Index of its kernel's tensor; None without one.
+        others: Indices of further tensors that it computes.
     """
 
     kind: str
     inputs: tuple[int, ...]
     output: int
     weights: int | None
+    others: tuple[int, ...] = ()
 
 
 class LiteRTGraph:
@@ -149,17 +151,17 @@ class LiteRTGraph:
         for step in self._interpreter._get_ops_details():
             inputs = [int(i) for i in step["inputs"] if i >= 0]
             live = tuple(i for i in inputs if i in depends)
-            output = int(step["outputs"][0])
+            output, *others = (int(i) for i in step["outputs"])
             if not live:  # it computes a constant, such as weights from those of 8 bits
                 if inputs:
                     self._made_of[output] = inputs[0]
                 continue
-            depends.update(int(i) for i in step["outputs"])
+            depends.update((output, *others))
             weights = None
             if step["op_name"] in _AXES:
                 constant = [i for i in inputs if i not in depends]
                 weights = next((i for i in constant if len(self._tensors[i]["shape"]) > 1), None)
-            yield FileStep(step["op_name"], live, output, weights)
+            yield FileStep(step["op_name"], live, output, weights, tuple(others))
 
     def _read_without_bias(self) -> Iterable[int]:
         """Yield what layers compute, and its reshaped forms, before a bias is added to it."""

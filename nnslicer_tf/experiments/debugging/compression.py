@@ -47,7 +47,8 @@ _LAYERS = (
     "compressed weights share, of all that either has."
 )
 _RECIPES = (
-    "Each quantiser without and with the layers of the recipe left in float. The recipe is made "
+    "Each quantiser without and with the layers of the recipe left in float, `static16` with their "
+    "activations in 16 bits. The recipe is made "
     "from deviations found from training images, everything else is measured from test images. "
     "`mended`: share of the deviations of the quantiser's plain file that are none of its file "
     "with the recipe; `predicted`: the same as the comparison predicts it, on the training "
@@ -155,13 +156,15 @@ class _Study:
             "dynamic": partial(self._ai_edge, "dynamic_wi8_afp32"),
             "weights": partial(self._ai_edge, "weight_only_wi8_afp32"),
             "integer": self._integer,
+            "static": partial(self._ai_edge, "static_wi8_ai8"),
+            "static16": partial(self._ai_edge, "static_wi8_ai8", kept="int16"),
         }
         ways = self.settings.ways.split(",")
         for way in ways:
             check_name("way", way, known)
-        if {"dynamic", "weights"} & set(ways) and find_spec("ai_edge_quantizer") is None:
+        if set(ways) - {"integer"} and find_spec("ai_edge_quantizer") is None:
             raise InvalidArgumentError(
-                "The ways 'dynamic' and 'weights' need the AI Edge Quantizer: pip install "
+                "All ways but 'integer' need the AI Edge Quantizer: pip install "
                 "ai-edge-quantizer, or choose --ways integer."
             )
         return {way: known[way] for way in ways}
@@ -264,12 +267,13 @@ class _Study:
         pair = ModelPair(self.model, compressed, ImageDomain(), self.pair.preprocess)
         return ~pair.ask(images).deviates
 
-    def _ai_edge(self, settings: str, chosen: Recipe | None) -> bytes:
+    def _ai_edge(self, settings: str, chosen: Recipe | None, kept: str = "float") -> bytes:
         from ai_edge_quantizer import recipe as recipes
 
         content = to_litert(self.model)
-        added = chosen.ai_edge(content) if chosen else []
-        return quantize_ai_edge(content, [*getattr(recipes, settings)(), *added])
+        added = chosen.ai_edge(content, kept) if chosen else []
+        samples = self.pair.preprocess(self.train[:_CALIBRATION])
+        return quantize_ai_edge(content, [*getattr(recipes, settings)(), *added], samples)
 
     def _integer(self, chosen: Recipe | None) -> bytes:
         samples = self.pair.preprocess(self.train[:_CALIBRATION])

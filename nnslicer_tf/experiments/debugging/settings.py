@@ -76,7 +76,7 @@ class CompressionSettings(Settings):
 
     pair: Annotated[str, Option(help="Pair of models, see find_deviations.py.")] = "lenet5-integer"
     ways: Annotated[str, Option(help="Quantisers, separated by commas.")] = (
-        "dynamic,weights,integer"
+        "dynamic,weights,integer,static,static16"
     )
     budget: Annotated[float, Option(help="Largest share of the weights in float.")] = 0.05
     seeds: Annotated[int, Option(help="Test, and training, images to search from.", min=2)] = 100
