@@ -44,7 +44,8 @@ def localisation(s: LocalisationSettings) -> ExperimentResult:
     data = images(s)
     channels = sum(operation.shape[-1] for operation in faulty.hidden)
     name = f"faults_{s.model}"
-    store = RowStore(s.work / f"{name}-{s.images}-{s.samples}-{s.seed}.csv", ("fault", "method"))
+    kept = f"{name}-{s.images}-{s.samples}-{s.strengths.replace(',', '-')}-{s.seed}.csv"
+    store = RowStore(s.work / kept, ("fault", "method"))
     names = []
     for index, (fault, cost) in enumerate(costly(faulty, data, s)):
         names += [{"fault": index, "method": method} for method in methods]
@@ -61,7 +62,8 @@ def localisation(s: LocalisationSettings) -> ExperimentResult:
         "model": s.model,
         "faults": s.faults,
         "cost_points": s.cost,
-        "test_images": len(data),
+        "strengths": s.strengths,
+        "test_samples": len(data),
         "compared": s.samples,
         "hidden_channels": channels,
         "seed": s.seed,
@@ -111,7 +113,7 @@ def costly(
 ) -> Iterator[tuple[Fault, float]]:
     """Plant and yield the first faults that cost enough accuracy, with their cost in points."""
     whole = _accuracy(faulty, data)
-    drawn = faulty.draw(np.random.default_rng(s.seed))
+    drawn = faulty.draw(np.random.default_rng(s.seed), _strengths(s.strengths))
     left = track(range(s.faults), "Faults")
     for _ in left:
         for _ in range(_MOST_DRAWN):
@@ -125,6 +127,15 @@ def costly(
             raise InvalidArgumentError(
                 f"None of {_MOST_DRAWN} faults costs {s.cost} points of accuracy. Choose --cost."
             )
+
+
+def _strengths(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidArgumentError(
+            f"--strengths takes numbers such as '1,2,4'. Received: {text!r}"
+        ) from None
 
 
 def _accuracy(faulty: FaultyModel, data: Dataset) -> float:
