@@ -326,7 +326,7 @@ def test_layers_in_16_bits(digits_original):
     )
     kernel = im.kernels["conv1"].kernel()
     twin = weights_twin(im, counterpart_of(im, mixed, x)).get_layer("conv1").kernel
-    assert 0 < np.abs(kernel - twin).max() and weights < rounded
+    assert np.abs(kernel - twin).max() > 0 and weights < rounded
 
 
 def _dense(layer):

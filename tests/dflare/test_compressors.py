@@ -9,9 +9,9 @@ from nnslicer_tf.dflare.compressors import (
     distill,
     mutate_weights,
     prune_magnitude,
+    quantize_16x8,
     quantize_ai_edge,
     quantize_dynamic,
-    quantize_16x8,
     quantize_integer,
     with_softmax,
 )
