@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import keras
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from nnslicer_tf._names import check_name
 from nnslicer_tf.debugging import LayerComparison, Recipe, compare_layers, leaving, recipe
@@ -32,6 +33,7 @@ from nnslicer_tf.experiments.result import (
 )
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.pruning.costs import to_litert
+from nnslicer_tf.report.compressed import errors_figure
 
 _SEARCHES = ("DFlare", "Algorithm 1")
 _CALIBRATION = 200  # training images that show the range of activations
@@ -44,7 +46,7 @@ _LAYERS = (
     "`cause`: share of the fall of the margin between the two labels that the error made here "
     "accounts for. `mended alone`: share of the deviating images that get the original's label "
     "if only this error is taken away. `same slice`: members that the slices of original and "
-    "compressed weights share, of all that either has."
+    "compressed weights share, of all that either has. `depth`: place in the network."
 )
 _RECIPES = (
     "Each quantiser without and with the layers of the recipe left in float, `static16` with their "
@@ -136,6 +138,11 @@ def compression(s: CompressionSettings) -> ExperimentResult:
         ],
         [ExperimentFigure(name, compared.figure())],
     )
+
+
+def plot(layers: pd.DataFrame) -> Figure:
+    """Draw the table of layers, from the input to the output: in the order of `depth`."""
+    return errors_figure(layers.sort_values("depth").set_index("operation"))
 
 
 class _Study:
@@ -317,6 +324,8 @@ def _with_slices(compared: LayerComparison, study: _Study) -> pd.DataFrame:
             a, b = (one.synapses[place.kernel] != 0 for one in (first, second))
             shared[place.operation] = float((a & b).sum() / max((a | b).sum(), 1))
     frame["same slice"] = frame["operation"].map(shared)
+    order = [place.operation for place in compared.places]
+    frame["depth"] = frame["operation"].map(order.index)
     return frame
 
 

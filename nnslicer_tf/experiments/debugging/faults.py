@@ -71,7 +71,7 @@ class FaultyModel:
                 operation.name,
                 int(rng.integers(operation.shape[-1])),
                 KINDS[rng.integers(len(KINDS))],
-                strengths[rng.integers(len(strengths))],
+                strengths[int(rng.integers(len(strengths)))],
                 int(rng.integers(1 << 31)),
             )
 

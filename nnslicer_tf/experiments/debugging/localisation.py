@@ -56,7 +56,7 @@ def localisation(s: LocalisationSettings) -> ExperimentResult:
                 for method in methods
             )
     faulty.heal()
-    rows = store.to_frame(names)
+    rows = store.to_frame(names).assign(channels=channels)
     summary = _summary(rows, channels)
     head = {
         "model": s.model,
@@ -74,7 +74,7 @@ def localisation(s: LocalisationSettings) -> ExperimentResult:
             ExperimentTable(f"{name}_ranks", rows),
             ExperimentTable(name, summary, title, head, _TEXT),
         ],
-        [ExperimentFigure(name, _plot(rows, channels, title))],
+        [ExperimentFigure(name, plot(name, rows))],
         views=_views(s, faulty, data),
     )
 
@@ -180,12 +180,18 @@ def _summary(rows: pd.DataFrame, channels: int) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def _plot(rows: pd.DataFrame, channels: int, title: str) -> Figure:
-    """Draw for each method the share of faults found among the first channels."""
+def plot(name: str, rows: pd.DataFrame) -> Figure:
+    """Draw for each method the share of faults found among the first channels.
+
+    Args:
+        name: Name of the table, which has the model's.
+        rows: The ranks, with the number of hidden channels of each fault's model.
+    """
+    model = name.removeprefix("faults_").removesuffix("_ranks")
     figure = Figure(figsize=(8, 5), layout="constrained")
     axis = figure.subplots()
     for method, part in rows.groupby("method", sort=False):
-        ranks = np.sort(part["rank"]) / channels
+        ranks = np.sort(part["rank"] / part["channels"])
         style = "--" if str(method).startswith("deepfault") else "-"
         shares = np.arange(1, len(ranks) + 1) / len(ranks)
         axis.step(
@@ -195,6 +201,6 @@ def _plot(rows: pd.DataFrame, channels: int, title: str) -> Figure:
     axis.set(
         xscale="log", xlabel="share of hidden channels looked at", ylabel="share of faults found"
     )
-    axis.set_title(title)
+    axis.set_title(f"Planted faults in {model}: which method finds the channel")
     figure.legend(loc="outside right upper")
     return figure
