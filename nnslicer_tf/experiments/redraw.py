@@ -34,7 +34,6 @@ from nnslicer_tf.experiments.nnslicer import (
     pruning,
 )
 from nnslicer_tf.experiments.result import ExperimentFigure
-from nnslicer_tf.experiments.sentences import words
 from nnslicer_tf.report import read_table
 
 Drawer = Callable[[str, pd.DataFrame], list[ExperimentFigure]]
@@ -100,10 +99,10 @@ PICTURES: dict[str, Callable[[str, Mapping[str, np.ndarray]], ExperimentFigure]]
     "exactline/neighbourhoods.npz": lambda name, drawn: ExperimentFigure(
         name, neighbourhoods.plot(drawn)
     ),
-    "sentences/words_*.npz": lambda name, drawn: ExperimentFigure(name, words.plot(name, drawn)),
     "slices/over-time.npz": lambda name, drawn: ExperimentFigure(name, over_time.plot(drawn)),
     "slices/*-parts.npz": lambda name, drawn: ExperimentFigure(name, drawing.plot_parts(drawn)),
-    "slices/*-*[0-9].npz": lambda name, drawn: ExperimentFigure(name, drawing.plot_pair(drawn)),
+    "slices/*-mnist.npz": lambda name, drawn: ExperimentFigure(name, drawing.plot_pair(drawn)),
+    "slices/*-cifar10.npz": lambda name, drawn: ExperimentFigure(name, drawing.plot_pair(drawn)),
 }
 """Pattern of files of arrays below the folder of results → what draws the figure beside one."""
 

@@ -80,7 +80,7 @@ def test_quantised_models_are_close_and_small(model, inputs):
 
 @pytest.mark.parametrize("quantize", [quantize_integer, quantize_16x8])
 def test_integers_need_samples(model, inputs, quantize):
-    with pytest.raises(InvalidArgumentError, match="sample"):
+    with pytest.raises(InvalidArgumentError, match="data set is empty"):
         quantize(model, inputs[:0])
 
 

@@ -15,7 +15,12 @@ from nnslicer_tf.exactline import PlanarClasses, PlanarPartition, PlaneWalker, a
 from nnslicer_tf.exactline._mesh import Mesh, cut_by_lines
 from nnslicer_tf.experiments.exactline.boundaries import COLOURS, legend
 from nnslicer_tf.experiments.exactline.settings import AdviceSettings
-from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.experiments.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    compact,
+)
 from nnslicer_tf.instrument import InstrumentedModel
 
 REACH = float(np.hypot(10_000, 6_000))
@@ -151,9 +156,11 @@ def _drawn(nnet: acas.NNet, name: str, samples: int) -> dict[str, np.ndarray]:
         classes = partition.classify(lowest=True)
         middles, _ = _middles(classes.corners, samples)
         drawn |= {
-            f"{title}/{field}": getattr(classes, field)
-            for field in ("corners", "vertices", "start", "loop")
+            f"{title}/{field}": compact(getattr(classes, field))
+            for field in ("corners", "start", "loop")
         }
+        shares = classes.vertices / classes.corners.max(axis=0)  # a pixel is 100 steps wide
+        drawn[f"{title}/vertices"] = np.rint(65_535 * shares).astype(np.uint16)
         drawn[f"{title}/labels"] = classes.labels.astype(np.uint8)
         drawn[f"{title}/sampled"] = classes.label_at(middles).astype(np.uint8)
         drawn[f"{title}/regions"] = np.array(len(partition))
@@ -166,7 +173,8 @@ def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
     axes = figure.subplots(2, len(_SHOWN))
     for (above, below), title in zip(axes.T, _SHOWN, strict=True):
         part = {key.removeprefix(f"{title}/"): value for key, value in drawn.items()}
-        _draw(above, np.split(part["vertices"][part["loop"]], part["start"][1:-1]), part["labels"])
+        vertices = part["vertices"] / 65_535 * part["corners"].max(axis=0)
+        _draw(above, np.split(vertices[part["loop"]], part["start"][1:-1]), part["labels"])
         above.set_title(f"{title}: exact, {int(part['regions']):,} regions", fontsize=9)
         samples = math.isqrt(len(part["sampled"]))
         middles, size = _middles(part["corners"], samples)

@@ -12,7 +12,12 @@ from nnslicer_tf._progress import track
 from nnslicer_tf.exactline import PlanarClasses, PlaneWalker, fgsm, random_neighbours
 from nnslicer_tf.experiments.exactline.networks import EPSILON, convsmall_networks
 from nnslicer_tf.experiments.exactline.settings import NeighbourhoodSettings
-from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.experiments.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    compact,
+)
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import plot_plane
 
@@ -88,7 +93,7 @@ def _drawn(networks: dict, table: pd.DataFrame, seed: int) -> dict[str, np.ndarr
         triangle = _triangles(im, data.x, data.y, EPSILON[dataset], seed)[image]
         partition = PlaneWalker(im).plane(triangle)
         classes = partition.classify()
-        arrays = {field.name: getattr(classes, field.name) for field in fields(PlanarClasses)}
+        arrays = {f.name: compact(getattr(classes, f.name)) for f in fields(PlanarClasses)}
         arrays["regions"] = np.array(len(partition))
         drawn |= {f"{dataset} {method}/{name}": array for name, array in arrays.items()}
     return drawn

@@ -75,17 +75,12 @@ def words(s: WordSettings) -> ExperimentResult:
     table = _summary(areas)
     title = f"Words of SST-2 deleted and kept, {s.model}"
     drawn = [vocabulary.decode(row) for row in x[:_DRAWN]]
-    shown = {
-        "words": np.array([" ".join(sentence) for sentence in drawn]),
-        "scores": scores[f"slice, θ = {_DRAWN_THETA}"][:_DRAWN],
-        "labels": labels[:_DRAWN],
-    }
     return ExperimentResult(
         [
             ExperimentTable(f"words_{s.model}_areas", areas),
             ExperimentTable(f"words_{s.model}", table, title, head, _TEXT),
         ],
-        [ExperimentFigure(name := f"words_{s.model}", plot(name, shown), drawn=shown)],
+        [ExperimentFigure(f"words_{s.model}", _plot(drawn, scores, labels, s.model))],
         views=_views(s, im, profile, x[:_DRAWN], drawn),
     )
 
@@ -242,17 +237,21 @@ def _summary(areas: pd.DataFrame) -> pd.DataFrame:
     return means.reset_index()
 
 
-def plot(name: str, drawn: Mapping[str, np.ndarray]) -> Figure:
+def _plot(
+    sentences: list[list[str]],
+    scores: Mapping[str, np.ndarray],
+    labels: np.ndarray,
+    model: str,
+) -> Figure:
     """Draw the words of some sentences with the contributions of slices."""
-    figure = Figure(figsize=(9, 0.9 * len(drawn["words"])), layout="constrained")
-    axes = figure.subplots(len(drawn["words"]), 1, squeeze=False)[:, 0]
-    parts = (drawn[key] for key in ("words", "scores", "labels"))
-    for axis, sentence, values, label in zip(axes, *parts, strict=True):
-        plot_words(values, str(sentence).split(), axis)
-        axis.set_title(_CLASSES[label], fontsize=8, loc="left", color="grey")
-    model = name.removeprefix("words_")
+    name = f"slice, θ = {_DRAWN_THETA}"
+    figure = Figure(figsize=(9, 0.9 * len(sentences)), layout="constrained")
+    axes = figure.subplots(len(sentences), 1)
+    for axis, own, values, label in zip(axes, sentences, scores[name], labels, strict=False):
+        plot_words(values, own, axis)
+        said = _CLASSES[label]
+        axis.set_title(said, fontsize=8, loc="left", color="grey")
     figure.suptitle(
-        f"{model}: words for (blue) and against the predicted class, slice, θ = {_DRAWN_THETA}",
-        fontsize=10,
+        f"{model}: words for (blue) and against the predicted class, {name}", fontsize=10
     )
     return figure
