@@ -78,8 +78,6 @@ def test_every_kept_picture_can_be_drawn_again():
 
 
 ELSEWHERE = {
-    "deepbase/sql.png",  # `apps/inspect_units.py`, minutes; it keeps what redraws them from now on
-    "deepbase/units.png",
     "demo/slices.png",  # `nnslicer demo` draws it, from what the package has
     "sentences/words_text_lstm.png",  # `apps/slice_text.py`, minutes
     "sentences/words_text_transformer.png",
