@@ -195,7 +195,7 @@ def test_detect_flags_inputs(nnslicer, files, tmp_path):
     lines = table.read_text().splitlines()
     assert lines[0] == "sample,predicted,anomaly,adversarial" and len(lines) == 11
     assert sum(line.endswith("True") for line in lines) == int(re.search(r"(\d+) of 10", out)[1])
-    assert f"Written to {page}" in out and page.read_text().startswith("<!DOCTYPE html>")
+    assert f"Written to {page}" in out and page.read_text().startswith("<!doctype html>")
 
 
 def test_cover_and_inspect(nnslicer, files):
