@@ -4,15 +4,19 @@
 
 Finished cases are kept in runs/bench_explorer.csv, so that the rest can be made later. θ = 0
 excludes nothing: its slices are as dense as slices can be. "Making" is `nns.explore` and
-writing the file; slicing comes before it and is not part of it.
+writing the file; slicing comes before it and is not part of it. "Opening" is the time from asking
+a browser for the file until the network is drawn, "clicking" that to open the last operation with
+a kernel, in headless Chromium (Debian: chromium-driver; `pip install selenium`); without it they
+are left out.
 """
 
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import keras
 import numpy as np
@@ -24,6 +28,7 @@ from nnslicer_tf._files import data_folder
 from nnslicer_tf.engine.rows import RowStore
 from nnslicer_tf.report import provenance, write_table
 from nnslicer_tf.report.explorer import unpack
+from nnslicer_tf.zoo.transformer import encoder_block
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ CASES = {
     "ResNet-50, random weights, channels, θ = 0": Case(
         lambda: keras.applications.ResNet50(weights=None), "noise", 0.0, "channel"
     ),
+    "transformer of 6 layers, 52 words, random weights": Case(lambda: six_layers(), "words", 0.3),
 }
 
 
@@ -87,6 +93,16 @@ def hardly_trained(name: str) -> keras.Model:
     return model
 
 
+def six_layers() -> keras.Model:
+    """Return an encoder of six blocks of 256 channels and eight heads, 5 million parameters."""
+    inputs = keras.Input((52,), dtype="int32", name="words")
+    x = keras.layers.Embedding(2000, 256, mask_zero=True, name="embedding")(inputs)
+    for block in range(1, 7):
+        x = encoder_block(x, 256, heads=8, width=1024, dropout=0.0, name=f"block{block}")
+    x = keras.layers.GlobalAveragePooling1D(name="average")(x)
+    return keras.Model(inputs, keras.layers.Dense(2, name="logits")(x), name="six_layers")
+
+
 def measure(case: Case, seed: int) -> dict[str, object]:
     """Slice samples, explore them, and write the file."""
     im = nns.InstrumentedModel(case.network())
@@ -101,6 +117,7 @@ def measure(case: Case, seed: int) -> dict[str, object]:
         view.save(path)
         seconds = time.perf_counter() - start
         size = path.stat().st_size
+        shown = in_browser(path, [o.name for o in im.operations if o.kernels][-1])
     header, _ = unpack(view.data)
     return {
         "samples": case.samples,
@@ -111,7 +128,47 @@ def measure(case: Case, seed: int) -> dict[str, object]:
         "values": "rounded" if header["rounded"] else "exact",
         "making s": round(seconds, 2),
         "file MB": round(size / 1e6, 2),
+        **shown,
     }
+
+
+def in_browser(path: Path, name: str) -> dict[str, float]:
+    """Return the seconds until a file is shown, and until an operation of it is opened."""
+    paths = [shutil.which(program) for program in ("chromium", "chromedriver")]
+    if None in paths:
+        return {}
+    from selenium import webdriver
+    from selenium.webdriver.chrome.options import Options
+    from selenium.webdriver.chrome.service import Service
+
+    options = Options()
+    options.binary_location = str(paths[0])
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    driver = webdriver.Chrome(options, Service(paths[1]))
+    drawn = "return Boolean(document.querySelector('.nnx')?.explorer)"
+    heading = "document.querySelector('section.operation h2')?.textContent"
+    try:
+        start = time.perf_counter()
+        driver.get(path.as_uri())
+        _until(driver, drawn)
+        found = time.perf_counter()
+        driver.find_element("css selector", 'input[name="search"]').send_keys(name, "\n")
+        _until(driver, f"return {heading}?.startsWith('{name}')")
+        return {
+            "opening s": round(found - start, 2),
+            "clicking s": round(time.perf_counter() - found, 2),
+        }
+    finally:
+        driver.quit()
+
+
+def _until(driver: Any, condition: str) -> None:
+    for _ in range(1200):
+        if driver.execute_script(condition):
+            return
+        time.sleep(0.05)
+    raise TimeoutError(condition)
 
 
 def images(case: Case, shape: tuple[int, ...], seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -119,6 +176,9 @@ def images(case: Case, shape: tuple[int, ...], seed: int) -> tuple[np.ndarray, n
     if case.data == "noise":
         drawn = np.random.default_rng(seed).uniform(size=(case.samples + 8, *shape))
         return drawn[:8].astype(np.float32), drawn[8:].astype(np.float32)
+    if case.data == "words":
+        words = np.random.default_rng(seed).integers(1, 2000, (case.samples + 8, *shape))
+        return words[:8].astype(np.float32), words[8:].astype(np.float32)
     train = datasets.load(case.data, "train[:500]").x
     return train, datasets.load(case.data, f"test[:{case.samples}]").x
 

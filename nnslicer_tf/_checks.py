@@ -1,5 +1,7 @@
 """Checks of arguments and of model outputs that several packages share."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -37,10 +39,15 @@ def as_array(x: object) -> np.ndarray:
     """Return an array, list, data frame or tensor of any framework as a NumPy array.
 
     Raises:
-        InputShapeError: if it is a list whose parts differ in shape.
+        InputShapeError: if it is a list whose parts differ in shape, or no array.
     """
     if hasattr(x, "detach"):  # a tensor of PyTorch, perhaps on a GPU and with a gradient
         x = x.detach().cpu().numpy()
+    if isinstance(x, (list, tuple)) and any(hasattr(part, "detach") for part in x):
+        x = [as_array(part) for part in x]
+    if hasattr(x, "__getitem__") and not isinstance(x, Sequence) and not hasattr(x, "__array__"):
+        # NumPy would ask for items until an IndexError, which some data sets never raise.
+        raise InputShapeError(f"An array is needed here. Received: {type(x).__name__}")
     try:
         return x if isinstance(x, np.ndarray) else np.asarray(x)
     except ValueError as error:

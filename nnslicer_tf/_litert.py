@@ -92,6 +92,8 @@ def dequantised(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
     """
     if not np.issubdtype(tensor["dtype"], np.integer):
         return values
+    if not stands_for_numbers(tensor):
+        return values.astype(np.float32)
     scale, zero = tensor["quantization"]
     parameters = tensor["quantization_parameters"]
     if len(parameters["scales"]) > 1:
@@ -99,3 +101,14 @@ def dequantised(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
         shape = [-1 if i == axis else 1 for i in range(values.ndim)]
         scale, zero = (parameters[name].reshape(shape) for name in ("scales", "zero_points"))
     return ((values.astype(np.float32) - zero) * scale).astype(np.float32)
+
+
+def stands_for_numbers(tensor: Mapping[str, Any]) -> bool:
+    """Whether a tensor holds floats, or integers that stand for real numbers.
+
+    Args:
+        tensor: The interpreter's details of the tensor.
+    """
+    if np.issubdtype(tensor["dtype"], np.integer):
+        return bool(len(tensor["quantization_parameters"]["scales"]))
+    return bool(np.issubdtype(tensor["dtype"], np.floating))

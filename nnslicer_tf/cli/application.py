@@ -1,13 +1,12 @@
 """The application `nnslicer`, put together from the commands."""
 
-import sys
 from typing import Annotated
 
 import typer
 
 from nnslicer_tf import __version__
+from nnslicer_tf._command_line import run
 from nnslicer_tf.cli import models, reproduce, slices, testing
-from nnslicer_tf.errors import NNSlicerError
 
 app = typer.Typer(
     help="Program analysis of neural networks: slices, and what can be done with them.",
@@ -57,8 +56,4 @@ def _nnslicer(
 
 def main() -> None:
     """Run the command line; bad input ends with one line and exit code 2."""
-    try:
-        app()
-    except (NNSlicerError, FileNotFoundError) as error:
-        print(f"nnslicer: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
+    run(app, "nnslicer")

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from nnslicer_tf import InstrumentedModel
+    from nnslicer_tf import InstrumentedModel, Slicer
 
 _MOST = 40  # rows of a table that are printed
+_MOST_SEEN = 10  # inputs of each kind in a view
 
 Table = Annotated[Path | None, typer.Option("--output", help="File for the table, .csv.")]
 
@@ -39,12 +40,17 @@ def detect(
     false_positive_rate: Annotated[
         float, typer.Option(help="Share of normal inputs that may be flagged.")
     ] = 0.05,
+    explore: Annotated[
+        Path | None,
+        typer.Option(help="File for a view of slices of flagged inputs and of others, .html."),
+    ] = None,
     seed: SeedOption = 0,
     normalise: NormaliseOption = "unit",
 ) -> None:
     """Flag inputs that are adversarial: whose slice does not fit the prediction."""
-    if output is not None:
-        inputs.writable(output, ".csv")
+    for path, ending in ((output, ".csv"), (explore, ".html")):
+        if path is not None:
+            inputs.writable(path, ending)
     slicer = inputs.slicer(model, profile, 0.0)
     known = inputs.dataset(normal, slicer.im, normalise, split="train")
     found = inputs.dataset(data, slicer.im, normalise)
@@ -61,6 +67,18 @@ def detect(
     frame = pd.DataFrame(columns).rename_axis("sample").reset_index()
     _show(frame, output)
     print(f"{int(flagged.sum())} of {len(flagged)} flagged, threshold {detector.threshold_:.4g}")
+    if explore is not None:
+        x = {"flagged": found.x[flagged], "not flagged": found.x[~flagged]}
+        _view({name: part[:_MOST_SEEN] for name, part in x.items() if len(part)}, slicer, explore)
+
+
+def _view(x: "dict[str, np.ndarray]", slicer: "Slicer", path: Path) -> None:
+    """Write an interactive view of slices of named inputs."""
+    from nnslicer_tf.report.explorer import explore
+
+    slices = {name: slicer.slice_each(part, outputs="predicted") for name, part in x.items()}
+    explore(slices, slicer.im, x, profile=slicer.profile).save(path)
+    print(f"Written to {path}")
 
 
 def cover(

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from nnslicer_tf.debugging.places import Counterpart, input_place, place_of
+from nnslicer_tf.debugging.places import Counterpart, input_places, place_of
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation
 
@@ -25,7 +25,7 @@ class Copy(Counterpart):
         self._other = other
         chosen = [o for o in im.operations if _has_weights(o) or o.name == im.output_operations[0]]
         self.places = (
-            input_place(im, im.input_operation, "float32"),
+            *input_places(im, im.input_operation, "float32"),
             *(place_of(o.name, _kernel_name(o), o.name, "float32", im) for o in chosen),
         )
 
@@ -63,7 +63,7 @@ class QuantisedLayers(Counterpart):
         self._values = keras.Model(model.inputs, outputs)
         self._input = im.input_operation
         self.places = (
-            input_place(im, self._input, "float32"),
+            *input_places(im, self._input, "float32"),
             *(
                 place_of(name, kernel, name, _stored(self._layers[name]), im)
                 for name, kernel in kernels.items()

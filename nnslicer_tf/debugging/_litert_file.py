@@ -1,6 +1,6 @@
 """LiteRT files whose tensors are recognised as values of a Keras model's operations."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from nnslicer_tf.debugging._litert_graph import FileStep, LiteRTGraph
-from nnslicer_tf.debugging.places import Counterpart, input_place, place_of
+from nnslicer_tf.debugging.places import Counterpart, input_places, place_of
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Synapses
 
@@ -24,10 +24,29 @@ class _Origin:
     Attributes:
         places: The operations of the nearest places before it.
         kernels: Number of kernels since them.
+        multiplied: The last step with a kernel since them, if there is one.
     """
 
     places: frozenset[str]
     kernels: int
+    multiplied: FileStep | None = None
+
+
+@dataclass(frozen=True)
+class _Match:
+    """The tensor that has an operation's value.
+
+    Attributes:
+        output: Index of the tensor.
+        step: The step that computes it; of a value with a kernel, the one that multiplies by it.
+        kernel: Name of the kernel, if it has one.
+        error: Relative error to the value in floating point.
+    """
+
+    output: int
+    step: FileStep
+    kernel: str | None
+    error: float
 
 
 class LiteRTFile(Counterpart):
@@ -44,29 +63,36 @@ class LiteRTFile(Counterpart):
         else:
             raise InvalidArgumentError(f"The TFLite model in {file.name} takes no single samples.")
         self._im, x = im, x[:_EXAMPLES]
-        tensors = [s.output for s in file.steps if file.of_one_sample(s.output)]
+        tensors = [
+            s.output for s in file.steps if file.of_one_sample(s.output) and file.is_real(s.output)
+        ]
         self._found = _Recognition(im, file, file.run(x, [file.input, *tensors])).found
         self._check(file)
         order = {name: i for i, name in enumerate(im.graph.operations)}
-        stored = file.stored(file.input)
-        places = [input_place(im, file.tensor_name(file.input), stored)]
-        for name, (step, kernel) in sorted(self._found.items(), key=lambda item: order[item[0]]):
-            tensor = file.tensor_name(step.output)
-            stored = file.stored(step.output if step.weights is None else step.weights)
-            places.append(place_of(name, kernel, tensor, stored, im))
+        places = input_places(im, file.tensor_name(file.input), file.stored(file.input))
+        for name, match in sorted(self._found.items(), key=lambda item: order[item[0]]):
+            tensor = file.tensor_name(match.step.output)
+            weights = match.step.weights
+            stored = file.stored(match.output if weights is None else weights)
+            places.append(place_of(name, match.kernel, tensor, stored, im))
         self.places = tuple(places)
 
     def _check(self, file: LiteRTGraph) -> None:
         """Refuse a file in which a kernel, or the output, has no counterpart."""
-        there = {kernel for _, kernel in self._found.values()}
-        for name, kernel in self._im.kernels.items():
-            if name not in there:
-                layers = [file.tensor_name(s.output) for s in file.steps if s.weights is not None]
-                raise InvalidArgumentError(
-                    f"Layer '{name}' (kernel {kernel.shape}) has no counterpart in the TFLite "
-                    f"model in {file.name}, whose layers with weights are: {', '.join(layers)}. "
-                    "Compare a model with the file that was made of it."
-                )
+        there = {match.kernel: file.tensor_name(match.output) for match in self._found.values()}
+        missing = [name for name in self._im.kernels if name not in there]
+        if missing:
+            kernels = ", ".join(f"'{n}' (kernel {self._im.kernels[n].shape})" for n in missing)
+            layers = [s for s in file.steps if s.weights is not None]
+            free = [s for s in layers if all(m.step is not s for m in self._found.values())]
+            names = ", ".join(file.tensor_name(s.output) for s in free) or "none"
+            known = ", ".join(f"'{name}'" for name in there if name is not None) or "none"
+            raise InvalidArgumentError(
+                f"Layer {kernels} has no counterpart in the TFLite model in {file.name}. Layers "
+                f"with one: {known}. Layers of the file that were not recognised: {names}. Compare "
+                "a model with the file that was made of it; of models with recurrent layers there "
+                "is none yet that can be compared."
+            )
         output = self._im.output_operations[0]
         if output not in self._found:
             raise InvalidArgumentError(
@@ -77,7 +103,7 @@ class LiteRTFile(Counterpart):
 
     def values(self, x: np.ndarray) -> dict[str, np.ndarray]:
         tensors = {self._im.input_operation: self._file.input}
-        tensors |= {name: step.output for name, (step, _) in self._found.items()}
+        tensors |= {name: match.output for name, match in self._found.items()}
         values = self._file.run(x, set(tensors.values()))
         return {
             name: values[index].reshape(len(x), *self._im[name].shape)
@@ -86,10 +112,11 @@ class LiteRTFile(Counterpart):
 
     def kernels(self) -> dict[str, np.ndarray]:
         found = {}
-        for name, (step, kernel) in self._found.items():
-            if kernel is not None:
-                values = self._file.kernel(step).reshape(self._im.kernels[kernel].shape)
-                found[kernel] = _unfolded(self._im, name, kernel, values)
+        for name, match in self._found.items():
+            if match.kernel is not None:
+                shape = self._im.kernels[match.kernel].shape
+                values = self._file.kernel(match.step).reshape(shape)
+                found[match.kernel] = _unfolded(self._im, name, match.kernel, values)
         return found
 
 
@@ -97,29 +124,27 @@ class _Recognition:
     """The search for the operation that each step of a file computes.
 
     Attributes:
-        found: Operation → the step, and the name of the kernel that it is computed with.
+        found: Operation → the tensor that has its value.
     """
 
     def __init__(
         self, im: InstrumentedModel, file: LiteRTGraph, values: Mapping[int, np.ndarray]
     ) -> None:
         self._im = im
-        self.found: dict[str, tuple[FileStep, str | None]] = {}
-        shape = im.input_shape
-        self._known = {im.input_operation: values[file.input].reshape(-1, *shape)}
+        self.found: dict[str, _Match] = {}
+        self._computed: dict[str, np.ndarray] = {}  # the value in floating point
+        self._known = {im.input_operation: values[file.input].reshape(-1, *im.input_shape)}
+        masks = [o.name for o in im.operations if o.kind == "mask"]
+        self._masks = dict(im.forward(values[file.input], masks)) if masks else {}
         origins = {file.input: _Origin(frozenset([im.input_operation]), 0)}
         for step in file.steps:
-            before = [origins[i] for i in step.inputs]
-            origin = _Origin(
-                frozenset().union(*(one.places for one in before)),
-                max(one.kernels for one in before) + (step.weights is not None),
-            )
-            origins[step.output] = origin
+            origin = _joined([origins[i] for i in step.inputs], step)
+            origins |= dict.fromkeys((step.output, *step.others), origin)
             # A product with a constant is the first half of a normalisation.
             whole = step.kind not in ("QUANTIZE", "DEQUANTIZE") and (
                 step.kind != "MUL" or len(step.inputs) > 1
             )
-            if whole and step.output in values:
+            if whole and step.output in values and step.output not in file.without_bias:
                 name = self._nearest(origin, step, values[step.output])
                 if name is not None:
                     origins[step.output] = _Origin(frozenset([name]), 0)
@@ -128,24 +153,32 @@ class _Recognition:
         """Return the operation whose value is nearest to a tensor, if one is near; keep it."""
         best, least = None, _UNRELATED if origin.kernels else _ROUNDING
         for operation, computed, kernel in self._behind(origin):
-            if computed[0].size == value[0].size and _fits(operation.shape, value.shape[1:]):
-                error = _relative(value.reshape(computed.shape) - computed, computed)
-                if error < least:
-                    best, least = (operation.name, kernel), error
+            error = _error(value, operation, computed)
+            if error < least:
+                best, least = (operation.name, computed, kernel), error
+        for name in origin.places & set(self.found):
+            # What was taken for an operation's value was a part of it, such as x·γ/σ of a
+            # normalisation.
+            error = _error(value, self._im[name], self._computed[name])
+            if error < min(least, self.found[name].error):
+                best, least = (name, self._computed[name], self.found[name].kernel), error
         if best is None:
             return None
-        name, kernel = best
-        self.found[name] = (step, kernel)
+        name, self._computed[best[0]], kernel = best
+        multiplied = self.found[name].step if name in self.found else origin.multiplied
+        own = multiplied if kernel and multiplied else step
+        self.found[name] = _Match(step.output, own, kernel, least)
         self._known[name] = value.reshape(-1, *self._im[name].shape)
         return name
 
     def _behind(self, origin: _Origin) -> Iterator[tuple[Operation, np.ndarray, str | None]]:
         """Yield operations behind places, with their values and the kernel that they have used."""
-        values: dict[str, Any] = {name: self._known[name] for name in origin.places}
+        values: dict[str, Any] = self._masks | {name: self._known[name] for name in origin.places}
         kernels: dict[str, tuple[str, ...]] = dict.fromkeys(values, ())
         for operation in self._im.operations:
             inputs = operation.inputs
-            if not inputs or operation.name in self._known or not set(inputs) <= set(values):
+            ready = bool(inputs) and set(inputs) <= set(values)
+            if not ready or operation.kind == "mask" or operation.name in self._known:
                 continue
             own = tuple(kernel.name for kernel in operation.kernels)
             used = own + tuple(k for i in dict.fromkeys(inputs) for k in kernels[i])
@@ -158,14 +191,32 @@ class _Recognition:
                 yield operation, values[operation.name], used[0] if used else None
 
 
+def _joined(before: Sequence[_Origin], step: FileStep) -> _Origin:
+    """Return the origin of what a step computes from tensors of some origins."""
+    places = frozenset().union(*(one.places for one in before))
+    kernels = max(one.kernels for one in before)
+    multiplied = next((one.multiplied for one in before if one.multiplied is not None), None)
+    if step.weights is None:
+        return _Origin(places, kernels, multiplied)
+    return _Origin(places, kernels + 1, step)
+
+
+def _error(value: np.ndarray, operation: Operation, computed: np.ndarray) -> float:
+    """Return the relative error of a tensor to an operation's value; ∞ if it does not fit."""
+    if len(value) != len(computed) or not _fits(operation.shape, value.shape[1:]):
+        return np.inf
+    return _relative(value.reshape(computed.shape) - computed.astype(np.float64), computed)
+
+
 def _fits(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether two shapes are the same but for axes of size 1."""
-    return [n for n in shape if n > 1] == [n for n in other if n > 1]
+    """Whether one shape is the other with some axes cut in parts, but for axes of size 1."""
+    ends, others = (set(np.cumprod([1, *one[::-1]]).tolist()) for one in (shape, other))
+    return max(ends) == max(others) and (ends <= others or others <= ends)
 
 
 def _relative(difference: np.ndarray, values: np.ndarray) -> float:
     """Return the size of a difference beside that of the values."""
-    size = float(np.linalg.norm(values))
+    size = float(np.linalg.norm(values.astype(np.float64)))
     return float(np.linalg.norm(difference)) / size if size else np.inf
 
 

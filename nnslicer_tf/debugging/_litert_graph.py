@@ -6,8 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnslicer_tf._litert import dequantised, interpreter_of, quantised, read_content
+from nnslicer_tf._litert import (
+    dequantised,
+    interpreter_of,
+    quantised,
+    read_content,
+    stands_for_numbers,
+)
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+
+_RESHAPING = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 
 _AXES = {
     "CONV_2D": (1, 2, 3, 0),
@@ -15,6 +23,8 @@ _AXES = {
     "DEPTHWISE_CONV_2D": (1, 2, 3, 0),
     "TRANSPOSE_CONV": (1, 2, 0, 3),
     "CONV_3D": (0, 1, 2, 3, 4),
+    "GATHER": (0, 1),
+    "EMBEDDING_LOOKUP": (0, 1),
 }
 """Step → the axes of its weights in the order in which Keras has them."""
 
@@ -28,12 +38,14 @@ class FileStep:
         inputs: Indices of the tensors that depend on the input.
         output: Index of the tensor that it computes.
         weights: Index of its kernel's tensor; None without one.
+        others: Indices of further tensors that it computes.
     """
 
     kind: str
     inputs: tuple[int, ...]
     output: int
     weights: int | None
+    others: tuple[int, ...] = ()
 
 
 class LiteRTGraph:
@@ -47,6 +59,7 @@ class LiteRTGraph:
         steps: The steps, in the order in which they run.
         input: Index of the input's tensor.
         output: Index of the output's tensor.
+        without_bias: Indices of tensors to which a later step adds the bias that belongs to them.
 
     Raises:
         CorruptFileError: if it is no LiteRT model or a damaged one.
@@ -67,6 +80,7 @@ class LiteRTGraph:
         self._tensors = {t["index"]: t for t in self._interpreter.get_tensor_details()}
         self._made_of: dict[int, int] = {}  # a constant that is computed → what of
         self.steps = tuple(self._read_steps())
+        self.without_bias = frozenset(self._read_without_bias())
 
     def tensor_name(self, index: int) -> str:
         """Return the name of a tensor."""
@@ -128,19 +142,44 @@ class LiteRTGraph:
         shape = self._tensors[index]["shape"]
         return len(shape) > 1 and shape[0] == 1
 
+    def is_real(self, index: int) -> bool:
+        """Whether a tensor holds real numbers: no truth values, indices or sizes."""
+        return stands_for_numbers(self._tensors[index])
+
     def _read_steps(self) -> Iterable[FileStep]:
         depends = {self.input}
         for step in self._interpreter._get_ops_details():
             inputs = [int(i) for i in step["inputs"] if i >= 0]
             live = tuple(i for i in inputs if i in depends)
-            output = int(step["outputs"][0])
+            output, *others = (int(i) for i in step["outputs"])
             if not live:  # it computes a constant, such as weights from those of 8 bits
                 if inputs:
                     self._made_of[output] = inputs[0]
                 continue
-            depends.update(int(i) for i in step["outputs"])
+            depends.update((output, *others))
             weights = None
             if step["op_name"] in _AXES:
                 constant = [i for i in inputs if i not in depends]
                 weights = next((i for i in constant if len(self._tensors[i]["shape"]) > 1), None)
-            yield FileStep(step["op_name"], live, output, weights)
+            yield FileStep(step["op_name"], live, output, weights, tuple(others))
+
+    def _read_without_bias(self) -> Iterable[int]:
+        """Yield what layers compute, and its reshaped forms, before a bias is added to it."""
+        readers: dict[int, list[FileStep]] = {}
+        for step in self.steps:
+            for index in step.inputs:
+                readers.setdefault(index, []).append(step)
+        for step in self.steps:
+            if step.weights is None or step.kind in ("GATHER", "EMBEDDING_LOOKUP"):
+                continue
+            chain = [step.output]
+            while len(after := self._of_values(readers.get(chain[-1], []))) == 1:
+                if after[0].kind not in _RESHAPING:
+                    if after[0].kind == "ADD" and len(after[0].inputs) == 1:
+                        yield from chain
+                    break
+                chain.append(after[0].output)
+
+    def _of_values(self, steps: list[FileStep]) -> list[FileStep]:
+        """Return the steps that compute real numbers, not sizes."""
+        return [step for step in steps if self.is_real(step.output)]

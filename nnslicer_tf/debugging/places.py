@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.tokens import vocabulary
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,8 @@ class Place:
     Attributes:
         operation: Name of the original's operation that computes it.
         kernel: Name of the kernel that it is computed with; None if it has none of its own.
-        tensor: Name of the value in the compressed model.
+        tensor: Name of the value in the compressed model; of a value with a kernel, what the step
+            computes that multiplies by it.
         stored: How the compressed model stores the kernel, or the value if there is no kernel,
             such as "int8".
         weights: Number of weights of the kernel.
@@ -33,7 +35,7 @@ class Counterpart(ABC):
 
     Attributes:
         places: The values that both models have, in topological order; the input is the first,
-            the output the last.
+            unless it is tokens, the output the last.
     """
 
     places: tuple[Place, ...]
@@ -47,9 +49,11 @@ class Counterpart(ABC):
         """Return the compressed model's weights: kernel name → float32 of the kernel's shape."""
 
 
-def input_place(im: InstrumentedModel, tensor: str, stored: str) -> Place:
-    """Return the place of a model's input."""
-    return Place(im.input_operation, None, tensor, stored, 0)
+def input_places(im: InstrumentedModel, tensor: str, stored: str) -> list[Place]:
+    """Return the place of a model's input; none if it is tokens, which are not rounded."""
+    if vocabulary(im.graph, im.input_operation) is not None:
+        return []
+    return [Place(im.input_operation, None, tensor, stored, 0)]
 
 
 def place_of(

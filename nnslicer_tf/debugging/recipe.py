@@ -1,13 +1,15 @@
-"""Recipes: which layers a quantiser is to leave in floating point, and how to tell it."""
+"""Recipes: the layers a quantiser is to leave in floating point or 16 bits, and how to tell it."""
 
+import copy
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging.comparison import LayerComparison
 from nnslicer_tf.debugging.counterparts import counterpart_of
@@ -18,6 +20,33 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _LITTLE = 0.01  # a share of the deviation that is not worth a layer
+
+_KEPT: dict[str, dict[str, Any]] = {
+    "float": {"algorithm_key": "no_quantize"},
+    "int16": {
+        "algorithm_key": "min_max_uniform_quantize",
+        "op_config": {
+            "activation_tensor_config": {
+                "num_bits": 16,
+                "symmetric": True,
+                "granularity": "TENSORWISE",
+                "dtype": "INT",
+            },
+            "weight_tensor_config": {
+                "num_bits": 8,
+                "symmetric": True,
+                "granularity": "CHANNELWISE",
+                "dtype": "INT",
+            },
+            "compute_precision": "INTEGER",
+            "explicit_dequantize": False,
+            "skip_checks": False,
+            "min_weight_elements": 0,
+        },
+    },
+}
+"""How layers are kept → the rest of an entry of the AI Edge Quantizer's recipe. The second is its
+setting `static_wi8_ai16`: activations of 16 bits, weights of 8."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,20 +98,25 @@ class Recipe(ShownAsTable):
         by_kernel = {place.kernel: place.tensor for place in found.places}
         return tuple(by_kernel[place.kernel] for place in self.places)
 
-    def ai_edge(self, file: str | os.PathLike | bytes | None = None) -> list[dict[str, str]]:
+    def ai_edge(
+        self, file: str | os.PathLike | bytes | None = None, kept: str = "float"
+    ) -> list[dict[str, Any]]:
         """Return entries to append to a recipe of the AI Edge Quantizer.
 
         `recipe.dynamic_wi8_afp32() + found.ai_edge(file)` is a recipe of its own, as JSON.
 
         Args:
             file: As in `tensors`.
+            kept: "float", or "int16" for activations of 16 bits and weights of 8: for recipes that
+                make integers of activations, such as `static_wi8_ai8`. What the layers lose by
+                rounding activations nearly goes, what they lose by rounding weights stays.
+
+        Raises:
+            InvalidArgumentError: if layers cannot be kept in that way.
         """
+        check_name("kept", kept, _KEPT)
         return [
-            {
-                "regex": f"^{re.escape(tensor)}",
-                "operation": "*",
-                "algorithm_key": "no_quantize",
-            }
+            {"regex": f"^{re.escape(tensor)}", "operation": "*", **copy.deepcopy(_KEPT[kept])}
             for tensor in self.tensors(file)
         ]
 

@@ -1,16 +1,18 @@
 """Runs of a model that failed and that passed, as fault localisation takes them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nnslicer_tf._checks import check_labels
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.data import DataLike
 
-Labelled: TypeAlias = tuple[np.ndarray, np.ndarray]
+Labelled: TypeAlias = tuple[DataLike, ArrayLike]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,19 +79,19 @@ class Runs:
         return runs
 
     @classmethod
-    def split(cls, im: InstrumentedModel, x: np.ndarray, y: np.ndarray) -> "Runs":
+    def split(cls, im: InstrumentedModel, x: DataLike, y: ArrayLike | None = None) -> "Runs":
         """Divide samples into those that the model gets wrong and right.
 
         Args:
             im: The model, a classifier.
             x: Samples `(samples, *input_shape)`.
-            y: Their right classes `(samples,)`.
+            y: Their right classes `(samples,)`; None if `x` has them.
 
         Raises:
             InvalidArgumentError: if the model gets all of them right, or all wrong.
             InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
         """
-        whole = _classified(im, (x, y), "given")
+        whole = _classified(im, im.labelled(x, y), "given")
         wrong = whole.predicted != whole.right
         if wrong.all() or not wrong.any():
             raise InvalidArgumentError(
@@ -120,7 +122,7 @@ def _classified(im: InstrumentedModel, data: Labelled, name: str) -> Samples:
         raise InvalidArgumentError(
             f"The {name} samples must be a pair: samples, and their right classes."
         ) from error
-    if not len(x):
+    if isinstance(x, Sized) and not len(x):
         raise InvalidArgumentError(f"There are no {name} samples.")
     shape = im[im.logit_operation].shape
     if len(shape) != 1 or shape[0] < 2:
@@ -128,5 +130,5 @@ def _classified(im: InstrumentedModel, data: Labelled, name: str) -> Samples:
             f"Faults are localised in classifiers with logits (samples, classes). "
             f"'{im.model.name}' gives outputs of shape {shape}."
         )
-    x = im.check(x)
+    x, y = im.labelled(x, y)
     return Samples(x, check_labels(y, len(x), shape[0]), im.logits(x).argmax(axis=1))

@@ -22,6 +22,7 @@ from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import train_epochs
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.copies import copy_model
+from nnslicer_tf.instrument.data import DataLike, Samples
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -44,7 +45,7 @@ def quantize_dynamic(model: keras.Model) -> bytes:
     return _convert(_converter(model))
 
 
-def quantize_integer(model: keras.Model, samples: np.ndarray, keep: Sequence[str] = ()) -> bytes:
+def quantize_integer(model: keras.Model, samples: DataLike, keep: Sequence[str] = ()) -> bytes:
     """Return a TFLite model that computes with 8-bit integers from input to output.
 
     Args:
@@ -55,22 +56,43 @@ def quantize_integer(model: keras.Model, samples: np.ndarray, keep: Sequence[str
             `debugging.Recipe.tensors` gives them.
 
     Raises:
-        InvalidArgumentError: if there are no samples.
+        InvalidArgumentError, InputShapeError: if there are no samples, or of another shape.
         UnsupportedLayerError: if TensorFlow's converter cannot convert the model.
     """
     import tensorflow as tf
 
-    if not len(samples):
-        raise InvalidArgumentError("Integer quantisation needs at least one sample input.")
-    converter = _converter(model)
-    converter.representative_dataset = lambda: (
-        [sample[None].astype(np.float32)] for sample in samples
-    )
+    converter = _calibrated(model, samples)
     if keep:
         return _convert_but_for(converter, list(keep))
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
     converter.inference_input_type = tf.int8
     converter.inference_output_type = tf.int8
+    return _convert(converter)
+
+
+def quantize_16x8(model: keras.Model, samples: DataLike) -> bytes:
+    """Return a TFLite model with 8-bit weights and activations of 16 bits, throughout.
+
+    TensorFlow's converter has this for whole models only. To keep some layers of a model of 8 bits
+    in 16, use `quantize_ai_edge` with `debugging.Recipe.ai_edge(kept="int16")`.
+
+    Args:
+        model: A Keras model.
+        samples: As in `quantize_integer`.
+
+    Raises:
+        InvalidArgumentError, InputShapeError: if there are no samples, or of another shape.
+        UnsupportedLayerError: if TensorFlow's converter cannot convert the model.
+    """
+    import tensorflow as tf
+
+    converter = _calibrated(model, samples)
+    sets = tf.lite.OpsSet
+    converter.target_spec.supported_ops = [
+        sets.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8
+    ]
+    converter.inference_input_type = tf.int16
+    converter.inference_output_type = tf.int16
     return _convert(converter)
 
 
@@ -220,6 +242,13 @@ def _converter(model: keras.Model) -> "tf.lite.TFLiteConverter":
 
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    return converter
+
+
+def _calibrated(model: keras.Model, samples: DataLike) -> "tf.lite.TFLiteConverter":
+    given = Samples(samples, model.input_shape[1:]).array()
+    converter = _converter(model)
+    converter.representative_dataset = lambda: ([sample[None]] for sample in given)
     return converter
 
 

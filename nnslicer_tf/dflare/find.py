@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from tqdm.auto import tqdm
 
-from nnslicer_tf._checks import check_labels
+from nnslicer_tf._checks import as_array, check_labels
 from nnslicer_tf._random import as_generator
+from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.dflare._checkpoint import Checkpoint, identity
 from nnslicer_tf.dflare.bounded import BoundedDomain
 from nnslicer_tf.dflare.classifiers import ModelLike
@@ -147,7 +148,9 @@ def find_deviations(
     """
     search = DFlare() if search is None else search
     domain = ImageDomain() if domain is None else domain
-    seeds = np.asarray(seeds)
+    seeds = as_array(seeds.x if isinstance(seeds, Dataset) else seeds)
+    if seeds.ndim == 0:
+        raise InputShapeError(f"Seeds must be an array of inputs. Received: {str(seeds)[:60]}")
     _check(seeds, domain, timeout, max_queries, together)
     if max_distance is not None and not max_distance > 0:
         raise InvalidArgumentError(f"max_distance must be above 0. Received: {max_distance!r}")

@@ -197,7 +197,8 @@ class ImageDomain(Domain):
     def check_seeds(self, seeds: np.ndarray) -> None:
         """Raise `InputShapeError` unless `seeds` is `(batch, height, width, channels) uint8`."""
         if seeds.dtype != np.uint8:
-            span = f"{seeds.min()} … {seeds.max()}" if seeds.size else "no values"
+            numbers = seeds.size and seeds.dtype.kind in "biuf"
+            span = f"{seeds.min()} … {seeds.max()}" if numbers else "no values"
             raise InputShapeError(
                 "Seed images must be uint8 with values 0 … 255, before any preprocessing "
                 f"(pass that as `preprocess`). Received: {seeds.dtype} with {span}."

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from nnslicer_tf._checks import as_array
 from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
 
 
@@ -21,7 +22,7 @@ def check_points(
         NonFiniteActivationError: if they are NaN or infinite.
     """
     try:
-        x = np.asarray(x, np.float64)
+        x = np.asarray(as_array(x), np.float64)
     except (TypeError, ValueError) as error:
         raise InputShapeError(f"{name} must be an array of numbers. Received: {x!r}") from error
     if x.ndim != batch_axes + len(shape) or x.shape[batch_axes:] != tuple(shape):

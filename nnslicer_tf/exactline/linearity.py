@@ -12,13 +12,14 @@ from typing import Any
 import keras
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from nnslicer_tf._progress import track
 from nnslicer_tf._random import as_generator
-from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline.gradients import Attributor
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.data import DataLike
 
 
 def density(partition: LinearPartition) -> float:
@@ -27,7 +28,7 @@ def density(partition: LinearPartition) -> float:
 
 
 def fgsm(
-    im: InstrumentedModel, x: np.ndarray, labels: np.ndarray, epsilon: float, batch_size: int = 256
+    im: InstrumentedModel, x: DataLike, labels: ArrayLike, epsilon: float, batch_size: int = 256
 ) -> np.ndarray:
     """Return x + epsilon · sign(gradient of the cross-entropy), clipped to [0, 1].
 
@@ -38,6 +39,7 @@ def fgsm(
         epsilon: Size of the change of every pixel.
         batch_size: Images in one pass.
     """
+    x, labels = im.labelled(x, labels)
     out = np.array(x, np.float64)
     for label in np.unique(labels):
         chosen = np.flatnonzero(labels == label)
@@ -65,8 +67,8 @@ def gradient_error(attributor: Attributor, partition: LinearPartition, target: i
 
 def linearity(
     im: InstrumentedModel,
-    x: np.ndarray,
-    labels: np.ndarray,
+    x: DataLike,
+    labels: ArrayLike,
     epsilon: float,
     *,
     rng: int | np.random.Generator,
@@ -90,10 +92,7 @@ def linearity(
         InvalidArgumentError: if there is not one label for every image.
         UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
     """
-    if len(x) != len(labels) or not len(x):
-        raise InvalidArgumentError(
-            f"One label is needed for each of {len(x)} images. Received: {len(labels)}"
-        )
+    x, labels = im.labelled(x, labels)
     attributor = Attributor(im)
     ends = {"fgsm": fgsm(im, x, labels, epsilon), "random": random_neighbours(x, epsilon, rng)}
     predicted = im.logits(x).argmax(axis=1)

@@ -19,9 +19,9 @@ from typing import Annotated, Any, get_origin
 import typer
 import typer.core
 
+from nnslicer_tf._command_line import run
 from nnslicer_tf._files import check_writable
 from nnslicer_tf._quiet import import_keras_quietly
-from nnslicer_tf.errors import NNSlicerError
 from nnslicer_tf.experiments.result import ExperimentResult
 from nnslicer_tf.experiments.settings import Settings
 
@@ -112,11 +112,7 @@ def _show(result: ExperimentResult, folder: Path) -> None:
 def main(app: Callable[[], object]) -> None:
     """Run an application; bad input ends with one line on standard error and exit code 2."""
     os.environ["MPLBACKEND"] = "Agg"
-    try:
-        app()
-    except (NNSlicerError, FileNotFoundError) as error:
-        print(f"{Path(sys.argv[0]).stem}: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
+    run(app, Path(sys.argv[0]).stem)
 
 
 def _load(name: str) -> Callable[..., Any]:

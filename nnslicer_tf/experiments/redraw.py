@@ -1,19 +1,38 @@
-"""Figures drawn again from the result tables that they show.
+"""Figures drawn again from the tables, or the arrays beside them, that they show.
 
-For figures that are functions of a table alone: a change of their form needs no new measurement.
+So a change of their form needs no new measurement.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from nnslicer_tf._progress import track
 from nnslicer_tf.experiments.circuits import finding
+from nnslicer_tf.experiments.debugging import compression, localisation
+from nnslicer_tf.experiments.deepbase import sql, units
 from nnslicer_tf.experiments.deepxplore import differences
-from nnslicer_tf.experiments.exactline import attributions, linearities
+from nnslicer_tf.experiments.dflare import searches
+from nnslicer_tf.experiments.exactline import (
+    advice_maps,
+    attributions,
+    baselines,
+    boundaries,
+    linearities,
+    neighbourhoods,
+)
 from nnslicer_tf.experiments.neusemslice import slicing
-from nnslicer_tf.experiments.nnslicer import detection, evidence, program, protection, pruning
+from nnslicer_tf.experiments.nnslicer import (
+    detection,
+    drawing,
+    evidence,
+    over_time,
+    program,
+    protection,
+    pruning,
+)
 from nnslicer_tf.experiments.result import ExperimentFigure
 from nnslicer_tf.report import read_table
 
@@ -26,6 +45,18 @@ def _semantic(name: str, curves: pd.DataFrame) -> list[ExperimentFigure]:
 
 
 DRAWERS: dict[str, Drawer] = {
+    "debugging/faults_*_ranks.csv": lambda name, rows: [
+        ExperimentFigure(name.removesuffix("_ranks"), localisation.plot(name, rows))
+    ],
+    "debugging/compression_*_layers.csv": lambda name, rows: [
+        ExperimentFigure(name.removesuffix("_layers"), compression.plot(rows))
+    ],
+    "deepbase/units-layers.csv": lambda name, rows: [
+        ExperimentFigure("units", units.plot(rows), 100)
+    ],
+    "dflare/search*_runs.csv": lambda name, rows: [
+        ExperimentFigure(name.replace("_runs", "_queries"), searches.plot_runs(rows))
+    ],
     "circuits/*-networks.csv": lambda name, rows: [
         ExperimentFigure(name.removesuffix("-networks"), finding.plot(rows))
     ],
@@ -52,16 +83,47 @@ DRAWERS: dict[str, Drawer] = {
 """Pattern of tables below the folder of results → what draws the figures of one of them."""
 
 
+PICTURES: dict[str, Callable[[str, Mapping[str, np.ndarray]], ExperimentFigure]] = {
+    "deepbase/sql.npz": lambda name, drawn: ExperimentFigure(name, sql.plot(drawn)),
+    "deepxplore/differences_*.npz": lambda name, drawn: ExperimentFigure(
+        name, differences.plot_differences(drawn), 100, tight=True
+    ),
+    "exactline/acas.npz": lambda name, drawn: ExperimentFigure(name, boundaries.plot(drawn), 120),
+    "exactline/acas_planes.npz": lambda name, drawn: ExperimentFigure(
+        name, advice_maps.plot(drawn), 120
+    ),
+    "exactline/baselines.npz": lambda name, drawn: ExperimentFigure(name, baselines.plot(drawn)),
+    "exactline/linearity_ticks.npz": lambda name, drawn: ExperimentFigure(
+        name, linearities.plot_lines(drawn), 120
+    ),
+    "exactline/neighbourhoods.npz": lambda name, drawn: ExperimentFigure(
+        name, neighbourhoods.plot(drawn)
+    ),
+    "slices/over-time.npz": lambda name, drawn: ExperimentFigure(name, over_time.plot(drawn)),
+    "slices/*-parts.npz": lambda name, drawn: ExperimentFigure(name, drawing.plot_parts(drawn)),
+    "slices/*-mnist.npz": lambda name, drawn: ExperimentFigure(name, drawing.plot_pair(drawn)),
+    "slices/*-cifar10.npz": lambda name, drawn: ExperimentFigure(name, drawing.plot_pair(drawn)),
+}
+"""Pattern of files of arrays below the folder of results → what draws the figure beside one."""
+
+
 def redraw(folder: Path, progress: bool = True) -> list[Path]:
-    """Draw the figures of all tables in `DRAWERS` again, and return the files.
+    """Draw the figures of all tables in `DRAWERS`, and of all arrays in `PICTURES`, again.
 
     Args:
         folder: Folder of results.
         progress: Show a progress bar.
+
+    Returns:
+        The files.
     """
-    found = [(path, draw) for pattern, draw in DRAWERS.items() for path in folder.glob(pattern)]
+    tables = [(path, draw) for pattern, draw in DRAWERS.items() for path in folder.glob(pattern)]
+    arrays = [(path, draw) for pattern, draw in PICTURES.items() for path in folder.glob(pattern)]
     files = []
-    for path, draw in track(sorted(found, key=lambda pair: pair[0]), "Drawing", progress=progress):
+    for path, draw in track(sorted(tables, key=lambda p: p[0]), "Tables", progress=progress):
         for figure in draw(path.stem, read_table(path).frame):
             files += figure.write(path.parent)
+    for path, picture in track(sorted(arrays, key=lambda p: p[0]), "Arrays", progress=progress):
+        with np.load(path, allow_pickle=False) as archive:
+            files += picture(path.stem, dict(archive)).write(path.parent)
     return files

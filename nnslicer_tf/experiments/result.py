@@ -8,6 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from nnslicer_tf._files import atomic_path, data_folder
 from nnslicer_tf.report.figures import save_figure
 from nnslicer_tf.report.tables import markdown_table, provenance, write_table
@@ -61,18 +63,25 @@ class ExperimentFigure:
         figure: The Matplotlib figure.
         dpi: Pixels an inch.
         tight: Cut off the empty margin.
+        drawn: Arrays that the figure shows and no table has. They are kept in an `.npz` file
+            beside it, from which `redraw` draws it again.
     """
 
     name: str
     figure: "Figure"
     dpi: int = 110
     tight: bool = False
+    drawn: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def write(self, folder: Path) -> list[Path]:
-        """Write the figure into a folder, close it, and return the file."""
+        """Write the figure into a folder, close it, and return the files."""
         path = folder / f"{self.name}.png"
         save_figure(self.figure, path, dpi=self.dpi, tight=self.tight)
-        return [path]
+        if not self.drawn:
+            return [path]
+        with atomic_path(path.with_suffix(".npz")) as temporary, open(temporary, "wb") as file:
+            np.savez_compressed(file, **self.drawn)  # type: ignore[arg-type]
+        return [path, path.with_suffix(".npz")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,3 +166,8 @@ def paper_text(*names: str) -> str:
 def versions(*packages: str) -> str:
     """Return installed packages with their versions."""
     return ", ".join(f"{package} {version(package)}" for package in packages)
+
+
+def compact(array: np.ndarray) -> np.ndarray:
+    """Return an array to be drawn in half of the space: float32 or int32."""
+    return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)

@@ -29,7 +29,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nnslicer_tf._checks import check_labels
+from nnslicer_tf._checks import as_array, check_labels
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError
@@ -220,7 +220,7 @@ def _pairs(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the batches of a data set of batches, or of single samples."""
     given = (
-        (np.asarray(pair[0]), np.asarray(pair[1]))
+        (as_array(pair[0]), as_array(pair[1]))
         for pair in data
         if isinstance(pair, (tuple, list)) and len(pair) == 2
     )

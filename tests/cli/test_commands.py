@@ -187,12 +187,15 @@ def test_detect_flags_inputs(nnslicer, files, tmp_path):
     noise = np.random.default_rng(0).uniform(size=(10, 8, 8, 1)).astype(np.float32)
     np.save(tmp_path / "noise.npy", noise)
     table = tmp_path / "flags.csv"
+    page = tmp_path / "seen.html"
     options = ("--normal", "digits:train[:600]", "--preset", "margin", "--output", table)
+    options += ("--explore", page)
     code, out, _ = nnslicer("detect", *common, "--data", tmp_path / "noise.npy", *options)
     assert code == 0 and "of 10 flagged" in out
     lines = table.read_text().splitlines()
     assert lines[0] == "sample,predicted,anomaly,adversarial" and len(lines) == 11
     assert sum(line.endswith("True") for line in lines) == int(re.search(r"(\d+) of 10", out)[1])
+    assert f"Written to {page}" in out and page.read_text().startswith("<!doctype html>")
 
 
 def test_cover_and_inspect(nnslicer, files):

@@ -16,6 +16,7 @@ from nnslicer_tf.debugging import (
     recipe,
     weights_twin,
 )
+from nnslicer_tf.debugging._litert_graph import LiteRTGraph
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import copy_model
 from nnslicer_tf.pruning.costs import to_litert
@@ -133,6 +134,7 @@ FILES = {
     "float16": as_half_file,
     "dynamic": dflare.quantize_dynamic,
     "integer": lambda model: dflare.quantize_integer(model, digits_images()[:100]),
+    "16x8": lambda model: dflare.quantize_16x8(model, digits_images()[:100]),
 }
 
 
@@ -159,12 +161,12 @@ def test_values_of_litert_files(digits_original, kind):
     )
     assert {place.kernel for place in found.places} - {None} == set(im.kernels)
     own = im.capture(x)
-    worst = {"float32": 1e-5, "float16": 1e-2, "dynamic": 0.05, "integer": 0.1}[kind]
+    worst = {"float32": 1e-5, "float16": 1e-2, "dynamic": 0.05, "integer": 0.1, "16x8": 0.05}[kind]
     for place in found.places:
         difference = np.linalg.norm(values[place.operation] - own[place.operation])
         assert difference < worst * np.linalg.norm(own[place.operation])
     stored = {place.kernel: place.stored for place in found.places}
-    assert stored["conv2"] == {"dynamic": "int8", "integer": "int8"}.get(kind, kind)
+    assert stored["conv2"] == (kind if kind.startswith("float") else "int8")
     for name, kernel in found.kernels().items():
         step = np.abs(im.kernels[name].kernel()).max() / 127
         atol = {"float32": 0, "float16": 1e-3}.get(kind, step / 2 + 1e-6)
@@ -237,7 +239,7 @@ def test_what_cannot_be_compared(im, samples, linear, tmp_path):
 def test_layers_without_counterpart_are_named(im, samples):
     x = layers.Dense(5, activation="relu", name="extra")(im.model.get_layer("hidden").output)
     longer = nns.InstrumentedModel(keras.Model(im.model.inputs, layers.Dense(3, name="last")(x)))
-    with pytest.raises(InvalidArgumentError, match=r"Layer 'extra' \(kernel \(8, 5\)\) has no"):
+    with pytest.raises(InvalidArgumentError, match=r"Layer 'extra' \(kernel \(8, 5\)\).* has no"):
         compare_layers(longer, to_litert(im.model), samples, progress=False)
     softmax = nns.InstrumentedModel(dflare.with_softmax(im.model))
     with pytest.raises(InvalidArgumentError, match="'probabilities' has no counterpart"):
@@ -283,6 +285,8 @@ def test_recipes_tell_the_converter(digits_original):
     entries = small.ai_edge()
     assert [e["algorithm_key"] for e in entries] == ["no_quantize"] * len(small.places)
     assert all(re.search(e["regex"], t) for e, t in zip(entries, small.tensors(), strict=True))
+    with pytest.raises(InvalidArgumentError, match="kept 'int4'"):
+        small.ai_edge(kept="int4")
 
 
 def test_the_ai_edge_quantizer(digits_original):
@@ -296,5 +300,102 @@ def test_the_ai_edge_quantizer(digits_original):
         assert stored == {"conv1": "float32", "conv2": "int8", "logits": "int8"}
 
 
+def test_layers_in_16_bits(digits_original):
+    """What a layer of 16 bits does not round is the rounding of its activations alone."""
+    settings = pytest.importorskip("ai_edge_quantizer.recipe", reason="no ai-edge-quantizer")
+    im, x = digits_original, digits_images("test")
+    noisy = np.clip(x + np.random.default_rng(0).normal(0, 0.5, x.shape), 0, 1).astype(np.float32)
+    content, plain = to_litert(im.model), settings.static_wi8_ai8()
+    file = dflare.quantize_ai_edge(content, plain, x[:50])
+    found = compare_layers(im, file, noisy, progress=False)
+    conv1 = next(place for place in found.places if place.kernel == "conv1")
+    chosen = leaving(found, [conv1], 0.1)
+    entries = chosen.ai_edge(content, "int16")
+    (whole,) = settings.static_wi8_ai16()
+    assert {k: v for k, v in entries[0].items() if k != "regex"} == {
+        k: v for k, v in whole.items() if k != "regex"
+    }
+    mixed = dflare.quantize_ai_edge(content, [*plain, *entries], x[:50])
+    graph = LiteRTGraph(mixed)
+    stored = {s.kind: graph.stored(s.inputs[0]) for s in graph.steps if s.weights is not None}
+    kinds = [graph.stored(s.inputs[0]) for s in graph.steps if s.kind == "CONV_2D"]
+    assert kinds == ["int16", "int8"] and stored["FULLY_CONNECTED"] == "int8"
+    rounded, weights = (
+        compare_layers(im, one, noisy, progress=False).errors["made"]["relu1"]
+        for one in (file, mixed)
+    )
+    kernel = im.kernels["conv1"].kernel()
+    twin = weights_twin(im, counterpart_of(im, mixed, x)).get_layer("conv1").kernel
+    assert np.abs(kernel - twin).max() > 0 and weights < rounded
+
+
 def _dense(layer):
     return isinstance(layer, layers.Dense)
+
+
+@pytest.fixture(scope="module")
+def sentences():
+    words = np.random.default_rng(1).integers(1, 14_000, (200, 9))
+    words[:150, 6:] = 0
+    return words.astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def transformer(sentences):
+    """A transformer of words, whose biases and means are not 0, between its two classes."""
+    model = zoo.text_transformer((9,))
+    rng = np.random.default_rng(0)
+    model.set_weights([rng.normal(0, w.size**-0.25, w.shape) for w in model.get_weights()])
+    bias = model.get_layer("logits").bias
+    bias.assign(bias - model.predict(sentences, verbose=0).mean(axis=0))
+    return nns.InstrumentedModel(model)
+
+
+def test_transformers_have_counterparts(transformer, sentences):
+    im = transformer
+    found = counterpart_of(im, to_litert(im.model), sentences)
+    assert {place.kernel for place in found.places} - {None} == set(im.kernels)
+    names = {place.operation for place in found.places}
+    parts = ("query", "key", "value", "scores", "probabilities", "context")
+    assert names >= {f"block{b}_attention/{part}" for b in (1, 2) for part in parts}
+    assert names >= {"positions", "block1_norm1", "block2_mlp1", "block2_add2", "average"}
+    assert not names & {"words", "embedding:mask", "block1_attention/mask"}
+    own, values = im.capture(sentences), found.values(sentences)
+    data = sentences > 0
+    for name in names - {"block1_attention/scores", "block2_attention/scores"}:
+        first, second = own[name], values[name]
+        if im[name].shape[0] == 9:  # padding is computed, too, and not used
+            first, second = first[data], second[data]
+        np.testing.assert_allclose(second, first, rtol=2e-3, atol=2e-4, err_msg=name)
+    for name, kernel in found.kernels().items():
+        np.testing.assert_array_equal(kernel, im.kernels[name].kernel())
+
+
+@pytest.mark.parametrize("kernel", ["embedding", "block1_attention/key", "block2_mlp2"])
+def test_a_badly_rounded_layer_of_a_transformer(transformer, sentences, kernel):
+    """A float file of a copy with one coarse kernel: the error is made there and nowhere else."""
+    copy = copy_model(transformer.model)
+    variable = nns.InstrumentedModel(copy).kernels[kernel].variable()
+    variable.assign(coarse(1)(np.asarray(variable)))
+    found = compare_layers(transformer, to_litert(copy), sentences, progress=False)
+    assert found.ranking[0].kernel == kernel
+    assert found.causes[found.ranking[0].operation] == pytest.approx(1, abs=0.01)
+    assert found.alone[found.ranking[0].operation] == 1
+    made = {place.operation: found.errors["made"][place.operation] for place in found.places}
+    assert max(made, key=made.get) == found.ranking[0].operation
+    assert sorted(made.values())[-2] < 1e-4
+    twin = nns.InstrumentedModel(found.twin)
+    np.testing.assert_array_equal(twin.logits(found.x).argmax(axis=1), found.labels[:, 1])
+    assert recipe(found, 1.0).layers[0] == kernel.partition("/")[0]
+
+
+def test_recurrent_layers_have_no_counterpart(sentences):
+    """The error names them, and what was recognised."""
+    inputs = keras.Input((9,), dtype="int32")
+    x = layers.Embedding(14_000, 4, name="words")(inputs)
+    x = layers.SimpleRNN(3, unroll=True, name="rnn")(x)
+    model = keras.Model(inputs, layers.Dense(2, name="last")(x))
+    im = nns.InstrumentedModel(model)
+    message = r"'rnn/kernel' .* with one: 'words'\. .*recurrent layers"
+    with pytest.raises(InvalidArgumentError, match=message):
+        counterpart_of(im, to_litert(model), sentences)

@@ -9,6 +9,7 @@ from nnslicer_tf.dflare.compressors import (
     distill,
     mutate_weights,
     prune_magnitude,
+    quantize_16x8,
     quantize_ai_edge,
     quantize_dynamic,
     quantize_integer,
@@ -77,9 +78,20 @@ def test_quantised_models_are_close_and_small(model, inputs):
     np.testing.assert_array_equal(steps, np.rint(steps))
 
 
-def test_quantize_integer_needs_samples(model, inputs):
-    with pytest.raises(InvalidArgumentError, match="sample"):
-        quantize_integer(model, inputs[:0])
+@pytest.mark.parametrize("quantize", [quantize_integer, quantize_16x8])
+def test_integers_need_samples(model, inputs, quantize):
+    with pytest.raises(InvalidArgumentError, match="data set is empty"):
+        quantize(model, inputs[:0])
+
+
+def test_activations_of_16_bits_are_nearer(model, inputs):
+    exact = model.predict(inputs, verbose=0)
+    classifier = as_classifier(quantize_16x8(model, inputs))
+    assert classifier.resolution == 1 / 32768
+    steps = classifier.probabilities(inputs) * 32768
+    np.testing.assert_array_equal(steps, np.rint(steps))
+    coarse = as_classifier(quantize_integer(model, inputs)).probabilities(inputs)
+    assert np.abs(steps / 32768 - exact).mean() < np.abs(coarse - exact).mean()
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 0.9])

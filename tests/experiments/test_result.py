@@ -2,9 +2,11 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.image import imread
 
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
@@ -43,3 +45,41 @@ def test_results_are_written(tmp_path):
 def test_tables_of_papers():
     assert paper_frame("nnslicer/table4").shape[0] > 17
     assert paper_text("exactline/table3", "exactline/table4").count(":\n\n| ") == 2
+
+
+def test_figures_are_drawn_again_from_their_arrays(tmp_path):
+    """What is kept beside a figure draws the same pixels."""
+    from nnslicer_tf.experiments.exactline.baselines import plot
+    from nnslicer_tf.experiments.redraw import redraw
+
+    rng = np.random.default_rng(0)
+    drawn = {key: rng.normal(size=(8, 8, 1)) for key in ("exact", "black", "one")}
+    drawn["image"] = rng.uniform(size=(8, 8, 1))
+    folder = tmp_path / "exactline"
+    files = ExperimentFigure("baselines", plot(drawn), drawn=drawn).write(folder)
+    assert [path.name for path in files] == ["baselines.png", "baselines.npz"]
+    before = imread(files[0])
+    files[0].unlink()
+    assert redraw(tmp_path, progress=False) == [files[0]]
+    assert np.array_equal(imread(files[0]), before) and before.std() > 0
+
+
+def test_every_kept_picture_can_be_drawn_again():
+    from nnslicer_tf._files import data_folder
+    from nnslicer_tf.experiments.redraw import DRAWERS, PICTURES
+
+    results = data_folder() / "results"
+    kept = {path for pattern in (*DRAWERS, *PICTURES) for path in results.glob(pattern)}
+    folders = {path.parent for path in kept}
+    stems = {path.with_suffix("") for path in kept if path.suffix == ".npz"}
+    assert all(stem.with_suffix(".png").exists() for stem in stems)
+    pictures = {path for path in results.rglob("*.png") if path.parent not in folders}
+    assert {path.relative_to(results).as_posix() for path in pictures} <= ELSEWHERE
+
+
+ELSEWHERE = {
+    "demo/slices.png",  # `nnslicer demo` draws it, from what the package has
+    "sentences/words_text_lstm.png",  # `apps/slice_text.py`, minutes
+    "sentences/words_text_transformer.png",
+    "detection/challenge/lenet5-mnist.png",
+}

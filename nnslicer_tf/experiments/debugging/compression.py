@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import keras
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from nnslicer_tf._names import check_name
 from nnslicer_tf.debugging import LayerComparison, Recipe, compare_layers, leaving, recipe
@@ -32,6 +33,7 @@ from nnslicer_tf.experiments.result import (
 )
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.pruning.costs import to_litert
+from nnslicer_tf.report.compressed import errors_figure
 
 _SEARCHES = ("DFlare", "Algorithm 1")
 _CALIBRATION = 200  # training images that show the range of activations
@@ -44,10 +46,11 @@ _LAYERS = (
     "`cause`: share of the fall of the margin between the two labels that the error made here "
     "accounts for. `mended alone`: share of the deviating images that get the original's label "
     "if only this error is taken away. `same slice`: members that the slices of original and "
-    "compressed weights share, of all that either has."
+    "compressed weights share, of all that either has. `depth`: place in the network."
 )
 _RECIPES = (
-    "Each quantiser without and with the layers of the recipe left in float. The recipe is made "
+    "Each quantiser without and with the layers of the recipe left in float, `static16` with their "
+    "activations in 16 bits. The recipe is made "
     "from deviations found from training images, everything else is measured from test images. "
     "`mended`: share of the deviations of the quantiser's plain file that are none of its file "
     "with the recipe; `predicted`: the same as the comparison predicts it, on the training "
@@ -137,6 +140,11 @@ def compression(s: CompressionSettings) -> ExperimentResult:
     )
 
 
+def plot(layers: pd.DataFrame) -> Figure:
+    """Draw the table of layers, from the input to the output: in the order of `depth`."""
+    return errors_figure(layers.sort_values("depth").set_index("operation"))
+
+
 class _Study:
     """One pair, with the images that searches start from."""
 
@@ -155,13 +163,15 @@ class _Study:
             "dynamic": partial(self._ai_edge, "dynamic_wi8_afp32"),
             "weights": partial(self._ai_edge, "weight_only_wi8_afp32"),
             "integer": self._integer,
+            "static": partial(self._ai_edge, "static_wi8_ai8"),
+            "static16": partial(self._ai_edge, "static_wi8_ai8", kept="int16"),
         }
         ways = self.settings.ways.split(",")
         for way in ways:
             check_name("way", way, known)
-        if {"dynamic", "weights"} & set(ways) and find_spec("ai_edge_quantizer") is None:
+        if set(ways) - {"integer"} and find_spec("ai_edge_quantizer") is None:
             raise InvalidArgumentError(
-                "The ways 'dynamic' and 'weights' need the AI Edge Quantizer: pip install "
+                "All ways but 'integer' need the AI Edge Quantizer: pip install "
                 "ai-edge-quantizer, or choose --ways integer."
             )
         return {way: known[way] for way in ways}
@@ -264,12 +274,13 @@ class _Study:
         pair = ModelPair(self.model, compressed, ImageDomain(), self.pair.preprocess)
         return ~pair.ask(images).deviates
 
-    def _ai_edge(self, settings: str, chosen: Recipe | None) -> bytes:
+    def _ai_edge(self, settings: str, chosen: Recipe | None, kept: str = "float") -> bytes:
         from ai_edge_quantizer import recipe as recipes
 
         content = to_litert(self.model)
-        added = chosen.ai_edge(content) if chosen else []
-        return quantize_ai_edge(content, [*getattr(recipes, settings)(), *added])
+        added = chosen.ai_edge(content, kept) if chosen else []
+        samples = self.pair.preprocess(self.train[:_CALIBRATION])
+        return quantize_ai_edge(content, [*getattr(recipes, settings)(), *added], samples)
 
     def _integer(self, chosen: Recipe | None) -> bytes:
         samples = self.pair.preprocess(self.train[:_CALIBRATION])
@@ -313,6 +324,8 @@ def _with_slices(compared: LayerComparison, study: _Study) -> pd.DataFrame:
             a, b = (one.synapses[place.kernel] != 0 for one in (first, second))
             shared[place.operation] = float((a & b).sum() / max((a | b).sum(), 1))
     frame["same slice"] = frame["operation"].map(shared)
+    order = [place.operation for place in compared.places]
+    frame["depth"] = frame["operation"].map(order.index)
     return frame
 
 

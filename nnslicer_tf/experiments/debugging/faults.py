@@ -1,6 +1,6 @@
 """Planted faults: channels whose weights are changed, and the rank that methods give them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import keras
@@ -61,7 +61,9 @@ class FaultyModel:
             if isinstance(o.params, Synapses) and o.name != self.im.logit_operation
         ]
 
-    def draw(self, rng: np.random.Generator) -> Iterator[Fault]:
+    def draw(
+        self, rng: np.random.Generator, strengths: Sequence[float] = STRENGTHS
+    ) -> Iterator[Fault]:
         """Yield random faults: first a layer, then a channel, a kind and a strength."""
         while True:
             operation = self.hidden[rng.integers(len(self.hidden))]
@@ -69,7 +71,7 @@ class FaultyModel:
                 operation.name,
                 int(rng.integers(operation.shape[-1])),
                 KINDS[rng.integers(len(KINDS))],
-                STRENGTHS[rng.integers(len(STRENGTHS))],
+                strengths[int(rng.integers(len(strengths)))],
                 int(rng.integers(1 << 31)),
             )
 

@@ -44,7 +44,8 @@ def localisation(s: LocalisationSettings) -> ExperimentResult:
     data = images(s)
     channels = sum(operation.shape[-1] for operation in faulty.hidden)
     name = f"faults_{s.model}"
-    store = RowStore(s.work / f"{name}-{s.images}-{s.samples}-{s.seed}.csv", ("fault", "method"))
+    kept = f"{name}-{s.images}-{s.samples}-{s.strengths.replace(',', '-')}-{s.seed}.csv"
+    store = RowStore(s.work / kept, ("fault", "method"))
     names = []
     for index, (fault, cost) in enumerate(costly(faulty, data, s)):
         names += [{"fault": index, "method": method} for method in methods]
@@ -55,13 +56,14 @@ def localisation(s: LocalisationSettings) -> ExperimentResult:
                 for method in methods
             )
     faulty.heal()
-    rows = store.to_frame(names)
+    rows = store.to_frame(names).assign(channels=channels)
     summary = _summary(rows, channels)
     head = {
         "model": s.model,
         "faults": s.faults,
         "cost_points": s.cost,
-        "test_images": len(data),
+        "strengths": s.strengths,
+        "test_samples": len(data),
         "compared": s.samples,
         "hidden_channels": channels,
         "seed": s.seed,
@@ -72,7 +74,7 @@ def localisation(s: LocalisationSettings) -> ExperimentResult:
             ExperimentTable(f"{name}_ranks", rows),
             ExperimentTable(name, summary, title, head, _TEXT),
         ],
-        [ExperimentFigure(name, _plot(rows, channels, title))],
+        [ExperimentFigure(name, plot(name, rows))],
         views=_views(s, faulty, data),
     )
 
@@ -111,7 +113,7 @@ def costly(
 ) -> Iterator[tuple[Fault, float]]:
     """Plant and yield the first faults that cost enough accuracy, with their cost in points."""
     whole = _accuracy(faulty, data)
-    drawn = faulty.draw(np.random.default_rng(s.seed))
+    drawn = faulty.draw(np.random.default_rng(s.seed), _strengths(s.strengths))
     left = track(range(s.faults), "Faults")
     for _ in left:
         for _ in range(_MOST_DRAWN):
@@ -125,6 +127,15 @@ def costly(
             raise InvalidArgumentError(
                 f"None of {_MOST_DRAWN} faults costs {s.cost} points of accuracy. Choose --cost."
             )
+
+
+def _strengths(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidArgumentError(
+            f"--strengths takes numbers such as '1,2,4'. Received: {text!r}"
+        ) from None
 
 
 def _accuracy(faulty: FaultyModel, data: Dataset) -> float:
@@ -169,12 +180,18 @@ def _summary(rows: pd.DataFrame, channels: int) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def _plot(rows: pd.DataFrame, channels: int, title: str) -> Figure:
-    """Draw for each method the share of faults found among the first channels."""
+def plot(name: str, rows: pd.DataFrame) -> Figure:
+    """Draw for each method the share of faults found among the first channels.
+
+    Args:
+        name: Name of the table, which has the model's.
+        rows: The ranks, with the number of hidden channels of each fault's model.
+    """
+    model = name.removeprefix("faults_").removesuffix("_ranks")
     figure = Figure(figsize=(8, 5), layout="constrained")
     axis = figure.subplots()
     for method, part in rows.groupby("method", sort=False):
-        ranks = np.sort(part["rank"]) / channels
+        ranks = np.sort(part["rank"] / part["channels"])
         style = "--" if str(method).startswith("deepfault") else "-"
         shares = np.arange(1, len(ranks) + 1) / len(ranks)
         axis.step(
@@ -184,6 +201,6 @@ def _plot(rows: pd.DataFrame, channels: int, title: str) -> Figure:
     axis.set(
         xscale="log", xlabel="share of hidden channels looked at", ylabel="share of faults found"
     )
-    axis.set_title(title)
+    axis.set_title(f"Planted faults in {model}: which method finds the channel")
     figure.legend(loc="outside right upper")
     return figure

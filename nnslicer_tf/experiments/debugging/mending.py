@@ -17,7 +17,7 @@ from nnslicer_tf.errors import InfeasibleRepairError
 from nnslicer_tf.experiments.debugging.faults import FaultyModel
 from nnslicer_tf.experiments.debugging.localisation import costly, images
 from nnslicer_tf.experiments.debugging.settings import MendingSettings, RepairSettings
-from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable
+from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable, paper_text
 from nnslicer_tf.experiments.samples import first
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.pruning.fine_tuning import fine_tune
@@ -140,7 +140,15 @@ def provable_repair(s: RepairSettings) -> ExperimentResult:
     }
     title = f"Provable repair of {s.model}: what it costs elsewhere"
     return ExperimentResult(
-        [ExperimentTable(f"repair_{s.model}", pd.DataFrame(rows), title, head, _REPAIR)]
+        [
+            ExperimentTable(
+                f"repair_{s.model}",
+                pd.DataFrame(rows),
+                title,
+                head,
+                f"{_REPAIR}\n\n{paper_text('debugging/repair')}",
+            )
+        ]
     )
 
 

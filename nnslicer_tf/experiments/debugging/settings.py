@@ -25,9 +25,10 @@ class LocalisationSettings(Settings):
 
     model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
     faults: Annotated[int, Option(help="Faults that cost enough accuracy.", min=1)] = 100
-    images: Annotated[int, Option(help="Test images that show the faults.", min=50)] = 2000
-    samples: Annotated[int, Option(help="Failing, and passing, images to compare.", min=1)] = 100
+    images: Annotated[int, Option(help="Test samples that show the faults.", min=50)] = 2000
+    samples: Annotated[int, Option(help="Failing, and passing, samples to compare.", min=1)] = 100
     cost: Annotated[float, Option(help="Least loss of accuracy, in points.", min=0.0)] = 2.0
+    strengths: Annotated[str, Option(help="Strengths of faults, separated by commas.")] = "1,2,4"
     methods: Annotated[str, Option(help="Names, separated by commas.")] = ",".join(_METHODS)
     explore: View = None
     seed: Annotated[int, Option(help="Random seed of the faults.", min=0)] = 0
@@ -47,6 +48,7 @@ class MendingSettings(Settings):
     images: Annotated[int, Option(help="Test images; half are for mending.", min=50)] = 2000
     samples: Annotated[int, Option(help="Failing, and passing, images to mend by.", min=1)] = 20
     cost: Annotated[float, Option(help="Least loss of accuracy, in points.", min=0.0)] = 2.0
+    strengths: Annotated[str, Option(help="Strengths of faults, separated by commas.")] = "1,2,4"
     seed: Annotated[int, Option(help="Random seed of the faults.", min=0)] = 0
     work: Annotated[Path, Option(help="Folder of resumable runs.")] = Path("runs/debugging")
 
@@ -76,7 +78,7 @@ class CompressionSettings(Settings):
 
     pair: Annotated[str, Option(help="Pair of models, see find_deviations.py.")] = "lenet5-integer"
     ways: Annotated[str, Option(help="Quantisers, separated by commas.")] = (
-        "dynamic,weights,integer"
+        "dynamic,weights,integer,static,static16"
     )
     budget: Annotated[float, Option(help="Largest share of the weights in float.")] = 0.05
     seeds: Annotated[int, Option(help="Test, and training, images to search from.", min=2)] = 100

@@ -5,6 +5,7 @@ character of queries from a grammar, whose parse gives the hypotheses.
 """
 
 import time
+from collections.abc import Mapping
 
 import keras
 import numpy as np
@@ -110,7 +111,7 @@ def inspect(s: SqlSettings) -> ExperimentResult:
             ExperimentTable("sql", _summary(everything), _TITLE, head, _TEXT),
             ExperimentTable("sql-cost", _costs(costs, everything, early), _COST, head),
         ],
-        [ExperimentFigure("sql", _plot(records, ims["trained"], everything))],
+        [ExperimentFigure("sql", plot(drawn := _drawn(records, ims, everything)), drawn=drawn)],
     )
 
 
@@ -120,6 +121,7 @@ def _binary(records: Records) -> dict[str, np.ndarray]:
 
 
 _TITLE = "What the units of a character LSTM on SQL follow"
+_DRAWN = ("inside where", "nesting depth", "position in keyword")
 _COST = "Early stopping: what an inspection costs"
 _TEXT = (
     "correlation: of the unit that is nearest to the hypothesis, over all characters; probe: F1 "
@@ -158,28 +160,38 @@ def _costs(costs: list[dict], everything: pd.DataFrame, early: pd.DataFrame) -> 
     return table
 
 
-def _plot(records: Records, im: InstrumentedModel, frame: pd.DataFrame) -> Figure:
-    """Draw the units nearest to three hypotheses over a record with a nested query."""
+def _drawn(
+    records: Records, ims: Mapping[str, InstrumentedModel], frame: pd.DataFrame
+) -> dict[str, np.ndarray]:
+    """Return a record with a nested query, and the units nearest to three hypotheses on it."""
     depth, where = records.parse["nesting depth"], records.parse["inside where"]
     shown = int(np.argmax(depth.std(axis=1) + where.std(axis=1)))
-    values = im.capture(records.tokens[shown : shown + 1], of=["lstm:h"])["lstm:h"][0]
+    tokens = records.tokens[shown : shown + 1]
+    values = ims["trained"].capture(tokens, of=["lstm:h"])["lstm:h"][0]
+    of = frame[(frame["model"] == "trained") & (frame["measure"] == "correlation")]
+    best = [
+        own.loc[own["score"].abs().idxmax()]
+        for own in (of[of["hypothesis"] == name].reset_index(drop=True) for name in _DRAWN)
+    ]
+    units = np.array([int(one["unit"]) for one in best])
+    return {
+        "text": np.array(list(records.text(shown))),
+        "truth": np.stack([records.parse[name][shown] for name in _DRAWN]),
+        "units": units,
+        "values": values[:, units].T,
+        "correlations": np.array([float(one["score"]) for one in best]),
+    }
+
+
+def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
+    """Draw the units nearest to three hypotheses over a record with a nested query."""
     figure = Figure(figsize=(11, 5), layout="constrained")
     axes = figure.subplots(3, 1, sharex=True)
-    correlations = frame[(frame["model"] == "trained") & (frame["measure"] == "correlation")]
-    for axis, name in zip(
-        axes, ("inside where", "nesting depth", "position in keyword"), strict=True
-    ):
-        of = correlations[correlations["hypothesis"] == name].reset_index(drop=True)
-        best = of.loc[of["score"].abs().idxmax()]
-        unit = values[:, int(best["unit"])]
-        truth = records.parse[name][shown]
+    parts = (drawn[key] for key in ("truth", "units", "values", "correlations"))
+    for axis, name, truth, unit, values, r in zip(axes, _DRAWN, *parts, strict=True):
         axis.step(np.arange(LENGTH), truth / max(truth.max(), 1), where="mid", label=name)
-        axis.plot(
-            np.sign(best["score"]) * unit, label=f"unit {best['unit']}, r = {best['score']:.2f}"
-        )
+        axis.plot(np.sign(r) * values, label=f"unit {unit}, r = {r:.2f}")
         axis.legend(loc="upper left", fontsize=8)
         axis.set_ylim(-1.1, 1.35)
-    axes[-1].set_xticks(
-        range(LENGTH), list(records.text(shown)), fontfamily="monospace", fontsize=8
-    )
+    axes[-1].set_xticks(range(LENGTH), drawn["text"], fontfamily="monospace", fontsize=8)
     return figure

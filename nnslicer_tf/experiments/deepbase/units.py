@@ -44,8 +44,11 @@ def units(s: UnitSettings) -> ExperimentResult:
     best = deepbase.best_units(frame, 3).drop(columns=["model", "measure"])
     title = "The three channels nearest to each hypothesis"
     return ExperimentResult(
-        [ExperimentTable("units", best, title, head)],
-        [ExperimentFigure("units", _plot(frame), dpi=100)],
+        [
+            ExperimentTable("units", best, title, head),
+            ExperimentTable("units-layers", largest := _largest(frame)),
+        ],
+        [ExperimentFigure("units", plot(largest), dpi=100)],
     )
 
 
@@ -102,15 +105,22 @@ def _reversed(frame: pd.DataFrame, masks: dict[str, np.ndarray]) -> dict[str, np
     return found
 
 
-def _plot(frame: pd.DataFrame) -> Figure:
-    """Draw the largest |correlation| of each layer's channels with each hypothesis."""
-    largest = frame.assign(score=frame["score"].abs()).pivot_table(
-        index="hypothesis", columns="group", values="score", aggfunc="max", sort=False
+def _largest(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the largest |correlation| of each layer's channels with each hypothesis."""
+    return (
+        frame.assign(score=frame["score"].abs())
+        .pivot_table(index="hypothesis", columns="group", values="score", aggfunc="max", sort=False)
+        .reset_index()
     )
+
+
+def plot(largest: pd.DataFrame) -> Figure:
+    """Draw a table with a row for each `hypothesis` and a column for each layer."""
+    values = largest.set_index("hypothesis")
     figure = Figure(figsize=(8, 7), layout="constrained")
     axis = figure.subplots()
-    image = axis.imshow(largest, vmin=0, vmax=1, cmap="viridis")
-    axis.set_xticks(range(largest.shape[1]), largest.columns, rotation=60, ha="right")
-    axis.set_yticks(range(len(largest)), largest.index)
+    image = axis.imshow(values, vmin=0, vmax=1, cmap="viridis")
+    axis.set_xticks(range(values.shape[1]), list(values.columns), rotation=60, ha="right")
+    axis.set_yticks(range(len(values)), list(values.index))
     figure.colorbar(image, label="largest |correlation| of a channel")
     return figure

@@ -8,7 +8,7 @@ retraining on one half of them does for the other half. Differences found are ke
 folder.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import keras
@@ -83,7 +83,11 @@ def explore(s: DifferenceSettings) -> ExperimentResult:
         [
             *(
                 ExperimentFigure(
-                    f"differences_{name}", found[name].plot(images.x, most=10), 100, tight=True
+                    f"differences_{name}",
+                    plot_differences(drawn := _drawn(found[name], images.x)),
+                    100,
+                    tight=True,
+                    drawn=drawn,
                 )
                 for name in CONSTRAINTS
             ),
@@ -91,6 +95,26 @@ def explore(s: DifferenceSettings) -> ExperimentResult:
         ],
         views=_views(s.explore, ims[-1], found["light"], others.x),
     )
+
+
+def _drawn(found: Differences, seeds: np.ndarray, most: int = 10) -> dict[str, np.ndarray]:
+    """Return the first generated inputs, their seeds, and the predictions."""
+    rows = np.flatnonzero(found.generated)[:most]
+    return {
+        "seeds": seeds[found.seed_index[rows]],
+        "inputs": found.inputs[rows],
+        "predictions": found.predictions[rows],
+    }
+
+
+def plot_differences(drawn: Mapping[str, np.ndarray]) -> Figure:
+    """Draw seeds, and under each what was made of it."""
+    count = len(drawn["inputs"])
+    ones, nones = np.ones(count, int), np.full(count, -1)
+    found = Differences(
+        drawn["inputs"], np.arange(count), drawn["predictions"], nones, ones, count, 0.0
+    )
+    return found.plot(drawn["seeds"], most=count)
 
 
 def _views(

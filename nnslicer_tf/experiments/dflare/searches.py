@@ -29,17 +29,16 @@ from nnslicer_tf.experiments.result import (
 )
 from nnslicer_tf.experiments.views import MOST_SAMPLES
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.report import plot_queries
 from nnslicer_tf.report.explorer import explore
 from nnslicer_tf.slicing import Profile, Slicer
 
-_COLUMNS = 3
 _PROFILED = 2_000  # training images of the profiles of the interactive view
 
 
 def search(s: SearchSettings) -> ExperimentResult:
     """Search with DFlare and, from fewer seeds, DiffChaser (Table 4, Figure 4)."""
-    sweep, rows, queries = Sweep(s), [], {}
+    sweep = Sweep(s)
+    rows: list[dict] = []
     if s.explore is not None:
         compared_inside(sweep.pair((s.pairs or list(PUBLISHED))[0]))  # before long work
     runs: list[tuple[str, int | None, int | None]] = [
@@ -50,9 +49,8 @@ def search(s: SearchSettings) -> ExperimentResult:
         runs.append(("DiffChaser", s.diffchaser_seeds, 1))
     for pair in s.pairs or PUBLISHED:
         for method, seeds, repeats in runs:
-            found, queries[f"{pair}, {method}"] = sweep.measure(pair, method, seeds, repeats)
-            rows += found
-    figure = ExperimentFigure(f"{s.name}_queries", _plot_queries(queries), dpi=100)
+            rows += sweep.measure(pair, method, seeds, repeats)
+    figure = ExperimentFigure(f"{s.name}_queries", plot_runs(pd.DataFrame(rows)))
     return ExperimentResult(sweep.tables(s.name, rows), [figure], views=_views(s, sweep))
 
 
@@ -101,7 +99,7 @@ def ablation(s: AblationSettings) -> ExperimentResult:
         row
         for pair in s.pairs or PUBLISHED
         for method in methods
-        for row in sweep.measure(pair, method)[0]
+        for row in sweep.measure(pair, method)
     ]
     return ExperimentResult(sweep.tables(s.name, rows))
 
@@ -114,7 +112,7 @@ def dissemination(s: DisseminationSettings) -> ExperimentResult:
         for model in s.zoo_models or ["lenet5"]
         for method in ("DFlare", "Algorithm 1")
         for percent in (10, 20, 30, 40, 50)
-        for row in sweep.measure(f"{model}-mutated{percent}", method)[0]
+        for row in sweep.measure(f"{model}-mutated{percent}", method)
     ]
     runs, keys = pd.DataFrame(rows), ["model", "method"]
     figures = ["success_rate", "mean_seconds", "mean_queries", "median_queries", "verified"]
@@ -169,14 +167,27 @@ def _repaired(pair: NamedPair, how: str, fitted: Repair) -> NamedPair:
     return dataclasses.replace(pair, name=name, load_compressed=load_repaired)
 
 
-def _plot_queries(queries: dict[str, np.ndarray]) -> Figure:
-    """Draw a histogram of the queries for each pair and method (Figure 4)."""
-    rows = -(-len(queries) // _COLUMNS)
-    figure = Figure(figsize=(4 * _COLUMNS, 2.6 * rows))
-    axes = figure.subplots(rows, _COLUMNS)
-    for axis, (label, values) in zip(axes.flat, queries.items(), strict=False):
-        plot_queries(values, label, axis)
-    for axis in axes.flat[len(queries) :]:
-        axis.set_axis_off()
-    figure.tight_layout()
+def plot_runs(runs: pd.DataFrame) -> Figure:
+    """Draw the queries of each pair by every method: median, 90th percentile, largest (Figure 4).
+
+    Args:
+        runs: A row for each random seed.
+    """
+    columns = ["median_queries", "queries_90th_percentile", "max_queries"]
+    pairs, methods = (list(runs[key].unique()) for key in ("pair", "method"))
+    figure = Figure(figsize=(8, 1.2 + 0.25 * len(pairs) * (len(methods) + 1)), layout="constrained")
+    axis = figure.subplots()
+    means = runs.groupby(["pair", "method"])[columns].mean()
+    for row, method in enumerate(methods):
+        own = [pair for pair in pairs if (pair, method) in means.index]
+        places = np.array([pairs.index(pair) * (len(methods) + 1) + row for pair in own])
+        low, high, most = (means.loc[[(pair, method) for pair in own], c] for c in columns)
+        axis.hlines(places, low, most, color=f"C{row}", linewidth=1)
+        axis.hlines(places, low, high, color=f"C{row}", linewidth=5, alpha=0.5)
+        axis.plot(low, places, "o", color=f"C{row}", label=method)
+    axis.set_yticks(np.arange(len(pairs)) * (len(methods) + 1) + (len(methods) - 1) / 2, pairs)
+    axis.invert_yaxis()
+    axis.set(xscale="log", xlabel="queries: median (dot), 90 % of the searches (bar), the longest")
+    axis.grid(axis="x", alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=len(methods))
     return figure

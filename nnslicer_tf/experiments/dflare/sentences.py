@@ -22,6 +22,7 @@ _SHOWN = 5
 
 def sentences(s: SentenceSettings) -> ExperimentResult:
     """Search pairs of text classifiers, and undo every edit that a deviation does not need."""
+    texts.load("sst2", "test")  # where they are missing, it is said before models are compressed
     rows, examples = [], []
     for name in s.pairs or s.published:
         pair = load_pair(name, work=s.work / "pairs")

@@ -33,7 +33,7 @@ class Sweep:
 
     def measure(
         self, name: str, method: str, seeds: int | None = None, repeats: int | None = None
-    ) -> tuple[list[dict], np.ndarray]:
+    ) -> list[dict]:
         """Search a pair with every random seed.
 
         Args:
@@ -43,16 +43,15 @@ class Sweep:
             repeats: With how many random seeds; all by default.
 
         Returns:
-            A row for each random seed; the queries of all successful searches.
+            A row for each random seed.
         """
         pair, seeds = self.pair(name), min(seeds or self.settings.seeds, self.settings.seeds)
-        rows, queries = [], []
+        rows = []
         for repeat in range(repeats or self.settings.repeats):
             images, found = self.search(pair, method, repeat, seeds)
             rows.append(_row(pair, method, repeat, images, found))
             print(rows[-1], flush=True)
-            queries.append(found.queries[found.found])
-        return rows, np.concatenate(queries)
+        return rows
 
     def search(
         self, pair: NamedPair, method: str, repeat: int, seeds: int

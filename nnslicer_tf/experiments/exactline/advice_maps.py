@@ -1,5 +1,8 @@
 """Decision maps of ACAS Xu: the advice for every position of an intruder, exactly."""
 
+import math
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,7 +15,12 @@ from nnslicer_tf.exactline import PlanarClasses, PlanarPartition, PlaneWalker, a
 from nnslicer_tf.exactline._mesh import Mesh, cut_by_lines
 from nnslicer_tf.experiments.exactline.boundaries import COLOURS, legend
 from nnslicer_tf.experiments.exactline.settings import AdviceSettings
-from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.experiments.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    compact,
+)
 from nnslicer_tf.instrument import InstrumentedModel
 
 REACH = float(np.hypot(10_000, 6_000))
@@ -29,6 +37,9 @@ SCENARIOS = {
     for pace, speed in (("slow", 150.0), ("fast", 500.0))
 }
 """Name → the intruder's heading in radians, and the speed of both aircraft in ft/s."""
+
+
+_SHOWN = ("head-on, slow", "head-on, fast", "perpendicular, fast", "opposite, fast")
 
 
 def scenario(name: str) -> np.ndarray:
@@ -57,13 +68,13 @@ def advice_maps(s: AdviceSettings) -> ExperimentResult:
     table = pd.DataFrame(rows)
     head = {"reach_ft": REACH, "samples_per_side": list(s.samples)}
     title = "ACAS Xu: exact decision maps, and what samples miss"
-    figure = _plot(acas.load_nnet(paths[0]), paths[0].stem, min(s.samples))
+    drawn = _drawn(acas.load_nnet(paths[0]), paths[0].stem, min(s.samples))
     return ExperimentResult(
         [
             ExperimentTable("acas_planes", table),
             ExperimentTable("acas_planes_summary", _summary(table), title, head, _TEXT),
         ],
-        [ExperimentFigure("acas_planes", figure, dpi=120)],
+        [ExperimentFigure("acas_planes", plot(drawn), 120, drawn=drawn)],
     )
 
 
@@ -136,33 +147,51 @@ def _summary(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _plot(nnet: acas.NNet, name: str, samples: int) -> Figure:
-    """Draw the map of each scenario, exactly above, by samples below."""
-    chosen = ("head-on, slow", "head-on, fast", "perpendicular, fast", "opposite, fast")
-    figure = Figure(figsize=(13, 7.5), layout="constrained")
-    axes = figure.subplots(2, len(chosen))
+def _drawn(nnet: acas.NNet, name: str, samples: int) -> dict[str, np.ndarray]:
+    """Return the exact map of four scenarios, and the advice at samples of a grid."""
     walker = _walker(nnet)
-    for (above, below), title in zip(axes.T, chosen, strict=True):
+    drawn = {"network": np.array(name)}
+    for title in _SHOWN:
         partition = walker.plane(scenario(title))
         classes = partition.classify(lowest=True)
-        _draw(above, [classes.region(i) for i in range(len(classes))], classes.labels)
-        above.set_title(f"{title}: exact, {len(partition):,} regions", fontsize=9)
-        cells, labels = _cells(classes, samples)
-        _draw(below, cells, labels)
+        middles, _ = _middles(classes.corners, samples)
+        drawn |= {
+            f"{title}/{field}": compact(getattr(classes, field))
+            for field in ("corners", "start", "loop")
+        }
+        shares = classes.vertices / classes.corners.max(axis=0)  # a pixel is 100 steps wide
+        drawn[f"{title}/vertices"] = np.rint(65_535 * shares).astype(np.uint16)
+        drawn[f"{title}/labels"] = classes.labels.astype(np.uint8)
+        drawn[f"{title}/sampled"] = classes.label_at(middles).astype(np.uint8)
+        drawn[f"{title}/regions"] = np.array(len(partition))
+    return drawn
+
+
+def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
+    """Draw the map of each scenario, exactly above, by samples below."""
+    figure = Figure(figsize=(13, 7.5), layout="constrained")
+    axes = figure.subplots(2, len(_SHOWN))
+    for (above, below), title in zip(axes.T, _SHOWN, strict=True):
+        part = {key.removeprefix(f"{title}/"): value for key, value in drawn.items()}
+        vertices = part["vertices"] / 65_535 * part["corners"].max(axis=0)
+        _draw(above, np.split(vertices[part["loop"]], part["start"][1:-1]), part["labels"])
+        above.set_title(f"{title}: exact, {int(part['regions']):,} regions", fontsize=9)
+        samples = math.isqrt(len(part["sampled"]))
+        middles, size = _middles(part["corners"], samples)
+        square = (np.array([[0, 0], [1, 0], [1, 1], [0, 1]]) - 0.5) * size
+        _draw(below, list(middles[:, None] + square), part["sampled"])
         below.set_title(f"{samples} × {samples} samples", fontsize=9)
     legend(figure, acas.ADVISORIES)
-    figure.supxlabel(f"ft to the right of the ownship ({name})", fontsize=9)
+    figure.supxlabel(f"ft to the right of the ownship ({drawn['network']})", fontsize=9)
     figure.supylabel("ft ahead of the ownship, which flies upwards", fontsize=9)
     return figure
 
 
-def _cells(classes: PlanarClasses, count: int) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the cells of a grid in (ρ, θ), and the advice in their middles."""
-    size = classes.corners.max(axis=0) / count
-    corners = np.array([[0, 0], [1, 0], [1, 1], [0, 1]])
+def _middles(corners: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the middles of the cells of a grid in (ρ, θ), and the size of a cell."""
+    size = corners.max(axis=0) / count
     first = np.stack(np.meshgrid(np.arange(count), np.arange(count), indexing="ij"), axis=-1)
-    first = first.reshape(-1, 2)
-    return list((first[:, None] + corners) * size), classes.label_at((first + 0.5) * size)
+    return (first.reshape(-1, 2) + 0.5) * size, size
 
 
 def _draw(axes: Axes, polygons: list[np.ndarray], labels: np.ndarray) -> None:

@@ -1,5 +1,7 @@
 """Integrated gradients averaged over a polygon of baselines, exactly and by samples."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -29,7 +31,8 @@ def baselines(s: BaselineSettings) -> ExperimentResult:
     im = InstrumentedModel(zoo.load("digits_cnn"))
     attributor = Attributor(im)
     rng = as_generator(s.seed)
-    rows, drawn = [], None
+    rows: list[dict[str, object]] = []
+    drawn: dict[str, np.ndarray] = {}
     for i in track(range(len(data)), "Images", len(data)):
         x = np.asarray(data.x[i], np.float64)
         corners = _baselines(x, rng)
@@ -37,7 +40,8 @@ def baselines(s: BaselineSettings) -> ExperimentResult:
         exact = mean_integrated_gradients(im, x, corners, target)
         mean = exact_plane(im, corners).integrate()[target]
         change = attributor.walker.line(x, corners[0]).outputs[0, target] - mean
-        row = {"image": i, "target": target, "completeness_error": abs(exact.sum() - change)}
+        row: dict[str, object] = {"image": i, "target": target}
+        row["completeness_error"] = abs(exact.sum() - change)
         sampled = _sampled(attributor, x, corners, target, max(COUNTS), rng)
         for count in COUNTS:
             row[f"error_percent_{count}"] = 100 * relative_error(
@@ -46,7 +50,7 @@ def baselines(s: BaselineSettings) -> ExperimentResult:
         black = attributor.exact(x, np.zeros_like(x), target)
         row["error_percent_black"] = 100 * relative_error(black, exact)
         rows.append(row)
-        drawn = drawn or (x, exact, black, sampled[0])
+        drawn = drawn or {"image": x, "exact": exact, "black": black, "one": sampled[0]}
     table = pd.DataFrame(rows)
     title = "Integrated gradients averaged over a square of baselines"
     head = {"network": "digits_cnn", "images": s.images, "seed": s.seed}
@@ -56,7 +60,7 @@ def baselines(s: BaselineSettings) -> ExperimentResult:
             ExperimentTable("baselines_images", table),
             ExperimentTable("baselines", summary, title, head, _TEXT),
         ],
-        [ExperimentFigure("baselines", _plot(*drawn), dpi=110)] if drawn else [],
+        [ExperimentFigure("baselines", plot(drawn), drawn=drawn)],
     )
 
 
@@ -90,10 +94,13 @@ def _sampled(
     return np.stack([attributor.exact(x, point, target) for point in points])
 
 
-def _plot(x: np.ndarray, exact: np.ndarray, black: np.ndarray, one: np.ndarray) -> Figure:
+def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
+    """Draw attributions of an image: `exact`, from `black`, and from `one` baseline."""
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     titles = ("mean over the square, exact", "one baseline: black", "one baseline of the square")
-    for ax, values, title in zip(figure.subplots(1, 3), (exact, black, one), titles, strict=True):
-        plot_over_image(values, x, ax)
+    for ax, key, title in zip(
+        figure.subplots(1, 3), ("exact", "black", "one"), titles, strict=True
+    ):
+        plot_over_image(drawn[key], drawn["image"], ax)
         ax.set_title(title, fontsize=9)
     return figure

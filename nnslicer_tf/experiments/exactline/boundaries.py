@@ -1,6 +1,6 @@
 """Decision boundaries of ACAS Xu networks, exactly and by samples: the paper's figure 2."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline import LinearPartition, LineWalker, Regions, acas
+from nnslicer_tf.exactline import LinearPartition, LineWalker, acas
 from nnslicer_tf.experiments.exactline.settings import AcasSettings
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from nnslicer_tf.instrument import InstrumentedModel
@@ -36,10 +36,11 @@ def boundaries(s: AcasSettings) -> ExperimentResult:
         rows += [_row(path.stem, name, nnet, walker, *ends) for name, ends in lines.items()]
     head = {"speed_ft_s": s.speed, "reach_ft": s.reach}
     title = "ACAS Xu: advisories along lines"
-    figure = _plot(acas.load_nnet(paths[0]), paths[0].stem, lines, _grid(s.grid, s.reach, s.speed))
+    grid = _grid(s.grid, s.reach, s.speed)
+    drawn = _drawn(acas.load_nnet(paths[0]), paths[0].stem, lines, grid)
     return ExperimentResult(
         [ExperimentTable("acas", pd.DataFrame(rows), title, head)],
-        [ExperimentFigure("acas", figure, dpi=120)],
+        [ExperimentFigure("acas", plot(drawn), 120, drawn=drawn)],
     )
 
 
@@ -84,35 +85,72 @@ def _advisories(nnet: acas.NNet, line: LinearPartition, ratios: np.ndarray) -> n
     return nnet.evaluate(line.at(ratios)).argmin(axis=1)
 
 
-def _plot(nnet: acas.NNet, name: str, lines: dict[str, Ends], grid: Ends) -> Figure:
-    """Draw single lines and a grid of them, exactly on the left, by samples on the right."""
+def _drawn(nnet: acas.NNet, name: str, lines: dict[str, Ends], grid: Ends) -> dict[str, np.ndarray]:
+    """Return single lines and a grid of them, exactly and by samples, in the plane around."""
     walker = _walker(nnet)
+    drawn = {"network": np.array(name)}
+    for line, ends in lines.items():
+        partition = walker.line(*ends)
+        ratios = np.linspace(0, 1, 25)
+        drawn |= _curves(line, [partition]) | _samples(line, nnet, [partition], ratios)
+        drawn[f"{line}/ticks"] = _polar(partition.points)
+    partitions = list(walker.lines(*grid))
+    drawn |= _curves("grid", partitions)
+    return drawn | _samples("grid", nnet, partitions, np.linspace(0, 1, 13))
+
+
+def _curves(name: str, partitions: Sequence[LinearPartition]) -> dict[str, np.ndarray]:
+    """Return lines as curves of one class each, one after the other: ends, points, classes."""
+    curves: list[np.ndarray] = []
+    labels: list[int] = []
+    for partition in partitions:
+        regions = partition.classify(lowest=True)
+        labels += list(regions.labels)
+        for start, stop in pairwise(regions.ratios):
+            steps = max(2, int(np.ceil(100 * (stop - start))))
+            curves.append(_polar(partition.at(np.linspace(start, stop, steps))))
+    return {
+        f"{name}/ends": np.cumsum([len(curve) for curve in curves]),
+        f"{name}/curves": np.concatenate(curves).astype(np.float32),
+        f"{name}/labels": np.array(labels, np.uint8),
+    }
+
+
+def _samples(
+    name: str, nnet: acas.NNet, partitions: Sequence[LinearPartition], ratios: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return samples of lines, and their classes."""
+    points = np.concatenate([_polar(partition.at(ratios)) for partition in partitions])
+    labels = np.concatenate([_advisories(nnet, partition, ratios) for partition in partitions])
+    return {f"{name}/points": points.astype(np.float32), f"{name}/sampled": labels}
+
+
+def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
+    """Draw single lines and a grid of them, exactly on the left, by samples on the right."""
     figure = Figure(figsize=(9, 12), layout="constrained")
     axes = figure.subplots(3, 2)
-    for row, (line, ends) in zip(axes, lines.items(), strict=False):
-        partition = walker.line(*ends)
-        regions = partition.classify(lowest=True)
-        _plot_regions(row[0], partition, regions, width=6, ticks=True)
-        ratios = np.linspace(0, 1, 25)
-        _plot_samples(row[1], partition.at(ratios), _advisories(nnet, partition, ratios))
-        row[0].set_title(f"intruder {line}: exact, {len(partition)} parts")
-        row[1].set_title(f"intruder {line}: 25 samples")
-        if line == "ahead":
+    for row, name in zip(axes, ("ahead", "around", "grid"), strict=True):
+        single = name != "grid"
+        _plot_curves(row[0], name, drawn, 6.0 if single else 0.9)
+        _plot_samples(row[1], name, drawn, 14.0 if single else 3.0)
+        if single:
+            x, y = drawn[f"{name}/ticks"].T
+            row[0].scatter(x, y, s=0.6, color="black", zorder=3)
+            row[0].set_title(f"intruder {name}: exact, {len(x) - 1} parts")
+            row[1].set_title(f"intruder {name}: {len(drawn[f'{name}/points'])} samples")
+        if name == "ahead":
+            reach = np.linalg.norm(drawn[f"{name}/ticks"], axis=1).max()
             for axis in row:
-                axis.set_xlim(-ends[1][0] / 2, ends[1][0] / 2)
-    for partition in walker.lines(*grid):
-        _plot_regions(axes[2, 0], partition, partition.classify(lowest=True), width=0.9)
-        ratios = np.linspace(0, 1, 13)
-        labels = _advisories(nnet, partition, ratios)
-        _plot_samples(axes[2, 1], partition.at(ratios), labels, size=3)
-    axes[2, 0].set_title(f"{len(grid[0])} exact lines")
-    axes[2, 1].set_title(f"{len(grid[0])} lines of 13 samples")
+                axis.set_xlim(-reach / 2, reach / 2)
+    lines = len(drawn["grid/points"]) // 13
+    axes[2, 0].set_title(f"{lines} exact lines")
+    axes[2, 1].set_title(f"{lines} lines of 13 samples")
     for axis in axes.flat:
         axis.plot(0, 0, marker="^", color="black", markersize=6)
         axis.tick_params(labelsize=7)
         axis.locator_params(nbins=5)
     legend(figure, acas.ADVISORIES)
-    figure.supxlabel(f"ft to the right of the ownship ({name})", fontsize=9)
+    figure.supxlabel(f"ft to the right of the ownship ({drawn['network']})", fontsize=9)
     figure.supylabel("ft ahead of the ownship, which flies upwards", fontsize=9)
     return figure
 
@@ -126,31 +164,20 @@ def _polar(points: np.ndarray) -> np.ndarray:
     return np.stack([-rho * np.sin(theta), rho * np.cos(theta)], axis=1)
 
 
-def _plot_regions(
-    axes: Axes,
-    partition: LinearPartition,
-    regions: Regions,
-    width: float = 4.0,
-    ticks: bool = False,
-) -> None:
-    """Draw a line in the polar plane, coloured by class, exactly to its boundaries."""
-    curves = []
-    for start, stop in pairwise(regions.ratios):
-        steps = max(2, int(np.ceil(100 * (stop - start))))
-        curves.append(_polar(partition.at(np.linspace(start, stop, steps))))
-    colours = [COLOURS[label] for label in regions.labels]
+def _plot_curves(axes: Axes, name: str, drawn: Mapping[str, np.ndarray], width: float) -> None:
+    """Draw lines in the plane around the ownship, coloured by class, to its boundaries."""
+    curves = np.split(drawn[f"{name}/curves"], drawn[f"{name}/ends"][:-1])
+    colours = [COLOURS[label] for label in drawn[f"{name}/labels"]]
     axes.add_collection(LineCollection(curves, colors=colours, linewidths=width, capstyle="butt"))
-    if ticks:
-        x, y = _polar(partition.points).T
-        axes.scatter(x, y, s=0.6, color="black", zorder=3)
     axes.autoscale_view()
     axes.set_aspect("equal")
 
 
-def _plot_samples(axes: Axes, points: np.ndarray, labels: np.ndarray, size: float = 14.0) -> None:
-    """Draw sampled points `(n, …)` in the polar plane, coloured by class."""
-    x, y = _polar(points).T
-    axes.scatter(x, y, c=[COLOURS[label] for label in labels], s=size, linewidths=0)
+def _plot_samples(axes: Axes, name: str, drawn: Mapping[str, np.ndarray], size: float) -> None:
+    """Draw sampled points in the plane around the ownship, coloured by class."""
+    x, y = drawn[f"{name}/points"].T
+    colours = [COLOURS[label] for label in drawn[f"{name}/sampled"]]
+    axes.scatter(x, y, c=colours, s=size, linewidths=0)
     axes.set_aspect("equal")
 
 

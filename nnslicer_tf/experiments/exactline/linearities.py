@@ -1,5 +1,8 @@
 """Linearity of normal and robust networks: the paper's tables 3 and 4, figures 4 and 5."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -51,7 +54,12 @@ def linearities(s: LinearitySettings) -> ExperimentResult:
         ],
         [
             ExperimentFigure("linearity", plot(table), dpi=120),
-            ExperimentFigure("linearity_ticks", _plot_ticks(networks, s.seed), dpi=120),
+            ExperimentFigure(
+                "linearity_ticks",
+                plot_lines(drawn := _drawn(networks, s.seed)),
+                dpi=120,
+                drawn=drawn,
+            ),
         ],
     )
 
@@ -116,8 +124,8 @@ def plot(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def _plot_ticks(networks: Networks, seed: int) -> Figure:
-    """Draw the parts of the lines from one test image (figures 4 and 5)."""
+def _drawn(networks: Networks, seed: int) -> dict[str, np.ndarray]:
+    """Return the distances of the parts' ends on lines from one test image, by line."""
     lines = {}
     for (dataset, method), im in networks.items():
         data, epsilon = datasets.load(dataset, "test[:1]"), EPSILON[dataset]
@@ -127,5 +135,23 @@ def _plot_ticks(networks: Networks, seed: int) -> Figure:
             "random": random_neighbours(data.x, epsilon, seed)[0],
         }
         for direction, end in ends.items():
-            lines[f"{dataset} {method}, {direction}"] = walker.line(data.x[0], end)
-    return plot_ticks(lines).figure  # type: ignore[return-value]  # of new axes: no SubFigure
+            line = walker.line(data.x[0], end)
+            lines[f"{dataset} {method}, {direction}"] = line.ratios * line.length
+    return lines
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What `plot_ticks` reads of a line."""
+
+    ratios: np.ndarray
+    length: float
+
+    def __len__(self) -> int:
+        return len(self.ratios) - 1
+
+
+def plot_lines(drawn: Mapping[str, np.ndarray]) -> Figure:
+    """Draw the parts of the lines from one test image (figures 4 and 5)."""
+    lines = {name: _Line(places / places[-1], float(places[-1])) for name, places in drawn.items()}
+    return plot_ticks(lines).figure  # type: ignore[return-value,arg-type]  # of new axes

@@ -1,15 +1,23 @@
 """Planes through images, their adversarial and their random neighbours."""
 
+from collections.abc import Mapping
+from dataclasses import fields
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets
 from nnslicer_tf._progress import track
-from nnslicer_tf.exactline import PlaneWalker, fgsm, random_neighbours
+from nnslicer_tf.exactline import PlanarClasses, PlaneWalker, fgsm, random_neighbours
 from nnslicer_tf.experiments.exactline.networks import EPSILON, convsmall_networks
 from nnslicer_tf.experiments.exactline.settings import NeighbourhoodSettings
-from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.experiments.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    compact,
+)
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import plot_plane
 
@@ -34,12 +42,13 @@ def neighbourhoods(s: NeighbourhoodSettings) -> ExperimentResult:
     table = pd.DataFrame(rows)
     title = "Triangles of an image, its FGSM neighbour and a random one"
     head = {"epsilon": EPSILON, "images": s.images, "seed": s.seed}
+    drawn = _drawn(networks, table, s.seed)
     return ExperimentResult(
         [
             ExperimentTable("neighbourhoods_images", table),
             ExperimentTable("neighbourhoods", _summary(table), title, head, _TEXT),
         ],
-        [ExperimentFigure("neighbourhoods", _plot(networks, table, s.seed), dpi=110)],
+        [ExperimentFigure("neighbourhoods", plot(drawn), drawn=drawn)],
     )
 
 
@@ -70,21 +79,41 @@ def _summary(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _plot(networks: dict, table: pd.DataFrame, seed: int) -> Figure:
-    """Draw the triangle of the first image that all networks of a data set get right."""
-    names = list(dict.fromkeys(dataset for dataset, _ in networks))
-    columns = max(sum(key[0] == name for key in networks) for name in names)
-    figure = Figure(figsize=(4.6 * columns, 3.6 * len(names)), layout="constrained")
-    axes = figure.subplots(len(names), columns, squeeze=False)
-    for row, dataset in zip(axes, names, strict=True):
+def _drawn(networks: dict, table: pd.DataFrame, seed: int) -> dict[str, np.ndarray]:
+    """Return the triangle of the first image that all networks of a data set get right.
+
+    Returns:
+        "data set, training/attribute of `PlanarClasses`" → array; "…/regions" has their number.
+    """
+    drawn: dict[str, np.ndarray] = {}
+    for (dataset, method), im in networks.items():
         right = table[table.dataset == dataset].groupby("image").right.all()
         image = int(right[right].index[0]) if right.any() else 0
         data = datasets.load(dataset, f"test[:{image + 1}]")
-        methods = [key for key in networks if key[0] == dataset]
-        for ax, key in zip(row, methods, strict=False):
-            triangle = _triangles(networks[key], data.x, data.y, EPSILON[dataset], seed)[image]
-            partition = PlaneWalker(networks[key]).plane(triangle)
-            plot_plane(partition.classify(), regions=True, ax=ax)
-            ax.set_title(f"{' '.join(key)}: {len(partition):,} regions", fontsize=9)
-            ax.set(xlabel="from the image to FGSM", ylabel="towards the random neighbour")
+        triangle = _triangles(im, data.x, data.y, EPSILON[dataset], seed)[image]
+        partition = PlaneWalker(im).plane(triangle)
+        classes = partition.classify()
+        arrays = {f.name: compact(getattr(classes, f.name)) for f in fields(PlanarClasses)}
+        arrays["regions"] = np.array(len(partition))
+        drawn |= {f"{dataset} {method}/{name}": array for name, array in arrays.items()}
+    return drawn
+
+
+def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
+    """Draw the triangles, a row for each data set."""
+    names = list(dict.fromkeys(key.partition("/")[0] for key in drawn))
+    rows = list(dict.fromkeys(name.split()[0] for name in names))
+    columns = max(sum(name.split()[0] == row for name in names) for row in rows)
+    figure = Figure(figsize=(4.6 * columns, 3.6 * len(rows)), layout="constrained")
+    axes = figure.subplots(len(rows), columns, squeeze=False)
+    for name in names:
+        row = rows.index(name.split()[0])
+        column = [other for other in names if other.split()[0] == rows[row]].index(name)
+        attributes = {f.name: drawn[f"{name}/{f.name}"] for f in fields(PlanarClasses)}
+        plot_plane(PlanarClasses(**attributes), regions=True, ax=axes[row, column])
+        count = int(drawn[f"{name}/regions"])
+        axes[row, column].set_title(f"{name}: {count:,} regions", fontsize=9)
+        axes[row, column].set(
+            xlabel="from the image to FGSM", ylabel="towards the random neighbour"
+        )
     return figure

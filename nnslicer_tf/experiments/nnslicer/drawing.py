@@ -5,7 +5,8 @@ slices of both inputs as pixels, the contributions of the input's pixels, and th
 A table gives the neurons of each operation that are in only one of the two slices.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -49,11 +50,13 @@ def draw(s: DrawingSettings) -> ExperimentResult:
     title = "Neurons of one operation in the slices of normal and of adversarial inputs, means"
     name, images = f"{s.model}-{s.dataset}", (inputs[0][0], inputs[1][0])
     spatial = [operation for operation in rectified if len(im[operation].shape) == 3][-1]
+    pair = _pair_drawn(sets, rectified, images)
+    parts = _parts_drawn(sets, images, spatial, im)
     return ExperimentResult(
         [ExperimentTable(name, _differences(sets[0], sets[1], rectified), title, head)],
         [
-            ExperimentFigure(name, _plot_pair(sets, rectified, images)),
-            ExperimentFigure(f"{name}-parts", _plot_parts(sets, images, spatial, im)),
+            ExperimentFigure(name, plot_pair(pair), drawn=pair),
+            ExperimentFigure(f"{name}-parts", plot_parts(parts), drawn=parts),
         ],
         views=view_of_pairs(s.explore, slicer, *inputs),
     )
@@ -93,28 +96,66 @@ def _differences(
     return pd.DataFrame(rows)
 
 
-def _plot_pair(sets: list[SliceSet], operations: Sequence[str], images: Images) -> Figure:
+def _pair_drawn(
+    sets: list[SliceSet], operations: Sequence[str], images: Images
+) -> dict[str, np.ndarray]:
+    """Return the first pair: `images`, `predicted` classes, and operation → contributions."""
+    drawn = {"images": np.stack(images), "predicted": np.array([s.predicted[0] for s in sets])}
+    return drawn | {
+        name: np.stack([of_inputs[0].neurons[name] for of_inputs in sets]) for name in operations
+    }
+
+
+def plot_pair(drawn: Mapping[str, np.ndarray]) -> Figure:
     """Draw the first pair's neurons, operation by operation."""
-    figure = plot_normal_and_adversarial(sets[0][0], sets[1][0], operations, images)
-    for axis, of_inputs in zip(figure.axes, sets, strict=False):
-        axis.set_title(f"{axis.get_title()}, taken for a {of_inputs.predicted[0]}")
+    operations = [name for name in drawn if name not in ("images", "predicted")]
+    slices = [SimpleNamespace(neurons={o: drawn[o][i] for o in operations}) for i in (0, 1)]
+    images = drawn["images"][0], drawn["images"][1]
+    figure = plot_normal_and_adversarial(slices[0], slices[1], operations, images)
+    for axis, predicted in zip(figure.axes, drawn["predicted"], strict=False):
+        axis.set_title(f"{axis.get_title()}, taken for a {predicted}")
     return figure
 
 
-def _plot_parts(
+def _parts_drawn(
     sets: list[SliceSet], images: Images, operation: str, im: InstrumentedModel
-) -> Figure:
+) -> dict[str, np.ndarray]:
+    """Return the first pair's contributions of one layer and of the pixels; all shares kept."""
+    drawn = {"images": np.stack(images), "operation": np.array(operation)}
+    for key, name in (("layer", operation), ("pixels", im.input_operation)):
+        drawn[key] = np.stack([of_inputs[0].neurons[name] for of_inputs in sets])
+    for kernel in sets[0].kernels:
+        drawn[f"kept/{kernel}"] = np.stack([s.kept_share(kernel) for s in sets])
+    return drawn
+
+
+def plot_parts(drawn: Mapping[str, np.ndarray]) -> Figure:
     """Draw one layer unrolled, the contributions of the pixels, and the synapses kept."""
     figure = Figure(figsize=(9, 9), layout=ConstrainedLayoutEngine(w_pad=0.15))
     axes = figure.subplots(3, 2)
     for column, title in enumerate(("normal", "adversarial")):
-        one = sets[column][0]
-        plot_unrolled(one.neurons[operation], 2, axes[0, column])
-        axes[0, column].set_title(f"{title}: {operation} in two rows", fontsize=9)
-        plot_over_image(one.neurons[im.input_operation], images[column], axes[1, column])
+        plot_unrolled(drawn["layer"][column], 2, axes[0, column])
+        axes[0, column].set_title(f"{title}: {drawn['operation']} in two rows", fontsize=9)
+        plot_over_image(drawn["pixels"][column], drawn["images"][column], axes[1, column])
     wide = figure.add_subplot(axes[2, 0].get_gridspec()[2, :])
     for axis in axes[2]:
         axis.remove()
-    named = dict(zip(("normal inputs", "adversarial inputs"), sets, strict=True))
+    kept = {key.removeprefix("kept/"): drawn[key] for key in drawn if key.startswith("kept/")}
+    named = {
+        name: _Kept({kernel: shares[i] for kernel, shares in kept.items()})
+        for i, name in enumerate(("normal inputs", "adversarial inputs"))
+    }
     plot_kept_synapses(named, wide).set_title("mean and standard deviation", fontsize=9)
     return figure
+
+
+class _Kept:
+    """The shares of kernels' synapses that slices keep."""
+
+    def __init__(self, shares: Mapping[str, np.ndarray]) -> None:
+        self._shares = shares
+        self.kernels: dict[str, tuple[int, ...]] = dict.fromkeys(shares, ())
+
+    def kept_share(self, kernel: str) -> np.ndarray:
+        """Return the share of a kernel's synapses in each slice."""
+        return self._shares[kernel]

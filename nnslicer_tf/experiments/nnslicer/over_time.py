@@ -1,5 +1,7 @@
 """Slices of a recurrent network: contributions over time."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -19,20 +21,30 @@ def draw(s: OverTimeSettings) -> ExperimentResult:
     train, test = datasets.load("mnist", f"train[:{s.train}]"), datasets.load("mnist", "test")
     im = InstrumentedModel(zoo.load("lstm_rows", "mnist"))
     slicer = Slicer(im, Profile.from_data(im, train.x), s.theta)
-    figure = Figure(figsize=(13, 2.6 * len(s.classes)), layout="constrained")
-    axes = figure.subplots(
-        len(s.classes), 1 + len(_OPERATIONS), squeeze=False, width_ratios=(1.2, 2, 2, 2, 2)
-    )
     images = np.stack([test.x[int(np.argmax(test.y == target))] for target in s.classes])
-    for row, target, image in zip(axes, s.classes, images, strict=True):
-        one = slicer.slice(image[None], outputs=[target])
-        plot_over_image(one.neurons[im.input_operation], image, row[0])
-        row[0].set_title(f"a {target}, read row by row", fontsize=9)
-        for axis, name in zip(row[1:], _OPERATIONS, strict=True):
-            plot_over_time(one.neurons[name], name, axis)
-    return ExperimentResult(
-        [], [ExperimentFigure("over-time", figure)], views=_views(s, slicer, images)
+    slices = [slicer.slice(x[None], [target]) for x, target in zip(images, s.classes, strict=True)]
+    drawn = {"classes": np.array(s.classes), "images": images} | {
+        name: np.stack([one.neurons[name] for one in slices])
+        for name in (im.input_operation, *_OPERATIONS)
+    }
+    drawn["pixels"] = drawn.pop(im.input_operation)
+    figure = ExperimentFigure("over-time", plot(drawn), drawn=drawn)
+    return ExperimentResult([], [figure], views=_views(s, slicer, images))
+
+
+def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
+    """Draw the contributions of `pixels` and of gates and states over time, a row an image."""
+    count = len(drawn["classes"])
+    figure = Figure(figsize=(13, 2.6 * count), layout="constrained")
+    axes = figure.subplots(
+        count, 1 + len(_OPERATIONS), squeeze=False, width_ratios=(1.2, 2, 2, 2, 2)
     )
+    for i, row in enumerate(axes):
+        plot_over_image(drawn["pixels"][i], drawn["images"][i], row[0])
+        row[0].set_title(f"a {drawn['classes'][i]}, read row by row", fontsize=9)
+        for axis, name in zip(row[1:], _OPERATIONS, strict=True):
+            plot_over_time(drawn[name][i], name, axis)
+    return figure
 
 
 def _views(s: OverTimeSettings, slicer: Slicer, images: np.ndarray) -> list[ExperimentView]:

@@ -7,7 +7,7 @@ is then 1 by construction, and its precision n / (n + false positives), whatever
 inputs look like.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,10 +21,17 @@ from nnslicer_tf.detection.scorers import TreeDisagreement
 from nnslicer_tf.engine.rows import RowStore
 from nnslicer_tf.experiments.nnslicer.adversarial import attacks_on, examples
 from nnslicer_tf.experiments.nnslicer.settings import ProgramDetectionSettings
-from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable, paper_frame, versions
+from nnslicer_tf.experiments.nnslicer.views import view_of_pairs
+from nnslicer_tf.experiments.result import (
+    ExperimentResult,
+    ExperimentTable,
+    ExperimentView,
+    paper_frame,
+    versions,
+)
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import read_table
-from nnslicer_tf.slicing import ClassProfiles, ClassSlicer, Criterion
+from nnslicer_tf.slicing import ClassProfiles, ClassSlicer, Criterion, Profile, Slicer
 
 Vectors = Callable[[np.ndarray], np.ndarray]
 
@@ -94,8 +101,23 @@ def detect_by_program(s: ProgramDetectionSettings) -> ExperimentResult:
         [
             ExperimentTable(name, rows, title, head, _TEXT),
             ExperimentTable(f"{name}-means", _means(rows), f"{title}: means", head, _TEXT),
-        ]
+        ],
+        views=_views(s, im, normal, adversarial),
     )
+
+
+def _views(
+    s: ProgramDetectionSettings,
+    im: InstrumentedModel,
+    normal: _Normal,
+    adversarial: dict[str, tuple[np.ndarray, np.ndarray]],
+) -> Sequence[ExperimentView]:
+    """Return a view of slices of normal inputs and of what the first attack made of them."""
+    if s.explore is None:
+        return []
+    made, rows = next(iter(adversarial.values()))
+    slicer = Slicer(im, Profile.from_data(im, normal.x))
+    return view_of_pairs(s.explore, slicer, normal.tested[rows], made)
 
 
 def _normal(s: ProgramDetectionSettings, im: InstrumentedModel) -> _Normal:

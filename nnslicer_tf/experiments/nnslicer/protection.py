@@ -35,8 +35,14 @@ from nnslicer_tf.experiments.nnslicer.targets import (
     summary,
 )
 from nnslicer_tf.experiments.plots import plot_at_one_place, plot_methods, put_finding
-from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from nnslicer_tf.experiments.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    ExperimentView,
+)
 from nnslicer_tf.experiments.samples import of_classes
+from nnslicer_tf.experiments.views import view_of_marks
 from nnslicer_tf.instrument import InstrumentedModel
 
 BUDGETS = (1_000, 2_000, 5_000, 10_000, 20_000, 45_000)
@@ -102,7 +108,20 @@ def protect(s: ProtectionSettings) -> ExperimentResult:
     }
     name, title = f"figure5{ending}", "Selective protection (Figure 5)"
     table = ExperimentTable(name, found, title, head, _TEXT)
-    return ExperimentResult([table], [ExperimentFigure(name, plot(found))])
+    return ExperimentResult([table], [ExperimentFigure(name, plot(found))], views=_views(s, task))
+
+
+def _views(s: ProtectionSettings, task: TargetTask) -> list[ExperimentView]:
+    """Return a view of the weights that methods hide for the first set of target classes."""
+    targets = task.subsets[0]
+    names = [name for name in s.method or METHODS[:4] if name != "Everything"]
+
+    def hidden() -> dict[str, Masks]:
+        methods = _methods(task, s.share, s.seed)
+        return {name: methods[name].hidden(targets, 0) for name in names}
+
+    title = f"Weights of {s.model} that are hidden for the classes {set_name(targets)}"
+    return view_of_marks(s.explore, task.im, hidden, title)
 
 
 def _attack(

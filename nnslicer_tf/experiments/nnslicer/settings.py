@@ -212,6 +212,7 @@ class ProgramDetectionSettings(Settings):
     counted: Annotated[str, Option(help="Model whose table counts the other attacks.")] = "resnet10"
     synapses: Annotated[int, Option(help="Synapses that a tree reads at most.", min=1)] = 4_096
     kernel: Annotated[str, Option(help="Kernel to look at; default: last convolution's.")] = ""
+    explore: View = None
     seed: Seed = 0
     work: Work = Path("runs/detection")
 
@@ -332,6 +333,7 @@ class ProtectionSettings(TargetSettings):
     without_targets: Annotated[bool, Option(help="Attackers have no images of target classes.")] = (
         False
     )
+    explore: View = None
 
 
 @dataclass(frozen=True)

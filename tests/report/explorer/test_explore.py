@@ -203,6 +203,29 @@ def test_marks_of_other_analyses(digits):
     assert [e["theta"] for e in header["exhibits"]] == [None] * 3
 
 
+def test_results_of_other_analyses_are_marks_as_they_are(digits):
+    """Suspicious neurons, pruning masks, and the deviations of two models."""
+    im, _, _, x = digits
+    labels = im.logits(x).argmax(axis=1)
+    failing, passing = (x[:2], (labels[:2] + 1) % 10), (x[2:], labels[2:])
+    found = nns.debugging.suspicious(im, failing, passing, "gradient", progress=False)
+    masks = nns.pruning.keep_masks(nns.pruning.scores(im, "weight"), 0.5)
+    copy = nns.dflare.prune_magnitude(im.model, 0.5)
+    own, other = im.capture(x), nns.InstrumentedModel(copy).capture(x)
+    differ = {name: np.abs(own[name] - other[name]).mean(axis=0) for name in ("relu1", "relu2")}
+    given = {"suspicious": dict(found.neurons), "pruned": dict(masks), "deviation": differ}
+    header, arrays = read(nns.explore(given, im, progress=False))
+    parts = {e["name"]: e["parts"][0] for e in header["exhibits"]}
+    names = [operation["name"] for operation in header["operations"]]
+    for name, expected in (("suspicious", found.neurons), ("deviation", differ)):
+        for o, reference in parts[name]["neurons"].items():
+            wanted = np.asarray(expected[names[int(o)]], np.float32).ravel()
+            tolerance = 0.02 * np.abs(wanted).max()
+            np.testing.assert_allclose(arrays[reference].ravel(), wanted, atol=tolerance)
+    kept = list(parts["pruned"]["kept"].values())
+    assert kept == [int(np.count_nonzero(mask)) for mask in masks.values()]
+
+
 def test_critical_neurons_are_marks(digits):
     im, _, _, _ = digits
     critical = nns.semantic.CriticalNeurons({"conv2": np.arange(32) % 3 == 0})

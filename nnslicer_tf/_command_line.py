@@ -1,0 +1,36 @@
+"""Command lines: bad input ends with one line on standard error and exit code 2."""
+
+import sys
+from collections.abc import Callable
+
+from nnslicer_tf.errors import NNSlicerError
+
+
+def run(app: Callable[..., object], name: str) -> None:
+    """Run a Typer application.
+
+    Args:
+        app: The application.
+        name: What it is called in messages.
+    """
+    try:
+        code = app(standalone_mode=False)
+    except (NNSlicerError, OSError) as error:
+        _stop(f"{name}: {error}")
+    except Exception as error:
+        # Typer's own errors are those of a part of Click that it brings along, or of Click itself.
+        if not hasattr(error, "format_message"):
+            raise
+        context = getattr(error, "ctx", None)
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()  # type: ignore[attr-defined]
+            sys.exit(2)
+        command = context.command_path if context else name
+        message = error.format_message().rstrip(".")
+        _stop(f"{command}: {message}. See '{command} --help'.")
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _stop(message: str) -> None:
+    print(" ".join(message.split()), file=sys.stderr)
+    sys.exit(2)
