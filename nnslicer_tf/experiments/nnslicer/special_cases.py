@@ -73,8 +73,8 @@ def special_cases(s: SpecialCaseSettings) -> ExperimentResult:
     rng = np.random.default_rng(s.seed)
     rows: list[dict[str, object]] = []
     found: list[Kept] = []
-    sums = [o for o in im.graph.operations.values() if o.kind == "weighted_sum" and o.params.groups == 1]
-    for operation in track(sums, "Kernels"):
+    sums = [o for o in im.graph.operations.values() if o.kind == "weighted_sum"]
+    for operation in track([o for o in sums if o.params.groups == 1], "Kernels"):
         kept = exclude(_local_values(operation, captured, profile, s.neurons, rng), s.theta)
         rows.append({"kernel": operation.params.name, **_figures([kept])})
         found.append(kept)
