@@ -96,8 +96,8 @@ def _exclusion(
     received = products.product_sum(
         arranged(signs.reshape(of_y), table.y, m, n),
         arranged(output.value.reshape(of_y), table.y, m, n),
-        (arranged(a.value, table.a, m, s), arranged(a.delta, table.a, m, s)),
-        (arranged(b.value, table.b, n, s), arranged(b.delta, table.b, n, s)),
+        (arranged(a.factor, table.a, m, s), arranged(a.delta, table.a, m, s)),
+        (arranged(b.factor, table.b, n, s), arranged(b.delta, table.b, n, s)),
         theta,
         output.is_relative_to_sum,
     )
@@ -126,6 +126,7 @@ register_kind(
         rule=Rule(_exclusion, _exclusion),
         table=_table,
         at_zero=_at_zero,
+        multiplies=True,
         rescale=midpoint,
         kernels="products",
     )

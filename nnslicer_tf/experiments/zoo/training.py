@@ -22,7 +22,7 @@ from nnslicer_tf._weights import halve
 from nnslicer_tf.experiments.result import ExperimentResult
 from nnslicer_tf.experiments.zoo.settings import TrainingSettings
 
-_LARGE = 3_000_000  # bytes of weights, above which they are written in half precision
+_LARGE = 1_000_000  # bytes of weights, above which they are written in half precision
 _SUMMARY = (
     *("model", "dataset", "parameters", "epochs", "train_images", "held_out_images"),
     *("held_out_accuracy", "test_images", "test_accuracy", "seed", "date", "command"),
