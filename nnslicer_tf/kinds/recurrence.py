@@ -381,9 +381,7 @@ def unwind_at_zero(
                 return [contribution]
             assert kind.at_zero is not None, node.name  # as for exclusion
             g = ops.sign(contribution) * at["sign", node.name]
-            return kind.at_zero(
-                node, g, of_inputs, factors_at if kind.multiplies else values_at
-            )
+            return kind.at_zero(node, g, of_inputs, factors_at if kind.multiplies else values_at)
 
         seed = {name: at.get(("given", name), zeros[name]) for name in names}
         for name, value in zip(unrolled.states, carry, strict=True):

@@ -27,7 +27,14 @@ from nnslicer_tf.slicing._checkpoint import Collector, RowCollector, SumCollecto
 from nnslicer_tf.slicing._exclusion_walk import PartsByExclusion, RowsByExclusion, SumByExclusion
 from nnslicer_tf.slicing._input_range import InputRange
 from nnslicer_tf.slicing._plan import Plan
-from nnslicer_tf.slicing._planner import GRANULARITIES, PRODUCT, RECTIFY, RELATIVE_TO, check_rules, plan_walk
+from nnslicer_tf.slicing._planner import (
+    GRANULARITIES,
+    PRODUCT,
+    RECTIFY,
+    RELATIVE_TO,
+    check_rules,
+    plan_walk,
+)
 from nnslicer_tf.slicing._results import Part, Reduction, RowLayout
 from nnslicer_tf.slicing._zero_walk import PartsAtZero, RowsAtZero, SumAtZero
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs

@@ -31,9 +31,7 @@ class SequenceOracle:
         product: "value" or "midpoint".
     """
 
-    def __init__(
-        self, im, profile_data, positions="pooled", relative_to="output", product="value"
-    ):
+    def __init__(self, im, profile_data, positions="pooled", relative_to="output", product="value"):
         self.product = product
         self.im = im
         self.ops = {o.name: o for o in im.operations}
