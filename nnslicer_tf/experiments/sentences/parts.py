@@ -13,6 +13,7 @@ from scipy.stats import wilcoxon
 
 from nnslicer_tf import texts, zoo
 from nnslicer_tf._progress import track
+from nnslicer_tf.experiments.amounts import Amounts
 from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable
 from nnslicer_tf.experiments.sentences.leads import lead
 from nnslicer_tf.experiments.sentences.settings import PartSettings
@@ -34,14 +35,14 @@ _TEXT = (
 def parts(s: PartSettings) -> ExperimentResult:
     """Compare orders of heads and of synapses."""
     im = InstrumentedModel(zoo.load(MODEL))
-    vocabulary, sentences = texts.vocabulary(), texts.load("sst2", "test")
+    vocabulary, sentences = texts.vocabulary(), texts.load("sst2", s.split)
     drawn = np.sort(np.random.default_rng(s.seed).permutation(len(sentences))[: s.sentences])
     x = vocabulary.encode([sentences.text[i] for i in drawn])
     train = texts.load("sst2", f"train[:{s.profile}]")
     profile = Profile.from_data(im, vocabulary.encode(train.text))
     head = {
         "model": MODEL,
-        "sentences": len(x),
+        "sentences": f"{len(x)} of {s.split}",
         "profile": f"{s.profile} training sentences",
         "seed": s.seed,
     }
@@ -72,13 +73,12 @@ def head_scores(
     """
     names = contexts(im)
     found = {}
-    for theta in THETAS:
-        slicer = Slicer(im, profile, theta, progress=False)
+    for name, slicer in _slicers(im, profile).items():
         each = slicer.slice_each(x, kernels=(), operations=names)
-        totals = [
-            np.concatenate([one.neurons[name].sum(axis=(0, 2)) for name in names]) for one in each
-        ]
-        found[f"slice, θ = {theta}"] = np.stack(totals) * _rose(im, profile, x, labels)[:, None]
+        totals = [np.concatenate([one.neurons[n].sum(axis=(0, 2)) for n in names]) for one in each]
+        found[name] = np.stack(totals) * _rose(im, profile, x, labels)[:, None]
+    amounts = Amounts(im, profile, names)(x, labels)[0]
+    found["amounts"] = np.concatenate([amounts[n].sum(axis=(1, 3)) for n in names], axis=1)
     values, slopes = im.capture(x, of=names), im.gradients(x, of=labels.tolist(), wrt=names)
     found["gradient × change"] = np.concatenate(
         [((values[n] - profile.means[n]) * slopes[n]).sum(axis=(1, 3)) for n in names], axis=1
@@ -158,17 +158,27 @@ def synapse_scores(
         return lambda i: _joined(each[i].synapses, names) * factors * rose[i]
 
     found = {}
-    for theta in THETAS:
-        slicer = Slicer(im, profile, theta, progress=False)
+    for name, slicer in _slicers(im, profile).items():
         each = slicer.slice_each(x, kernels=names, operations=())
-        found[f"slice, θ = {theta}"] = by_slice(each)
-        found[f"slice × |weight|, θ = {theta}"] = by_slice(each, sizes)
+        found[name] = by_slice(each)
+        found[f"{name}, × |weight|"] = by_slice(each, sizes)
+    amounts = Amounts(im, profile, kernels=names)(x, labels)[1]
+    found["amounts"] = lambda i: _joined({n: amounts[n][i] for n in names}, names)
     slopes = _kernel_gradients(im, x, labels)
     found["gradient × weight"] = lambda i: _joined(
         {name: slopes[name][i] * weights[name] for name in names}, names
     )
     found["magnitude"] = lambda i: sizes
     return found
+
+
+def _slicers(im: InstrumentedModel, profile: Profile) -> dict[str, Slicer]:
+    """Return slicers by the name of their reading."""
+    return {
+        f"{name}, θ = {theta}": Slicer(im, profile, theta, progress=False, product=product)
+        for product, name in (("value", "slice"), ("midpoint", "slice, midpoints"))
+        for theta in THETAS
+    }
 
 
 def deletable(im: InstrumentedModel) -> list[str]:
