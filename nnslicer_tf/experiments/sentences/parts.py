@@ -13,6 +13,7 @@ from scipy.stats import wilcoxon
 
 from nnslicer_tf import texts, zoo
 from nnslicer_tf._progress import track
+from nnslicer_tf.engine.rows import RowStore
 from nnslicer_tf.experiments.amounts import Amounts
 from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable
 from nnslicer_tf.experiments.sentences.leads import lead
@@ -49,7 +50,7 @@ def parts(s: PartSettings) -> ExperimentResult:
     tables = []
     for name, found, what in (
         ("heads", _heads(im, profile, x, s.seed), "By the number of heads deleted"),
-        ("synapses", _synapses(im, profile, x, s.seed), "By the share of synapses deleted"),
+        ("synapses", _synapses(im, profile, x, s), "By the share of synapses deleted"),
     ):
         title = f"{name.capitalize()} deleted, {MODEL} on SST-2"
         tables += [
@@ -176,8 +177,11 @@ def _slicers(im: InstrumentedModel, profile: Profile) -> dict[str, Slicer]:
     """Return slicers by the name of their reading."""
     return {
         f"{name}, θ = {theta}": Slicer(im, profile, theta, progress=False, product=product)
-        for product, name in (("value", "slice"), ("midpoint", "slice, midpoints"))
-        for theta in THETAS
+        for product, name, thetas in (
+            ("value", "slice", THETAS),
+            ("midpoint", "slice, midpoints", THETAS[1:]),
+        )
+        for theta in thetas
     }
 
 
@@ -186,34 +190,57 @@ def deletable(im: InstrumentedModel) -> list[str]:
     return [o.params.name for o in im.operations if o.kind == "weighted_sum"]
 
 
-def _synapses(im: InstrumentedModel, profile: Profile, x: np.ndarray, seed: int) -> pd.DataFrame:
+def _synapses(
+    im: InstrumentedModel, profile: Profile, x: np.ndarray, s: PartSettings
+) -> pd.DataFrame:
     logits = im.logits(x)
     labels = logits.argmax(axis=1)
-    whole = lead(logits, labels)
+    methods = synapse_scores(im, profile, x, labels)
+    store = RowStore(
+        s.work / f"synapses-{s.split}-{s.sentences}-{s.seed}-{s.profile}.csv", ["sentence"]
+    )
+    parts = [
+        store.complete(
+            {"sentence": int(number)},
+            lambda i=i: _deleted_synapses(im, x[i : i + 1], labels[i], methods, i, s.seed),
+        )
+        for i, number in enumerate(track(range(len(x)), "Sentences", len(x)))
+    ]
+    return pd.concat(parts, ignore_index=True).astype({"sentence": int})
+
+
+def _deleted_synapses(
+    im: InstrumentedModel,
+    x: np.ndarray,
+    label: int,
+    methods: Mapping[str, Callable[[int], np.ndarray]],
+    i: int,
+    seed: int,
+) -> list[dict[str, object]]:
+    """Return what is left of the lead of sentence i after deletions in the order of each method."""
+    labels = np.array([label])
+    whole = lead(im.logits(x), labels)[0]
     kernels = [im.kernels[name] for name in deletable(im)]
     kept = [kernel.kernel().copy() for kernel in kernels]
     ends = np.cumsum([k.size for k in kept])
-    methods = synapse_scores(im, profile, x, labels)
-    rng = np.random.default_rng(seed)
-    methods["random"] = lambda i: rng.random(ends[-1])
-    rows = []
+    random = np.random.default_rng([seed, i]).random(ends[-1])
+    rows: list[dict[str, object]] = []
     try:
-        for i in track(range(len(x)), "Sentences", len(x)):
-            for method, score in methods.items():
-                order = np.argsort(-score(i), kind="stable")
-                for share in SHARES:
-                    mask = np.ones(ends[-1], bool)
-                    mask[order[: round(share * len(order))]] = False
-                    for kernel, value, part in zip(
-                        kernels, kept, np.split(mask, ends[:-1]), strict=True
-                    ):
-                        kernel.variable().assign(value * part.reshape(value.shape))
-                    left = lead(im.logits(x[i : i + 1]), labels[i : i + 1])[0] / whole[i]
-                    rows.append({"sentence": i, "method": method, "deleted": share, "lead": left})
+        for method, score in {**methods, "random": lambda i: random}.items():
+            order = np.argsort(-score(i), kind="stable")
+            for share in SHARES:
+                mask = np.ones(ends[-1], bool)
+                mask[order[: round(share * len(order))]] = False
+                for kernel, value, part in zip(
+                    kernels, kept, np.split(mask, ends[:-1]), strict=True
+                ):
+                    kernel.variable().assign(value * part.reshape(value.shape))
+                left = lead(im.logits(x), labels)[0] / whole
+                rows.append({"method": method, "deleted": share, "lead": left})
     finally:
         for kernel, value in zip(kernels, kept, strict=True):
             kernel.variable().assign(value)
-    return pd.DataFrame(rows)
+    return rows
 
 
 def _kernel_gradients(

@@ -1,6 +1,7 @@
 """Settings of the experiments on sentences."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 from typer import Option
@@ -36,3 +37,4 @@ class PartSettings(Settings):
     profile: Annotated[int, Option(help="Training sentences of the profile.", min=1)] = 5000
     split: Annotated[str, Option(help="train[5000:]: to choose between readings.")] = "test"
     seed: Annotated[int, Option(help="Seed of the choice and the random order.", min=0)] = 0
+    work: Annotated[Path, Option(help="Folder of finished sentences.")] = Path("runs/sentences")
