@@ -81,7 +81,10 @@ class _AtZero(Job):
         self._order: list[Any] = [n if n.members else im[n.name] for n in plan.expanded]
         self._shapes = plan.shapes
         self._means = {name: _SplitMean(plan.nodes[name].mean) for name in plan.captured}
-        self._opposites = {name: _SplitMean(-plan.nodes[name].mean) for name in plan.captured}
+        factors = {name for n in plan.nodes.values() if n.kind.multiplies for name in n.inputs}
+        factors |= {name for n in plan.expanded if n.members for name in (*n.inputs, *n.members)}
+        factors &= set(plan.captured) if plan.product == "midpoint" else set()
+        self._opposites = {name: _SplitMean(-plan.nodes[name].mean) for name in factors}
         self._compiled = compiled_function(self._outputs)
         self._traced = False
 
