@@ -41,7 +41,8 @@ def draw(s: PatchSettings) -> ExperimentResult:
     for axis, values in drawn:
         axis.imshow(values, cmap="RdBu", vmin=-largest, vmax=largest)
         for (block, head), value in np.ndenumerate(values):
-            axis.text(head, block, value, ha="center", va="center", fontsize=7)
+            shade = "white" if abs(value) > 0.6 * largest else "black"
+            axis.text(head, block, value, ha="center", va="center", fontsize=7, color=shade)
         axis.set_xticks(range(values.shape[1]))
         axis.set_yticks(range(len(values)), [f"block {k + 1}" for k in range(len(values))])
         axis.set_xlabel("head", fontsize=8)
