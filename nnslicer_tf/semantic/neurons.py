@@ -235,7 +235,7 @@ def neuron_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
         UnsupportedLayerError: if the model has none.
     """
     final = {*_back_through_routing(im), *im.output_operations}
-    layers = {}
+    layers: dict[str, NeuronLayer] = {}
     for operation in im.operations:
         if _is_joined_heads(operation, im):
             layers[operation.layer] = _head_layer(operation)

@@ -5,6 +5,7 @@ A good order makes the predicted class's lead fall fast. `words` does the same w
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -202,7 +203,7 @@ def _synapses(
     parts = [
         store.complete(
             {"sentence": int(number)},
-            lambda i=i: _deleted_synapses(im, x[i : i + 1], labels[i], methods, i, s.seed),
+            partial(_deleted_synapses, im, x[i : i + 1], labels[i], methods, i, s.seed),
         )
         for i, number in enumerate(track(range(len(x)), "Sentences", len(x)))
     ]
