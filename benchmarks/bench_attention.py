@@ -4,9 +4,11 @@
 
 A transformer of 6 layers × 256 channels on 128 tokens, ViT-S on images of 224 × 224 (both with
 random weights, seed 0), and ResNet10. The forward pass and the walk at θ = 0 are wall-clock times;
-the walk at θ = 0.3 is CPU time on one thread. Local values are those of weighted sums, products and
-softmax. Times mean something only on a machine with idle cores. Peak memory is that of a process of
-its own that makes a profile of two samples and slices; of a few samples, and of many more.
+the walk at θ = 0.3 is CPU time on one thread, relative to the sum: with random weights values
+differ little from their means, and relative to the output all would be excluded. Local values are
+those of weighted sums, products and softmax. Times mean something only on a machine with idle
+cores. Peak memory is that of a process of its own that makes a profile of two samples and slices;
+of a few samples, and of many more.
 """
 
 import os
@@ -67,7 +69,8 @@ def load(name: str, samples: int) -> tuple[keras.Model, np.ndarray]:
     if name == "ResNet10":
         return zoo.load("resnet10"), datasets.load("cifar10", f"train[:{samples}]").x
     if name.startswith("ViT"):
-        return vit_small(), rng.random((samples, 224, 224, 3), np.float32)
+        coarse = rng.random((samples, 4, 4, 3), np.float32)  # images that differ
+        return vit_small(), np.repeat(np.repeat(coarse, 56, axis=1), 56, axis=2)
     return transformer(), rng.integers(0, WORDS, (samples, TOKENS))
 
 
@@ -115,14 +118,14 @@ def count_values(function: Callable[[], object]) -> int:
 def measure(name: str, times: int) -> dict[str, float | str]:
     """Return the figures of one model."""
     count = SAMPLES[name]
-    model, x = load(name, count + 1)
+    model, x = load(name, count + 3)
     im = nns.InstrumentedModel(model)
     profile = nns.Profile.from_data(im, x, batch_size=1, progress=False)
     x = x[:count]
     forward = least(lambda: model.predict_on_batch(x), time.perf_counter, times)
     zero = nns.Slicer(im, profile, 0.0, workers=0, progress=False)
     at_zero = least(lambda: zero.slice(x), time.perf_counter, times)
-    some = nns.Slicer(im, profile, THETA, workers=0, progress=False)
+    some = nns.Slicer(im, profile, THETA, workers=0, progress=False, relative_to="sum")
     plan = some._plan("predicted")
     captured = dict(im.capture(x, of=plan.captured))
 
@@ -148,7 +151,7 @@ def slice_many(name: str, samples: int, theta: float) -> None:
     model, x = load(name, 2)
     im = nns.InstrumentedModel(model)
     profile = nns.Profile.from_data(im, x, batch_size=1, progress=False)
-    slicer = nns.Slicer(im, profile, theta, workers=0, progress=False)
+    slicer = nns.Slicer(im, profile, theta, workers=0, progress=False, relative_to="sum")
     slicer.slice(x[i % len(x)] for i in range(samples))
     print(peak_mb())
 

@@ -327,8 +327,9 @@ class _SplitMean:
         self.nearest = nearest
         below = np.nextafter(nearest, np.float32(-np.inf))
         above = np.nextafter(nearest, np.float32(np.inf))
-        self._positive_above = np.where(exact > mean, below, nearest)
-        self._negative_below = np.where(exact < mean, above, nearest)
+        # Tensors: arrays would be written into the compiled walk, several copies of them.
+        self._positive_above = ops.convert_to_tensor(np.where(exact > mean, below, nearest))
+        self._negative_below = ops.convert_to_tensor(np.where(exact < mean, above, nearest))
 
     def sign_of_delta(self, value: Any) -> Any:
         positive = ops.cast(value > self._positive_above, "float32")
