@@ -175,16 +175,20 @@ def peak_memory(name: str) -> dict[str, float | str]:
 def main(
     output: Annotated[Path | None, typer.Option(help="Files to write, without ending.")] = None,
     times: Annotated[int, typer.Option(help="Runs, of which the least counts.", min=1)] = 3,
-    memory: Annotated[bool, typer.Option(help="Measure peak memory, too.")] = True,
+    model: Annotated[str, typer.Option(help="One transformer, by the start of its name.")] = "",
+    what: Annotated[str, typer.Option(help="speed, memory or both.")] = "both",
 ) -> None:
     """Measure, print and write."""
-    speed = pd.DataFrame([measure(name, times) for name in SAMPLES])
-    print(markdown_table(speed))
-    tables = [("", "Slicing transformers, and ResNet10 beside them", speed)]
-    if memory:
-        held = pd.DataFrame([peak_memory(name) for name in MEMORY_SAMPLES])
-        print(markdown_table(held))
+    chosen = [name for name in MEMORY_SAMPLES if name.startswith(model)]
+    tables = []
+    if what != "memory":
+        speed = pd.DataFrame([measure(name, times) for name in ("ResNet10", *chosen)])
+        tables.append(("", "Slicing transformers, and ResNet10 beside them", speed))
+    if what != "speed":
+        held = pd.DataFrame([peak_memory(name) for name in chosen])
         tables.append(("-memory", "Peak memory of slicing transformers", held))
+    for _, _, frame in tables:
+        print(markdown_table(frame))
     if output is not None:
         head = provenance(weights="random (seed 0), but ResNet10's", runs=f"least of {times}")
         for ending, title, frame in tables:

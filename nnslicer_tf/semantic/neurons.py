@@ -9,7 +9,8 @@ So a neuron whose parameters are zero has the value zero: it is masked.
 Not among these neurons are the output layer's units (the classes), layers followed by a
 function that does not map zero to zero (a convolution that gates others through a sigmoid, a
 dense layer before a layer normalisation), grouped and depthwise convolutions, layers that
-are called more than once, the projections of attention and gates of recurrent layers.
+are called more than once, queries, keys and values, and gates of recurrent layers. Of other
+attention layers than `MultiHeadAttention` the channels of the output are neurons.
 """
 
 import math
@@ -309,7 +310,8 @@ def _neuron_layer(operation: Operation, chain: tuple[Operation, ...]) -> NeuronL
 def _has_neurons(operation: Operation, im: InstrumentedModel) -> bool:
     if operation.kind != "weighted_sum" or operation.name.endswith(":depthwise"):
         return False
-    if isinstance(operation.keras_layer, _ATTENTION):  # a projection
+    is_attention = isinstance(operation.keras_layer, _ATTENTION)
+    if is_attention and (has_heads(operation) or operation.name != operation.layer):
         return False
     whole = operation.params.groups == 1 and operation.params.axes != DEPTHWISE
     return whole and _called_once(operation, im)
