@@ -29,6 +29,8 @@ class Neurons:
             or "sum", the sum of its local values.
         mask: 1 where elements of the output are neurons, 0 for padding; it broadcasts to
             `captured`. None: all are neurons. Δ is 0 where there is no neuron.
+        product: What the Δ of the other factor of a product is multiplied by: "value", or
+            "midpoint", (value + mean) / 2.
     """
 
     def __init__(
@@ -37,10 +39,12 @@ class Neurons:
         mean: np.ndarray,
         relative_to: str = "output",
         mask: np.ndarray | None = None,
+        product: str = "value",
     ) -> None:
         self.captured = captured
         self.relative_to = relative_to
         self.mask = mask
+        self.product = product
         self._mean = mean
 
     @cached_property
@@ -48,11 +52,34 @@ class Neurons:
         """Values `(batch, *shape)` float32."""
         return self._exact.astype(np.float32, copy=False)
 
+    @cached_property
+    def factor(self) -> np.ndarray:
+        """What the Δ of the other factor of a product is multiplied by, as `value`."""
+        if self.product == "value":
+            return self.value
+        middle = ((self._exact.astype(np.float64) + self._mean) / 2).astype(np.float32)
+        present = self._present
+        return middle if present is None else np.where(present > 0, middle, self.value)
+
     @classmethod
-    def known(cls, value: np.ndarray, delta: np.ndarray, sign: np.ndarray) -> "Neurons":
-        """Return neurons whose Δ, with its signs, is known; all `(batch, *shape)`."""
+    def known(
+        cls,
+        value: np.ndarray,
+        delta: np.ndarray,
+        sign: np.ndarray,
+        factor: np.ndarray | None = None,
+    ) -> "Neurons":
+        """Return neurons whose Δ, with its signs, is known; all `(batch, *shape)`.
+
+        Args:
+            value: The values.
+            delta: Their Δ.
+            sign: Its signs.
+            factor: See the property; by default the values.
+        """
         neurons = cls(value, np.zeros(value.shape[1:]))
         neurons._deltas = delta, sign
+        neurons.factor = value if factor is None else factor
         return neurons
 
     @classmethod
@@ -63,7 +90,7 @@ class Neurons:
     def at_time(self, t: int) -> "Neurons":
         """Return the neurons at one place of their first axis, such as a time step."""
         delta, signs = self._deltas
-        one = Neurons.known(self.captured[:, t], delta[:, t], signs[:, t])
+        one = Neurons.known(self.captured[:, t], delta[:, t], signs[:, t], self.factor[:, t])
         one.relative_to = self.relative_to
         return one
 
@@ -258,6 +285,8 @@ class Kind:
             kernel's shape.
         samples_at_zero: The same for every sample: `(batch, taps, inputs, outputs)`.
         by_change: Whether rules get sign(CONTRIB · Δy); otherwise sign(CONTRIB), 0 where Δy is.
+        multiplies: Whether inputs are multiplied by each other: `at_zero` then gets of its inputs
+            not the values, but the signs of `Neurons.factor`.
         rescale: DeepLIFT's rule: maps an operation, its inputs, the reference inputs and the
             multipliers of its output to those of its inputs (Shrikumar et al., ICML 2017).
         path: Makes an operation's rule for effective paths, for one sample: it maps a bool array
@@ -282,6 +311,7 @@ class Kind:
     kernels_at_zero: Callable[..., dict[str, Any]] | None = None
     samples_at_zero: Callable[..., dict[str, Any]] | None = None
     by_change: bool = True
+    multiplies: bool = False
     rescale: Callable[..., Sequence[Any]] | None = None
     path: Callable[[Operation], PathRule] | None = None
     through_time: bool = False

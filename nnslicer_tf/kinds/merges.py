@@ -34,13 +34,13 @@ def _subtract(
 def _multiply(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    """Propagate CONTRIB by local values: Δx_i times the values of the other factors."""
+    """Propagate CONTRIB by local values: Δx_i times the other factors (see `Neurons.factor`)."""
     values = []
     for i, x in enumerate(inputs):
         product = x.delta.astype(np.float64)
         for k, other in enumerate(inputs):
             if k != i:
-                product = product * other.value
+                product = product * other.factor
         values.append(product)
     return _excluded(theta, signs, output, values)
 
@@ -217,6 +217,7 @@ register_kind(
         reach="element",
         rule=Rule(_multiply, _multiply),
         at_zero=_multiply_at_zero,
+        multiplies=True,
         rescale=midpoint,
         path=for_operation(passed_on),
     )

@@ -39,12 +39,15 @@ class _Table:
 
 
 def check_granularity(operation: Operation, layout: Layout) -> None:
-    """Refuse a walk by channel, as the last axis of scores are positions.
+    """Refuse a walk by channel where there are positions, as the last axis of scores does.
+
+    Vectors have none: their elements are the channels, and both granularities are one.
 
     Raises:
         UnsupportedLayerError: at granularity "channel".
     """
-    if layout.granularity == "channel":
+    has_positions = any(len(shape) > 1 for shape in (operation.shape, *operation.input_shapes))
+    if layout.granularity == "channel" and has_positions:
         raise UnsupportedLayerError(
             f"Operation '{operation.name}' is of kind '{operation.kind}', whose last axis need not "
             "be channels: the mean of products is not the product of means. Slice with "
@@ -96,8 +99,8 @@ def _exclusion(
     received = products.product_sum(
         arranged(signs.reshape(of_y), table.y, m, n),
         arranged(output.value.reshape(of_y), table.y, m, n),
-        (arranged(a.value, table.a, m, s), arranged(a.delta, table.a, m, s)),
-        (arranged(b.value, table.b, n, s), arranged(b.delta, table.b, n, s)),
+        (arranged(a.factor, table.a, m, s), arranged(a.delta, table.a, m, s)),
+        (arranged(b.factor, table.b, n, s), arranged(b.delta, table.b, n, s)),
         theta,
         output.is_relative_to_sum,
     )
@@ -126,6 +129,7 @@ register_kind(
         rule=Rule(_exclusion, _exclusion),
         table=_table,
         at_zero=_at_zero,
+        multiplies=True,
         rescale=midpoint,
         kernels="products",
     )

@@ -176,7 +176,8 @@ class _Values:
 
         delta = at_latest(source.delta, first.delta)
         signs = at_latest(source.sign, first.sign)
-        return Neurons.known(self._members[name].captured, delta, signs)
+        factor = at_latest(source.factor, first.factor)
+        return Neurons.known(self._members[name].captured, delta, signs, factor)
 
     def present_at(self, t: int, rank: int) -> np.ndarray:
         """Return where there is data at step t, int32, with `rank` axes."""
@@ -302,6 +303,7 @@ def unwind_at_zero(
     given: Mapping[str, Any],
     values: Mapping[str, Any],
     sign_of_delta: Callable[[str], Any],
+    sign_of_factor: Callable[[str], Any],
     passes: Passes,
 ) -> Unwound:
     """Walk back through time at θ = 0, on tensors of the backend.
@@ -313,6 +315,7 @@ def unwind_at_zero(
         given: Name of an operation of the layer → CONTRIB that it received from outside.
         values: Values by name.
         sign_of_delta: Returns the signs of an operation's Δ.
+        sign_of_factor: Returns the signs of what other factors of a product are multiplied by.
         passes: See `Passes`.
     """
     nodes: list[Any] = [
@@ -343,12 +346,16 @@ def unwind_at_zero(
         return found
 
     by_values = [o for o in unrolled.cell if o.kind not in _BY_SIGNS]
-    needed = {name for o in by_values for name in (o.name, *o.inputs)}
+    products = [o for o in by_values if kind_of(o).multiplies]
+    needed = {name for o in by_values if o not in products for name in (o.name, *o.inputs)}
+    multiplied = {name for o in products for name in o.inputs}
     signs = readable(sign_of_delta, hold=True)
     read_values = readable(lambda name: values[name], hold=False) if needed else {}
+    factors = readable(sign_of_factor, hold=True) if multiplied else {}
     entries = {
         **{("sign", name): value for name, value in signs.items()},
         **{("value", name): read_values[name] for name in read_values if name in needed},
+        **{("factor", name): factors[name] for name in factors if name in multiplied},
         **{("given", name.removeprefix(prefix)): time_first(v) for name, v in given.items()},
         **({} if present is None else {("present", ""): present}),
     }
@@ -357,6 +364,7 @@ def unwind_at_zero(
     def step(carry: list[Any], found: list[Any]) -> tuple[list[Any], list[Any]]:
         at = dict(zip(entries, found, strict=True))
         values_at = {name: value for (what, name), value in at.items() if what == "value"}
+        factors_at = {name: value for (what, name), value in at.items() if what == "factor"}
         gates: dict[str, Any] = {}
 
         def rule(node: Any, contribution: Any) -> Any:
@@ -373,7 +381,7 @@ def unwind_at_zero(
                 return [contribution]
             assert kind.at_zero is not None, node.name  # as for exclusion
             g = ops.sign(contribution) * at["sign", node.name]
-            return kind.at_zero(node, g, of_inputs, values_at)
+            return kind.at_zero(node, g, of_inputs, factors_at if kind.multiplies else values_at)
 
         seed = {name: at.get(("given", name), zeros[name]) for name in names}
         for name, value in zip(unrolled.states, carry, strict=True):

@@ -25,8 +25,7 @@ class _Table:
 
 
 def _table(operation: Operation, layout: Layout) -> _Table:
-    if len(operation.shape) > 1:
-        check_granularity(operation, layout)
+    check_granularity(operation, layout)
     params: Softmax = operation.params
     rank = len(operation.shape) + 1
     axes = [axis % rank for axis in params.axes]

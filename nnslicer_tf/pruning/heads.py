@@ -4,6 +4,9 @@ A head of a `MultiHeadAttention` layer is a slice of the kernels and biases of i
 values, and of the kernel of its output. All channels of a head go together, or not at all.
 """
 
+from collections.abc import Mapping
+
+import keras
 import numpy as np
 from keras import layers
 
@@ -62,3 +65,15 @@ def head_cuts(
         return cuts if bias is None else {**cuts, id(bias): [(0, kept)]}
     kept = inputs.reshape(layer.num_heads, -1)[:, 0]
     return {id(layer.output_dense.kernel): [(0, kept)]}
+
+
+def clear_heads(model: keras.Model, keep: Mapping[str, np.ndarray]) -> None:
+    """Set the weights by which heads are read to 0, in place; in training they may change.
+
+    Args:
+        model: The model.
+        keep: Name of an attention layer → bool array `(heads,)`, false for the heads.
+    """
+    for name, mask in keep.items():
+        kernel = model.get_layer(name).output_dense.kernel
+        kernel.assign(keras.ops.convert_to_numpy(kernel) * mask[:, None, None])

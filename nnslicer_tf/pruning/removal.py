@@ -28,7 +28,7 @@ from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.pruning._rebuild import rebuild
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
-from nnslicer_tf.pruning.heads import has_heads, head_cuts, head_of_channels
+from nnslicer_tf.pruning.heads import clear_heads, has_heads, head_cuts, head_of_channels
 from nnslicer_tf.pruning.masks import SLOTS, MaskPlan, read_mask, serialized
 from nnslicer_tf.pruning.recurrent_units import (
     candidate_masks,
@@ -49,7 +49,8 @@ def remove_units(model: keras.Model, keep: Mapping[str, np.ndarray]) -> keras.Mo
         model: Any model that `InstrumentedModel` takes; the copy of a subclassed one is
             functional.
         keep: Name of a layer with a kernel → bool array `(units,)`, false for the units or
-            filters to remove (of a separable convolution: those of its pointwise part).
+            filters to remove (of a separable convolution: those of its pointwise part; of
+            `MultiHeadAttention`: its heads).
             Layers that are not named lose only units that are dead without the removed ones.
 
     Raises:
@@ -75,12 +76,16 @@ def masked_units(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> keras
             kernels[operation.layer] = operation.params
     masks: dict[str, np.ndarray] = {}
     recurrent = {o.layer: o.shape[-1] for o in im.operations if is_removable(o)}
+    heads = {o.layer: o.keras_layer.num_heads for o in im.operations if has_heads(o)}
+    unread = {name: np.asarray(mask, bool) for name, mask in keep.items() if name in heads}
+    for name, mask in unread.items():
+        _check_units(name, mask, heads[name])
     cleared = {name: np.asarray(mask, bool) for name, mask in keep.items() if name in recurrent}
     for name, mask in cleared.items():
         _check_units(name, mask, recurrent[name])
         masks |= candidate_masks(im, name, mask)
     for name, mask in keep.items():
-        if name in cleared:
+        if name in cleared or name in unread:
             continue
         check_name("layer with a kernel", name, [*kernels, *recurrent])
         kernel = kernels[name]
@@ -90,6 +95,7 @@ def masked_units(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> keras
     copy = MaskPlan(im).apply(masks)
     if cleared:
         clear_biases(copy, cleared)
+    clear_heads(copy, unread)
     return copy
 
 

@@ -246,7 +246,9 @@ def _activations(
 
     def values(x: np.ndarray, y: np.ndarray) -> Values:
         captured = im.capture(x, len(x), of=names.values())
-        return {k: _over_positions(captured[v], np.mean) for k, v in names.items()}
+        return {
+            k: _over_positions(layers[k].units_last(captured[v]), np.mean) for k, v in names.items()
+        }
 
     return values
 
@@ -259,7 +261,9 @@ def _deeplift(
 
     def values(x: np.ndarray, y: np.ndarray) -> Values:
         found = backward(x, y, reference)
-        terms = {k: _terms(found[v][0] - found[v][1], found[v][2]) for k, v in names.items()}
+        terms = {
+            k: _terms(layers[k], found[v][0] - found[v][1], found[v][2]) for k, v in names.items()
+        }
         return {k: np.abs(term) for k, term in terms.items()}
 
     return values
@@ -273,7 +277,7 @@ def _taylor(
 
     def values(x: np.ndarray, y: np.ndarray) -> Values:
         found = backward(x, y, reference)
-        return {k: np.abs(_terms(found[v][0], found[v][2])) for k, v in names.items()}
+        return {k: np.abs(_terms(layers[k], found[v][0], found[v][2])) for k, v in names.items()}
 
     return values
 
@@ -292,13 +296,13 @@ def _taylor_weights(
             k: found[v][0] if biases[k] is None else found[v][0] - biases[k]
             for k, v in names.items()
         }
-        return {k: _terms(sums[k], found[v][2]) ** 2 for k, v in names.items()}
+        return {k: _terms(layers[k], sums[k], found[v][2]) ** 2 for k, v in names.items()}
 
     return values
 
 
-def _terms(values: np.ndarray, multipliers: np.ndarray) -> np.ndarray:
-    return _over_positions(values * multipliers, np.sum)
+def _terms(layer: NeuronLayer, values: np.ndarray, multipliers: np.ndarray) -> np.ndarray:
+    return _over_positions(layer.units_last(values * multipliers), np.sum)
 
 
 def _over_positions(values: np.ndarray, reduce: Callable) -> np.ndarray:

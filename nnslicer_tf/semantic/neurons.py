@@ -1,14 +1,16 @@
 """Neurons and sets of critical ones.
 
-A neuron is an output unit of a dense layer or a filter of a convolution. Its value is that
+A neuron is an output unit of a dense layer, a filter of a convolution, or a head of a
+`MultiHeadAttention` layer, whose value is its context. The value of a unit or filter is that
 after the batch normalisation, the activation and the depthwise convolution that follow, as long
 as these map zero to zero, channel to channel, and nothing else reads the values in between.
 So a neuron whose parameters are zero has the value zero: it is masked.
 
 Not among these neurons are the output layer's units (the classes), layers followed by a
 function that does not map zero to zero (a convolution that gates others through a sigmoid, a
-dense layer before a layer normalisation), grouped and depthwise convolutions, and layers that
-are called more than once.
+dense layer before a layer normalisation), grouped and depthwise convolutions, layers that
+are called more than once, queries, keys and values, and gates of recurrent layers. Of other
+attention layers than `MultiHeadAttention` the channels of the output are neurons.
 """
 
 import math
@@ -27,11 +29,13 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
+from nnslicer_tf.pruning.heads import has_heads
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+_ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 _FORMAT = "nnslicer_tf critical neurons 1"
 
 
@@ -63,6 +67,14 @@ class NeuronLayer:
         shape = self.kernel.shape
         return np.broadcast_to(along(neurons, len(shape), _unit_axis(self.chain[0])), shape)
 
+    def units_last(self, values: np.ndarray) -> np.ndarray:
+        """Return values of the operations `sum` or `value` as `(samples, …, units)`."""
+        return values
+
+    def channels(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the channels that chosen neurons are: operation's name → bool `(channels,)`."""
+        return {self.sum: np.asarray(neurons, bool)}
+
     @cached_property
     def parameters(self) -> tuple[tuple[Any, int], ...]:
         """Trained variables with the axis along which they belong to the neurons."""
@@ -74,6 +86,39 @@ class NeuronLayer:
             elif operation.kind == "scale":
                 found += [(operation.keras_layer.gamma, 0), (operation.keras_layer.beta, 0)]
         return tuple((variable, axis) for variable, axis in found if variable is not None)
+
+
+class HeadLayer(NeuronLayer):
+    """The heads of an attention layer.
+
+    The chain is the projection of what the heads hand on: a masked head has no weight in it.
+    """
+
+    def kernel_mask(self, neurons: np.ndarray) -> np.ndarray:
+        """Return bools of the shape of the output's kernel, `(heads, features, channels)`."""
+        return np.broadcast_to(along(neurons, 3, 0), self.kernel.shape)
+
+    def units_last(self, values: np.ndarray) -> np.ndarray:
+        """Return values as `(samples, positions, features, heads)`."""
+        by_head = values.reshape(len(values), -1, self.units, self._features)
+        return np.moveaxis(by_head, -2, -1)
+
+    def channels(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the channels of what the chosen heads hand on."""
+        return {self.chain[0].inputs[0]: np.repeat(np.asarray(neurons, bool), self._features)}
+
+    @cached_property
+    def parameters(self) -> tuple[tuple[Any, int], ...]:
+        """The kernels and biases of the heads' queries, keys and values."""
+        layer = self.chain[0].keras_layer
+        found = []
+        for dense in (layer.query_dense, layer.key_dense, layer.value_dense):
+            found += [(dense.kernel, 1), (dense.bias, 0)]
+        return tuple((variable, axis) for variable, axis in found if variable is not None)
+
+    @property
+    def _features(self) -> int:
+        return self.chain[0].keras_layer.value_dim
 
 
 class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
@@ -191,8 +236,10 @@ def neuron_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
         UnsupportedLayerError: if the model has none.
     """
     final = {*_back_through_routing(im), *im.output_operations}
-    layers = {}
+    layers: dict[str, NeuronLayer] = {}
     for operation in im.operations:
+        if _is_joined_heads(operation, im):
+            layers[operation.layer] = _head_layer(operation)
         if not _has_neurons(operation, im):
             continue
         chain = _chain(operation, im)
@@ -203,7 +250,8 @@ def neuron_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
     if not layers:
         raise UnsupportedLayerError(
             f"Model '{im.model.name}' has no layer with neurons to choose from: no hidden dense "
-            "layer and no convolution, grouped ones and gates left out. Give a model that has."
+            "layer, no convolution and no attention with heads; grouped convolutions, gates and "
+            "recurrent units are left out. Give a model that has."
         )
     return layers
 
@@ -262,8 +310,22 @@ def _neuron_layer(operation: Operation, chain: tuple[Operation, ...]) -> NeuronL
 def _has_neurons(operation: Operation, im: InstrumentedModel) -> bool:
     if operation.kind != "weighted_sum" or operation.name.endswith(":depthwise"):
         return False
+    is_attention = isinstance(operation.keras_layer, _ATTENTION)
+    if is_attention and (has_heads(operation) or operation.name != operation.layer):
+        return False
     whole = operation.params.groups == 1 and operation.params.axes != DEPTHWISE
     return whole and _called_once(operation, im)
+
+
+def _is_joined_heads(operation: Operation, im: InstrumentedModel) -> bool:
+    """Whether an operation projects what the heads of an attention layer hand on."""
+    is_output = operation.kind == "weighted_sum" and operation.name == operation.layer
+    return is_output and has_heads(operation) and _called_once(operation, im)
+
+
+def _head_layer(operation: Operation) -> HeadLayer:
+    name, heads = operation.layer, operation.keras_layer.num_heads
+    return HeadLayer(name, heads, f"{name}/value", f"{name}/context", (operation,))
 
 
 def _called_once(operation: Operation, im: InstrumentedModel) -> bool:

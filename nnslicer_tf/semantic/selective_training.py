@@ -155,8 +155,10 @@ def _unread(
     A channel that is made of several neurons (an addition's) counts if all of them are given.
     """
     _check_units(neurons, layers)
-    sums = {layers[name].sum: np.asarray(mask, bool) for name, mask in neurons.items()}
-    channels = ChannelGraph(im).affected(sums)
+    chosen: dict[str, np.ndarray] = {}
+    for name, mask in neurons.items():
+        chosen |= layers[name].channels(mask)
+    channels = ChannelGraph(im).affected(chosen)
     unread = {}
     for operation in filter(is_reader, im.operations):
         kernel = operation.params

@@ -127,7 +127,7 @@ class SemanticSlicer:
                 )
                 for layer in layers:
                     order = np.argsort(-self.category_scores[layer.name][row], kind="stable")
-                    features = values[layer.value]
+                    features = layer.units_last(values[layer.value])
                     features = centre(features) if self.centred else features
                     found[layer.name].append(prefix_similarities(features, order))
         return {name: np.stack(rows) for name, rows in found.items()}

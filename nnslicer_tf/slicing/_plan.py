@@ -38,6 +38,7 @@ class Plan:
         granularity: "activation" or "channel".
         relative_to: Quantity that the exclusion is relative to: "output" or "sum".
         rectify: Propagation of CONTRIB through one-to-one operations: "sign" or "pass".
+        product: What Δ is multiplied by in products: "value" or "midpoint".
         kernels: Name → layout of each of the model's kernels, in topological order.
     """
 
@@ -50,6 +51,7 @@ class Plan:
     granularity: str
     relative_to: str
     rectify: str
+    product: str
     kernels: dict[str, KernelLayout] = field(repr=False)
 
     @property

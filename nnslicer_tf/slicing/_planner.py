@@ -13,6 +13,7 @@ from nnslicer_tf.slicing.profile import Profile
 GRANULARITIES = ("activation", "channel")
 RELATIVE_TO = ("output", "sum")
 RECTIFY = ("sign", "pass")
+PRODUCT = ("value", "midpoint")
 
 
 def plan_walk(
@@ -23,6 +24,7 @@ def plan_walk(
     granularity: str,
     relative_to: str,
     rectify: str,
+    product: str,
 ) -> Plan:
     """Return the plan of the walk of `criterion` through the model."""
     start = criterion.start
@@ -48,6 +50,7 @@ def plan_walk(
         granularity=granularity,
         relative_to=relative_to,
         rectify=rectify,
+        product=product,
         kernels={name: kernel.layout for name, kernel in im.kernels.items()},
     )
 

@@ -81,6 +81,10 @@ class _AtZero(Job):
         self._order: list[Any] = [n if n.members else im[n.name] for n in plan.expanded]
         self._shapes = plan.shapes
         self._means = {name: _SplitMean(plan.nodes[name].mean) for name in plan.captured}
+        factors = {name for n in plan.nodes.values() if n.kind.multiplies for name in n.inputs}
+        factors |= {name for n in plan.expanded if n.members for name in (*n.inputs, *n.members)}
+        factors &= set(plan.captured) if plan.product == "midpoint" else set()
+        self._opposites = {name: _SplitMean(-plan.nodes[name].mean) for name in factors}
         self._compiled = compiled_function(self._outputs)
         self._traced = False
 
@@ -121,11 +125,23 @@ class _AtZero(Job):
         def delta_sign(name: str) -> Any:
             return present(name, self._sign_of_delta(name, values[name]))
 
+        def factor_sign(name: str) -> Any:
+            """Return the signs of what the other factors of a product are multiplied by."""
+            value = values[name]
+            if self._plan.product == "value":
+                return ops.sign(value)
+            middle = self._opposites[name].sign_of_delta(value)
+            mask = self._im[name].mask
+            if mask is None:
+                return middle
+            here = aligned_mask(values[mask], len(self._im[name].shape) + 1)
+            return ops.where(here > 0.5, middle, ops.sign(value))
+
         def expand_through_time(node: Node, given: Mapping[str, Any]) -> tuple[Any, Any]:
             unrolled = self._im[node.members[0]].params.unrolled
             found = unwind_at_zero(
                 *(unrolled, node.table.prefix, node.inputs, given, values),
-                *(delta_sign, self._plan.passes),
+                *(delta_sign, factor_sign, self._plan.passes),
             )
             for name, contributions in found.synapses.items():
                 on_gates(name, contributions)
@@ -153,6 +169,8 @@ class _AtZero(Job):
             signs = [delta_sign(source) for source in operation.inputs]
             if kind.synapse_rule is not None:
                 on_sum(operation, g, signs, values)
+            if kind.multiplies:
+                return rule(operation, g, signs, {n: factor_sign(n) for n in operation.inputs})
             return rule(operation, g, signs, values)
 
         logits = values[self._plan.logits]
@@ -309,8 +327,9 @@ class _SplitMean:
         self.nearest = nearest
         below = np.nextafter(nearest, np.float32(-np.inf))
         above = np.nextafter(nearest, np.float32(np.inf))
-        self._positive_above = np.where(exact > mean, below, nearest)
-        self._negative_below = np.where(exact < mean, above, nearest)
+        # Tensors: arrays would be written into the compiled walk, several copies of them.
+        self._positive_above = ops.convert_to_tensor(np.where(exact > mean, below, nearest))
+        self._negative_below = ops.convert_to_tensor(np.where(exact < mean, above, nearest))
 
     def sign_of_delta(self, value: Any) -> Any:
         positive = ops.cast(value > self._positive_above, "float32")

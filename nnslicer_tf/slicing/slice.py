@@ -32,7 +32,7 @@ class Slice(ShownAsTable):
             granularity: one value for each channel).
         synapses: Kernel name → int64 array of the kernel's shape, in topological order.
         info: Description of the slice's origin, for information only: theta, granularity,
-            relative_to, rectify, fingerprint, samples and outputs.
+            relative_to, rectify, product, fingerprint, samples and outputs.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class SliceSet(ShownAsTable):
         operations: Operation name → shape of its neurons, in topological order.
         predicted: Index of each sample's largest logit, `(samples,)` int64.
         info: Description of the slices' origin, for information only: theta, granularity,
-            relative_to, rectify, fingerprint and outputs.
+            relative_to, rectify, product, fingerprint and outputs.
     """
 
     def __init__(

@@ -27,7 +27,14 @@ from nnslicer_tf.slicing._checkpoint import Collector, RowCollector, SumCollecto
 from nnslicer_tf.slicing._exclusion_walk import PartsByExclusion, RowsByExclusion, SumByExclusion
 from nnslicer_tf.slicing._input_range import InputRange
 from nnslicer_tf.slicing._plan import Plan
-from nnslicer_tf.slicing._planner import GRANULARITIES, RECTIFY, RELATIVE_TO, check_rules, plan_walk
+from nnslicer_tf.slicing._planner import (
+    GRANULARITIES,
+    PRODUCT,
+    RECTIFY,
+    RELATIVE_TO,
+    check_rules,
+    plan_walk,
+)
 from nnslicer_tf.slicing._results import Part, Reduction, RowLayout
 from nnslicer_tf.slicing._zero_walk import PartsAtZero, RowsAtZero, SumAtZero
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
@@ -74,6 +81,10 @@ class Slicer:
             and other activations, normalisations): "sign", multiplied by the signs of the
             changes and 0 at inactive ReLUs (the paper's Table 2), or "pass", unchanged, as in
             the paper's program.
+        product: Local values of a product a·b of activations: "value", Δa·b and a·Δb, or
+            "midpoint", with the middle between value and mean in place of the other factor's value,
+            so that both together are a·b less the product of the means. With more than two factors
+            the middles of all others are multiplied.
 
     Raises:
         InvalidArgumentError: if an argument is out of range.
@@ -93,11 +104,13 @@ class Slicer:
         *,
         relative_to: str = "output",
         rectify: str = "sign",
+        product: str = "value",
     ) -> None:
         _check_theta(theta)
         check_name("granularity", granularity, GRANULARITIES)
         check_name("relative_to", relative_to, RELATIVE_TO)
         check_name("rectify", rectify, RECTIFY)
+        check_name("product", product, PRODUCT)
         if workers is not None and (not isinstance(workers, int) or workers < 0):
             raise InvalidArgumentError(
                 f"workers must be None or a number of processes, 0 or more. Received: {workers!r}"
@@ -113,6 +126,7 @@ class Slicer:
         self.granularity = granularity
         self.relative_to = relative_to
         self.rectify = rectify
+        self.product = product
         self.workers = workers
         self.ray_address = ray_address
         self.progress = progress
@@ -133,6 +147,7 @@ class Slicer:
             *(self.workers, self.ray_address, self.progress),
             relative_to=self.relative_to,
             rectify=self.rectify,
+            product=self.product,
         )
 
     @property
@@ -324,7 +339,7 @@ class Slicer:
         if key not in self._plans:
             self._plans[key] = plan_walk(
                 *(self.im, self.profile, resolved, self.theta, self.granularity),
-                *(self.relative_to, self.rectify),
+                *(self.relative_to, self.rectify, self.product),
             )
         return self._plans[key]
 
@@ -398,6 +413,7 @@ class Slicer:
             "granularity": self.granularity,
             "relative_to": self.relative_to,
             "rectify": self.rectify,
+            "product": self.product,
             "criterion": _describe_start(plan),
             "kept": kept,
             "batch size": work.batch_size,
@@ -411,6 +427,7 @@ class Slicer:
             "granularity": self.granularity,
             "relative_to": self.relative_to,
             "rectify": self.rectify,
+            "product": self.product,
             "fingerprint": self.profile.fingerprint,
             "outputs": described if isinstance(described, str) else repr(described),
         }

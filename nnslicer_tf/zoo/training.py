@@ -83,7 +83,7 @@ RECIPES: dict[str, Recipe] = {
     "resnet10_preactivation": Recipe("sgd", 0.1, 30, 128, 5e-3, "flip_crop"),
     "alexnet": Recipe("sgd", 0.02, 100, 128, 5e-3, "flip_crop"),
     "vgg16": Recipe("sgd", 0.05, 160, 128, 5e-3, "flip_crop"),
-    "vit": Recipe("adam", 1e-3, 40, 128, 0.05, "flip_crop"),
+    "vit": Recipe("adam", 1e-3, 8, 128, 0.05, "flip_crop"),
     "text_transformer": Recipe("adam", 1e-3, 6, 64, 0.05, "unknown_words"),
     "text_lstm": Recipe("adam", 1e-3, 5, 64, 0.05, "unknown_words"),
 }
@@ -99,6 +99,7 @@ def train(
     folder: str | os.PathLike,
     validation: Dataset | None = None,
     progress: bool = True,
+    stop: int | None = None,
 ) -> list[dict[str, float]]:
     """Train `model`, whose outputs are logits, in place.
 
@@ -112,6 +113,7 @@ def train(
         validation: Images on which the accuracy is measured after every epoch; the
             training does not depend on it.
         progress: Show a progress bar for every epoch.
+        stop: Stop after so many epochs, by the learning rates of the whole recipe.
 
     Returns:
         For every epoch: its number, mean training loss, seconds, and validation accuracy.
@@ -131,7 +133,8 @@ def train(
 
     checkpoint = _Checkpoint(folder, model.name, recipe, rng)
     history = checkpoint.restore(trained)
-    for epoch in range(len(history), recipe.epochs):
+    last = recipe.epochs if stop is None else min(stop, recipe.epochs)
+    for epoch in range(len(history), last):
         _reseed_dropout(trained, rng, epoch)
         start = time.monotonic()
         losses = train_epoch(

@@ -62,3 +62,70 @@ def test_the_page_has_a_line_for_each_class():
     page = layer_support_page()
     assert page.startswith("# ")
     assert all(f"| `{name}` |" in page for name in CLASSES)
+
+
+TWO = [keras.Input((4, 6)), keras.Input((4, 6))]
+VECTORS = [keras.Input((6,)), keras.Input((6,))]
+# Class → layer and inputs, an example of each family of operations.
+EXAMPLES = {
+    "Dense": (layers.Dense(3), TWO[:1]),
+    "Conv1D": (layers.Conv1D(3, 2), TWO[:1]),
+    "EinsumDense": (layers.EinsumDense("btc,cd->btd", (4, 3)), TWO[:1]),
+    "GlobalAveragePooling1D": (layers.GlobalAveragePooling1D(), TWO[:1]),
+    "LayerNormalization": (layers.LayerNormalization(), TWO[:1]),
+    "Multiply": (layers.Multiply(), TWO),
+    "TimeDistributed": (layers.TimeDistributed(layers.Dense(2)), TWO[:1]),
+    "Embedding": (layers.Embedding(9, 3), [keras.Input((4,), dtype="int32")]),
+    "MultiHeadAttention": (layers.MultiHeadAttention(2, 3), TWO),
+    "GroupedQueryAttention": (layers.GroupQueryAttention(3, 2, 1), TWO),
+    "Attention": (layers.Attention(), [TWO]),
+    "AdditiveAttention": (layers.AdditiveAttention(), [TWO]),
+    "Softmax": (layers.Softmax(), TWO[:1]),
+    "Dot": (layers.Dot(axes=2), [TWO]),
+    "LSTM": (layers.LSTM(3), TWO[:1]),
+    "GRU": (layers.GRU(3), TWO[:1]),
+    "ConvLSTM1D": (layers.ConvLSTM1D(2, 2), [keras.Input((3, 4, 2))]),
+    "Bidirectional": (layers.Bidirectional(layers.SimpleRNN(2)), TWO[:1]),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_page_says_what_channels_take(name):
+    layer, inputs = EXAMPLES[name]
+    row = ROWS[name]
+    used = inputs[0] if isinstance(inputs[0], list) else inputs
+    if name == "Multiply":
+        inputs = [inputs]
+    y = layer(*inputs)
+    model = keras.Model(used, layers.Dense(2)(layers.Flatten()(y)))
+    im = nns.InstrumentedModel(model)
+    data = [np.random.default_rng(k).integers(0, 5, (3, *i.shape[1:])) for k, i in enumerate(used)]
+    data = [d.astype(np.float32) for d in data]
+    profile = nns.Profile.from_data(im, data if len(data) > 1 else data[0], progress=False)
+
+    def slice_it():
+        slicer = nns.Slicer(im, profile, 0.3, "channel", workers=0, progress=False)
+        return slicer.slice(data if len(data) > 1 else data[0], outputs=[0])
+
+    if row.channels == "yes":
+        assert slice_it().summary() is not None
+    else:
+        with pytest.raises(nns.UnsupportedLayerError, match="granularity='activation'"):
+            slice_it()
+
+
+def test_products_of_vectors_have_channels():
+    """Without positions an element is a channel, and both granularities are one."""
+    model = keras.Model(VECTORS, layers.Dense(2)(layers.Dot(axes=1)(VECTORS)))
+    im = nns.InstrumentedModel(model)
+    rng = np.random.default_rng(0)
+    data = [rng.normal(size=(5, 6)).astype(np.float32) for _ in VECTORS]
+    profile = nns.Profile.from_data(im, data, progress=False)
+    found = [
+        nns.Slicer(im, profile, 0.3, granularity, workers=0, progress=False).slice(data)
+        for granularity in ("activation", "channel")
+    ]
+    assert found[0].neuron_mask()[im.input_operations[0]].any()
+    for name, values in found[0].neurons.items():
+        np.testing.assert_array_equal(found[1].neurons[name].ravel(), values.ravel(), err_msg=name)
+    assert ROWS["Dot"].channels.startswith("of vectors")

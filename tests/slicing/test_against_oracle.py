@@ -2,6 +2,7 @@
 
 import math
 
+import keras
 import numpy as np
 import pytest
 
@@ -58,6 +59,30 @@ def test_table_as_the_papers_program_computes(name, granularity):
 def test_random_models_with_one_reading_changed(seed, option, granularity):
     rng = np.random.default_rng(3000 + seed)
     check_model(random_model(rng), rng, granularity, (0.0, 0.25, 1.5), **{option: PROGRAM[option]})
+
+
+@pytest.mark.parametrize("granularity", ["activation", "channel"])
+@pytest.mark.parametrize("name", ["multiply", "multiply broadcast", "operators"])
+def test_midpoints_of_products(name, granularity):
+    rng = np.random.default_rng(sorted(MODELS).index(name))
+    check_model(MODELS[name](), rng, granularity, THETAS, product="midpoint")
+
+
+def test_midpoints_of_a_product_add_up():
+    """All is excluded where θ·|y| is above their sum, which is Δa·b and a·Δb together."""
+    inputs = keras.Input((2,))
+    im = nns.InstrumentedModel(keras.Model(inputs, inputs[:, :1] * inputs[:, 1:]))
+    profile = nns.Profile.from_data(im, np.array([[2.0, 8.0]], np.float32), progress=False)
+    x = np.array([[4.0, 5.0]], np.float32)  # y = 20, of the means 16: 20 − 16 = 2·6.5 − 3·3
+
+    def kept(theta, product):
+        slicer = nns.Slicer(im, profile, theta, workers=0, progress=False, product=product)
+        return slicer.slice(x, outputs=[0]).neurons[im.input_operation].tolist()
+
+    assert kept(0.19, "midpoint") == [1, -1]
+    assert kept(0.21, "midpoint") == [0, 0]
+    assert kept(0.09, "value") == [1, -1]  # 2·5 − 4·3 = −2
+    assert kept(0.11, "value") == [0, 0]
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -114,7 +114,7 @@ def pad(samples, lengths, rng, anywhere):
         sample[places[length:]] = 0
 
 
-def check_model(model, rng, padded=None):
+def check_model(model, rng, padded=None, product="value"):
     set_dyadic_weights(model, rng)
     im = nns.InstrumentedModel(model)
     usual, x = (dyadic(rng, (n, *im.input_shape), -2, 2).astype(np.float32) for n in (4, 2))
@@ -122,14 +122,14 @@ def check_model(model, rng, padded=None):
         pad(usual, (4, 2, 1, 1), rng, padded == "anywhere")
         pad(x, (3, 2), rng, padded == "anywhere")
     profile = nns.Profile.from_data(im, usual, progress=False)
-    oracle = RecurrentOracle(model, usual, pooled=padded is not None)
+    oracle = RecurrentOracle(model, usual, pooled=padded is not None, product=product)
     acts = im.capture(x)
     for k, sample in enumerate(x):
         for (name, index), value in oracle.unroll(sample).y.items():
             assert acts[name][(k, *index)] == value, (name, index)
     starts = [(im.logit_operation, (0,)), (im.logit_operation, (2,))]
     for theta in THETAS:
-        slicer = nns.Slicer(im, profile, theta, workers=0, progress=False)
+        slicer = nns.Slicer(im, profile, theta, workers=0, progress=False, product=product)
         each = slicer.slice_each(x, outputs=[0, 2])
         for k, sample in enumerate(x):
             check_equal(each[k], *oracle.slice(sample, starts, theta))
@@ -155,6 +155,16 @@ COMPOSED = ("both ways", "both ways, sequences", "stacked cells", "two layers")
 )
 def test_padding(name, padded):
     check_model(MASKED[name](), np.random.default_rng(50 + sorted(MASKED).index(name)), padded)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_midpoints_of_products(name):
+    check_model(MODELS[name](), np.random.default_rng(70), product="midpoint")
+
+
+def test_midpoints_of_products_with_padding():
+    rng = np.random.default_rng(71)
+    check_model(MASKED["lstm"](), rng, padded="anywhere", product="midpoint")
 
 
 def random_recurrent(rng):

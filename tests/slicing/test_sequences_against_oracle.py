@@ -23,12 +23,20 @@ def check_equal(result, contrib, synapses):
         np.testing.assert_array_equal(values, expected, err_msg=name)
 
 
-def check_model(seed, monkeypatch, positions=None, relative_to="output", thetas=(0.0, 0.25, 1.0)):
+def check_model(
+    seed,
+    monkeypatch,
+    positions=None,
+    relative_to="output",
+    thetas=(0.0, 0.25, 1.0),
+    product="value",
+):
     rng = np.random.default_rng(seed)
     im = nns.InstrumentedModel(random_sequence_model(rng))
     profile_data, x = tokens(rng, 5), tokens(rng, 2)
     profile = nns.Profile.from_data(im, profile_data, progress=False, positions=positions)
-    oracle = SequenceOracle(im, profile_data, profile.positions, relative_to)
+    oracle = SequenceOracle(im, profile_data, profile.positions, relative_to, product)
+    reading = {"relative_to": relative_to, "product": product}
     for name, mean in profile.means.items():
         if im[name].kind != "mask":
             expected = [oracle.mean[name][i] for i in np.ndindex(mean.shape)]
@@ -44,7 +52,7 @@ def check_model(seed, monkeypatch, positions=None, relative_to="output", thetas=
                     )
     starts = {im.logit_operation: [(0,), (2,)]}
     for theta in thetas:
-        slicer = nns.Slicer(im, profile, theta, workers=0, progress=False, relative_to=relative_to)
+        slicer = nns.Slicer(im, profile, theta, workers=0, progress=False, **reading)
         found = [slicer.slice(x[n : n + 1], outputs=[0, 2]) for n in range(len(x))]
         for sample, result in enumerate(found):
             values = {name: v[sample] for name, v in captured.items()}
@@ -52,9 +60,7 @@ def check_model(seed, monkeypatch, positions=None, relative_to="output", thetas=
         if theta == 0:  # the other executor
             with monkeypatch.context() as patch:
                 patch.setattr(_zero_walk, "applies", lambda *args: False)
-                other = nns.Slicer(
-                    im, profile, theta, workers=0, progress=False, relative_to=relative_to
-                )
+                other = nns.Slicer(im, profile, theta, workers=0, progress=False, **reading)
                 assert other.slice(x, outputs=[0, 2]) == found[0] + found[1]
 
 
@@ -71,3 +77,8 @@ def test_means_of_each_position(seed, monkeypatch):
 @pytest.mark.parametrize("seed", range(18, 21))
 def test_relative_to_the_sum(seed, monkeypatch):
     check_model(seed, monkeypatch, relative_to="sum", thetas=(0.5,))
+
+
+@pytest.mark.parametrize("seed", range(21, 27))
+def test_midpoints_of_products(seed, monkeypatch):
+    check_model(seed, monkeypatch, product="midpoint", thetas=(0.0, 0.25))

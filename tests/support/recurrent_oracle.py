@@ -44,10 +44,12 @@ class RecurrentOracle:
         model: It; its first layer may be a `Masking`.
         profile_data: Samples whose values are averaged.
         pooled: Whether neurons of masked operations share their means over time.
+        product: "value" or "midpoint".
     """
 
-    def __init__(self, model, profile_data, pooled=False):
+    def __init__(self, model, profile_data, pooled=False, product="value"):
         self.model = model
+        self.product = product
         self.pooled = pooled
         values, counts = defaultdict(float), defaultdict(int)
         for x in profile_data:
@@ -97,7 +99,8 @@ class RecurrentOracle:
             if kind == "sum":
                 v = [w * dx for (_, w, _), dx in zip(inputs, d, strict=True)]
             elif kind == "multiply":
-                v = [d[0] * values[1], d[1] * values[0]]
+                a, b = (self.factor(net, source) for source, *_ in inputs)
+                v = [d[0] * b, d[1] * a]
             elif kind == "rectify":
                 v = [d[0] if values[0] > 0 else 0.0]
             else:
@@ -112,6 +115,15 @@ class RecurrentOracle:
                 if synapse is not None:
                     synapses[synapse] += g
         return contrib, synapses
+
+    def factor(self, net, neuron):
+        """Return what the Δ of the other factor of a product is multiplied by."""
+        value = net.y.get(neuron, 0.0)
+        if self.product == "value" or neuron not in net.y:
+            return value
+        if net.kind[neuron] == "held":  # the copy's mean is that of what it copies
+            return self.factor(net, net.inputs[neuron][0][0])
+        return (value + self.mean[self.shared(neuron)]) / 2
 
 
 ZERO = ("zero", ())

@@ -28,9 +28,11 @@ class SequenceOracle:
         profile_data: Tokens `(samples, positions)`.
         positions: "each" or "pooled".
         relative_to: "output" or "sum".
+        product: "value" or "midpoint".
     """
 
-    def __init__(self, im, profile_data, positions="pooled", relative_to="output"):
+    def __init__(self, im, profile_data, positions="pooled", relative_to="output", product="value"):
+        self.product = product
         self.im = im
         self.ops = {o.name: o for o in im.operations}
         self.relative_to = relative_to
@@ -277,12 +279,22 @@ class SequenceOracle:
             if synapse is not None:
                 synapses[synapse[0]][synapse[1]] += g
 
+    def factors(self, name, values, x):
+        """Return what the Δ of the other factors are multiplied by: {index: number}."""
+        if self.product == "value":
+            return values
+        return {
+            i: single((v + self.mean[name][i]) / 2) if self.present(name, i, x) else v
+            for i, v in values.items()
+        }
+
     def local_values(self, op, n, x, y, delta):
         """Return (place of the input, index, local value, synapse) in the order of ties."""
         first, dfirst = y[op.inputs[0]], delta[op.inputs[0]]
         if op.kind == "product_sum":
-            second, dsecond = y[op.inputs[1]], delta[op.inputs[1]]
+            dsecond = delta[op.inputs[1]]
             pairs = self.products(op, n)
+            first, second = (self.factors(name, y[name], x) for name in op.inputs)
             return [
                 *((0, a, single(dfirst[a] * second[b]), None) for a, b in pairs),
                 *((1, b, single(first[a] * dsecond[b]), None) for a, b in pairs),

@@ -33,7 +33,8 @@ class Connection:
 
 
 class Oracle:
-    def __init__(self, im, profile_data, relative_to="output", rectify="sign"):
+    def __init__(self, im, profile_data, relative_to="output", rectify="sign", product="value"):
+        self.product = product
         self.im = im
         self.relative_to = relative_to
         self.rectify = rectify
@@ -291,7 +292,9 @@ class Oracle:
         if op.kind == "subtract":
             return [dx[0], *(-d for d in dx[1:])]
         if op.kind == "multiply":
-            return [d * math.prod(x for j, x in enumerate(xs) if j != k) for k, d in enumerate(dx)]
+            half = 0.5 if self.product == "midpoint" else 0.0
+            by = [x - half * d for x, d in zip(xs, dx)]
+            return [d * math.prod(b for j, b in enumerate(by) if j != k) for k, d in enumerate(dx)]
         if op.kind in ("maximum", "maximum_merge", "minimum_merge"):
             return [d if x == y else 0.0 for d, x in zip(dx, xs)]
         if op.kind == "rectify":

@@ -89,6 +89,17 @@ def test_a_finished_run_is_not_trained_again(data, tmp_path):
         assert np.array_equal(a, b)
 
 
+def test_a_run_that_stops_early_goes_on_by_the_same_schedule(data, tmp_path):
+    whole, history = _train(data, tmp_path / "whole")
+    model = _model()
+    first = zoo.train(model, data, RECIPE, rng=1, folder=tmp_path / "parts", progress=False, stop=1)
+    assert [row["epoch"] for row in first] == [1]
+    rest, rest_history = _train(data, tmp_path / "parts")
+    assert rest_history[-1]["mean_loss"] == pytest.approx(history[-1]["mean_loss"], rel=1e-5)
+    for a, b in zip(whole.get_weights(), rest.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
 def test_the_checkpoint_of_another_run_is_refused(data, tmp_path):
     _train(data, tmp_path)
     with pytest.raises(ProfileMismatchError, match="is of another run: its recipe"):

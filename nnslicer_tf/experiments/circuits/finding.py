@@ -1,32 +1,33 @@
 """A comparison of methods that find the synapses of a planted circuit.
 
 Every method scores every synapse for every sample; the score of a synapse is the mean over the
-samples of its absolute value. The area under the ROC curve says how well the scores tell planted
-from dead synapses.
+samples of its absolute value, or, *netted*, the absolute value of the mean. The area under the ROC
+curve says how well the scores tell planted from dead synapses.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import keras
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 from sklearn.metrics import roc_auc_score
 
 from nnslicer_tf._progress import track
 from nnslicer_tf.engine.rows import RowStore
+from nnslicer_tf.experiments.amounts import Amounts
 from nnslicer_tf.experiments.circuits.recurrent_networks import Planted
-from nnslicer_tf.experiments.circuits.settings import CircuitSettings
+from nnslicer_tf.experiments.circuits.settings import CircuitSettings, Reading
 from nnslicer_tf.experiments.plots import put_finding
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.report.palette import METHODS
+from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.slicing import Profile, Slicer
 
 _GOAL = 0.95
+NET = "netted"
 
 Scores = dict[str, np.ndarray]
 
@@ -47,7 +48,7 @@ def compare(
         s: Settings.
         networks: What the head of the tables says of them.
     """
-    sizes = f"{s.dead}-{s.samples}-{s.explained}-{s.points}-{'-'.join(map(str, s.thetas))}"
+    sizes = f"{s.dead}-{s.samples}-{s.explained}-{s.points}-{_digest(s.readings)}"
     store = RowStore(s.work / f"{what}-{sizes}.csv", ["circuit", "seed"])
     drawn = [(name, seed) for name in circuits for seed in range(s.seed, s.seed + s.networks)]
     parts = []
@@ -87,7 +88,8 @@ def _rows(
 
 
 _TEXT = (
-    "Means over the networks of a circuit; *least* is the worst single network. Synapses whose "
+    "Means over the networks of a circuit; *least* is the worst single network, *netted* the mean "
+    "over all networks if scores of opposite signs cancel between samples. Synapses whose "
     "weight is 0 are left out. Accuracy is that of the networks at the function that was planted."
 )
 
@@ -106,27 +108,19 @@ def _accuracy(planted: Planted, x: np.ndarray) -> float:
 def _methods(
     planted: Planted, usual: np.ndarray, x: np.ndarray, s: CircuitSettings
 ) -> Iterator[tuple[str, Scores]]:
-    """Yield the name of each method, and its scores by kernel."""
+    """Yield the name of each method, and its scores by kernel, `(samples, *kernel shape)`."""
     im = InstrumentedModel(planted.model)
     profile = Profile.from_data(im, usual, progress=False)
     of_channels = profile.per_channel()
-    for name, means, thetas in (
-        ("slices", profile, s.thetas),
-        ("slices, means of channels", of_channels, s.channel_thetas),
-    ):
-        for theta in thetas:
-            slicer = Slicer(im, means, theta, workers=0, progress=False)
-            each = slicer.slice_each(x, operations=())
-            matrix = abs(each.to_array()).mean(axis=0)
-            ends = np.cumsum([int(np.prod(shape)) for shape in each.kernels.values()])[:-1]
-            parts = np.split(matrix, ends)
-            yield (
-                f"{name}, θ = {theta:g}",
-                {n: p.reshape(each.kernels[n]) for n, p in zip(each.kernels, parts, strict=True)},
-            )
+    for reading in s.readings:
+        means = of_channels if reading.of_channels else profile
+        for theta in reading.thetas:
+            yield f"{reading.name}, θ = {theta:g}", _by_slices(im, means, reading, theta, x)
     names, variables = list(im.kernels), [k.variable() for k in im.kernels.values()]
-    gradients_at = _weight_gradients(planted.model, variables)
     predicted = planted.model.predict(x, verbose=0).argmax(axis=1)
+    if not any(kind_of(operation).through_time for operation in im.operations):
+        yield "amounts", Amounts(im, of_channels, kernels=names)(x, predicted)[1]
+    gradients_at = _weight_gradients(planted.model, variables)
     yield "gradient × weight", _scored(names, variables, gradients_at(x, predicted))
     baseline = usual.mean(axis=0)
     places = (np.arange(s.points) + 0.5) / s.points
@@ -135,12 +129,59 @@ def _methods(
     ]
     averaged = [np.mean(of_kernel, axis=0) for of_kernel in zip(*gradients, strict=True)]
     yield "integrated gradients", _scored(names, variables, averaged)
-    yield "magnitude", {n: np.abs(np.asarray(v)) for n, v in zip(names, variables, strict=True)}
+    yield (
+        "one synapse deleted",
+        dict(zip(names, _deleted(planted.model, variables, x, predicted), strict=True)),
+    )
+    yield "magnitude", {n: np.asarray(v)[None] for n, v in zip(names, variables, strict=True)}
+
+
+def _by_slices(
+    im: InstrumentedModel, means: Profile, reading: Reading, theta: float, x: np.ndarray
+) -> Scores:
+    """Return the contributions of the synapses of each sample."""
+    options = {"product": reading.product, "relative_to": reading.relative_to}
+    slicer = Slicer(im, means, theta, workers=0, progress=False, **options)
+    each = slicer.slice_each(x, operations=())
+    ends = np.cumsum([int(np.prod(shape)) for shape in each.kernels.values()])[:-1]
+    parts = np.split(each.to_array(), ends, axis=1)
+    return {
+        n: part.reshape(len(x), *each.kernels[n])
+        for n, part in zip(each.kernels, parts, strict=True)
+    }
+
+
+def _deleted(
+    model: keras.Model, variables: list, x: np.ndarray, chosen: np.ndarray
+) -> Iterator[np.ndarray]:
+    """Yield by kernel how the chosen logits fall when a single synapse has the weight 0."""
+    import tensorflow as tf
+
+    @tf.function
+    def logits() -> tf.Tensor:
+        return tf.gather(model(x, training=False), chosen, axis=1, batch_dims=1)
+
+    whole = logits().numpy()
+    for variable in variables:
+        kept = np.array(variable)
+        fell = np.zeros((len(x), *kept.shape), np.float32)
+        for place in zip(*np.nonzero(kept), strict=True):
+            left = kept.copy()
+            left[place] = 0
+            variable.assign(left)
+            fell[(slice(None), *place)] = whole - logits().numpy()
+        variable.assign(kept)
+        yield fell
 
 
 def _scored(names: list[str], variables: list, gradients: list[np.ndarray]) -> Scores:
     pairs = zip(names, variables, gradients, strict=True)
-    return {n: np.abs(g * np.asarray(v)).mean(axis=0) for n, v, g in pairs}
+    return {n: g * np.asarray(v) for n, v, g in pairs}
+
+
+def _digest(readings: Sequence[Reading]) -> str:
+    """Return a short name of the readings, for files of finished networks."""
+    return hashlib.blake2b(repr(readings).encode(), digest_size=4).hexdigest()
 
 
 def _weight_gradients(
@@ -169,8 +210,10 @@ def _areas(planted: Planted, scores: Scores) -> dict[str, float]:
     def joined(arrays: dict[str, np.ndarray]) -> np.ndarray:
         return np.concatenate([arrays[name][used[name]] for name in kernels])
 
-    truth, found = joined(planted.planted), joined(scores)
-    areas = {"AUROC": float(roc_auc_score(truth, found))}
+    truth = joined(planted.planted)
+    found = joined({name: np.abs(values).mean(axis=0) for name, values in scores.items()})
+    netted = joined({name: np.abs(values.mean(axis=0)) for name, values in scores.items()})
+    areas = {name: float(roc_auc_score(truth, a)) for name, a in (("AUROC", found), (NET, netted))}
     for sort, of_kernels in planted.dead.items():
         chosen = truth | joined(of_kernels)
         areas[f"against {sort}"] = float(roc_auc_score(truth[chosen], found[chosen]))
@@ -182,46 +225,36 @@ def _summary(found: pd.DataFrame) -> pd.DataFrame:
     table = found.pivot_table("AUROC", "method", "circuit", sort=False).loc[order]
     table["all"] = found.groupby("method")["AUROC"].mean()
     table["least"] = found.groupby("method")["AUROC"].min()
+    table[NET] = found.groupby("method")[NET].mean()
     accuracy = found.groupby("circuit")["accuracy"].mean().to_dict()
     last = {**accuracy, "all": found["accuracy"].mean(), "least": found["accuracy"].min()}
+    last[NET] = last["all"]
     table.loc["(accuracy of the networks)"] = last
     return table.reset_index().rename_axis(columns=None)
 
 
 def plot(found: pd.DataFrame) -> Figure:
-    """Draw the AUROC of each method, a group of bars a circuit.
+    """Draw the AUROC of each method on each circuit.
 
     Args:
         found: A row for each network and method.
     """
-    order = found["method"].drop_duplicates()
-    table = found.pivot_table("AUROC", "circuit", "method", sort=False)[list(order)]
-    figure = Figure(figsize=(9, 4), layout="constrained")
+    methods = list(found["method"].drop_duplicates())[::-1]
+    table = found.pivot_table("AUROC", "method", "circuit", sort=False).loc[methods]
+    figure = Figure(figsize=(8, 1.2 + 0.24 * len(methods)), layout="constrained")
     axis = figure.subplots()
-    width = 0.8 / table.shape[1]
-    colours = _colours(list(table))
-    for k, method in enumerate(table):
-        places = np.arange(len(table)) + (k - table.shape[1] / 2 + 0.5) * width
-        axis.bar(places, table[method], width, label=method, color=colours[method])
-    axis.axhline(_GOAL, color="black", linewidth=0.8, linestyle="--")
-    axis.annotate(f" goal {_GOAL}", (0, _GOAL), xycoords=("axes fraction", "data"), fontsize=8)
-    axis.set_xticks(range(len(table)), table.index)
-    axis.set_ylabel("area under ROC, synapses")
-    axis.set_ylim(0, 1.02)
-    means = found.groupby("method")["AUROC"].mean()
+    rows = np.arange(len(methods))
+    means = found.groupby("method")["AUROC"].mean().loc[methods]
+    axis.hlines(rows, 0, means, color="lightgrey", linewidth=6, zorder=0)
+    for marker, circuit in zip("osD^", table, strict=False):
+        axis.scatter(table[circuit], rows, s=22, marker=marker, label=circuit)
+    axis.axvline(_GOAL, color="black", linewidth=0.8, linestyle="--")
+    axis.annotate(f"goal {_GOAL}", (_GOAL, 1), xycoords=("data", "axes fraction"), fontsize=8)
+    axis.set_yticks(rows, methods, fontsize=8)
+    axis.set_xlabel("area under ROC, synapses; bars: mean over the networks")
+    axis.set_xlim(0, 1.02)
     put_finding(
         figure, f"Planted synapses are found best by {means.idxmax()}: area {means.max():.2f}"
     )
-    figure.legend(loc="outside right center", fontsize=8)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8)
     return figure
-
-
-def _colours(methods: list[str]) -> dict[str, Any]:
-    """Return shades of one colour for slices at several θ, and those of other methods."""
-    found: dict[str, Any] = {}
-    for family, shades in (("slices, means of channels", "Purples"), ("slices, θ", "Blues")):
-        own = [method for method in methods if method.startswith(family)]
-        steps = np.linspace(0.35, 0.95, len(own))
-        found |= dict(zip(own, colormaps[shades](steps), strict=True))
-    others = {"gradient × weight": "gradient × input", "magnitude": "Weight"}
-    return found | {m: METHODS[others.get(m, m)] for m in methods if m not in found}

@@ -10,6 +10,28 @@ from nnslicer_tf.experiments.settings import Settings
 
 
 @dataclass(frozen=True)
+class Reading:
+    """A reading of the definitions, at several θ.
+
+    Attributes:
+        name: What tables call it.
+        thetas: The thresholds.
+        of_channels: Whether there is one mean for all positions, or times.
+        product: As of `Slicer`.
+        relative_to: As of `Slicer`.
+    """
+
+    name: str
+    thetas: tuple[float, ...]
+    of_channels: bool = False
+    product: str = "value"
+    relative_to: str = "output"
+
+
+_BY_PAPER = Reading("slices", (0.0, 0.1, 0.3, 0.5, 1.0))
+
+
+@dataclass(frozen=True)
 class CircuitSettings(Settings):
     """Find planted circuits: slices, gradients, magnitudes."""
 
@@ -21,8 +43,7 @@ class CircuitSettings(Settings):
     samples: Annotated[int, Option(help="Samples of the profile.", min=10)] = 256
     explained: Annotated[int, Option(help="Samples that are explained.", min=1)] = 32
     points: Annotated[int, Option(help="Points of integrated gradients.", min=1)] = 8
-    thetas: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 1.0)
-    channel_thetas: tuple[float, ...] = ()  # of slices with one mean for all positions
+    readings: tuple[Reading, ...] = (_BY_PAPER,)
     seed: Annotated[int, Option(help="First random seed.", min=0)] = 0
     work: Annotated[Path, Option(help="Folder of finished networks.")] = Path("runs/circuits")
 
@@ -31,9 +52,20 @@ class CircuitSettings(Settings):
 class RecurrentCircuitSettings(CircuitSettings):
     """Find planted circuits in recurrent networks: slices, gradients, magnitudes."""
 
+    readings: tuple[Reading, ...] = (
+        _BY_PAPER,
+        Reading("slices, midpoints", (0.1, 0.3), product="midpoint"),
+        Reading("slices, relative to the sum", (0.1, 0.3, 0.5), relative_to="sum"),
+    )
+
 
 @dataclass(frozen=True)
 class TransformerCircuitSettings(CircuitSettings):
     """Find planted circuits in transformers: slices, gradients, magnitudes."""
 
-    channel_thetas: tuple[float, ...] = (0.0, 0.1, 0.3)
+    readings: tuple[Reading, ...] = (
+        _BY_PAPER,
+        Reading("slices, midpoints", (0.0, 0.1, 0.3), product="midpoint"),
+        Reading("slices, means of channels", (0.0, 0.1, 0.3), of_channels=True),
+        Reading("slices, both", (0.0, 0.1, 0.3), of_channels=True, product="midpoint"),
+    )

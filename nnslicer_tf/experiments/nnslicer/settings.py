@@ -26,6 +26,19 @@ Subsets = Annotated[int, Option(help="Number of sets of target classes; 0: all."
 
 
 @dataclass(frozen=True)
+class PatchSettings(Settings):
+    """Slice images of a vision transformer; draw contributions of patches and heads."""
+
+    trial: ClassVar = {"train": 50, "classes": (0, 8)}
+
+    kept = "slices"
+    train: Annotated[int, Option(help="Images of the profile.", min=1)] = 2000
+    theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.1
+    product: Annotated[str, Option(help="value or midpoint, as of Slicer.")] = "midpoint"
+    classes: tuple[int, ...] = (0, 3, 5, 7, 8)
+
+
+@dataclass(frozen=True)
 class OverTimeSettings(Settings):
     """Slice images of an LSTM that reads them row by row; draw contributions over time."""
 

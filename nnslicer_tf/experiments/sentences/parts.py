@@ -5,6 +5,7 @@ A good order makes the predicted class's lead fall fast. `words` does the same w
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,8 @@ from scipy.stats import wilcoxon
 
 from nnslicer_tf import texts, zoo
 from nnslicer_tf._progress import track
+from nnslicer_tf.engine.rows import RowStore
+from nnslicer_tf.experiments.amounts import Amounts
 from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable
 from nnslicer_tf.experiments.sentences.leads import lead
 from nnslicer_tf.experiments.sentences.settings import PartSettings
@@ -34,21 +37,21 @@ _TEXT = (
 def parts(s: PartSettings) -> ExperimentResult:
     """Compare orders of heads and of synapses."""
     im = InstrumentedModel(zoo.load(MODEL))
-    vocabulary, sentences = texts.vocabulary(), texts.load("sst2", "test")
+    vocabulary, sentences = texts.vocabulary(), texts.load("sst2", s.split)
     drawn = np.sort(np.random.default_rng(s.seed).permutation(len(sentences))[: s.sentences])
     x = vocabulary.encode([sentences.text[i] for i in drawn])
     train = texts.load("sst2", f"train[:{s.profile}]")
     profile = Profile.from_data(im, vocabulary.encode(train.text))
     head = {
         "model": MODEL,
-        "sentences": len(x),
+        "sentences": f"{len(x)} of {s.split}",
         "profile": f"{s.profile} training sentences",
         "seed": s.seed,
     }
     tables = []
     for name, found, what in (
         ("heads", _heads(im, profile, x, s.seed), "By the number of heads deleted"),
-        ("synapses", _synapses(im, profile, x, s.seed), "By the share of synapses deleted"),
+        ("synapses", _synapses(im, profile, x, s), "By the share of synapses deleted"),
     ):
         title = f"{name.capitalize()} deleted, {MODEL} on SST-2"
         tables += [
@@ -72,13 +75,12 @@ def head_scores(
     """
     names = contexts(im)
     found = {}
-    for theta in THETAS:
-        slicer = Slicer(im, profile, theta, progress=False)
+    for name, slicer in _slicers(im, profile).items():
         each = slicer.slice_each(x, kernels=(), operations=names)
-        totals = [
-            np.concatenate([one.neurons[name].sum(axis=(0, 2)) for name in names]) for one in each
-        ]
-        found[f"slice, θ = {theta}"] = np.stack(totals) * _rose(im, profile, x, labels)[:, None]
+        totals = [np.concatenate([one.neurons[n].sum(axis=(0, 2)) for n in names]) for one in each]
+        found[name] = np.stack(totals) * _rose(im, profile, x, labels)[:, None]
+    amounts = Amounts(im, profile, names)(x, labels)[0]
+    found["amounts"] = np.concatenate([amounts[n].sum(axis=(1, 3)) for n in names], axis=1)
     values, slopes = im.capture(x, of=names), im.gradients(x, of=labels.tolist(), wrt=names)
     found["gradient × change"] = np.concatenate(
         [((values[n] - profile.means[n]) * slopes[n]).sum(axis=(1, 3)) for n in names], axis=1
@@ -158,11 +160,12 @@ def synapse_scores(
         return lambda i: _joined(each[i].synapses, names) * factors * rose[i]
 
     found = {}
-    for theta in THETAS:
-        slicer = Slicer(im, profile, theta, progress=False)
+    for name, slicer in _slicers(im, profile).items():
         each = slicer.slice_each(x, kernels=names, operations=())
-        found[f"slice, θ = {theta}"] = by_slice(each)
-        found[f"slice × |weight|, θ = {theta}"] = by_slice(each, sizes)
+        found[name] = by_slice(each)
+        found[f"{name}, × |weight|"] = by_slice(each, sizes)
+    amounts = Amounts(im, profile, kernels=names)(x, labels)[1]
+    found["amounts"] = lambda i: _joined({n: amounts[n][i] for n in names}, names)
     slopes = _kernel_gradients(im, x, labels)
     found["gradient × weight"] = lambda i: _joined(
         {name: slopes[name][i] * weights[name] for name in names}, names
@@ -171,39 +174,74 @@ def synapse_scores(
     return found
 
 
+def _slicers(im: InstrumentedModel, profile: Profile) -> dict[str, Slicer]:
+    """Return slicers by the name of their reading."""
+    return {
+        f"{name}, θ = {theta}": Slicer(im, profile, theta, progress=False, product=product)
+        for product, name, thetas in (
+            ("value", "slice", THETAS),
+            ("midpoint", "slice, midpoints", THETAS[1:]),
+        )
+        for theta in thetas
+    }
+
+
 def deletable(im: InstrumentedModel) -> list[str]:
     """Return the kernels of weighted sums."""
     return [o.params.name for o in im.operations if o.kind == "weighted_sum"]
 
 
-def _synapses(im: InstrumentedModel, profile: Profile, x: np.ndarray, seed: int) -> pd.DataFrame:
+def _synapses(
+    im: InstrumentedModel, profile: Profile, x: np.ndarray, s: PartSettings
+) -> pd.DataFrame:
     logits = im.logits(x)
     labels = logits.argmax(axis=1)
-    whole = lead(logits, labels)
+    methods = synapse_scores(im, profile, x, labels)
+    store = RowStore(
+        s.work / f"synapses-{s.split}-{s.sentences}-{s.seed}-{s.profile}.csv", ["sentence"]
+    )
+    parts = [
+        store.complete(
+            {"sentence": int(number)},
+            partial(_deleted_synapses, im, x[i : i + 1], labels[i], methods, i, s.seed),
+        )
+        for i, number in enumerate(track(range(len(x)), "Sentences", len(x)))
+    ]
+    return pd.concat(parts, ignore_index=True).astype({"sentence": int})
+
+
+def _deleted_synapses(
+    im: InstrumentedModel,
+    x: np.ndarray,
+    label: int,
+    methods: Mapping[str, Callable[[int], np.ndarray]],
+    i: int,
+    seed: int,
+) -> list[dict[str, object]]:
+    """Return what is left of the lead of sentence i after deletions in the order of each method."""
+    labels = np.array([label])
+    whole = lead(im.logits(x), labels)[0]
     kernels = [im.kernels[name] for name in deletable(im)]
     kept = [kernel.kernel().copy() for kernel in kernels]
     ends = np.cumsum([k.size for k in kept])
-    methods = synapse_scores(im, profile, x, labels)
-    rng = np.random.default_rng(seed)
-    methods["random"] = lambda i: rng.random(ends[-1])
-    rows = []
+    random = np.random.default_rng([seed, i]).random(ends[-1])
+    rows: list[dict[str, object]] = []
     try:
-        for i in track(range(len(x)), "Sentences", len(x)):
-            for method, score in methods.items():
-                order = np.argsort(-score(i), kind="stable")
-                for share in SHARES:
-                    mask = np.ones(ends[-1], bool)
-                    mask[order[: round(share * len(order))]] = False
-                    for kernel, value, part in zip(
-                        kernels, kept, np.split(mask, ends[:-1]), strict=True
-                    ):
-                        kernel.variable().assign(value * part.reshape(value.shape))
-                    left = lead(im.logits(x[i : i + 1]), labels[i : i + 1])[0] / whole[i]
-                    rows.append({"sentence": i, "method": method, "deleted": share, "lead": left})
+        for method, score in {**methods, "random": lambda i: random}.items():
+            order = np.argsort(-score(i), kind="stable")
+            for share in SHARES:
+                mask = np.ones(ends[-1], bool)
+                mask[order[: round(share * len(order))]] = False
+                for kernel, value, part in zip(
+                    kernels, kept, np.split(mask, ends[:-1]), strict=True
+                ):
+                    kernel.variable().assign(value * part.reshape(value.shape))
+                left = lead(im.logits(x), labels)[0] / whole
+                rows.append({"method": method, "deleted": share, "lead": left})
     finally:
         for kernel, value in zip(kernels, kept, strict=True):
             kernel.variable().assign(value)
-    return pd.DataFrame(rows)
+    return rows
 
 
 def _kernel_gradients(

@@ -1,6 +1,7 @@
 """Settings of the experiments on sentences."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 from typer import Option
@@ -19,6 +20,7 @@ class WordSettings(Settings):
     model: Annotated[str, Option(help="text_transformer or text_lstm.")] = "text_transformer"
     sentences: Annotated[int, Option(help="Test sentences whose words are deleted.", min=2)] = 200
     profile: Annotated[int, Option(help="Training sentences of the profile.", min=1)] = 5000
+    split: Annotated[str, Option(help="train[5000:]: to choose between readings.")] = "test"
     explore: View = None
     seed: Annotated[int, Option(help="Seed of the random order.", min=0)] = 0
 
@@ -33,4 +35,6 @@ class PartSettings(Settings):
 
     sentences: Annotated[int, Option(help="Test sentences.", min=2)] = 100
     profile: Annotated[int, Option(help="Training sentences of the profile.", min=1)] = 5000
+    split: Annotated[str, Option(help="train[5000:]: to choose between readings.")] = "test"
     seed: Annotated[int, Option(help="Seed of the choice and the random order.", min=0)] = 0
+    work: Annotated[Path, Option(help="Folder of finished sentences.")] = Path("runs/sentences")

@@ -17,6 +17,7 @@ from scipy.stats import wilcoxon
 from nnslicer_tf import texts, zoo
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
+from nnslicer_tf.experiments.amounts import Amounts
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
     ExperimentResult,
@@ -27,6 +28,7 @@ from nnslicer_tf.experiments.sentences.leads import lead
 from nnslicer_tf.experiments.sentences.settings import WordSettings
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
+from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.report.explorer import explore
 from nnslicer_tf.report.words import plot_words
 from nnslicer_tf.slicing import Profile, Slicer
@@ -55,7 +57,7 @@ def words(s: WordSettings) -> ExperimentResult:
     check_name("model", s.model, MODELS)
     im = InstrumentedModel(zoo.load(s.model))
     vocabulary = texts.vocabulary()
-    sentences = texts.load("sst2", "test")
+    sentences = texts.load("sst2", s.split)
     chosen = np.sort(np.random.default_rng(s.seed).permutation(len(sentences))[: s.sentences])
     x = vocabulary.encode([sentences.text[i] for i in chosen])
     labels = im.logits(x).argmax(axis=1)
@@ -68,7 +70,7 @@ def words(s: WordSettings) -> ExperimentResult:
     areas = _areas(im, x, labels, scores)
     head = {
         "model": s.model,
-        "sentences": len(x),
+        "sentences": f"{len(x)} of {s.split}",
         "profile": f"{s.profile} training sentences",
         "seed": s.seed,
     }
@@ -106,10 +108,15 @@ def _views(
 
 def scorers(im: InstrumentedModel, profile: Profile, seed: int) -> Mapping[str, Scorer]:
     """Return the methods by name: each scores how much words speak for a class."""
-    found: dict[str, Scorer] = {
-        f"slice, θ = {theta}": _by_slice(Slicer(im, profile, theta, progress=False))
-        for theta in (0.0, 0.1, _DRAWN_THETA)
-    }
+    found: dict[str, Scorer] = {}
+    for product, name in (("value", "slice"), ("midpoint", "slice, midpoints")):
+        for theta in (0.0, 0.1, _DRAWN_THETA):
+            slicer = Slicer(im, profile, theta, progress=False, product=product)
+            found[f"{name}, θ = {theta}"] = _by_slice(slicer)
+            found[f"{name}, × |Δ|, θ = {theta}"] = _by_sized_slice(slicer)
+    if not any(kind_of(operation).through_time for operation in im.operations):
+        amounts = Amounts(im, profile, [_EMBEDDING])
+        found["amounts"] = lambda x, labels: amounts(x, labels)[0][_EMBEDDING].sum(axis=-1)
     found["gradient × input"] = _by_gradient(im, profile, 1)
     found["integrated gradients"] = _by_gradient(im, profile, _STEPS)
     if any(operation.kind == "softmax" for operation in im.operations):
@@ -124,13 +131,31 @@ def _by_slice(slicer: Slicer) -> Scorer:
 
     def score(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
         im = slicer.im
-        change = im.logits(x) - slicer.profile.means[im.logit_operation]
-        rose = np.sign(change[np.arange(len(x)), labels])
         found = slicer.slice_each(x, kernels=(), operations=[im.input_operation])
         assert found.neuron_matrix is not None  # they were asked for
-        return found.neuron_matrix.toarray() * rose[:, None]
+        return found.neuron_matrix.toarray() * _rose(slicer, x, labels)[:, None]
 
     return score
+
+
+def _by_sized_slice(slicer: Slicer) -> Scorer:
+    """Score words by the contributions of their embedded values, times the sizes of Δ."""
+
+    def score(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        im, mean = slicer.im, slicer.profile.means[_EMBEDDING]
+        found = slicer.slice_each(x, kernels=(), operations=[_EMBEDDING])
+        assert found.neuron_matrix is not None  # they were asked for
+        delta = im.capture(x, of=[_EMBEDDING])[_EMBEDDING] - mean
+        contributions = found.neuron_matrix.toarray().reshape(delta.shape)
+        return (contributions * np.abs(delta)).sum(axis=-1) * _rose(slicer, x, labels)[:, None]
+
+    return score
+
+
+def _rose(slicer: Slicer, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return whether the classes' logits are above their means (1) or below (-1)."""
+    change = slicer.im.logits(x) - slicer.profile.means[slicer.im.logit_operation]
+    return np.sign(change[np.arange(len(x)), labels])
 
 
 def _by_gradient(im: InstrumentedModel, profile: Profile, steps: int) -> Scorer:

@@ -22,7 +22,7 @@ from nnslicer_tf._weights import halve
 from nnslicer_tf.experiments.result import ExperimentResult
 from nnslicer_tf.experiments.zoo.settings import TrainingSettings
 
-_LARGE = 3_000_000  # bytes of weights, above which they are written in half precision
+_LARGE = 1_000_000  # bytes of weights, above which they are written in half precision
 _SUMMARY = (
     *("model", "dataset", "parameters", "epochs", "train_images", "held_out_images"),
     *("held_out_accuracy", "test_images", "test_accuracy", "seed", "date", "command"),
@@ -45,7 +45,11 @@ def train(s: TrainingSettings) -> ExperimentResult:
     keras.utils.set_random_seed(s.seed)
     network = zoo.build(s.model, data.x.shape[1:], data.classes)
     history = zoo.train(
-        network, data, recipe, rng=s.seed, folder=s.trial_folder, validation=held_out
+        *(network, data, recipe),
+        rng=s.seed,
+        folder=s.trial_folder,
+        validation=held_out,
+        stop=s.stop,
     )
     test = datasets.load(dataset, "test")
     log = {
@@ -59,6 +63,7 @@ def train(s: TrainingSettings) -> ExperimentResult:
         "test_accuracy": zoo.accuracy(network, test),
         "seed": s.seed,
         "recipe": dataclasses.asdict(recipe),
+        "epochs": len(history),
         "command": "python " + shlex.join(sys.argv),
         "versions": {
             "python": platform.python_version(),
@@ -80,7 +85,7 @@ def train(s: TrainingSettings) -> ExperimentResult:
 def write_summary(folder: Path) -> None:
     """Write a table of all logs in a folder, as CSV and Markdown."""
     logs = [json.loads(path.read_text()) for path in sorted(folder.glob("*-*.json"))]
-    rows = [{**log, "epochs": log["recipe"]["epochs"]} for log in logs]
+    rows = [{"epochs": log["recipe"]["epochs"], **log} for log in logs]
     table = pd.DataFrame(rows, columns=_SUMMARY)
     table = table.round({"held_out_accuracy": 4, "test_accuracy": 4})
     versions = ", ".join(f"{name} {version}" for name, version in logs[-1]["versions"].items())

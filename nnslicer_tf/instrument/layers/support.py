@@ -50,6 +50,20 @@ _REASONS = {
     "Wrapper": "the base class of wrappers",
 }
 
+# Why layers have no rule at granularity "channel", by their family.
+_NO_CHANNELS = {
+    "attention": (
+        "no: probabilities of a row sum to one, so that their mean over positions says nothing, "
+        "and the mean of products is not the product of means"
+    ),
+    "recurrence": (
+        "no: each step reads the one before, so that a mean over steps would depend on itself"
+    ),
+    "products": "of vectors; with positions no: the mean of products is not the product of means",
+    "Softmax": "of vectors; with positions no: probabilities sum to one",
+    "Bidirectional": "no: as the layer that it wraps",
+}
+
 
 @dataclass(frozen=True)
 class LayerSupport:
@@ -59,11 +73,13 @@ class LayerSupport:
         name: Name of the class.
         status: "supported", "passes through at inference" or "refused".
         detail: The family of operations that it consists of, or why it is refused.
+        channels: Whether slices at granularity "channel" take it, or why not; "" if it is refused.
     """
 
     name: str
     status: str
     detail: str
+    channels: str = ""
 
 
 def layer_support() -> tuple[LayerSupport, ...]:
@@ -81,14 +97,15 @@ def layer_support() -> tuple[LayerSupport, ...]:
 
 def _row(name: str, layer_class: type) -> LayerSupport:
     if layer_class is layers.InputLayer:
-        return LayerSupport(name, SUPPORTED, "input")
+        return LayerSupport(name, SUPPORTED, "input", "yes")
     operations_fn = registered(layer_class)
     if operations_fn is None:
         return LayerSupport(name, REFUSED, _REASONS.get(name, "no rule is registered for it"))
     if passes_through(operations_fn):
-        return LayerSupport(name, PASSES, "")
+        return LayerSupport(name, PASSES, "", "yes")
     family = operations_fn.__module__.rpartition(".")[2].replace("_", " ")
-    return LayerSupport(name, SUPPORTED, family)
+    channels = _NO_CHANNELS.get(name) or _NO_CHANNELS.get(family, "yes")
+    return LayerSupport(name, SUPPORTED, family, channels)
 
 
 def layer_support_page() -> str:
@@ -97,10 +114,14 @@ def layer_support_page() -> str:
         "# Every layer of Keras",
         "",
         "Every class of `keras.layers`, by the Keras that made this page. A refused layer is named "
-        "when a model is wrapped; [Add a layer](own-layers.md) says how to register one.",
+        "when a model is wrapped; [Add a layer](own-layers.md) says how to register one. The last "
+        'column is about slices at `granularity="channel"`; at `"activation"` all are sliced.',
         "",
-        "| layer | status | operations, or why not |",
-        "|---|---|---|",
+        "| layer | status | operations, or why not | by channel |",
+        "|---|---|---|---|",
     ]
-    lines += [f"| `{row.name}` | {row.status} | {row.detail} |" for row in layer_support()]
+    lines += [
+        f"| `{row.name}` | {row.status} | {row.detail} | {row.channels} |"
+        for row in layer_support()
+    ]
     return "\n".join([*lines, ""])

@@ -95,7 +95,7 @@ def test_the_experiment_on_the_zoos_model(tmp_path, monkeypatch):
     for name in ("train.tsv", "dev.tsv"):
         (folder / name).write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
     monkeypatch.setenv("GLUE_DIR", str(tmp_path))
-    found = parts(PartSettings(sentences=3, profile=3))
+    found = parts(PartSettings(sentences=3, profile=3, work=tmp_path))
     leads = found.table("heads_leads")
     assert leads.groupby("method").size().eq(3 * 7).all()
     synapses = found.table("synapses")

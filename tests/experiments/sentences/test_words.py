@@ -39,7 +39,7 @@ def test_gradients_are_exact_for_a_linear_model(linear):
     changes = (table[x] - profile.means["embedding"]) @ kernel
     lengths = (x != 0).sum(axis=1, keepdims=True)
     expected = changes[np.arange(30)[:, None], np.arange(6), labels[:, None]] / lengths
-    for name in ("gradient × input", "integrated gradients"):
+    for name in ("gradient × input", "integrated gradients", "amounts"):
         found = words.scorers(im, profile, 0)[name](x, labels)
         np.testing.assert_allclose(found[x != 0], expected[x != 0], rtol=1e-4, atol=1e-6)
 
@@ -54,6 +54,22 @@ def test_slices_name_words(linear):
     change = im.logits(x)[0] - profile.means["logits"]
     own = slicer.slice(x[:1]).neurons[im.input_operation]
     np.testing.assert_array_equal(found[0], np.sign(change[labels[0]]) * own)
+
+
+def test_slices_sized_by_changes(linear):
+    """At θ = 0 each embedded value's contribution has the sign of what it adds to the logit."""
+    im, x = linear
+    profile = nns.Profile.from_data(im, x, progress=False)
+    labels = im.logits(x).argmax(axis=1)
+    found = words.scorers(im, profile, 0)["slice, × |Δ|, θ = 0.0"](x, labels)
+    change = im.capture(x, of=["embedding"])["embedding"] - profile.means["embedding"]
+    table = keras.ops.convert_to_numpy(im.model.get_layer("logits").kernel)
+    there = x != texts.PADDING
+    # By the sign of the change of the mean in between, which is one for each dimension.
+    means = im.capture(x, of=["average"])["average"] - profile.means["average"]
+    through = np.sign(means * table.T[labels])[:, None] * np.sign(means)[:, None] * np.sign(change)
+    expected = (np.abs(change) * through).sum(axis=-1)
+    np.testing.assert_allclose(found[there], expected[there], rtol=1e-4, atol=1e-5)
 
 
 def test_the_first_words_and_what_is_left_of_a_sentence():

@@ -1,0 +1,106 @@
+"""Contributions as amounts: the walk of a slice at θ = 0 with numbers in place of signs.
+
+Each neuron hands on shares of what it received, in proportion to its inputs' local values, so that
+large local values count for more than small ones. These are the contributions of DeepLIFT's
+rescale rule (Shrikumar et al., ICML 2017, sections 3.2 and 3.5.1) with a profile's means as the
+reference. A product is halved between its factors at the midpoint.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument.backend import compiled_function
+from nnslicer_tf.instrument.backward import propagate
+from nnslicer_tf.kinds import aligned_mask, kind_of
+from nnslicer_tf.kinds.rescale import midpoint
+from nnslicer_tf.kinds.weighted_sum import sample_gradients
+from nnslicer_tf.slicing import Profile
+
+
+class Amounts:
+    """Contributions to a logit, in the logit's own unit, of neurons and synapses.
+
+    Args:
+        im: A classifier without recurrent layers.
+        profile: Its profile.
+        wanted: Operations whose neurons' contributions are asked for.
+        kernels: Kernels whose synapses' contributions are asked for.
+    """
+
+    def __init__(
+        self,
+        im: InstrumentedModel,
+        profile: Profile,
+        wanted: Sequence[str] = (),
+        kernels: Sequence[str] = (),
+    ) -> None:
+        self._im = im
+        self._wanted = tuple(wanted)
+        sums = (o for o in im.operations if o.kind == "weighted_sum")
+        self._sums = [o for o in sums if o.params.name in kernels]
+        ancestors = im.graph.ancestors([im.logit_operation])
+        self._order = [o for o in reversed(ancestors) if o.name not in im.input_operations]
+        self._shapes = {o.name: o.shape for o in im.operations}
+        self._means = {name: m.astype(np.float32) for name, m in profile.means.items()}
+        self._run = compiled_function(self._walk)
+
+    def __call__(
+        self, x: np.ndarray, classes: np.ndarray
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Return what neurons, `(samples, *shape)`, and synapses, `(samples, *kernel shape)`, gave.
+
+        Args:
+            x: Samples `(samples, *input shape)`.
+            classes: The logit of each sample, `(samples,)`.
+        """
+        found, by_tap = self._run(
+            ops.convert_to_tensor(x.astype(np.float32)),
+            ops.convert_to_tensor(np.asarray(classes, np.int32)),
+        )
+        kernels = self._im.kernels
+        return (
+            {name: ops.convert_to_numpy(value) for name, value in found.items()},
+            {
+                name: kernels[name].to_kernel(ops.convert_to_numpy(value)) * kernels[name].kernel()
+                for name, value in by_tap.items()
+            },
+        )
+
+    def _walk(self, x: Any, classes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        values = self._im.compute(x, [o.name for o in self._im.operations])
+        logits = self._im.logit_operation
+        seed = {logits: ops.one_hot(classes, self._im[logits].size)}
+
+        def rule(operation: Operation, multipliers: Any) -> Sequence[Any]:
+            inputs = [values[name] for name in operation.inputs]
+            usual = [self._usual(name, values) for name in operation.inputs]
+            return (kind_of(operation).rescale or midpoint)(operation, inputs, usual, multipliers)
+
+        found = propagate(self._order, seed, rule, self._shapes)
+
+        def change(name: str) -> Any:
+            return values[name] - self._usual(name, values)
+
+        neurons = {n: found.get(n, ops.zeros_like(values[n])) * change(n) for n in self._wanted}
+        synapses = {
+            o.params.name: sample_gradients(o, change(o.inputs[0]), found[o.name])
+            for o in self._sums
+            if o.name in found
+        }
+        return neurons, synapses
+
+    def _usual(self, name: str, values: Mapping[str, Any]) -> Any:
+        """Return the means of an operation; at padding, which is no neuron, its own values."""
+        value = values[name]
+        operation = self._im[name]
+        if operation.kind == "mask":
+            return value
+        mean = ops.broadcast_to(ops.convert_to_tensor(self._means[name]), ops.shape(value))
+        if operation.mask is None:
+            return mean
+        here = aligned_mask(values[operation.mask], len(operation.shape) + 1)
+        return ops.where(here > 0.5, mean, value)
