@@ -6,7 +6,7 @@ Adding one: write a function from `Problem` to `Tried`, and enter it here.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nnslicer_tf.detection.adaptive import black_box, gradient
+from nnslicer_tf.detection.adaptive import black_box, gradient, minimum
 from nnslicer_tf.detection.adaptive.problem import Problem, Tried
 
 WHITE, BLACK, TRANSFER = "white-box", "black-box", "transfer"
@@ -33,7 +33,11 @@ class AdaptiveAttack:
     smallest: bool = False
 
 
+# The first to come are those that need not be told a budget: where they succeed without a bound,
+# the others need not be run without one.
 _ATTACKS = (
+    AdaptiveAttack("minimum", WHITE, minimum.minimum, smallest=True),
+    AdaptiveAttack("approach", WHITE, minimum.approach, from_guides=True, smallest=True),
     AdaptiveAttack("orthogonal", WHITE, gradient.orthogonal),
     AdaptiveAttack("selective", WHITE, gradient.selective),
     AdaptiveAttack("weighted", WHITE, gradient.weighted),

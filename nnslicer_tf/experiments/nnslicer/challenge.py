@@ -70,7 +70,7 @@ def challenge_detectors(s: ChallengeSettings) -> ExperimentResult:
         "model and data": f"{s.model} on {s.dataset}",
         "normal inputs": f"{len(watched.normal)} of train, a quarter held out for the threshold",
         "attacked images": f"test[{s.skip}:{s.skip + s.images}], the {size} the model is right on",
-        "effort": f"{s.steps} steps, {s.queries} queries, {s.rounds} weights",
+        "effort": f"{s.steps} steps, {s.queries} queries, {s.rounds} rounds",
         "theta of the slices": str(s.theta),
         "false-positive rate asked": str(s.false_positive_rate),
         "seed": str(s.seed),

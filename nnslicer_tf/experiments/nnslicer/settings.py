@@ -156,9 +156,11 @@ class ChallengeSettings(Settings):
     )
     norms: Annotated[str, Option(help="linf, l2.")] = "linf,l2"
     attacks: Annotated[str, Option(help="Names, separated by commas; default: all.")] = ""
-    steps: Annotated[int, Option(help="Gradient steps of a white-box attack.", min=1)] = 40
+    steps: Annotated[int, Option(help="Gradient steps of a white-box attack.", min=1)] = 60
     queries: Annotated[int, Option(help="Queries of a black-box attack.", min=1)] = 150
-    rounds: Annotated[int, Option(help="Weights that the weighted sum tries.", min=1)] = 3
+    rounds: Annotated[
+        int, Option(help="Weights of the weighted sum; rounds of the smallest change.", min=1)
+    ] = 3
     theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.0
     false_positive_rate: Annotated[float, Option(help="Asked of the detectors.")] = DEFAULT_RATE
     seed: Seed = 0

@@ -1,0 +1,107 @@
+"""White-box attacks that make the change as small as they can, for all budgets at once.
+
+Fast minimum-norm attacks (Pintor et al., "Fast minimum-norm adversarial attacks through adaptive
+norm constraints", NeurIPS 2021), here on a pair: a radius bounds the change; it shrinks where the
+pair is evaded and grows where it is not. Steps go down the gradients of what stands in the way, the
+model's margin where the model is right and the detector's score where it flags. They follow the
+gradient itself, whatever the norm: steps by its sign move every element, and what had better not
+move, such as the black ground of a digit, does not come back.
+
+- Minimum: from the image.
+- Approach: from a normal image of another class, moved towards the image while the pair is evaded.
+
+Each is started again, from the smallest change so far, until all `rounds` are done.
+
+Cost: `rounds` times `steps` gradients of the model and of the detector.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnslicer_tf.detection.adaptive.black_box import nearer
+from nnslicer_tf.detection.adaptive.gradient import GENTLE, STEEP, column, hits, normed
+from nnslicer_tf.detection.adaptive.problem import Problem, Tried
+from nnslicer_tf.detection.adaptive.surrogate import Values
+
+_BISECTIONS = 10
+# Root mean square of the first and of the last step by element, as shares of the bounds' span.
+_FIRST, _LAST = 0.036, 0.00036
+# By what share the radius shrinks or grows, at the first and the last step of a round.
+_FASTEST, _SLOWEST = 0.05, 0.001
+# Later rounds begin nearer to the end: their steps and shares are smaller by this factor.
+_LATER = 0.4
+
+
+def minimum(problem: Problem) -> Tried:
+    """Shrink the change from the image on."""
+    return _shrink(problem, problem.x)
+
+
+def approach(problem: Problem) -> Tried:
+    """Shrink the change from a normal image of another class on."""
+    found = problem.pair.succeeds(problem.guides, problem.y)
+    return _shrink(problem, nearer(problem, problem.guides, found, _BISECTIONS))
+
+
+@dataclass(eq=False)
+class _Smallest:
+    """The smallest successful changes so far.
+
+    Attributes:
+        x: (N, *input_shape) the inputs; where there is none, the latest attempts.
+        sizes: (N,) the sizes of their changes, infinite where there is none.
+    """
+
+    x: np.ndarray
+    sizes: np.ndarray
+
+    @property
+    def found(self) -> np.ndarray:
+        """(N,) whether there is one."""
+        return np.isfinite(self.sizes)
+
+    def take(self, x: np.ndarray, sizes: np.ndarray, evaded: np.ndarray) -> None:
+        """Take over smaller successes, and attempts where there is no success."""
+        closer = evaded & (sizes < self.sizes)
+        self.sizes[closer] = sizes[closer]
+        taken = closer | ~self.found
+        self.x[taken] = x[taken]
+
+
+def _shrink(problem: Problem, start: np.ndarray) -> Tried:
+    best = _Smallest(start.copy(), np.full(len(start), np.inf))
+    for number in range(problem.effort.rounds):
+        _round(problem, best, 1.0 if number == 0 else _LATER)
+    return Tried(best.x, best.found & (best.sizes <= problem.budget * (1 + 1e-6)))
+
+
+def _round(problem: Problem, best: _Smallest, scale: float) -> None:
+    """Go once through all steps, from long ones to short ones."""
+    x, radius = best.x.copy(), np.minimum(best.sizes, problem.budget)
+    of_bounds = problem.bounds[1] - problem.bounds[0]
+    steps, elements = problem.effort.steps, np.prod(x.shape[1:])
+    index = np.arange(len(x))
+    for step in range(steps):
+        done = step / max(steps - 1, 1)
+        left = (1 + np.cos(np.pi * done)) / 2
+        size = of_bounds * (_LAST + (_FIRST * scale - _LAST) * left)
+        share = _SLOWEST + (_FASTEST * scale - _SLOWEST) * left
+        values = problem.surrogate(x, problem.y, GENTLE + (STEEP - GENTLE) * done, size)
+        evaded = hits(problem, x, index, values, thorough=False)
+        sizes = problem.norm.distance(x - problem.x)
+        best.take(x, sizes, evaded)
+        shrunk, grown = np.minimum(radius, sizes) * (1 - share), radius * (1 + share)
+        radius = np.minimum(np.where(evaded, shrunk, grown), best.sizes)
+        moved = x - size * np.sqrt(elements) * _way(values)
+        change = problem.norm.project(moved - problem.x, radius)
+        x = np.clip(problem.x + change, *problem.bounds).astype(np.float32)
+
+
+def _way(values: Values) -> np.ndarray:
+    """Return the direction to go against, of length 1: down what stands in the way."""
+    model = values.margin >= 0
+    detector = values.excess > 0
+    neither = ~model & ~detector
+    margin, excess = normed(values.margin_gradient), normed(values.excess_gradient)
+    return normed(column(model, margin) * margin + column(detector | neither, excess) * excess)
