@@ -169,6 +169,33 @@ class ChallengeSettings(Settings):
 
 
 @dataclass(frozen=True)
+class ChoiceSettings(Settings):
+    """Choose on training images which evidence a detector fuses."""
+
+    trial: ClassVar = {
+        **{"model": "digits_cnn", "dataset": "digits", "train": 500, "skip": 900, "images": 40},
+        **{"normals": 300, "attacks": "FGSM_4,RPGD_4", "resamples": 20, "ending": "-quick"},
+    }
+
+    kept = "detection/choice"
+
+    model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
+    dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "mnist"
+    train: Annotated[int, Option(help="Normal training inputs.", min=200)] = 10_000
+    skip: Annotated[
+        int, Option(help="Training images to leave out; the model should not know the next.", min=0)
+    ] = 55_000
+    images: Annotated[int, Option(help="Training images to attack.", min=1)] = 192
+    normals: Annotated[int, Option(help="Normal training images after these.", min=20)] = 2_000
+    attacks: Annotated[str, Option(help="Names, separated by commas; default: all 17.")] = ""
+    theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.0
+    resamples: Annotated[int, Option(help="Resamples for the intervals.", min=10)] = 500
+    seed: Seed = 0
+    work: Work = Path("runs/detection")
+    ending: str = ""  # of the files' names
+
+
+@dataclass(frozen=True)
 class EvidenceSettings(ChallengeSettings):
     """Compare evidences: against attacks, inputs from elsewhere, and plain errors."""
 
