@@ -284,11 +284,16 @@ def _spread(items: list[str], count: int) -> list[str]:
 
 _FUSED = ("slice of the prediction", "local slices", "logit margin")
 
+FUSED: dict[str, tuple[str, ...]] = {
+    "fused": _FUSED,
+    "stable": (*_FUSED, "views", "texture", "spectrum"),
+    "slices": ("local slices of views", "local slices, early"),
+}
+"""Preset → the kinds of evidence that it fuses."""
+
 PRESETS: dict[str, Preset] = {
     "paper": _paper,
     "margin": _margin,
-    "fused": partial(votes_of, _FUSED),
-    "stable": partial(votes_of, (*_FUSED, "views", "texture", "spectrum")),
-    "slices": partial(votes_of, ("local slices of views", "local slices, early")),
+    **{name: partial(votes_of, kinds) for name, kinds in FUSED.items()},
 }
 """Preset → how its votes are made of the detector's arguments."""

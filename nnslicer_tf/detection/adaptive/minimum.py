@@ -2,10 +2,10 @@
 
 Fast minimum-norm attacks (Pintor et al., "Fast minimum-norm adversarial attacks through adaptive
 norm constraints", NeurIPS 2021), here on a pair: a radius bounds the change; it shrinks where the
-pair is evaded and grows where it is not. Steps go down the gradients of what stands in the way, the
-model's margin where the model is right and the detector's score where it flags. They follow the
-gradient itself, whatever the norm: steps by its sign move every element, and what had better not
-move, such as the black ground of a digit, does not come back.
+pair is evaded and grows where it is not. Steps go down what is farthest from being reached, a wrong
+model or a silent detector. They follow the gradient itself, whatever the norm: steps by its sign
+move every element, and what had better not move, such as the black ground of a digit, does not come
+back.
 
 - Minimum: from the image.
 - Approach: from a normal image of another class, moved towards the image while the pair is evaded.
@@ -18,6 +18,7 @@ Cost: `rounds` times `steps` gradients of the model and of the detector.
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import expit
 
 from nnslicer_tf.detection.adaptive.black_box import nearer
 from nnslicer_tf.detection.adaptive.gradient import GENTLE, STEEP, column, hits, normed
@@ -25,8 +26,12 @@ from nnslicer_tf.detection.adaptive.problem import Problem, Tried
 from nnslicer_tf.detection.adaptive.surrogate import Values
 
 _BISECTIONS = 10
-# Root mean square of the first and of the last step by element, as shares of the bounds' span.
-_FIRST, _LAST = 0.036, 0.00036
+# Lengths of the first and of the last step, as shares of the largest budget, both by element (root
+# mean square).
+_FIRST, _LAST = 0.08, 0.0008
+# Two conditions are equally far within this share of the same, by the length of the change.
+_WIDTH = 0.01
+_TINY = 1e-12
 # By what share the radius shrinks or grows, at the first and the last step of a round.
 _FASTEST, _SLOWEST = 0.05, 0.001
 # Later rounds begin nearer to the end: their steps and shares are smaller by this factor.
@@ -79,13 +84,13 @@ def _shrink(problem: Problem, start: np.ndarray) -> Tried:
 def _round(problem: Problem, best: _Smallest, scale: float) -> None:
     """Go once through all steps, from long ones to short ones."""
     x, radius = best.x.copy(), np.minimum(best.sizes, problem.budget)
-    of_bounds = problem.bounds[1] - problem.bounds[0]
     steps, elements = problem.effort.steps, np.prod(x.shape[1:])
-    index = np.arange(len(x))
+    unit = problem.step / (1 if problem.norm.name == "linf" else np.sqrt(elements))
+    index, width = np.arange(len(x)), float(_WIDTH * unit * np.sqrt(elements))
     for step in range(steps):
         done = step / max(steps - 1, 1)
         left = (1 + np.cos(np.pi * done)) / 2
-        size = of_bounds * (_LAST + (_FIRST * scale - _LAST) * left)
+        size = unit * (_LAST + (_FIRST * scale - _LAST) * left)
         share = _SLOWEST + (_FASTEST * scale - _SLOWEST) * left
         values = problem.surrogate(x, problem.y, GENTLE + (STEEP - GENTLE) * done, size)
         evaded = hits(problem, x, index, values, thorough=False)
@@ -93,15 +98,24 @@ def _round(problem: Problem, best: _Smallest, scale: float) -> None:
         best.take(x, sizes, evaded)
         shrunk, grown = np.minimum(radius, sizes) * (1 - share), radius * (1 + share)
         radius = np.minimum(np.where(evaded, shrunk, grown), best.sizes)
-        moved = x - size * np.sqrt(elements) * _way(values)
+        moved = x - size * np.sqrt(elements) * _way(values, width)
         change = problem.norm.project(moved - problem.x, radius)
         x = np.clip(problem.x + change, *problem.bounds).astype(np.float32)
 
 
-def _way(values: Values) -> np.ndarray:
-    """Return the direction to go against, of length 1: down what stands in the way."""
-    model = values.margin >= 0
-    detector = values.excess > 0
-    neither = ~model & ~detector
+def _way(values: Values, width: float) -> np.ndarray:
+    """Return the direction to go against, of length 1.
+
+    Down what is farthest from being reached, the distance of each being its value by the length of
+    its gradient; where both are equally far, within `width`, down both. Steps down whichever is
+    violated, one after the other, come to a halt where the two meet, far from the smallest change.
+    """
+    of_margin = values.margin / _length(values.margin_gradient)
+    of_excess = values.excess / _length(values.excess_gradient)
+    share = column(expit((of_margin - of_excess) / width), values.margin_gradient)
     margin, excess = normed(values.margin_gradient), normed(values.excess_gradient)
-    return normed(column(model, margin) * margin + column(detector | neither, excess) * excess)
+    return normed(share * margin + (1 - share) * excess)
+
+
+def _length(gradient: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(gradient.reshape(len(gradient), -1), axis=1) + _TINY

@@ -110,7 +110,9 @@ class Run:
             rows = np.flatnonzero(best > budget)
             if len(rows):
                 self._take_nearer(best, x, self._kept(key, partial(_attack_some, problem, rows)))
-        problem = self._problem(setting, self._largest, self._largest, "alone")
+        found = np.isfinite(best)
+        usual = np.median(best[found]) if found.any() else self._largest
+        problem = self._problem(setting, self._largest, _MULTIPLES[-1] * usual, "alone")
         # As closely as the pair.
         key = f"{self._norm.name}-{_UNDEFENDED_ATTACK}-minimum"
         self._take_nearer(best, x, self._kept(key, partial(minimum, problem)))

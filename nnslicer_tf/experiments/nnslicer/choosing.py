@@ -20,7 +20,7 @@ from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.engine import Store
 from nnslicer_tf.experiments.nnslicer.adversarial import attacks_on, examples
 from nnslicer_tf.experiments.nnslicer.challenge import load_watched
-from nnslicer_tf.experiments.nnslicer.judging import SLICES, Judge
+from nnslicer_tf.experiments.nnslicer.judging import SLICES, Judge, Scores, together
 from nnslicer_tf.experiments.nnslicer.settings import DEFAULT_RATE, ChoiceSettings
 from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable, versions
 
@@ -31,9 +31,6 @@ _TEXT = (
     "attack with 20 examples or more."
 )
 _FEW = 20  # examples that say little
-
-Scores = Mapping[str, np.ndarray]
-"""Kind of evidence → scores (N,)."""
 
 
 def choose_evidence(s: ChoiceSettings) -> ExperimentResult:
@@ -157,11 +154,6 @@ class _Choice:
         for name, scores in self._attacked.items():
             found = _resampled(together(scores, kinds), rng) > threshold
             yield name, float(found.mean())
-
-
-def together(scores: Scores, kinds: Sequence[str]) -> np.ndarray:
-    """Return the joint scores of kinds of evidence, (N,)."""
-    return np.sum([scores[name] for name in kinds], axis=0)
 
 
 def _resampled(scores: np.ndarray, rng: np.random.Generator | None) -> np.ndarray:

@@ -1,6 +1,7 @@
 """`Judge`: what each kind of evidence says of inputs, as p-values, from one fitted detector."""
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from nnslicer_tf.slicing import Slicer
 
 SLICES = tuple(name for name in EVIDENCE if "slice" in name)
 """The kinds of evidence that are read of slices."""
+
+Scores = Mapping[str, np.ndarray]
+"""Kind of evidence → scores (N,)."""
 
 
 @dataclass(eq=False, repr=False)
@@ -66,3 +70,8 @@ def _fitted(slicer: Slicer, normal: np.ndarray, seed: int, path: Path | None) ->
         path.parent.mkdir(parents=True, exist_ok=True)
         detector.save(path)
     return detector
+
+
+def together(scores: Scores, kinds: Sequence[str]) -> np.ndarray:
+    """Return the joint scores of kinds of evidence, (N,)."""
+    return np.sum([scores[name] for name in kinds], axis=0)

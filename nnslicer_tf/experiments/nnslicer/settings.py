@@ -156,7 +156,7 @@ class ChallengeSettings(Settings):
     )
     norms: Annotated[str, Option(help="linf, l2.")] = "linf,l2"
     attacks: Annotated[str, Option(help="Names, separated by commas; default: all.")] = ""
-    steps: Annotated[int, Option(help="Gradient steps of a white-box attack.", min=1)] = 60
+    steps: Annotated[int, Option(help="Gradient steps of a white-box attack.", min=1)] = 40
     queries: Annotated[int, Option(help="Queries of a black-box attack.", min=1)] = 150
     rounds: Annotated[
         int, Option(help="Weights of the weighted sum; rounds of the smallest change.", min=1)
