@@ -32,6 +32,7 @@ _FIRST, _LAST = 0.08, 0.0008
 # Two conditions are equally far within this share of the same, by the length of the change.
 _WIDTH = 0.01
 _TINY = 1e-12
+_CLOSER = 1e-3  # share by which a change is to be smaller to count as such
 # By what share the radius shrinks or grows, at the first and the last step of a round.
 _FASTEST, _SLOWEST = 0.05, 0.001
 # Later rounds begin nearer to the end: their steps and shares are smaller by this factor.
@@ -86,16 +87,21 @@ def _round(problem: Problem, best: _Smallest, scale: float) -> None:
     x, radius = best.x.copy(), np.minimum(best.sizes, problem.budget)
     steps, elements = problem.effort.steps, np.prod(x.shape[1:])
     unit = problem.step / (1 if problem.norm.name == "linf" else np.sqrt(elements))
-    index, width = np.arange(len(x)), float(_WIDTH * unit * np.sqrt(elements))
+    width = float(_WIDTH * unit * np.sqrt(elements))
     for step in range(steps):
         done = step / max(steps - 1, 1)
         left = (1 + np.cos(np.pi * done)) / 2
         size = unit * (_LAST + (_FIRST * scale - _LAST) * left)
         share = _SLOWEST + (_FASTEST * scale - _SLOWEST) * left
         values = problem.surrogate(x, problem.y, GENTLE + (STEEP - GENTLE) * done, size)
-        evaded = hits(problem, x, index, values, thorough=False)
         sizes = problem.norm.distance(x - problem.x)
-        best.take(x, sizes, evaded)
+        evaded = (values.margin < 0) & (values.excess <= 0)
+        # To judge costs as much as a gradient: only what would be a smaller change is judged.
+        better = np.flatnonzero(sizes < best.sizes * (1 - _CLOSER))
+        if len(better):
+            some = values.rows(better)
+            evaded[better] = hits(problem, x[better], better, some, thorough=False)
+            best.take(x, sizes, evaded & (sizes < best.sizes * (1 - _CLOSER)))
         shrunk, grown = np.minimum(radius, sizes) * (1 - share), radius * (1 + share)
         radius = np.minimum(np.where(evaded, shrunk, grown), best.sizes)
         moved = x - size * np.sqrt(elements) * _way(values, width)
