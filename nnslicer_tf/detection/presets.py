@@ -287,7 +287,8 @@ _FUSED = ("slice of the prediction", "local slices", "logit margin")
 FUSED: dict[str, tuple[str, ...]] = {
     "fused": _FUSED,
     "stable": (*_FUSED, "views", "texture", "spectrum"),
-    "slices": ("local slices of views", "local slices, early"),
+    "slices": ("local slices, early", "joint slices of views"),
+    "lean": ("views", "texture", "joint slices of views"),
 }
 """Preset → the kinds of evidence that it fuses."""
 

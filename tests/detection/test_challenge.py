@@ -231,7 +231,7 @@ def test_smooth_evidence_is_the_evidence(slicer, data):
         np.testing.assert_allclose(one, np.asarray(other), rtol=1e-4, atol=2e-4)
 
 
-@pytest.mark.parametrize("preset", ["margin", "fused", "stable", "slices"])
+@pytest.mark.parametrize("preset", ["margin", "fused", "stable", "slices", "lean"])
 def test_smooth_scores_rank_like_the_true_ones(preset, slicer, normal):
     x = datasets.load("digits", "test[:60]").x
     x = np.concatenate([x, np.clip(x + 0.3 * np.random.default_rng(0).normal(size=x.shape), 0, 1)])
@@ -336,7 +336,7 @@ def test_the_smallest_change_of_a_linear_model(name, norm, dual, linear):
     outcome = result.norms[norm]
     for reached in (outcome.undefended, outcome.pair):
         assert (reached >= expected * (1 - 1e-4)).all()
-        assert np.median(reached / expected) < 1.01
+        assert np.median(reached / expected) < 1.03
         assert np.quantile(reached / expected, 0.9) < 1.3
 
 

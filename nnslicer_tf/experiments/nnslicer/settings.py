@@ -10,7 +10,8 @@ from nnslicer_tf.experiments.settings import Settings, View
 
 DEFAULT_RATE = 0.05
 _DETECTORS = (
-    *("paper", "margin", "fused", "stable", "slices", "FeatureMap", "FeatureMap margin"),
+    *("paper", "margin", "fused", "stable", "slices", "lean"),
+    *("FeatureMap", "FeatureMap margin"),
     *("EffectivePath", "EffectivePath margin", "logit margin", "flag everything"),
 )
 _QUICK_ATTACKS = (
@@ -152,7 +153,7 @@ class ChallengeSettings(Settings):
     images: Annotated[int, Option(help="Test images to attack.", min=1)] = 50
     skip: Annotated[int, Option(help="Test images to leave out before these.", min=0)] = 500
     methods: Annotated[str, Option(help="Names, separated by commas.")] = (
-        "logit margin,fused,stable,slices"
+        "logit margin,fused,stable,slices,lean"
     )
     norms: Annotated[str, Option(help="linf, l2.")] = "linf,l2"
     attacks: Annotated[str, Option(help="Names, separated by commas; default: all.")] = ""
@@ -207,7 +208,7 @@ class EvidenceSettings(ChallengeSettings):
     kept = "detection/evidence"
 
     methods: Annotated[str, Option(help="Detectors that are attacked adaptively.")] = (
-        "fused,stable,slices"
+        "fused,stable,slices,lean"
     )
     known: Annotated[str, Option(help="Attacks that know nothing; default: all 17.")] = ""
     attacked: Annotated[int, Option(help="Test images that these attack.", min=1)] = 100
