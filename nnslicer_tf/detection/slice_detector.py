@@ -21,8 +21,8 @@ Presets, the ways to score an input:
   local slices of up to five convolutions taken together, of the image (unusually small or large)
   and of its mirrored, shifted and zoomed views, and the Mahalanobis distances of up to three early
   convolutions' local slices to those of the predicted class.
-- `"lean"`: the same ridge margins, with the views and the texture of `"stable"`: the smallest set of
-  evidence that found as much as all of it on digits. For images.
+- `"lean"`: the same ridge margins, and the views and the texture of `"stable"`: a smallest set of
+  evidence that found as much as all of it, chosen on digits. For images.
 
 Limits: the synapses near the output reveal the prediction, F copies it from there and then
 flags nothing. Attackers who know the detector: see `challenge`. Cost: slicing,
