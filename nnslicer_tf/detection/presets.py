@@ -212,7 +212,7 @@ def votes_of(
 def _depths(given: Given) -> list[str]:
     """Return kernels at several depths; those with a window, if there are any."""
     wide = [name for name in given.kernels if np.prod(given.im.kernels[name].shape[:-2]) > 1]
-    return _spread(wide or list(given.kernels), _LOCAL_LAYERS)
+    return _spread(wide or given.kernels, _LOCAL_LAYERS)
 
 
 def _view_slices(
@@ -276,7 +276,7 @@ def _unusual(name: str, statistics: Callable[[Evidence], np.ndarray]) -> Vote:
     return Vote(name, Features(statistics), ClassDistance())
 
 
-def _spread(items: list[str], count: int) -> list[str]:
+def _spread(items: Sequence[str], count: int) -> list[str]:
     """Return at most `count` items, evenly spread, the first and the last among them."""
     chosen = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int)
     return [items[i] for i in chosen]
