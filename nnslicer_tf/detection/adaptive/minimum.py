@@ -8,7 +8,7 @@ move every element, and what had better not move, such as the black ground of a 
 back.
 
 - Minimum: from the image.
-- Approach: from a normal image of another class, moved towards the image while the pair is evaded.
+- Approach: from the nearest success of the other attacks, or a normal image of another class.
 
 Each is started again, from the smallest change so far, until all `rounds` are done.
 
@@ -41,13 +41,13 @@ _LATER = 0.4
 
 def minimum(problem: Problem) -> Tried:
     """Shrink the change from the image on."""
-    return _shrink(problem, problem.x)
+    return _shrink(problem, problem.x, 1.0)
 
 
 def approach(problem: Problem) -> Tried:
-    """Shrink the change from a normal image of another class on."""
+    """Shrink the changes that lead to the guides."""
     found = problem.pair.succeeds(problem.guides, problem.y)
-    return _shrink(problem, nearer(problem, problem.guides, found, _BISECTIONS))
+    return _shrink(problem, nearer(problem, problem.guides, found, _BISECTIONS), _LATER)
 
 
 @dataclass(eq=False)
@@ -75,10 +75,10 @@ class _Smallest:
         self.x[taken] = x[taken]
 
 
-def _shrink(problem: Problem, start: np.ndarray) -> Tried:
+def _shrink(problem: Problem, start: np.ndarray, first: float) -> Tried:
     best = _Smallest(start.copy(), np.full(len(start), np.inf))
     for number in range(problem.effort.rounds):
-        _round(problem, best, 1.0 if number == 0 else _LATER)
+        _round(problem, best, first if number == 0 else _LATER)
     return Tried(best.x, best.found & (best.sizes <= problem.budget * (1 + 1e-6)))
 
 

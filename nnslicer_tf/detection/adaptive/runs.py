@@ -21,7 +21,7 @@ from nnslicer_tf.detection.adaptive.table import BLACK, WHITE, AdaptiveAttack
 from nnslicer_tf.engine import Store
 
 # Budgets, as multiples of the smallest change that misleads the undefended model, in the median.
-_MULTIPLES = (1.0, 2.0, 4.0)
+_MULTIPLES = (1.0, 1.5, 2.0, 4.0)
 # Budgets that the undefended model is attacked with, as shares of the largest change.
 _UNDEFENDED = 2.0 ** np.arange(-9, 0.5)
 _BISECTIONS = 6
@@ -55,6 +55,8 @@ class Run:
         for attack, limit in track(runs, self._norm.name, len(runs), self._progress):
             key = f"{self._norm.name}-{attack.name}-{limit:.6g}"
             problem = self._problem(self._setting, limit, limits.max(), key)
+            if attack.refines:
+                problem = replace(problem, guides=self._nearest(parts))
             partial_run = np.isinf(limit) and not attack.smallest and reached[limit].any()
             if partial_run:
                 tried = self._rest(key, attack, problem, reached[limit])
@@ -134,6 +136,13 @@ class Run:
             rng=np.random.default_rng(seed),
         )
 
+    def _nearest(self, parts: Sequence[tuple[str, Tried]]) -> np.ndarray:
+        """Return the nearest successes of the attacks so far; the guides where there are none."""
+        best, x = np.full(len(self._setting.x), np.inf), self._setting.guides.copy()
+        for _, tried in parts:
+            self._take_nearer(best, x, tried)
+        return x
+
     def _reach(
         self, reached: dict[float, np.ndarray], budgets: Sequence[float], tried: Tried
     ) -> None:
@@ -189,7 +198,7 @@ def _runs(
 ) -> Iterator[tuple[AdaptiveAttack, float]]:
     """Yield each attack with each budget; those that start at the image also without one."""
     white = _has_white(attacks)
-    for attack in attacks:
+    for attack in sorted(attacks, key=lambda one: one.refines):
         if attack.smallest:
             yield attack, np.inf
             continue
