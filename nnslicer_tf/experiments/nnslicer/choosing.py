@@ -20,7 +20,7 @@ from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.engine import Store
 from nnslicer_tf.experiments.nnslicer.adversarial import attacks_on, examples
 from nnslicer_tf.experiments.nnslicer.challenge import load_watched
-from nnslicer_tf.experiments.nnslicer.judging import SLICES, Judge, Scores, together
+from nnslicer_tf.experiments.nnslicer.judging import SLICES, Judge, Scores, judge_path, together
 from nnslicer_tf.experiments.nnslicer.settings import DEFAULT_RATE, ChoiceSettings
 from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable, versions
 
@@ -82,7 +82,7 @@ def _scores(s: ChoiceSettings) -> tuple[Scores, dict[str, Scores]]:
     def kept(name: str, x: np.ndarray) -> Scores:
         if name not in store:
             if not judges:
-                judges.append(Judge(watched.slicer, watched.normal, s.seed, f"{folder}.npz"))
+                judges.append(Judge(watched.slicer, watched.normal, s.seed, judge_path(s)))
             store.save(name, {}, judges[0](x))
             print(f"{name}: {len(x)} images judged", flush=True)
         return store.load(name)[1]

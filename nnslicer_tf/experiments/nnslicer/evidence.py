@@ -23,7 +23,7 @@ from nnslicer_tf.detection import EVIDENCE
 from nnslicer_tf.detection.presets import FUSED
 from nnslicer_tf.experiments.nnslicer.adversarial import attacks_on, examples
 from nnslicer_tf.experiments.nnslicer.challenge import Watched, load_watched, run_challenges
-from nnslicer_tf.experiments.nnslicer.judging import SLICES, Judge, Scores, together
+from nnslicer_tf.experiments.nnslicer.judging import SLICES, Judge, Scores, judge_path, together
 from nnslicer_tf.experiments.nnslicer.settings import EvidenceSettings
 from nnslicer_tf.experiments.plots import plot_numbers
 from nnslicer_tf.experiments.result import (
@@ -62,7 +62,7 @@ def compare_evidence(s: EvidenceSettings) -> ExperimentResult:
     """Compare evidences: against attacks, inputs from elsewhere, and plain errors."""
     watched = load_watched(s)
     sets = _sets(s, watched)
-    kinds = Judge(watched.slicer, watched.normal, s.seed)
+    kinds = Judge(watched.slicer, watched.normal, s.seed, judge_path(s))
 
     def judged(x: np.ndarray) -> Scores:
         unsure = -log_softmax(watched.slicer.im.logits(x), axis=1).max(axis=1)
@@ -207,7 +207,8 @@ def _sets(s: EvidenceSettings, watched: Watched) -> Sets:
         "far": far,
         "plain errors": {"errors": images.x[~right]},
     }
-    return Sets({group: _filled(members) for group, members in groups.items()}, normal)
+    filled = {group: _filled(members) for group, members in groups.items()}
+    return Sets({group: members for group, members in filled.items() if members}, normal)
 
 
 def _filled(members: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -224,7 +225,7 @@ def _unknowing(s: EvidenceSettings, model: keras.Model) -> dict[str, np.ndarray]
 
 def _knowing(s: EvidenceSettings, watched: Watched) -> dict[str, np.ndarray]:
     """Return detector and norm → the nearest inputs that evade it."""
-    names = [name.strip() for name in s.methods.split(",")]
+    names = [name.strip() for name in s.methods.split(",") if name.strip()]
     found = {}
     for name, result in run_challenges(s, watched, names):
         for norm, outcome in result.norms.items():

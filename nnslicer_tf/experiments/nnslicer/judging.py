@@ -1,5 +1,7 @@
 """`Judge`: what each kind of evidence says of inputs, as p-values, from one fitted detector."""
 
+import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +12,7 @@ import numpy as np
 from nnslicer_tf.detection import EVIDENCE, SliceDetector, Vote
 from nnslicer_tf.detection.calibration import fuse, p_values, two_sided
 from nnslicer_tf.detection.presets import votes_of
+from nnslicer_tf.experiments.nnslicer.settings import ChallengeSettings, ChoiceSettings
 from nnslicer_tf.slicing import Slicer
 
 SLICES = tuple(name for name in EVIDENCE if "slice" in name)
@@ -60,6 +63,13 @@ class Judge:
             kind = next(kind for kind, names in self._kinds.items() if vote.name in names)
             groups[kind].setdefault(vote.group or vote.name, []).append(found)
         return {kind: fuse(list(of.values())) for kind, of in groups.items()}
+
+
+def judge_path(s: ChallengeSettings | ChoiceSettings) -> Path:
+    """Return where the fitted detector of a judge is kept."""
+    what = [s.dataset, s.train, s.theta, s.seed, list(EVIDENCE)]
+    digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
+    return s.work / "judges" / f"{s.model}-{digest}.npz"
 
 
 def _fitted(slicer: Slicer, normal: np.ndarray, seed: int, path: Path | None) -> SliceDetector:
