@@ -17,6 +17,7 @@ import pandas as pd
 from nnslicer_tf import datasets
 from nnslicer_tf.detection import EVIDENCE
 from nnslicer_tf.detection.calibration import threshold_at
+from nnslicer_tf.detection.presets import FUSED
 from nnslicer_tf.engine import Store
 from nnslicer_tf.experiments.nnslicer.adversarial import attacks_on, examples
 from nnslicer_tf.experiments.nnslicer.challenge import load_watched
@@ -29,6 +30,10 @@ _TEXT = (
     "the highest mean recall over the attacks, at 5 % false positives on the normal images; `low`, "
     "`high`: its 95 % interval by the bootstrap over images; `weakest`: the lowest recall of an "
     "attack with 20 examples or more."
+)
+_LEFT_OUT = (
+    "`recall`: mean over the attacks, of the preset; `change`: what it changes by without some of "
+    "its evidence, with a 95 % interval by the bootstrap over images (`low`, `high`)."
 )
 _FEW = 20  # examples that say little
 
@@ -54,6 +59,9 @@ def choose_evidence(s: ChoiceSettings) -> ExperimentResult:
         [
             ExperimentTable(name, table.best(), title, head, _TEXT),
             ExperimentTable(f"{name}-single", table.single(), f"{title}: alone", head, _TEXT),
+            ExperimentTable(
+                f"{name}-without", table.without(), f"{title}: left out", head, _LEFT_OUT
+            ),
         ]
     )
 
@@ -124,13 +132,33 @@ class _Choice:
         ]
         return pd.DataFrame(rows)
 
+    def without(self) -> pd.DataFrame:
+        """Return how the recall of presets changes without each evidence, and without slices."""
+        rows = []
+        for preset, kinds in FUSED.items():
+            slices = tuple(kind for kind in kinds if kind in SLICES)
+            whole = self._resampled_means(kinds)
+            removed = {kind: (kind,) for kind in kinds} | {"all slices": slices}
+            for name, out in removed.items():
+                rest = [kind for kind in kinds if kind not in out]
+                if not rest or (name == "all slices" and len(slices) == 1):
+                    continue
+                low, high = np.quantile(self._resampled_means(rest) - whole, [0.025, 0.975])
+                recall = self._mean(kinds)
+                rows.append((preset, name, recall, self._mean(rest) - recall, low, high))
+        columns = ["preset", "left out", "recall", "change", "low", "high"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def _resampled_means(self, kinds: Sequence[str]) -> np.ndarray:
+        """Return the mean recall of each resample; the same images whatever the evidence."""
+        seeds = np.random.SeedSequence(self._seed).spawn(self._resamples)
+        return np.array([self._mean(kinds, np.random.default_rng(seed)) for seed in seeds])
+
     def _row(self, kinds: Sequence[str]) -> dict[str, object]:
         recalls = dict(self._recalls(kinds))
         many = {name: r for name, r in recalls.items() if self._count(name) >= _FEW} or recalls
         weakest = min(many, key=lambda name: many[name])
-        rng = np.random.default_rng(self._seed)
-        means = [self._mean(kinds, rng) for _ in range(self._resamples)]
-        low, high = np.quantile(means, [0.025, 0.975])
+        low, high = np.quantile(self._resampled_means(kinds), [0.025, 0.975])
         return {
             "evidence": " + ".join(kinds),
             "recall": self._mean(kinds),

@@ -128,6 +128,12 @@ def test_the_best_sets_of_evidence_are_found():
     assert best.loc[("slices", 1), "evidence"] == best.loc[("everything", 1), "evidence"] == seeing
     assert best.loc[("slices", 1), "recall"] == 1
     assert set(best.index.get_level_values("kinds")) == set(range(1, len(kinds) + 1))
+    without = choice.without().set_index(["preset", "left out"])
+    for (_, left), row in without.iterrows():
+        assert row["low"] <= row["change"] + 0.1 and row["change"] <= row["high"] + 0.1
+        if left == seeing:
+            assert row["change"] < -0.4  # nothing else sees all of it
+    assert ("slices", "all slices") not in without.index  # nothing would be left
     single = choice.single().set_index("evidence")
     threshold = threshold_at(normal[half], 0.05)
     assert single.loc[half, "b"] == np.mean(attacked["b"][half] > threshold)
