@@ -166,7 +166,7 @@ class ChallengeSettings(Settings):
     false_positive_rate: Annotated[float, Option(help="Asked of the detectors.")] = DEFAULT_RATE
     seed: Seed = 0
     work: Work = Path("runs/detection")
-    ending: str = ""  # of the files' names
+    ending: Annotated[str, Option(help="End of the files' names.")] = ""
 
 
 @dataclass(frozen=True)
