@@ -48,7 +48,8 @@ class Run:
         """Run the attacks; without budgets, those are chosen by the undefended model."""
         alone = self._undefended(self._largest * _UNDEFENDED)
         limits = self._budgets(alone) if budgets is None else budgets
-        parts, rows = [], []
+        parts: list[tuple[str, Tried]] = []
+        rows: list[tuple[str, float, float, float]] = []
         runs = list(_runs(attacks, limits))
         from_images = WHITE if _has_white(attacks) else BLACK
         reached = {limit: np.zeros(len(alone), bool) for limit in (*limits, np.inf)}
