@@ -5,6 +5,7 @@ python apps/detect_adversarial.py --model lenet5 --dataset mnist
 python apps/detect_adversarial.py --model resnet10 --dataset cifar10 --methods fused
 python apps/detect_adversarial.py challenge   # by attackers who know the detector
 python apps/detect_adversarial.py evidence    # which evidence tells what
+python apps/detect_adversarial.py choose      # which evidence to fuse, on training images
 
 An interrupted command continues from its working folder when it is given again.
 """
@@ -12,6 +13,7 @@ An interrupted command continues from its working folder when it is given again.
 from nnslicer_tf.experiments.application import add_experiment, application, main
 from nnslicer_tf.experiments.nnslicer.settings import (
     ChallengeSettings,
+    ChoiceSettings,
     DetectionSettings,
     EvidenceSettings,
 )
@@ -22,6 +24,7 @@ app = application(__doc__, first_by_default=True)
 add_experiment(app, "detect", DetectionSettings, f"{HERE}.detection:detect")
 add_experiment(app, "challenge", ChallengeSettings, f"{HERE}.challenge:challenge_detectors")
 add_experiment(app, "evidence", EvidenceSettings, f"{HERE}.evidence:compare_evidence")
+add_experiment(app, "choose", ChoiceSettings, f"{HERE}.choosing:choose_evidence")
 
 if __name__ == "__main__":
     main(app)

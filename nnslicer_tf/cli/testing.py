@@ -35,7 +35,7 @@ def detect(
     data: DataOption,
     output: Table = None,
     preset: Annotated[
-        str, typer.Option(help="'margin', 'fused', 'stable', 'slices' or 'paper'.")
+        str, typer.Option(help="'margin', 'fused', 'stable', 'slices', 'lean' or 'paper'.")
     ] = "fused",
     false_positive_rate: Annotated[
         float, typer.Option(help="Share of normal inputs that may be flagged.")

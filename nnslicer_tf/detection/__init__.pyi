@@ -9,8 +9,8 @@ from .evaluation import evaluate
 from .evidence import Evidence
 from .feature_map import FeatureMap
 from .outlier_detector import OutlierDetector
-from .presets import PRESETS
-from .scorers import ClassDistance, Identity, RidgeMargin, Scorer, TreeDisagreement
+from .presets import EVIDENCE, PRESETS
+from .scorers import ClassDistance, Identity, RidgeFall, RidgeMargin, Scorer, TreeDisagreement
 from .slice_detector import SliceDetector
 from .smooth_evidence import SmoothEvidence
 from .trivial import FlagEverything, LogitMargin
@@ -19,6 +19,7 @@ from .votes import DrawnColumns, Features, Vote, VotingDetector
 
 __all__ = [
     "ADAPTIVE_ATTACKS",
+    "EVIDENCE",
     "PRESETS",
     "AdaptiveAttack",
     "ChallengeResult",
@@ -35,6 +36,7 @@ __all__ = [
     "LogitMargin",
     "OutlierDetector",
     "Problem",
+    "RidgeFall",
     "RidgeMargin",
     "Scorer",
     "SliceDetector",

@@ -19,7 +19,7 @@ from nnslicer_tf.detection.spectra import SPECTRA
 from nnslicer_tf.detection.views import VIEWS
 from nnslicer_tf.errors import InputRangeWarning, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.slicing import Slicer
+from nnslicer_tf.slicing import Criterion, Slicer
 from nnslicer_tf.slicing.criterion import PREDICTED
 
 # Samples whose whole feature maps are held at once.
@@ -57,6 +57,7 @@ class Evidence:
         self._logits = logits
         self._kept: dict[tuple[str, str], np.ndarray] = {}
         self._latest_slices: tuple[object, np.ndarray] | None = None
+        self._latest_views: tuple[object, np.ndarray] | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -140,8 +141,8 @@ class Evidence:
         Args:
             kernels: Names of the kernels whose synapses are taken.
             columns: Indices of the synapses, among those of these kernels.
-            local: False: slices for the predicted class. True: the local slice of the first
-                kernel, for all outputs of its layer, which does not depend on the prediction.
+            local: False: slices for the predicted class. True: the kernels' local slices, each
+                for all outputs of its layer, which do not depend on the prediction.
 
         Raises:
             InvalidArgumentError: if there is no slicer.
@@ -151,6 +152,27 @@ class Evidence:
             self._latest_slices = None  # frees the memory before more is taken
             self._latest_slices = key, self._slices(kernels, columns, local)
         return self._latest_slices[1]
+
+    def view_slices(self, kernels: Sequence[str], columns: np.ndarray, view: str) -> np.ndarray:
+        """Return the local slices of the inputs' views, their mean over the views of a kind.
+
+        Args:
+            kernels: Names of the kernels whose synapses are taken.
+            columns: Indices of the synapses, among those of these kernels.
+            view: Name of a kind of view, of `VIEWS`.
+
+        Returns:
+            (N, columns) float32. The latest alone are kept.
+
+        Raises:
+            InvalidArgumentError: if there is no slicer.
+        """
+        key = (view, tuple(kernels), columns.tobytes())
+        if self._latest_views is None or self._latest_views[0] != key:
+            self._latest_views = None
+            found = [one.slices(kernels, columns, local=True) for one in self.views(view)]
+            self._latest_views = key, sum(found[1:], start=found[0]) / len(found)
+        return self._latest_views[1]
 
     def _once(self, key: tuple[str, str], compute: Callable[[], np.ndarray]) -> np.ndarray:
         if key not in self._kept:
@@ -171,7 +193,21 @@ class Evidence:
     def _slices(self, kernels: Sequence[str], columns: np.ndarray, local: bool) -> np.ndarray:
         if self.slicer is None:
             raise InvalidArgumentError("Slices were asked for, but there is no slicer. Give one.")
-        outputs = local_criterion(self.im, kernels[0]) if local else PREDICTED
+        if not local:
+            return self._vectors(PREDICTED, kernels, columns)
+        ends = np.cumsum([self.im.kernels[name].size for name in kernels])
+        parts, first = [], 0
+        for name, end in zip(kernels, ends, strict=True):
+            own = columns[(columns >= first) & (columns < end)] - first
+            parts.append(self._vectors(local_criterion(self.im, name), [name], own))
+            first = end
+        return np.concatenate(parts, axis=1)
+
+    def _vectors(
+        self, outputs: str | Criterion, kernels: Sequence[str], columns: np.ndarray
+    ) -> np.ndarray:
+        """Return the slices for a criterion, as vectors (N, columns) float32."""
+        assert self.slicer is not None  # it was asked for
         vectors = np.empty((len(self), len(columns)), np.float32)
         first = 0
         with warnings.catch_warnings():

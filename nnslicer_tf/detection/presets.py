@@ -1,19 +1,24 @@
 """The presets of `SliceDetector`: by which votes an input is scored.
 
-Adding a preset: write a function that returns votes, and enter it into `PRESETS`. Where there
-are several votes, they are fused by their p-values.
+Adding a preset: name kinds of evidence, or write a function that returns votes, and enter it into
+`PRESETS`. Where there are several votes, they are fused by their p-values.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf._names import check_name
 from nnslicer_tf.detection._kernels import convolutions
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.detection.scorers import (
     ClassDistance,
     Identity,
+    RidgeFall,
     RidgeMargin,
     TreeDisagreement,
 )
@@ -23,12 +28,16 @@ from nnslicer_tf.detection.votes import DrawnColumns, Features, Vote
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 
+ops: Any = LazyModule("keras.ops")
+
 Preset = Callable[[InstrumentedModel, Sequence[str] | None, int, float], list[Vote]]
 """From the model, `kernels`, `max_synapses` and `alpha` of the detector to its votes."""
 
 # The covariance of `ClassDistance` is a matrix of so many rows and columns at most.
 _DISTANCE_SYNAPSES = 2048
 _LOCAL_LAYERS = 5
+# Of each layer, where those of several layers are taken together.
+_JOINT_SYNAPSES = 1024
 # Layers whose texture is scored: the first sees colours only, later ones the object.
 _TEXTURE_LAYERS = slice(1, 3)
 # Layers whose local slices are compared with those of the class.
@@ -49,81 +58,186 @@ def _margin(
     return [Vote("margin", _slices(im, chosen, max_synapses), RidgeMargin(alpha))]
 
 
-def _fused(
-    im: InstrumentedModel, kernels: Sequence[str] | None, max_synapses: int, alpha: float
-) -> list[Vote]:
-    chosen = kernels or convolutions(im)
-    in_order = [name for name in im.kernels if name in chosen]
-    few = min(max_synapses, _DISTANCE_SYNAPSES)
-    local = [
+def _distance(given: "Given") -> list[Vote]:
+    few = min(given.max_synapses, _DISTANCE_SYNAPSES)
+    return [Vote("distance", _slices(given.im, given.kernels[-1:], few), ClassDistance())]
+
+
+def _local(given: "Given") -> list[Vote]:
+    return [
         Vote(
             f"local {name}",
-            _slices(im, [name], max_synapses, local=True),
-            RidgeMargin(alpha),
+            _slices(given.im, [name], given.max_synapses, local=True),
+            RidgeMargin(given.alpha),
             group="local",
         )
-        for name in _spread(in_order, _LOCAL_LAYERS)
-    ]
-    return [
-        Vote("distance", _slices(im, in_order[-1:], few), ClassDistance()),
-        *local,
-        Vote("logits", Features(lambda evidence: evidence.margins), Identity(), two_sided=True),
+        for name in _spread(given.kernels, _LOCAL_LAYERS)
     ]
 
 
-def _stable(
-    im: InstrumentedModel, kernels: Sequence[str] | None, max_synapses: int, alpha: float
-) -> list[Vote]:
-    _check_images(im, "stable")
-    votes = _fused(im, kernels, max_synapses, alpha)
+def _logits(given: "Given") -> list[Vote]:
+    return [Vote("logits", Features(lambda evidence: evidence.margins), Identity(), two_sided=True)]
+
+
+def _views(given: "Given") -> list[Vote]:
+    votes = []
     for name in VIEWS:
         votes += [
             Vote(f"view {name}", Features(partial(_view_margins, view=name)), Identity()),
             Vote(f"view {name} change", Features(partial(_margin_change, view=name)), Identity()),
         ]
-    votes += [
+    return votes
+
+
+def _texture(given: "Given") -> list[Vote]:
+    return [
         _unusual(f"texture {name}", partial(_channel_statistics, kernel=name))
-        for name in convolutions(im)[_TEXTURE_LAYERS]
+        for name in convolutions(given.im)[_TEXTURE_LAYERS]
     ]
-    return votes + [_unusual(f"spectrum {name}", partial(_spectrum, name=name)) for name in SPECTRA]
 
 
-def _slices_alone(
-    im: InstrumentedModel, kernels: Sequence[str] | None, max_synapses: int, alpha: float
-) -> list[Vote]:
-    _check_images(im, "slices")
-    chosen = kernels or convolutions(im)
-    in_order = [name for name in im.kernels if name in chosen]
-    last, few = in_order[-1], min(max_synapses, _DISTANCE_SYNAPSES)
-    plain = _slices(im, [last], few, local=True)
-    votes = [Vote(f"local {last}", plain, RidgeMargin(alpha), two_sided=True)]
-    votes += [
-        Vote(f"local {last}, {view}", _view_slices(im, last, few, view), RidgeMargin(alpha))
+def _spectra(given: "Given") -> list[Vote]:
+    return [_unusual(f"spectrum {name}", partial(_spectrum, name=name)) for name in SPECTRA]
+
+
+def _last_views(given: "Given") -> list[Vote]:
+    last, few = given.kernels[-1], min(given.max_synapses, _DISTANCE_SYNAPSES)
+    plain = _slices(given.im, [last], few, local=True)
+    votes = [Vote(f"plain {last}", plain, RidgeMargin(given.alpha), two_sided=True)]
+    return votes + [
+        Vote(
+            f"plain {last}, {view}",
+            _view_slices(given.im, [last], few, view),
+            RidgeMargin(given.alpha),
+        )
         for view in VIEWS
     ]
-    return votes + [
-        Vote(f"distance {name}", _slices(im, [name], few, local=True), ClassDistance())
-        for name in in_order[_EARLY_LAYERS]
+
+
+def _early(given: "Given") -> list[Vote]:
+    few = min(given.max_synapses, _DISTANCE_SYNAPSES)
+    return [
+        Vote(f"early {name}", _slices(given.im, [name], few, local=True), ClassDistance())
+        for name in given.kernels[_EARLY_LAYERS]
     ]
 
 
-def _check_images(im: InstrumentedModel, preset: str) -> None:
-    """Refuse a model whose inputs are no images."""
-    if len(im.input_shape) != 3:
+def _joint(given: "Given") -> list[Vote]:
+    names, few = _depths(given), min(given.max_synapses, _JOINT_SYNAPSES)
+    plain = _slices(given.im, names, few, local=True)
+    votes = [Vote("joint", plain, RidgeMargin(given.alpha), two_sided=True)]
+    return votes + [
+        Vote(f"joint, {view}", _view_slices(given.im, names, few, view), RidgeMargin(given.alpha))
+        for view in VIEWS
+    ]
+
+
+def _falls(given: "Given") -> list[Vote]:
+    names, few = _depths(given), min(given.max_synapses, _JOINT_SYNAPSES)
+    return [
+        Vote(f"fall, {view}", _fallen(given.im, names, few, view), RidgeFall(given.alpha))
+        for view in VIEWS
+    ]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What votes are made of.
+
+    Attributes:
+        im: The watched model.
+        kernels: Names of the convolutions' kernels that are looked at, in order.
+        max_synapses: Of larger kernels, so many synapses are drawn.
+        alpha: Penalty of the ridge regressions.
+    """
+
+    im: InstrumentedModel
+    kernels: Sequence[str]
+    max_synapses: int
+    alpha: float
+
+
+EVIDENCE: dict[str, Callable[[Given], list[Vote]]] = {
+    "slice of the prediction": _distance,
+    "local slices": _local,
+    "logit margin": _logits,
+    "views": _views,
+    "texture": _texture,
+    "spectrum": _spectra,
+    "local slices of views": _last_views,
+    "local slices, early": _early,
+    "joint slices of views": _joint,
+    "falls of joint slices": _falls,
+}
+"""Kind of evidence → its votes; what the presets below fuse."""
+
+# Kinds that read images, not any inputs.
+_OF_IMAGES = {name for name in EVIDENCE if "view" in name} | {
+    *("texture", "spectrum", "falls of joint slices"),
+}
+
+
+def votes_of(
+    kinds: Sequence[str],
+    im: InstrumentedModel,
+    kernels: Sequence[str] | None,
+    max_synapses: int,
+    alpha: float,
+) -> list[Vote]:
+    """Return the votes of kinds of evidence.
+
+    Args:
+        kinds: Names of `EVIDENCE`.
+        im: The watched model.
+        kernels: Names of the kernels that are looked at; None: those of all convolutions.
+        max_synapses: Of larger kernels, so many synapses are drawn.
+        alpha: Penalty of the ridge regressions.
+
+    Raises:
+        InvalidArgumentError: for an unknown kind, or one that reads images, of a model that does
+            not take any.
+    """
+    for kind in kinds:
+        check_name("evidence", kind, EVIDENCE)
+    if len(im.input_shape) != 3 and not _OF_IMAGES.isdisjoint(kinds):
         raise InvalidArgumentError(
-            f"The preset '{preset}' mirrors and shifts images of shape (height, width, channels). "
+            "This detector mirrors and shifts images of shape (height, width, channels). "
             f"The model's inputs have shape {im.input_shape}: take 'fused'."
         )
+    chosen = kernels or convolutions(im)
+    given = Given(im, [name for name in im.kernels if name in chosen], max_synapses, alpha)
+    return [vote for kind in kinds for vote in EVIDENCE[kind](given)]
 
 
-def _view_slices(im: InstrumentedModel, kernel: str, most: int, view: str) -> DrawnColumns:
-    """Return the mean local slice of a kind of view as features."""
+def _depths(given: Given) -> list[str]:
+    """Return kernels at several depths; those with a window, if there are any."""
+    wide = [name for name in given.kernels if np.prod(given.im.kernels[name].shape[:-2]) > 1]
+    return _spread(wide or given.kernels, _LOCAL_LAYERS)
 
-    def read(evidence: Evidence, columns: np.ndarray) -> np.ndarray:
-        found = [one.slices([kernel], columns, local=True) for one in evidence.views(view)]
-        return sum(found[1:], start=found[0]) / len(found)
 
-    return DrawnColumns([im.kernels[kernel].size], most, read)
+def _view_slices(
+    im: InstrumentedModel, kernels: Sequence[str], most: int, view: str
+) -> DrawnColumns:
+    """Return the mean local slices of a kind of view as features."""
+    sizes = [im.kernels[name].size for name in kernels]
+    return DrawnColumns(
+        sizes, most, lambda evidence, columns: evidence.view_slices(kernels, columns, view)
+    )
+
+
+def _fallen(im: InstrumentedModel, kernels: Sequence[str], most: int, view: str) -> DrawnColumns:
+    """Return the local slices of the inputs, then those of a kind of view, as features."""
+
+    def read(evidence: Any, columns: np.ndarray) -> Any:
+        pair = [
+            evidence.slices(kernels, columns, local=True),
+            evidence.view_slices(kernels, columns, view),
+        ]
+        if isinstance(pair[0], np.ndarray):
+            return np.concatenate(pair, axis=1)
+        return ops.concatenate(pair, axis=1)
+
+    return DrawnColumns([im.kernels[name].size for name in kernels], most, read)
 
 
 def _slices(
@@ -162,17 +276,25 @@ def _unusual(name: str, statistics: Callable[[Evidence], np.ndarray]) -> Vote:
     return Vote(name, Features(statistics), ClassDistance())
 
 
-def _spread(items: list[str], count: int) -> list[str]:
+def _spread(items: Sequence[str], count: int) -> list[str]:
     """Return at most `count` items, evenly spread, the first and the last among them."""
     chosen = np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int)
     return [items[i] for i in chosen]
 
 
+_FUSED = ("slice of the prediction", "local slices", "logit margin")
+
+FUSED: dict[str, tuple[str, ...]] = {
+    "fused": _FUSED,
+    "stable": (*_FUSED, "views", "texture", "spectrum"),
+    "slices": ("local slices, early", "joint slices of views"),
+    "lean": ("views", "texture", "joint slices of views"),
+}
+"""Preset → the kinds of evidence that it fuses."""
+
 PRESETS: dict[str, Preset] = {
     "paper": _paper,
     "margin": _margin,
-    "fused": _fused,
-    "stable": _stable,
-    "slices": _slices_alone,
+    **{name: partial(votes_of, kinds) for name, kinds in FUSED.items()},
 }
 """Preset → how its votes are made of the detector's arguments."""

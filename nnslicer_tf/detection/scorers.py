@@ -164,6 +164,32 @@ class RidgeMargin(Scorer):
         return smooth_margin(ops.matmul(vectors, weights) + bias, predicted)
 
 
+class RidgeFall(RidgeMargin):
+    """How much less clearly a ridge regression sides with the model in a view than in the input.
+
+    The vectors are two after another, of the input and of its view; the regression learns from the
+    first. The score is its `RidgeMargin` in the view less that in the input.
+
+    Args:
+        alpha: The penalty of the regression.
+    """
+
+    def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
+        """Learn the regression; see `Scorer.fit`."""
+        return super().fit(vectors[:, : vectors.shape[1] // 2], predicted, classes)
+
+    def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        """Return the differences; see `Scorer.score`."""
+        plain, view = np.split(vectors, 2, axis=1)
+        return super().score(view, predicted) - super().score(plain, predicted)
+
+    def smooth_score(self, vectors: Any, predicted: Any) -> Any:
+        """Return the differences; see `Scorer.smooth_score`."""
+        half = vectors.shape[1] // 2
+        of_view = super().smooth_score(vectors[:, half:], predicted)
+        return of_view - super().smooth_score(vectors[:, :half], predicted)
+
+
 class ClassDistance(Scorer):
     """Squared Mahalanobis distance to the mean of the predicted class.
 

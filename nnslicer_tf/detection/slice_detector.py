@@ -18,9 +18,11 @@ Presets, the ways to score an input:
   spectrum: how unusual the image's power at each frequency is for it. For images of things
   that look alike from left and right; on digits a mirror tells little.
 - `"slices"`: slices alone, none of which depends on the prediction: the ridge margins of the
-  last convolution's local slices, of the image (unusually small or large) and of its mirrored,
-  shifted and zoomed views, and the Mahalanobis distances of three early convolutions' local
-  slices to those of the predicted class.
+  local slices of up to five convolutions taken together, of the image (unusually small or large)
+  and of its mirrored, shifted and zoomed views, and the Mahalanobis distances of up to three early
+  convolutions' local slices to those of the predicted class.
+- `"lean"`: the same ridge margins, and the views and the texture of `"stable"`: a smallest set of
+  evidence that found as much as all of it, chosen on digits. For images.
 
 Limits: the synapses near the output reveal the prediction, F copies it from there and then
 flags nothing. Attackers who know the detector: see `challenge`. Cost: slicing,
@@ -55,8 +57,8 @@ class SliceDetector(VotingDetector):
     Args:
         slicer: Makes the slices of the watched model. At θ = 0 it is fastest, and the presets
             were developed there.
-        preset: A name of `PRESETS`: `"paper"`, `"margin"`, `"fused"`, `"stable"` or
-            `"slices"`, see this module.
+        preset: A name of `PRESETS`: `"paper"`, `"margin"`, `"fused"`, `"stable"`,
+            `"slices"` or `"lean"`, see this module.
         theta: Deprecated, give a slicer with that θ. None: the slicer's.
         kernels: Names of the kernels whose synapses are taken, for `"fused"` and
             `"stable"` of its convolutions; None: those of the preset.

@@ -109,13 +109,27 @@ class SmoothEvidence:
         rows = self._once(("slices", tuple(kernels), local), lambda: self._slices(kernels, local))
         return ops.take(rows, columns, axis=1)
 
+    def view_slices(self, kernels: Sequence[str], columns: np.ndarray, view: str) -> Any:
+        """Return the mean local slices of views, (N, columns); see `Evidence.view_slices`."""
+
+        def compute() -> Any:
+            found = [one.slices(kernels, columns, local=True) for one in self.views(view)]
+            return sum(found[1:], start=found[0]) / len(found)
+
+        return self._once(("view slices", view, tuple(kernels), columns.tobytes()), compute)
+
     def _slices(self, kernels: Sequence[str], local: bool) -> Any:
         if self._slicer is None:
             raise InvalidArgumentError("Slices were asked for, but there is no slicer. Give one.")
-        outputs = local_criterion(self.im, kernels[0]) if local else PREDICTED
-        smooth = SmoothSlices(self._slicer, outputs, kernels, self._steepness)
-        found = smooth(self.x)
-        rows = [ops.reshape(found[name], (-1, self.im.kernels[name].size)) for name in kernels]
+        parts = (
+            [(local_criterion(self.im, name), [name]) for name in kernels]
+            if local
+            else [(PREDICTED, kernels)]
+        )
+        rows = []
+        for outputs, names in parts:
+            found = SmoothSlices(self._slicer, outputs, names, self._steepness)(self.x)
+            rows += [ops.reshape(found[name], (-1, self.im.kernels[name].size)) for name in names]
         return ops.concatenate(rows, axis=1)
 
     def _values(self, operation: str) -> Any:

@@ -27,6 +27,7 @@ METHODS = {
     "fused": "#0072b2",
     "slices": "#7f9fd6",
     "stable": "#00375c",
+    "lean": "#4a4ab0",
     # What it is compared with.
     "EffectivePath": "#e69f00",
     "EffectivePath margin": "#8f6300",

@@ -106,8 +106,8 @@ def test_stability_needs_images():
     slicer = nns.Slicer(
         model_im := nns.InstrumentedModel(model), nns.Profile.from_data(model_im, x)
     )
-    for preset in ("stable", "slices"):
-        with pytest.raises(InvalidArgumentError, match=f"'{preset}' mirrors and shifts images"):
+    for preset in ("stable", "slices", "lean"):
+        with pytest.raises(InvalidArgumentError, match="mirrors and shifts images"):
             SliceDetector(slicer, preset).fit(x)
 
 
@@ -180,16 +180,19 @@ STABLE_STATE = {
 
 def test_slices_of_views_are_local_slices_that_ignore_the_prediction(fitted, slicer, normal):
     detector, x = fitted("slices"), normal[:4]
-    vote = next(v for v in detector.votes_ if v.name == "local conv2, mirror")
+    vote = next(v for v in detector.votes_ if v.name == "joint, mirror")
     found = vote.features(Evidence(slicer.im, x, slicer))
     columns = vote.features.state()["columns"]
-    operation = next(o.name for o in slicer.im.operations if o.synapses and o.layer == "conv2")
-    local = nns.Criterion({operation: "all"}, until=operation)
+    operations = {o.layer: o.name for o in slicer.im.operations if o.synapses}
     expected = np.zeros(found.shape)
     views = list(VIEWS["mirror"](x))
     for images in views:
-        slices = slicer.slice_each(images, local, kernels=["conv2"], operations=())
-        expected += slices.matrix.toarray()[:, columns] / len(views)
+        parts = []
+        for layer in ("conv1", "conv2"):
+            local = nns.Criterion({operations[layer]: "all"}, until=operations[layer])
+            slices = slicer.slice_each(images, local, kernels=[layer], operations=())
+            parts.append(slices.matrix.toarray())
+        expected += np.concatenate(parts, axis=1)[:, columns] / len(views)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     # Judged by the inputs' own predictions, whatever the views' would be.
     one = next(Evidence(slicer.im, x, slicer).views("mirror"))

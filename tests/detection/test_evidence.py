@@ -85,6 +85,17 @@ def test_slices_of_evidence_are_the_slicers(slicer, normal):
     )
     with pytest.raises(InvalidArgumentError, match="no slicer"):
         Evidence(slicer.im, normal[:4]).slices(["conv2"], columns)
+    # Of two kernels: each layer's own local slice, one beside the other.
+    first = slicer.im.kernels["conv1"].size
+    both = evidence.slices(["conv1", "conv2"], np.r_[2, 5, first + columns], local=True)
+    assert np.array_equal(both[:, 2:], rows[:, columns].toarray())
+    assert np.array_equal(both[:, :2], evidence.slices(["conv1"], np.array([2, 5]), local=True))
+    seen = evidence.view_slices(["conv1", "conv2"], np.r_[2, 5, first + columns], "zoom")
+    views = [
+        Evidence(slicer.im, x, slicer).slices(["conv2"], columns, local=True)
+        for x in VIEWS["zoom"](normal[:4])
+    ]
+    np.testing.assert_allclose(seen[:, 2:], np.mean(views, axis=0))
     with pytest.raises(InvalidArgumentError, match=r"no view 'shfit'. Did you mean 'shift'"):
         evidence.view_margins("shfit")
 

@@ -6,6 +6,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from nnslicer_tf.detection import (
     ClassDistance,
+    RidgeFall,
     RidgeMargin,
     TreeDisagreement,
 )
@@ -81,3 +82,15 @@ def test_the_class_distance_against_its_formula(clusters):
     expected = [d @ precision @ d for d in x - means[label]]
     scorer = ClassDistance().fit(x, label, 3)
     np.testing.assert_allclose(scorer.score(x, label), expected, rtol=1e-3)
+
+
+def test_the_fall_is_the_difference_of_two_margins(clusters):
+    vectors, label = clusters
+    views = vectors + np.random.default_rng(3).normal(size=vectors.shape)
+    ridge = RidgeMargin(1.0).fit(vectors, label, 3)
+    pairs = np.concatenate([vectors, views], axis=1)
+    fall = RidgeFall(1.0).fit(pairs, label, 3)
+    expected = ridge.score(views, label) - ridge.score(vectors, label)
+    np.testing.assert_allclose(fall.score(pairs, label), expected, atol=1e-5)
+    smooth = np.asarray(fall.smooth_score(np.float32(pairs), label))
+    np.testing.assert_allclose(smooth, expected, rtol=1e-3, atol=1e-3)

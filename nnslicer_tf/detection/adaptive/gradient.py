@@ -27,8 +27,11 @@ Direction = Callable[[Values, np.ndarray, np.ndarray, float], np.ndarray]
 
 # The steps shrink from the first to the second, as shares of the budget.
 _FIRST, _LAST = 0.4, 0.01
+# The longest step by element, as a share of the bounds' span: a long step by the gradient's sign
+# moves what had better not move, and it does not come back.
+_LONGEST = 0.04
 # Steepness of the slices' signs at the first and at the last step.
-_GENTLE, _STEEP = 1.0, 4.0
+GENTLE, STEEP = 1.0, 4.0
 # Every so many steps all inputs are judged that the model is wrong on, not only those on which
 # the surrogate is silent; it errs by less than this share of the scores' spread elsewhere.
 _THOROUGH, _SLACK = 10, 0.1
@@ -90,13 +93,17 @@ def descend(problem: Problem, start: np.ndarray, direction: Direction) -> Tried:
     x, found = start.copy(), np.zeros(len(start), bool)
     active, steps = np.arange(len(x)), problem.effort.steps
     elements = np.prod(x.shape[1:])
+    longest = _LONGEST * (problem.bounds[1] - problem.bounds[0])
     for step in range(steps):
         done = step / max(steps - 1, 1)
         size = problem.step * (_LAST + (_FIRST - _LAST) * (1 + np.cos(np.pi * done)) / 2)
-        per_element = size if problem.norm.name == "linf" else size / np.sqrt(elements)
-        steepness = _GENTLE + (_STEEP - _GENTLE) * done
-        values = problem.surrogate(x[active], problem.y[active], steepness, float(per_element))
-        hit = _hits(problem, x[active], active, values, step % _THOROUGH == 0)
+        by_element = 1 if problem.norm.name == "linf" else np.sqrt(elements)
+        size = min(size, longest * by_element)
+        steepness = GENTLE + (STEEP - GENTLE) * done
+        values = problem.surrogate(
+            x[active], problem.y[active], steepness, float(size / by_element)
+        )
+        hit = hits(problem, x[active], active, values, step % _THOROUGH == 0)
         found[active[hit]] = True
         way = direction(values, x[active], active, done)[~hit]
         active = active[~hit]
@@ -108,7 +115,7 @@ def descend(problem: Problem, start: np.ndarray, direction: Direction) -> Tried:
     return Tried(x, found)
 
 
-def _hits(
+def hits(
     problem: Problem, x: np.ndarray, index: np.ndarray, values: Values, thorough: bool
 ) -> np.ndarray:
     """Return which inputs evade the pair; those are judged that seem to."""
@@ -122,36 +129,38 @@ def _hits(
 
 
 def _selective(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
-    wrong = _column(values.margin < 0, x)
+    wrong = column(values.margin < 0, x)
     return np.where(wrong, values.excess_gradient, values.margin_gradient)
 
 
 def _orthogonal(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
-    wrong = _column(values.margin < 0, x)
+    wrong = column(values.margin < 0, x)
     one, other = values.margin_gradient, values.excess_gradient
     way, kept = np.where(wrong, other, one), np.where(wrong, one, other)
     axes = tuple(range(1, x.ndim))
     share = (way * kept).sum(axis=axes) / np.maximum((kept**2).sum(axis=axes), _TINY)
-    return way - _column(share, x) * kept
+    return way - column(share, x) * kept
 
 
 def _sum_with(weights: np.ndarray) -> Direction:
     """Return the direction down the weighted sum, both gradients made equally long."""
 
     def direction(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
-        weight = _column(weights[index], x)
-        margin, excess = map(_normed, (values.margin_gradient, values.excess_gradient))
+        weight = column(weights[index], x)
+        margin, excess = map(normed, (values.margin_gradient, values.excess_gradient))
         return weight * margin + (1 - weight) * excess
 
     return direction
 
 
-def _normed(gradient: np.ndarray) -> np.ndarray:
+def normed(gradient: np.ndarray) -> np.ndarray:
+    """Return gradients of length 1, those that are 0 as they are."""
     size = np.sqrt((gradient**2).sum(axis=tuple(range(1, gradient.ndim))))
-    return gradient / _column(np.maximum(size, _TINY), gradient)
+    return gradient / column(np.maximum(size, _TINY), gradient)
 
 
-def _column(values: np.ndarray, like: np.ndarray) -> np.ndarray:
+def column(values: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Return one value for each sample, shaped to multiply `like`."""
     return values.reshape(-1, *[1] * (like.ndim - 1)).astype(
         bool if values.dtype == bool else like.dtype
     )

@@ -16,7 +16,7 @@ class Effort:
     Attributes:
         steps: Gradient steps of a white-box attack.
         queries: Inputs that a black-box attack shows to the pair, for each image.
-        rounds: Weights that the weighted sum tries.
+        rounds: Weights that the weighted sum tries, and rounds of `minimum` and `approach`.
     """
 
     steps: int = 60

@@ -11,6 +11,7 @@ import pandas as pd
 from nnslicer_tf._progress import track
 from nnslicer_tf.detection.adaptive.black_box import nearer
 from nnslicer_tf.detection.adaptive.gradient import orthogonal
+from nnslicer_tf.detection.adaptive.minimum import minimum
 from nnslicer_tf.detection.adaptive.norms import NORMS
 from nnslicer_tf.detection.adaptive.pair import Pair
 from nnslicer_tf.detection.adaptive.problem import Problem, Setting, Tried
@@ -20,7 +21,7 @@ from nnslicer_tf.detection.adaptive.table import BLACK, WHITE, AdaptiveAttack
 from nnslicer_tf.engine import Store
 
 # Budgets, as multiples of the smallest change that misleads the undefended model, in the median.
-_MULTIPLES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
+_MULTIPLES = (1.0, 1.5, 2.0, 4.0)
 # Budgets that the undefended model is attacked with, as shares of the largest change.
 _UNDEFENDED = 2.0 ** np.arange(-9, 0.5)
 _BISECTIONS = 6
@@ -45,29 +46,29 @@ class Run:
 
     def outcome(self, attacks: Sequence[AdaptiveAttack], budgets: np.ndarray | None) -> Outcome:
         """Run the attacks; without budgets, those are chosen by the undefended model."""
-        unknown = np.full(len(self._setting.x), np.inf)
-        alone = self._undefended(self._largest * _UNDEFENDED, unknown)
+        alone = self._undefended(self._largest * _UNDEFENDED)
         limits = self._budgets(alone) if budgets is None else budgets
-        alone = self._undefended(limits, alone)  # the model as closely as the pair
-        parts, rows = [], []
-        reached: dict[float, np.ndarray] = {}
+        parts: list[tuple[str, Tried]] = []
+        rows: list[tuple[str, float, float, float]] = []
         runs = list(_runs(attacks, limits))
+        from_images = WHITE if _has_white(attacks) else BLACK
+        reached = {limit: np.zeros(len(alone), bool) for limit in (*limits, np.inf)}
         for attack, limit in track(runs, self._norm.name, len(runs), self._progress):
             key = f"{self._norm.name}-{attack.name}-{limit:.6g}"
             problem = self._problem(self._setting, limit, limits.max(), key)
-            earlier = [budget for budget in reached if np.isinf(budget)]
-            if attack.kind == WHITE and np.isinf(limit):
-                tried = self._rest(key, attack, problem, reached.get(limit))
+            if attack.refines:
+                problem = replace(problem, guides=self._nearest(parts))
+            partial_run = np.isinf(limit) and not attack.smallest and reached[limit].any()
+            if partial_run:
+                tried = self._rest(key, attack, problem, reached[limit])
             else:
                 tried = self._kept(key, partial(attack.run, problem))
             parts.append((attack.name, tried))
-            if not attack.from_guides and (attack.kind == WHITE or not _has_white(attacks)):
-                before = reached.get(limit, np.zeros(len(tried.found), bool))
-                reached[limit] = before | tried.found
-            together = np.mean(reached[limit]) if limit in reached else np.nan
+            if not attack.from_guides and attack.kind == from_images:
+                self._reach(reached, [limit] if not attack.smallest else list(reached), tried)
             # Without a bound, later attacks are run on the images that are left alone.
-            success = np.mean(tried.found) if limit not in earlier else np.nan
-            rows.append((attack.name, limit, float(success), float(together)))
+            success = np.nan if partial_run else np.mean(tried.found)
+            rows.append((attack.name, limit, float(success), float(np.mean(reached[limit]))))
         return self._summed(alone, limits, parts, rows)
 
     def _summed(
@@ -98,25 +99,28 @@ class Run:
         key = f"{self._norm.name}-{name}-nearest"
         return self._kept(key, lambda: Tried(nearer(problem, x, found, _BISECTIONS), found)).x
 
-    def _undefended(self, budgets: np.ndarray, known: np.ndarray) -> np.ndarray:
+    def _undefended(self, budgets: np.ndarray) -> np.ndarray:
         """Return the smallest changes that mislead the model alone, (N,).
 
         Args:
-            budgets: Those to attack with, ascending.
-            known: (N,) what is known already: images are attacked within less than that.
+            budgets: Those to attack with, ascending; an image is attacked until one succeeds.
         """
         setting = _alone(self._setting)
-        best, x = known.copy(), setting.x.copy()
+        best, x = np.full(len(setting.x), np.inf), setting.x.copy()
         for budget in budgets:
             key = f"{self._norm.name}-{_UNDEFENDED_ATTACK}-{budget:.6g}"
             problem = self._problem(setting, budget, budget, key)
             rows = np.flatnonzero(best > budget)
             if len(rows):
                 self._take_nearer(best, x, self._kept(key, partial(_attack_some, problem, rows)))
-        found = best < known
-        problem = self._problem(setting, self._largest, self._largest, "alone")
-        moved = nearer(problem, x, found, _BISECTIONS)
-        return np.where(found, self._norm.distance(moved - setting.x), known)
+        found = np.isfinite(best)
+        usual = np.median(best[found]) if found.any() else self._largest
+        problem = self._problem(setting, self._largest, _MULTIPLES[-1] * usual, "alone")
+        # As closely as the pair.
+        key = f"{self._norm.name}-{_UNDEFENDED_ATTACK}-minimum"
+        self._take_nearer(best, x, self._kept(key, partial(minimum, problem)))
+        moved = nearer(problem, x, np.isfinite(best), _BISECTIONS)
+        return np.where(np.isfinite(best), self._norm.distance(moved - setting.x), np.inf)
 
     def _budgets(self, alone: np.ndarray) -> np.ndarray:
         chosen = np.array([float(f"{m * np.median(alone):.3g}") for m in _MULTIPLES])
@@ -133,12 +137,25 @@ class Run:
             rng=np.random.default_rng(seed),
         )
 
+    def _nearest(self, parts: Sequence[tuple[str, Tried]]) -> np.ndarray:
+        """Return the nearest successes of the attacks so far; the guides where there are none."""
+        best, x = np.full(len(self._setting.x), np.inf), self._setting.guides.copy()
+        for _, tried in parts:
+            self._take_nearer(best, x, tried)
+        return x
+
+    def _reach(
+        self, reached: dict[float, np.ndarray], budgets: Sequence[float], tried: Tried
+    ) -> None:
+        """Note, in place, which images an attack that starts there reached within budgets."""
+        sizes = self._norm.distance(tried.x - self._setting.x)
+        for budget in budgets:
+            reached[budget] |= tried.found & (sizes <= budget * (1 + 1e-5))
+
     def _rest(
-        self, key: str, attack: AdaptiveAttack, problem: Problem, reached: np.ndarray | None
+        self, key: str, attack: AdaptiveAttack, problem: Problem, reached: np.ndarray
     ) -> Tried:
         """Attack the images that no earlier attack without a bound has reached."""
-        if reached is None or not reached.any() or attack.from_guides:
-            return self._kept(key, lambda: attack.run(problem))
         rows = np.flatnonzero(~reached)
         x, found = problem.x.copy(), np.zeros(len(problem.x), bool)
         if len(rows):
@@ -182,7 +199,7 @@ def _runs(
 ) -> Iterator[tuple[AdaptiveAttack, float]]:
     """Yield each attack with each budget; those that start at the image also without one."""
     white = _has_white(attacks)
-    for attack in attacks:
+    for attack in sorted(attacks, key=lambda one: one.refines):
         if attack.smallest:
             yield attack, np.inf
             continue

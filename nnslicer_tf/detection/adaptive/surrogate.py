@@ -40,6 +40,10 @@ class Values:
     excess: np.ndarray
     excess_gradient: np.ndarray
 
+    def rows(self, index: np.ndarray) -> "Values":
+        """Return the values of some of the inputs."""
+        return Values(**{name: array[index] for name, array in vars(self).items()})
+
 
 class Surrogate:
     """The pair with gradients.

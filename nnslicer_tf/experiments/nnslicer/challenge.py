@@ -21,7 +21,7 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf.detection import ChallengeResult, Detector, Effort, challenge
 from nnslicer_tf.detection.adaptive.result import MODEL, PAIR
 from nnslicer_tf.experiments.nnslicer.detection import DETECTORS
-from nnslicer_tf.experiments.nnslicer.settings import ChallengeSettings
+from nnslicer_tf.experiments.nnslicer.settings import ChallengeSettings, ChoiceSettings
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
     ExperimentResult,
@@ -70,7 +70,7 @@ def challenge_detectors(s: ChallengeSettings) -> ExperimentResult:
         "model and data": f"{s.model} on {s.dataset}",
         "normal inputs": f"{len(watched.normal)} of train, a quarter held out for the threshold",
         "attacked images": f"test[{s.skip}:{s.skip + s.images}], the {size} the model is right on",
-        "effort": f"{s.steps} steps, {s.queries} queries, {s.rounds} weights",
+        "effort": f"{s.steps} steps, {s.queries} queries, {s.rounds} rounds",
         "theta of the slices": str(s.theta),
         "false-positive rate asked": str(s.false_positive_rate),
         "seed": str(s.seed),
@@ -89,7 +89,7 @@ def challenge_detectors(s: ChallengeSettings) -> ExperimentResult:
     )
 
 
-def load_watched(s: ChallengeSettings) -> Watched:
+def load_watched(s: ChallengeSettings | ChoiceSettings) -> Watched:
     """Load the model and the normal images, and profile it."""
     im = InstrumentedModel(zoo.load(s.model, s.dataset), bounds=(0.0, 1.0))
     train = datasets.load(s.dataset, f"train[:{2 * s.train}]").x

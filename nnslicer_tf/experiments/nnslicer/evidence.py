@@ -1,11 +1,10 @@
 """Which evidence tells what: attacks that know nothing, attacks that know, inputs from elsewhere.
 
-Every evidence of the presets `stable` and `slices`, and pairs of them, and the detectors without
-each of them, against normal test images that nothing was chosen on. Inputs from elsewhere are named
-near and far as in OpenOOD (Yang et al., "OpenOOD: Benchmarking generalized out-of-distribution
-detection", NeurIPS 2022); plain errors are normal images that the model gets wrong, with the
-softmax as baseline (Weiss and Tonella, "Simple techniques work surprisingly well for neural network
-test prioritization", ISSTA 2022).
+Every kind of evidence, pairs of them, and the detectors without each of them, against normal test
+images that nothing was chosen on. Inputs from elsewhere are named near and far as in OpenOOD (Yang
+et al., "OpenOOD: Benchmarking generalized out-of-distribution detection", NeurIPS 2022); plain
+errors are normal images that the model gets wrong, with the softmax as baseline (Weiss and Tonella,
+"Simple techniques work surprisingly well for neural network test prioritization", ISSTA 2022).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,10 +19,11 @@ from scipy import ndimage
 from scipy.special import log_softmax
 
 from nnslicer_tf import datasets
-from nnslicer_tf.detection import Evidence, SliceDetector, Vote, VotingDetector
-from nnslicer_tf.detection.calibration import fuse, p_values, two_sided
+from nnslicer_tf.detection import EVIDENCE
+from nnslicer_tf.detection.presets import FUSED
 from nnslicer_tf.experiments.nnslicer.adversarial import attacks_on, examples
 from nnslicer_tf.experiments.nnslicer.challenge import Watched, load_watched, run_challenges
+from nnslicer_tf.experiments.nnslicer.judging import SLICES, Judge, Scores, judge_path, together
 from nnslicer_tf.experiments.nnslicer.settings import EvidenceSettings
 from nnslicer_tf.experiments.plots import plot_numbers
 from nnslicer_tf.experiments.result import (
@@ -34,26 +34,8 @@ from nnslicer_tf.experiments.result import (
 )
 
 _OUTSIDE = 500  # images of each set from elsewhere
-# Vote → family of evidence, by the beginning of its name; the first that fits.
-_FAMILIES = {
-    "stable": {
-        "distance": "slice of the prediction",
-        "local": "local slices",
-        "logits": "logit margin",
-        "view": "views",
-        "texture": "texture",
-        "spectrum": "spectrum",
-    },
-    "slices": {"local": "local slices of views", "distance": "local slices, early"},
-}
-DETECTORS: dict[str, tuple[str, ...]] = {
-    "fused": ("slice of the prediction", "local slices", "logit margin"),
-    "stable": tuple(_FAMILIES["stable"].values()),
-    "slices": tuple(_FAMILIES["slices"].values()),
-    "everything": (*_FAMILIES["stable"].values(), *_FAMILIES["slices"].values()),
-}
-"""Detector → the evidence that it fuses."""
-_SLICES = tuple(name for name in DETECTORS["everything"] if "slice" in name)
+DETECTORS: dict[str, tuple[str, ...]] = FUSED | {"everything": tuple(EVIDENCE)}
+"""Detector → the kinds of evidence that it fuses."""
 SOFTMAX = "softmax"
 
 _TEXT = (
@@ -76,43 +58,19 @@ class Sets:
     normal: np.ndarray
 
 
-class _Judges:
-    """The evidence of fitted detectors: images → surprise (-log p, or a sum of them) by family.
-
-    Args:
-        watched: Model and normal images.
-        seed: Of the detectors.
-    """
-
-    def __init__(self, watched: Watched, seed: int) -> None:
-        self._im = watched.slicer.im
-        self._detectors = {
-            preset: SliceDetector(watched.slicer, preset, rng=seed).fit(watched.normal)
-            for preset in _FAMILIES
-        }
-
-    def __call__(self, x: np.ndarray) -> dict[str, np.ndarray]:
-        """Return evidence → anomaly scores (N,), those of the softmax included."""
-        surprises: dict[str, np.ndarray] = {}
-        for preset, detector in self._detectors.items():
-            evidence = detector.evidence(x)
-            groups: dict[str, dict[str, list[np.ndarray]]] = {}
-            for vote in detector.votes_:
-                family = groups.setdefault(_family(preset, vote), {})
-                family.setdefault(vote.group or vote.name, []).append(_p(detector, vote, evidence))
-            surprises |= {name: fuse(list(votes.values())) for name, votes in groups.items()}
-        surprises[SOFTMAX] = -log_softmax(self._im.logits(x), axis=1).max(axis=1)
-        return surprises
-
-
 def compare_evidence(s: EvidenceSettings) -> ExperimentResult:
     """Compare evidences: against attacks, inputs from elsewhere, and plain errors."""
     watched = load_watched(s)
     sets = _sets(s, watched)
-    judges = _Judges(watched, s.seed)
-    normal = judges(sets.normal)
+    kinds = Judge(watched.slicer, watched.normal, s.seed, judge_path(s))
+
+    def judged(x: np.ndarray) -> Scores:
+        unsure = -log_softmax(watched.slicer.im.logits(x), axis=1).max(axis=1)
+        return {**kinds(x), SOFTMAX: unsure}
+
+    normal = judged(sets.normal)
     scores = {
-        group: {name: judges(x) for name, x in members.items()}
+        group: {name: judged(x) for name, x in members.items()}
         for group, members in sets.groups.items()
     }
     table = _Comparison(normal, scores, s.resamples, s.seed)
@@ -131,10 +89,10 @@ def compare_evidence(s: EvidenceSettings) -> ExperimentResult:
         "libraries": versions("scikit-learn", "foolbox"),
     }
     name = f"{s.model}-{s.dataset}{s.ending}"
-    kinds = single | DETECTORS
+    shown = single | DETECTORS
     title = "What each evidence tells"
-    every = ExperimentTable(f"{name}-sets", table.by_set(kinds), f"{title}: every set", head, _TEXT)
-    grouped = table.by_group(kinds)
+    every = ExperimentTable(f"{name}-sets", table.by_set(shown), f"{title}: every set", head, _TEXT)
+    grouped = table.by_group(shown)
     return ExperimentResult(
         [
             ExperimentTable(name, grouped, title, head, _TEXT),
@@ -189,7 +147,7 @@ class _Comparison:
         for group, members in self._scores.items():
             for detector, parts in DETECTORS.items():
                 whole = self._areas(members.values(), parts)
-                slices = [name for name in parts if name in _SLICES]
+                slices = [name for name in parts if name in SLICES]
                 removed = {name: (name,) for name in parts} | {"all slices": tuple(slices)}
                 for name, out in removed.items():
                     rest = [part for part in parts if part not in out]
@@ -207,8 +165,8 @@ class _Comparison:
         members = list(members)
         areas = self._areas(members, parts)
         low, high = np.quantile(areas[1:], [0.025, 0.975])
-        normal = _together(self._normal, parts)
-        rates = [np.mean(normal >= np.quantile(_together(m, parts), 0.05)) for m in members]
+        normal = together(self._normal, parts)
+        rates = [np.mean(normal >= np.quantile(together(m, parts), 0.05)) for m in members]
         return {"auroc": areas[0], "low": low, "high": high, "fpr95": float(np.mean(rates))}
 
     def _areas(
@@ -216,11 +174,11 @@ class _Comparison:
     ) -> np.ndarray:
         """Return the mean area under the curve, then that of each resample."""
         rng = np.random.default_rng(self._seed)
-        normal = _together(self._normal, parts)
+        normal = together(self._normal, parts)
         areas = np.zeros(1 + self._resamples)
         members = list(members)
         for member in members:
-            scores = _together(member, parts)
+            scores = together(member, parts)
             areas[0] += area(normal, scores)
             for i in range(1, 1 + self._resamples):
                 one = normal[rng.integers(len(normal), size=len(normal))]
@@ -236,19 +194,6 @@ def area(normal: np.ndarray, others: np.ndarray) -> float:
     return float((below + upto).mean() / (2 * len(normal)))
 
 
-def _together(scores: Mapping[str, np.ndarray], parts: Sequence[str]) -> np.ndarray:
-    return np.sum([scores[name] for name in parts], axis=0)
-
-
-def _family(preset: str, vote: Vote) -> str:
-    return next(name for start, name in _FAMILIES[preset].items() if vote.name.startswith(start))
-
-
-def _p(detector: VotingDetector, vote: Vote, evidence: Evidence) -> np.ndarray:
-    p = two_sided if vote.two_sided else p_values
-    return p(vote.score(evidence), detector.reference_[vote.name])
-
-
 def _sets(s: EvidenceSettings, watched: Watched) -> Sets:
     im = watched.slicer.im
     images = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.errors}]")
@@ -262,7 +207,8 @@ def _sets(s: EvidenceSettings, watched: Watched) -> Sets:
         "far": far,
         "plain errors": {"errors": images.x[~right]},
     }
-    return Sets({group: _filled(members) for group, members in groups.items()}, normal)
+    filled = {group: _filled(members) for group, members in groups.items()}
+    return Sets({group: members for group, members in filled.items() if members}, normal)
 
 
 def _filled(members: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -279,7 +225,7 @@ def _unknowing(s: EvidenceSettings, model: keras.Model) -> dict[str, np.ndarray]
 
 def _knowing(s: EvidenceSettings, watched: Watched) -> dict[str, np.ndarray]:
     """Return detector and norm → the nearest inputs that evade it."""
-    names = [name.strip() for name in s.methods.split(",")]
+    names = [name.strip() for name in s.methods.split(",") if name.strip()]
     found = {}
     for name, result in run_challenges(s, watched, names):
         for norm, outcome in result.norms.items():

@@ -10,7 +10,8 @@ from nnslicer_tf.experiments.settings import Settings, View
 
 DEFAULT_RATE = 0.05
 _DETECTORS = (
-    *("paper", "margin", "fused", "stable", "slices", "FeatureMap", "FeatureMap margin"),
+    *("paper", "margin", "fused", "stable", "slices", "lean"),
+    *("FeatureMap", "FeatureMap margin"),
     *("EffectivePath", "EffectivePath margin", "logit margin", "flag everything"),
 )
 _QUICK_ATTACKS = (
@@ -165,15 +166,44 @@ class ChallengeSettings(Settings):
     images: Annotated[int, Option(help="Test images to attack.", min=1)] = 50
     skip: Annotated[int, Option(help="Test images to leave out before these.", min=0)] = 500
     methods: Annotated[str, Option(help="Names, separated by commas.")] = (
-        "logit margin,fused,stable,slices"
+        "logit margin,fused,stable,slices,lean"
     )
     norms: Annotated[str, Option(help="linf, l2.")] = "linf,l2"
     attacks: Annotated[str, Option(help="Names, separated by commas; default: all.")] = ""
     steps: Annotated[int, Option(help="Gradient steps of a white-box attack.", min=1)] = 40
     queries: Annotated[int, Option(help="Queries of a black-box attack.", min=1)] = 150
-    rounds: Annotated[int, Option(help="Weights that the weighted sum tries.", min=1)] = 3
+    rounds: Annotated[
+        int, Option(help="Weights of the weighted sum; rounds of the smallest change.", min=1)
+    ] = 3
     theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.0
     false_positive_rate: Annotated[float, Option(help="Asked of the detectors.")] = DEFAULT_RATE
+    seed: Seed = 0
+    work: Work = Path("runs/detection")
+    ending: Annotated[str, Option(help="End of the files' names.")] = ""
+
+
+@dataclass(frozen=True)
+class ChoiceSettings(Settings):
+    """Choose on training images which evidence a detector fuses."""
+
+    trial: ClassVar = {
+        **{"model": "digits_cnn", "dataset": "digits", "train": 500, "skip": 900, "images": 40},
+        **{"normals": 300, "attacks": "FGSM_4,RPGD_4", "resamples": 20, "ending": "-quick"},
+    }
+
+    kept = "detection/choice"
+
+    model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
+    dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "mnist"
+    train: Annotated[int, Option(help="Normal training inputs.", min=200)] = 10_000
+    skip: Annotated[
+        int, Option(help="Training images to leave out; the model should not know the next.", min=0)
+    ] = 55_000
+    images: Annotated[int, Option(help="Training images to attack.", min=1)] = 192
+    normals: Annotated[int, Option(help="Normal training images after these.", min=20)] = 2_000
+    attacks: Annotated[str, Option(help="Names, separated by commas; default: all 17.")] = ""
+    theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.0
+    resamples: Annotated[int, Option(help="Resamples for the intervals.", min=10)] = 500
     seed: Seed = 0
     work: Work = Path("runs/detection")
     ending: str = ""  # of the files' names
@@ -191,7 +221,7 @@ class EvidenceSettings(ChallengeSettings):
     kept = "detection/evidence"
 
     methods: Annotated[str, Option(help="Detectors that are attacked adaptively.")] = (
-        "fused,stable,slices"
+        "fused,stable,slices,lean"
     )
     known: Annotated[str, Option(help="Attacks that know nothing; default: all 17.")] = ""
     attacked: Annotated[int, Option(help="Test images that these attack.", min=1)] = 100

@@ -4,11 +4,27 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+import nnslicer_tf as nns
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf.detection import EVIDENCE, SliceDetector
+from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.experiments.nnslicer import evidence
+from nnslicer_tf.experiments.nnslicer import choosing, evidence, judging
 from nnslicer_tf.experiments.nnslicer.challenge import challenge_detectors
 from nnslicer_tf.experiments.nnslicer.evidence import DETECTORS, area, compare_evidence
 from nnslicer_tf.experiments.nnslicer.settings import ChallengeSettings, EvidenceSettings
+
+
+@pytest.fixture(scope="module")
+def normal():
+    return datasets.load("digits", "train").x
+
+
+@pytest.fixture(scope="module")
+def slicer(normal):
+    im = nns.InstrumentedModel(zoo.load("digits_cnn"), bounds=(0, 1))
+    return nns.Slicer(im, nns.Profile.from_data(im, normal), theta=0.0, progress=False)
+
 
 FEW = {
     **{"model": "digits_cnn", "dataset": "digits", "train": 500, "skip": 0, "images": 8},
@@ -50,10 +66,11 @@ def test_evidences_are_compared(tmp_path):
     )
     # Without all but one evidence, a detector is the other one.
     rest = without.loc[("far", "slices", "local slices, early")]
-    other = table.loc[("far", "local slices of views"), "auroc"]
+    other = table.loc[("far", "joint slices of views"), "auroc"]
     assert rest["auroc"] + rest["change"] == pytest.approx(other)
     pairs = found.table("digits_cnn-digits-pairs")
-    assert len(pairs) == len(groups) * 28
+    kinds = len(EVIDENCE)
+    assert len(pairs) == len(groups) * kinds * (kinds - 1) / 2
 
 
 def test_the_area_is_that_of_scikit_learn():
@@ -77,8 +94,9 @@ def test_intervals_are_as_wide_as_samples_vary():
 
 
 def test_detectors_are_made_of_known_evidence():
-    assert DETECTORS["everything"] == DETECTORS["stable"] + DETECTORS["slices"]
+    assert DETECTORS["everything"] == tuple(EVIDENCE)
     assert set(DETECTORS["fused"]) <= set(DETECTORS["stable"])
+    assert set(DETECTORS["slices"]) <= set(judging.SLICES)
 
 
 def test_inputs_from_elsewhere():
@@ -92,3 +110,44 @@ def test_inputs_from_elsewhere():
         assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) == pytest.approx(1, abs=1e-3)
     near = [evidence._is_near(name, "mnist") for name in ("digits", "fashion_mnist", "cifar10")]
     assert near == [True, True, False] and evidence._is_near("svhn_cropped", "cifar10")
+
+
+def test_the_best_sets_of_evidence_are_found():
+    rng = np.random.default_rng(0)
+    kinds = list(EVIDENCE)
+    # One kind of slices sees everything, one that is none sees half; the others see nothing.
+    seeing, half = judging.SLICES[1], next(k for k in kinds if k not in judging.SLICES)
+
+    def draw(size, of):
+        return {kind: rng.normal(size=size) + 8 * of.get(kind, 0) for kind in kinds}
+
+    normal = draw(400, {})
+    attacked = {"a": draw(60, {seeing: 1, half: 1}), "b": draw(60, {seeing: 1})}
+    choice = choosing._Choice(normal, attacked, 20, 0)
+    best = choice.best().set_index(["among", "kinds"])
+    assert best.loc[("slices", 1), "evidence"] == best.loc[("everything", 1), "evidence"] == seeing
+    assert best.loc[("slices", 1), "recall"] == 1
+    assert set(best.index.get_level_values("kinds")) == set(range(1, len(kinds) + 1))
+    without = choice.without().set_index(["preset", "left out"])
+    for (_, left), row in without.iterrows():
+        assert row["low"] <= row["change"] + 0.1 and row["change"] <= row["high"] + 0.1
+        if left == seeing:
+            assert row["change"] < -0.4  # nothing else sees all of it
+    assert ("slices", "all slices") not in without.index  # nothing would be left
+    single = choice.single().set_index("evidence")
+    threshold = threshold_at(normal[half], 0.05)
+    assert single.loc[half, "b"] == np.mean(attacked["b"][half] > threshold)
+    assert single.loc[half, "mean"] == pytest.approx(single.loc[half, ["a", "b"]].mean())
+
+
+def test_a_judge_says_what_the_detector_sums(tmp_path, slicer, normal):
+    judge = judging.Judge(slicer, normal[:500], 0, tmp_path / "judge.npz")
+    said = judge(normal[500:520])
+    assert list(said) == list(EVIDENCE)
+    fused = SliceDetector(slicer, "fused").fit(normal[:500])
+    # The first votes draw the same columns in both, and see the same inputs.
+    scores = judging.together(said, DETECTORS["fused"])
+    np.testing.assert_allclose(scores, fused.score_samples(normal[500:520]), rtol=1e-4)
+    again = judging.Judge(slicer, None, 0, tmp_path / "judge.npz")(normal[500:520])
+    for kind in EVIDENCE:
+        np.testing.assert_allclose(again[kind], said[kind])

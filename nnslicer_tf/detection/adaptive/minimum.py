@@ -1,0 +1,127 @@
+"""White-box attacks that make the change as small as they can, for all budgets at once.
+
+Fast minimum-norm attacks (Pintor et al., "Fast minimum-norm adversarial attacks through adaptive
+norm constraints", NeurIPS 2021), here on a pair: a radius bounds the change; it shrinks where the
+pair is evaded and grows where it is not. Steps go down what is farthest from being reached, a wrong
+model or a silent detector. They follow the gradient itself, whatever the norm: steps by its sign
+move every element, and what had better not move, such as the black ground of a digit, does not come
+back.
+
+- Minimum: from the image.
+- Approach: from the nearest success of the other attacks, or a normal image of another class.
+
+Each is started again, from the smallest change so far, until all `rounds` are done.
+
+Cost: `rounds` times `steps` gradients of the model and of the detector.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from nnslicer_tf.detection.adaptive.black_box import nearer
+from nnslicer_tf.detection.adaptive.gradient import GENTLE, STEEP, column, hits, normed
+from nnslicer_tf.detection.adaptive.problem import Problem, Tried
+from nnslicer_tf.detection.adaptive.surrogate import Values
+
+_BISECTIONS = 10
+# Lengths of the first and of the last step, as shares of the largest budget, both by element (root
+# mean square).
+_FIRST, _LAST = 0.08, 0.0008
+# Two conditions are equally far within this share of the same, by the length of the change.
+_WIDTH = 0.01
+_TINY = 1e-12
+_CLOSER = 1e-3  # share by which a change is to be smaller to count as such
+# By what share the radius shrinks or grows, at the first and the last step of a round.
+_FASTEST, _SLOWEST = 0.05, 0.001
+# Later rounds begin nearer to the end: their steps and shares are smaller by this factor.
+_LATER = 0.4
+
+
+def minimum(problem: Problem) -> Tried:
+    """Shrink the change from the image on."""
+    return _shrink(problem, problem.x, 1.0)
+
+
+def approach(problem: Problem) -> Tried:
+    """Shrink the changes that lead to the guides."""
+    found = problem.pair.succeeds(problem.guides, problem.y)
+    return _shrink(problem, nearer(problem, problem.guides, found, _BISECTIONS), _LATER)
+
+
+@dataclass(eq=False)
+class _Smallest:
+    """The smallest successful changes so far.
+
+    Attributes:
+        x: (N, *input_shape) the inputs; where there is none, the latest attempts.
+        sizes: (N,) the sizes of their changes, infinite where there is none.
+    """
+
+    x: np.ndarray
+    sizes: np.ndarray
+
+    @property
+    def found(self) -> np.ndarray:
+        """(N,) whether there is one."""
+        return np.isfinite(self.sizes)
+
+    def take(self, x: np.ndarray, sizes: np.ndarray, evaded: np.ndarray) -> None:
+        """Take over smaller successes, and attempts where there is no success."""
+        closer = evaded & (sizes < self.sizes)
+        self.sizes[closer] = sizes[closer]
+        taken = closer | ~self.found
+        self.x[taken] = x[taken]
+
+
+def _shrink(problem: Problem, start: np.ndarray, first: float) -> Tried:
+    best = _Smallest(start.copy(), np.full(len(start), np.inf))
+    for number in range(problem.effort.rounds):
+        _round(problem, best, first if number == 0 else _LATER)
+    return Tried(best.x, best.found & (best.sizes <= problem.budget * (1 + 1e-6)))
+
+
+def _round(problem: Problem, best: _Smallest, scale: float) -> None:
+    """Go once through all steps, from long ones to short ones."""
+    x, radius = best.x.copy(), np.minimum(best.sizes, problem.budget)
+    steps, elements = problem.effort.steps, np.prod(x.shape[1:])
+    unit = problem.step / (1 if problem.norm.name == "linf" else np.sqrt(elements))
+    width = float(_WIDTH * unit * np.sqrt(elements))
+    for step in range(steps):
+        done = step / max(steps - 1, 1)
+        left = (1 + np.cos(np.pi * done)) / 2
+        size = unit * (_LAST + (_FIRST * scale - _LAST) * left)
+        share = _SLOWEST + (_FASTEST * scale - _SLOWEST) * left
+        values = problem.surrogate(x, problem.y, GENTLE + (STEEP - GENTLE) * done, size)
+        sizes = problem.norm.distance(x - problem.x)
+        evaded = (values.margin < 0) & (values.excess <= 0)
+        # To judge costs as much as a gradient: only what would be a smaller change is judged.
+        better = np.flatnonzero(sizes < best.sizes * (1 - _CLOSER))
+        if len(better):
+            some = values.rows(better)
+            evaded[better] = hits(problem, x[better], better, some, thorough=False)
+            best.take(x, sizes, evaded & (sizes < best.sizes * (1 - _CLOSER)))
+        shrunk, grown = np.minimum(radius, sizes) * (1 - share), radius * (1 + share)
+        radius = np.minimum(np.where(evaded, shrunk, grown), best.sizes)
+        moved = x - size * np.sqrt(elements) * _way(values, width)
+        change = problem.norm.project(moved - problem.x, radius)
+        x = np.clip(problem.x + change, *problem.bounds).astype(np.float32)
+
+
+def _way(values: Values, width: float) -> np.ndarray:
+    """Return the direction to go against, of length 1.
+
+    Down what is farthest from being reached, the distance of each being its value by the length of
+    its gradient; where both are equally far, within `width`, down both. Steps down whichever is
+    violated, one after the other, come to a halt where the two meet, far from the smallest change.
+    """
+    of_margin = values.margin / _length(values.margin_gradient)
+    of_excess = values.excess / _length(values.excess_gradient)
+    share = column(expit((of_margin - of_excess) / width), values.margin_gradient)
+    margin, excess = normed(values.margin_gradient), normed(values.excess_gradient)
+    return normed(share * margin + (1 - share) * excess)
+
+
+def _length(gradient: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(gradient.reshape(len(gradient), -1), axis=1) + _TINY
