@@ -39,7 +39,7 @@ from nnslicer_tf.zoo.transformer import AddPositions, encoder_block
 THETA = 0.3
 WORDS, TOKENS = 1000, 128
 SAMPLES = {"ResNet10": 8, "6 × 256, 128 tokens": 4, "ViT-S, 224 × 224": 1}
-MEMORY_SAMPLES = {"6 × 256, 128 tokens": (4, 64), "ViT-S, 224 × 224": (1, 6)}
+MEMORY_SAMPLES = {"6 × 256, 128 tokens": (16, 128), "ViT-S, 224 × 224": (6, 40)}
 _KERNELS = ((sums, "weighted_sum"), (products, "product_sum"), (products, "softmax"))
 
 
