@@ -30,6 +30,7 @@ from nnslicer_tf.report import (
 )
 from nnslicer_tf.report.pages import Block
 
+_MOST_ROWS = 300  # longer tables are linked: a summary or a picture stands above them
 _PICTURES = {
     "demo/slices.png": "Slices of one image and of a class: what speaks for and against",
     "detection/resnet10-cifar10-f1.png": "F1 of every detector on every attack, ResNet10",
@@ -235,11 +236,15 @@ def _add_entry(page: Page, entry: Entry, folder: Path, drawn: set[Path]) -> None
 
 
 def _add_table(page: Page, table: ResultTable, folder: Path) -> None:
-    """Add a result table and its provenance."""
+    """Add a result table, or a link to a long one, and its provenance."""
     name = _name(table.path, folder)
     trial = " (a trial)" if table.quick else ""
     head = pd.DataFrame(table.head.items(), columns=["", "value"])
-    page.add(Table(table.frame, f"Here: {name}{trial}"), Table(head, f"How {name} was made", 0))
+    if len(table.frame) > _MOST_ROWS:
+        page.add(Link(f"Here: {name}{trial}, {len(table.frame):,} rows", table.path))
+    else:
+        page.add(Table(table.frame, f"Here: {name}{trial}"))
+    page.add(Table(head, f"How {name} was made", 0))
 
 
 def short_form(table: ResultTable, view: tuple[str, ...], whose: str) -> list[Table]:

@@ -249,6 +249,19 @@ def test_the_report_has_everything(results, tmp_path, monkeypatch):
     assert "89.9% | about 80 % (at 55 %) | yes |" in text
 
 
+def test_long_tables_are_linked(results, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "fingerprints", lambda: pd.DataFrame({"weights": ["w.h5"]}))
+    rows = ["a", *(f"row {i}" for i in range(301))]
+    kept(results, "other/long.csv", "python apps/long.py", *rows)
+    kept(results, "other/short.csv", "python apps/short.py", *rows[:-1])
+    readme = write(tmp_path / "README.md", "<!-- headline -->\n<!-- /headline -->\n")
+    report.write_report(results, tmp_path / "trials", results / "report", readme)
+    markdown = (results / "report" / "report.md").read_text()
+    assert "[Here: other/long, 301 rows](../other/long.csv)" in markdown
+    assert "python apps/long.py" in markdown  # how it was made is said all the same
+    assert markdown.count("row 299") == 1 and "row 300" not in markdown
+
+
 def test_short_forms_are_of_the_tables_values(tmp_path):
     rows = ("attack,method,f1", "A,x,0.1", "A,y,0.2", "B,x,/", "B,y,0.4")
     (short,) = report.short_form(table(tmp_path, *rows), ("attack", "method", "f1"), "Here")
