@@ -84,7 +84,7 @@ def test_rows_are_the_lines(classifier, images):
         assert table.random_parts[i] == len(partition)
         assert table.random_density[i] == pytest.approx(density(partition))
     assert (table.predicted == classifier.predict(images, verbose=0).argmax(axis=1)).all()
-    with pytest.raises(nns.InvalidArgumentError, match="each of 6 images"):
+    with pytest.raises(nns.InvalidArgumentError, match="each of 6 samples"):
         linearity(im, images, LABELS[:5], 0.2, rng=0)
 
 

@@ -39,7 +39,7 @@ WITHOUT_DATA = {
     *(("find_circuits", command) for command in ("recurrent", "transformers")),
     *(("inspect_units", command) for command in ("sql", "sql-train")),
     *(("analyse_planes", command) for command in ("compressed", "baselines")),
-    *(("detect_adversarial", command) for command in ("challenge", "evidence")),
+    *(("detect_adversarial", command) for command in ("challenge", "evidence", "choose")),
 }
 """Commands whose trials make their own data, or take scikit-learn's digits."""
 

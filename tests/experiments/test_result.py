@@ -82,4 +82,5 @@ ELSEWHERE = {
     "sentences/words_text_lstm.png",  # `apps/slice_text.py`, minutes
     "sentences/words_text_transformer.png",
     "detection/challenge/lenet5-mnist.png",
+    "detection/challenge/lenet5-mnist-10.png",
 }

@@ -35,8 +35,11 @@ def test_search_goes_on(few, monkeypatch):
     assert runs["rng"].tolist() == [0, 1, 0, 1, 0]
     means = found.table("search").set_index("method")
     assert means.loc["DFlare", "success_rate"] == 1 and means.loc["DFlare", "verified"] == 8
-    titles = [axis.get_title().splitlines()[0] for axis in found.figures[0].figure.axes]
-    assert titles[:3] == [f"{PAIR[0]}, {name}" for name in ("DFlare", "Algorithm 1", "DiffChaser")]
+    (axis,) = found.figures[0].figure.axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == PAIR
+    drawn = {line.get_label(): line.get_xdata().tolist() for line in axis.lines}
+    medians = runs.groupby("method")["median_queries"].mean()
+    assert drawn == {name: [medians[name]] for name in ("DFlare", "Algorithm 1", "DiffChaser")}
     again = search(settings).table("search_runs")
     pd.testing.assert_frame_equal(again, runs)
 
