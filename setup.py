@@ -18,6 +18,14 @@ setup(
         ],
         **{name: ["**/*"] for name in BESIDE},
     },
-    # Made from the other results by `nnslicer reproduce report`; a third of the size.
-    exclude_package_data={"nnslicer_tf.data": ["results/report/*"]},
+    # What `nnslicer reproduce report` makes from the other results, a third of the size; arrays
+    # from which a checkout draws pictures again; rows of single sentences.
+    exclude_package_data={
+        "nnslicer_tf.data": [
+            "results/report/*",
+            "results/**/*.npz",
+            "results/sentences/*_areas.csv",
+            "results/sentences/*_leads.csv",
+        ]
+    },
 )
