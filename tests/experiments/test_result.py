@@ -1,6 +1,7 @@
 """Results of experiments, written and read back."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
