@@ -46,7 +46,7 @@ def find_edges(start, loop, vertices):
 
 
 @compiled()
-def _take_overs(begin, end, floor, first, last, places, before, after):
+def take_overs(begin, end, floor, first, last, places, before, after):
     """Follow a maximum along an edge, and write where another tap takes over, and which.
 
     The maximum of affine functions is convex: its slope only grows.
@@ -94,7 +94,7 @@ def _take_overs(begin, end, floor, first, last, places, before, after):
 
 
 @compiled()
-def _pair(a, b, taps):
+def tap_pair(a, b, taps):
     """Return a number of two taps, the same in both directions of an edge."""
     return np.uint64(min(a, b) * (taps + 1) + max(a, b))
 
@@ -152,7 +152,7 @@ def cut_edges(
                 begin[t] = values[a, t * size + column]
                 end[t] = values[b, t * size + column]
             first, last = np.uint64(sets[a, g]), np.uint64(sets[b, g])
-            many = _take_overs(begin, end, floor, first, last, space, before, after)
+            many = take_overs(begin, end, floor, first, last, space, before, after)
             for k in range(many):
                 if found == len(places):
                     places, from_gap = grown(places, 1), grown(from_gap, 1)
@@ -165,7 +165,7 @@ def cut_edges(
                 to_gap[found] = (end[i1] if i1 < taps else floor) - (
                     end[i0] if i0 < taps else floor
                 )
-                salt = hash_pair(np.uint64(names[column]), _pair(i0, i1, taps))
+                salt = hash_pair(np.uint64(names[column]), tap_pair(i0, i1, taps))
                 found_keys[found] = hash_pair(own[e], salt)
                 found += 1
         forward = a == ends[e, 0]

@@ -45,7 +45,7 @@ _KEPT: dict[str, dict[str, Any]] = {
         },
     },
 }
-"""How layers are kept → the rest of an entry of the AI Edge Quantizer's recipe. The second is its
+"""Way of keeping layers → the rest of an entry of the AI Edge Quantizer's recipe. The second is its
 setting `static_wi8_ai16`: activations of 16 bits, weights of 8."""
 
 

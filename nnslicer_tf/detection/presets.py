@@ -142,7 +142,7 @@ def _falls(given: "Given") -> list[Vote]:
 
 @dataclass(frozen=True)
 class Given:
-    """What votes are made of.
+    """The model, slicers and choices from which votes are made.
 
     Attributes:
         im: The watched model.

@@ -165,7 +165,7 @@ class RidgeMargin(Scorer):
 
 
 class RidgeFall(RidgeMargin):
-    """How much less clearly a ridge regression sides with the model in a view than in the input.
+    """The fall, from input to view, of the margin by which a ridge regression sides with the model.
 
     The vectors are two after another, of the input and of its view; the regression learns from the
     first. The score is its `RidgeMargin` in the view less that in the input.

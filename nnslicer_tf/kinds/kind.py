@@ -54,7 +54,7 @@ class Neurons:
 
     @cached_property
     def factor(self) -> np.ndarray:
-        """What the Δ of the other factor of a product is multiplied by, as `value`."""
+        """The factor that multiplies the other factor's Δ in a product, of the shape of `value`."""
         if self.product == "value":
             return self.value
         middle = ((self._exact.astype(np.float64) + self._mean) / 2).astype(np.float32)

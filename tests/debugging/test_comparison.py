@@ -301,7 +301,7 @@ def test_the_ai_edge_quantizer(digits_original):
 
 
 def test_layers_in_16_bits(digits_original):
-    """What a layer of 16 bits does not round is the rounding of its activations alone."""
+    """A layer of 16 bits errs by the rounding of its activations alone."""
     settings = pytest.importorskip("ai_edge_quantizer.recipe", reason="no ai-edge-quantizer")
     im, x = digits_original, digits_images("test")
     noisy = np.clip(x + np.random.default_rng(0).normal(0, 0.5, x.shape), 0, 1).astype(np.float32)

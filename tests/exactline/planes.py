@@ -6,12 +6,17 @@ from fractions import Fraction
 
 import keras
 import numpy as np
+from keras import layers
 
+import nnslicer_tf as nns
 from nnslicer_tf.exactline import PlanarPartition
 
-from .lines import run
+from .lines import float64_model, run
+from .test_walk import dense, sequential
 
 Point = tuple[Fraction, Fraction]
+
+SQUARE = np.array([[0.0, 0], [1, 0], [1, 1], [0, 1]])
 
 
 def check_plane(partition: PlanarPartition, model: keras.Model, atol: float = 1e-10) -> None:
@@ -148,3 +153,33 @@ def grouped(values: np.ndarray, labels: np.ndarray) -> dict[int, float]:
     for value, label in zip(values, labels, strict=True):
         sums[int(label)] += float(value)
     return dict(sums)
+
+
+def polygon(model, corners=3, scale=1.5, seed=1):
+    """Return corners around a circle in a random plane."""
+    rng = np.random.default_rng(seed)
+    centre, *directions = rng.normal(size=(3, *model.input_shape[1:])) * scale
+    angles = 2 * np.pi * np.arange(corners) / corners
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    return centre + np.tensordot(circle, np.stack(directions), axes=1)
+
+
+def relu_network(widths=(6, 5), seed=0, inputs=2):
+    model = sequential((inputs,), *(dense(n, "relu") for n in widths), dense(3))
+    return float64_model(model, seed)
+
+
+def relu_of(weights, biases):
+    """Σ ReLU(w · x + b) on the plane."""
+    model = keras.Sequential(
+        [keras.Input((2,)), layers.Dense(len(weights), "relu"), layers.Dense(1)]
+    )
+    model.set_weights(
+        [
+            np.array(weights, np.float32).T,
+            np.array(biases, np.float32),
+            np.ones((len(weights), 1), np.float32),
+            np.zeros(1, np.float32),
+        ]
+    )
+    return nns.InstrumentedModel(model)

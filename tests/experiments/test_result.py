@@ -49,7 +49,7 @@ def test_tables_of_papers():
 
 
 def test_figures_are_drawn_again_from_their_arrays(tmp_path):
-    """What is kept beside a figure draws the same pixels."""
+    """A figure drawn again from the arrays beside it has the same pixels."""
     from nnslicer_tf.experiments.exactline.baselines import plot
     from nnslicer_tf.experiments.redraw import redraw
 

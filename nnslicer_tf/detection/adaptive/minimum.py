@@ -41,13 +41,13 @@ _LATER = 0.4
 
 def minimum(problem: Problem) -> Tried:
     """Shrink the change from the image on."""
-    return _shrink(problem, problem.x, 1.0)
+    return _shrink(problem, problem.x)
 
 
 def approach(problem: Problem) -> Tried:
     """Shrink the changes that lead to the guides."""
     found = problem.pair.succeeds(problem.guides, problem.y)
-    return _shrink(problem, nearer(problem, problem.guides, found, _BISECTIONS), _LATER)
+    return _shrink(problem, nearer(problem, problem.guides, found, _BISECTIONS))
 
 
 @dataclass(eq=False)
@@ -75,10 +75,10 @@ class _Smallest:
         self.x[taken] = x[taken]
 
 
-def _shrink(problem: Problem, start: np.ndarray, first: float) -> Tried:
+def _shrink(problem: Problem, start: np.ndarray) -> Tried:
     best = _Smallest(start.copy(), np.full(len(start), np.inf))
     for number in range(problem.effort.rounds):
-        _round(problem, best, first if number == 0 else _LATER)
+        _round(problem, best, 1.0 if number == 0 else _LATER)
     return Tried(best.x, best.found & (best.sizes <= problem.budget * (1 + 1e-6)))
 
 

@@ -142,7 +142,7 @@ def _drawn(networks: Networks, seed: int) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class _Line:
-    """What `plot_ticks` reads of a line."""
+    """A line as `plot_ticks` reads it."""
 
     ratios: np.ndarray
     length: float

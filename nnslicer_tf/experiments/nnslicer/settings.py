@@ -72,31 +72,8 @@ class DrawingSettings(Settings):
 
 
 @dataclass(frozen=True)
-class SliceReadingSettings(Settings):
-    """Compare the readings of the definitions on single slices."""
-
-    trial: ClassVar = {"images": 5, "train": 500, "theta": [0.3]}
-
-    kept = "program"
-
-    model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10"
-    dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "cifar10"
-    split: Annotated[str, Option(help="Split of the images to slice.")] = "train[90%:]"
-    images: Annotated[int, Option(help="Images to slice.", min=1)] = 100
-    train: Annotated[int, Option(help="Training images of the means.", min=1)] = 10_000
-    theta: Annotated[
-        list[float] | None, Option(help="Thresholds; default: 0.1 and 0.3.", min=0)
-    ] = None
-    top: Annotated[float, Option(help="Share kept for 'top kept'.", min=0.01, max=1)] = 0.3
-    seed: Seed = 0
-    work: Work = Path("runs/readings")
-
-
-@dataclass(frozen=True)
-class SpecialCaseSettings(Settings):
-    """Count what the special cases of the program's exclusion change."""
-
-    trial: ClassVar = {"images": 5, "train": 500, "neurons": 100}
+class HeldOutSettings(Settings):
+    """Look at slices of images of which nothing else is measured."""
 
     kept = "program"
 
@@ -105,9 +82,30 @@ class SpecialCaseSettings(Settings):
     split: Annotated[str, Option(help="Split of the images.")] = "train[90%:]"
     images: Annotated[int, Option(help="Number of images.", min=1)] = 100
     train: Annotated[int, Option(help="Training images of the means.", min=1)] = 10_000
+    seed: Seed = 0
+
+
+@dataclass(frozen=True)
+class SliceReadingSettings(HeldOutSettings):
+    """Compare the readings of the definitions on single slices."""
+
+    trial: ClassVar = {"images": 5, "train": 500, "theta": [0.3]}
+
+    theta: Annotated[
+        list[float] | None, Option(help="Thresholds; default: 0.1 and 0.3.", min=0)
+    ] = None
+    top: Annotated[float, Option(help="Share kept for 'top kept'.", min=0.01, max=1)] = 0.3
+    work: Work = Path("runs/readings")
+
+
+@dataclass(frozen=True)
+class SpecialCaseSettings(HeldOutSettings):
+    """Count what the special cases of the program's exclusion change."""
+
+    trial: ClassVar = {"images": 5, "train": 500, "neurons": 100}
+
     neurons: Annotated[int, Option(help="Neurons of each kernel, at most.", min=1)] = 2_000
     theta: Annotated[float, Option(help="Threshold.", min=0)] = 0.2
-    seed: Seed = 0
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _TEXT = (
 
 
 class Kept(NamedTuple):
-    """What the exclusion leaves of the local values of some neurons.
+    """The local values of some neurons that the exclusion leaves.
 
     Attributes:
         plain: `(neurons, values)`: values that the plain rule keeps.

@@ -1,0 +1,185 @@
+"""Measures of planes: classes, areas, boundaries, margins, means, disagreements."""
+
+import numpy as np
+import pytest
+
+import nnslicer_tf as nns
+from nnslicer_tf.exactline import (
+    Attributor,
+    PlanarBoundary,
+    disagreement,
+    exact_boundary,
+    exact_line,
+    exact_plane,
+    mean_integrated_gradients,
+)
+
+from .lines import float64_model, run
+from .planes import SQUARE, polygon, relu_network, relu_of
+from .test_walk import MODELS, dense, sequential, without_softmax
+
+
+def test_classes_areas_and_boundaries_are_exact():
+    """Three affine logits: the classes are the cells of their upper envelope."""
+    model = float64_model(sequential((2,), dense(3)))
+    model.set_weights([np.array([[1.0, -1, 0], [0, 0, 1]]), np.zeros(3)])
+    corners = np.array([[-1.0, -1], [1, -1], [1, 1], [-1, 1]])
+    partition = exact_plane(nns.InstrumentedModel(model), corners)
+    assert len(partition) == 1 and len(partition.classify()) == 3
+    places = partition.coordinates(np.array([[0.5, 0.0], [-0.5, 0.0], [0.0, 0.5]]))
+    assert partition.classify().label_at(places).tolist() == [0, 1, 2]
+    assert [partition.area(label) for label in range(3)] == pytest.approx([0.375, 0.375, 0.25])
+    lengths = [
+        np.linalg.norm(np.diff(partition.boundary(a, b), axis=1), axis=-1).sum()
+        for a, b in ((0, 1), (0, 2), (1, 2))
+    ]
+    assert lengths == pytest.approx([1, np.sqrt(2), np.sqrt(2)])
+    assert partition.classify(lowest=True).area(2) == pytest.approx(0.25)
+    np.testing.assert_allclose(partition.integrate(), [0, 0, 0], atol=1e-15)
+    margin = partition.margin(0)
+    assert margin.value == -2 and margin.other == 1 and margin.point[0] == -1
+
+
+def test_share_and_mean_agree_with_samples():
+    model = float64_model(MODELS["relu then pool"], seed=2)
+    partition = exact_plane(nns.InstrumentedModel(model), polygon(model, 4))
+    rng = np.random.default_rng(0)
+    low, high = partition.corners.min(axis=0), partition.corners.max(axis=0)
+    places = low + rng.random((20_000, 2)) * (high - low)
+    off = partition.corners - places[:, None]
+    cross = off[..., 0] * np.roll(off, -1, 1)[..., 1] - off[..., 1] * np.roll(off, -1, 1)[..., 0]
+    places = places[(cross > 0).all(axis=1)]
+    outputs = run(without_softmax(model), partition.at(places))
+    labels = outputs.argmax(axis=1)
+    assert (partition.classify().label_at(places) == labels).mean() > 0.9999
+    for label in range(outputs.shape[1]):
+        share = (labels == label).mean()
+        assert partition.area(label) == pytest.approx(share, abs=4 / np.sqrt(len(labels)))
+    error = outputs.std(axis=0) / np.sqrt(len(outputs))
+    assert (np.abs(partition.integrate() - outputs.mean(axis=0)) < 4.5 * error).all()
+    margins = outputs[:, [1]] - np.delete(outputs, 1, axis=1)
+    margin = partition.margin(1)
+    assert margin.value <= margins.min()
+    (at,) = run(without_softmax(model), margin.point[None])
+    assert at[1] - at[margin.other] == pytest.approx(margin.value, abs=1e-10)
+
+
+def test_margin_of_a_line_is_the_smallest_on_it():
+    model = float64_model(MODELS["dense"], seed=4)
+    im = nns.InstrumentedModel(model)
+    q, r = polygon(model)[:2]
+    line = exact_line(im, q, r)
+    outputs = run(model, line.at(np.linspace(0, 1, 10_001)))
+    gaps = outputs[:, [2]] - np.delete(outputs, 2, axis=1)
+    margin = line.margin(2)
+    assert margin.value == pytest.approx(gaps.min(), abs=1e-3) and margin.value <= gaps.min()
+    (at,) = run(model, margin.point[None])
+    assert at[2] - at[margin.other] == pytest.approx(margin.value, abs=1e-12)
+    assert line.margin().label == outputs[0].argmax()
+
+
+def test_slopes_are_gradients():
+    model = relu_network((8, 8), inputs=4)
+    partition = exact_plane(nns.InstrumentedModel(model), polygon(model))
+    slopes = partition.slopes()
+    largest = np.argsort(partition.areas)[-10:]
+    for i in largest:
+        middle = partition.region(i).mean(axis=0)
+        steps = middle + 1e-6 * np.array([[0, 0], [1, 0], [0, 1]])
+        base, *moved = run(model, partition.at(steps))
+        np.testing.assert_allclose((np.array(moved) - base).T / 1e-6, slopes[i], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "seed", "scale"),
+    [("dense", 2, 2, 6.0), ("relu then pool", 2, 3, 2.5), ("residual", 5, 1, 6.0)],
+)
+def test_followed_boundaries_are_those_of_the_partition(name, weights, seed, scale):
+    model = float64_model(MODELS[name], seed=weights)
+    im = nns.InstrumentedModel(model)
+    corners = polygon(model, scale=scale, seed=seed)
+    classes = exact_plane(im, corners).classify()
+    boundary = exact_plane(im, corners, boundary_only=True)
+    assert isinstance(boundary, PlanarBoundary)
+    assert len(classes.to_frame()) == 3
+    total = np.linalg.norm(np.diff(classes.boundary(), axis=1), axis=-1).sum()
+    assert boundary.lengths.sum() == pytest.approx(total, rel=1e-6)
+    middles = boundary.segments.mean(axis=1)
+    outputs = np.sort(run(without_softmax(model), boundary.at(middles)), axis=1)
+    np.testing.assert_allclose(outputs[:, -1], outputs[:, -2], atol=1e-9)
+    for a, b in np.unique(boundary.labels, axis=0):
+        lengths = np.linalg.norm(np.diff(classes.boundary(a, b), axis=1), axis=-1)
+        own = np.linalg.norm(np.diff(boundary.between(a, b), axis=1), axis=-1)
+        assert own.sum() == pytest.approx(lengths.sum(), rel=1e-6)
+
+
+def test_boundary_is_saved_and_limited(tmp_path):
+    model = float64_model(MODELS["dense"], seed=3)
+    im = nns.InstrumentedModel(model)
+    corners = polygon(model, scale=2.5)
+    boundary = exact_boundary(im, corners)
+    boundary.save(tmp_path / "b.npz")
+    loaded = PlanarBoundary.load(tmp_path / "b.npz")
+    np.testing.assert_array_equal(loaded.segments, boundary.segments)
+    assert loaded.visited == boundary.visited > 0 and "segments" in repr(loaded)
+    assert boundary.to_frame()["length"].sum() == pytest.approx(boundary.lengths.sum())
+    with pytest.raises(nns.TooManyRegionsError, match="More than 1 regions were visited"):
+        exact_boundary(im, corners, max_regions=1)
+    with pytest.raises(nns.InvalidArgumentError, match="two values or more"):
+        exact_boundary(relu_of([[1, 0]], [0]), SQUARE)
+
+
+def test_disagreement_is_exact_on_lines_and_planes():
+    """Two affine classifiers of the plane that differ in a known strip."""
+
+    def affine(shift):
+        model = float64_model(sequential((2,), dense(2)))
+        model.set_weights([np.array([[1.0, 0], [0, 0]]), np.array([shift, 0.0])])
+        return nns.InstrumentedModel(model)
+
+    first, second = affine(-0.5), affine(-0.75)
+    on_plane = disagreement(first, second, SQUARE)
+    assert on_plane.share == pytest.approx(0.25) and on_plane.difference == pytest.approx(0.25)
+    assert on_plane.shares[0, 1] == pytest.approx(0.25)
+    assert 0.5 < on_plane.point[0] < 0.75
+    on_line = disagreement(first, second, SQUARE[:2])
+    assert on_line.share == pytest.approx(0.25) and 0.5 < on_line.point[0] < 0.75
+    assert disagreement(first, first, SQUARE).share == 0
+    assert on_plane.to_frame()["share"].sum() == pytest.approx(1)
+
+
+def test_disagreement_of_networks_agrees_with_samples():
+    build = MODELS["relu then pool"]
+    models = [float64_model(build, seed=2) for _ in range(2)]
+    kernel = models[1].layers[-1].kernel
+    kernel.assign(np.round(np.asarray(kernel) * 2) / 2)
+    ims = [nns.InstrumentedModel(model) for model in models]
+    corners = polygon(models[0])
+    found = disagreement(*ims, corners)
+    shares = np.random.default_rng(0).dirichlet(np.ones(3), 10_000)
+    x = np.tensordot(shares, corners, axes=1)
+    labels = [run(without_softmax(model), x).argmax(axis=1) for model in models]
+    assert found.share == pytest.approx((labels[0] != labels[1]).mean(), abs=0.02)
+    assert found.share > 0.01
+    with pytest.raises(nns.InvalidArgumentError, match="same inputs"):
+        disagreement(ims[0], relu_of([[1, 0]], [0]), corners)
+
+
+@pytest.mark.parametrize("place", [(0.3, 0.4), (-1.0, 0.2), (0.0, 0.0), (1.5, 1.5)])
+def test_mean_integrated_gradients_are_the_mean_over_baselines(place):
+    """Inputs within the polygon of baselines, beside it, and at its corner."""
+    model = relu_network((8, 8), inputs=4)
+    im = nns.InstrumentedModel(model)
+    origin, *axes = np.random.default_rng(1).normal(size=(3, 4)) * 2
+    square = origin + SQUARE @ np.stack(axes)
+    x = origin + np.array(place) @ np.stack(axes)
+    mean = mean_integrated_gradients(im, x, square, 1)
+    change = run(model, x[None])[0, 1] - exact_plane(im, square).integrate()[1]
+    assert mean.sum() == pytest.approx(change, abs=1e-9)
+    attributor = Attributor(im)
+    grid = (np.arange(12) + 0.5) / 12  # the rule of midpoints
+    places = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
+    each = [attributor.exact(x, origin + p @ np.stack(axes), 1) for p in places]
+    np.testing.assert_allclose(np.mean(each, axis=0), mean, atol=0.01 * np.abs(mean).max())
+    with pytest.raises(nns.InvalidArgumentError, match="in the plane of the baselines"):
+        mean_integrated_gradients(im, x + 1, square, 1)
