@@ -14,7 +14,7 @@ def run(app: Callable[..., object], name: str) -> None:
         name: What it is called in messages.
     """
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name=name, standalone_mode=False)
     except (NNSlicerError, OSError) as error:
         _stop(f"{name}: {error}")
     except Exception as error:
