@@ -41,13 +41,13 @@ _LATER = 0.4
 
 def minimum(problem: Problem) -> Tried:
     """Shrink the change from the image on."""
-    return _shrink(problem, problem.x)
+    return _shrink(problem, problem.x, wide=0)
 
 
 def approach(problem: Problem) -> Tried:
     """Shrink the changes that lead to the guides."""
     found = problem.pair.succeeds(problem.guides, problem.y)
-    return _shrink(problem, nearer(problem, problem.guides, found, _BISECTIONS))
+    return _shrink(problem, nearer(problem, problem.guides, found, _BISECTIONS), wide=1)
 
 
 @dataclass(eq=False)
@@ -75,10 +75,11 @@ class _Smallest:
         self.x[taken] = x[taken]
 
 
-def _shrink(problem: Problem, start: np.ndarray) -> Tried:
+def _shrink(problem: Problem, start: np.ndarray, wide: int) -> Tried:
+    """Go through all rounds; that of the number `wide` takes the long steps."""
     best = _Smallest(start.copy(), np.full(len(start), np.inf))
     for number in range(problem.effort.rounds):
-        _round(problem, best, 1.0 if number == 0 else _LATER)
+        _round(problem, best, 1.0 if number == wide else _LATER)
     return Tried(best.x, best.found & (best.sizes <= problem.budget * (1 + 1e-6)))
 
 
