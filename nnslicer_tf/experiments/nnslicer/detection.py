@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets
 from nnslicer_tf._names import check_name
 from nnslicer_tf.detection import (
     PRESETS,
@@ -31,6 +31,7 @@ from nnslicer_tf.detection import (
 from nnslicer_tf.detection.attacks import AttackSpec
 from nnslicer_tf.detection.evaluation import FIGURES, average
 from nnslicer_tf.engine.rows import RowStore
+from nnslicer_tf.experiments.classifiers import load_classifier
 from nnslicer_tf.experiments.nnslicer.adversarial import attacks_on, examples
 from nnslicer_tf.experiments.nnslicer.settings import DEFAULT_RATE, DetectionSettings
 from nnslicer_tf.experiments.nnslicer.views import MOST_PAIRS, view_of_pairs
@@ -44,7 +45,6 @@ from nnslicer_tf.experiments.result import (
     versions,
 )
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument.loading import load_model
 from nnslicer_tf.report.palette import METHODS
 from nnslicer_tf.slicing import Profile, Slicer
 
@@ -78,7 +78,7 @@ def detect(s: DetectionSettings) -> ExperimentResult:
     methods = _names(s.methods)
     for name in methods:
         check_name("method", name, DETECTORS)
-    network = load_model(s.model) if Path(s.model).suffix else zoo.load(s.model, s.dataset)
+    network = load_classifier(s.model, s.dataset)
     normal = datasets.load(s.dataset, f"train[:{s.train}]", normalise=s.normalise).x
     pairs = _pairs(s, network, specs)
     im = InstrumentedModel(network)

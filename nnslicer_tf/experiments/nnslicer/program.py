@@ -140,7 +140,8 @@ def program(s: ProgramSettings) -> ExperimentResult:
     methods = _methods(task, s.seed)
     cases = [(name, TREATMENTS[name], method) for name in names for method in methods]
     found, rows = _measure(task, s, cases, methods, "program")
-    ending = f"{s.model}-{s.dataset}" + "-held-out" * s.held_out + "-all-sets" * (s.subsets == 0)
+    ending = "-held-out" * s.held_out + "-all-sets" * (s.subsets == 0)
+    ending = f"{s.model_name}-{s.dataset}{ending}"
     text = "\n".join(f"- {name}: {TREATMENTS[name].said}." for name in names)
     gaps = _gaps(rows, s.seed)
     title = "Targeted pruning by the program's procedure and with equal treatment (Figure 3)"
@@ -176,7 +177,7 @@ def readings(s: ReadingSettings) -> ExperimentResult:
     cases = [("plain", plain, method) for method in methods]
     found, _ = _measure(task, s, cases, methods, "readings")
     table = ExperimentTable(
-        f"pruning-readings-{s.model}-{s.dataset}",
+        f"pruning-readings-{s.model_name}-{s.dataset}",
         found.drop(columns="treatment"),
         "What single choices of the program do to pruning",
         _head(task, s),
@@ -320,7 +321,7 @@ def _head(task: TargetTask, s: ProgramSettings) -> dict[str, object]:
     accuracy = zoo.accuracy(task.im.model, task.measured)
     images = "held-out training" if s.held_out else "test"
     return {
-        "model": f"{s.model} on {s.dataset}, {accuracy:.1%} of the images measured on",
+        "model": f"{s.model_name} on {s.dataset}, {accuracy:.1%} of the images measured on",
         "samples": f"{s.samples} training images of each class to rank by (those that the model is "
         f"right on), means of {s.profiled:,}, {len(task.measured):,} {images} images to measure on",
         "sets": task.sets_in_words,

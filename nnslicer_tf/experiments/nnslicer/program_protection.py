@@ -61,7 +61,7 @@ def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
     table["targets ±"] = found["targets"].std(ddof=0)
     table["sets"] = found.size()
     head = {
-        "model": f"{s.model} on {s.dataset}",
+        "model": f"{s.model_name} on {s.dataset}",
         "samples": f"{s.samples} images of each class to rank by, {len(task.measured):,} test "
         "images",
         "attacks": f"{s.share:.0%} of each layer hidden",
@@ -71,7 +71,7 @@ def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
     }
     ending = s.attacker.replace(" ", "-")
     title = "Selective protection by the program's procedure (Figure 5)"
-    name = f"protection-{s.model}-{ending}-{task.sets}"
+    name = f"protection-{s.model_name}-{ending}-{task.sets}"
     table = table.reset_index()
     return ExperimentResult(
         [ExperimentTable(name, table, title, head, _TEXT)],

@@ -97,7 +97,7 @@ def protect(s: ProtectionSettings) -> ExperimentResult:
     path = s.work_folder / f"attacks-{s.share}-{s.epochs}{ending}.csv"
     found = _attack(task, known, budgets, s, path)
     head = {
-        "model": f"{s.model} on {s.dataset}",
+        "model": f"{s.model_name} on {s.dataset}",
         "samples": f"{s.samples} images of each class to rank by, "
         f"{min(s.profiled, len(task.train)):,} of the profile, {len(task.measured):,} test images",
         "attacks": f"{s.share:.0%} of each layer hidden, {s.epochs} epochs, {s.repetitions} "
@@ -120,7 +120,7 @@ def _views(s: ProtectionSettings, task: TargetTask) -> list[ExperimentView]:
         methods = _methods(task, s.share, s.seed)
         return {name: methods[name].hidden(targets, 0) for name in names}
 
-    title = f"Weights of {s.model} that are hidden for the classes {set_name(targets)}"
+    title = f"Weights of {s.model_name} that are hidden for the classes {set_name(targets)}"
     return view_of_marks(s.explore, task.im, hidden, title)
 
 

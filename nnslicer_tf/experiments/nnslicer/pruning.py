@@ -81,7 +81,7 @@ def _views(s: CurveSettings, task: TargetTask) -> list[ExperimentView]:
         methods = pruning_methods(task, s.seed)
         return {name: methods[name].keep(targets, ratio) for name in _SHOWN}
 
-    title = f"Weights of {s.model} that are kept for the classes {classes} at ratio {ratio:g}"
+    title = f"Weights of {s.model_name} that are kept for the classes {classes} at ratio {ratio:g}"
     return view_of_marks(s.explore, task.im, kept, title)
 
 
@@ -112,7 +112,7 @@ def ablation(s: AblationSettings) -> ExperimentResult:
     name = f"ablation-{s.images}"
     found = _measure(task, changes(task), s.ratio or (0.4, 0.6), s, name, _masked(task))
     head = {
-        "model": f"{s.model} on {s.dataset}",
+        "model": f"{s.model_name} on {s.dataset}",
         "samples": f"{s.samples} training images of each class to rank by, {s.profiled:,} of the "
         f"profile, {len(task.measured):,} held-out images to measure on",
         "sets": task.sets_in_words,
@@ -161,7 +161,7 @@ def _measure(
 def _head(task: TargetTask, s: RatioSettings) -> dict[str, object]:
     accuracy = zoo.accuracy(task.im.model, task.measured)
     return {
-        "model": f"{s.model} on {s.dataset}, {accuracy:.1%} of all test images",
+        "model": f"{s.model_name} on {s.dataset}, {accuracy:.1%} of all test images",
         "samples": f"{s.samples} training images of each class to rank by (the model is right on "
         f"them), {min(s.profiled, len(task.train)):,} of the profile, "
         f"{len(task.measured):,} test images",

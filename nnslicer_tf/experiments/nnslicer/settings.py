@@ -19,6 +19,8 @@ _QUICK_ATTACKS = (
     *("RPGD_2", "RPGD_4", "RPGD_8", "Spatial", "GaussianBlur"),
 )
 
+_MODEL = "Name in the zoo, or a .keras or .h5 file."
+
 Seed = Annotated[int, Option(min=0)]
 Work = Annotated[Path, Option(help="Folder of resumable work.")]
 Samples = Annotated[int, Option(help="Training images of each class to rank by.", min=1)]
@@ -119,7 +121,7 @@ class DetectionSettings(Settings):
 
     kept = "detection"
 
-    model: Annotated[str, Option(help="Name in the zoo, or a .keras or .h5 file.")] = "lenet5"
+    model: Annotated[str, Option(help=_MODEL)] = "lenet5"
     dataset: Annotated[str, Option(help="digits, mnist, fashion_mnist, cifar10.")] = "mnist"
     normalise: Annotated[str, Option(help="The model's inputs: unit or standard.")] = "unit"
     train: Annotated[int, Option(help="Normal training inputs.", min=200)] = 10_000
@@ -241,7 +243,7 @@ class ProgramDetectionSettings(Settings):
 
     kept = "program"
 
-    model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10_preactivation"
+    model: Annotated[str, Option(help=_MODEL)] = "resnet10_preactivation"
     dataset: Annotated[str, Option(help="Its data set.")] = "cifar10"
     train: Annotated[int, Option(help="Training images of each class.", min=5)] = 1_000
     images: Annotated[int, Option(help="Test images to attack.", min=1)] = 500
@@ -262,8 +264,9 @@ class ProgramDetectionSettings(Settings):
 class TargetSettings(Settings):
     """Settings that all experiments on target classes have."""
 
-    model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10"
+    model: Annotated[str, Option(help=_MODEL)] = "resnet10"
     dataset: Annotated[str, Option(help="Its data set.")] = "cifar10"
+    normalise: Annotated[str, Option(help="The model's inputs: unit or standard.")] = "unit"
     samples: Samples = 100
     profiled: Profiled = 45_000
     subsets: Subsets = 0
@@ -272,10 +275,15 @@ class TargetSettings(Settings):
     work: Work = Path("runs/pruning")
 
     @property
+    def model_name(self) -> str:
+        """Name of the model without folder and ending."""
+        return Path(self.model).stem
+
+    @property
     def work_folder(self) -> Path:
         """The folder of resumable work of these settings."""
         sizes = f"{self.samples}-{self.profiled}-{self.seed}"
-        return self.work / f"{self.model}-{self.dataset}-{sizes}"
+        return self.work / f"{self.model_name}-{self.dataset}-{sizes}"
 
 
 @dataclass(frozen=True)
@@ -327,7 +335,7 @@ class ProgramSettings(RatioSettings):
 
     kept = "program"
 
-    model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10_preactivation"
+    model: Annotated[str, Option(help=_MODEL)] = "resnet10_preactivation"
     samples: Samples = 1_000
     profiled: Profiled = 10_000
     subsets: Subsets = 10
@@ -384,7 +392,7 @@ class ProgramProtectionSettings(TargetSettings):
     trial: ClassVar = {"samples": 10, "profiled": 500, "subsets": 1, "budget": [300]}
 
     kept = "program"
-    model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10_preactivation"
+    model: Annotated[str, Option(help=_MODEL)] = "resnet10_preactivation"
     samples: Samples = 1_000
     profiled: Profiled = 10_000
     subsets: Subsets = 10

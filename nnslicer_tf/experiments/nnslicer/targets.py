@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.engine.rows import RowStore
+from nnslicer_tf.experiments.classifiers import load_classifier
 from nnslicer_tf.experiments.nnslicer.settings import TargetSettings
 from nnslicer_tf.experiments.samples import first
 from nnslicer_tf.instrument import InstrumentedModel
@@ -105,9 +106,11 @@ def load_task(
         split: The split of the samples to measure on.
         images: How many of them; all by default.
     """
-    im = InstrumentedModel(zoo.load(s.model, s.dataset))
-    # The last tenth was held out from training; our own settings were chosen on it.
-    train, measured = (datasets.load(s.dataset, part) for part in ("train[:90%]", split))
+    im = InstrumentedModel(load_classifier(s.model, s.dataset))
+    # The last tenth was held out from the zoo's training; our own settings were chosen on it.
+    train, measured = (
+        datasets.load(s.dataset, part, normalise=s.normalise) for part in ("train[:90%]", split)
+    )
     subsets = draw_subsets(measured.classes, s.size, s.subsets or None, s.seed)
     ranked = kept_rankings(im, train, s.samples, s.profiled, s.work_folder, rankings)
     return TargetTask(im, train, first(measured, images), subsets, ranked)
