@@ -28,7 +28,7 @@ def slicers():
 
 
 def test_slicing_stays_with_threads(plain, slicers, monkeypatch):
-    monkeypatch.setattr("nnslicer_tf.engine.engines._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("nnslicer_tf.engine.engines.PATIENCE_SECONDS", 0.0)
     with_workers, x = slicers
     found = with_workers(None).slice_each(x, outputs="predicted")
     expected = with_workers(0).slice_each(x, outputs="predicted")

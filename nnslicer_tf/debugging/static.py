@@ -50,7 +50,7 @@ def static_slice(
         raise InvalidArgumentError(
             f"outputs are indices in 0 … {logits.size - 1}, one or more. Received: {outputs!r}"
         )
-    live, reached = _live(im, _box(im, box)), _seed(logits, chosen)
+    live, reached = _live(im, bounds_of_box(im, box)), _seed(logits, chosen)
     synapses = {name: np.zeros(k.shape, np.int64) for name, k in im.kernels.items()}
     for operation in reversed(im.graph.ancestors([logits.name])):
         if operation.name not in reached:
@@ -75,7 +75,8 @@ def static_slice(
     return Slice(neurons, synapses, info)
 
 
-def _box(im: InstrumentedModel, box: Box | None) -> tuple[np.ndarray, np.ndarray]:
+def bounds_of_box(im: InstrumentedModel, box: Box | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least and the largest inputs of a box, of the input's shape, in float64."""
     low, high = box or im.bounds or (-np.inf, np.inf)
     try:
         low, high = (
@@ -105,11 +106,11 @@ def _live(im: InstrumentedModel, box: tuple[np.ndarray, np.ndarray]) -> dict[str
     for operation in im.operations:
         if operation.name not in bounds:
             inputs = [bounds[name] for name in operation.inputs]
-            bounds[operation.name] = _interval(operation, inputs)
+            bounds[operation.name] = output_interval(operation, inputs)
     return {name: low < high for name, (low, high) in bounds.items()}
 
 
-def _interval(
+def output_interval(
     operation: Operation, inputs: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the least and the largest value of an operation, by interval arithmetic."""

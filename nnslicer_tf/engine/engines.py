@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 # Starting Ray and its workers takes some five seconds. It gains what threads lose to
 # Python's lock, which is little on few cores.
-_PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 30.0
 
 
 class Job(ABC):
@@ -106,7 +106,7 @@ class AdaptiveEngine:
         from nnslicer_tf.engine.ray_engine import RayEngine
 
         stream = iter(items)
-        end = time.monotonic() + _PATIENCE_SECONDS
+        end = time.monotonic() + PATIENCE_SECONDS
         yield from ThreadEngine(self._workers).map(job, _until(end, stream))
         following = next(stream, None)
         if following is None:

@@ -16,8 +16,8 @@ from nnslicer_tf.exactline._tiles import FinishedTiles
 from nnslicer_tf.kinds.bends import BendingTransformer, Bends
 from nnslicer_tf.kinds.points import Points
 
-_TILE = 1 << 20  # live float64 values in a tile: 8 MB
-_FEWEST = 128  # smallest number of vertices in a tile, as each cut doubles those on its seam
+TILE = 1 << 20  # live float64 values in a tile: 8 MB
+FEWEST = 128  # smallest number of vertices in a tile, as each cut doubles those on its seam
 _NOISE = 1e-12  # values nearer than this, relative to an operation's largest, count as equal
 _PROBES = 16  # points inside the polygon at which the size of values is measured
 
@@ -119,7 +119,7 @@ class _Tile:
         """Number of vertices above which it is large."""
         live = [*self.values.values(), *([] if self.search is None else [self.search.values])]
         width = sum(points.positions * points.channels for points in live)
-        return max(_FEWEST, _TILE // width)
+        return max(FEWEST, TILE // width)
 
     @property
     def is_large(self) -> bool:

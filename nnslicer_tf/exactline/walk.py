@@ -5,7 +5,7 @@ matrix product over the points so far, and one pass over all values to find cros
 
 Memory is bounded, whatever the number of points: points are walked in chunks of consecutive
 ones, and a chunk that has grown too large is cut in two, of which one is finished before the
-other continues. A chunk has `_CHUNK` values, or `_FEWEST` points if the network is very wide;
+other continues. A chunk has `CHUNK` values, or `FEWEST` points if the network is very wide;
 at most as many chunks wait as there are operations, times the logarithm of the growth. Chunks
 are distributed over threads, one per core.
 """
@@ -27,8 +27,8 @@ from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.kinds.curve import Curve
 
-_CHUNK = 1 << 18  # live float64 values in a chunk: 2 MB, which fits into a cache
-_FEWEST = 8  # smallest number of points in a chunk, as each cut adds one
+CHUNK = 1 << 18  # live float64 values in a chunk: 2 MB, which fits into a cache
+FEWEST = 8  # smallest number of points in a chunk, as each cut adds one
 _NOISE = 1e-13  # smaller bends, relative to a line's largest output, count as rounding errors
 
 
@@ -217,7 +217,7 @@ class _Chunk:
         size = sum(curve.values.size for curve in self.curves.values())
         longest = self._longest
         inside = longest.lines > 1 or len(longest.ratio) > 2 * longest.positions
-        return size > max(_CHUNK, _FEWEST * width) and inside
+        return size > max(CHUNK, FEWEST * width) and inside
 
     @property
     def _longest(self) -> Curve:

@@ -47,7 +47,7 @@ from nnslicer_tf.slicing.slice_set import SliceSet
 _BATCH_BYTES = 96 << 20
 # Size of a batch's dense contributions: products of few samples take longer for each of them.
 _DENSE_BYTES = 288 << 20
-_LARGEST_BATCH = 1024
+LARGEST_BATCH = 1024
 
 
 Job = SumByExclusion | RowsByExclusion | PartsByExclusion | SumAtZero | RowsAtZero | PartsAtZero
@@ -399,7 +399,7 @@ class Slicer:
 
     def _batch_size(self, plan: Plan) -> int:
         values = sum(self.im[name].size for name in plan.captured)
-        return int(np.clip(_BATCH_BYTES // (4 * values), 1, _LARGEST_BATCH))
+        return int(np.clip(_BATCH_BYTES // (4 * values), 1, LARGEST_BATCH))
 
     def _checkpoint(
         self, folder: str | os.PathLike | None, plan: Plan, kept: object, work: _Work

@@ -8,6 +8,7 @@ from keras import layers
 import nnslicer_tf as nns
 from nnslicer_tf import InvalidArgumentError
 from nnslicer_tf.debugging import static_slice
+from nnslicer_tf.debugging.static import bounds_of_box, output_interval
 
 
 def sparse(im, rng, share=0.6):
@@ -102,14 +103,12 @@ def test_a_box_shows_dead_units():
 
 def test_intervals_contain_what_is_computed(im, data):
     """Of random inputs of a box, at every operation."""
-    from nnslicer_tf.debugging.static import _box, _interval
-
-    low, high = _box(im, (-0.5, 1.0))
+    low, high = bounds_of_box(im, (-0.5, 1.0))
     bounds = {im.input_operation: (low, high)}
     x = np.random.default_rng(0).uniform(-0.5, 1.0, (200, *im.input_shape)).astype(np.float32)
     values = im.capture(x)
     for operation in im.operations[1:]:
-        bounds[operation.name] = _interval(operation, [bounds[n] for n in operation.inputs])
+        bounds[operation.name] = output_interval(operation, [bounds[n] for n in operation.inputs])
         low, high = bounds[operation.name]
         own, slack = values[operation.name], 1e-4 * np.abs(values[operation.name]).max()
         assert (own >= low - slack).all(), operation

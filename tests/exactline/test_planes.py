@@ -166,8 +166,8 @@ def test_tiles_and_threads_change_nothing(name, monkeypatch):
     im = nns.InstrumentedModel(model)
     corners = polygon(model)
     whole = PlaneWalker(im, workers=1).plane(corners)
-    monkeypatch.setattr(_plane_walk, "_TILE", 1)
-    monkeypatch.setattr(_plane_walk, "_FEWEST", 12)
+    monkeypatch.setattr(_plane_walk, "TILE", 1)
+    monkeypatch.setattr(_plane_walk, "FEWEST", 12)
     for workers in (1, 3):
         tiled = PlaneWalker(im, workers=workers).plane(corners)
         assert len(tiled) == len(whole) and len(tiled.vertices) == len(whole.vertices)
@@ -193,8 +193,8 @@ def test_an_interrupted_run_resumes(tmp_path, monkeypatch):
     im = nns.InstrumentedModel(model)
     corners = polygon(model)
     whole = PlaneWalker(im).plane(corners)
-    monkeypatch.setattr(_plane_walk, "_TILE", 1)
-    monkeypatch.setattr(_plane_walk, "_FEWEST", 12)
+    monkeypatch.setattr(_plane_walk, "TILE", 1)
+    monkeypatch.setattr(_plane_walk, "FEWEST", 12)
     walker = PlaneWalker(im, workers=1)
     folder = tmp_path / "checkpoint"
     with pytest.raises(nns.TooManyRegionsError, match=r"were found in [\d.]+ % of its area"):

@@ -352,7 +352,7 @@ def test_batches_and_chunks_change_nothing(name, monkeypatch):
     q, r = ends(model, lines=7)
     alone = [exact_line(im, *pair) for pair in zip(q, r, strict=True)]
     together = exact_lines(im, q, r)
-    monkeypatch.setattr(walk, "_CHUNK", 200)
+    monkeypatch.setattr(walk, "CHUNK", 200)
     in_chunks = [LineWalker(im, workers=workers).lines(q, r) for workers in (1, 3)]
     for one, *others in zip(alone, together, *in_chunks, strict=True):
         for partition in others:

@@ -13,7 +13,7 @@ from nnslicer_tf.slicing import slicer as slicer_module
 @pytest.fixture(params=["activation", "channel"])
 def slicers(request, im, profile, monkeypatch):
     """Slicers on one thread, and on three."""
-    monkeypatch.setattr(slicer_module, "_LARGEST_BATCH", 8)
+    monkeypatch.setattr(slicer_module, "LARGEST_BATCH", 8)
     monkeypatch.setattr(
         slicer_module,
         "make_engine",

@@ -41,7 +41,7 @@ def connected(two_nodes):
 
 @pytest.fixture
 def small_batches(monkeypatch):
-    monkeypatch.setattr(slicer_module, "_LARGEST_BATCH", 4)
+    monkeypatch.setattr(slicer_module, "LARGEST_BATCH", 4)
 
 
 def nodes_that_worked(job_results):
@@ -176,7 +176,7 @@ import keras
 import nnslicer_tf as nns
 from nnslicer_tf.slicing import slicer as module
 
-module._LARGEST_BATCH = 2
+module.LARGEST_BATCH = 2
 folder, delay, workers, rows = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 keras.utils.set_random_seed(0)
 inputs = keras.Input((6, 6, 1))
@@ -293,7 +293,7 @@ def test_short_work_stays_in_this_process_and_says_so(im, profile, x, caplog):
 
 
 def test_long_work_goes_on_with_ray(connected, im, profile, x, small_batches, monkeypatch, caplog):
-    monkeypatch.setattr(engine_module, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(engine_module, "PATIENCE_SECONDS", 0.0)
     monkeypatch.setattr(engine_module.os, "sched_getaffinity", lambda process: {0, 1})
     with caplog.at_level("INFO", logger="nnslicer_tf"):
         result = nns.Slicer(im, profile, workers=None, progress=False).slice(x)

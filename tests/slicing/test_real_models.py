@@ -35,13 +35,13 @@ def test_independence_of_batch_size_and_order(real, theta, granularity, monkeypa
     whole = slicer.slice(x)
     assert whole.to_vector().any()
     for size in (1, 3):
-        monkeypatch.setattr(slicer_module, "_LARGEST_BATCH", size)
+        monkeypatch.setattr(slicer_module, "LARGEST_BATCH", size)
         assert slicer.slice(x[::-1]) == whole
 
 
 def test_independence_of_workers(real, monkeypatch):
     im, profile, x = real
-    monkeypatch.setattr(slicer_module, "_LARGEST_BATCH", 2)
+    monkeypatch.setattr(slicer_module, "LARGEST_BATCH", 2)
     here = nns.Slicer(im, profile, workers=0, progress=False).slice(x)
     assert nns.Slicer(im, profile, workers=2, progress=False).slice(x) == here
 

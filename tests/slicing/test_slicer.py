@@ -53,7 +53,7 @@ def test_results_do_not_depend_on_batch_size_or_order(slicer, x, monkeypatch):
     whole = slicer.slice(x)
     assert slicer.slice(x[::-1]) == whole
     for size in (1, 7):
-        monkeypatch.setattr(slicer_module, "_LARGEST_BATCH", size)
+        monkeypatch.setattr(slicer_module, "LARGEST_BATCH", size)
         assert slicer.slice(x) == whole
 
 
@@ -181,7 +181,7 @@ def test_damaged_files_are_refused(slicer, profile, x, tmp_path, kind):
 
 
 def test_rows_on_disk_equal_rows_in_memory(slicer, x, tmp_path, monkeypatch):
-    monkeypatch.setattr(slicer_module, "_LARGEST_BATCH", 6)
+    monkeypatch.setattr(slicer_module, "LARGEST_BATCH", 6)
     memory, disk = slicer.slice_each(x), slicer.slice_each(x, folder=tmp_path / "rows")
     assert isinstance(disk.matrix.data, np.memmap)
     assert (memory.matrix != disk.matrix).nnz == 0
@@ -224,7 +224,7 @@ def test_some_kernels_and_no_neurons(slicer, x):
 
 @pytest.mark.parametrize("theta", [0.0, 0.3])
 def test_iterate_hands_out_what_slice_each_keeps(im, profile, x, theta, monkeypatch):
-    monkeypatch.setattr(slicer_module, "_LARGEST_BATCH", 6)
+    monkeypatch.setattr(slicer_module, "LARGEST_BATCH", 6)
     slicer = nns.Slicer(im, profile, theta, workers=0, progress=False)
     each = slicer.slice_each(x)
     parts = list(slicer.iterate(x, kernels=["dense", "inner"], operations=["pool"]))

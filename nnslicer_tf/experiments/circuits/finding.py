@@ -131,7 +131,7 @@ def _methods(
     yield "integrated gradients", _scored(names, variables, averaged)
     yield (
         "one synapse deleted",
-        dict(zip(names, _deleted(planted.model, variables, x, predicted), strict=True)),
+        dict(zip(names, deletion_effects(planted.model, variables, x, predicted), strict=True)),
     )
     yield "magnitude", {n: np.asarray(v)[None] for n, v in zip(names, variables, strict=True)}
 
@@ -151,7 +151,7 @@ def _by_slices(
     }
 
 
-def _deleted(
+def deletion_effects(
     model: keras.Model, variables: list, x: np.ndarray, chosen: np.ndarray
 ) -> Iterator[np.ndarray]:
     """Yield by kernel how the chosen logits fall when a single synapse has the weight 0."""

@@ -51,10 +51,10 @@ def slicing(s: MaintenanceSettings) -> ExperimentResult:
     for name, part in masked_range_tables(pd.concat(masks)).items():
         tables.append(repeats.table(name, title.format(name), part))
     figure = ExperimentFigure(f"figure5-{s.name}", plot_curves(curve, s.name))
-    return ExperimentResult(tables, [figure], views=_views(s, repeats))
+    return ExperimentResult(tables, [figure], views=views_of_slices(s, repeats))
 
 
-def _views(s: MaintenanceSettings, repeats: Repeats) -> list[ExperimentView]:
+def views_of_slices(s: MaintenanceSettings, repeats: Repeats) -> list[ExperimentView]:
     """Return a view of the critical neurons of the first model, by every method."""
     if s.explore is None:
         return []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nnslicer_tf.experiments.amounts import Amounts
-from nnslicer_tf.experiments.circuits.finding import NET, _deleted
+from nnslicer_tf.experiments.circuits.finding import NET, deletion_effects
 from nnslicer_tf.experiments.circuits.settings import Reading, TransformerCircuitSettings
 from nnslicer_tf.experiments.circuits.transformer_networks import CIRCUITS, plant
 from nnslicer_tf.experiments.circuits.transformers import transformers
@@ -79,7 +79,7 @@ def test_deleting_a_synapse_is_what_it_says(small):
     x = small.draw(2, np.random.default_rng(1))
     classes = im.logits(x).argmax(axis=1)
     variable = im.kernels["logits"].variable()
-    (fell,) = _deleted(small.model, [variable], x, classes)
+    (fell,) = deletion_effects(small.model, [variable], x, classes)
     # The last layer is linear: a synapse carries its weight times the value that it reads.
     read = im.capture(x, of=[im["logits"].inputs[0]])[im["logits"].inputs[0]]
     expected = np.zeros_like(fell)

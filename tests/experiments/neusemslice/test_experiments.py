@@ -41,7 +41,7 @@ def test_slicing(settings, monkeypatch):
 def test_critical_neurons_are_explored(settings, tmp_path):
     """Each method's neurons, of one compression rate, are in the view."""
     s = replace(settings, explore=tmp_path / "critical.html")
-    (view,) = slicing._views(s, Repeats(s))
+    (view,) = slicing.views_of_slices(s, Repeats(s))
     header, arrays = unpack(view.view.data)
     assert [exhibit["name"] for exhibit in header["exhibits"]] == list(WAYS)
     sliced = SlicedModel(Repeats(s).trial(0), "avg")
