@@ -1,6 +1,7 @@
 """Find inputs on which compressed models deviate: the DFlare paper's experiments.
 
     python apps/find_deviations.py search lenet1 resnet20 --models <folder>
+    python apps/find_deviations.py agreement lenet1 resnet20 --models <folder>
     python apps/find_deviations.py ablation | dissemination | repair
     python apps/find_deviations.py sentences
 
@@ -12,6 +13,7 @@ command continues from its working folder when it is given again.
 from nnslicer_tf.experiments.application import add_experiment, application, main
 from nnslicer_tf.experiments.dflare.settings import (
     AblationSettings,
+    AgreementSettings,
     DisseminationSettings,
     PairSettings,
     SearchSettings,
@@ -22,6 +24,7 @@ DFLARE = "nnslicer_tf.experiments.dflare"
 
 app = application(__doc__)
 add_experiment(app, "search", SearchSettings, f"{DFLARE}.searches:search")
+add_experiment(app, "agreement", AgreementSettings, f"{DFLARE}.agreement:agreement")
 add_experiment(app, "ablation", AblationSettings, f"{DFLARE}.searches:ablation")
 add_experiment(app, "dissemination", DisseminationSettings, f"{DFLARE}.searches:dissemination")
 add_experiment(app, "repair", PairSettings, f"{DFLARE}.searches:repair")

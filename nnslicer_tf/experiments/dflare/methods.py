@@ -119,7 +119,7 @@ def paper_figures(pair: str, method: str) -> dict[str, object]:
     if names is None or method not in _COLUMNS:
         return {}
     table, prefix = _COLUMNS[method]
-    row = _row(table, names)
+    row = paper_row(table, names)
     if row is None:
         return {}
     result = {
@@ -128,7 +128,7 @@ def paper_figures(pair: str, method: str) -> dict[str, object]:
         "paper_seconds": row[f"{prefix}_seconds"],
         "paper_queries": row[f"{prefix}_queries"],
     }
-    program = _row("authors_program", names)
+    program = paper_row("authors_program", names)
     if prefix == "dflare" and program is not None:
         result |= {name: program[name] for name in program.index if name.startswith("program")}
     return result
@@ -137,14 +137,15 @@ def paper_figures(pair: str, method: str) -> dict[str, object]:
 def paper_repair(pair: str) -> dict[str, object]:
     """Return Table 7's ratios for a pair, or nothing."""
     names = SAME_AS.get(pair) or LIKE.get(pair)
-    row = None if names is None else _row("table7_repair", names)
+    row = None if names is None else paper_row("table7_repair", names)
     if row is None:
         return {}
     kinds = ("repair", "inducing", "improvement")
     return {f"paper_{kind}_ratio": row[f"{kind}_count"] / 100 for kind in kinds}
 
 
-def _row(table: str, names: tuple[str, str]) -> pd.Series | None:
+def paper_row(table: str, names: tuple[str, str]) -> pd.Series | None:
+    """Return the row of a model and its compression in one of the paper's tables, or None."""
     rows = paper_frame(f"dflare/{table}")
     rows = rows[(rows["model"] == names[0]) & (rows["compression"] == names[1])]
     return rows.iloc[0] if len(rows) else None

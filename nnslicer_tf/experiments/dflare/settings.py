@@ -8,6 +8,11 @@ from typer import Argument, Option
 
 from nnslicer_tf.experiments.settings import Settings, View
 
+Published = Annotated[
+    Path, Option(help="Folder of the published models.", envvar="DIFFCHASER_MODELS")
+]
+Work = Annotated[Path, Option(help="Folder of resumable work and made models.")]
+
 
 @dataclass(frozen=True)
 class SweepSettings(Settings):
@@ -22,9 +27,7 @@ class SweepSettings(Settings):
     max_queries: Annotated[int, Option(help="Queries after which a search gives up.", min=1)] = (
         20_000
     )
-    work: Annotated[Path, Option(help="Folder of resumable searches and made models.")] = Path(
-        "runs/dflare"
-    )
+    work: Work = Path("runs/dflare")
 
     models: Path = Path(".")  # the folder of the published models
 
@@ -39,9 +42,21 @@ class PairSettings(SweepSettings):
     """Repair the deviations found, and search the repaired models (Tables 7 and 8)."""
 
     pairs: Annotated[list[str] | None, Argument(help="Pairs; default: the published two.")] = None
-    models: Annotated[
-        Path, Option(help="Folder of the published models.", envvar="DIFFCHASER_MODELS")
-    ] = Path(".")
+    models: Published = Path(".")
+
+
+@dataclass(frozen=True)
+class AgreementSettings(Settings):
+    """Ask both models of a pair about the data sets' own inputs (Tables 1 and 2)."""
+
+    trial: ClassVar = {"images": 200}
+
+    kept = "dflare"
+
+    pairs: Annotated[list[str] | None, Argument(help="Pairs; default: the published two.")] = None
+    models: Published = Path(".")
+    images: Annotated[int, Option(help="Images of each split; 0: all.", min=0)] = 0
+    work: Work = Path("runs/dflare")
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,16 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from nnslicer_tf import datasets
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.dflare import sweep
+from nnslicer_tf.experiments.dflare.agreement import agreement, paper_agreement
+from nnslicer_tf.experiments.dflare.pairs import load_pair
 from nnslicer_tf.experiments.dflare.searches import ablation, dissemination, repair, search
 from nnslicer_tf.experiments.dflare.sentences import sentences
 from nnslicer_tf.experiments.dflare.settings import (
     AblationSettings,
+    AgreementSettings,
     DisseminationSettings,
     PairSettings,
     SearchSettings,
@@ -55,6 +59,35 @@ def test_deviations_are_explored(few, tmp_path):
     assert len(said[0]) == 8 and all(a != b for a, b in zip(*said, strict=True))
     with pytest.raises(InvalidArgumentError, match="a LiteRT file"):
         search(replace(settings, pairs=["digits_cnn-dynamic"]))
+
+
+def test_agreement_counts_what_the_models_say(tmp_path):
+    """Beside the two models, asked one by one, and the labels."""
+    settings = AgreementSettings(pairs=PAIR, images=300, work=tmp_path)
+    table = agreement(settings).table("agreement").set_index("split")
+    pair = load_pair(PAIR[0], work=tmp_path / "pairs")
+    data = datasets.load("digits", "test[:300]")
+    original, compressed = (
+        load().predict(data.x, verbose=0).argmax(axis=1)
+        for load in (pair.load_original, pair.load_compressed)
+    )
+    row = table.loc["test"]
+    assert row["deviations"] == (original != compressed).sum() > 0
+    assert row["inputs"] == 300
+    assert row["original"] == pytest.approx((original == data.y).mean())
+    assert row["compressed"] == pytest.approx((compressed == data.y).mean())
+    assert agreement(settings).table("agreement")["deviations"].sum() == table["deviations"].sum()
+
+
+def test_agreement_stands_beside_the_paper():
+    assert paper_agreement("lenet1", "train")["paper_deviations"] == 83
+    assert paper_agreement("resnet20", "test")["paper_original"] == pytest.approx(0.912)
+    assert paper_agreement("lenet5-pruned", "test") == {
+        "paper_pair": "like LeNet-5 Prune",
+        "paper_original": pytest.approx(0.9913),
+        "paper_compressed": pytest.approx(0.9899),
+    }
+    assert paper_agreement(PAIR[0], "test") == {}
 
 
 def test_ablation_takes_known_methods(few):
