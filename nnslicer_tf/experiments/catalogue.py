@@ -22,7 +22,8 @@ class Extent:
         column: The column that is read.
         but: A value of the column that is not counted.
         head: The key of the tables' head that is read.
-        pattern: A regular expression; its group is the number.
+        pattern: A regular expression, of the head's value, whose group is the number, or of the
+            files' names.
     """
 
     count: str
@@ -126,6 +127,11 @@ def _largest(extent: Extent, tables: Sequence[ResultTable]) -> int:
     return max((int(column.max()) for column in columns), default=0)
 
 
+def _named(extent: Extent, tables: Sequence[ResultTable]) -> int:
+    """Count the files whose name has the pattern."""
+    return sum(bool(re.search(extent.pattern, table.path.stem)) for table in tables)
+
+
 def _seeds(extent: Extent, tables: Sequence[ResultTable]) -> int:
     """Count the seeds `0 … n` in the head of the tables."""
     found = [re.search(r"0 … (\d+)", table.head.get("seeds", "")) for table in tables]
@@ -160,6 +166,7 @@ def _stated(extent: Extent, tables: Sequence[ResultTable]) -> int:
 COUNTS: dict[str, Callable[[Extent, Sequence[ResultTable]], int]] = {
     "distinct": _distinct,
     "largest": _largest,
+    "named": _named,
     "seeds": _seeds,
     "sets at ratios": _sets_at_ratios,
     "settings": _settings,

@@ -125,7 +125,10 @@ def status(entry: Entry, folder: Path) -> str:
     counts = [(extent.measured(whole), extent) for extent in entry.extents]
     short = [f"{n:,} of {extent.of:,} {extent.unit}" for n, extent in counts if n < extent.of]
     said = f" ({date})" if date else ""
-    return f"partly{said}: {', '.join(short)}" if short else f"measured{said}"
+    if short:
+        return f"reduced{said}: {', '.join(short)}"
+    sizes = [f"{extent.of:,} {extent.unit}" for extent in entry.extents]
+    return f"measured{said}" + f" at the paper's size: {', '.join(sizes)}" * bool(sizes)
 
 
 def build_page(folder: Path, trials: Path, headline: pd.DataFrame) -> Page:

@@ -109,16 +109,17 @@ def test_status_says_how_much_was_measured(tmp_path):
     kept(tmp_path, "pruning/figure3.csv", "python apps/p.py --quick", *rows, head=few)
     assert status(tmp_path, "nnslicer/figure3") == "quick only (2026-01-02)"
     kept(tmp_path, "pruning/figure3.csv", "python apps/p.py", *rows, head=few)
-    said = "partly (2026-01-02): 104 of 2,730 sets at a prune ratio"
+    said = "reduced (2026-01-02): 104 of 2,730 sets at a prune ratio"
     assert status(tmp_path, "nnslicer/figure3") == said
     two = ("method,ratio,targets", "NNSlicer,0.1,0.9", "NNSlicer,0.99,0.9")  # one is shared
     many = few.replace("8", "210")
     kept(tmp_path, "pruning/figure3-all.csv", "python apps/p.py", *two, head=many)
-    said = f"partly (2026-01-02): {12 * 8 + 2 * 210} of 2,730 sets at a prune ratio"
+    said = f"reduced (2026-01-02): {12 * 8 + 2 * 210} of 2,730 sets at a prune ratio"
     assert status(tmp_path, "nnslicer/figure3") == said
     (tmp_path / "pruning/figure3-all.csv").unlink()
     kept(tmp_path, "pruning/figure3.csv", "python apps/p.py", *rows, head=few.replace("8", "210"))
-    assert status(tmp_path, "nnslicer/figure3") == "measured (2026-01-02)"
+    said = "measured (2026-01-02) at the paper's size: 2,730 sets at a prune ratio"
+    assert status(tmp_path, "nnslicer/figure3") == said
     assert status(tmp_path, "nnslicer/figure1") == "an illustration"
 
 
@@ -128,14 +129,23 @@ def test_status_counts_rows_files_and_seeds(tmp_path):
     rows = ("method,attack,f1", *attacks)
     kept(tmp_path, "detection/resnet10-cifar10.csv", "python apps/d.py", *rows, head=head)
     said = "200 of 500 attacked images, 3,000 of 10,000 normal inputs"
-    assert status(tmp_path, "nnslicer/table4") == f"partly (2026-01-02): {said}"
+    assert status(tmp_path, "nnslicer/table4") == f"reduced (2026-01-02): {said}"
     for number, setting in enumerate(("mlp-mnist", "alexnet-cifar10"), start=1):
         head = "# seeds: 0 … 4\n# sizes: 50000 training images\n"
         kept(tmp_path, f"semantic/table7-{setting}.csv", "python a.py", "x", "1", head=head)
         kept(tmp_path, f"semantic/table7-{setting}-runs.csv", "python a.py", "x", "1")
         kept(tmp_path, f"semantic/table7-{setting}-tests.csv", "python a.py", "x", "1")
-        said = f"partly (2026-01-02): {number} of 6 models and data sets"
+        said = f"reduced (2026-01-02): {number} of 6 models and data sets"
         assert status(tmp_path, "neusemslice/table7") == said
+
+
+def test_status_asks_for_the_papers_model(tmp_path):
+    kept(tmp_path, "semantic/table1-mlp-mnist.csv", "python a.py", "x", "1")
+    said = "reduced (2026-01-02): 0 of 1 model of the paper (VGG-16 on CIFAR-10)"
+    assert status(tmp_path, "neusemslice/table1") == said
+    kept(tmp_path, "semantic/table1-vgg16-cifar10.csv", "python a.py", "x", "1")
+    said = "measured (2026-01-02) at the paper's size: 1 model of the paper (VGG-16 on CIFAR-10)"
+    assert status(tmp_path, "neusemslice/table1") == said
 
 
 def test_figures_alone_are_measured_too(tmp_path):
