@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 _FORMAT = "nnslicer_tf differences 1"
 
 
+def majority_of(predictions: np.ndarray) -> np.ndarray:
+    """Return the class that most models voted for, `(inputs,)` int64; -1 for a tie.
+
+    Args:
+        predictions: `(inputs, models)` int64, each model's class.
+    """
+    votes = np.zeros((len(predictions), predictions.max(initial=0) + 1), np.int64)
+    for column in predictions.T:
+        votes[np.arange(len(predictions)), column] += 1
+    most = votes.max(axis=1, keepdims=True)
+    tie = (votes == most).sum(axis=1) > 1
+    return np.where(tie, -1, votes.argmax(axis=1))
+
+
 class Differences(ShownAsTable):
     """Difference-inducing inputs, one a row, in the order in which they were found.
 
@@ -72,12 +86,7 @@ class Differences(ShownAsTable):
 
         The paper labels inputs so for retraining, without anybody's help (section 7.3).
         """
-        votes = np.zeros((len(self), self.predictions.max(initial=0) + 1), np.int64)
-        for column in self.predictions.T:
-            votes[np.arange(len(self)), column] += 1
-        most = votes.max(axis=1, keepdims=True)
-        tie = (votes == most).sum(axis=1) > 1
-        return np.where(tie, -1, votes.argmax(axis=1))
+        return majority_of(self.predictions)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write all but the coverage to an `.npz` file, atomically."""

@@ -13,7 +13,7 @@ from nnslicer_tf._progress import track
 from nnslicer_tf.experiments.circuits import finding
 from nnslicer_tf.experiments.debugging import compression, localisation
 from nnslicer_tf.experiments.deepbase import sql, units
-from nnslicer_tf.experiments.deepxplore import differences
+from nnslicer_tf.experiments.deepxplore import differences, sweeps
 from nnslicer_tf.experiments.dflare import searches
 from nnslicer_tf.experiments.exactline import (
     advice_maps,
@@ -62,6 +62,10 @@ DRAWERS: dict[str, Drawer] = {
     ],
     "deepxplore/coverage.csv": lambda name, rows: [
         ExperimentFigure(name, differences.plot_coverage(rows), 100)
+    ],
+    "deepxplore/sweep-*.csv": lambda name, rows: [ExperimentFigure(name, sweeps.plot_sweep(rows))],
+    "deepxplore/numbers-*.csv": lambda name, rows: [
+        ExperimentFigure(name, sweeps.plot_numbers(rows))
     ],
     "exactline/attributions_images.csv": lambda name, rows: [
         ExperimentFigure("attributions", attributions.plot(rows), 120)

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from nnslicer_tf import datasets, deepxplore, zoo
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.deepxplore import CONSTRAINTS, Differences, NeuronCoverage, NeuronRanges
+from nnslicer_tf.experiments.deepxplore.networks import networks
 from nnslicer_tf.experiments.deepxplore.settings import DifferenceSettings
 from nnslicer_tf.experiments.plots import put_finding
 from nnslicer_tf.experiments.result import (
@@ -54,7 +55,7 @@ Found = dict[str, Differences]
 
 def explore(s: DifferenceSettings) -> ExperimentResult:
     """Find differences, and measure their coverage and the effect of retraining on them."""
-    ims = [InstrumentedModel(model) for model in _networks(s.models)]
+    ims = networks("mnist", s.models)
     images = datasets.load("mnist", f"test[:{s.seeds}]")
     others = datasets.load("mnist", f"test[{s.seeds}:]")
     training = datasets.load("mnist", f"train[:{s.train}]")
@@ -131,14 +132,6 @@ def _views(
         covered[name] = coverage.covered
     title = f"Neurons of {im.model.name} above 0.25 on {len(made)} inputs"
     return [ExperimentView(path, explorer.explore(covered, im, title=title))]
-
-
-def _networks(folder: Path) -> list[keras.Model]:
-    published = [
-        deepxplore.published_lenet(name, folder / f"{name}_weights.h5")
-        for name in ("lenet1", "lenet4")
-    ]
-    return [*published, zoo.load("lenet5", "mnist")]
 
 
 def _search(

@@ -8,6 +8,10 @@ from typer import Option
 
 from nnslicer_tf.experiments.settings import Settings, View
 
+Models = Annotated[Path, Option(help="Folder of the published weights (MNIST).")]
+Seed = Annotated[int, Option(help="Random seed.", min=0)]
+Work = Annotated[Path, Option(help="Folder of the differences found and of finished rows.")]
+
 
 @dataclass(frozen=True)
 class DifferenceSettings(Settings):
@@ -17,9 +21,34 @@ class DifferenceSettings(Settings):
 
     kept = "deepxplore"
 
-    models: Annotated[Path, Option(help="Folder of the published weights.")]
+    models: Models
     seeds: Annotated[int, Option(help="Test images to start from.", min=10)] = 1000
     train: Annotated[int, Option(help="Training images for ranges and retraining.")] = 10_000
     explore: View = None
-    seed: Annotated[int, Option(help="Random seed.", min=0)] = 0
-    work: Annotated[Path, Option(help="Folder of the differences found.")] = Path("runs/deepxplore")
+    seed: Seed = 0
+    work: Work = Path("runs/deepxplore")
+
+
+@dataclass(frozen=True)
+class SweepSettings(Settings):
+    """Change the weights and the step of the search, one at a time."""
+
+    trial: ClassVar = {"seeds": 20}
+
+    kept = "deepxplore"
+
+    models: Models = Path(".")
+    dataset: Annotated[str, Option(help="mnist or cifar10.")] = "mnist"
+    seeds: Annotated[int, Option(help="Test images to start from.", min=10)] = 200
+    seed: Seed = 0
+    work: Work = Path("runs/deepxplore")
+
+
+@dataclass(frozen=True)
+class NumberSettings(SweepSettings):
+    """Measure coverage by the number of inputs, and how often networks agree on them."""
+
+    trial: ClassVar = {"seeds": 40, "draws": 2}
+
+    seeds: Annotated[int, Option(help="Test images to start from.", min=10)] = 1_000
+    draws: Annotated[int, Option(help="Random orders of the inputs.", min=1)] = 10

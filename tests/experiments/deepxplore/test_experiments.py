@@ -1,11 +1,19 @@
 """DeepXplore's experiments, whole, from few seeds."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from nnslicer_tf import datasets
+from nnslicer_tf.deepxplore import NeuronCoverage
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.experiments.deepxplore import differences
-from nnslicer_tf.experiments.deepxplore.settings import DifferenceSettings
+from nnslicer_tf.experiments.deepxplore import differences, sweeps
+from nnslicer_tf.experiments.deepxplore.networks import networks
+from nnslicer_tf.experiments.deepxplore.settings import (
+    DifferenceSettings,
+    NumberSettings,
+    SweepSettings,
+)
 from nnslicer_tf.report.explorer import unpack
 
 
@@ -46,3 +54,48 @@ def test_exploration_goes_on(shared_data, tmp_path, monkeypatch):
 def test_missing_weights_are_named(tmp_path):
     with pytest.raises(InvalidArgumentError, match=r"lenet1_weights\.h5"):
         differences.explore(DifferenceSettings(tmp_path))
+
+
+def test_sweep_changes_one_setting_at_a_time(shared_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweeps, "WEIGHTS", (0.0, 1.0))
+    monkeypatch.setattr(sweeps, "STEPS", (0.001, 1.0))
+    settings = SweepSettings(shared_data / "models" / "deepxplore", seeds=30, work=tmp_path)
+    table = sweeps.sweep(settings).table("sweep-mnist").set_index(["parameter", "value"])
+    assert list(table.index.get_level_values("parameter").unique()) == [
+        "lambda1",
+        "lambda2",
+        "step",
+    ]
+    # A step of next to nothing changes no prediction; the default is in two of the rows.
+    assert table.loc[("step", 0.001), "found"] == 0 < table.loc[("step", 1.0), "found"]
+    same = ["found", "mean steps", "coverage", "all differ"]
+    assert table.loc[("step", 1.0), same].equals(table.loc[("lambda1", 1.0), same])
+    # What is found is no agreement of all three.
+    assert (table["all agree"].dropna() == 0).all()
+    monkeypatch.setattr("nnslicer_tf.deepxplore.generate", None)  # rows are kept
+    again = sweeps.sweep(settings).table("sweep-mnist").set_index(["parameter", "value"])
+    pd.testing.assert_frame_equal(again, table)
+
+
+def test_coverage_by_number(shared_data, tmp_path):
+    folder = shared_data / "models" / "deepxplore"
+    result = sweeps.numbers(NumberSettings(folder, seeds=20, draws=2, work=tmp_path))
+    table = result.table("numbers-mnist").set_index(["inputs", "threshold", "number"])
+    whole = []
+    for im in networks("mnist", folder):
+        coverage = NeuronCoverage(im, 0.5)
+        coverage.update(datasets.load("mnist", "test[:20]").x)
+        whole.append(coverage.total())
+    row = table.loc[("test images", 0.5, 20)]
+    assert row["coverage"] == pytest.approx(np.mean(whole)) and row["coverage ±"] == 0
+    for _, part in table.groupby(level=[0, 1]):
+        assert part["coverage"].is_monotonic_increasing
+    agreed = result.table("agreement-mnist").set_index("inputs")
+    assert agreed.loc["found", "all agree"] == 0
+    predicted = [
+        im.predict(datasets.load("mnist", "test[:20]").x).argmax(axis=1)
+        for im in networks("mnist", folder)
+    ]
+    same = (predicted[0] == predicted[1]) & (predicted[1] == predicted[2])
+    assert agreed.loc["test images", "all agree"] == pytest.approx(same.mean())
+    assert np.isnan(agreed.loc["random images", "majority is right"])
