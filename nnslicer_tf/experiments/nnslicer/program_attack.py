@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 import tensorflow as tf
+from scipy.special import softmax
 
 from nnslicer_tf._training import train_epoch
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
@@ -29,6 +30,8 @@ class ProgramAttacker:
         batch_size: Images in a step.
         softmax_twice: Whether the loss takes the softmax of probabilities.
         trains_all: Train all weights; otherwise convolutions wider than 1×1 alone.
+        adam: Descend by Adam, without momentum of its own.
+        distils: Learn the victim's probabilities; otherwise its classes.
     """
 
     epochs: int = 10
@@ -38,6 +41,12 @@ class ProgramAttacker:
     batch_size: int = 256
     softmax_twice: bool = True
     trains_all: bool = False
+    adam: bool = False
+    distils: bool = False
+
+    def labels(self, logits: np.ndarray) -> np.ndarray:
+        """Return what is learned from the victim's logits: classes, or probabilities."""
+        return softmax(logits, axis=1) if self.distils else logits.argmax(axis=1)
 
     def retrain(
         self,
@@ -53,7 +62,8 @@ class ProgramAttacker:
             model: The victim, with logits; it is not changed.
             hidden: Kernel name → bool array, true where a synapse is hidden.
             x: The attacker's images.
-            y: Their labels, as a rule the victim's predictions.
+            y: Their labels, as a rule those of `labels`: `(images,)` integers, or
+                `(images, classes)` probabilities.
             rng: Draws the order of the images.
         """
         stolen = zeroed(model, hidden)
@@ -77,10 +87,20 @@ class ProgramAttacker:
         kernels = (layer.kernel for layer in model.layers if isinstance(layer, keras.layers.Conv2D))
         return [kernel for kernel in kernels if kernel.shape[0] > 1]
 
+    def _optimizer(self) -> keras.optimizers.Optimizer:
+        if self.adam:
+            return keras.optimizers.Adam(self.learning_rate)
+        return keras.optimizers.SGD(self.learning_rate, momentum=self.momentum)
+
     def _step(self, model: keras.Model) -> tf.types.experimental.PolymorphicFunction:
         """Return a function that trains on a batch, and returns its loss."""
         variables = self.trained(model)
-        optimizer = keras.optimizers.SGD(self.learning_rate, momentum=self.momentum)
+        losses = (
+            tf.nn.softmax_cross_entropy_with_logits
+            if self.distils
+            else tf.nn.sparse_softmax_cross_entropy_with_logits
+        )
+        optimizer = self._optimizer()
         optimizer.build(variables)
 
         @tf.function(reduce_retracing=True, autograph=False)
@@ -90,8 +110,7 @@ class ProgramAttacker:
                 outputs = model(x, training=True)
                 if self.softmax_twice:
                     outputs = tf.nn.softmax(outputs)
-                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, outputs)
-                loss = tf.reduce_mean(losses)
+                loss = tf.reduce_mean(losses(y, outputs))
             gradients = tape.gradient(loss, [v.value for v in variables])
             decayed = [g + self.decay * v for g, v in zip(gradients, variables, strict=True)]
             optimizer.apply(decayed, variables)

@@ -30,6 +30,17 @@ ATTACKERS = {
         ProgramAttacker(softmax_twice=False, trains_all=True),
         "whose loss has one softmax, and who train all weights",
     ),
+    "distillation": (
+        ProgramAttacker(
+            learning_rate=1e-3,
+            decay=0.0,
+            softmax_twice=False,
+            trains_all=True,
+            adam=True,
+            distils=True,
+        ),
+        "who train all weights by Adam on the victim's probabilities",
+    ),
 }
 """Name → attacker, from the program's to stronger ones."""
 
@@ -85,7 +96,7 @@ def _attack(
     """Return a row for every method, budget and set; rows are kept as they are found."""
     names = []
     hidden = _hidden(task, s)
-    victims = task.im.logits(task.train.x).argmax(axis=1)
+    victims = task.im.logits(task.train.x)
     budgets = s.budget or [10_000]
     for method, budget in track(list(itertools.product(chosen, budgets)), "Attacks"):
         targeted = method in ("NNSlicer", "EffectivePath")
@@ -99,7 +110,7 @@ def _attack(
             order = np.random.default_rng(s.seed).permutation(len(victims))[:budget]
             attacker, _ = ATTACKERS[s.attacker]
             masks = hidden[method](sets[0])
-            x, y = task.train.x[order], victims[order]
+            x, y = task.train.x[order], attacker.labels(victims[order])
             stages = attacker.retrain(task.im.model, masks, x, y, s.seed)
             figures = _figures(task, sets, stages)
             store.add(name | found for name, found in zip(named, figures, strict=True))

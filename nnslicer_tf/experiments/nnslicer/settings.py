@@ -404,7 +404,8 @@ class ProgramProtectionSettings(TargetSettings):
     ] = None
     first: Annotated[int, Option(help="Measure so many of the sets alone; 0: all.", min=0)] = 0
     attacker: Annotated[
-        Literal["program", "one softmax", "all weights"], Option(help="How attackers train.")
+        Literal["program", "one softmax", "all weights", "distillation"],
+        Option(help="How attackers train."),
     ] = "program"
 
 

@@ -31,7 +31,7 @@ def softmax(z):
 
 
 def loss(model, kernel, x, y, twice):
-    """The loss in NumPy's float64, for a kernel of the first convolution."""
+    """The loss in NumPy's float64, for a kernel of the first convolution; y are probabilities."""
     bias = np.asarray(model.get_layer("conv").bias, np.float64)
     windows = np.lib.stride_tricks.sliding_window_view(x[..., 0], (3, 3), axis=(1, 2))
     h = np.maximum(np.einsum("nijkl,klo->nijo", windows, kernel[:, :, 0]) + bias, 0)
@@ -40,7 +40,18 @@ def loss(model, kernel, x, y, twice):
     z = h.reshape(len(x), -1) @ np.asarray(two.kernel, np.float64) + np.asarray(two.bias)
     if twice:
         z = softmax(z)
-    return -np.log(softmax(z)[np.arange(len(y)), y]).mean()
+    return -(y * np.log(softmax(z))).sum(axis=1).mean()
+
+
+def differences(model, kernel, x, y, twice):
+    """The gradient of the loss by central differences."""
+    gradient = np.zeros_like(kernel)
+    for index in np.ndindex(*kernel.shape):
+        step = np.zeros_like(kernel)
+        step[index] = 1e-5
+        up, down = (loss(model, kernel + d, x, y, twice) for d in (step, -step))
+        gradient[index] = (up - down) / 2e-5
+    return gradient
 
 
 @pytest.mark.parametrize("twice", [True, False])
@@ -53,12 +64,7 @@ def test_a_step_is_that_of_the_formula(model, twice):
     start = np.asarray(zeroed(model, hidden).get_layer("conv").kernel, np.float64)
     assert not start[hidden["conv"]].any() and start[~hidden["conv"]].all()
     *_, stolen = attacker.retrain(model, hidden, x, y, rng=0)
-    gradient = np.zeros_like(start)
-    for index in np.ndindex(*start.shape):
-        step = np.zeros_like(start)
-        step[index] = 1e-5
-        up, down = (loss(model, start + d, x, y, twice) for d in (step, -step))
-        gradient[index] = (up - down) / 2e-5
+    gradient = differences(model, start, x, np.eye(3)[y], twice)
     expected = start - 0.5 * (gradient + 0.01 * start)
     np.testing.assert_allclose(stolen.get_layer("conv").kernel, expected, rtol=1e-3, atol=1e-5)
     for name in ("shortcut", "logits"):
@@ -66,6 +72,24 @@ def test_a_step_is_that_of_the_formula(model, twice):
             stolen.get_layer(name).weights, model.get_layer(name).weights, strict=True
         ):
             np.testing.assert_array_equal(ours, theirs)
+
+
+def test_distillation_descends_to_the_victims_probabilities(model):
+    """The first step of Adam is the learning rate against the gradient's sign."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(8, 4, 4, 1)).astype(np.float32)
+    attacker = ProgramAttacker(
+        1, 1e-3, decay=0.0, softmax_twice=False, trains_all=True, adam=True, distils=True
+    )
+    y = attacker.labels(rng.normal(size=(8, 3)).astype(np.float32))
+    np.testing.assert_allclose(y.sum(axis=1), 1, rtol=1e-6)
+    start = np.asarray(model.get_layer("conv").kernel, np.float64)
+    *_, stolen = attacker.retrain(model, {}, x, y, rng=0)
+    moved = np.asarray(stolen.get_layer("conv").kernel) - start
+    gradient = differences(model, start, x, y, twice=False)
+    clear = np.abs(gradient) > 1e-3
+    assert clear.sum() > 9
+    np.testing.assert_allclose(moved[clear], -1e-3 * np.sign(gradient[clear]), rtol=1e-2)
 
 
 def test_stronger_attackers_train_everything(model):
