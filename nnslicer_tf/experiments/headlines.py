@@ -285,6 +285,18 @@ def _development(tables: Tables) -> Iterator[Headline]:
         yield Headline(what, said, *shown, good, "neusemslice/table7")
 
 
+def _agreement(tables: Tables) -> Iterator[Headline]:
+    """Return how many of a data set's own inputs the published 8-bit models answer otherwise."""
+    frame = tables["dflare/agreement"].frame
+    names = {"lenet1": "LeNet-1", "resnet20": "ResNet-20"}
+    for _, row in frame[frame["pair"].isin(names)].iterrows():
+        what = f"Deviations of 8-bit {names[row['pair']]} among its data set's own inputs"
+        case = {"train": "training images", "test": "test images"}[row["split"]]
+        here = f"{row['deviations']} of {row['inputs']:,}"
+        theirs = f"{row['paper_deviations']:.0f} of {row['paper_inputs']:,.0f}"
+        yield Headline(what, case, here, theirs, None, "dflare/table1")
+
+
 def _lines(tables: Tables) -> Iterator[Headline]:
     """Return errors and savings of approximate integrated gradients."""
     frame = tables["exactline/attributions"].frame
@@ -337,6 +349,7 @@ _PARTS: tuple[Callable[[Tables], Iterator[Headline]], ...] = (
     _protection("figure5-known", "NNSlicer", "leave out hidden synapses"),
     _protection("figure5-known", "NNSlicer, θ = 0", "leave out hidden synapses (θ = 0)"),
     _program_protection,
+    _agreement,
     _deviations,
     _repair,
     _lines,

@@ -70,8 +70,9 @@ def paper_agreement(pair: str, split: str) -> dict[str, Any]:
     counted, accurate = paper_row("table1_triggering", names), paper_row("table2_accuracy", names)
     if counted is not None:
         kind = {"train": "training", "test": "test"}[split]
-        found["paper_deviations"] = counted[f"{kind}_count"]
-        found["paper_inputs"] = counted[f"{kind}_size"]
+        # Whole numbers with decimals are what a column with gaps would make of them.
+        found["paper_deviations"] = str(counted[f"{kind}_count"])
+        found["paper_inputs"] = str(counted[f"{kind}_size"])
     if accurate is not None and split == "test":
         found["paper_original"] = accurate["original_accuracy"] / 100
         found["paper_compressed"] = accurate["compressed_accuracy"] / 100

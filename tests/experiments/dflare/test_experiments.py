@@ -80,7 +80,7 @@ def test_agreement_counts_what_the_models_say(tmp_path):
 
 
 def test_agreement_stands_beside_the_paper():
-    assert paper_agreement("lenet1", "train")["paper_deviations"] == 83
+    assert paper_agreement("lenet1", "train")["paper_deviations"] == "83"
     assert paper_agreement("resnet20", "test")["paper_original"] == pytest.approx(0.912)
     assert paper_agreement("lenet5-pruned", "test") == {
         "paper_pair": "like LeNet-5 Prune",
