@@ -24,7 +24,13 @@ from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
-from nnslicer_tf.semantic.metrics import LayerMoments, find_metric, labelled, reference_sample
+from nnslicer_tf.semantic.metrics import (
+    LayerMoments,
+    find_metric,
+    labelled,
+    mask_names,
+    reference_sample,
+)
 from nnslicer_tf.semantic.neurons import CriticalNeurons, NeuronLayer, neuron_layers
 from nnslicer_tf.semantic.similarity import centre, prefix_similarities
 
@@ -122,12 +128,13 @@ class SemanticSlicer:
         for row, c in enumerate(track(self.categories, "Similarity", progress=self._progress)):
             samples = self._x[self._y == c]
             for layers in self._groups(len(samples)):
+                masks = mask_names({layer.name: layer for layer in layers})
                 values = self._im.capture(
-                    samples, self._batch_size, of=[layer.value for layer in layers]
+                    samples, self._batch_size, of=[*(layer.value for layer in layers), *masks]
                 )
                 for layer in layers:
                     order = np.argsort(-self.category_scores[layer.name][row], kind="stable")
-                    features = layer.units_last(values[layer.value])
+                    features = layer.of_data(values[layer.value], values)
                     features = centre(features) if self.centred else features
                     found[layer.name].append(prefix_similarities(features, order))
         return {name: np.stack(rows) for name, rows in found.items()}
