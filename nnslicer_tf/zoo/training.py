@@ -83,7 +83,7 @@ RECIPES: dict[str, Recipe] = {
     "resnet10_preactivation": Recipe("sgd", 0.1, 30, 128, 5e-3, "flip_crop"),
     "alexnet": Recipe("sgd", 0.02, 100, 128, 5e-3, "flip_crop"),
     "vgg16": Recipe("sgd", 0.05, 160, 128, 5e-3, "flip_crop"),
-    "vit": Recipe("adam", 1e-3, 12, 128, 0.05, "flip_crop"),
+    "vit": Recipe("adam", 1e-3, 8, 128, 0.05, "flip_crop"),
     "text_transformer": Recipe("adam", 1e-3, 6, 64, 0.05, "unknown_words"),
     "text_lstm": Recipe("adam", 1e-3, 5, 64, 0.05, "unknown_words"),
 }
