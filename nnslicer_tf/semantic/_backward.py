@@ -17,6 +17,7 @@ from keras import ops
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.instrument.backward import propagate
+from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.recurrence import RECURRENCE, Member
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.kinds.rescale import midpoint
@@ -50,20 +51,24 @@ class Backward:
         self._run = compiled_function(self._walk)
 
     def __call__(
-        self, x: np.ndarray, y: np.ndarray, reference: np.ndarray
+        self, x: np.ndarray | Inputs, y: np.ndarray, reference: np.ndarray | Inputs
     ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Return operation → (values, reference values, multipliers), `(batch, …)` float32.
 
         Args:
-            x: Samples `(batch, *input shape)`.
+            x: Samples `(batch, *input shape)`; of several inputs, `Inputs`.
             y: Labels `(batch,)`.
             reference: One sample `(1, *input shape)`; the gradient rule does not use it.
         """
-        tensors = (ops.convert_to_tensor(a) for a in (x, y.astype(np.int32), reference))
-        found = [[ops.convert_to_numpy(t) for t in part] for part in self._run(*tensors)]
+        given, references = (
+            [ops.convert_to_tensor(array) for array in arrays_of(samples)]
+            for samples in (x, reference)
+        )
+        parts = self._run(given, ops.convert_to_tensor(y.astype(np.int32)), references)
+        found = [[ops.convert_to_numpy(t) for t in part] for part in parts]
         return dict(zip(self._wanted, zip(*found, strict=True), strict=True))
 
-    def _walk(self, x: Any, y: Any, reference: Any) -> tuple[list, list, list]:
+    def _walk(self, x: list, y: Any, reference: list) -> tuple[list, list, list]:
         logits = self._im.logit_operation
         values = self._im.compute(x, (logits, *self._wanted))
         references = {

@@ -37,6 +37,7 @@ from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike, check_array, check_batch_size
+from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.semantic._backward import (
     Backward,
     cross_entropy,
@@ -47,6 +48,8 @@ from nnslicer_tf.semantic._backward import (
 from nnslicer_tf.semantic.neurons import NeuronLayer, RecurrentLayer, neuron_layers
 
 Values = dict[str, np.ndarray]
+Baseline = np.ndarray | Mapping[str, np.ndarray] | None
+"""A sample, of several inputs one of each by name; None: zeros."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def contributions(
     metric: str = "taylor",
     y: ArrayLike | None = None,
     *,
-    baseline: np.ndarray | None = None,
+    baseline: Baseline = None,
     batch_size: int = 256,
     progress: bool = False,
 ) -> dict[str, np.ndarray]:
@@ -105,7 +108,8 @@ def contributions(
 
     Args:
         im: A classifier.
-        x: Samples `(samples, *input shape)`, or a `tf.data.Dataset` of pairs (x, y).
+        x: Samples `(samples, *input shape)`, or a `tf.data.Dataset` of pairs (x, y); of several
+            inputs a dict of arrays.
         metric: A name of `METRICS`.
         y: Labels `(samples,)`; without them, the model's own predictions.
         baseline: DeepLIFT's reference sample `(*input shape)`; zeros by default.
@@ -127,7 +131,7 @@ def contributions(
     values_of = chosen.prepare(im, layers, reference_sample(im, baseline))
     moments = LayerMoments(layers)
     total = None
-    if _is_pairs(x, y):
+    if _is_pairs(x, y, im):
         pairs = _pairs(x, len(im.input_shape), batch_size)
         batches = (labelled(im, *pair, batch_size) for pair in pairs)
     else:
@@ -182,7 +186,7 @@ def labelled(
         InputShapeError: if the samples have another shape.
     """
     check_batch_size(batch_size)
-    if _is_pairs(x, y):
+    if _is_pairs(x, y, im):
         xs, ys = zip(*_pairs(x, len(im.input_shape), batch_size), strict=True)
         x, y = np.concatenate(xs), np.concatenate(ys)
     x = im.check(x)
@@ -205,16 +209,22 @@ def _classes(im: InstrumentedModel) -> int:
     return shape[0]
 
 
-def reference_sample(im: InstrumentedModel, baseline: np.ndarray | None) -> np.ndarray:
+def reference_sample(im: InstrumentedModel, baseline: Baseline) -> np.ndarray | Inputs:
     """Return DeepLIFT's reference `(1, *input shape)` float32: `baseline`, or zeros."""
+    if len(im.input_operations) > 1:
+        given = baseline or {name: np.zeros(shape) for name, shape in im.input_shapes.items()}
+        return im.check({name: np.asarray(array)[None] for name, array in dict(given).items()})
     if baseline is None:
         return np.zeros((1, *im.input_shape), np.float32)
     return check_array(np.asarray(baseline)[None], im.input_shape)
 
 
-def _is_pairs(x: DataLike, y: ArrayLike | None) -> TypeGuard[Iterable[ArrayLike]]:
-    """Whether `x` is a data set of pairs (x, y) rather than an array."""
-    return y is None and not hasattr(x, "shape") and hasattr(x, "__iter__")
+def _is_pairs(
+    x: DataLike, y: ArrayLike | None, im: InstrumentedModel
+) -> TypeGuard[Iterable[ArrayLike]]:
+    """Whether `x` is a data set of pairs (x, y) rather than an array, or one for each input."""
+    several = len(im.input_operations) > 1
+    return y is None and not several and not hasattr(x, "shape") and hasattr(x, "__iter__")
 
 
 def _pairs(

@@ -21,6 +21,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.recurrent_units import gate_reads, is_removable
 from nnslicer_tf.semantic.metrics import labelled
@@ -90,7 +91,7 @@ def train_neurons(
     selective.build(learner.trainable_variables)  # else the first step is compiled twice
     compile_classifier(learner, selective, logits)
     train_epochs(
-        lambda rows, _: learner.train_on_batch(x[rows], y[rows]),
+        lambda rows, _: learner.train_on_batch(_as_keras(x[rows]), y[rows]),
         len(x),
         epochs,
         batch_size,
@@ -100,6 +101,10 @@ def train_neurons(
     trained = copy_model(model)
     trained.set_weights(learner.get_weights())
     return trained
+
+
+def _as_keras(x: np.ndarray | Inputs) -> np.ndarray | dict[str, np.ndarray]:
+    return dict(x) if isinstance(x, Inputs) else x
 
 
 def parameter_share(model: keras.Model, neurons: NeuronMasks) -> float:

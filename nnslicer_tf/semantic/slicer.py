@@ -25,6 +25,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.semantic.metrics import (
+    Baseline,
     LayerMoments,
     find_metric,
     labelled,
@@ -42,7 +43,7 @@ class SlicerOptions(TypedDict, total=False):
 
     centred: bool
     categories: ArrayLike | None
-    baseline: np.ndarray | None
+    baseline: Baseline
     batch_size: int
     progress: bool
 
@@ -55,7 +56,8 @@ class SemanticSlicer:
 
     Args:
         im: A classifier.
-        x: Samples `(samples, *input shape)`, or a `tf.data.Dataset` of pairs (x, y).
+        x: Samples `(samples, *input shape)`, or a `tf.data.Dataset` of pairs (x, y); of several
+            inputs a dict of arrays.
         y: Labels `(samples,)`; the categories are the labels that occur.
         metric: A name of `METRICS`.
         centred: Compare centred landscapes (see `similarity.centre`), not those of
@@ -90,7 +92,7 @@ class SemanticSlicer:
         *,
         centred: bool = False,
         categories: ArrayLike | None = None,
-        baseline: np.ndarray | None = None,
+        baseline: Baseline = None,
         batch_size: int = 256,
         progress: bool = False,
     ) -> None:
