@@ -25,8 +25,6 @@ from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import Contributions, Part, Reduction, RowLayout, Rows, Totals
 
 _EXACT = 1 << 24
-_SMALLEST = np.finfo(np.float32).smallest_normal
-_FAR = 2.0**30 * _SMALLEST  # float32 values that large differ by more than the smallest number
 
 
 def applies(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
@@ -317,33 +315,23 @@ class PartsAtZero(_EachAtZero):
 
 
 class _SplitMean:
-    """A float64 mean in float32, so that the sign of Δ = value − mean is exact without float64.
+    """A float64 mean as two float32 bounds: Δ > 0 above one of them, Δ < 0 below the other.
 
-    Accelerators lack float64. No float32 value lies strictly between the mean and its nearest
-    float32: value − nearest has the sign of Δ, but where it is 0, and there the sign is known.
-    Adding a number of that sign, smaller than all differences that are not 0, gives it. For means
-    next to 0 there is no such number: values are compared with two bounds, which takes longer.
+    The sign of Δ = value − mean is thus exact without float64, which accelerators lack: no
+    float32 value lies strictly between the mean and its nearest float32.
     """
 
     def __init__(self, mean: np.ndarray) -> None:
         nearest = mean.astype(np.float32)
-        self.nearest = nearest
         exact = nearest.astype(np.float64)
-        side = np.sign(exact - mean).astype(np.float32)
-        self._is_far_from_0 = bool(((side == 0) | (np.abs(exact) > _FAR)).all())
-        # Tensors: arrays would be written into the compiled walk, several copies of them.
-        if self._is_far_from_0:
-            self._nearest = ops.convert_to_tensor(nearest)
-            self._side = ops.convert_to_tensor(side * _SMALLEST)
-            return
+        self.nearest = nearest
         below = np.nextafter(nearest, np.float32(-np.inf))
         above = np.nextafter(nearest, np.float32(np.inf))
+        # Tensors: arrays would be written into the compiled walk, several copies of them.
         self._positive_above = ops.convert_to_tensor(np.where(exact > mean, below, nearest))
         self._negative_below = ops.convert_to_tensor(np.where(exact < mean, above, nearest))
 
     def sign_of_delta(self, value: Any) -> Any:
-        if self._is_far_from_0:
-            return ops.sign((value - self._nearest) + self._side)
         positive = ops.cast(value > self._positive_above, "float32")
         return positive - ops.cast(value < self._negative_below, "float32")
 
