@@ -33,7 +33,8 @@ _TEXT = (
     "Means over sentences, as in the tables of words: the area under the predicted class's lead "
     "(`deletion`, smaller is better) with the weights as they are, and the least and the largest "
     "of the copies. `same order`: rank correlation of the words' scores with those by the weights "
-    "as they are, mean over sentences and copies."
+    "as they are, mean over sentences and copies. `together`: the area by the mean of the scores "
+    "over all copies and the weights as they are."
 )
 
 
@@ -53,6 +54,9 @@ def rounding(s: RoundingSettings) -> ExperimentResult:
         for copy in track(range(s.copies + 1), "Copies")
     ]
     found = pd.concat(parts, ignore_index=True).astype({"copy": int, "sentence": int})
+    im = InstrumentedModel(zoo.load(s.model))
+    labels = im.logits(x).argmax(axis=1)
+    together = areas_under_curves(im, x, labels, _mean_scores(found))
     head = {
         "model": s.model,
         "sentences": f"{len(x)} of test",
@@ -62,7 +66,7 @@ def rounding(s: RoundingSettings) -> ExperimentResult:
     }
     title = f"Words of SST-2 deleted, {s.model} with other last bits of the weights"
     return ExperimentResult(
-        [ExperimentTable(f"rounding_{s.model}", _summary(found), title, head, _TEXT)]
+        [ExperimentTable(f"rounding_{s.model}", _summary(found, together), title, head, _TEXT)]
     )
 
 
@@ -105,8 +109,30 @@ def _rows(
     ]
 
 
-def _summary(found: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each method."""
+def _mean_scores(found: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Return each method's scores of words, means over all copies, `(sentences, words)`."""
+    return {
+        method: np.mean(
+            [
+                [
+                    np.array(text.split(), float)
+                    for text in of_copy.sort_values("sentence")["scores"]
+                ]
+                for _, of_copy in rows.groupby("copy")
+            ],
+            axis=0,
+        )
+        for method, rows in found.groupby("method", sort=False)
+    }
+
+
+def _summary(found: pd.DataFrame, together: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each method.
+
+    Args:
+        found: A row for each copy, sentence and method.
+        together: The areas by the mean scores, a row for each sentence and method.
+    """
     means = found.pivot_table("deletion", "method", "copy", sort=False)
     scores = found.pivot(index=["method", "sentence"], columns="copy", values="scores")
     correlations = scores.apply(_correlation, axis=1).groupby("method").mean()
@@ -116,6 +142,7 @@ def _summary(found: pd.DataFrame) -> pd.DataFrame:
             "least": means.drop(columns=0).min(axis=1),
             "largest": means.drop(columns=0).max(axis=1),
             "same order": correlations,
+            "together": together.groupby("method")["deletion"].mean(),
         }
     )
     return table.loc[list(METHODS)].rename_axis("method").reset_index()

@@ -30,11 +30,16 @@ def test_summary_of_copies():
             (2, -0.1, "1 2 3 0"),
         )
     ]
-    table = rounding._summary(pd.DataFrame(rows))
+    found = pd.DataFrame(rows)
+    means = rounding._mean_scores(found)
+    np.testing.assert_allclose(means["gradient × input"], [[10 / 3, 8 / 3, 2, 0]])
+    together = pd.DataFrame({"method": rounding.METHODS, "deletion": -1.0})
+    table = rounding._summary(found, together)
     assert list(table["method"]) == list(rounding.METHODS)
     first = table.iloc[0]
     assert (first["deletion"], first["least"], first["largest"]) == (-0.4, -0.5, -0.1)
     assert first["same order"] == pytest.approx(0)  # one copy agrees, one is reversed
+    assert (table["together"] == -1).all()
 
 
 def test_the_experiment_on_the_zoos_model(shared, monkeypatch, tmp_path):
