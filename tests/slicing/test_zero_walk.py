@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nnslicer_tf.instrument.backend import compiled_function
-from nnslicer_tf.slicing._zero_walk import _SplitMean
+from nnslicer_tf.slicing._zero_walk import SplitMean
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,6 @@ def test_signs_of_changes_are_exact_beside_the_mean(sizes):
     least = np.finfo(np.float32).smallest_normal  # processors may take smaller ones for 0
     normal = ((values == 0) | (np.abs(values) >= least)) & ((mean == 0) | (np.abs(mean) >= least))
     expected = np.sign(values.astype(np.float64) - mean)
-    found = np.asarray(compiled_function(_SplitMean(mean).sign_of_delta)(values))
+    found = np.asarray(compiled_function(SplitMean(mean).sign_of_delta)(values))
     np.testing.assert_array_equal(found[normal], expected[normal])
     assert set(np.unique(expected)) == {-1, 0, 1}

@@ -56,7 +56,7 @@ def rounding(s: RoundingSettings) -> ExperimentResult:
     found = pd.concat(parts, ignore_index=True).astype({"copy": int, "sentence": int})
     im = InstrumentedModel(zoo.load(s.model))
     labels = im.logits(x).argmax(axis=1)
-    together = areas_under_curves(im, x, labels, _mean_scores(found))
+    together = areas_under_curves(im, x, labels, mean_scores(found))
     head = {
         "model": s.model,
         "sentences": f"{len(x)} of test",
@@ -66,7 +66,7 @@ def rounding(s: RoundingSettings) -> ExperimentResult:
     }
     title = f"Words of SST-2 deleted, {s.model} with other last bits of the weights"
     return ExperimentResult(
-        [ExperimentTable(f"rounding_{s.model}", _summary(found, together), title, head, _TEXT)]
+        [ExperimentTable(f"rounding_{s.model}", summary(found, together), title, head, _TEXT)]
     )
 
 
@@ -109,7 +109,7 @@ def _rows(
     ]
 
 
-def _mean_scores(found: pd.DataFrame) -> dict[str, np.ndarray]:
+def mean_scores(found: pd.DataFrame) -> dict[str, np.ndarray]:
     """Return each method's scores of words, means over all copies, `(sentences, words)`."""
     return {
         method: np.mean(
@@ -126,7 +126,7 @@ def _mean_scores(found: pd.DataFrame) -> dict[str, np.ndarray]:
     }
 
 
-def _summary(found: pd.DataFrame, together: pd.DataFrame) -> pd.DataFrame:
+def summary(found: pd.DataFrame, together: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each method.
 
     Args:

@@ -31,10 +31,10 @@ def test_summary_of_copies():
         )
     ]
     found = pd.DataFrame(rows)
-    means = rounding._mean_scores(found)
+    means = rounding.mean_scores(found)
     np.testing.assert_allclose(means["gradient × input"], [[10 / 3, 8 / 3, 2, 0]])
     together = pd.DataFrame({"method": rounding.METHODS, "deletion": -1.0})
-    table = rounding._summary(found, together)
+    table = rounding.summary(found, together)
     assert list(table["method"]) == list(rounding.METHODS)
     first = table.iloc[0]
     assert (first["deletion"], first["least"], first["largest"]) == (-0.4, -0.5, -0.1)
