@@ -79,7 +79,7 @@ def states(layer, x, present, factors):
     return ops.stack(found, axis=1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["simple", "lstm", "gru"])
 def test_taylor_scores_are_slopes_by_factors_of_the_states(kind, data):
     """d loss / d factor, where a unit's state is multiplied by 1 at every step."""
     import tensorflow as tf
@@ -97,7 +97,7 @@ def test_taylor_scores_are_slopes_by_factors_of_the_states(kind, data):
         loss = keras.ops.sum(keras.losses.sparse_categorical_crossentropy(y, logits, True))
     np.testing.assert_allclose(logits, model(x), rtol=1e-4, atol=1e-5)
     slopes = tape.gradient(loss, factors)
-    found = semantic.contributions(nns.InstrumentedModel(model), x, "taylor", y, batch_size=7)
+    found = semantic.contributions(nns.InstrumentedModel(model), x, "taylor", y, batch_size=9)
     for name, slope in zip(("first", "second"), slopes, strict=True):
         np.testing.assert_allclose(found[name], np.abs(slope).mean(axis=0), rtol=1e-3, atol=1e-6)
 
@@ -119,12 +119,12 @@ def test_padding_enters_no_mean_and_no_landscape(data):
     assert slicer.similarities["first"][1][0] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["simple", "gru"])
 def test_only_chosen_units_are_trained(kind, data):
     x, y = data
     model = network(kind)
     chosen = np.arange(UNITS) == 2
-    adapted = semantic.readapt(model, {"first": chosen}, x, y, x, epochs=2, batch_size=6)
+    adapted = semantic.readapt(model, {"first": chosen}, x, y, x, epochs=1, batch_size=12)
     pairs = zip(model.get_layer("first").weights, adapted.get_layer("first").weights, strict=True)
     for before, after in pairs:
         changed = (before.numpy() != after.numpy()).reshape(-1, before.shape[-1]).any(axis=0)
