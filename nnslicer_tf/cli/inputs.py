@@ -62,7 +62,8 @@ def keras_model(path: Path) -> Any:
     """Load a Keras model, or an ACAS Xu network as one; a terminal shows that it is loading."""
     with Console(stderr=True).status(f"Loading TensorFlow and {path.name}"):
         import_keras_quietly()
-        import nnslicer_tf.pruning  # noqa: F401 - registers masks of pruned models with Keras
+        import nnslicer_tf.pruning
+        import nnslicer_tf.zoo.transformer  # noqa: F401 - both register classes with Keras
         from nnslicer_tf.instrument.loading import load_model
 
         if path.suffix == ".nnet":

@@ -16,6 +16,7 @@ from nnslicer_tf.deepbase.cache import BehaviourCache
 from nnslicer_tf.errors import NonFiniteActivationError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function
+from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,13 @@ class Extractor:
         self._fingerprint = im.fingerprint if cache is not None else ""
         self._compile(needs)
 
-    def __call__(self, x: np.ndarray, needs: Sequence[Need], first: int) -> dict[Need, np.ndarray]:
+    def __call__(
+        self, x: np.ndarray | Inputs, needs: Sequence[Need], first: int
+    ) -> dict[Need, np.ndarray]:
         """Return behaviours `(records, positions, channels)` float32 of a block.
 
         Args:
-            x: The records `(records, *input_shape)` float32.
+            x: The records `(records, *input_shape)` float32; of several inputs, `Inputs`.
             needs: What is wanted, of what the extractor was made for.
             first: Index of the first record, for messages.
 
@@ -65,7 +68,10 @@ class Extractor:
         """
         if self._cache is None:
             return self._run(x, needs, first)
-        block = hashlib.blake2b(x.tobytes(), digest_size=16).hexdigest()
+        digest = hashlib.blake2b(digest_size=16)
+        for array in arrays_of(x):
+            digest.update(array.tobytes())
+        block = digest.hexdigest()
         keys = {need: self._key(need, block) for need in needs}
         cached = {need: self._cache.get(key) for need, key in keys.items()}
         kept = {need: values for need, values in cached.items() if values is not None}
@@ -76,13 +82,15 @@ class Extractor:
                 self._cache.put(keys[need], values)
         return kept
 
-    def _run(self, x: np.ndarray, needs: Sequence[Need], first: int) -> dict[Need, np.ndarray]:
+    def _run(
+        self, x: np.ndarray | Inputs, needs: Sequence[Need], first: int
+    ) -> dict[Need, np.ndarray]:
         # Compiling anew takes seconds: only when much of the pass is no longer needed.
         much_less = self.passes and len(needs) <= len(self._needs) // 2
         if much_less or not set(needs) <= set(self._needs):
             self._compile(needs)
         self.passes += 1
-        tensors = self._compute(keras.ops.convert_to_tensor(x))
+        tensors = self._compute([keras.ops.convert_to_tensor(array) for array in arrays_of(x)])
         found = dict(zip(self._needs, map(keras.ops.convert_to_numpy, tensors), strict=True))
         for need in needs:
             if not np.isfinite(found[need]).all():

@@ -283,7 +283,7 @@ def _name_models(models: Model | Sequence[Model] | Mapping[str, Model]) -> dict:
         str(name): m if isinstance(m, InstrumentedModel) else InstrumentedModel(m)
         for name, m in models.items()
     }
-    shapes = {name: im.input_shape for name, im in ims.items()}
+    shapes = {name: tuple(im.input_shapes.values()) for name, im in ims.items()}
     if len(set(shapes.values())) > 1:
         raise InputShapeError(f"All models must take inputs of the same shape. Received: {shapes}")
     return ims

@@ -68,7 +68,7 @@ class Coverage(ShownAsTable, ABC):
 
         Args:
             name: Name of an operation.
-            values: Its values `(batch, *operation shape)` float32.
+            values: Its values `(batch, *operation shape)` float32, NaN at padding.
         """
 
     def update(self, x: DataLike, batch_size: int = 256, progress: bool = False) -> int:
@@ -87,7 +87,7 @@ class Coverage(ShownAsTable, ABC):
                 `InstrumentedModel.capture_batches`.
         """
         before = self._count()
-        for batch in self.im.capture_batches(x, batch_size, self.neurons.names, progress):
+        for batch in self.neurons.batches(x, batch_size, progress):
             for name, values in batch.items():
                 self.covered[name] |= self._hits(name, values)
             self.samples += len(values)
@@ -222,7 +222,7 @@ class NeuronCoverage(Coverage):
 
     def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
         axes = tuple(range(1, values.ndim))
-        low = values.min(axis=axes, keepdims=True)
-        span = values.max(axis=axes, keepdims=True) - low
+        low = np.fmin.reduce(values, axis=axes, keepdims=True)
+        span = np.fmax.reduce(values, axis=axes, keepdims=True) - low
         scaled = (values - low) / np.where(span > 0, span, np.inf)
         return np.any(self.neurons.reduce(scaled) > self.threshold, axis=0)

@@ -35,8 +35,8 @@ class NeuronRanges(ShownAsTable):
 
     Attributes:
         neurons: The neurons.
-        low: Operation name → `(*neurons,)` float64.
-        high: Operation name → `(*neurons,)` float64.
+        low: Operation name → `(*neurons,)` float64; NaN where all samples have padding.
+        high: Operation name → `(*neurons,)` float64, likewise.
     """
 
     def __init__(
@@ -73,11 +73,14 @@ class NeuronRanges(ShownAsTable):
         neurons = Neurons(im, granularity, of)
         low = {name: np.full(shape, np.inf) for name, shape in neurons.shapes.items()}
         high = {name: np.full(shape, -np.inf) for name, shape in neurons.shapes.items()}
-        for batch in im.capture_batches(x, batch_size, neurons.names, progress):
+        for batch in neurons.batches(x, batch_size, progress):
             for name, values in batch.items():
                 outputs = neurons.reduce(values)
-                np.minimum(low[name], outputs.min(axis=0), out=low[name])
-                np.maximum(high[name], outputs.max(axis=0), out=high[name])
+                np.fmin(low[name], np.fmin.reduce(outputs, axis=0), out=low[name])
+                np.fmax(high[name], np.fmax.reduce(outputs, axis=0), out=high[name])
+        for name in neurons.names:
+            never = low[name] > high[name]  # padding in all samples
+            low[name][never] = high[name][never] = np.nan
         return cls(neurons, low, high)
 
     @property
@@ -127,8 +130,8 @@ class NeuronRanges(ShownAsTable):
             {
                 "operation": name,
                 "neurons": low.size,
-                "least": float(low.min()),
-                "largest": float(self.high[name].max()),
+                "least": float(np.fmin.reduce(low, axis=None)),
+                "largest": float(np.fmax.reduce(self.high[name], axis=None)),
             }
             for name, low in self.low.items()
         ]
@@ -171,10 +174,10 @@ class KMultisectionCoverage(_RangeCoverage):
         outputs = self.neurons.reduce(values).astype(np.float64)
         low, high = self.ranges.low[name], self.ranges.high[name]
         span = np.where(high > low, high - low, 1.0)
-        section = np.floor((outputs - low) / span * self.sections).astype(np.int64)
-        section = np.clip(section, 0, self.sections - 1).reshape(len(values), -1)
-        inside = ((outputs >= low) & (outputs <= high)).reshape(len(values), -1)
-        sample, neuron = np.nonzero(inside)
+        inside = (outputs >= low) & (outputs <= high)
+        section = np.floor(np.where(inside, outputs - low, 0) / span * self.sections)
+        section = np.clip(section, 0, self.sections - 1).astype(np.int64).reshape(len(values), -1)
+        sample, neuron = np.nonzero(inside.reshape(len(values), -1))
         hits = np.zeros((section.shape[1], self.sections), bool)
         hits[neuron, section[sample, neuron]] = True
         return hits.reshape(self.covered[name].shape)
@@ -243,6 +246,7 @@ class TopKCoverage(Coverage):
     def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
         outputs = self.neurons.reduce(values).reshape(len(values), -1)
         largest = np.argsort(-outputs, axis=1, kind="stable")[:, : self.k]
+        here = ~np.isnan(np.take_along_axis(outputs, largest, axis=1))
         hits = np.zeros(outputs.shape[1], bool)
-        hits[largest.ravel()] = True
+        hits[largest[here]] = True
         return hits.reshape(self.covered[name].shape)

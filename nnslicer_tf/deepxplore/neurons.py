@@ -1,11 +1,12 @@
 """The neurons of a model as DeepXplore counts them.
 
 A filter is one neuron, whose output is the mean over its positions; a unit of a dense
-layer is one neuron. All layers count but the input and those that only move values, so
-that LeNet-1, LeNet-4 and LeNet-5 have the paper's 52, 148 and 268 neurons.
+layer is one neuron; a unit of a recurrent layer is one, whose output is the mean of its state over
+the steps. All layers count but the input, masks and those that only move values, so
+that LeNet-1, LeNet-4 and LeNet-5 have the paper's 52, 148 and 268 neurons. Padding is not counted.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -14,8 +15,12 @@ import numpy as np
 from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.recurrence import RECURRENCE
+from nnslicer_tf.kinds import aligned_mask
 
 GRANULARITIES = ("channel", "activation")
+_STATE = ":h"
 
 
 class Neurons:
@@ -26,7 +31,8 @@ class Neurons:
         granularity: `"channel"`: one neuron a channel, the mean over its positions;
             `"activation"`: every element of an operation's output is a neuron.
         of: Names of operations; by default the output of every layer but the input and
-            routing layers (the values before a fused activation do not count).
+            routing layers (the values before a fused activation do not count), and the states
+            of recurrent layers.
 
     Attributes:
         im: The model.
@@ -65,10 +71,42 @@ class Neurons:
     def __len__(self) -> int:
         return sum(self.sizes.values())
 
+    def batches(
+        self, x: DataLike, batch_size: int, progress: bool
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the values of the operations for batches of samples, NaN at padding.
+
+        Args:
+            x: Samples, in any form of `DataLike`.
+            batch_size: Samples in one forward pass.
+            progress: Show a progress bar.
+
+        Raises:
+            InvalidArgumentError, InputShapeError, NonFiniteActivationError: as in
+                `InstrumentedModel.capture_batches`.
+        """
+        masks = {name: self.im[name].mask for name in self.names}
+        wanted = [*self.names, *dict.fromkeys(mask for mask in masks.values() if mask)]
+        for batch in self.im.capture_batches(x, batch_size, wanted, progress):
+            yield {
+                name: batch[name] if mask is None else _without_padding(batch[name], batch[mask])
+                for name, mask in masks.items()
+            }
+
     def reduce(self, values: np.ndarray) -> np.ndarray:
-        """Return the neurons' outputs `(batch, *neurons)` of an operation's values."""
+        """Return the neurons' outputs `(batch, *neurons)` of an operation's values.
+
+        They are means over positions that are not NaN; NaN if there are none.
+        """
         positions = self._positions(values)
-        return values.mean(axis=positions, dtype=np.float64) if positions else values
+        if not positions:
+            return values
+        means = values.mean(axis=positions, dtype=np.float64)
+        if not np.isnan(means).any():
+            return means
+        counts = np.sum(~np.isnan(values), axis=positions)
+        sums = np.nansum(values, axis=positions, dtype=np.float64)
+        return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
     def vector(self, values: dict[str, Any]) -> Any:
         """Return all neurons' outputs as one tensor `(batch, neurons)`, differentiable.
@@ -89,5 +127,11 @@ class Neurons:
 
 
 def _counts(operation: Operation) -> bool:
+    if operation.kind == RECURRENCE:
+        return operation.name.endswith(_STATE)
     is_layer_output = operation.name.partition("#")[0] == operation.layer
-    return is_layer_output and operation.kind not in ("input", "routing")
+    return is_layer_output and operation.kind not in ("input", "mask", "routing")
+
+
+def _without_padding(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    return np.where(aligned_mask(mask > 0, values.ndim), values, np.float32(np.nan))

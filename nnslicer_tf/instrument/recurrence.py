@@ -8,7 +8,7 @@ one time step, the *cell*, which are acyclic. In the graph each of them is an op
 This module does not depend on any Keras layer class.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,13 +130,16 @@ class Unrolled:
             **{operation.name: operation.shape for operation in self.cell},
         }
 
-    def run(self, *inputs: Any) -> dict[str, Any]:
+    def run(self, *inputs: Any, added: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the values of the cell's operations at all times, by name, `(batch, time, …)`.
 
         Args:
             *inputs: The sequence `(batch, time, …)`; the states before the first step, `(batch,
                 …)`, zeros if not given; the mask `(batch, time)`, if there is one.
+            added: Name of an operation of the cell → what is added to its values, `(batch, time,
+                …)`, before others read them. Gradients with respect to it are those by the values.
         """
+        changes = dict(added or {})
         x, initial, mask = split_inputs(inputs, self.masked)
         states = list(initial) or [
             ops.zeros((ops.shape(x)[0], *shape), dtype=x.dtype) for shape in self.states.values()
@@ -144,17 +147,22 @@ class Unrolled:
 
         def step(states: list[Any], entries: list[Any]) -> tuple[list[Any], list[Any]]:
             values = dict(zip(map(before, self.states), states, strict=True))
-            values[SEQUENCE], values[PRESENT] = entries[0], entries[-1]
+            values[SEQUENCE], values[PRESENT] = entries[0], entries[len(sequences) - 1]
+            plus = dict(zip(changes, entries[len(sequences) :], strict=True))
             for operation in self.cell:
                 inputs = (values[name] for name in operation.inputs)
-                values[operation.name] = operation.compute(*inputs)
+                value = operation.compute(*inputs)
+                values[operation.name] = (
+                    value + plus[operation.name] if operation.name in plus else value
+                )
             return (
                 [values[name] for name in self.states],
                 [values[operation.name] for operation in self.cell],
             )
 
         sequences = [self.in_order(x)] if mask is None else [self.in_order(x), mask]
-        _, found = over_time(step, states, [time_first(sequence) for sequence in sequences])
+        every = [time_first(sequence) for sequence in (*sequences, *changes.values())]
+        _, found = over_time(step, states, every)
         return {o.name: time_first(v) for o, v in zip(self.cell, found, strict=True)}
 
     def in_order(self, x: Any) -> Any:

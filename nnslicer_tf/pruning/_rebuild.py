@@ -29,7 +29,8 @@ def rebuild(
         pairs.append((layer, type(layer).from_config(config)))
         return pairs[-1][1]
 
-    model = as_functional(im.model, im.input_shape)
+    several = len(im.input_operations) > 1
+    model = as_functional(im.model, im.input_shapes if several else im.input_shape)
     copy = keras.models.clone_model(model, clone_function=clone, recursive=True)
     if not copy.built:
         copy.build((None, *im.input_shape))

@@ -135,6 +135,7 @@ class ClassRanker(Ranker):
         Arguments and errors are those of `scores`.
         """
         wanted = check_classes(im, y, classes)
+        x = im.check(x)
         y = check_labels(y, len(x))
         right = np.ones(len(x), bool)
         if self.correct_only:
@@ -254,10 +255,11 @@ class _Slicing(ClassRanker):
 
     def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
         slicer = self.slicer_of(target)
+        outputs = {im.logit_operation: [target]}
         if self.collect == "netted":
-            return slicer.slice(x, outputs=[target]).synapses
+            return slicer.slice(x, outputs=outputs).synapses
         totals = {name: np.zeros(kernel.shape, np.int64) for name, kernel in im.kernels.items()}
-        for part in slicer.iterate(x, outputs=[target], reduce=_REDUCTIONS[self.collect]):
+        for part in slicer.iterate(x, outputs=outputs, reduce=_REDUCTIONS[self.collect]):
             for name, added in part.reduced.items():
                 totals[name] += added.astype(np.int64)
         return totals

@@ -106,10 +106,20 @@ def clear_biases(model: keras.Model, keep: dict[str, np.ndarray]) -> None:
     for name, mask in keep.items():
         cell = cells[name]
         if cell.bias is not None:
-            value = keras.ops.convert_to_numpy(cell.bias).copy()
-            place = 2 * cell.units if hasattr(cell, "recurrent_activation") else 0
-            value[..., place : place + cell.units] *= mask
-            cell.bias.assign(value)
+            cell.bias.assign(keras.ops.convert_to_numpy(cell.bias) * candidate_bias(cell, mask))
+
+
+def candidate_bias(cell: keras.Layer, keep: np.ndarray) -> np.ndarray:
+    """Return a mask of a cell's bias, false for the candidates' biases of some units.
+
+    Args:
+        cell: The cell of a recurrent layer.
+        keep: Bool array `(units,)`, false for these units.
+    """
+    mask = np.ones(cell.bias.shape, bool)
+    place = 2 * cell.units if hasattr(cell, "recurrent_activation") else 0
+    mask[..., place : place + cell.units] &= keep
+    return mask
 
 
 def _prefix(operation: Operation) -> str:

@@ -7,7 +7,7 @@ twice the forward pass (for the rescale rule: of the samples and of the referenc
 backward pass.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -17,6 +17,8 @@ from keras import ops
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.instrument.backward import propagate
+from nnslicer_tf.instrument.inputs import Inputs, arrays_of
+from nnslicer_tf.instrument.recurrence import RECURRENCE, Member
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.kinds.rescale import midpoint
 
@@ -41,26 +43,32 @@ class Backward:
         self._wanted = tuple(wanted)
         self._seed = seed
         self._rule = rule
-        path = im.graph.between(self._wanted, [im.logit_operation])
+        self._recurrent = [name for name in self._wanted if im[name].kind == RECURRENCE]
+        members = [o.name for name in self._recurrent for o in _members(im, im[name])]
+        path = im.graph.between((*self._wanted, *members), [im.logit_operation])
         self._path = tuple(reversed(path))
         self._shapes = {operation.name: operation.shape for operation in im.operations}
         self._run = compiled_function(self._walk)
 
     def __call__(
-        self, x: np.ndarray, y: np.ndarray, reference: np.ndarray
+        self, x: np.ndarray | Inputs, y: np.ndarray, reference: np.ndarray | Inputs
     ) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Return operation → (values, reference values, multipliers), `(batch, …)` float32.
 
         Args:
-            x: Samples `(batch, *input shape)`.
+            x: Samples `(batch, *input shape)`; of several inputs, `Inputs`.
             y: Labels `(batch,)`.
             reference: One sample `(1, *input shape)`; the gradient rule does not use it.
         """
-        tensors = (ops.convert_to_tensor(a) for a in (x, y.astype(np.int32), reference))
-        found = [[ops.convert_to_numpy(t) for t in part] for part in self._run(*tensors)]
+        given, references = (
+            [ops.convert_to_tensor(array) for array in arrays_of(samples)]
+            for samples in (x, reference)
+        )
+        parts = self._run(given, ops.convert_to_tensor(y.astype(np.int32)), references)
+        found = [[ops.convert_to_numpy(t) for t in part] for part in parts]
         return dict(zip(self._wanted, zip(*found, strict=True), strict=True))
 
-    def _walk(self, x: Any, y: Any, reference: Any) -> tuple[list, list, list]:
+    def _walk(self, x: list, y: Any, reference: list) -> tuple[list, list, list]:
         logits = self._im.logit_operation
         values = self._im.compute(x, (logits, *self._wanted))
         references = {
@@ -80,11 +88,45 @@ class Backward:
 
         seed = {logits: self._seed(values[logits], y)}
         multipliers = propagate(self._path, seed, rule, self._shapes)
+        for name in self._recurrent:
+            multipliers[name] = self._through_time(self._im[name], values, multipliers)
         return (
             [values[name] for name in self._wanted],
             [references[name] for name in self._wanted],
             [multipliers.get(name, ops.zeros_like(values[name])) for name in self._wanted],
         )
+
+    def _through_time(
+        self, operation: Operation, values: Mapping[str, Any], received: Mapping[str, Any]
+    ) -> Any:
+        """Return the gradients by an operation's values at all steps, also through later steps.
+
+        The graph does not say how the steps depend on each other: the layer is run again.
+
+        Args:
+            operation: An operation of a recurrent layer.
+            values: Values of the layer's inputs.
+            received: The gradients by its operations, as what comes after the layer reads them.
+        """
+        member: Member = operation.params
+        inputs = [values[name] for name in operation.inputs]
+        inner = {o.params.operation.name: o.name for o in _members(self._im, operation)}
+
+        def read(added: Any) -> Any:
+            found = member.unrolled.run(*inputs, added={member.operation.name: added})
+            parts = [found[k] * received[name] for k, name in inner.items() if name in received]
+            return sum(ops.sum(part, axis=tuple(range(1, len(part.shape)))) for part in parts)
+
+        zeros = ops.zeros_like(values[operation.name])
+        (found,) = vector_jacobian_product(read, [zeros], ops.ones_like(zeros[:, 0, 0]))
+        return found
+
+
+def _members(im: InstrumentedModel, operation: Operation) -> list[Operation]:
+    """Return all operations of an operation's recurrent layer."""
+    unrolled = operation.params.unrolled
+    found = [o for o in im.operations if isinstance(o.params, Member)]
+    return [o for o in found if o.params.unrolled is unrolled]
 
 
 def gradient_rule(operation: Operation, inputs: list, reference: list, cotangent: Any) -> Any:

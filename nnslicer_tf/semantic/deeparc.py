@@ -16,8 +16,16 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.data import DataLike
-from nnslicer_tf.semantic.neurons import HeadLayer, NeuronLayer, neuron_layers, output_layer
+from nnslicer_tf.semantic.neurons import (
+    HeadLayer,
+    NeuronLayer,
+    RecurrentLayer,
+    neuron_layers,
+    output_layer,
+)
 from nnslicer_tf.semantic.similarity import landscape, similarity
+
+_NOT_SEWN = (HeadLayer, RecurrentLayer)
 
 
 def layer_similarities(
@@ -80,7 +88,7 @@ def remove_layers(
             nor a convolution whose strides alone change its positions.
     """
     im = InstrumentedModel(model)
-    known = {k: v for k, v in neuron_layers(im).items() if not isinstance(v, HeadLayer)}
+    known = {k: v for k, v in neuron_layers(im).items() if not isinstance(v, _NOT_SEWN)}
     replaced: dict[str, keras.layers.Layer] = {}
     weights: dict[str, list[np.ndarray]] = {}
     for name in layers:

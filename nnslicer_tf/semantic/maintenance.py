@@ -51,11 +51,13 @@ def readapt(
     Raises:
         InvalidArgumentError: if masks, labels or adversarial samples do not fit.
         InputShapeError: if the samples have another shape than the model's inputs.
+        SeveralInputsError: if the model has several inputs.
     """
+    shape = InstrumentedModel(model).input_shape  # refuses models with several inputs
     if np.shape(adversarial) != np.shape(x):
         raise InvalidArgumentError(
-            "There must be one adversarial sample for each sample. Received: shapes "
-            f"{np.shape(adversarial)} and {np.shape(x)}"
+            f"There must be one adversarial sample for each sample, of shape {shape}. Received: "
+            f"shapes {np.shape(adversarial)} and {np.shape(x)}"
         )
     neurons = readapted_neurons(model, critical)
     both = np.concatenate([x, adversarial])

@@ -9,8 +9,10 @@
 | `taylor` | mean absolute product of activation and gradient of the cross-entropy |
 | `taylor_weights` | mean squared sum of weight × gradient over the neuron's weights |
 
-A filter's activation on a sample is the mean over its positions; contributions and Taylor
-terms are summed over them. Data are streamed; only means and squares are kept.
+A filter's activation on a sample is the mean over its positions, a recurrent unit's that over its
+steps; contributions and Taylor terms are summed over them. Padding is no position. Gradients by the
+states of recurrent units go on through time; DeepLIFT and `taylor_weights` refuse such layers. Data
+are streamed; only means and squares are kept.
 
 DeepLIFT is the rescale rule of Shrikumar et al. (ICML 2017). `taylor` is the criterion of
 Molchanov et al., "Pruning Convolutional Neural Networks for Resource Efficient Inference"
@@ -32,9 +34,10 @@ from numpy.typing import ArrayLike
 from nnslicer_tf._checks import as_array, check_labels
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike, check_array, check_batch_size
+from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.semantic._backward import (
     Backward,
     cross_entropy,
@@ -42,9 +45,11 @@ from nnslicer_tf.semantic._backward import (
     label_logit,
     rescale_rule,
 )
-from nnslicer_tf.semantic.neurons import NeuronLayer, neuron_layers
+from nnslicer_tf.semantic.neurons import NeuronLayer, RecurrentLayer, neuron_layers
 
 Values = dict[str, np.ndarray]
+Baseline = np.ndarray | Mapping[str, np.ndarray] | None
+"""A sample, of several inputs one of each by name; None: zeros."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ def contributions(
     metric: str = "taylor",
     y: ArrayLike | None = None,
     *,
-    baseline: np.ndarray | None = None,
+    baseline: Baseline = None,
     batch_size: int = 256,
     progress: bool = False,
 ) -> dict[str, np.ndarray]:
@@ -103,7 +108,8 @@ def contributions(
 
     Args:
         im: A classifier.
-        x: Samples `(samples, *input shape)`, or a `tf.data.Dataset` of pairs (x, y).
+        x: Samples `(samples, *input shape)`, or a `tf.data.Dataset` of pairs (x, y); of several
+            inputs a dict of arrays.
         metric: A name of `METRICS`.
         y: Labels `(samples,)`; without them, the model's own predictions.
         baseline: DeepLIFT's reference sample `(*input shape)`; zeros by default.
@@ -125,7 +131,7 @@ def contributions(
     values_of = chosen.prepare(im, layers, reference_sample(im, baseline))
     moments = LayerMoments(layers)
     total = None
-    if _is_pairs(x, y):
+    if _is_pairs(x, y, im):
         pairs = _pairs(x, len(im.input_shape), batch_size)
         batches = (labelled(im, *pair, batch_size) for pair in pairs)
     else:
@@ -180,7 +186,7 @@ def labelled(
         InputShapeError: if the samples have another shape.
     """
     check_batch_size(batch_size)
-    if _is_pairs(x, y):
+    if _is_pairs(x, y, im):
         xs, ys = zip(*_pairs(x, len(im.input_shape), batch_size), strict=True)
         x, y = np.concatenate(xs), np.concatenate(ys)
     x = im.check(x)
@@ -203,16 +209,22 @@ def _classes(im: InstrumentedModel) -> int:
     return shape[0]
 
 
-def reference_sample(im: InstrumentedModel, baseline: np.ndarray | None) -> np.ndarray:
+def reference_sample(im: InstrumentedModel, baseline: Baseline) -> np.ndarray | Inputs:
     """Return DeepLIFT's reference `(1, *input shape)` float32: `baseline`, or zeros."""
+    if len(im.input_operations) > 1:
+        given = baseline or {name: np.zeros(shape) for name, shape in im.input_shapes.items()}
+        return im.check({name: np.asarray(array)[None] for name, array in dict(given).items()})
     if baseline is None:
         return np.zeros((1, *im.input_shape), np.float32)
     return check_array(np.asarray(baseline)[None], im.input_shape)
 
 
-def _is_pairs(x: DataLike, y: ArrayLike | None) -> TypeGuard[Iterable[ArrayLike]]:
-    """Whether `x` is a data set of pairs (x, y) rather than an array."""
-    return y is None and not hasattr(x, "shape") and hasattr(x, "__iter__")
+def _is_pairs(
+    x: DataLike, y: ArrayLike | None, im: InstrumentedModel
+) -> TypeGuard[Iterable[ArrayLike]]:
+    """Whether `x` is a data set of pairs (x, y) rather than an array, or one for each input."""
+    several = len(im.input_operations) > 1
+    return y is None and not several and not hasattr(x, "shape") and hasattr(x, "__iter__")
 
 
 def _pairs(
@@ -245,10 +257,8 @@ def _activations(
     names = {layer.name: layer.value for layer in layers.values()}
 
     def values(x: np.ndarray, y: np.ndarray) -> Values:
-        captured = im.capture(x, len(x), of=names.values())
-        return {
-            k: _over_positions(layers[k].units_last(captured[v]), np.mean) for k, v in names.items()
-        }
+        captured = im.capture(x, len(x), of=[*names.values(), *mask_names(layers)])
+        return {k: _mean_over_data(layers[k], captured[v], captured) for k, v in names.items()}
 
     return values
 
@@ -257,12 +267,15 @@ def _deeplift(
     im: InstrumentedModel, layers: Mapping[str, NeuronLayer], reference: np.ndarray
 ) -> Callable[[np.ndarray, np.ndarray], Values]:
     names = {layer.name: layer.value for layer in layers.values()}
+    _refuse_recurrent("deeplift", layers)
     backward = Backward(im, list(names.values()), label_logit, rescale_rule)
 
     def values(x: np.ndarray, y: np.ndarray) -> Values:
         found = backward(x, y, reference)
+        masks = _masks(im, layers, x)
         terms = {
-            k: _terms(layers[k], found[v][0] - found[v][1], found[v][2]) for k, v in names.items()
+            k: _terms(layers[k], found[v][0] - found[v][1], found[v][2], masks)
+            for k, v in names.items()
         }
         return {k: np.abs(term) for k, term in terms.items()}
 
@@ -277,7 +290,9 @@ def _taylor(
 
     def values(x: np.ndarray, y: np.ndarray) -> Values:
         found = backward(x, y, reference)
-        return {k: np.abs(_terms(layers[k], found[v][0], found[v][2])) for k, v in names.items()}
+        masks = _masks(im, layers, x)
+        terms = {k: _terms(layers[k], found[v][0], found[v][2], masks) for k, v in names.items()}
+        return {k: np.abs(term) for k, term in terms.items()}
 
     return values
 
@@ -286,23 +301,56 @@ def _taylor_weights(
     im: InstrumentedModel, layers: Mapping[str, NeuronLayer], reference: np.ndarray
 ) -> Callable[[np.ndarray, np.ndarray], Values]:
     # Σ over a neuron's weights of w · ∂L/∂w is Σ over positions of (z - b) · ∂L/∂z.
+    _refuse_recurrent("taylor_weights", layers)
     names = {layer.name: layer.sum for layer in layers.values()}
     backward = Backward(im, list(names.values()), cross_entropy, gradient_rule)
     biases = {k: im[v].params.read_bias() for k, v in names.items()}
 
     def values(x: np.ndarray, y: np.ndarray) -> Values:
         found = backward(x, y, reference)
+        masks = _masks(im, layers, x)
         sums = {
             k: found[v][0] if biases[k] is None else found[v][0] - biases[k]
             for k, v in names.items()
         }
-        return {k: _terms(layers[k], sums[k], found[v][2]) ** 2 for k, v in names.items()}
+        return {k: _terms(layers[k], sums[k], found[v][2], masks) ** 2 for k, v in names.items()}
 
     return values
 
 
-def _terms(layer: NeuronLayer, values: np.ndarray, multipliers: np.ndarray) -> np.ndarray:
-    return _over_positions(layer.units_last(values * multipliers), np.sum)
+def mask_names(layers: Mapping[str, NeuronLayer]) -> list[str]:
+    """Return the names of the masks' operations that say which positions of layers are data."""
+    return sorted({layer.mask for layer in layers.values() if layer.mask is not None})
+
+
+def _masks(im: InstrumentedModel, layers: Mapping[str, NeuronLayer], x: np.ndarray) -> Values:
+    names = mask_names(layers)
+    return dict(im.capture(x, len(x), of=names)) if names else {}
+
+
+def _refuse_recurrent(metric: str, layers: Mapping[str, NeuronLayer]) -> None:
+    recurrent = [name for name, layer in layers.items() if isinstance(layer, RecurrentLayer)]
+    if recurrent:
+        raise UnsupportedLayerError(
+            f"Metric '{metric}' has no rule through time, for layer '{recurrent[0]}'. Choose "
+            "'taylor', 'avg', 'var' or 'ens'."
+        )
+
+
+def _terms(
+    layer: NeuronLayer, values: np.ndarray, multipliers: np.ndarray, masks: Values
+) -> np.ndarray:
+    return _over_positions(layer.of_data(values * multipliers, masks), np.sum)
+
+
+def _mean_over_data(layer: NeuronLayer, values: np.ndarray, masks: Mapping) -> np.ndarray:
+    """Return the means over positions that are no padding, 0 if there are none."""
+    means = _over_positions(layer.of_data(values, masks), np.mean)
+    if layer.mask is None:
+        return means
+    data = masks[layer.mask] > 0
+    share = data.reshape(len(data), -1).mean(axis=1, keepdims=True)
+    return means / np.maximum(share, 1 / data[0].size)
 
 
 def _over_positions(values: np.ndarray, reduce: Callable) -> np.ndarray:

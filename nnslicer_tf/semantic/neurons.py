@@ -1,7 +1,8 @@
 """Neurons and sets of critical ones.
 
-A neuron is an output unit of a dense layer, a filter of a convolution, or a head of a
-`MultiHeadAttention` layer, whose value is its context. The value of a unit or filter is that
+A neuron is an output unit of a dense layer, a filter of a convolution, a head of a
+`MultiHeadAttention` layer, whose value is its context, or a unit of a `SimpleRNN`, `LSTM` or `GRU`,
+whose value is its state at all steps. The value of a unit or filter is that
 after the batch normalisation, the activation and the depthwise convolution that follow, as long
 as these map zero to zero, channel to channel, and nothing else reads the values in between.
 So a neuron whose parameters are zero has the value zero: it is masked.
@@ -9,7 +10,8 @@ So a neuron whose parameters are zero has the value zero: it is masked.
 Not among these neurons are the output layer's units (the classes), layers followed by a
 function that does not map zero to zero (a convolution that gates others through a sigmoid, a
 dense layer before a layer normalisation), grouped and depthwise convolutions, layers that
-are called more than once, queries, keys and values, and gates of recurrent layers. Of other
+are called more than once, queries, keys and values, and units of recurrent layers that are wrapped
+(`Bidirectional`, stacked cells), convolutional, or exchange states with other layers. Of other
 attention layers than `MultiHeadAttention` the channels of the output are neurons.
 """
 
@@ -29,13 +31,17 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
+from nnslicer_tf.instrument.recurrence import RECURRENCE
+from nnslicer_tf.kinds import aligned_mask
 from nnslicer_tf.pruning.heads import has_heads
+from nnslicer_tf.pruning.recurrent_units import candidate_bias, candidate_masks, is_removable
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 _ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
+_STATE = ":h"
 _FORMAT = "nnslicer_tf critical neurons 1"
 
 
@@ -62,14 +68,35 @@ class NeuronLayer:
         """The kernel of the weighted sum."""
         return self.chain[0].params
 
-    def kernel_mask(self, neurons: np.ndarray) -> np.ndarray:
-        """Return bools of the kernel's shape, True for the weights of chosen neurons."""
+    @property
+    def mask(self) -> str | None:
+        """Name of the operation that says which positions are data; None without padding."""
+        return self.chain[-1].mask
+
+    def kernel_masks(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the masks that leave chosen neurons alone: kernel's name → bools of its shape."""
         shape = self.kernel.shape
-        return np.broadcast_to(along(neurons, len(shape), _unit_axis(self.chain[0])), shape)
+        chosen = along(neurons, len(shape), _unit_axis(self.chain[0]))
+        return {self.kernel.name: np.broadcast_to(chosen, shape)}
+
+    def bias_masks(self, neurons: np.ndarray) -> list[tuple[Any, np.ndarray]]:
+        """Return masked biases, bools of their shape, that no kernel's mask implies."""
+        return []
 
     def units_last(self, values: np.ndarray) -> np.ndarray:
         """Return values of the operations `sum` or `value` as `(samples, …, units)`."""
         return values
+
+    def of_data(self, values: np.ndarray, masks: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return values as of `units_last`, with zeros at padding.
+
+        Args:
+            values: Values of the operations `sum` or `value`.
+            masks: Name of a mask's operation → its values, as captured.
+        """
+        if self.mask is not None:
+            values = np.where(aligned_mask(masks[self.mask] > 0, values.ndim), values, 0)
+        return self.units_last(values)
 
     def channels(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
         """Return the channels that chosen neurons are: operation's name → bool `(channels,)`."""
@@ -94,9 +121,9 @@ class HeadLayer(NeuronLayer):
     The chain is the projection of what the heads hand on: a masked head has no weight in it.
     """
 
-    def kernel_mask(self, neurons: np.ndarray) -> np.ndarray:
-        """Return bools of the shape of the output's kernel, `(heads, features, channels)`."""
-        return np.broadcast_to(along(neurons, 3, 0), self.kernel.shape)
+    def kernel_masks(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
+        """Return a mask of the output's kernel, `(heads, features, channels)`."""
+        return {self.kernel.name: np.broadcast_to(along(neurons, 3, 0), self.kernel.shape)}
 
     def units_last(self, values: np.ndarray) -> np.ndarray:
         """Return values as `(samples, positions, features, heads)`."""
@@ -119,6 +146,49 @@ class HeadLayer(NeuronLayer):
     @property
     def _features(self) -> int:
         return self.chain[0].keras_layer.value_dim
+
+
+@dataclass(frozen=True, eq=False)
+class RecurrentLayer(NeuronLayer):
+    """The units of a recurrent layer.
+
+    A masked unit's candidate is 0, and with it its state at every step, whatever its gates are.
+
+    Attributes:
+        im: The model.
+    """
+
+    im: InstrumentedModel
+
+    def kernel_masks(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the masks of the candidates' columns."""
+        return candidate_masks(self.im, self.name, np.asarray(neurons, bool))
+
+    def bias_masks(self, neurons: np.ndarray) -> list[tuple[Any, np.ndarray]]:
+        """Return the mask of the candidates' biases."""
+        bias = self._cell.bias
+        return [] if bias is None else [(bias, candidate_bias(self._cell, np.asarray(neurons)))]
+
+    def channels(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the chosen units in all operations of the layer."""
+        return {
+            o.name: np.asarray(neurons, bool)
+            for o in self.im.operations
+            if o.layer == self.name and o.kind == RECURRENCE
+        }
+
+    @cached_property
+    def parameters(self) -> tuple[tuple[Any, int], ...]:
+        """The columns of all gates, and their biases."""
+        cell = self._cell
+        found = [(cell.kernel, 1), (cell.recurrent_kernel, 1)]
+        return tuple(
+            found if cell.bias is None else [*found, (cell.bias, len(cell.bias.shape) - 1)]
+        )
+
+    @property
+    def _cell(self) -> keras.Layer:
+        return self.chain[0].keras_layer.cell
 
 
 class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
@@ -240,6 +310,8 @@ def neuron_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
     for operation in im.operations:
         if _is_joined_heads(operation, im):
             layers[operation.layer] = _head_layer(operation)
+        if _is_state(operation, im) and operation.layer not in (im[name].layer for name in final):
+            layers[operation.layer] = _recurrent_layer(operation, im)
         if not _has_neurons(operation, im):
             continue
         chain = _chain(operation, im)
@@ -250,8 +322,8 @@ def neuron_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
     if not layers:
         raise UnsupportedLayerError(
             f"Model '{im.model.name}' has no layer with neurons to choose from: no hidden dense "
-            "layer, no convolution and no attention with heads; grouped convolutions, gates and "
-            "recurrent units are left out. Give a model that has."
+            "layer, no convolution, no attention with heads and no recurrent layer; grouped "
+            "convolutions, gates and wrapped recurrent layers are left out. Give a model that has."
         )
     return layers
 
@@ -328,6 +400,19 @@ def _head_layer(operation: Operation) -> HeadLayer:
     return HeadLayer(name, heads, f"{name}/value", f"{name}/context", (operation,))
 
 
+def _is_state(operation: Operation, im: InstrumentedModel) -> bool:
+    """Whether an operation computes the state of a recurrent layer whose units are neurons."""
+    if not is_removable(operation) or operation.params.operation.name != _STATE:
+        return False
+    zero_stays = _is_zero(operation.keras_layer.activation(keras.ops.zeros((1, 1))))
+    return zero_stays and _called_once(operation, im)
+
+
+def _recurrent_layer(operation: Operation, im: InstrumentedModel) -> RecurrentLayer:
+    name, units = operation.layer, operation.shape[-1]
+    return RecurrentLayer(name, units, operation.name, operation.name, (operation,), im)
+
+
 def _called_once(operation: Operation, im: InstrumentedModel) -> bool:
     return not any(o.layer == operation.layer and "#" in o.name for o in im.operations)
 
@@ -359,8 +444,11 @@ def _keeps_neurons(operation: Operation, im: InstrumentedModel) -> bool:
 
 
 def _maps_zero_to_zero(operation: Operation) -> bool:
-    zeros = keras.ops.zeros((1, *operation.input_shapes[0]))
-    return not keras.ops.convert_to_numpy(operation.compute(zeros)).any()
+    return _is_zero(operation.compute(keras.ops.zeros((1, *operation.input_shapes[0]))))
+
+
+def _is_zero(values: Any) -> bool:
+    return not keras.ops.convert_to_numpy(values).any()
 
 
 def _keeps_channels(operation: Operation) -> bool:

@@ -52,10 +52,15 @@ class Masker:
         """
         layers = neuron_layers(self._im)
         check_critical(critical, layers)
-        chosen = {
-            layers[name].kernel.name: layers[name].kernel_mask(m) for name, m in critical.items()
-        }
-        return self.kernels(chosen)
+        chosen: dict[str, np.ndarray] = {}
+        for name, mask in critical.items():
+            chosen |= layers[name].kernel_masks(mask)
+        weights = self._masked(chosen)
+        for name, mask in critical.items():
+            for bias, kept in layers[name].bias_masks(mask):
+                weights[self._places[id(bias)]] = weights[self._places[id(bias)]] * kept
+        self._working.set_weights(weights)
+        return self._working
 
     def size(self, critical: Mapping[str, np.ndarray]) -> int:
         """Return how many parameters the restructured model has, without building it.
@@ -74,11 +79,15 @@ class Masker:
         Raises:
             InvalidArgumentError: if there is no such kernel, or its shape is another.
         """
+        self._working.set_weights(self._masked(keep))
+        return self._working
+
+    def _masked(self, keep: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the model's weights with masked kernels."""
         weights = list(self._weights)
         for variable, value in self._plan.values(check_masks(self._im, keep)).items():
             weights[self._places[variable]] = value
-        self._working.set_weights(weights)
-        return self._working
+        return weights
 
     @cached_property
     def _channels(self) -> tuple[ChannelGraph, ChannelGroups]:

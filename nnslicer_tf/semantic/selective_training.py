@@ -1,9 +1,10 @@
 """Selective training: only the parameters of chosen neurons change.
 
 `train_neurons` trains a copy of a model by a `selective_optimizer`. A neuron's parameters are its
-weights and bias, and its own in the batch normalisation and the depthwise convolution behind it.
-Batch normalisation uses its moving statistics, as at inference, and does not update them: otherwise
-frozen neurons would change their values. Parameters that belong to no neuron are frozen.
+weights and bias (of a recurrent unit, those of all its gates), and its own in the batch
+normalisation and the depthwise convolution behind it. Batch normalisation uses its moving
+statistics, as at inference, and does not update them: otherwise frozen neurons would change their
+values. Parameters that belong to no neuron are frozen.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,9 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
+from nnslicer_tf.pruning.recurrent_units import gate_reads, is_removable
 from nnslicer_tf.semantic.metrics import labelled
 from nnslicer_tf.semantic.neurons import NeuronLayer, along, neuron_layers, output_layer
 
@@ -88,7 +91,7 @@ def train_neurons(
     selective.build(learner.trainable_variables)  # else the first step is compiled twice
     compile_classifier(learner, selective, logits)
     train_epochs(
-        lambda rows, _: learner.train_on_batch(x[rows], y[rows]),
+        lambda rows, _: learner.train_on_batch(_as_keras(x[rows]), y[rows]),
         len(x),
         epochs,
         batch_size,
@@ -98,6 +101,10 @@ def train_neurons(
     trained = copy_model(model)
     trained.set_weights(learner.get_weights())
     return trained
+
+
+def _as_keras(x: np.ndarray | Inputs) -> np.ndarray | dict[str, np.ndarray]:
+    return dict(x) if isinstance(x, Inputs) else x
 
 
 def parameter_share(model: keras.Model, neurons: NeuronMasks) -> float:
@@ -129,7 +136,10 @@ def parameter_masks(
     for name, chosen in neurons.items():
         for variable, axis in layers[name].parameters:
             shape = tuple(variable.shape)
-            masks[id(variable)] = np.broadcast_to(along(chosen, len(shape), axis), shape)
+            every = np.tile(
+                chosen, shape[axis] // len(chosen)
+            )  # a recurrent unit has several gates
+            masks[id(variable)] = np.broadcast_to(along(every, len(shape), axis), shape)
     for variable, unread in _unread(im, layers, frozen_outgoing or {}).items():
         if variable in masks:
             masks[variable] = masks[variable] & unread
@@ -166,6 +176,11 @@ def _unread(
             free = np.empty(kernel.matrix().shape, bool)
             free[:] = ~channels[operation.inputs[0]][:, None]
             unread[id(kernel.variable())] = kernel.to_kernel(free)
+    for operation in filter(is_removable, im.operations):
+        for source, weights in gate_reads(operation):
+            kernel = weights.kernel
+            free = unread.setdefault(id(kernel.variable()), np.ones(kernel.shape, bool))
+            free[:, weights.start : weights.stop] &= ~channels[source][:, None]
     return unread
 
 

@@ -24,7 +24,14 @@ from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
-from nnslicer_tf.semantic.metrics import LayerMoments, find_metric, labelled, reference_sample
+from nnslicer_tf.semantic.metrics import (
+    Baseline,
+    LayerMoments,
+    find_metric,
+    labelled,
+    mask_names,
+    reference_sample,
+)
 from nnslicer_tf.semantic.neurons import CriticalNeurons, NeuronLayer, neuron_layers
 from nnslicer_tf.semantic.similarity import centre, prefix_similarities
 
@@ -36,7 +43,7 @@ class SlicerOptions(TypedDict, total=False):
 
     centred: bool
     categories: ArrayLike | None
-    baseline: np.ndarray | None
+    baseline: Baseline
     batch_size: int
     progress: bool
 
@@ -49,7 +56,8 @@ class SemanticSlicer:
 
     Args:
         im: A classifier.
-        x: Samples `(samples, *input shape)`, or a `tf.data.Dataset` of pairs (x, y).
+        x: Samples `(samples, *input shape)`, or a `tf.data.Dataset` of pairs (x, y); of several
+            inputs a dict of arrays.
         y: Labels `(samples,)`; the categories are the labels that occur.
         metric: A name of `METRICS`.
         centred: Compare centred landscapes (see `similarity.centre`), not those of
@@ -84,7 +92,7 @@ class SemanticSlicer:
         *,
         centred: bool = False,
         categories: ArrayLike | None = None,
-        baseline: np.ndarray | None = None,
+        baseline: Baseline = None,
         batch_size: int = 256,
         progress: bool = False,
     ) -> None:
@@ -122,12 +130,13 @@ class SemanticSlicer:
         for row, c in enumerate(track(self.categories, "Similarity", progress=self._progress)):
             samples = self._x[self._y == c]
             for layers in self._groups(len(samples)):
+                masks = mask_names({layer.name: layer for layer in layers})
                 values = self._im.capture(
-                    samples, self._batch_size, of=[layer.value for layer in layers]
+                    samples, self._batch_size, of=[*(layer.value for layer in layers), *masks]
                 )
                 for layer in layers:
                     order = np.argsort(-self.category_scores[layer.name][row], kind="stable")
-                    features = layer.units_last(values[layer.value])
+                    features = layer.of_data(values[layer.value], values)
                     features = centre(features) if self.centred else features
                     found[layer.name].append(prefix_similarities(features, order))
         return {name: np.stack(rows) for name, rows in found.items()}

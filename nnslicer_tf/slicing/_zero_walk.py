@@ -80,11 +80,11 @@ class _AtZero(Job):
         self._plan = plan
         self._order: list[Any] = [n if n.members else im[n.name] for n in plan.expanded]
         self._shapes = plan.shapes
-        self._means = {name: _SplitMean(plan.nodes[name].mean) for name in plan.captured}
+        self._means = {name: SplitMean(plan.nodes[name].mean) for name in plan.captured}
         factors = {name for n in plan.nodes.values() if n.kind.multiplies for name in n.inputs}
         factors |= {name for n in plan.expanded if n.members for name in (*n.inputs, *n.members)}
         factors &= set(plan.captured) if plan.product == "midpoint" else set()
-        self._opposites = {name: _SplitMean(-plan.nodes[name].mean) for name in factors}
+        self._opposites = {name: SplitMean(-plan.nodes[name].mean) for name in factors}
         self._compiled = compiled_function(self._outputs)
         self._traced = False
 
@@ -314,7 +314,7 @@ class PartsAtZero(_EachAtZero):
         return neurons, shaped if self._reduce is None else self._reduce(shaped), logits
 
 
-class _SplitMean:
+class SplitMean:
     """A float64 mean as two float32 bounds: Δ > 0 above one of them, Δ < 0 below the other.
 
     The sign of Δ = value − mean is thus exact without float64, which accelerators lack: no

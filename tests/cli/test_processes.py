@@ -5,11 +5,14 @@ import re
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 
 import nnslicer_tf as nns
 from nnslicer_tf import pruning, zoo
+from nnslicer_tf.deepxplore import NeuronCoverage
+from nnslicer_tf.zoo.transformer import AddPositions, encoder_block
 
 DATA = "digits:train[:100]"
 
@@ -78,3 +81,20 @@ def test_saved_results_are_shown_without_keras(tmp_path):
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert "total" in done.stdout and done.stdout.splitlines()[-1] == "[]"
+
+
+def test_coverage_of_a_transformer_by_a_new_process(tmp_path):
+    """Its layer that adds positions is the zoo's, which the process must know of."""
+    words = keras.Input((6,), dtype="int32")
+    x = keras.layers.Embedding(9, 4, mask_zero=True, name="embedding")(words)
+    x = encoder_block(AddPositions(name="positions")(x), 4, heads=2, width=5, dropout=0, name="b")
+    x = keras.layers.GlobalAveragePooling1D(name="average")(x)
+    model = keras.Model(words, keras.layers.Dense(2, name="logits")(x))
+    model.save(tmp_path / "words.keras")
+    x = np.random.default_rng(0).integers(0, 9, (10, 6))
+    np.savez(tmp_path / "words.npz", x=x)
+    coverage = NeuronCoverage(nns.InstrumentedModel(model), threshold=0.25)
+    coverage.update(x)
+    done = process("cover", "--model", tmp_path / "words.keras", "--data", tmp_path / "words.npz")
+    assert done.returncode == 0, done.stderr
+    assert f"{coverage.total():.1%} of the neurons" in done.stdout and "b_attention" in done.stdout

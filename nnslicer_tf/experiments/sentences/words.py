@@ -67,7 +67,7 @@ def words(s: WordSettings) -> ExperimentResult:
         name: score(x, labels)
         for name, score in track(list(scorers(im, profile, s.seed).items()), "Methods")
     }
-    areas = _areas(im, x, labels, scores)
+    areas = areas_under_curves(im, x, labels, scores)
     head = {
         "model": s.model,
         "sentences": f"{len(x)} of {s.split}",
@@ -211,10 +211,17 @@ def _by_attention(im: InstrumentedModel) -> Scorer:
     return score
 
 
-def _areas(
+def areas_under_curves(
     im: InstrumentedModel, x: np.ndarray, labels: np.ndarray, scores: Mapping[str, np.ndarray]
 ) -> pd.DataFrame:
-    """Return the areas under both curves, a row for each sentence and method."""
+    """Return the areas under both curves, a row for each sentence and method.
+
+    Args:
+        im: The model.
+        x: Sentences `(n, words)`.
+        labels: The class of each whose lead is followed `(n,)`.
+        scores: Method's name → scores of the words `(n, words)`.
+    """
     rows = []
     whole = lead(im.logits(x), labels)
     for name, values in scores.items():

@@ -93,7 +93,11 @@ def test_the_areas_of_a_linear_model_prefer_its_own_order(linear):
     methods = words.scorers(im, profile, 0)
     scores = {name: methods[name](x, labels) for name in ("gradient × input", "random")}
     scores["reversed"] = -scores["gradient × input"]
-    areas = words._areas(im, x, labels, scores).groupby("method")[["deletion", "insertion"]].mean()
+    areas = (
+        words.areas_under_curves(im, x, labels, scores)
+        .groupby("method")[["deletion", "insertion"]]
+        .mean()
+    )
     assert areas["deletion"].idxmin() == "gradient × input"
     assert areas["insertion"].idxmax() == "gradient × input"
     assert areas["deletion"].idxmax() == "reversed"
