@@ -10,7 +10,15 @@ from .evidence import Evidence
 from .feature_map import FeatureMap
 from .outlier_detector import OutlierDetector
 from .presets import EVIDENCE, PRESETS
-from .scorers import ClassDistance, Identity, RidgeFall, RidgeMargin, Scorer, TreeDisagreement
+from .scorers import (
+    ClassDistance,
+    Identity,
+    MembershipRatio,
+    RidgeFall,
+    RidgeMargin,
+    Scorer,
+    TreeDisagreement,
+)
 from .slice_detector import SliceDetector
 from .smooth_evidence import SmoothEvidence
 from .trivial import FlagEverything, LogitMargin
@@ -34,6 +42,7 @@ __all__ = [
     "FlagEverything",
     "Identity",
     "LogitMargin",
+    "MembershipRatio",
     "OutlierDetector",
     "Problem",
     "RidgeFall",

@@ -14,6 +14,7 @@ import numpy as np
 
 from nnslicer_tf._names import check_name
 from nnslicer_tf.detection._kernels import local_criterion, operation_of
+from nnslicer_tf.detection.residuals import residual_shares
 from nnslicer_tf.detection.scorers import runner_up_margin
 from nnslicer_tf.detection.spectra import SPECTRA
 from nnslicer_tf.detection.views import VIEWS
@@ -120,6 +121,12 @@ class Evidence:
         check_name("spectrum", name, SPECTRA)
         return self._once(("spectrum", name), lambda: SPECTRA[name](self.x))
 
+    @cached_property
+    def residuals(self) -> np.ndarray:
+        """The images' noise by its size, (N, features) float32; see `residual_shares`."""
+        parts = [self.x[first : first + _SAMPLES] for first in range(0, len(self), _SAMPLES)]
+        return np.concatenate([residual_shares(part) for part in parts])
+
     def channel_statistics(self, kernel: str) -> np.ndarray:
         """Return how strongly each channel of a weighted sum responds.
 
@@ -152,6 +159,29 @@ class Evidence:
             self._latest_slices = None  # frees the memory before more is taken
             self._latest_slices = key, self._slices(kernels, columns, local)
         return self._latest_slices[1]
+
+    def runner_up_slices(self, kernels: Sequence[str], columns: np.ndarray) -> np.ndarray:
+        """Return each input's CONTRIB of some synapses to the class after the predicted one.
+
+        Args:
+            kernels: Names of the kernels whose synapses are taken.
+            columns: Indices of the synapses, among those of these kernels.
+
+        Returns:
+            (N, columns) float32.
+
+        Raises:
+            InvalidArgumentError: if there is no slicer.
+        """
+        others = self.logits.copy()
+        others[np.arange(len(self)), self.predicted] = -np.inf
+        second = others.argmax(axis=1)
+        vectors = np.empty((len(self), len(columns)), np.float32)
+        for label in np.unique(second):
+            rows = np.flatnonzero(second == label)
+            one = Criterion([int(label)])
+            vectors[rows] = self.rows(rows)._vectors(one, kernels, columns)
+        return vectors
 
     def view_slices(self, kernels: Sequence[str], columns: np.ndarray, view: str) -> np.ndarray:
         """Return the local slices of the inputs' views, their mean over the views of a kind.
@@ -191,23 +221,31 @@ class Evidence:
         return np.concatenate(parts)
 
     def _slices(self, kernels: Sequence[str], columns: np.ndarray, local: bool) -> np.ndarray:
-        if self.slicer is None:
-            raise InvalidArgumentError("Slices were asked for, but there is no slicer. Give one.")
         if not local:
             return self._vectors(PREDICTED, kernels, columns)
-        ends = np.cumsum([self.im.kernels[name].size for name in kernels])
-        parts, first = [], 0
-        for name, end in zip(kernels, ends, strict=True):
-            own = columns[(columns >= first) & (columns < end)] - first
-            parts.append(self._vectors(local_criterion(self.im, name), [name], own))
-            first = end
+        parts = [
+            self._vectors(local_criterion(self.im, name), [name], own)
+            for name, own in self._by_kernel(kernels, columns)
+        ]
         return np.concatenate(parts, axis=1)
+
+    def _by_kernel(
+        self, kernels: Sequence[str], columns: np.ndarray
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield each kernel and the indices of its own synapses."""
+        first = 0
+        for name in kernels:
+            end = first + self.im.kernels[name].size
+            yield name, columns[(columns >= first) & (columns < end)] - first
+            first = end
 
     def _vectors(
         self, outputs: str | Criterion, kernels: Sequence[str], columns: np.ndarray
     ) -> np.ndarray:
         """Return the slices for a criterion, as vectors (N, columns) float32."""
-        assert self.slicer is not None  # it was asked for
+        if self.slicer is None:
+            raise InvalidArgumentError("Slices were asked for, but there is no slicer. Give one.")
+        own = list(self._by_kernel(kernels, columns))
         vectors = np.empty((len(self), len(columns)), np.float32)
         first = 0
         with warnings.catch_warnings():
@@ -215,7 +253,7 @@ class Evidence:
             warnings.filterwarnings("ignore", "The mean of the inputs", InputRangeWarning)
             for part in self.slicer.iterate(self.x, outputs, kernels):
                 count = len(part.predicted)
-                rows = [values.reshape(count, -1) for values in part.synapses.values()]
-                vectors[first : first + count] = np.concatenate(rows, axis=1)[:, columns]
+                rows = [part.synapses[name].reshape(count, -1)[:, taken] for name, taken in own]
+                vectors[first : first + count] = np.concatenate(rows, axis=1)
                 first += count
         return vectors

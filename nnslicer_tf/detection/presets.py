@@ -18,6 +18,7 @@ from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.detection.scorers import (
     ClassDistance,
     Identity,
+    MembershipRatio,
     RidgeFall,
     RidgeMargin,
     TreeDisagreement,
@@ -100,6 +101,21 @@ def _spectra(given: "Given") -> list[Vote]:
     return [_unusual(f"spectrum {name}", partial(_spectrum, name=name)) for name in SPECTRA]
 
 
+def _residuals(given: "Given") -> list[Vote]:
+    return [_unusual("residuals", _residual_shares)]
+
+
+def _membership(given: "Given") -> list[Vote]:
+    names = _depths(given)
+    few = min(given.max_synapses, _DISTANCE_SYNAPSES // len(names))
+    return [Vote("membership", _slices(given.im, names, few, local=True), MembershipRatio())]
+
+
+def _two_best(given: "Given") -> list[Vote]:
+    names, few = _depths(given), min(given.max_synapses, _JOINT_SYNAPSES)
+    return [Vote("two best outputs", _ratios(given.im, names, few), ClassDistance())]
+
+
 def _last_views(given: "Given") -> list[Vote]:
     last, few = given.kernels[-1], min(given.max_synapses, _DISTANCE_SYNAPSES)
     plain = _slices(given.im, [last], few, local=True)
@@ -168,12 +184,15 @@ EVIDENCE: dict[str, Callable[[Given], list[Vote]]] = {
     "local slices, early": _early,
     "joint slices of views": _joint,
     "falls of joint slices": _falls,
+    "membership by local slices": _membership,
+    "slices for the two best outputs": _two_best,
+    "residuals": _residuals,
 }
 """Kind of evidence → its votes; what the presets below fuse."""
 
 # Kinds that read images, not any inputs.
 _OF_IMAGES = {name for name in EVIDENCE if "view" in name} | {
-    *("texture", "spectrum", "falls of joint slices"),
+    *("texture", "spectrum", "residuals", "falls of joint slices"),
 }
 
 
@@ -240,6 +259,32 @@ def _fallen(im: InstrumentedModel, kernels: Sequence[str], most: int, view: str)
     return DrawnColumns([im.kernels[name].size for name in kernels], most, read)
 
 
+def _ratios(im: InstrumentedModel, kernels: Sequence[str], most: int) -> DrawnColumns:
+    """Return how alike the slices for the two best outputs are, of each kernel, as features.
+
+    Their cosine, and the logarithm of the ratio of their sizes (sums of absolute values).
+    """
+    sizes = [im.kernels[name].size for name in kernels]
+    ends = np.cumsum(sizes)
+
+    def read(evidence: Evidence, columns: np.ndarray) -> np.ndarray:
+        best = evidence.slices(kernels, columns)
+        second = evidence.runner_up_slices(kernels, columns)
+        blocks = np.searchsorted(ends, columns, side="right")
+        features = []
+        for block in np.unique(blocks):
+            a, b = best[:, blocks == block], second[:, blocks == block]
+            lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+            totals = [np.abs(one).sum(axis=1) for one in (a, b)]
+            features += [
+                (a * b).sum(axis=1) / (lengths + 1e-9),
+                np.log((totals[0] + 1) / (totals[1] + 1)),
+            ]
+        return np.stack(features, axis=1)
+
+    return DrawnColumns(sizes, most, read, differentiable=False)
+
+
 def _slices(
     im: InstrumentedModel, kernels: Sequence[str], most: int, local: bool = False
 ) -> DrawnColumns:
@@ -264,6 +309,11 @@ def _channel_statistics(evidence: Evidence, kernel: str) -> np.ndarray:
 def _spectrum(evidence: Evidence, name: str) -> np.ndarray:
     """Return the image's power by frequency."""
     return evidence.spectrum(name)
+
+
+def _residual_shares(evidence: Evidence) -> np.ndarray:
+    """Return the image's noise by its size."""
+    return evidence.residuals
 
 
 def _margin_change(evidence: Evidence, view: str) -> np.ndarray:

@@ -231,6 +231,35 @@ class ClassDistance(Scorer):
         return ops.sum(ops.square(white), axis=1)
 
 
+class MembershipRatio(ClassDistance):
+    """How much likelier another class is than the predicted one, by distances from their means.
+
+    The smallest of the other classes' `ClassDistance` is taken from that of the predicted class:
+    twice the logarithm of a ratio of normal densities.
+    """
+
+    def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        """Return the differences; see `Scorer.score`."""
+        centre, means = self._white_means()
+        parts = []
+        for first in range(0, len(vectors), _ROWS):
+            white = (vectors[first : first + _ROWS] - centre) @ self.whitening
+            parts.append([((white - mean) ** 2).sum(axis=1) for mean in means])
+        return runner_up_margin(-np.concatenate(parts, axis=1).T, predicted)
+
+    def smooth_score(self, vectors: Any, predicted: Any) -> Any:
+        """Return the differences; see `Scorer.smooth_score`."""
+        centre, means = (np.float32(one) for one in self._white_means())
+        white = ops.matmul(vectors - centre, np.float32(self.whitening))
+        distances = ops.sum(ops.square(white[:, None] - means), axis=2)
+        return smooth_margin(-distances, predicted)
+
+    def _white_means(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean of the classes' means, and these from it, whitened."""
+        centre = self.means.mean(axis=0)
+        return centre, (self.means - centre) @ self.whitening
+
+
 def runner_up_margin(scores: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     """Return max over c ≠ p of scores[c] - scores[p], (N,) float64."""
     scores = np.array(scores, np.float64)

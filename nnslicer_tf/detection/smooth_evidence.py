@@ -13,6 +13,7 @@ import numpy as np
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.detection._kernels import local_criterion, operation_of
 from nnslicer_tf.detection.evidence import SMALLEST_SPREAD
+from nnslicer_tf.detection.residuals import residual_shares
 from nnslicer_tf.detection.scorers import smooth_margin
 from nnslicer_tf.detection.spectra import SMOOTH_SPECTRA
 from nnslicer_tf.detection.views import VIEWS
@@ -93,6 +94,11 @@ class SmoothEvidence:
     def spectrum(self, name: str) -> Any:
         """Return the power of the images by frequency, (N, features); see `Evidence.spectrum`."""
         return self._once(("spectrum", name), lambda: SMOOTH_SPECTRA[name](self.x))
+
+    @cached_property
+    def residuals(self) -> Any:
+        """The images' noise by its size, (N, features); see `residual_shares`."""
+        return residual_shares(self.x)
 
     def channel_statistics(self, kernel: str) -> Any:
         """Return the texture of a layer; see `Evidence.channel_statistics`."""

@@ -226,6 +226,7 @@ def test_smooth_evidence_is_the_evidence(slicer, data):
         pairs.append((exact.view_margins(view), smooth.view_margins(view)))
     for name in ("rings", "blocks"):
         pairs.append((exact.spectrum(name), smooth.spectrum(name)))
+    pairs.append((exact.residuals, smooth.residuals))
     pairs.append((exact.channel_statistics("conv2"), smooth.channel_statistics("conv2")))
     for one, other in pairs:
         np.testing.assert_allclose(one, np.asarray(other), rtol=1e-4, atol=2e-4)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import ndimage
+from scipy import ndimage, signal
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets
@@ -10,6 +10,8 @@ from nnslicer_tf.detection import (
     Evidence,
     SliceDetector,
 )
+from nnslicer_tf.detection.presets import votes_of
+from nnslicer_tf.detection.residuals import residual_shares
 from nnslicer_tf.detection.spectra import SPECTRA
 from nnslicer_tf.detection.views import VIEWS
 from nnslicer_tf.errors import InvalidArgumentError
@@ -100,6 +102,27 @@ def test_slices_of_evidence_are_the_slicers(slicer, normal):
         evidence.view_margins("shfit")
 
 
+def test_slices_for_the_two_best_outputs_against_the_slicer(slicer, normal):
+    x = normal[:6]
+    logits = slicer.im.logits(x)
+    first, second = logits.argsort(axis=1)[:, ::-1][:, :2].T
+    (vote,) = votes_of(["slices for the two best outputs"], slicer.im, ["conv2"], 64, 1e3)
+    vote.features.draw(np.random.default_rng(0))
+    columns = vote.features.state()["columns"]
+    found = vote.features(Evidence(slicer.im, x, slicer))
+    assert found.shape == (6, 2)
+    for i in range(6):
+        a, b = (
+            slicer.slice_each(x[i : i + 1], [int(label)], kernels=["conv2"], operations=())
+            .matrix.toarray()[0, columns]
+            .astype(np.float64)
+            for label in (first[i], second[i])
+        )
+        cosine = a @ b / max(np.linalg.norm(a) * np.linalg.norm(b), 1e-9)
+        ratio = np.log((np.abs(a).sum() + 1) / (np.abs(b).sum() + 1))
+        np.testing.assert_allclose(found[i], [cosine, ratio], rtol=1e-4, atol=1e-5)
+
+
 def test_what_scorers_share_is_computed_once(slicer, normal, monkeypatch):
     asked = {"logits": [], "iterate": []}
 
@@ -156,6 +179,22 @@ def test_amplitudes_of_blocks_against_a_direct_cosine_sum():
     expected = [logs[:, i : i + 2, j : j + 2].mean((1, 2)) for i in range(0, 16, 2) for j in n[::2]]
     np.testing.assert_allclose(SPECTRA["blocks"](x), np.transpose(expected), rtol=1e-6)
     assert SPECTRA["blocks"](x[:, :5, :7]).shape == (2, 5 * 7)  # fewer frequencies than blocks
+
+
+def test_shares_of_small_residuals_against_convolution():
+    x = np.random.default_rng(0).random((2, 6, 7, 3)).astype(np.float32) / 20
+    planes = [x[..., 0], x[..., 1], x[..., 2], x[..., 1] - x[..., 0], x[..., 2] - x[..., 1]]
+    planes.append(x[..., 2] - 2 * x[..., 1] + x[..., 0])
+    second, first = np.array([[1, -2, 1]]), np.array([[1, -1]])
+    kernels = [second.T, second, first.T @ first, second.T @ second / 2]
+    expected = []
+    for kernel in kernels:
+        for size in (1, 2, 4, 8, 16):
+            for plane in planes:
+                r = np.stack([signal.convolve2d(image, kernel, "valid") for image in plane]) * 255
+                expected.append(np.log(1e-3 + np.exp(-((r / size) ** 2) / 2).mean(axis=(1, 2))))
+    np.testing.assert_allclose(residual_shares(x), np.transpose(expected), rtol=1e-4, atol=1e-4)
+    assert residual_shares(x[..., :1]).shape == (2, 4 * 5)  # grey: no differences of channels
 
 
 def test_noise_and_blur_move_the_power_of_high_frequencies():

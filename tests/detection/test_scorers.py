@@ -6,6 +6,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from nnslicer_tf.detection import (
     ClassDistance,
+    MembershipRatio,
     RidgeFall,
     RidgeMargin,
     TreeDisagreement,
@@ -82,6 +83,21 @@ def test_the_class_distance_against_its_formula(clusters):
     expected = [d @ precision @ d for d in x - means[label]]
     scorer = ClassDistance().fit(x, label, 3)
     np.testing.assert_allclose(scorer.score(x, label), expected, rtol=1e-3)
+
+
+def test_the_membership_ratio_is_that_of_normal_densities(clusters):
+    from scipy.stats import multivariate_normal
+    from sklearn.covariance import LedoitWolf
+
+    x, label = clusters
+    means = np.stack([x[label == c].mean(axis=0) for c in range(3)])
+    covariance = LedoitWolf(assume_centered=True).fit(x - means[label]).covariance_
+    logs = np.stack([multivariate_normal(mean, covariance).logpdf(x) for mean in means], axis=1)
+    expected = [2 * (max(np.delete(row, p)) - row[p]) for row, p in zip(logs, label, strict=True)]
+    scorer = MembershipRatio().fit(x, label, 3)
+    np.testing.assert_allclose(scorer.score(x, label), expected, rtol=1e-3, atol=1e-3)
+    smooth = np.asarray(scorer.smooth_score(x, label))
+    np.testing.assert_allclose(smooth, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_the_fall_is_the_difference_of_two_margins(clusters):

@@ -15,13 +15,19 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf import datasets
-from nnslicer_tf.detection import EVIDENCE
 from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.detection.presets import FUSED
 from nnslicer_tf.engine import Store
 from nnslicer_tf.experiments.nnslicer.adversarial import attacks_on, examples
 from nnslicer_tf.experiments.nnslicer.challenge import load_watched
-from nnslicer_tf.experiments.nnslicer.judging import SLICES, Judge, Scores, judge_path, together
+from nnslicer_tf.experiments.nnslicer.judging import (
+    SLICES,
+    Judge,
+    Scores,
+    chosen_kinds,
+    judge,
+    together,
+)
 from nnslicer_tf.experiments.nnslicer.settings import DEFAULT_RATE, ChoiceSettings
 from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable, versions
 
@@ -80,7 +86,7 @@ def _scores(s: ChoiceSettings) -> tuple[Scores, dict[str, Scores]]:
     sets = {spec.name: one.x[one.success] for spec, one in made if one.success.sum() > 1}
     identity = {
         **{"model": im.fingerprint, "train": s.train, "theta": s.theta, "seed": s.seed},
-        **{"evidence": list(EVIDENCE), "data": [s.dataset, s.skip, s.images, s.normals]},
+        **{"evidence": chosen_kinds(s), "data": [s.dataset, s.skip, s.images, s.normals]},
     }
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
     folder = s.work / "choices" / f"{s.model}-{digest}"
@@ -90,7 +96,7 @@ def _scores(s: ChoiceSettings) -> tuple[Scores, dict[str, Scores]]:
     def kept(name: str, x: np.ndarray) -> Scores:
         if name not in store:
             if not judges:
-                judges.append(Judge(watched.slicer, watched.normal, s.seed, judge_path(s)))
+                judges.append(judge(s, watched.slicer, watched.normal))
             store.save(name, {}, judges[0](x))
             print(f"{name}: {len(x)} images judged", flush=True)
         return store.load(name)[1]
@@ -113,12 +119,14 @@ class _Choice:
         self, normal: Scores, attacked: Mapping[str, Scores], resamples: int, seed: int
     ) -> None:
         self._normal, self._attacked = normal, attacked
+        self._kinds = tuple(normal)
         self._resamples, self._seed = resamples, seed
 
     def best(self) -> pd.DataFrame:
         """Return the best set of each size, of slices alone and of everything."""
         rows = []
-        for among, kinds in (("slices", SLICES), ("everything", tuple(EVIDENCE))):
+        slices = tuple(kind for kind in self._kinds if kind in SLICES)
+        for among, kinds in (("slices", slices), ("everything", self._kinds)):
             for size in range(1, len(kinds) + 1):
                 chosen = max(combinations(kinds, size), key=lambda one: self._mean(one))
                 rows.append({"among": among, "kinds": size, **self._row(chosen)})
@@ -128,7 +136,7 @@ class _Choice:
         """Return the recall of each kind of evidence alone, by attack."""
         rows = [
             {"evidence": kind, **dict(self._recalls((kind,)))} | {"mean": self._mean((kind,))}
-            for kind in EVIDENCE
+            for kind in self._kinds
         ]
         return pd.DataFrame(rows)
 
@@ -136,6 +144,8 @@ class _Choice:
         """Return how the recall of presets changes without each evidence, and without slices."""
         rows = []
         for preset, kinds in FUSED.items():
+            if not set(kinds) <= set(self._kinds):
+                continue
             slices = tuple(kind for kind in kinds if kind in SLICES)
             whole = self._resampled_means(kinds)
             removed = {kind: (kind,) for kind in kinds} | {"all slices": slices}

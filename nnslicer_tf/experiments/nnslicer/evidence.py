@@ -19,11 +19,16 @@ from scipy import ndimage
 from scipy.special import log_softmax
 
 from nnslicer_tf import datasets
-from nnslicer_tf.detection import EVIDENCE
 from nnslicer_tf.detection.presets import FUSED
 from nnslicer_tf.experiments.nnslicer.adversarial import attacks_on, examples
 from nnslicer_tf.experiments.nnslicer.challenge import Watched, load_watched, run_challenges
-from nnslicer_tf.experiments.nnslicer.judging import SLICES, Judge, Scores, judge_path, together
+from nnslicer_tf.experiments.nnslicer.judging import (
+    SLICES,
+    Scores,
+    chosen_kinds,
+    judge,
+    together,
+)
 from nnslicer_tf.experiments.nnslicer.settings import EvidenceSettings
 from nnslicer_tf.experiments.plots import plot_numbers
 from nnslicer_tf.experiments.result import (
@@ -34,8 +39,6 @@ from nnslicer_tf.experiments.result import (
 )
 
 _OUTSIDE = 500  # images of each set from elsewhere
-DETECTORS: dict[str, tuple[str, ...]] = FUSED | {"everything": tuple(EVIDENCE)}
-"""Detector → the kinds of evidence that it fuses."""
 SOFTMAX = "softmax"
 
 _TEXT = (
@@ -62,20 +65,23 @@ def compare_evidence(s: EvidenceSettings) -> ExperimentResult:
     """Compare evidences: against attacks, inputs from elsewhere, and plain errors."""
     watched = load_watched(s)
     sets = _sets(s, watched)
-    kinds = Judge(watched.slicer, watched.normal, s.seed, judge_path(s))
+    kinds = chosen_kinds(s)
+    judge_of = judge(s, watched.slicer, watched.normal)
 
     def judged(x: np.ndarray) -> Scores:
         unsure = -log_softmax(watched.slicer.im.logits(x), axis=1).max(axis=1)
-        return {**kinds(x), SOFTMAX: unsure}
+        return {**judge_of(x), SOFTMAX: unsure}
 
     normal = judged(sets.normal)
     scores = {
         group: {name: judged(x) for name, x in members.items()}
         for group, members in sets.groups.items()
     }
+    detectors = {name: of for name, of in FUSED.items() if set(of) <= set(kinds)}
+    detectors["everything"] = kinds
     table = _Comparison(normal, scores, s.resamples, s.seed)
-    single = {name: (name,) for name in (*DETECTORS["everything"], SOFTMAX)}
-    pairs = {f"{a} + {b}": (a, b) for a, b in combinations(DETECTORS["everything"], 2)}
+    single = {name: (name,) for name in (*kinds, SOFTMAX)}
+    pairs = {f"{a} + {b}": (a, b) for a, b in combinations(kinds, 2)}
     head = {
         "model and data": f"{s.model} on {s.dataset}",
         "normal inputs": f"{len(watched.normal)} of train; {len(sets.normal)} test images to "
@@ -89,7 +95,7 @@ def compare_evidence(s: EvidenceSettings) -> ExperimentResult:
         "libraries": versions("scikit-learn", "foolbox"),
     }
     name = f"{s.model}-{s.dataset}{s.ending}"
-    shown = single | DETECTORS
+    shown = single | detectors
     title = "What each evidence tells"
     every = ExperimentTable(f"{name}-sets", table.by_set(shown), f"{title}: every set", head, _TEXT)
     grouped = table.by_group(shown)
@@ -98,7 +104,9 @@ def compare_evidence(s: EvidenceSettings) -> ExperimentResult:
             ExperimentTable(name, grouped, title, head, _TEXT),
             every,
             ExperimentTable(f"{name}-pairs", table.by_group(pairs), f"{title}: pairs", head, _TEXT),
-            ExperimentTable(f"{name}-without", table.without(), f"{title}: left out", head, _TEXT),
+            ExperimentTable(
+                f"{name}-without", table.without(detectors), f"{title}: left out", head, _TEXT
+            ),
         ],
         [ExperimentFigure(name, plot(grouped))],
     )
@@ -141,11 +149,11 @@ class _Comparison:
             for kind, parts in kinds.items()
         )
 
-    def without(self) -> pd.DataFrame:
+    def without(self, detectors: Mapping[str, Sequence[str]]) -> pd.DataFrame:
         """Return for each detector how its area changes if one evidence, or all slices, are out."""
         rows = []
         for group, members in self._scores.items():
-            for detector, parts in DETECTORS.items():
+            for detector, parts in detectors.items():
                 whole = self._areas(members.values(), parts)
                 slices = [name for name in parts if name in SLICES]
                 removed = {name: (name,) for name in parts} | {"all slices": tuple(slices)}

@@ -1,4 +1,4 @@
-"""`Judge`: what each kind of evidence says of inputs, as p-values, from one fitted detector."""
+"""`Judge`: what kinds of evidence say of inputs, as p-values, from one fitted detector."""
 
 import hashlib
 import json
@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf.detection import EVIDENCE, SliceDetector, Vote
 from nnslicer_tf.detection.calibration import fuse, p_values, two_sided
 from nnslicer_tf.detection.presets import votes_of
-from nnslicer_tf.experiments.nnslicer.settings import ChallengeSettings, ChoiceSettings
+from nnslicer_tf.experiments.nnslicer.settings import ChoiceSettings, EvidenceSettings
 from nnslicer_tf.slicing import Slicer
 
 SLICES = tuple(name for name in EVIDENCE if "slice" in name)
@@ -23,12 +24,14 @@ Scores = Mapping[str, np.ndarray]
 
 
 @dataclass(eq=False, repr=False)
-class _Everything(SliceDetector):
-    """A detector by all kinds of evidence."""
+class _ByKinds(SliceDetector):
+    """A detector by many kinds of evidence."""
+
+    kinds: tuple[str, ...] = tuple(EVIDENCE)
 
     def votes(self) -> list[Vote]:
-        """Return the votes of all kinds."""
-        return votes_of(tuple(EVIDENCE), self.im, self.kernels, self.max_synapses, self.alpha)
+        """Return the votes of its kinds."""
+        return votes_of(self.kinds, self.im, self.kernels, self.max_synapses, self.alpha)
 
 
 class Judge:
@@ -39,6 +42,7 @@ class Judge:
         normal: Normal inputs to learn from.
         seed: Of the detector.
         path: File that keeps the fitted detector; None: it is not kept.
+        kinds: The kinds of evidence.
     """
 
     def __init__(
@@ -47,10 +51,12 @@ class Judge:
         normal: np.ndarray,
         seed: int,
         path: str | os.PathLike | None = None,
+        kinds: Sequence[str] = tuple(EVIDENCE),
     ) -> None:
-        self._detector = _fitted(slicer, normal, seed, None if path is None else Path(path))
+        detector = _ByKinds(slicer, rng=seed, kinds=tuple(kinds))
+        self._detector = _fitted(detector, normal, None if path is None else Path(path))
         given = (slicer.im, None, self._detector.max_synapses, self._detector.alpha)
-        self._kinds = {kind: [v.name for v in votes_of([kind], *given)] for kind in EVIDENCE}
+        self._kinds = {kind: [v.name for v in votes_of([kind], *given)] for kind in kinds}
 
     def __call__(self, x: np.ndarray) -> dict[str, np.ndarray]:
         """Return kind → anomaly scores (N,)."""
@@ -65,17 +71,30 @@ class Judge:
         return {kind: fuse(list(of.values())) for kind, of in groups.items()}
 
 
-def judge_path(s: ChallengeSettings | ChoiceSettings) -> Path:
-    """Return where the fitted detector of a judge is kept."""
-    what = [s.dataset, s.train, s.theta, s.seed, list(EVIDENCE)]
+def chosen_kinds(s: EvidenceSettings | ChoiceSettings) -> tuple[str, ...]:
+    """Return the kinds of evidence that settings name, in order; by default all.
+
+    Raises:
+        InvalidArgumentError: for an unknown kind.
+    """
+    named = [kind.strip() for kind in s.kinds.split(",") if kind.strip()]
+    for kind in named:
+        check_name("evidence", kind, EVIDENCE)
+    return tuple(kind for kind in EVIDENCE if not named or kind in named)
+
+
+def judge(s: EvidenceSettings | ChoiceSettings, slicer: Slicer, normal: np.ndarray) -> Judge:
+    """Return the judge of settings, which is kept in their working folder."""
+    kinds = chosen_kinds(s)
+    what = [s.dataset, s.train, s.theta, s.seed, kinds]
     digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
-    return s.work / "judges" / f"{s.model}-{digest}.npz"
+    return Judge(slicer, normal, s.seed, s.work / "judges" / f"{s.model}-{digest}.npz", kinds)
 
 
-def _fitted(slicer: Slicer, normal: np.ndarray, seed: int, path: Path | None) -> SliceDetector:
+def _fitted(detector: _ByKinds, normal: np.ndarray, path: Path | None) -> _ByKinds:
     if path is not None and path.exists():
-        return _Everything.load(path, slicer)
-    detector = _Everything(slicer, rng=seed).fit(normal)
+        return _ByKinds.load(path, detector.slicer)
+    detector.fit(normal)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         detector.save(path)

@@ -8,11 +8,16 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.detection import EVIDENCE, SliceDetector
 from nnslicer_tf.detection.calibration import threshold_at
+from nnslicer_tf.detection.presets import FUSED
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.nnslicer import choosing, evidence, judging
 from nnslicer_tf.experiments.nnslicer.challenge import challenge_detectors
-from nnslicer_tf.experiments.nnslicer.evidence import DETECTORS, area, compare_evidence
-from nnslicer_tf.experiments.nnslicer.settings import ChallengeSettings, EvidenceSettings
+from nnslicer_tf.experiments.nnslicer.evidence import area, compare_evidence
+from nnslicer_tf.experiments.nnslicer.settings import (
+    ChallengeSettings,
+    ChoiceSettings,
+    EvidenceSettings,
+)
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +99,14 @@ def test_intervals_are_as_wide_as_samples_vary():
 
 
 def test_detectors_are_made_of_known_evidence():
-    assert DETECTORS["everything"] == tuple(EVIDENCE)
-    assert set(DETECTORS["fused"]) <= set(DETECTORS["stable"])
-    assert set(DETECTORS["slices"]) <= set(judging.SLICES)
+    assert all(set(kinds) <= set(EVIDENCE) for kinds in FUSED.values())
+    assert set(FUSED["fused"]) <= set(FUSED["stable"])
+    assert set(FUSED["slices"]) <= set(judging.SLICES)
+    assert judging.chosen_kinds(ChoiceSettings()) == tuple(EVIDENCE)
+    some = ChoiceSettings(kinds="views, logit margin")
+    assert judging.chosen_kinds(some) == ("logit margin", "views")
+    with pytest.raises(InvalidArgumentError, match="no evidence 'vews'"):
+        judging.chosen_kinds(ChoiceSettings(kinds="vews"))
 
 
 def test_inputs_from_elsewhere():
@@ -146,7 +156,7 @@ def test_a_judge_says_what_the_detector_sums(tmp_path, slicer, normal):
     assert list(said) == list(EVIDENCE)
     fused = SliceDetector(slicer, "fused").fit(normal[:500])
     # The first votes draw the same columns in both, and see the same inputs.
-    scores = judging.together(said, DETECTORS["fused"])
+    scores = judging.together(said, FUSED["fused"])
     np.testing.assert_allclose(scores, fused.score_samples(normal[500:520]), rtol=1e-4)
     again = judging.Judge(slicer, None, 0, tmp_path / "judge.npz")(normal[500:520])
     for kind in EVIDENCE:
