@@ -77,10 +77,9 @@ def chosen_kinds(s: EvidenceSettings | ChoiceSettings) -> tuple[str, ...]:
     Raises:
         InvalidArgumentError: for an unknown kind.
     """
-    named = [kind.strip() for kind in s.kinds.split(",") if kind.strip()]
-    for kind in named:
+    for kind in s.kind or ():
         check_name("evidence", kind, EVIDENCE)
-    return tuple(kind for kind in EVIDENCE if not named or kind in named)
+    return tuple(kind for kind in EVIDENCE if not s.kind or kind in s.kind)
 
 
 def judge(s: EvidenceSettings | ChoiceSettings, slicer: Slicer, normal: np.ndarray) -> Judge:

@@ -25,9 +25,7 @@ Seed = Annotated[int, Option(min=0)]
 Work = Annotated[Path, Option(help="Folder of resumable work.")]
 Samples = Annotated[int, Option(help="Training images of each class to rank by.", min=1)]
 Profiled = Annotated[int, Option(help="Training images of the profile.", min=1)]
-Kinds = Annotated[
-    str, Option(help="Kinds of evidence to compare, separated by commas; default: all.")
-]
+Kinds = Annotated[list[str] | None, Option(help="Kinds of evidence to compare; default: all.")]
 Subsets = Annotated[int, Option(help="Number of sets of target classes; 0: all.", min=0)]
 
 
@@ -205,7 +203,7 @@ class ChoiceSettings(Settings):
     images: Annotated[int, Option(help="Training images to attack.", min=1)] = 192
     normals: Annotated[int, Option(help="Normal training images after these.", min=20)] = 2_000
     attacks: Annotated[str, Option(help="Names, separated by commas; default: all 17.")] = ""
-    kinds: Kinds = ""
+    kind: Kinds = None
     theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.0
     resamples: Annotated[int, Option(help="Resamples for the intervals.", min=10)] = 500
     seed: Seed = 0
@@ -228,7 +226,7 @@ class EvidenceSettings(ChallengeSettings):
         "fused,stable,slices,lean"
     )
     known: Annotated[str, Option(help="Attacks that know nothing; default: all 17.")] = ""
-    kinds: Kinds = ""
+    kind: Kinds = None
     attacked: Annotated[int, Option(help="Test images that these attack.", min=1)] = 100
     normals: Annotated[int, Option(help="Normal test images to compare with.", min=20)] = 2_000
     errors: Annotated[int, Option(help="Test images in which errors are looked for.", min=1)] = (

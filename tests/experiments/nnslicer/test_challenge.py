@@ -103,10 +103,10 @@ def test_detectors_are_made_of_known_evidence():
     assert set(FUSED["fused"]) <= set(FUSED["stable"])
     assert set(FUSED["slices"]) <= set(judging.SLICES)
     assert judging.chosen_kinds(ChoiceSettings()) == tuple(EVIDENCE)
-    some = ChoiceSettings(kinds="views, logit margin")
+    some = ChoiceSettings(kind=["views", "logit margin"])
     assert judging.chosen_kinds(some) == ("logit margin", "views")
     with pytest.raises(InvalidArgumentError, match="no evidence 'vews'"):
-        judging.chosen_kinds(ChoiceSettings(kinds="vews"))
+        judging.chosen_kinds(ChoiceSettings(kind=["vews"]))
 
 
 def test_inputs_from_elsewhere():
