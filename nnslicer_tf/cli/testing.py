@@ -35,7 +35,8 @@ def detect(
     data: DataOption,
     output: Table = None,
     preset: Annotated[
-        str, typer.Option(help="'margin', 'fused', 'stable', 'slices', 'lean' or 'paper'.")
+        str,
+        typer.Option(help="'margin', 'fused', 'stable', 'slices', 'lean', 'photos' or 'paper'."),
     ] = "fused",
     false_positive_rate: Annotated[
         float, typer.Option(help="Share of normal inputs that may be flagged.")

@@ -339,6 +339,7 @@ FUSED: dict[str, tuple[str, ...]] = {
     "stable": (*_FUSED, "views", "texture", "spectrum"),
     "slices": ("local slices, early", "joint slices of views"),
     "lean": ("views", "texture", "joint slices of views"),
+    "photos": ("local slices", "logit margin", "views", "spectrum", "residuals"),
 }
 """Preset → the kinds of evidence that it fuses."""
 

@@ -23,6 +23,9 @@ Presets, the ways to score an input:
   convolutions' local slices to those of the predicted class.
 - `"lean"`: the same ridge margins, and the views and the texture of `"stable"`: a smallest set of
   evidence that found as much as all of it, chosen on digits. For images.
+- `"photos"`: the local slices and the logit margin of `"fused"`, the views and the spectrum of
+  `"stable"`, and the image's residuals: how unusual its noise is. Chosen on CIFAR-10. For images
+  with values from 0 to 1.
 
 Limits: the synapses near the output reveal the prediction, F copies it from there and then
 flags nothing. Attackers who know the detector: see `challenge`. Cost: slicing,
@@ -58,7 +61,7 @@ class SliceDetector(VotingDetector):
         slicer: Makes the slices of the watched model. At θ = 0 it is fastest, and the presets
             were developed there.
         preset: A name of `PRESETS`: `"paper"`, `"margin"`, `"fused"`, `"stable"`,
-            `"slices"` or `"lean"`, see this module.
+            `"slices"`, `"lean"` or `"photos"`, see this module.
         theta: Deprecated, give a slicer with that θ. None: the slicer's.
         kernels: Names of the kernels whose synapses are taken, for `"fused"` and
             `"stable"` of its convolutions; None: those of the preset.

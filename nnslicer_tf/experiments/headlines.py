@@ -67,7 +67,7 @@ def headline_table(rows: list[Headline]) -> pd.DataFrame:
 
 
 # Whose figures are headlines, in this order.
-_PRESETS = ("paper", "margin", "fused", "stable", "slices", "lean")
+_PRESETS = ("paper", "margin", "fused", "stable", "slices", "lean", "photos")
 
 
 def _detection(model: str, title: str) -> Callable[[Tables], Iterator[Headline]]:

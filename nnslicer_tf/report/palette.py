@@ -28,6 +28,7 @@ METHODS = {
     "slices": "#7f9fd6",
     "stable": "#00375c",
     "lean": "#4a4ab0",
+    "photos": "#5b2a86",
     # What it is compared with.
     "EffectivePath": "#e69f00",
     "EffectivePath margin": "#8f6300",

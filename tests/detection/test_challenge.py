@@ -232,7 +232,7 @@ def test_smooth_evidence_is_the_evidence(slicer, data):
         np.testing.assert_allclose(one, np.asarray(other), rtol=1e-4, atol=2e-4)
 
 
-@pytest.mark.parametrize("preset", ["margin", "fused", "stable", "slices", "lean"])
+@pytest.mark.parametrize("preset", ["margin", "fused", "stable", "slices", "lean", "photos"])
 def test_smooth_scores_rank_like_the_true_ones(preset, slicer, normal):
     x = datasets.load("digits", "test[:60]").x
     x = np.concatenate([x, np.clip(x + 0.3 * np.random.default_rng(0).normal(size=x.shape), 0, 1)])
@@ -240,7 +240,9 @@ def test_smooth_scores_rank_like_the_true_ones(preset, slicer, normal):
     detector = SliceDetector(slicer, preset, max_synapses=256).fit(normal)
     evidence = detector.smooth_evidence(keras.ops.convert_to_tensor(x), 1.0)
     smooth = np.asarray(detector.smooth_scores(evidence))
-    assert spearmanr(smooth, detector.score_samples(x)).statistic > 0.98
+    # Noise is far beyond the residuals of all digits, where p-values are constant.
+    least = 0.9 if preset == "photos" else 0.98
+    assert spearmanr(smooth, detector.score_samples(x)).statistic > least
 
 
 def test_smooth_slices_have_the_values_of_slices_and_a_gradient(slicer, data):

@@ -10,7 +10,7 @@ from nnslicer_tf.experiments.settings import Settings, View
 
 DEFAULT_RATE = 0.05
 _DETECTORS = (
-    *("paper", "margin", "fused", "stable", "slices", "lean"),
+    *("paper", "margin", "fused", "stable", "slices", "lean", "photos"),
     *("FeatureMap", "FeatureMap margin"),
     *("EffectivePath", "EffectivePath margin", "logit margin", "flag everything"),
 )
