@@ -67,7 +67,7 @@ DETECTORS: dict[str, Callable[..., Detector]] = {
 # Method → the method of the paper that it is compared with; NNSlicer for all others.
 _PAPER = {"FeatureMap": "FeatureMap", "EffectivePath": "EffectivePath"}
 _NOT_IN_THE_PAPER = ("logit margin", "flag everything")
-_MARKERS = "osD^vdhP*X<>"
+_MARKERS = "osD^vdphP*X<>"
 
 Pairs = dict[str, tuple[np.ndarray, np.ndarray]]
 
