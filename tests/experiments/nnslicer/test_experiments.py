@@ -6,7 +6,7 @@ import pytest
 from matplotlib import pyplot
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.experiments.nnslicer.detection import detect
+from nnslicer_tf.experiments.nnslicer.detection import DETECTORS, detect, figures
 from nnslicer_tf.experiments.nnslicer.drawing import draw
 from nnslicer_tf.experiments.nnslicer.program import program, readings
 from nnslicer_tf.experiments.nnslicer.program_detection import (
@@ -78,6 +78,19 @@ def test_detection_stands_beside_the_paper_and_goes_on(tmp_path, monkeypatch):
     )
     with pytest.raises(InvalidArgumentError, match="no method 'papers'"):
         detect(DetectionSettings(**DIGITS, methods="papers", work=tmp_path))
+
+
+def test_every_detector_is_drawn_with_a_marker_of_its_own():
+    rows = [
+        {"method": name, "attack": attack, "precision": 0.9, "recall": 0.8, "f1": 0.85}
+        for name in DETECTORS
+        for attack in ("FGSM_2", "FGSM_4")
+    ]
+    points, _ = figures("all", pd.DataFrame(rows))
+    drawn = points.figure.axes[0].collections
+    assert [points.get_label() for points in drawn] == list(DETECTORS)
+    outlines = [one.get_paths()[0].vertices.tobytes() for one in drawn]
+    assert len(set(outlines)) == len(DETECTORS)
 
 
 def test_curves_of_all_methods(tmp_path, monkeypatch):
