@@ -83,4 +83,6 @@ ELSEWHERE = {
     "sentences/words_text_transformer.png",
     "detection/challenge/lenet5-mnist.png",
     "detection/challenge/lenet5-mnist-10.png",
+    "detection/challenge/lenet5-mnist-10-lean.png",
+    "detection/challenge/resnet10-cifar10.png",
 }
