@@ -59,7 +59,7 @@ def plot_numbers(table: "pd.DataFrame", title: str, least: float = 0.0) -> "Figu
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(2.5 + 0.9 * table.shape[1], 1.6 + 0.3 * len(table)))
+    figure = Figure(figsize=(2.5 + 0.6 * table.shape[1], 1.6 + 0.3 * len(table)))
     figure.set_layout_engine("constrained")
     axis = figure.subplots()
     image = axis.imshow(table, vmin=least, vmax=1, cmap="cividis", aspect="auto")
@@ -69,7 +69,7 @@ def plot_numbers(table: "pd.DataFrame", title: str, least: float = 0.0) -> "Figu
         axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
     axis.set_xticks(range(table.shape[1]), list(table.columns), rotation=40, ha="right")
     axis.set_yticks(range(len(table)), list(table.index))
-    axis.set_title(title)
+    put_finding(figure, title)
     figure.colorbar(image)
     return figure
 

@@ -58,6 +58,10 @@ METHODS = {
     "Global": "#8a8f98",
     "Category-wise": "#e69f00",
     "DeepArc": "#d55e00",
+    # Searches for deviations.
+    "DFlare": "#0072b2",
+    "Algorithm 1": "#56b4e9",
+    "DiffChaser": "#e69f00",
     # Attributions.
     "slice": "#0072b2",
     "gradient × input": "#e69f00",
@@ -70,6 +74,9 @@ METHODS = {
 """Method → its colour in every figure."""
 
 MARKERS = {
+    "DFlare": "o",
+    "Algorithm 1": "s",
+    "DiffChaser": "^",
     "slice": "o",
     "gradient × input": "s",
     "integrated gradients": "^",
