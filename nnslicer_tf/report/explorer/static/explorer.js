@@ -1205,7 +1205,7 @@ class Explorer {
     const wanted = text.trim().toLowerCase();
     const found = this.doc.operations.map((_, o) => o)
       .filter((o) => this.doc.operations[o].name.toLowerCase().includes(wanted));
-    this.found.textContent = wanted ? `${found.length} operations found` : "";
+    this.found.textContent = wanted ? `${found.length} ${found.length === 1 ? "operation" : "operations"} found` : "";
     if (!wanted || !found.length) return;
     const after = found.find((o) => this.operation !== null && o > this.operation) ?? found[0];
     const group = this.groupOf[after];
