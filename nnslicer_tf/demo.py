@@ -5,9 +5,11 @@ of the package: make a profile, slice an image, a class and all images, and test
 with the synapses of each slice alone.
 """
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import keras
@@ -84,6 +86,14 @@ def run_demo(folder: Path, progress: bool = True) -> DemoResult:
         all_slice=all_slice,
         all_accuracy=_accuracies(all_slice.apply(model), test, label)[1],
     )
+
+
+def draw_demo(path: Path) -> Path:
+    """Draw the demo's picture again, which takes seconds, and return the file."""
+    with TemporaryDirectory() as folder:
+        run_demo(Path(folder), progress=False)
+        shutil.copyfile(Path(folder) / "slices.png", path)
+    return path
 
 
 def _drawn(

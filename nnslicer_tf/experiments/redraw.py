@@ -3,16 +3,13 @@
 So a change of their form needs no new measurement.
 """
 
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
 
 from nnslicer_tf._progress import track
-from nnslicer_tf.demo import run_demo
 from nnslicer_tf.experiments.circuits import finding
 from nnslicer_tf.experiments.debugging import compression, localisation
 from nnslicer_tf.experiments.deepbase import sql, units
@@ -122,23 +119,12 @@ PICTURES: dict[str, Callable[[str, Mapping[str, np.ndarray]], ExperimentFigure]]
 """Pattern of files of arrays below the folder of results → what draws the figure beside one."""
 
 
-def _draw_demo(path: Path) -> list[Path]:
-    with TemporaryDirectory() as folder:
-        run_demo(Path(folder), progress=False)
-        shutil.copyfile(Path(folder) / path.name, path)
-    return [path]
-
-
 FILES: dict[str, Callable[[Path], list[Path]]] = {
-    "demo/slices.png": _draw_demo,
     "detection/challenge/*-images.csv": lambda path: [
         file for figure in challenge.figures(path) for file in figure.write(path.parent)
     ],
 }
-"""Pattern of files below the folder of results → what draws the figure of one of them.
-
-The demo's takes seconds from what the package has; a challenge's has two tables.
-"""
+"""Pattern of tables whose figures need the tables beside them, too → what draws them."""
 
 
 def redraw(folder: Path, progress: bool = True) -> list[Path]:

@@ -9,14 +9,15 @@ A packed document is the gzip stream of
 Elsewhere in the header an array is referred to by its place in that list. An array of more than
 one byte an element is stored in *planes*, first the first byte of every element, then the
 second and so on: bytes that are alike stand together, which halves what gzip leaves of floats.
-For the same reason an array of three axes is stored `by_channel`, its last axis first: a channel's
-neighbours are more alike than the channels of a place.
+For the same reason an array of three axes is stored `by_channel`, its last axis first, if that is
+smaller: a channel's neighbours often are more alike than the channels of a place.
 """
 
 import gzip
 import hashlib
 import json
 import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -109,10 +110,11 @@ class Packer:
     def _store(
         self, array: np.ndarray, name: str, shape: tuple[int, ...], **how: float | bool
     ) -> int:
+        planes = _planes(array)
         if array.ndim == 3:
-            array, how = np.moveaxis(array, -1, 0), {**how, "by_channel": True}
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        planes = data.reshape(-1, array.dtype.itemsize).T.tobytes()
+            turned = _planes(np.moveaxis(array, -1, 0))
+            if len(zlib.compress(turned, 1)) < len(zlib.compress(planes, 1)):
+                planes, how = turned, {**how, "by_channel": True}
         described = repr((name, shape, how)).encode()
         key = hashlib.blake2b(described + b"\0" + planes, digest_size=16).digest()
         if key not in self._known:
@@ -144,6 +146,12 @@ def unpack(data: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
         return header, arrays
     except (OSError, EOFError, ValueError, KeyError, TypeError, struct.error) as error:
         raise CorruptFileError(f"This is no data of the explorer: {error}") from error
+
+
+def _planes(array: np.ndarray) -> bytes:
+    """Return the first byte of every element, then the second, and so on."""
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return data.reshape(-1, array.dtype.itemsize).T.tobytes()
 
 
 def _read(
