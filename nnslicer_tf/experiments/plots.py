@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnslicer_tf.report.palette import METHODS
+from nnslicer_tf.report.palette import MARKERS, METHODS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,12 +24,13 @@ def plot_methods(axis: "Axes", table: "pd.DataFrame", x: str, y: str) -> None:
 
     Args:
         axis: Where to draw.
-        table: A row for each `method`, a key of `METHOD_COLOURS`, and place.
+        table: A row for each `method`, a key of `METHOD_COLOURS` and of `MARKERS`, and place.
         x: Column of the places.
         y: Column of the values.
     """
     for name, rows in table.groupby("method", sort=False):
-        axis.plot(rows[x], rows[y], marker="o", label=name, color=METHOD_COLOURS[str(name)])
+        (line,) = axis.plot(rows[x], rows[y], markersize=5, label=str(name))
+        line.set(color=METHOD_COLOURS[str(name)], marker=MARKERS[str(name)])
     axis.grid(alpha=0.3)
 
 
