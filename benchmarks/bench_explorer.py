@@ -7,9 +7,11 @@ excludes nothing: its slices are as dense as slices can be. "Making" is `nns.exp
 writing the file; slicing comes before it and is not part of it. "Opening" is the time from asking
 a browser for the file until the network is drawn, "clicking" that to open the last operation with
 a kernel, in headless Chromium (Debian: chromium-driver; `pip install selenium`); without it they
-are left out.
+are left out. The published ResNet-20 is `resnet.h5` of the folder in DIFFCHASER_MODELS; it is left
+out if there is none.
 """
 
+import os
 import shutil
 import tempfile
 import time
@@ -26,6 +28,7 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import data_folder
 from nnslicer_tf.engine.rows import RowStore
+from nnslicer_tf.instrument.loading import load_model
 from nnslicer_tf.report import provenance, write_table
 from nnslicer_tf.report.explorer import unpack
 from nnslicer_tf.zoo.transformer import encoder_block
@@ -41,6 +44,7 @@ class Case:
         theta: Threshold of the slices.
         granularity: Their granularity.
         samples: Number of slices in the file.
+        normalise: How images are scaled.
     """
 
     network: Callable[[], keras.Model]
@@ -48,11 +52,14 @@ class Case:
     theta: float
     granularity: str = "activation"
     samples: int = 10
+    normalise: str = "unit"
 
 
+PUBLISHED = "ResNet-20, published"
 CASES = {
     "LeNet-5, trained": Case(lambda: zoo.load("lenet5", "mnist"), "mnist", 0.3),
     "ResNet10, trained": Case(lambda: zoo.load("resnet10", "cifar10"), "cifar10", 0.3),
+    PUBLISHED: Case(lambda: published_resnet20(), "cifar10", 0.3, normalise="standard"),
     "ResNet-20, hardly trained": Case(lambda: hardly_trained("resnet20"), "cifar10", 0.3),
     "ResNet-20, hardly trained, θ = 0": Case(lambda: hardly_trained("resnet20"), "cifar10", 0.0),
     "ResNet-50, random weights, channels, θ = 0": Case(
@@ -70,7 +77,8 @@ def main(
     """Make the page of every case."""
     store = RowStore(Path("runs/bench_explorer.csv"), ["case"])
     for name, case in CASES.items():
-        if only in name and {"case": name} not in store:
+        there = name != PUBLISHED or "DIFFCHASER_MODELS" in os.environ
+        if only in name and there and {"case": name} not in store:
             keras.utils.set_random_seed(seed)
             store.add([{"case": name, **measure(case, seed)}])
     rows = [{"case": name} for name in CASES if {"case": name} in store]
@@ -91,6 +99,11 @@ def hardly_trained(name: str) -> keras.Model:
     model.compile("adam", loss)
     model.fit(data.x, data.y, batch_size=64, epochs=2, verbose=0)
     return model
+
+
+def published_resnet20() -> keras.Model:
+    """Return the ResNet-20 that was published with DiffChaser."""
+    return load_model(Path(os.environ["DIFFCHASER_MODELS"]) / "resnet.h5")
 
 
 def six_layers() -> keras.Model:
@@ -179,8 +192,9 @@ def images(case: Case, shape: tuple[int, ...], seed: int) -> tuple[np.ndarray, n
     if case.data == "words":
         words = np.random.default_rng(seed).integers(1, 2000, (case.samples + 8, *shape))
         return words[:8].astype(np.float32), words[8:].astype(np.float32)
-    train = datasets.load(case.data, "train[:500]").x
-    return train, datasets.load(case.data, f"test[:{case.samples}]").x
+    splits = ("train[:500]", f"test[:{case.samples}]")
+    train, test = (datasets.load(case.data, s, normalise=case.normalise).x for s in splits)
+    return train, test
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 The pages link to files as they are in the repository, so that the links work there too. In
 the site, notebooks are pages (see `notebook_pages.py`), pictures and other finished files are
-copied, and what remains (sources, Markdown) is named instead of linked.
+copied, and what remains (sources, Markdown) is linked where the repository's address is known
+(`REPOSITORY_URL`, when the site is built), and named instead where it is not.
 """
 
 import os
@@ -42,6 +43,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             path = f"{path.removesuffix('.ipynb')}.md"
         elif not path.endswith(COPIED):
             name = f"`{path}`"
+            if config.repo_url:
+                return f"[{link['text']}]({config.repo_url.rstrip('/')}/blob/main/{path})"
             return name if link["text"] in path else f"{link['text']} ({name})"
         target = os.path.relpath(path, posixpath.dirname(page.file.src_uri) or ".")
         return f"{link['picture']}[{link['text']}]({Path(target).as_posix()}{link['anchor'] or ''})"

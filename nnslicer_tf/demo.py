@@ -5,15 +5,23 @@ of the package: make a profile, slice an image, a class and all images, and test
 with the synapses of each slice alone.
 """
 
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import keras
+import numpy as np
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.report import plot_slices
+from nnslicer_tf.report import plot_slices, save_figure
 from nnslicer_tf.slicing import Profile, Slice, Slicer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _IMAGE = 13
 _THETA = 0.3
@@ -64,8 +72,7 @@ def run_demo(folder: Path, progress: bool = True) -> DemoResult:
     class_slice.save(folder / "class.npz")
     images = {f"one image of a {label}": image[0], f"all images of a {label}": of_class.mean(0)}
     slices = dict(zip(images, (image_slice, class_slice), strict=True))
-    rectified = [o.name for o in im.operations if o.kind == "rectify"]
-    plot_slices(slices, rectified, images).savefig(folder / "slices.png", dpi=110)
+    save_figure(_drawn(slices, images, im), folder / "slices.png")
 
     sliced_model = class_slice.apply(model)
     image_model = image_slice.apply(model)
@@ -79,6 +86,30 @@ def run_demo(folder: Path, progress: bool = True) -> DemoResult:
         all_slice=all_slice,
         all_accuracy=_accuracies(all_slice.apply(model), test, label)[1],
     )
+
+
+def draw_demo(path: Path) -> Path:
+    """Draw the demo's picture again, which takes seconds, and return the file."""
+    with TemporaryDirectory() as folder:
+        run_demo(Path(folder), progress=False)
+        shutil.copyfile(Path(folder) / "slices.png", path)
+    return path
+
+
+def _drawn(
+    slices: Mapping[str, Slice], images: Mapping[str, np.ndarray], im: InstrumentedModel
+) -> "Figure":
+    """Draw the slices, titled with the shares of neurons that they have."""
+    rectified = [o.name for o in im.operations if o.kind == "rectify"]
+    figure = plot_slices(slices, rectified, images)
+    shares = [
+        np.mean(np.concatenate([one.neurons[o].ravel() for o in rectified]) != 0)
+        for one in slices.values()
+    ]
+    figure.suptitle(
+        f"{shares[0]:.0%} of the neurons decide one image, {shares[1]:.0%} all images of the class"
+    )
+    return figure
 
 
 def _accuracies(model: keras.Model, test: datasets.Dataset, label: int) -> tuple[float, float]:

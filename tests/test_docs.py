@@ -179,3 +179,25 @@ def test_the_api_pages_have_everything_public():
                 owner = ".".join(home.split(".")[:2]) if public else package.__name__
                 inside = owner in whole and (public or name in vars(package))
                 assert home in shown or inside, f"{package.__name__}.{name} is not shown: {home}"
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        (None, "see the README (`data/results/README.md`) and [notes](notes.md)"),
+        ("https://a.example/b/", "see [the README]({}) and [notes](notes.md)"),
+    ],
+)
+def test_sources_are_linked_where_the_repository_has_an_address(address, expected):
+    pytest.importorskip("mkdocs", reason="the extra 'docs' has it")
+    from types import SimpleNamespace
+
+    sys.path.insert(0, str(DOCS))
+    try:
+        hook = importlib.import_module("repository_links")
+    finally:
+        sys.path.remove(str(DOCS))
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="analyses/pruning.md"))
+    text = "see [the README](../../data/results/README.md) and [notes](notes.md)"
+    found = hook.on_page_markdown(text, page, SimpleNamespace(repo_url=address), None)
+    assert found == expected.format("https://a.example/b/blob/main/data/results/README.md")

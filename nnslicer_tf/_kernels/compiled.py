@@ -51,6 +51,11 @@ def compiled(signature: tuple | None = None, **options: Any) -> Callable[[Callab
     return compile_lazily
 
 
+def is_compiled(dispatcher: Any) -> bool:
+    """Return whether a function without a signature was compiled before, here or on disk."""
+    return bool(dispatcher.signatures) or dispatcher._cache.holds_any()
+
+
 def argument(dtype: types.Type, dimensions: int) -> types.Array:
     """Return the type of a C-ordered array that is only read, and may be read-only."""
     return types.Array(dtype, dimensions, "C", readonly=True)
@@ -124,6 +129,11 @@ class _SharedCache(FunctionCache):
         """Return whether the code for a signature is on disk."""
         with self._lock():
             return self._index_key(sig, target_context.codegen()) in self._cache_file._load_index()
+
+    def holds_any(self) -> bool:
+        """Return whether the code for some signature is on disk."""
+        with self._lock():
+            return bool(self._cache_file._load_index())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         with self._lock():

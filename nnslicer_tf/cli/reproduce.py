@@ -64,9 +64,13 @@ def report(
 @app.command()
 def redraw(results: Kept = None) -> None:
     """Draw figures again from their tables, without measuring anything."""
+    from nnslicer_tf.demo import draw_demo
     from nnslicer_tf.experiments import redraw
 
-    print(*redraw.redraw(results or data_folder() / "results"), sep="\n")
+    folder = results or data_folder() / "results"
+    print(*redraw.redraw(folder), sep="\n")
+    for path in folder.glob("demo/slices.png"):
+        print(draw_demo(path))
 
 
 def warmup() -> None:

@@ -128,9 +128,8 @@ class Differences(ShownAsTable):
         from matplotlib import pyplot
 
         chosen = np.flatnonzero(self.generated)[:most]
-        figure, axes = pyplot.subplots(
-            2, max(1, len(chosen)), figsize=(1.3 * max(1, len(chosen)), 3.2), squeeze=False
-        )
+        figure = pyplot.figure(figsize=(max(3, 0.8 * len(chosen)), 2.5), layout="constrained")
+        axes = figure.subplots(2, max(1, len(chosen)), squeeze=False)
         for column, row in zip(axes.T, chosen, strict=False):
             for axis, image in zip(
                 column, (seeds[self.seed_index[row]], self.inputs[row]), strict=True
@@ -138,7 +137,11 @@ class Differences(ShownAsTable):
                 axis.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=1)
             column[1].set_title(", ".join(map(str, self.predictions[row])), fontsize=9)
         for axis in axes.flat:
-            axis.set_axis_off()
+            axis.set(xticks=[], yticks=[])
+            axis.spines[:].set_visible(False)
+        axes[0, 0].set_ylabel("seed", fontsize=9)
+        axes[1, 0].set_ylabel("found", fontsize=9)
+        figure.supxlabel("above each found input: the models' answers, in order", fontsize=9)
         return figure
 
     def __repr__(self) -> str:

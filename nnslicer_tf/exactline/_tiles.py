@@ -7,6 +7,8 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from nnslicer_tf._kernels import mesh_queries
+from nnslicer_tf._kernels.compiled import is_compiled
+from nnslicer_tf._kernels.mesh_faces import cut_faces
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import NonFiniteActivationError, TooManyRegionsError
 from nnslicer_tf.exactline._mesh import Mesh
@@ -34,7 +36,8 @@ class FinishedTiles:
         self._area = 0.0
         self._total = area
         self._lock = Lock()
-        self._bar = tqdm(total=100, desc="Plane", unit="%", disable=not progress, leave=False)
+        desc = "Plane" if is_compiled(cut_faces) else "Compiling"
+        self._bar = tqdm(total=100, desc=desc, unit="%", disable=not progress, leave=False)
         for key in [] if store is None else store.keys():
             _, arrays = store.load(key)  # type: ignore[union-attr]  # there are keys
             outputs = arrays.pop("outputs")
@@ -72,6 +75,7 @@ class FinishedTiles:
                 "The network's output on the polygon is NaN or infinite. Check the weights."
             )
         with self._lock:
+            self._bar.set_description("Plane", refresh=False)
             self._add(path, mesh, outputs)
             if self._store is not None:
                 arrays = {name: getattr(mesh, name) for name in mesh.__dataclass_fields__}

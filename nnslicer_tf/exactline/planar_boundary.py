@@ -20,6 +20,8 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._kernels.compiled import is_compiled
+from nnslicer_tf._kernels.mesh_faces import cut_faces
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import TooManyRegionsError
 from nnslicer_tf.exactline._polygon import Plane
@@ -277,11 +279,13 @@ class BoundaryFollower:
             TooManyRegionsError: if there are more.
         """
         fronts = [_Front(place, None, _FIRST * self._size, _SLIM) for place in self._entries(seeds)]
-        bar = tqdm(desc="Boundary", unit=" segments", disable=not progress, leave=False)
+        desc = "Boundary" if is_compiled(cut_faces) else "Compiling"
+        bar = tqdm(desc=desc, unit=" segments", disable=not progress, leave=False)
         with bar, ThreadPoolExecutor(self._workers) as pool:
             while fronts:
                 batch = self._next(fronts)
                 for found in pool.map(self._look, batch):
+                    bar.set_description("Boundary", refresh=False)
                     fronts += self._record(found)
                     bar.update(sum(map(len, self._segments)) - bar.n)
                     bar.set_postfix_str(f"{self._visited:,} regions, {len(fronts)} ends")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnslicer_tf.report.palette import METHODS
+from nnslicer_tf.report.palette import MARKERS, METHODS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,12 +24,13 @@ def plot_methods(axis: "Axes", table: "pd.DataFrame", x: str, y: str) -> None:
 
     Args:
         axis: Where to draw.
-        table: A row for each `method`, a key of `METHOD_COLOURS`, and place.
+        table: A row for each `method`, a key of `METHOD_COLOURS` and of `MARKERS`, and place.
         x: Column of the places.
         y: Column of the values.
     """
     for name, rows in table.groupby("method", sort=False):
-        axis.plot(rows[x], rows[y], marker="o", label=name, color=METHOD_COLOURS[str(name)])
+        (line,) = axis.plot(rows[x], rows[y], markersize=5, label=str(name))
+        line.set(color=METHOD_COLOURS[str(name)], marker=MARKERS[str(name)])
     axis.grid(alpha=0.3)
 
 
@@ -59,7 +60,7 @@ def plot_numbers(table: "pd.DataFrame", title: str, least: float = 0.0) -> "Figu
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(2.5 + 0.9 * table.shape[1], 1.6 + 0.3 * len(table)))
+    figure = Figure(figsize=(2.5 + 0.6 * table.shape[1], 1.6 + 0.3 * len(table)))
     figure.set_layout_engine("constrained")
     axis = figure.subplots()
     image = axis.imshow(table, vmin=least, vmax=1, cmap="cividis", aspect="auto")
@@ -69,7 +70,7 @@ def plot_numbers(table: "pd.DataFrame", title: str, least: float = 0.0) -> "Figu
         axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
     axis.set_xticks(range(table.shape[1]), list(table.columns), rotation=40, ha="right")
     axis.set_yticks(range(len(table)), list(table.index))
-    axis.set_title(title)
+    put_finding(figure, title)
     figure.colorbar(image)
     return figure
 

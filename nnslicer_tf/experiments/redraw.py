@@ -25,15 +25,18 @@ from nnslicer_tf.experiments.exactline import (
 )
 from nnslicer_tf.experiments.neusemslice import slicing
 from nnslicer_tf.experiments.nnslicer import (
+    challenge,
     detection,
     drawing,
     evidence,
     over_time,
+    patches,
     program,
     protection,
     pruning,
 )
 from nnslicer_tf.experiments.result import ExperimentFigure
+from nnslicer_tf.experiments.sentences import words
 from nnslicer_tf.report import read_table
 
 Drawer = Callable[[str, pd.DataFrame], list[ExperimentFigure]]
@@ -80,6 +83,9 @@ DRAWERS: dict[str, Drawer] = {
     "detection/evidence/*-mnist.csv": lambda name, rows: [
         ExperimentFigure(name, evidence.plot(rows))
     ],
+    "detection/evidence/*-from[0-9]*[0-9].csv": lambda name, rows: [
+        ExperimentFigure(name, evidence.plot(rows))
+    ],
     "pruning/figure*.csv": lambda name, rows: [ExperimentFigure(name, pruning.plot(rows))],
     "protection/**/figure*.csv": lambda name, rows: [ExperimentFigure(name, protection.plot(rows))],
     "semantic/figure5-*.csv": _semantic,
@@ -90,7 +96,7 @@ DRAWERS: dict[str, Drawer] = {
 PICTURES: dict[str, Callable[[str, Mapping[str, np.ndarray]], ExperimentFigure]] = {
     "deepbase/sql.npz": lambda name, drawn: ExperimentFigure(name, sql.plot(drawn)),
     "deepxplore/differences_*.npz": lambda name, drawn: ExperimentFigure(
-        name, differences.plot_differences(drawn), 100, tight=True
+        name, differences.plot_differences(name.removeprefix("differences_"), drawn), 100
     ),
     "exactline/acas.npz": lambda name, drawn: ExperimentFigure(name, boundaries.plot(drawn), 120),
     "exactline/acas_planes.npz": lambda name, drawn: ExperimentFigure(
@@ -103,6 +109,8 @@ PICTURES: dict[str, Callable[[str, Mapping[str, np.ndarray]], ExperimentFigure]]
     "exactline/neighbourhoods.npz": lambda name, drawn: ExperimentFigure(
         name, neighbourhoods.plot(drawn)
     ),
+    "sentences/words_*.npz": lambda name, drawn: ExperimentFigure(name, words.plot(drawn)),
+    "slices/patches.npz": lambda name, drawn: ExperimentFigure(name, patches.plot(drawn)),
     "slices/over-time.npz": lambda name, drawn: ExperimentFigure(name, over_time.plot(drawn)),
     "slices/*-parts.npz": lambda name, drawn: ExperimentFigure(name, drawing.plot_parts(drawn)),
     "slices/*-mnist.npz": lambda name, drawn: ExperimentFigure(name, drawing.plot_pair(drawn)),
@@ -111,8 +119,16 @@ PICTURES: dict[str, Callable[[str, Mapping[str, np.ndarray]], ExperimentFigure]]
 """Pattern of files of arrays below the folder of results → what draws the figure beside one."""
 
 
+FILES: dict[str, Callable[[Path], list[Path]]] = {
+    "detection/challenge/*-images.csv": lambda path: [
+        file for figure in challenge.figures(path) for file in figure.write(path.parent)
+    ],
+}
+"""Pattern of tables whose figures need the tables beside them, too → what draws them."""
+
+
 def redraw(folder: Path, progress: bool = True) -> list[Path]:
-    """Draw the figures of all tables in `DRAWERS`, and of all arrays in `PICTURES`, again.
+    """Draw the figures of all tables in `DRAWERS`, of all arrays in `PICTURES`, and `FILES`, again.
 
     Args:
         folder: Folder of results.
@@ -130,4 +146,7 @@ def redraw(folder: Path, progress: bool = True) -> list[Path]:
     for path, picture in track(sorted(arrays, key=lambda p: p[0]), "Arrays", progress=progress):
         with np.load(path, allow_pickle=False) as archive:
             files += picture(path.stem, dict(archive)).write(path.parent)
+    for pattern, write in FILES.items():
+        for path in sorted(folder.glob(pattern)):
+            files += write(path)
     return files

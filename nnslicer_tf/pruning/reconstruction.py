@@ -3,7 +3,8 @@
 Layer by layer, the weights of a smaller copy become the least-squares solution that maps the copy's
 own inputs of the layer to the original's outputs (He, Zhang and Sun, "Channel pruning for
 accelerating very deep neural networks", ICCV 2017, section 3.1). There are no labels, gradients or
-steps of training. Cost: two forward passes and one linear system for each layer.
+steps of training. Cost: one forward pass of the original, and for each layer one of the copy up to
+it, and a linear system.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,12 +49,19 @@ def reconstruct(
     generator = as_generator(rng)
     copy = InstrumentedModel(small)
     calls = [o.params.name for o in copy.operations if isinstance(o.params, Synapses)]
-    for operation in track(copy.operations, "Fitting layers", len(copy.operations), progress):
-        kernel = operation.params
-        if not isinstance(kernel, Synapses) or not _is_linear_map(kernel):
-            continue
-        if calls.count(kernel.name) == 1:
-            _refit(im, copy, operation, kept[operation.name], x, generator)
+    fitted = [
+        operation
+        for operation in copy.operations
+        if isinstance(operation.params, Synapses)
+        and _is_linear_map(operation.params)
+        and calls.count(operation.params.name) == 1
+    ]
+    plans = [_plan(copy, operation, len(x), generator) for operation in fitted]
+    targets = _targets(im, plans, kept, x)
+    for plan, target in track(
+        zip(plans, targets, strict=True), "Fitting layers", len(plans), progress
+    ):
+        _refit(copy, plan, target, x)
 
 
 def _is_linear_map(kernel: Synapses) -> bool:
@@ -61,67 +69,6 @@ def _is_linear_map(kernel: Synapses) -> bool:
     bias = kernel.bias()
     one_each = bias is None or isinstance(bias, keras.Variable)
     return kernel.groups == 1 and one_each and not isinstance(kernel, Lookup)
-
-
-def _refit(
-    im: InstrumentedModel,
-    copy: InstrumentedModel,
-    operation: Operation,
-    kept: np.ndarray,
-    x: np.ndarray,
-    rng: np.random.Generator,
-) -> None:
-    """Set one layer's weights to the least-squares solution."""
-    kernel: Synapses = operation.params
-    weights = kernel.matrix().astype(np.float64)
-    columns = weights.shape[0] * weights.shape[1] + 1
-    square, product = np.zeros((columns, columns)), np.zeros((columns, weights.shape[2]))
-    rows = max(_ROWS, _ROWS_PER_COLUMN * columns)
-    for inputs, targets in _windows(im, copy, operation, kept, x, rows, rng):
-        square += inputs.T @ inputs
-        product += inputs.T @ targets
-    bias = kernel.bias()
-    now = np.zeros((columns, weights.shape[2]))
-    now[:-1] = weights.reshape(columns - 1, -1)
-    if bias is not None:
-        now[-1] = keras.ops.convert_to_numpy(bias)
-    ridge = _RIDGE * np.trace(square) / columns
-    change = np.linalg.solve(square + ridge * np.eye(columns), product - square @ now)
-    found = now + change
-    kernel.variable().assign(kernel.to_kernel(found[:-1].reshape(weights.shape)))
-    if bias is not None:
-        bias.assign(found[-1])
-
-
-def _windows(
-    im: InstrumentedModel,
-    copy: InstrumentedModel,
-    operation: Operation,
-    kept: np.ndarray,
-    x: np.ndarray,
-    rows: int,
-    rng: np.random.Generator,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the copy's inputs of a layer, with a column of ones, and what it shall give."""
-    taps, source = operation.params.taps, operation.inputs[0]
-    places = min(len(taps), max(1, -(-rows // len(x))))
-    goal = _goal(copy, operation)
-    for start in range(0, len(x), _BATCH):
-        batch = x[start : start + _BATCH]
-        found = copy.capture(batch, of=[source, *goal.others])
-        values = found[source].reshape(len(batch), -1, found[source].shape[-1])
-        padded = np.concatenate([values, np.zeros_like(values[:, :1])], axis=1)
-        wanted = im.capture(batch, of=[goal.of])[goal.of][..., kept].astype(np.float64)
-        for name in goal.others:
-            wanted -= found[name]
-        wanted = ((wanted - goal.offset) / goal.factor).reshape(len(batch), -1, wanted.shape[-1])
-        chosen = rng.choice(len(taps), places, replace=False)
-        gathered = padded[:, taps[chosen]].reshape(len(batch) * places, -1).astype(np.float64)
-        ones = np.ones((len(gathered), 1))
-        yield (
-            np.concatenate([gathered, ones], axis=1),
-            wanted[:, chosen].reshape(len(gathered), -1),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +86,99 @@ class _Goal:
     others: tuple[str, ...] = ()
     factor: np.ndarray | float = 1.0
     offset: np.ndarray | float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """What a layer is fitted to.
+
+    Attributes:
+        operation: The layer's weighted sum in the copy.
+        goal: What it shall give.
+        places: For each batch the positions of a convolution that are used.
+    """
+
+    operation: Operation
+    goal: _Goal
+    places: list[np.ndarray]
+
+
+def _plan(
+    copy: InstrumentedModel, operation: Operation, samples: int, rng: np.random.Generator
+) -> _Plan:
+    """Draw the positions whose inputs and outputs make up a layer's system."""
+    kernel: Synapses = operation.params
+    taps, inputs, _ = kernel.layout.from_kernel(np.empty(kernel.shape, np.int8)).shape
+    rows = max(_ROWS, _ROWS_PER_COLUMN * (taps * inputs + 1))
+    count = min(len(kernel.taps), max(1, -(-rows // samples)))
+    batches = range(0, samples, _BATCH)
+    places = [rng.choice(len(kernel.taps), count, replace=False) for _ in batches]
+    return _Plan(operation, _goal(copy, operation), places)
+
+
+def _targets(
+    im: InstrumentedModel, plans: list[_Plan], kept: Mapping[str, np.ndarray], x: np.ndarray
+) -> list[list[np.ndarray]]:
+    """Return for each plan and batch what the original gave at the plan's positions.
+
+    The original is asked once for all layers; the positions drawn are few enough to be kept.
+    """
+    found: list[list[np.ndarray]] = [[] for _ in plans]
+    asked = sorted({plan.goal.of for plan in plans})
+    for number, start in enumerate(range(0, len(x), _BATCH)):
+        values = im.capture(x[start : start + _BATCH], of=asked)
+        for plan, own in zip(plans, found, strict=True):
+            outputs = values[plan.goal.of][..., kept[plan.operation.name]]
+            own.append(_at(outputs, plan.places[number]))
+    return found
+
+
+def _at(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Return values `(samples, …, channels)` at some positions, (samples, places, channels)."""
+    return values.reshape(len(values), -1, values.shape[-1])[:, places]
+
+
+def _refit(copy: InstrumentedModel, plan: _Plan, targets: list[np.ndarray], x: np.ndarray) -> None:
+    """Set one layer's weights to the least-squares solution."""
+    kernel: Synapses = plan.operation.params
+    weights = kernel.matrix().astype(np.float64)
+    columns = weights.shape[0] * weights.shape[1] + 1
+    square, product = np.zeros((columns, columns)), np.zeros((columns, weights.shape[2]))
+    for inputs, wanted in _windows(copy, plan, targets, x):
+        square += inputs.T @ inputs
+        product += inputs.T @ wanted
+    bias = kernel.bias()
+    now = np.zeros((columns, weights.shape[2]))
+    now[:-1] = weights.reshape(columns - 1, -1)
+    if bias is not None:
+        now[-1] = keras.ops.convert_to_numpy(bias)
+    ridge = _RIDGE * np.trace(square) / columns
+    change = np.linalg.solve(square + ridge * np.eye(columns), product - square @ now)
+    found = now + change
+    kernel.variable().assign(kernel.to_kernel(found[:-1].reshape(weights.shape)))
+    if bias is not None:
+        bias.assign(found[-1])
+
+
+def _windows(
+    copy: InstrumentedModel, plan: _Plan, targets: list[np.ndarray], x: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the copy's inputs of a layer, with a column of ones, and what it shall give."""
+    taps, source, goal = plan.operation.params.taps, plan.operation.inputs[0], plan.goal
+    for places, target, start in zip(plan.places, targets, range(0, len(x), _BATCH), strict=True):
+        found = copy.capture(x[start : start + _BATCH], of=[source, *goal.others])
+        values = found[source].reshape(len(target), -1, found[source].shape[-1])
+        padded = np.concatenate([values, np.zeros_like(values[:, :1])], axis=1)
+        wanted = target.astype(np.float64)
+        for name in goal.others:
+            wanted -= _at(found[name], places)
+        wanted = (wanted - goal.offset) / goal.factor
+        gathered = padded[:, taps[places]].reshape(target.shape[0] * target.shape[1], -1)
+        ones = np.ones((len(gathered), 1))
+        yield (
+            np.concatenate([gathered.astype(np.float64), ones], axis=1),
+            wanted.reshape(len(gathered), -1),
+        )
 
 
 def _goal(copy: InstrumentedModel, operation: Operation) -> _Goal:

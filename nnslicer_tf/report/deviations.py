@@ -37,6 +37,7 @@ def deviations_figure(
         right.set_title(_distances(row), fontsize=8)
         for axis in (left, middle, right):
             axis.set_axis_off()
+    figure.supxlabel("seed, mutant, change (blue: brighter, red: darker)", fontsize=9)
     return figure
 
 

@@ -176,7 +176,7 @@ def _check_drawable(slices: Mapping[str, SliceLike], operations: Sequence[str]) 
 def _grid(rows: int, columns: int) -> "tuple[Figure, np.ndarray]":
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.2 * columns, 2.1 * rows), layout="constrained")
+    figure = Figure(figsize=(3 * columns, 1.6 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()

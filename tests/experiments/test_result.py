@@ -66,23 +66,35 @@ def test_figures_are_drawn_again_from_their_arrays(tmp_path):
 
 
 def test_every_kept_picture_can_be_drawn_again():
-    from nnslicer_tf.experiments.redraw import DRAWERS, PICTURES
+    from nnslicer_tf.experiments.redraw import DRAWERS, FILES, PICTURES
 
     results = Path(__file__).parents[2] / "data" / "results"  # arrays are not installed
-    kept = {path for pattern in (*DRAWERS, *PICTURES) for path in results.glob(pattern)}
+    kept = {path for pattern in (*DRAWERS, *PICTURES, *FILES) for path in results.glob(pattern)}
     folders = {path.parent for path in kept}
     stems = {path.with_suffix("") for path in kept if path.suffix == ".npz"}
     assert all(stem.with_suffix(".png").exists() for stem in stems)
     pictures = {path for path in results.rglob("*.png") if path.parent not in folders}
-    assert {path.relative_to(results).as_posix() for path in pictures} <= ELSEWHERE
+    assert pictures <= {results / "demo" / "slices.png"}  # made anew by `draw_demo`, in seconds
 
 
-ELSEWHERE = {
-    "demo/slices.png",  # `nnslicer demo` draws it, from what the package has
-    "sentences/words_text_lstm.png",  # `apps/slice_text.py`, minutes
-    "sentences/words_text_transformer.png",
-    "detection/challenge/lenet5-mnist.png",
-    "detection/challenge/lenet5-mnist-10.png",
-    "detection/challenge/lenet5-mnist-10-lean.png",
-    "detection/challenge/resnet10-cifar10.png",
-}
+def test_a_challenge_is_drawn_again_from_its_tables(tmp_path):
+    """Curves are the shares of images within each change; methods without credit are dashed."""
+    from nnslicer_tf.experiments.nnslicer.challenge import plot
+
+    images = pd.DataFrame(
+        {
+            "norm": "linf",
+            "image": [0, 1, 2, 0, 1, 2],
+            "method": ["fused"] * 3 + ["stable"] * 3,
+            "model alone": [0.1, 0.2, 0.3, 0.1, 0.15, 0.3],
+            "model and detector": [0.1, 0.4, np.inf, 0.2, 0.3, 0.6],
+        }
+    )
+    axis = plot(images, ["fused"]).axes[0]
+    lines = {line.get_label(): line for line in axis.lines}
+    assert set(lines) == {"model alone", "fused", "stable (not credible)"}
+    assert lines["stable (not credible)"].get_linestyle() == "--"
+    places, shares = lines["fused"].get_data()
+    expected = [np.mean(np.array([0.1, 0.4, np.inf]) <= place) for place in places]
+    assert np.array_equal(shares, expected) and max(shares) == pytest.approx(2 / 3)
+    assert "2.67 times" in axis.get_title() and "fused" in axis.get_title()

@@ -77,5 +77,11 @@ def test_methods_that_are_compared_differ(seen):
         assert np.linalg.norm(colours[a] - colours[b]) > 15, (a, b)
 
 
-def test_every_detector_has_a_colour():
+def test_every_detector_has_a_colour_and_a_marker_of_its_own():
     assert set(DETECTORS) <= set(palette.METHODS)
+    markers = [palette.MARKERS[name] for name in DETECTORS]
+    assert len(set(markers)) == len(markers)
+
+
+def test_methods_with_markers_have_colours():
+    assert set(palette.MARKERS) <= set(palette.METHODS)

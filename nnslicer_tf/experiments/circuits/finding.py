@@ -249,7 +249,15 @@ def plot(found: pd.DataFrame) -> Figure:
     for marker, circuit in zip("osD^", table, strict=False):
         axis.scatter(table[circuit], rows, s=22, marker=marker, label=circuit)
     axis.axvline(_GOAL, color="black", linewidth=0.8, linestyle="--")
-    axis.annotate(f"goal {_GOAL}", (_GOAL, 1), xycoords=("data", "axes fraction"), fontsize=8)
+    axis.annotate(
+        f"goal {_GOAL}",
+        (_GOAL, 1),
+        (0, 3),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        ha="center",
+        fontsize=8,
+    )
     axis.set_yticks(rows, methods, fontsize=8)
     axis.set_xlabel("area under ROC, synapses; bars: mean over the networks")
     axis.set_xlim(0, 1.02)

@@ -16,7 +16,7 @@ from nnslicer_tf.engine import RowStore
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.debugging.faults import Fault, FaultyModel, rank
 from nnslicer_tf.experiments.debugging.settings import LocalisationSettings, MendingSettings
-from nnslicer_tf.experiments.plots import METHOD_COLOURS
+from nnslicer_tf.experiments.plots import METHOD_COLOURS, put_finding
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
     ExperimentResult,
@@ -27,6 +27,7 @@ from nnslicer_tf.experiments.views import view_of_marks
 
 _MOST_DRAWN = 500  # faults drawn for each that is wanted
 
+_EARLY = 0.01  # share of the channels that somebody looks at first
 _TEXT = (
     "`top_1_percent`: share of faults whose channel is among the first 1 % of all hidden channels; "
     "`exam`: mean share of channels that are looked at before the faulty one; `auc`: probability "
@@ -188,19 +189,27 @@ def plot(name: str, rows: pd.DataFrame) -> Figure:
         rows: The ranks, with the number of hidden channels of each fault's model.
     """
     model = name.removeprefix("faults_").removesuffix("_ranks")
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(8, 5.5), layout="constrained")
     axis = figure.subplots()
+    early = {}
     for method, part in rows.groupby("method", sort=False):
         ranks = np.sort(part["rank"] / part["channels"])
         style = "--" if str(method).startswith("deepfault") else "-"
         shares = np.arange(1, len(ranks) + 1) / len(ranks)
-        axis.step(
-            ranks, shares, style, where="post", label=method, color=METHOD_COLOURS[str(method)]
-        )
-    axis.axvline(0.01, color="grey", linewidth=0.8)
+        label, colour = str(method).replace("_", " "), METHOD_COLOURS[str(method)]
+        axis.step(ranks, shares, style, where="post", label=label, color=colour)
+        # Fewer than a hundred channels: the first one.
+        early[label] = np.mean(part["rank"] <= np.maximum(1, _EARLY * part["channels"]))
+    axis.axvline(_EARLY, color="grey", linewidth=0.8)
+    axis.annotate(f" {_EARLY:.0%}", (_EARLY, 0), xycoords=("data", "axes fraction"), fontsize=8)
     axis.set(
         xscale="log", xlabel="share of hidden channels looked at", ylabel="share of faults found"
     )
-    axis.set_title(f"Planted faults in {model}: which method finds the channel")
-    figure.legend(loc="outside right upper")
+    best = max(early, key=early.__getitem__)
+    put_finding(
+        figure,
+        f"{model}: {best} puts {early[best]:.0%} of the planted faults among the first "
+        f"{_EARLY:.0%} of the channels",
+    )
+    figure.legend(loc="outside lower center", ncols=4, fontsize=9)
     return figure

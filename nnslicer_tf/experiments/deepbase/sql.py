@@ -19,6 +19,7 @@ from nnslicer_tf._training import compile_classifier, train_epoch
 from nnslicer_tf._weights import load_weights, save_weights
 from nnslicer_tf.experiments.deepbase.settings import SqlSettings, SqlTrainingSettings
 from nnslicer_tf.experiments.deepbase.sql_grammar import ALPHABET, HYPOTHESES, Records, generate
+from nnslicer_tf.experiments.plots import put_finding
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from nnslicer_tf.instrument import InstrumentedModel
 
@@ -122,6 +123,7 @@ def _binary(records: Records) -> dict[str, np.ndarray]:
 
 _TITLE = "What the units of a character LSTM on SQL follow"
 _DRAWN = ("inside where", "nesting depth", "position in keyword")
+_PARSE, _UNIT = "#e69f00", "#0072b2"
 _COST = "Early stopping: what an inspection costs"
 _TEXT = (
     "correlation: of the unit that is nearest to the hypothesis, over all characters; probe: F1 "
@@ -185,13 +187,20 @@ def _drawn(
 
 def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
     """Draw the units nearest to three hypotheses over a record with a nested query."""
-    figure = Figure(figsize=(11, 5), layout="constrained")
-    axes = figure.subplots(3, 1, sharex=True)
+    figure = Figure(figsize=(8, 5.5), layout="constrained")
+    axes = figure.subplots(3, 1, sharex=True, sharey=True)
     parts = (drawn[key] for key in ("truth", "units", "values", "correlations"))
     for axis, name, truth, unit, values, r in zip(axes, _DRAWN, *parts, strict=True):
-        axis.step(np.arange(LENGTH), truth / max(truth.max(), 1), where="mid", label=name)
-        axis.plot(np.sign(r) * values, label=f"unit {unit}, r = {r:.2f}")
-        axis.legend(loc="upper left", fontsize=8)
-        axis.set_ylim(-1.1, 1.35)
-    axes[-1].set_xticks(range(LENGTH), drawn["text"], fontfamily="monospace", fontsize=8)
+        shares = truth / max(truth.max(), 1)
+        axis.step(np.arange(LENGTH), shares, where="mid", color=_PARSE, label="parse")
+        unit_label = f"{'−' if r < 0 else ''}unit {unit}"
+        axis.plot(np.sign(r) * values, color=_UNIT, linewidth=1, label=unit_label)
+        axis.set_title(f"{name}: r = {r:.2f}".replace("-", "−"), fontsize=9, loc="left")
+        axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, fontsize=8)
+        axis.set_ylim(-1.1, 1.1)
+    axes[1].set_ylabel("value; parse: share of its largest")
+    axes[-1].set_xticks(range(LENGTH), drawn["text"], fontfamily="monospace", fontsize=7)
+    axes[-1].set_xlabel("character of the query", fontsize=9)
+    sizes = ", ".join(f"{abs(r):.2f}" for r in drawn["correlations"])
+    put_finding(figure, f"The LSTM's units that follow the parse of SQL best: |r| = {sizes}")
     return figure

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets, deepbase, zoo
 from nnslicer_tf.experiments.deepbase.settings import PruningSettings, UnitSettings
+from nnslicer_tf.experiments.plots import put_finding
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning import remove_units
@@ -117,10 +118,18 @@ def _largest(frame: pd.DataFrame) -> pd.DataFrame:
 def plot(largest: pd.DataFrame) -> Figure:
     """Draw a table with a row for each `hypothesis` and a column for each layer."""
     values = largest.set_index("hypothesis")
-    figure = Figure(figsize=(8, 7), layout="constrained")
+    figure = Figure(figsize=(8, 6.5), layout="constrained")
     axis = figure.subplots()
-    image = axis.imshow(values, vmin=0, vmax=1, cmap="viridis")
-    axis.set_xticks(range(values.shape[1]), list(values.columns), rotation=60, ha="right")
+    image = axis.imshow(values, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+    axis.set_xticks(range(values.shape[1]), list(values.columns), rotation=40, ha="right")
     axis.set_yticks(range(len(values)), list(values.index))
-    figure.colorbar(image, label="largest |correlation| of a channel")
+    figure.colorbar(image, label="largest |correlation| of a channel; white: without positions")
+    families = values.groupby(_family).mean().idxmax(axis=1)
+    found = [f"{family} best by {layer}" for family, layer in families.items()]
+    put_finding(figure, f"Hypotheses are followed by different layers: {', '.join(found)}")
     return figure
+
+
+def _family(hypothesis: str) -> str:
+    kind = {"hue": "hues", "edge": "edges", "brightness": "brightness"}
+    return kind.get(hypothesis.split()[0], "classes")

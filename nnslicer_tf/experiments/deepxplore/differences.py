@@ -85,9 +85,8 @@ def explore(s: DifferenceSettings) -> ExperimentResult:
             *(
                 ExperimentFigure(
                     f"differences_{name}",
-                    plot_differences(drawn := _drawn(found[name], images.x)),
+                    plot_differences(name, drawn := _drawn(found[name], images.x)),
                     100,
-                    tight=True,
                     drawn=drawn,
                 )
                 for name in CONSTRAINTS
@@ -108,14 +107,16 @@ def _drawn(found: Differences, seeds: np.ndarray, most: int = 10) -> dict[str, n
     }
 
 
-def plot_differences(drawn: Mapping[str, np.ndarray]) -> Figure:
-    """Draw seeds, and under each what was made of it."""
+def plot_differences(constraint: str, drawn: Mapping[str, np.ndarray]) -> Figure:
+    """Draw seeds, and under each what was made of it under a constraint."""
     count = len(drawn["inputs"])
     ones, nones = np.ones(count, int), np.full(count, -1)
     found = Differences(
         drawn["inputs"], np.arange(count), drawn["predictions"], nones, ones, count, 0.0
     )
-    return found.plot(drawn["seeds"], most=count)
+    figure = found.plot(drawn["seeds"], most=count)
+    put_finding(figure, f"LeNet-1, LeNet-4 and LeNet-5 disagree after changes by {constraint}")
+    return figure
 
 
 def _views(
@@ -259,22 +260,22 @@ def plot_coverage(table: pd.DataFrame) -> Figure:
     """
     columns = [column for column in table.columns[4:] if column != "neurons > 0"]
     shown = table[(table["model"] == "lenet5") & table["search"].isin(CONSTRAINTS)]
-    figure = Figure(figsize=(4 * len(CONSTRAINTS), 3.8), layout="constrained")
-    axes = figure.subplots(1, len(CONSTRAINTS), sharey=True, squeeze=False)[0]
+    figure = Figure(figsize=(8, 1.2 + 1.9 * len(CONSTRAINTS)), layout="constrained")
+    axes = figure.subplots(len(CONSTRAINTS), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axis, (name, group) in zip(axes, shown.groupby("search", sort=False), strict=True):
         width = 0.8 / len(group)
         for i, (_, row) in enumerate(group.iterrows()):
             places = np.arange(len(columns)) + i * width
             look = {"label": row["inputs"], "color": _COLOURS[row["inputs"]]}
             axis.bar(places, [row[column] for column in columns], width, **look)
-        axis.set_xticks(np.arange(len(columns)) + 0.3, columns, rotation=40, ha="right")
-        axis.set_title(f"{name}: {group['count'].iloc[0]} inputs of each kind")
-    axes[0].set_ylabel("covered share, LeNet-5")
+        axis.set_xticks(np.arange(len(columns)) + 0.3, columns, fontsize=8)
+        axis.set_title(f"{name}: {group['count'].iloc[0]} inputs of each kind", fontsize=10)
+        axis.set_ylabel("covered share", fontsize=9)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     means = shown.groupby("inputs")["k-multisection"].mean()
     put_finding(
         figure,
-        f"Found inputs cover {means['found']:.1%} of the sections of neurons' ranges "
-        f"(k-multisection), as many test images {means['test images']:.1%}",
+        f"Found inputs cover {means['found']:.1%} of the sections of the ranges of LeNet-5's "
+        f"neurons (k-multisection), as many test images {means['test images']:.1%}",
     )
     return figure

@@ -21,6 +21,7 @@ from nnslicer_tf.experiments.dflare.settings import (
     SearchSettings,
 )
 from nnslicer_tf.experiments.dflare.sweep import Sweep
+from nnslicer_tf.experiments.plots import METHOD_COLOURS, put_finding
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
     ExperimentResult,
@@ -30,6 +31,7 @@ from nnslicer_tf.experiments.result import (
 from nnslicer_tf.experiments.views import MOST_SAMPLES
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report.explorer import explore
+from nnslicer_tf.report.palette import MARKERS
 from nnslicer_tf.slicing import Profile, Slicer
 
 _PROFILED = 2_000  # training images of the profiles of the interactive view
@@ -178,16 +180,25 @@ def plot_runs(runs: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(8, 1.2 + 0.25 * len(pairs) * (len(methods) + 1)), layout="constrained")
     axis = figure.subplots()
     means = runs.groupby(["pair", "method"])[columns].mean()
+    finding = []
     for row, method in enumerate(methods):
+        colour = METHOD_COLOURS[method]
         own = [pair for pair in pairs if (pair, method) in means.index]
         places = np.array([pairs.index(pair) * (len(methods) + 1) + row for pair in own])
         low, high, most = (means.loc[[(pair, method) for pair in own], c] for c in columns)
-        axis.hlines(places, low, most, color=f"C{row}", linewidth=1)
-        axis.hlines(places, low, high, color=f"C{row}", linewidth=5, alpha=0.5)
-        axis.plot(low, places, "o", color=f"C{row}", label=method)
+        axis.hlines(places, low, most, color=colour, linewidth=1)
+        axis.hlines(places, low, high, color=colour, linewidth=5, alpha=0.5)
+        axis.plot(low, places, MARKERS[method], color=colour, label=method)
+        finding.append(f"{method} {_span(low)}")
     axis.set_yticks(np.arange(len(pairs)) * (len(methods) + 1) + (len(methods) - 1) / 2, pairs)
     axis.invert_yaxis()
-    axis.set(xscale="log", xlabel="queries: median (dot), 90 % of the searches (bar), the longest")
+    axis.set(xscale="log", xlabel="queries: median (mark), 90 % of the searches (bar), the longest")
     axis.grid(axis="x", alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=len(methods))
+    figure.legend(loc="outside lower center", ncols=len(methods))
+    put_finding(figure, f"Median queries until a deviation: {', '.join(finding)}")
     return figure
+
+
+def _span(medians: pd.Series) -> str:
+    low, high = (f"{value:,.0f}" for value in (medians.min(), medians.max()))
+    return low if low == high else f"{low} to {high}"

@@ -15,6 +15,7 @@ from nnslicer_tf.exactline import PlanarClasses, PlanarPartition, PlaneWalker, a
 from nnslicer_tf.exactline._mesh import Mesh, cut_by_lines
 from nnslicer_tf.experiments.exactline.boundaries import COLOURS, legend
 from nnslicer_tf.experiments.exactline.settings import AdviceSettings
+from nnslicer_tf.experiments.plots import put_finding
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
     ExperimentResult,
@@ -169,21 +170,29 @@ def _drawn(nnet: acas.NNet, name: str, samples: int) -> dict[str, np.ndarray]:
 
 def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
     """Draw the map of each scenario, exactly above, by samples below."""
-    figure = Figure(figsize=(13, 7.5), layout="constrained")
-    axes = figure.subplots(2, len(_SHOWN))
+    figure = Figure(figsize=(8.8, 5.6), layout="constrained")
+    axes = figure.subplots(2, len(_SHOWN), sharex=True, sharey=True)
+    counts = []
     for (above, below), title in zip(axes.T, _SHOWN, strict=True):
         part = {key.removeprefix(f"{title}/"): value for key, value in drawn.items()}
         vertices = part["vertices"] / 65_535 * part["corners"].max(axis=0)
         _draw(above, np.split(vertices[part["loop"]], part["start"][1:-1]), part["labels"])
-        above.set_title(f"{title}: exact, {int(part['regions']):,} regions", fontsize=9)
+        counts.append(int(part["regions"]))
+        above.set_title(f"{title}:\nexact, {counts[-1]:,} regions", fontsize=9)
         samples = math.isqrt(len(part["sampled"]))
         middles, size = _middles(part["corners"], samples)
         square = (np.array([[0, 0], [1, 0], [1, 1], [0, 1]]) - 0.5) * size
         _draw(below, list(middles[:, None] + square), part["sampled"])
         below.set_title(f"{samples} × {samples} samples", fontsize=9)
     legend(figure, acas.ADVISORIES)
-    figure.supxlabel(f"ft to the right of the ownship ({drawn['network']})", fontsize=9)
+    for axis in axes[1]:
+        axis.set_xlabel("ft to the right", fontsize=9)
     figure.supylabel("ft ahead of the ownship, which flies upwards", fontsize=9)
+    put_finding(
+        figure,
+        f"{drawn['network']}: {min(counts):,} to {max(counts):,} regions make up the exact advice, "
+        "of which samples show blocks",
+    )
     return figure
 
 
@@ -203,8 +212,8 @@ def _draw(axes: Axes, polygons: list[np.ndarray], labels: np.ndarray) -> None:
     )
     axes.plot(0, 0, marker="^", color="black", markersize=5)
     axes.set(xlim=(-REACH, REACH), ylim=(-REACH, REACH), aspect="equal")
-    axes.tick_params(labelsize=7)
-    axes.locator_params(nbins=5)
+    axes.tick_params(labelsize=8)
+    axes.locator_params(nbins=3)
 
 
 def _around(polygon: np.ndarray) -> np.ndarray:

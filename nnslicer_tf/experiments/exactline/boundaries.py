@@ -14,6 +14,7 @@ from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline import LinearPartition, LineWalker, acas
 from nnslicer_tf.experiments.exactline.settings import AcasSettings
+from nnslicer_tf.experiments.plots import put_finding
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from nnslicer_tf.instrument import InstrumentedModel
 
@@ -129,6 +130,7 @@ def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
     """Draw single lines and a grid of them, exactly on the left, by samples on the right."""
     figure = Figure(figsize=(9, 12), layout="constrained")
     axes = figure.subplots(3, 2)
+    found = []
     for row, name in zip(axes, ("ahead", "around", "grid"), strict=True):
         single = name != "grid"
         _plot_curves(row[0], name, drawn, 6.0 if single else 0.9)
@@ -138,6 +140,10 @@ def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
             row[0].scatter(x, y, s=0.6, color="black", zorder=3)
             row[0].set_title(f"intruder {name}: exact, {len(x) - 1} parts")
             row[1].set_title(f"intruder {name}: {len(drawn[f'{name}/points'])} samples")
+            changes = [
+                np.count_nonzero(np.diff(drawn[f"{name}/{of}"])) for of in ("labels", "sampled")
+            ]
+            found.append(f"{changes[0]} exactly and {changes[1]} by samples {name}")
         if name == "ahead":
             reach = np.linalg.norm(drawn[f"{name}/ticks"], axis=1).max()
             for axis in row:
@@ -147,11 +153,13 @@ def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
     axes[2, 1].set_title(f"{lines} lines of 13 samples")
     for axis in axes.flat:
         axis.plot(0, 0, marker="^", color="black", markersize=6)
-        axis.tick_params(labelsize=7)
+        axis.tick_params(labelsize=8)
         axis.locator_params(nbins=5)
     legend(figure, acas.ADVISORIES)
-    figure.supxlabel(f"ft to the right of the ownship ({drawn['network']})", fontsize=9)
+    for axis in axes[2]:
+        axis.set_xlabel("ft to the right of the ownship", fontsize=9)
     figure.supylabel("ft ahead of the ownship, which flies upwards", fontsize=9)
+    put_finding(figure, f"{drawn['network']}: changes of advice, {', '.join(found)}")
     return figure
 
 
@@ -182,9 +190,9 @@ def _plot_samples(axes: Axes, name: str, drawn: Mapping[str, np.ndarray], size: 
 
 
 def legend(figure: Figure, names: Sequence[str]) -> None:
-    """Write the legend of the classes' colours above a figure."""
+    """Write the legend of the classes' colours below a figure."""
     handles = [
         Line2D([], [], color=colour, linewidth=4, label=name)
         for colour, name in zip(COLOURS, names, strict=False)
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(names), frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(names), frameon=False)

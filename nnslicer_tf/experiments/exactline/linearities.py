@@ -154,4 +154,11 @@ class _Line:
 def plot_lines(drawn: Mapping[str, np.ndarray]) -> Figure:
     """Draw the parts of the lines from one test image (figures 4 and 5)."""
     lines = {name: _Line(places / places[-1], float(places[-1])) for name, places in drawn.items()}
-    return plot_ticks(lines).figure  # type: ignore[return-value,arg-type]  # of new axes
+    figure = plot_ticks(lines).figure  # type: ignore[arg-type]
+    counts = {name: len(line) for name, line in lines.items()}
+    most, least = (choose(counts, key=counts.__getitem__) for choose in (max, min))
+    put_finding(
+        figure,  # type: ignore[arg-type]  # of new axes
+        f"From one image, lines have {counts[least]} ({least}) to {counts[most]} ({most}) parts",
+    )
+    return figure  # type: ignore[return-value]

@@ -12,6 +12,7 @@ from nnslicer_tf._progress import track
 from nnslicer_tf.exactline import PlanarClasses, PlaneWalker, fgsm, random_neighbours
 from nnslicer_tf.experiments.exactline.networks import EPSILON, convsmall_networks
 from nnslicer_tf.experiments.exactline.settings import NeighbourhoodSettings
+from nnslicer_tf.experiments.plots import put_finding
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
     ExperimentResult,
@@ -104,7 +105,7 @@ def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
     names = list(dict.fromkeys(key.partition("/")[0] for key in drawn))
     rows = list(dict.fromkeys(name.split()[0] for name in names))
     columns = max(sum(name.split()[0] == row for name in names) for row in rows)
-    figure = Figure(figsize=(4.6 * columns, 3.6 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(3 * columns, 3 * len(rows) + 0.6), layout="constrained")
     axes = figure.subplots(len(rows), columns, squeeze=False)
     for name in names:
         row = rows.index(name.split()[0])
@@ -113,7 +114,15 @@ def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
         plot_plane(PlanarClasses(**attributes), regions=True, ax=axes[row, column])
         count = int(drawn[f"{name}/regions"])
         axes[row, column].set_title(f"{name}: {count:,} regions", fontsize=9)
-        axes[row, column].set(
-            xlabel="from the image to FGSM", ylabel="towards the random neighbour"
-        )
+        axes[row, column].get_legend().set(loc="upper right", bbox_to_anchor=(1, 1))
+        axes[row, column].set(xlabel="", ylabel="")
+        axes[row, column].tick_params(labelsize=8)
+    figure.supxlabel("from the image to FGSM (Euclidean)", fontsize=9)
+    figure.supylabel("towards the random neighbour", fontsize=9)
+    counts = {name: int(drawn[f"{name}/regions"]) for name in names}
+    most, least = (choose(counts, key=counts.__getitem__) for choose in (max, min))
+    put_finding(
+        figure,
+        f"From {counts[least]:,} regions ({least}) to {counts[most]:,} ({most}) around one image",
+    )
     return figure

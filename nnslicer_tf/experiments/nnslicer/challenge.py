@@ -8,7 +8,7 @@ continues. Remove its `challenges` after changing a detector's code.
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,9 +29,11 @@ from nnslicer_tf.experiments.result import (
     versions,
 )
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.report import read_table
 from nnslicer_tf.report.palette import METHODS
 from nnslicer_tf.slicing import Profile, Slicer
 
+_NORMS = {"linf": "L∞", "l2": "L2"}
 _GUIDES = 1000  # normal images to move towards
 
 _TEXT = (
@@ -85,8 +87,17 @@ def challenge_detectors(s: ChallengeSettings) -> ExperimentResult:
             ExperimentTable(f"{name}-checks", _checks(results), f"{title}: sanity checks", head),
             ExperimentTable(f"{name}-images", _images(results), f"{title}: every image", head),
         ],
-        [ExperimentFigure(name, _plot(results))],
+        [ExperimentFigure(name, plot(_images(results), _credible(results)))],
     )
+
+
+def figures(images: Path) -> list[ExperimentFigure]:
+    """Draw the figure again from its tables: of every image, and of the attacks beside it."""
+    name = images.stem.removesuffix("-images")
+    attacks = read_table(images.with_name(f"{name}.csv")).frame
+    verdicts = attacks.groupby("method", sort=False)["verdict"].first()
+    credible = [str(method) for method in verdicts.index[verdicts == "credible"]]
+    return [ExperimentFigure(name, plot(read_table(images).frame, credible))]
 
 
 def load_watched(s: ChallengeSettings | ChoiceSettings) -> Watched:
@@ -176,28 +187,48 @@ def _images(results: dict[str, ChallengeResult]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _plot(results: dict[str, ChallengeResult]) -> Figure:
-    """Draw the share of images that the best attack reaches, by the size of the change."""
-    norms = list(next(iter(results.values())).norms)
-    figure = Figure(figsize=(5 * len(norms), 4), layout="constrained")
+def _credible(results: dict[str, ChallengeResult]) -> list[str]:
+    return [name for name, result in results.items() if result.credible]
+
+
+def plot(images: pd.DataFrame, credible: Collection[str]) -> Figure:
+    """Draw the share of images that the best attack reaches, by the size of the change.
+
+    Args:
+        images: Smallest changes, a row for each method, norm and image.
+        credible: Methods whose attacks passed the sanity checks.
+    """
+    norms = list(images["norm"].unique())
+    figure = Figure(figsize=(max(7, 4.2 * len(norms)), 4), layout="constrained")
+    ratios: dict[str, float] = {}
     for axis, norm in zip(figure.subplots(1, len(norms), squeeze=False)[0], norms, strict=True):
-        limit = max(result.norms[norm].budgets.max() for result in results.values())
-        places = np.linspace(0, limit, 200)
+        of_norm = images[images["norm"] == norm]
         # Any example that was found misleads the model, whichever detector it was made against.
-        alone = np.min([r.norms[norm].undefended for r in results.values()], axis=0)
-        axis.plot(places, _shares(alone, places), color="#8a8f98", linewidth=2, label=MODEL)
-        for name, result in results.items():
-            style = "-" if result.credible else "--"
-            shares = _shares(result.norms[norm].pair, places)
-            label = name if result.credible else f"{name} (not credible)"
-            axis.plot(places, shares, style, color=METHODS[name], label=label)
-        axis.set(xlabel="largest change", title={"linf": "L∞", "l2": "L2"}[norm])
-        axis.set_ylabel("share of images with a success")
+        alone = of_norm.groupby("image")[MODEL].min()
+        changes = {str(name): part[PAIR] for name, part in of_norm.groupby("method", sort=False)}
+        largest = of_norm[[MODEL, PAIR]].to_numpy()
+        places = np.linspace(0, 1.05 * largest[np.isfinite(largest)].max(), 400)
+        axis.step(places, _shares(alone, places), color="#8a8f98", linewidth=2, label=MODEL)
+        for name, found in changes.items():
+            style = "-" if name in credible else "--"
+            label = name if name in credible else f"{name} (not credible)"
+            axis.step(places, _shares(found, places), style, color=METHODS[name], label=label)
+            ratios.setdefault(name, found.median() / alone.median())
+        axis.set(xlabel=f"size of the change, {_NORMS[norm]}", ylim=(-0.02, 1.02))
+        axis.set_ylabel("share of images evaded")
         axis.grid(alpha=0.3)
-    figure.axes[0].legend(fontsize=8)
-    figure.suptitle("Model wrong, detector silent: best attack", fontsize=11)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right upper")
+    measured = {name: ratio for name, ratio in ratios.items() if name in credible}
+    title = "No attack on these detectors is credible"
+    if measured:
+        best = max(measured, key=measured.__getitem__)
+        title = (
+            f"Evading model and {best} takes {ratios[best]:.2f} times\nthe change that misleads "
+            f"the model alone ({_NORMS[norms[0]]}, medians)"
+        )
+    figure.axes[0].set_title(title, fontsize=10)
     return figure
 
 
-def _shares(distances: np.ndarray, budgets: np.ndarray) -> np.ndarray:
+def _shares(distances: pd.Series, budgets: np.ndarray) -> np.ndarray:
     return np.array([np.mean(distances <= budget) for budget in budgets])

@@ -45,7 +45,7 @@ from nnslicer_tf.experiments.result import (
     versions,
 )
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.report.palette import METHODS
+from nnslicer_tf.report.palette import MARKERS, METHODS
 from nnslicer_tf.slicing import Profile, Slicer
 
 
@@ -67,7 +67,6 @@ DETECTORS: dict[str, Callable[..., Detector]] = {
 # Method → the method of the paper that it is compared with; NNSlicer for all others.
 _PAPER = {"FeatureMap": "FeatureMap", "EffectivePath": "EffectivePath"}
 _NOT_IN_THE_PAPER = ("logit margin", "flag everything")
-_MARKERS = "osD^vdphP*X<>"
 
 Pairs = dict[str, tuple[np.ndarray, np.ndarray]]
 
@@ -215,8 +214,7 @@ def _plot(rows: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(9, 5), layout="constrained")
     axis = figure.subplots()
     for method, part in rows.groupby("method", sort=False):
-        marker = _MARKERS[list(DETECTORS).index(str(method))]
-        colour = METHODS[str(method)]
+        marker, colour = MARKERS[str(method)], METHODS[str(method)]
         axis.scatter(part["recall"], part["precision"], 28, colour, marker=marker, label=method)
     for f1 in (0.667, 0.91):
         recall = np.linspace(f1 / (2 - f1), 1, 50)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pandas as pd
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -19,6 +20,7 @@ from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, find_attack, g
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.nnslicer.settings import DrawingSettings
 from nnslicer_tf.experiments.nnslicer.views import view_of_pairs
+from nnslicer_tf.experiments.plots import put_finding
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import (
@@ -27,6 +29,7 @@ from nnslicer_tf.report import (
     plot_over_image,
     plot_unrolled,
 )
+from nnslicer_tf.report.palette import FIRST_ONLY, SECOND_ONLY
 from nnslicer_tf.slicing import Profile, Slicer, SliceSet
 
 Images = tuple[np.ndarray, np.ndarray]
@@ -114,6 +117,12 @@ def plot_pair(drawn: Mapping[str, np.ndarray]) -> Figure:
     figure = plot_normal_and_adversarial(slices[0], slices[1], operations, images)
     for axis, predicted in zip(figure.axes, drawn["predicted"], strict=False):
         axis.set_title(f"{axis.get_title()}, taken for a {predicted}")
+    sizes = [sum(np.count_nonzero(one.neurons[o]) for o in operations) for one in slices]
+    put_finding(
+        figure,
+        f"The slice of the adversarial image has {sizes[1]:,} neurons, that of the normal one "
+        f"{sizes[0]:,}",
+    )
     return figure
 
 
@@ -146,6 +155,18 @@ def plot_parts(drawn: Mapping[str, np.ndarray]) -> Figure:
         for i, name in enumerate(("normal inputs", "adversarial inputs"))
     }
     plot_kept_synapses(named, wide).set_title("mean and standard deviation", fontsize=9)
+    series = [c for c in wide.containers if isinstance(c, BarContainer)]
+    for bars, colour in zip(series, (FIRST_ONLY, SECOND_ONLY), strict=True):
+        for bar in bars:
+            bar.set_facecolor(np.array(colour) / 255)
+    wide.legend(fontsize=8)
+    gap = {name: float(np.subtract(*shares.mean(axis=1))) for name, shares in kept.items()}
+    most = max(gap, key=lambda name: abs(gap[name]))
+    put_finding(
+        figure,
+        f"Slices of normal and adversarial inputs differ most in {most}: "
+        f"{kept[most][0].mean():.0%} and {kept[most][1].mean():.0%} of its synapses are kept",
+    )
     return figure
 
 

@@ -7,13 +7,19 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.experiments.nnslicer.settings import OverTimeSettings
+from nnslicer_tf.experiments.plots import put_finding
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentView
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import plot_over_image, plot_over_time
 from nnslicer_tf.report.explorer import explore
 from nnslicer_tf.slicing import Profile, Slicer
 
-_OPERATIONS = ("lstm:i", "lstm:f", "lstm:c", "lstm:h")
+_OPERATIONS = {
+    "lstm:i": "input gate",
+    "lstm:f": "forget gate",
+    "lstm:c": "cell state",
+    "lstm:h": "hidden state",
+}
 
 
 def draw(s: OverTimeSettings) -> ExperimentResult:
@@ -35,15 +41,24 @@ def draw(s: OverTimeSettings) -> ExperimentResult:
 def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
     """Draw the contributions of `pixels` and of gates and states over time, a row an image."""
     count = len(drawn["classes"])
-    figure = Figure(figsize=(13, 2.6 * count), layout="constrained")
+    figure = Figure(figsize=(8.8, 2.2 * count + 0.4), layout="constrained")
     axes = figure.subplots(
-        count, 1 + len(_OPERATIONS), squeeze=False, width_ratios=(1.2, 2, 2, 2, 2)
+        count, 1 + len(_OPERATIONS), squeeze=False, width_ratios=(1.6, 2, 2, 2, 2)
     )
     for i, row in enumerate(axes):
         plot_over_image(drawn["pixels"][i], drawn["images"][i], row[0])
-        row[0].set_title(f"a {drawn['classes'][i]}, read row by row", fontsize=9)
-        for axis, name in zip(row[1:], _OPERATIONS, strict=True):
-            plot_over_time(drawn[name][i], name, axis)
+        row[0].set_title(f"a {drawn['classes'][i]}", fontsize=9)
+        for axis, (name, title) in zip(row[1:], _OPERATIONS.items(), strict=True):
+            plot_over_time(drawn[name][i], title, axis)
+            axis.set(xlabel="row of the image", ylabel="")
+            axis.tick_params(labelsize=8)
+        row[1].set_ylabel("unit")
+    first = min(int(np.nonzero(states.any(axis=1))[0][0]) for states in drawn["lstm:h"])
+    put_finding(
+        figure,
+        f"Contributions to the state of an LSTM begin with row {first} of the image "
+        "(blue: for the class, red: against it)",
+    )
     return figure
 
 

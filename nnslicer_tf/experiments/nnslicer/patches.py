@@ -1,10 +1,14 @@
 """Slices of a vision transformer: contributions over patches and over heads."""
 
+from collections.abc import Mapping
+
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.experiments.nnslicer.settings import PatchSettings
+from nnslicer_tf.experiments.plots import put_finding
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import plot_over_image
@@ -15,6 +19,7 @@ _NAMES = (
     *("dog", "frog", "horse", "ship", "truck"),
 )
 _PATCHES = "sequence"
+_CANDIDATES = 500  # test images, of which the first of each class that is recognised is drawn
 
 
 def draw(s: PatchSettings) -> ExperimentResult:
@@ -22,37 +27,60 @@ def draw(s: PatchSettings) -> ExperimentResult:
     train, test = datasets.load("cifar10", f"train[:{s.train}]"), datasets.load("cifar10", "test")
     im = InstrumentedModel(zoo.load("vit", "cifar10"))
     slicer = Slicer(im, Profile.from_data(im, train.x), s.theta, product=s.product)
-    figure = Figure(figsize=(2.6 * len(s.classes), 7.4), layout="constrained")
-    axes = figure.subplots(3, len(s.classes), squeeze=False)
-    first = test.x[:500]
-    right = im.logits(first).argmax(axis=1) == test.y[:500]
-    largest = 0
-    drawn = []
-    for column, target in zip(axes.T, s.classes, strict=True):
-        image = first[np.argmax(right & (test.y[:500] == target))]
-        one = slicer.slice(image[None], outputs=[target])
+    first = test.x[:_CANDIDATES]
+    right = im.logits(first).argmax(axis=1) == test.y[:_CANDIDATES]
+    chosen = [int(np.argmax(right & (test.y[:_CANDIDATES] == target))) for target in s.classes]
+    images = first[chosen]
+    slices = [
+        slicer.slice(image[None], outputs=[target])
+        for image, target in zip(images, s.classes, strict=True)
+    ]
+    drawn = {
+        "theta": np.array(s.theta),
+        "classes": np.array(s.classes),
+        "images": images,
+        "patches": np.stack([over_pixels(one, im, images.shape[1:]) for one in slices]),
+        "heads": np.stack([of_heads(one, im) for one in slices]),
+    }
+    return ExperimentResult([], [ExperimentFigure("patches", plot(drawn), drawn=drawn)])
+
+
+def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
+    """Draw images, the contributions of their patches, and of the heads, a column an image."""
+    count, heads = len(drawn["classes"]), drawn["heads"]
+    figure = Figure(figsize=(1.75 * count, 6), layout="constrained")
+    axes = figure.subplots(3, count, squeeze=False)
+    for column, target, *parts in zip(
+        axes.T, *(drawn[key] for key in ("classes", "images", "patches", "heads")), strict=True
+    ):
+        image, patches, own = parts
         column[0].imshow(image)
-        column[0].set_title(f"{_NAMES[target]}, recognised", fontsize=9)
+        column[0].set_title(_NAMES[target], fontsize=9)
         column[0].set_axis_off()
-        plot_over_image(over_pixels(one, im, image.shape), image, column[1])
+        plot_over_image(patches, image, column[1])
         column[1].set_title("patches", fontsize=9)
-        drawn.append((column[2], of_heads(one, im)))
-        largest = max(largest, int(np.abs(drawn[-1][1]).max()))
-    for axis, values in drawn:
-        axis.imshow(values, cmap="RdBu", vmin=-largest, vmax=largest)
-        for (block, head), value in np.ndenumerate(values):
-            shade = "white" if abs(value) > 0.6 * largest else "black"
-            axis.text(head, block, value, ha="center", va="center", fontsize=7, color=shade)
-        axis.set_xticks(range(values.shape[1]))
-        axis.set_yticks(range(len(values)), [f"block {k + 1}" for k in range(len(values))])
-        axis.set_xlabel("head", fontsize=8)
-        axis.tick_params(labelsize=7)
-    figure.suptitle(
-        f"A vision transformer on CIFAR-10, slices at θ = {s.theta:g}: blue for the class, red "
-        "against it",
-        fontsize=10,
+        _draw_heads(column[2], own, np.abs(heads).max())
+    for axis in axes[2, 1:]:
+        axis.set_yticks([])
+    sizes = np.abs(heads).sum(axis=(0, 2))
+    put_finding(
+        figure,
+        f"A vision transformer's heads of block {sizes.argmax() + 1} have "
+        f"{sizes.max() / sizes.sum():.0%} of the contributions (θ = {drawn['theta']:g}; blue: for "
+        "the class, red: against it)",
     )
-    return ExperimentResult([], [ExperimentFigure("patches", figure)])
+    return figure
+
+
+def _draw_heads(axis: Axes, values: np.ndarray, largest: float) -> None:
+    axis.imshow(values, cmap="RdBu", vmin=-largest, vmax=largest)
+    for (block, head), value in np.ndenumerate(values):
+        shade = "white" if abs(value) > 0.6 * largest else "black"
+        axis.text(head, block, value, ha="center", va="center", fontsize=7, color=shade)
+    axis.set_xticks(range(values.shape[1]))
+    axis.set_yticks(range(len(values)), [f"block {k + 1}" for k in range(len(values))])
+    axis.set_xlabel("head", fontsize=9)
+    axis.tick_params(labelsize=8)
 
 
 def over_pixels(one: Slice, im: InstrumentedModel, shape: tuple[int, ...]) -> np.ndarray:

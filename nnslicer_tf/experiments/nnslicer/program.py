@@ -334,7 +334,7 @@ def plot(found: pd.DataFrame) -> Figure:
     treatments = list(found["treatment"].unique())
     columns = math.ceil(math.sqrt(len(treatments)))
     rows = -(-len(treatments) // columns)
-    figure = Figure(figsize=(3.4 * columns, 3.0 * rows + 0.9), layout="constrained")
+    figure = Figure(figsize=(2.9 * columns, 2.7 * rows + 0.9), layout="constrained")
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for axis, name in zip(axes.ravel(), treatments, strict=False):
         plot_methods(axis, found[found["treatment"] == name], "ratio", "targets")
@@ -346,7 +346,7 @@ def plot(found: pd.DataFrame) -> Figure:
     for axis in axes[:, 0]:
         axis.set_ylabel("accuracy on targets")
     handles = axes[0, 0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=min(6, 2 * columns))
+    figure.legend(*handles, loc="outside lower center", ncols=3)
     put_finding(figure, _finding(found))
     return figure
 

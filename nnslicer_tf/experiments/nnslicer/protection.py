@@ -191,7 +191,7 @@ def plot(found: pd.DataFrame) -> Figure:
 
     Where attackers have one number of images alone, there is a bar for each method.
     """
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(8.5, 3.8), layout="constrained")
     several = found["budget"].nunique() > 1
     axes = figure.subplots(1, 2, sharex=True, sharey=True)
     for axis, which, title in zip(
@@ -206,7 +206,7 @@ def plot(found: pd.DataFrame) -> Figure:
             axis.set_xlabel("accuracy after retraining")
     if several:
         axes[0].set_ylabel("accuracy after retraining")
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=7)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     put_finding(figure, _finding(found))
     return figure
 

@@ -35,7 +35,7 @@ from nnslicer_tf.experiments.nnslicer.targets import (
     row_names,
     summary,
 )
-from nnslicer_tf.experiments.plots import plot_methods
+from nnslicer_tf.experiments.plots import plot_methods, put_finding
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
     ExperimentResult,
@@ -192,16 +192,17 @@ def plot(found: pd.DataFrame) -> Figure:
     table = found.assign(ending=found["method"].map(ending_of))
     table["method"] = table["method"].str.partition(", ")[0]
     endings = [ending for ending in ENDINGS if (table["ending"] == ending).any()]
-    figure = Figure(figsize=(4.2 * len(endings), 4.2), layout="constrained")
+    figure = Figure(figsize=(max(7.0, 2.9 * len(endings)), 3.8), layout="constrained")
     axes = figure.subplots(1, len(endings), sharey=True, squeeze=False)[0]
     for axis, ending in zip(axes, endings, strict=True):
         plot_methods(axis, table[table["ending"] == ending], "ratio", "targets")
-        axis.set(title=ENDINGS[ending], xlabel="share of synapses pruned")
+        axis.set_xlabel("share of synapses pruned")
+        axis.set_title(ENDINGS[ending], fontsize=10)
     axes[0].set_ylabel("accuracy on target classes")
     # The panel with the most methods names them all.
     named = max((axis.get_legend_handles_labels() for axis in axes), key=lambda pair: len(pair[0]))
-    figure.legend(*named, loc="outside lower center", ncols=2 * len(endings))
-    figure.suptitle(_finding(table))
+    figure.legend(*named, loc="outside lower center", ncols=3)
+    put_finding(figure, _finding(table))
     return figure
 
 

@@ -60,7 +60,8 @@ def shrink(s: ShrinkSettings) -> ExperimentResult:
                     progress=False,
                 )
                 store.add([{**row, **_figures(found)}])
-    table = store.to_frame(names)
+    # Rows of an earlier run were read as text.
+    table = store.to_frame(names).astype({"epochs": int})
     head = {
         "model": f"{s.file.name if s.file else s.model} on {s.dataset} ({s.normalise}), "
         f"{im.model.count_params():,} parameters",

@@ -18,6 +18,7 @@ from nnslicer_tf import texts, zoo
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf.experiments.amounts import Amounts
+from nnslicer_tf.experiments.plots import put_finding
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
     ExperimentResult,
@@ -82,7 +83,13 @@ def words(s: WordSettings) -> ExperimentResult:
             ExperimentTable(f"words_{s.model}_areas", areas),
             ExperimentTable(f"words_{s.model}", table, title, head, _TEXT),
         ],
-        [ExperimentFigure(f"words_{s.model}", _plot(drawn, scores, labels, s.model))],
+        [
+            ExperimentFigure(
+                f"words_{s.model}",
+                plot(arrays := _drawn(s.model, drawn, scores, labels)),
+                drawn=arrays,
+            )
+        ],
         views=_views(s, im, profile, x[:_DRAWN], drawn),
     )
 
@@ -269,21 +276,35 @@ def _summary(areas: pd.DataFrame) -> pd.DataFrame:
     return means.reset_index()
 
 
-def _plot(
-    sentences: list[list[str]],
-    scores: Mapping[str, np.ndarray],
-    labels: np.ndarray,
-    model: str,
-) -> Figure:
+def _drawn(
+    model: str, sentences: list[list[str]], scores: Mapping[str, np.ndarray], labels: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return some sentences, their predicted classes, and the contributions of their words."""
+    return {
+        "model": np.array(model),
+        "sentences": np.array([" ".join(words) for words in sentences]),
+        "labels": labels[: len(sentences)],
+        "values": scores[f"slice, θ = {_DRAWN_THETA}"][: len(sentences)],
+    }
+
+
+def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
     """Draw the words of some sentences with the contributions of slices."""
-    name = f"slice, θ = {_DRAWN_THETA}"
-    figure = Figure(figsize=(9, 0.9 * len(sentences)), layout="constrained")
+    sentences = [str(sentence).split() for sentence in drawn["sentences"]]
+    figure = Figure(figsize=(8, 0.9 * len(sentences) + 0.3), layout="constrained")
     axes = figure.subplots(len(sentences), 1)
-    for axis, own, values, label in zip(axes, sentences, scores[name], labels, strict=False):
+    for axis, own, values, label in zip(
+        axes, sentences, drawn["values"], drawn["labels"], strict=True
+    ):
         plot_words(values, own, axis)
-        said = _CLASSES[label]
-        axis.set_title(said, fontsize=8, loc="left", color="grey")
-    figure.suptitle(
-        f"{model}: words for (blue) and against the predicted class, {name}", fontsize=10
+        axis.set_title(_CLASSES[label], fontsize=8, loc="left", color="grey")
+    first = [
+        own[int(np.argmax(values[: len(own)]))]
+        for own, values in zip(sentences, drawn["values"], strict=True)
+    ]
+    put_finding(
+        figure,
+        f"{drawn['model']}: what speaks most for the class is {', '.join(first)} (slices, θ = "
+        f"{_DRAWN_THETA}; blue: for the class, red: against it)",
     )
     return figure

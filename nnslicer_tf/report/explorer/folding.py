@@ -7,6 +7,7 @@ and the activation that follow it.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,7 +43,12 @@ def fold(operations: Sequence[Operation]) -> tuple[Group, ...]:
         else:
             blocks.append([operation])
         open_block = not joint
-    return tuple(Group(_label(block), tuple(o.name for o in block)) for block in blocks)
+    labels = [_label(block) for block in blocks]
+    repeated = {label for label, count in Counter(labels).items() if count > 1}
+    return tuple(
+        Group(_range(block) if label in repeated else label, tuple(o.name for o in block))
+        for label, block in zip(labels, blocks, strict=True)
+    )
 
 
 def _joints(operations: Sequence[Operation]) -> list[bool]:
@@ -71,9 +77,21 @@ def _label(block: Sequence[Operation]) -> str:
     """Return the common beginning of the names of a block's layers, or its first layer."""
     if len(block) == 1:
         return block[0].name
-    summing = [o.layer for o in block if o.synapses] or [o.layer for o in block]
+    summing = _layers(block)
     columns = itertools.takewhile(
         lambda letters: len(set(letters)) == 1, zip(*summing, strict=False)
     )
     label = "".join(letters[0] for letters in columns).rstrip("_-/.# ")
-    return label if len(label) > 2 else f"{summing[0]} … {summing[-1]}"
+    return label if len(label) > 2 else _range(block)
+
+
+def _range(block: Sequence[Operation]) -> str:
+    """Return a block's first and last layer, where their common beginning is none of its own."""
+    if len(block) == 1:
+        return block[0].name
+    layers = _layers(block)
+    return f"{layers[0]} … {layers[-1]}"
+
+
+def _layers(block: Sequence[Operation]) -> list[str]:
+    return [o.layer for o in block if o.synapses] or [o.layer for o in block]

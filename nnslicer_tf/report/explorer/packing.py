@@ -9,12 +9,15 @@ A packed document is the gzip stream of
 Elsewhere in the header an array is referred to by its place in that list. An array of more than
 one byte an element is stored in *planes*, first the first byte of every element, then the
 second and so on: bytes that are alike stand together, which halves what gzip leaves of floats.
+For the same reason an array of three axes is stored `by_channel`, its last axis first, if that is
+smaller: a channel's neighbours often are more alike than the channels of a place.
 """
 
 import gzip
 import hashlib
 import json
 import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +25,7 @@ import numpy as np
 
 from nnslicer_tf.errors import CorruptFileError
 
-FORMAT = "nnslicer_tf explorer 2"
+FORMAT = "nnslicer_tf explorer 3"
 """Name and version of the format; a page refuses data of another one."""
 
 _TYPES = {"i1": "<i1", "u1": "<u1", "i2": "<i2", "i4": "<i4", "f4": "<f4", "f8": "<f8"}
@@ -107,8 +110,11 @@ class Packer:
     def _store(
         self, array: np.ndarray, name: str, shape: tuple[int, ...], **how: float | bool
     ) -> int:
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        planes = data.reshape(-1, array.dtype.itemsize).T.tobytes()
+        planes = _planes(array)
+        if array.ndim == 3:
+            turned = _planes(np.moveaxis(array, -1, 0))
+            if len(zlib.compress(turned, 1)) < len(zlib.compress(planes, 1)):
+                planes, how = turned, {**how, "by_channel": True}
         described = repr((name, shape, how)).encode()
         key = hashlib.blake2b(described + b"\0" + planes, digest_size=16).digest()
         if key not in self._known:
@@ -142,6 +148,12 @@ def unpack(data: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
         raise CorruptFileError(f"This is no data of the explorer: {error}") from error
 
 
+def _planes(array: np.ndarray) -> bytes:
+    """Return the first byte of every element, then the second, and so on."""
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return data.reshape(-1, array.dtype.itemsize).T.tobytes()
+
+
 def _read(
     raw: bytes, offset: int, entry: Mapping[str, Any], before: Sequence[np.ndarray]
 ) -> np.ndarray:
@@ -153,6 +165,8 @@ def _read(
         return unpacked.reshape(entry["shape"]).astype(np.int8)
     planes = np.frombuffer(raw, np.uint8, size * kind.itemsize, offset + entry["start"])
     values = np.ascontiguousarray(planes.reshape(kind.itemsize, -1).T).view(kind).ravel()
+    if entry.get("by_channel"):
+        values = values.reshape(entry["shape"][-1], -1).T.ravel()
     if entry["type"] == _LEVELS:
         levels = values.astype(np.float32)
         values = np.sign(levels) * (levels / _STEPS) ** 2 * np.float32(entry["largest"])

@@ -113,6 +113,23 @@ def opened(chromium, tmp_path):
     assert complaints(chromium) == []
 
 
+@pytest.fixture(scope="package")
+def of_two_thetas(digits):
+    """A view of two sets of slices, and the smaller ones."""
+    im, profile, slices, x = digits
+    smaller = nns.Slicer(im, profile, theta=0.8, workers=0, progress=False).slice_each(x)
+    given = {"large": slices, "small": smaller}
+    return nns.explore(given, im, x, profile=profile, progress=False), smaller
+
+
+@pytest.fixture
+def two_thetas(digits, of_two_thetas, opened):
+    """An opened view of two sets of slices, and the sets."""
+    im, _, slices, x = digits
+    view, smaller = of_two_thetas
+    return opened(view), slices, smaller, im, x
+
+
 def complaints(driver):
     """Messages of the browser's console, but for those that tests cause by reading pixels."""
     messages = [entry["message"] for entry in driver.get_log("browser")]

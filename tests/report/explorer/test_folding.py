@@ -39,6 +39,22 @@ def test_residual_blocks_are_folded(name, blocks):
     assert len(groups) == blocks + 4  # input, stem, average, logits
 
 
+def test_blocks_of_numbered_layers_have_names_of_their_own():
+    """Keras's own names have a common beginning that says nothing: conv2d_2, conv2d_3, …"""
+    inputs = keras.Input((4, 4, 2))
+    x = inputs
+    for i in range(3):
+        a = layers.Conv2D(2, 1, name=f"conv2d_{2 * i + 1}")(x)
+        b = layers.Conv2D(2, 1, name=f"conv2d_{2 * i + 2}")(layers.ReLU(name=f"relu_{i}")(a))
+        x = layers.Add(name=f"add_{i}")([x, b])
+    model = keras.Model(inputs, layers.Dense(2, name="logits")(layers.Flatten(name="flat")(x)))
+    assert [group.label for group in groups_of(model)[1]][1:4] == [
+        "conv2d_1 … conv2d_2",
+        "conv2d_3 … conv2d_4",
+        "conv2d_5 … conv2d_6",
+    ]
+
+
 def test_every_group_has_one_way_in_and_one_way_out():
     im, groups = groups_of(zoo.build("resnet20"))
     for before, group in itertools.pairwise(groups):

@@ -5,7 +5,7 @@
 // chosen operation, the chosen neuron, the input, what the model says. All text goes into
 // the page as text, never as HTML.
 
-const FORMAT = "nnslicer_tf explorer 2";
+const FORMAT = "nnslicer_tf explorer 3";
 const LEVELS = 63; // of a value that is stored as a level
 const MOST_FEEDS = 200; // readers of a neuron that are worked out, the strongest first
 const MOST_ROWS = 60; // rows of a table of connections
@@ -55,7 +55,7 @@ class Doc {
   }
 
   decode(reference) {
-    const { type, shape, start, steps, like, largest } = this.arrays[reference];
+    const { type, shape, start, steps, like, largest, by_channel } = this.arrays[reference];
     const size = product(shape);
     if (type === "b1") {
       const bits = new Uint8Array(this.buffer, this.start + start, Math.ceil(size / 8));
@@ -65,8 +65,11 @@ class Doc {
     const width = values.BYTES_PER_ELEMENT;
     const planes = new Uint8Array(this.buffer, this.start + start, size * width);
     const bytes = new Uint8Array(values.buffer);
-    for (let plane = 0; plane < width; plane++) {
-      for (let i = 0; i < size; i++) bytes[i * width + plane] = planes[plane * size + i];
+    const channels = by_channel ? shape.at(-1) : 1;
+    for (let plane = 0, i = 0; plane < width; plane++) {
+      for (let channel = 0; channel < channels; channel++) {
+        for (let at = channel; at < size; at += channels, i++) bytes[at * width + plane] = planes[i];
+      }
     }
     if (type === "q8") {
       return Float32Array.from(values, (q) => sign(q) * (q / LEVELS) ** 2 * largest);
@@ -1202,7 +1205,7 @@ class Explorer {
     const wanted = text.trim().toLowerCase();
     const found = this.doc.operations.map((_, o) => o)
       .filter((o) => this.doc.operations[o].name.toLowerCase().includes(wanted));
-    this.found.textContent = wanted ? `${found.length} operations found` : "";
+    this.found.textContent = wanted ? `${found.length} ${found.length === 1 ? "operation" : "operations"} found` : "";
     if (!wanted || !found.length) return;
     const after = found.find((o) => this.operation !== null && o > this.operation) ?? found[0];
     const group = this.groupOf[after];
