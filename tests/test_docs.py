@@ -89,6 +89,7 @@ def run_commands(text):
             subprocess.run(line[2:], shell=True, check=True, env={**os.environ, "PATH": path})
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_the_code_of_a_page_runs(page, clean, request):
     names = {"__name__": page.stem}
