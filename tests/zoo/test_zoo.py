@@ -29,8 +29,14 @@ PARAMETERS = {
     "resnet101": (42_000_000, 43_000_000),
     "mobilenet_v3_small": (1_500_000, 1_600_000),
     "mobilenet_v3_large": (4_000_000, 4_300_000),
-    # 4×4×3 patches and 64 positions of 96 channels; blocks of attention, MLP and two norms
-    "vit": 96 * 49 + 96 * 64 + 4 * (4 * 97 * 96 + 97 * 192 + 193 * 96 + 4 * 96) + 2 * 96 + 970,
+    # 3×3 convolutions, 64 positions of 96 channels; blocks of attention, MLP and two norms
+    "vit": 24 * 28
+    + 48 * (9 * 24 + 1)
+    + 96 * (9 * 48 + 1)
+    + 96 * 64
+    + 4 * (4 * 97 * 96 + 97 * 192 + 193 * 96 + 4 * 96)
+    + 2 * 96
+    + 970,
     "text_transformer": 64 * 14_052 + 2 * (4 * 65 * 64 + 65 * 128 + 129 * 64 + 4 * 64) + 128 + 130,
     "lstm_rows": 4 * 64 * (28 + 64 + 1) + 65 * 10,
     "text_lstm": 64 * 14_000 + 2 * 4 * 64 * (64 + 64 + 1) + 2 * 129,
