@@ -341,6 +341,7 @@ _PARTS: tuple[Callable[[Tables], Iterator[Headline]], ...] = (
     _challenge("lenet5-mnist", "LeNet-5 on MNIST, first attacks"),
     _challenge("lenet5-mnist-10", "LeNet-5 on MNIST, ten images, smallest changes"),
     _challenge("lenet5-mnist-10-lean", "LeNet-5 on MNIST, ten images, smallest changes"),
+    _challenge("lenet5-mnist-10-l2", "LeNet-5 on MNIST, ten images, smallest changes"),
     _challenge("resnet10-cifar10", "ResNet10 on CIFAR-10"),
     _program_detection,
     _speed,
