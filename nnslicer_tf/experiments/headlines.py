@@ -95,11 +95,14 @@ def _challenge(model: str, title: str) -> Callable[[Tables], Iterator[Headline]]
 
     def rows(tables: Tables) -> Iterator[Headline]:
         frame = tables[f"detection/challenge/{model}"].frame
-        what = f"Detection, {title}: change that an attacker who knows the detector needs, median"
+        what = (
+            f"Detection, {title}: change that attackers who know the detector need, in median "
+            "changes that mislead the model alone"
+        )
         for _, row in frame[frame["attack"] == "model and detector"].iterrows():
             norm = {"linf": "L∞", "l2": "L2"}[row["norm"]]
             doubt = "" if row["verdict"] == "credible" else ", not credible"
-            here = f"{row['ratio']:.2f} times that of the model alone{doubt}"
+            here = f"{row['ratio']:.2f} times{doubt}"
             # The goal is a credible challenge in which the change doubles.
             reached = bool(row["ratio"] >= 2 and not doubt)
             case = f"{row['method']}, {norm}"

@@ -183,12 +183,23 @@ def _at_a_glance(folder: Path, headline: pd.DataFrame) -> list[Block]:
     ]
     for kind, caption in kinds.items():
         if len(rows[kind]):
-            frame = rows[kind].drop(columns="as good")
-            blocks.append(Table(frame, f"{caption}: {len(frame)}", longest=len(frame)))
+            frame = by_result(rows[kind])
+            blocks.append(Table(frame, f"{caption}: {len(rows[kind])}", longest=len(frame)))
     for name, caption in _PICTURES.items():
         if (folder / name).exists():
             blocks.append(Picture(folder / name, caption))
     return blocks
+
+
+def by_result(headline: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each result, with all that was measured of it in one cell.
+
+    Args:
+        headline: Rows with `result`, `of`, `here` and `paper`.
+    """
+    here = (headline["of"] + " " + headline["here"]).str.strip()
+    rows = headline.assign(here=here).groupby("result", sort=False)[["here", "paper"]]
+    return rows.agg(lambda texts: "; ".join(dict.fromkeys(texts))).reset_index()
 
 
 def _found(folder: Path, patterns: Sequence[str]) -> list[ResultTable]:
