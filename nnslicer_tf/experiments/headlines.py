@@ -342,6 +342,7 @@ _PARTS: tuple[Callable[[Tables], Iterator[Headline]], ...] = (
     _detection("resnet10-cifar10", "ResNet10 on CIFAR-10"),
     _detection("resnet10-cifar10-from500", "ResNet10 on CIFAR-10, images that no table had"),
     _challenge("lenet5-mnist", "LeNet-5 on MNIST, first attacks"),
+    _challenge("lenet5-mnist-50", "LeNet-5 on MNIST, 49 images, smallest changes"),
     _challenge("lenet5-mnist-10", "LeNet-5 on MNIST, ten images, smallest changes"),
     _challenge("lenet5-mnist-10-lean", "LeNet-5 on MNIST, ten images, smallest changes"),
     _challenge("lenet5-mnist-10-l2", "LeNet-5 on MNIST, ten images, smallest changes"),

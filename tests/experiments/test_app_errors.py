@@ -28,7 +28,7 @@ IDS = ["-".join((name, *command)) for name, command in CALLS]
 
 NEEDED = {
     ("train",): ("lenet5",),
-    ("explore_differences",): ("--models", "nowhere"),
+    ("explore_differences", "explore"): ("--models", "nowhere"),
     ("analyse_lines", "acas"): ("--networks", "nowhere"),
     ("analyse_lines", "train"): ("mnist", "normal"),
     ("analyse_planes", "acas"): ("--networks", "nowhere"),
