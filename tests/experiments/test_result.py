@@ -97,4 +97,4 @@ def test_a_challenge_is_drawn_again_from_its_tables(tmp_path):
     places, shares = lines["fused"].get_data()
     expected = [np.mean(np.array([0.1, 0.4, np.inf]) <= place) for place in places]
     assert np.array_equal(shares, expected) and max(shares) == pytest.approx(2 / 3)
-    assert "2.67 times" in axis.get_title() and "fused" in axis.get_title()
+    assert "2.00 times" in axis.get_title() and "fused" in axis.get_title()

@@ -205,15 +205,15 @@ def plot(images: pd.DataFrame, credible: Collection[str]) -> Figure:
         of_norm = images[images["norm"] == norm]
         # Any example that was found misleads the model, whichever detector it was made against.
         alone = of_norm.groupby("image")[MODEL].min()
-        changes = {str(name): part[PAIR] for name, part in of_norm.groupby("method", sort=False)}
+        of_method = {str(name): part for name, part in of_norm.groupby("method", sort=False)}
         largest = of_norm[[MODEL, PAIR]].to_numpy()
         places = np.linspace(0, 1.05 * largest[np.isfinite(largest)].max(), 400)
         axis.step(places, _shares(alone, places), color="#8a8f98", linewidth=2, label=MODEL)
-        for name, found in changes.items():
+        for name, part in of_method.items():
             style = "-" if name in credible else "--"
             label = name if name in credible else f"{name} (not credible)"
-            axis.step(places, _shares(found, places), style, color=METHODS[name], label=label)
-            ratios.setdefault(name, found.median() / alone.median())
+            axis.step(places, _shares(part[PAIR], places), style, color=METHODS[name], label=label)
+            ratios.setdefault(name, part[PAIR].median() / part[MODEL].median())  # as in the table
         axis.set(xlabel=f"size of the change, {_NORMS[norm]}", ylim=(-0.02, 1.02))
         axis.set_ylabel("share of images evaded")
         axis.grid(alpha=0.3)
