@@ -1,4 +1,4 @@
-"""How much words' scores depend on the last bits of a model's weights: slices and gradients.
+"""Score words with copies of a model whose weights differ in their last bits.
 
 python apps/round_weights.py
 """

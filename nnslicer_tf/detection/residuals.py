@@ -1,4 +1,4 @@
-"""What neighbouring pixels do not tell of a pixel: the image's noise, by its size.
+"""Residuals of images: the noise that neighbouring pixels do not tell, by its size.
 
 Steganalysis finds changes of single grey levels in such residuals (Pevný et al., "Steganalysis by
 subtractive pixel adjacency matrix", IEEE TIFS 2010; for attacks, with examples of them to learn

@@ -232,7 +232,7 @@ class ClassDistance(Scorer):
 
 
 class MembershipRatio(ClassDistance):
-    """How much likelier another class is than the predicted one, by distances from their means.
+    """Ratio of likelihoods of another class and the predicted one, by distances from their means.
 
     The smallest of the other classes' `ClassDistance` is taken from that of the predicted class:
     twice the logarithm of a ratio of normal densities.

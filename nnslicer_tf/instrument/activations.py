@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnslicer_tf._tables import ShownAsTable, arrays_frame
+from nnslicer_tf.errors import NonFiniteActivationError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,3 +34,22 @@ class Activations(ShownAsTable, Mapping[str, np.ndarray]):
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name}: {value.shape}" for name, value in self.items())
         return f"Activations({shapes})"
+
+
+def check_finite(values: Mapping[str, np.ndarray], first: int) -> None:
+    """Refuse NaN and infinite values.
+
+    Args:
+        values: Operation name → values of a batch.
+        first: Index of the batch's first sample, for the message.
+
+    Raises:
+        NonFiniteActivationError: names the operation and the sample.
+    """
+    for name, value in values.items():
+        if not np.isfinite(value).all():
+            bad = ~np.isfinite(value).reshape(len(value), -1).all(axis=1)
+            raise NonFiniteActivationError(
+                f"Operation '{name}' gives NaN or infinite values for sample "
+                f"{first + int(np.argmax(bad))}. Check the weights and the preprocessing."
+            )

@@ -1,12 +1,15 @@
 """Gradients of any operation with respect to any other, on each Keras backend."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.graph import Graph
+from nnslicer_tf.instrument.operations import Operation
+from nnslicer_tf.instrument.recurrence import Member
 
 
 class GradientFunction:
@@ -109,3 +112,34 @@ class GradientFunction:
     def _requiring(self, name: str, value: Any) -> Any:
         """Return a tensor of PyTorch that has a gradient, though it be made of tokens."""
         return value.requires_grad_() if name in self._wrt and value.is_leaf else value
+
+
+def logit_indices(of: Sequence[int] | int, samples: int, logits: tuple[int, ...]) -> np.ndarray:
+    """Return the index of a logit for every sample, `(samples,)` int32.
+
+    Args:
+        of: One index, or one for each sample.
+        samples: Number of samples.
+        logits: Shape of the logits.
+
+    Raises:
+        InvalidArgumentError: if it is something else, or out of range.
+    """
+    index = np.asarray(of)
+    valid = index.dtype.kind in "iu" and index.shape in ((), (samples,)) and len(logits) == 1
+    if not valid or index.min() < 0 or index.max() >= logits[0]:
+        raise InvalidArgumentError(
+            f"`of` must be a function, or one index or {samples} of them into logits of "
+            f"shape {logits}. Received: {of!r}"
+        )
+    return np.broadcast_to(index, (samples,)).astype(np.int32)
+
+
+def check_differentiable(operations: Iterable[Operation]) -> None:
+    """Refuse gradients with respect to values inside a recurrent layer."""
+    for operation in operations:
+        if isinstance(operation.params, Member):
+            raise InvalidArgumentError(
+                f"Operation '{operation.name}' is inside a recurrent layer: a gradient would leave "
+                "out what it does through later steps. Take the layer's output or an input."
+            )

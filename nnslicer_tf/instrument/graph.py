@@ -10,8 +10,10 @@ from functools import cached_property
 from typing import Any
 
 import keras
+import numpy as np
 
 from nnslicer_tf.instrument._trace import Call, Trace
+from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.layers import layer_steps
 from nnslicer_tf.instrument.layers.masks import mask_step
 from nnslicer_tf.instrument.layers.registry import LayerCall
@@ -207,6 +209,17 @@ def compiled(
         return capture(x, training=False)
 
     return lambda x: [value.numpy() for value in forward(list(x))]
+
+
+def forward_pass(capture: Callable, batch: np.ndarray | Inputs) -> list[np.ndarray]:
+    """Run a forward pass whose values do not depend on the size of the batch.
+
+    A single sample would be computed by matrix-vector instead of matrix-matrix products,
+    which round differently, so it is duplicated.
+    """
+    if len(batch) > 1:
+        return [np.asarray(value) for value in capture(arrays_of(batch))]
+    return [np.asarray(value)[:1] for value in capture(arrays_of(batch[[0, 0]]))]
 
 
 def build_graph(trace: Trace) -> Graph:

@@ -17,11 +17,10 @@ from nnslicer_tf._progress import track
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import (
     InvalidArgumentError,
-    NonFiniteActivationError,
     SeveralInputsError,
 )
 from nnslicer_tf.instrument._trace import Shapes, as_functional, trace
-from nnslicer_tf.instrument.activations import Activations
+from nnslicer_tf.instrument.activations import Activations, check_finite
 from nnslicer_tf.instrument.comparison import compare_with_original, structure_of
 from nnslicer_tf.instrument.data import (
     Bounds,
@@ -31,17 +30,21 @@ from nnslicer_tf.instrument.data import (
     read_labelled,
 )
 from nnslicer_tf.instrument.fingerprint import model_fingerprint, weights_digest
-from nnslicer_tf.instrument.gradients import GradientFunction
+from nnslicer_tf.instrument.gradients import (
+    GradientFunction,
+    check_differentiable,
+    logit_indices,
+)
 from nnslicer_tf.instrument.graph import (
     CaptureModel,
     Graph,
     build_graph,
     compiled,
+    forward_pass,
 )
 from nnslicer_tf.instrument.inputs import Inputs, SeveralSamples, arrays_of, sole_array
 from nnslicer_tf.instrument.operations import Elementwise, Operation, Synapses
 from nnslicer_tf.instrument.preprocessing import check_bounds, preprocessed
-from nnslicer_tf.instrument.recurrence import Member
 from nnslicer_tf.instrument.tokens import vocabulary
 
 if TYPE_CHECKING:
@@ -353,9 +356,9 @@ class InstrumentedModel(ShownAsTable):
         if set(names) <= set(self.graph.inputs):
             given = dict(zip(self.graph.inputs, arrays_of(batch), strict=True))
             return {name: given[name] for name in names}
-        found = _forward(self._capture_function(names), batch)
+        found = forward_pass(self._capture_function(names), batch)
         values = dict(zip(names, found, strict=True))
-        self._check_finite(values, first)
+        check_finite(values, first)
         return values
 
     def compute(self, x: Any, of: Iterable[str]) -> dict[str, Any]:
@@ -416,7 +419,7 @@ class InstrumentedModel(ShownAsTable):
             InputShapeError, NonFiniteActivationError: as in `capture_batches`.
         """
         names = self._names(self.graph.inputs if wrt is None else wrt)
-        self._check_not_recurrent(names)
+        check_differentiable(map(self.graph.operations.__getitem__, names))
         needed = self._names([self.logit_operation] if needs is None else needs)
         stream = list(self.samples(x).batches(batch_size))
         total = sum(map(len, stream))
@@ -424,7 +427,7 @@ class InstrumentedModel(ShownAsTable):
             compute = self._gradient_function(of, needed, names)
             parts = [compute(arrays_of(batch)) for batch in stream]
         else:
-            index = self._logit_indices(of, total)
+            index = logit_indices(of, total, self[self.logit_operation].shape)
             compute = self._gradient_function(self._chosen_logit, needed, names)
             starts = np.cumsum([0, *map(len, stream)])
             parts = [
@@ -505,35 +508,6 @@ class InstrumentedModel(ShownAsTable):
         logits = values[self.logit_operation]
         return keras.ops.take_along_axis(logits, index[:, None], axis=1)[:, 0]
 
-    def _logit_indices(self, of: Sequence[int] | int, samples: int) -> np.ndarray:
-        shape = self[self.logit_operation].shape
-        index = np.asarray(of)
-        valid = index.dtype.kind in "iu" and index.shape in ((), (samples,)) and len(shape) == 1
-        if not valid or index.min() < 0 or index.max() >= shape[0]:
-            raise InvalidArgumentError(
-                f"`of` must be a function, or one index or {samples} of them into logits of "
-                f"shape {shape}. Received: {of!r}"
-            )
-        return np.broadcast_to(index, (samples,)).astype(np.int32)
-
-    def _check_not_recurrent(self, names: Iterable[str]) -> None:
-        """Refuse gradients with respect to values inside a recurrent layer."""
-        for name in names:
-            if isinstance(self[name].params, Member):
-                raise InvalidArgumentError(
-                    f"Operation '{name}' is inside a recurrent layer: a gradient would leave out "
-                    "what it does through later steps. Take the layer's output or an input."
-                )
-
-    def _check_finite(self, values: Mapping[str, np.ndarray], first: int) -> None:
-        for name, value in values.items():
-            if not np.isfinite(value).all():
-                bad = ~np.isfinite(value).reshape(len(value), -1).all(axis=1)
-                raise NonFiniteActivationError(
-                    f"Operation '{name}' gives NaN or infinite values for sample "
-                    f"{first + int(np.argmax(bad))}. Check the weights and the preprocessing."
-                )
-
 
 ModelLike: TypeAlias = InstrumentedModel | keras.Model
 """An instrumented model, or a Keras model, which is then instrumented."""
@@ -546,14 +520,3 @@ def instrumented(model: ModelLike) -> InstrumentedModel:
         InvalidArgumentError, UnsupportedLayerError: as `InstrumentedModel` does.
     """
     return model if isinstance(model, InstrumentedModel) else InstrumentedModel(model)
-
-
-def _forward(capture: Callable, batch: np.ndarray | Inputs) -> list[np.ndarray]:
-    """Run a forward pass whose values do not depend on the size of the batch.
-
-    A single sample would be computed by matrix-vector instead of matrix-matrix products,
-    which round differently, so it is duplicated.
-    """
-    if len(batch) > 1:
-        return [np.asarray(value) for value in capture(arrays_of(batch))]
-    return [np.asarray(value)[:1] for value in capture(arrays_of(batch[[0, 0]]))]

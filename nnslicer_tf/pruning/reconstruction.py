@@ -90,7 +90,7 @@ class _Goal:
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """What a layer is fitted to.
+    """The system that a layer's weights solve.
 
     Attributes:
         operation: The layer's weighted sum in the copy.

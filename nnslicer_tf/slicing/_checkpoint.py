@@ -7,6 +7,7 @@ is refused instead of mixing the results.
 import hashlib
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import ProfileMismatchError
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
+from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import RowLayout, Rows, Totals
 from nnslicer_tf.slicing._rows import RowsOnDisk, to_arrays, width
 
@@ -26,6 +28,25 @@ def digest(batch: np.ndarray | Inputs) -> str:
     for array in arrays_of(batch):
         found.update(np.ascontiguousarray(array).data)
     return found.hexdigest()
+
+
+def digest_of_means(means: Mapping[str, np.ndarray]) -> str:
+    """Return a hash of a profile's means."""
+    total = hashlib.blake2b(digest_size=16)
+    for name, mean in means.items():
+        total.update(name.encode())
+        total.update(np.ascontiguousarray(mean).data)
+    return total.hexdigest()
+
+
+def described_start(plan: Plan) -> dict[str, Any]:
+    """Return what a walk starts from, as JSON has it."""
+    neurons = {name: indices.tolist() for name, indices in plan.start.neurons.items()}
+    return {
+        "predicted": plan.start.predicted,
+        "neurons": neurons,
+        "expanded": [node.name for node in plan.expanded],
+    }
 
 
 class Collector(ABC):

@@ -1,12 +1,17 @@
 """Results of walks: contributions, their sums, and rows of single samples."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._names import check_name
+from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._rows import Matrix, dense_rows, joined, sparse_rows, width
+
+# Size of a batch's dense contributions: products of few samples take longer for each of them.
+_DENSE_BYTES = 288 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +122,11 @@ class RowLayout:
         """Number of synapses that are kept."""
         return width(self.kernels)
 
+    @property
+    def batch_size(self) -> int:
+        """Number of samples whose dense rows fit into memory at a time."""
+        return max(1, _DENSE_BYTES // (4 * max(self.synapses, 1)))
+
     def rows(self, result: Contributions, logits: np.ndarray, dense: bool) -> Rows:
         """Return the contributions to keep, as rows.
 
@@ -174,3 +184,27 @@ def _sum(values: np.ndarray) -> np.ndarray:
     if len(values) == 1:
         return values[0].astype(np.int64)
     return values.sum(axis=0, dtype=np.int64)
+
+
+def row_layout(
+    plan: Plan, kernels: Iterable[str] | None, operations: Iterable[str] | None
+) -> RowLayout:
+    """Return the layout of the named kernels and operations; None stands for all.
+
+    Raises:
+        InvalidArgumentError: for unknown names.
+    """
+    return RowLayout(
+        {name: plan.kernels[name].shape for name in _chosen(kernels, plan.kernels, "kernel")},
+        {name: plan.shapes[name] for name in _chosen(operations, plan.nodes, "operation")},
+    )
+
+
+def _chosen(names: Iterable[str] | None, known: Mapping[str, object], what: str) -> list[str]:
+    """Return the names to keep, in topological order."""
+    if names is None:
+        return list(known)
+    wanted = list(names)
+    for name in wanted:
+        check_name(what, name, known)
+    return [name for name in known if name in wanted]

@@ -4,10 +4,9 @@ Most of the time is spent in the backward walk. Memory holds one batch of activa
 process and two for each worker, whatever the number of samples.
 """
 
-import hashlib
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +22,14 @@ from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.kinds import Layout, compile_rules
 from nnslicer_tf.slicing import _zero_walk
-from nnslicer_tf.slicing._checkpoint import Collector, RowCollector, SumCollector, digest
+from nnslicer_tf.slicing._checkpoint import (
+    Collector,
+    RowCollector,
+    SumCollector,
+    described_start,
+    digest,
+    digest_of_means,
+)
 from nnslicer_tf.slicing._exclusion_walk import PartsByExclusion, RowsByExclusion, SumByExclusion
 from nnslicer_tf.slicing._input_range import InputRange
 from nnslicer_tf.slicing._plan import Plan
@@ -35,7 +41,7 @@ from nnslicer_tf.slicing._planner import (
     check_rules,
     plan_walk,
 )
-from nnslicer_tf.slicing._results import Part, Reduction, RowLayout
+from nnslicer_tf.slicing._results import Part, Reduction, row_layout
 from nnslicer_tf.slicing._zero_walk import PartsAtZero, RowsAtZero, SumAtZero
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
 from nnslicer_tf.slicing.explanation import Explanation, explain
@@ -45,8 +51,6 @@ from nnslicer_tf.slicing.slice_set import SliceSet
 
 # Size of the activations of a batch, which is captured, and sent to a worker, as a whole.
 _BATCH_BYTES = 96 << 20
-# Size of a batch's dense contributions: products of few samples take longer for each of them.
-_DENSE_BYTES = 288 << 20
 LARGEST_BATCH = 1024
 
 
@@ -249,14 +253,14 @@ class Slicer:
             ProfileMismatchError, CorruptFileError, WorkerError: as `slice` does.
         """
         plan = self._plan(outputs)
-        layout = _layout(plan, kernels, operations)
+        layout = row_layout(plan, kernels, operations)
         samples = self.im.samples(x)
         work = self._work_for(
             plan,
             (tuple(layout.kernels), tuple(layout.operations)),
             lambda: RowsAtZero(self.im, plan, layout),
             lambda: RowsByExclusion(plan, layout),
-            _row_batch_size(layout),
+            layout.batch_size,
         )
         kept = [list(layout.kernels), list(layout.operations)]
         collector = RowCollector(layout, self._checkpoint(folder, plan, kept, work))
@@ -299,18 +303,18 @@ class Slicer:
             WorkerError: if a batch fails three times on a worker.
         """
         plan = self._plan(outputs)
-        layout = _layout(plan, kernels, operations)
+        layout = row_layout(plan, kernels, operations)
         samples = self.im.samples(x)
         work = self._work_for(
             plan,
             (tuple(layout.kernels), tuple(layout.operations), reduce),
             lambda: PartsAtZero(self.im, plan, layout, reduce),
             lambda: PartsByExclusion(plan, layout),
-            _row_batch_size(layout),
+            layout.batch_size,
         )
         by_exclusion = isinstance(work.job, PartsByExclusion)
         # The yielded arrays are dense for either walk.
-        work = replace(work, batch_size=min(work.batch_size, _row_batch_size(layout)))
+        work = replace(work, batch_size=min(work.batch_size, layout.batch_size))
         for part in _in_order(self._results(work, samples)):
             yield _reduced(part, reduce) if by_exclusion and reduce is not None else part
 
@@ -408,13 +412,13 @@ class Slicer:
             return None
         identity = {
             "model": self.profile.fingerprint,
-            "profile": _profile_digest(self.profile),
+            "profile": digest_of_means(self.profile.means),
             "theta": self.theta,
             "granularity": self.granularity,
             "relative_to": self.relative_to,
             "rectify": self.rectify,
             "product": self.product,
-            "criterion": _describe_start(plan),
+            "criterion": described_start(plan),
             "kept": kept,
             "batch size": work.batch_size,
         }
@@ -433,11 +437,6 @@ class Slicer:
         }
 
 
-def _row_batch_size(layout: RowLayout) -> int:
-    """Return the number of samples whose dense rows fit into memory at a time."""
-    return max(1, _DENSE_BYTES // (4 * max(layout.synapses, 1)))
-
-
 def _check_theta(theta: float) -> None:
     try:
         valid = math.isfinite(theta) and theta >= 0
@@ -445,26 +444,6 @@ def _check_theta(theta: float) -> None:
         valid = False
     if not valid:
         raise InvalidArgumentError(f"theta must be a finite number ≥ 0. Received: {theta!r}")
-
-
-def _chosen(names: Iterable[str] | None, known: Mapping[str, object], what: str) -> list[str]:
-    """Return the names to keep, in topological order."""
-    if names is None:
-        return list(known)
-    wanted = list(names)
-    for name in wanted:
-        check_name(what, name, known)
-    return [name for name in known if name in wanted]
-
-
-def _layout(
-    plan: Plan, kernels: Iterable[str] | None, operations: Iterable[str] | None
-) -> RowLayout:
-    """Return the layout of the named kernels and operations; None stands for all."""
-    return RowLayout(
-        {name: plan.kernels[name].shape for name in _chosen(kernels, plan.kernels, "kernel")},
-        {name: plan.shapes[name] for name in _chosen(operations, plan.nodes, "operation")},
-    )
 
 
 def _in_order(results: Iterable[tuple[int, Part]]) -> Iterator[Part]:
@@ -486,20 +465,3 @@ def _reduced(part: Part, reduce: Reduction) -> Part:
     }
     reduced = keras.tree.map_structure(keras.ops.convert_to_numpy, reduce(tensors))
     return Part({}, part.neurons, part.predicted, reduced)
-
-
-def _profile_digest(profile: Profile) -> str:
-    total = hashlib.blake2b(digest_size=16)
-    for name, mean in profile.means.items():
-        total.update(name.encode())
-        total.update(np.ascontiguousarray(mean).data)
-    return total.hexdigest()
-
-
-def _describe_start(plan: Plan) -> dict[str, Any]:
-    neurons = {name: indices.tolist() for name, indices in plan.start.neurons.items()}
-    return {
-        "predicted": plan.start.predicted,
-        "neurons": neurons,
-        "expanded": [node.name for node in plan.expanded],
-    }

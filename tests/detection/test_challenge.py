@@ -301,7 +301,7 @@ def test_orthogonal_steps_leave_the_other_score_as_it_is():
     one, other = rng.normal(size=(2, 6, 4, 4, 1)).astype(np.float32)
     margin = np.array([1, -1, 1, -1, 1, -1], np.float32)
     values = Values(margin, one, np.ones(6), other)
-    way = gradient._orthogonal(values, one, np.arange(6), 0.0)
+    way = gradient.orthogonal_way(values, one, np.arange(6), 0.0)
     kept = np.where((margin < 0)[:, None, None, None], one, other)
     np.testing.assert_allclose((way * kept).sum(axis=(1, 2, 3)), 0, atol=1e-4)
     assert ((way * np.where(kept is one, other, one)).sum() > 0).all()

@@ -40,7 +40,7 @@ _TINY = 1e-20
 
 def orthogonal(problem: Problem) -> Tried:
     """Attack by orthogonal PGD."""
-    return descend(problem, problem.x, _orthogonal)
+    return descend(problem, problem.x, orthogonal_way)
 
 
 def selective(problem: Problem) -> Tried:
@@ -74,7 +74,7 @@ def matching(problem: Problem) -> Tried:
     def direction(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
         if done < 0.5:
             return problem.surrogate.toward(x, goals[index])
-        return _orthogonal(values, x, index, done)
+        return orthogonal_way(values, x, index, done)
 
     return descend(problem, problem.toward_guides(), direction)
 
@@ -133,7 +133,8 @@ def _selective(values: Values, x: np.ndarray, index: np.ndarray, done: float) ->
     return np.where(wrong, values.excess_gradient, values.margin_gradient)
 
 
-def _orthogonal(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
+def orthogonal_way(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
+    """Return the way down one score that leaves the other as it is; see `descend`."""
     wrong = column(values.margin < 0, x)
     one, other = values.margin_gradient, values.excess_gradient
     way, kept = np.where(wrong, other, one), np.where(wrong, one, other)

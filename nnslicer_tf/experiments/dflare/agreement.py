@@ -1,4 +1,4 @@
-"""How far a compressed model agrees with its original on the data's own inputs: Tables 1 and 2."""
+"""Agreement of compressed models with their originals on the data's own inputs: Tables 1 and 2."""
 
 from typing import Any
 

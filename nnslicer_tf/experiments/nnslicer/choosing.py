@@ -47,7 +47,7 @@ _FEW = 20  # examples that say little
 def choose_evidence(s: ChoiceSettings) -> ExperimentResult:
     """Compare all sets of evidence on training images."""
     normal, attacked = _scores(s)
-    table = _Choice(normal, attacked, s.resamples, s.seed)
+    table = Choice(normal, attacked, s.resamples, s.seed)
     head = {
         "model and data": f"{s.model} on {s.dataset}",
         "normal inputs": f"train[:{s.train}] to learn from; {len(next(iter(normal.values())))} of "
@@ -105,7 +105,7 @@ def _scores(s: ChoiceSettings) -> tuple[Scores, dict[str, Scores]]:
     return normal, {name: kept(name, x) for name, x in sets.items()}
 
 
-class _Choice:
+class Choice:
     """Sets of evidence, compared by recall.
 
     Args:

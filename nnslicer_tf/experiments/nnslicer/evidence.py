@@ -79,7 +79,7 @@ def compare_evidence(s: EvidenceSettings) -> ExperimentResult:
     }
     detectors = {name: of for name, of in FUSED.items() if set(of) <= set(kinds)}
     detectors["everything"] = kinds
-    table = _Comparison(normal, scores, s.resamples, s.seed)
+    table = Comparison(normal, scores, s.resamples, s.seed)
     single = {name: (name,) for name in (*kinds, SOFTMAX)}
     pairs = {f"{a} + {b}": (a, b) for a, b in combinations(kinds, 2)}
     head = {
@@ -112,7 +112,7 @@ def compare_evidence(s: EvidenceSettings) -> ExperimentResult:
     )
 
 
-class _Comparison:
+class Comparison:
     """Areas under ROC curves with paired bootstrap intervals.
 
     Args:
@@ -247,17 +247,17 @@ def _elsewhere(
     """Return inputs that no class fits, or that look otherwise: near and far ones."""
     rng, shape = np.random.default_rng(s.seed), normal.shape[1:]
     some = normal[:_OUTSIDE]
-    near = {"rotated": _rotated(some, rng), "coloured": _coloured(some, rng)}
+    near = {"rotated": _rotated(some, rng), "coloured": coloured(some, rng)}
     far = {"noise": rng.random((_OUTSIDE, *shape), np.float32)}
     for name in (n.strip() for n in s.outside.split(",") if n.strip()):
         if name == s.dataset:
             continue
-        images = _resized(datasets.load(name, f"test[:{_OUTSIDE}]").x, shape)
-        (near if _is_near(name, s.dataset) else far)[name] = images
+        images = resized(datasets.load(name, f"test[:{_OUTSIDE}]").x, shape)
+        (near if is_near(name, s.dataset) else far)[name] = images
     return near, far
 
 
-def _is_near(name: str, dataset: str) -> bool:
+def is_near(name: str, dataset: str) -> bool:
     """Return whether a data set is near another, as OpenOOD has it."""
     digits = {"mnist", "fashion_mnist", "digits"}
     return (name in digits) == (dataset in digits)
@@ -273,13 +273,13 @@ def _rotated(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.clip(np.stack(turned), 0, 1).astype(np.float32)
 
 
-def _coloured(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def coloured(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return images with other colours for their darkest and lightest values, in each channel."""
     colours = rng.random((2, len(x), 1, 1, x.shape[-1]), np.float32)
     return colours[0] * (1 - x) + colours[1] * x
 
 
-def _resized(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def resized(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Return images of another height, width and number of channels (grey, or grey thrice)."""
     if x.shape[-1] != shape[-1]:
         x = np.repeat(x.mean(axis=-1, keepdims=True), shape[-1], axis=-1)

@@ -19,6 +19,7 @@ from nnslicer_tf.experiments.amounts import Amounts
 from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable
 from nnslicer_tf.experiments.sentences.leads import lead
 from nnslicer_tf.experiments.sentences.settings import PartSettings
+from nnslicer_tf.experiments.sentences.sst2 import drawn_sentences, profiled_sentences
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.kinds.weighted_sum import sample_gradients
 from nnslicer_tf.slicing import Profile, Slicer, SliceSet
@@ -37,11 +38,8 @@ _TEXT = (
 def parts(s: PartSettings) -> ExperimentResult:
     """Compare orders of heads and of synapses."""
     im = InstrumentedModel(zoo.load(MODEL))
-    vocabulary, sentences = texts.vocabulary(), texts.load("sst2", s.split)
-    drawn = np.sort(np.random.default_rng(s.seed).permutation(len(sentences))[: s.sentences])
-    x = vocabulary.encode([sentences.text[i] for i in drawn])
-    train = texts.load("sst2", f"train[:{s.profile}]")
-    profile = Profile.from_data(im, vocabulary.encode(train.text))
+    x = drawn_sentences(s, s.split)
+    profile = Profile.from_data(im, profiled_sentences(s))
     head = {
         "model": MODEL,
         "sentences": f"{len(x)} of {s.split}",

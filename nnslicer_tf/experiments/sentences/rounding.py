@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
-from nnslicer_tf import texts, zoo
+from nnslicer_tf import zoo
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf.engine.rows import RowStore
 from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable
 from nnslicer_tf.experiments.sentences.settings import RoundingSettings
+from nnslicer_tf.experiments.sentences.sst2 import drawn_sentences, profiled_sentences
 from nnslicer_tf.experiments.sentences.words import MODELS, areas_under_curves, scorers
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile
@@ -41,11 +42,7 @@ _TEXT = (
 def rounding(s: RoundingSettings) -> ExperimentResult:
     """Compare orders of words between copies of a model."""
     check_name("model", s.model, MODELS)
-    vocabulary = texts.vocabulary()
-    sentences = texts.load("sst2", "test")
-    chosen = np.sort(np.random.default_rng(s.seed).permutation(len(sentences))[: s.sentences])
-    x = vocabulary.encode([sentences.text[i] for i in chosen])
-    usual = vocabulary.encode(texts.load("sst2", f"train[:{s.profile}]").text)
+    x, usual = drawn_sentences(s), profiled_sentences(s)
     store = RowStore(
         s.work / f"rounding-{s.model}-{s.sentences}-{s.profile}-{s.seed}.csv", ["copy"]
     )

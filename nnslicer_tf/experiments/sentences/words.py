@@ -27,6 +27,7 @@ from nnslicer_tf.experiments.result import (
 )
 from nnslicer_tf.experiments.sentences.leads import lead
 from nnslicer_tf.experiments.sentences.settings import WordSettings
+from nnslicer_tf.experiments.sentences.sst2 import drawn_sentences, profiled_sentences
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.kinds import kind_of
@@ -57,13 +58,9 @@ def words(s: WordSettings) -> ExperimentResult:
     """Compare orders of words, and draw some sentences."""
     check_name("model", s.model, MODELS)
     im = InstrumentedModel(zoo.load(s.model))
-    vocabulary = texts.vocabulary()
-    sentences = texts.load("sst2", s.split)
-    chosen = np.sort(np.random.default_rng(s.seed).permutation(len(sentences))[: s.sentences])
-    x = vocabulary.encode([sentences.text[i] for i in chosen])
+    x = drawn_sentences(s, s.split)
     labels = im.logits(x).argmax(axis=1)
-    train = texts.load("sst2", f"train[:{s.profile}]")
-    profile = Profile.from_data(im, vocabulary.encode(train.text))
+    profile = Profile.from_data(im, profiled_sentences(s))
     scores = {
         name: score(x, labels)
         for name, score in track(list(scorers(im, profile, s.seed).items()), "Methods")
@@ -77,7 +74,7 @@ def words(s: WordSettings) -> ExperimentResult:
     }
     table = _summary(areas)
     title = f"Words of SST-2 deleted and kept, {s.model}"
-    drawn = [vocabulary.decode(row) for row in x[:_DRAWN]]
+    drawn = [texts.vocabulary().decode(row) for row in x[:_DRAWN]]
     return ExperimentResult(
         [
             ExperimentTable(f"words_{s.model}_areas", areas),
@@ -127,7 +124,7 @@ def scorers(im: InstrumentedModel, profile: Profile, seed: int) -> Mapping[str, 
     found["gradient × input"] = _by_gradient(im, profile, 1)
     found["integrated gradients"] = _by_gradient(im, profile, _STEPS)
     if any(operation.kind == "softmax" for operation in im.operations):
-        found["attention"] = _by_attention(im)
+        found["attention"] = by_attention(im)
     rng = np.random.default_rng(seed)
     found["random"] = lambda x, labels: rng.random(x.shape)
     return found
@@ -199,7 +196,7 @@ def _by_gradient(im: InstrumentedModel, profile: Profile, steps: int) -> Scorer:
     return score
 
 
-def _by_attention(im: InstrumentedModel) -> Scorer:
+def by_attention(im: InstrumentedModel) -> Scorer:
     """Score words by attention rollout (Abnar and Zuidema, ACL 2020), mean over the positions.
 
     It does not depend on the class.
@@ -234,9 +231,9 @@ def areas_under_curves(
     for name, values in scores.items():
         curves: dict[str, list[np.ndarray]] = {"deletion": [], "insertion": []}
         for share in _SHARES:
-            first = _first(x, values, share)
-            curves["deletion"].append(lead(im.logits(_compact(x, ~first)), labels))
-            curves["insertion"].append(lead(im.logits(_compact(x, first)), labels))
+            first = first_words(x, values, share)
+            curves["deletion"].append(lead(im.logits(compact_words(x, ~first)), labels))
+            curves["insertion"].append(lead(im.logits(compact_words(x, first)), labels))
         means = {
             curve: np.trapezoid(np.stack(leads), _SHARES, axis=0) for curve, leads in curves.items()
         }
@@ -246,7 +243,7 @@ def areas_under_curves(
     return pd.DataFrame(rows)
 
 
-def _first(x: np.ndarray, values: np.ndarray, share: float) -> np.ndarray:
+def first_words(x: np.ndarray, values: np.ndarray, share: float) -> np.ndarray:
     """Return which words are among the first ones of each sentence by score, bool."""
     there = x != texts.PADDING
     ordered = np.where(there, values, -np.inf)
@@ -254,7 +251,7 @@ def _first(x: np.ndarray, values: np.ndarray, share: float) -> np.ndarray:
     return there & (place < np.ceil(share * there.sum(axis=1, keepdims=True) - 1e-9))
 
 
-def _compact(x: np.ndarray, kept: np.ndarray) -> np.ndarray:
+def compact_words(x: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """Return the sentences of the kept words; one without words is an unknown word."""
     kept = kept & (x != texts.PADDING)
     order = np.argsort(~kept, axis=1, kind="stable")

@@ -92,7 +92,7 @@ def test_intervals_are_as_wide_as_samples_vary():
     def draw(size, mean):
         return {"a": rng.normal(mean, 1, size)}
 
-    comparison = evidence._Comparison(draw(300, 0), {"g": {"s": draw(60, 1)}}, 300, 0)
+    comparison = evidence.Comparison(draw(300, 0), {"g": {"s": draw(60, 1)}}, 300, 0)
     row = comparison.by_group({"a": ("a",)}).iloc[0]
     spread = np.std([area(draw(300, 0)["a"], draw(60, 1)["a"]) for _ in range(300)])
     assert row["high"] - row["low"] == pytest.approx(2 * 1.96 * spread, rel=0.3)
@@ -112,14 +112,14 @@ def test_detectors_are_made_of_known_evidence():
 def test_inputs_from_elsewhere():
     x = np.random.default_rng(0).random((3, 8, 8, 1), np.float32)
     grey = np.full((2, 4, 4, 3), [0.0, 0.3, 0.6], np.float32)
-    assert np.allclose(evidence._resized(grey, (8, 8, 1)), 0.3, atol=1e-6)
-    assert evidence._resized(x, (16, 16, 3)).shape == (3, 16, 16, 3)
-    coloured = evidence._coloured(x, np.random.default_rng(1))
+    assert np.allclose(evidence.resized(grey, (8, 8, 1)), 0.3, atol=1e-6)
+    assert evidence.resized(x, (16, 16, 3)).shape == (3, 16, 16, 3)
+    coloured = evidence.coloured(x, np.random.default_rng(1))
     assert coloured.min() >= 0 and coloured.max() <= 1
     for one, other in zip(x, coloured):  # linear in the grey values, up or down
         assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) == pytest.approx(1, abs=1e-3)
-    near = [evidence._is_near(name, "mnist") for name in ("digits", "fashion_mnist", "cifar10")]
-    assert near == [True, True, False] and evidence._is_near("svhn_cropped", "cifar10")
+    near = [evidence.is_near(name, "mnist") for name in ("digits", "fashion_mnist", "cifar10")]
+    assert near == [True, True, False] and evidence.is_near("svhn_cropped", "cifar10")
 
 
 def test_the_best_sets_of_evidence_are_found():
@@ -133,7 +133,7 @@ def test_the_best_sets_of_evidence_are_found():
 
     normal = draw(400, {})
     attacked = {"a": draw(60, {seeing: 1, half: 1}), "b": draw(60, {seeing: 1})}
-    choice = choosing._Choice(normal, attacked, 20, 0)
+    choice = choosing.Choice(normal, attacked, 20, 0)
     best = choice.best().set_index(["among", "kinds"])
     assert best.loc[("slices", 1), "evidence"] == best.loc[("everything", 1), "evidence"] == seeing
     assert best.loc[("slices", 1), "recall"] == 1

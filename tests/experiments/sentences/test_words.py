@@ -75,14 +75,14 @@ def test_slices_sized_by_changes(linear):
 def test_the_first_words_and_what_is_left_of_a_sentence():
     x = np.array([[5, 6, 7, 8, 0], [9, 4, 0, 0, 0]], np.int32)
     values = np.array([[1.0, 3.0, 2.0, -1.0, 99.0], [0.0, 0.0, 9.0, 9.0, 9.0]])
-    first = words._first(x, values, 0.5)
+    first = words.first_words(x, values, 0.5)
     assert first.tolist() == [[False, True, True, False, False], [True, False, False, False, False]]
-    assert words._compact(x, first).tolist() == [[6, 7, 0, 0, 0], [9, 0, 0, 0, 0]]
-    assert words._compact(x, ~first).tolist() == [[5, 8, 0, 0, 0], [4, 0, 0, 0, 0]]
-    assert not words._first(x, values, 0.0).any()
-    assert (words._first(x, values, 1.0) == (x != 0)).all()
+    assert words.compact_words(x, first).tolist() == [[6, 7, 0, 0, 0], [9, 0, 0, 0, 0]]
+    assert words.compact_words(x, ~first).tolist() == [[5, 8, 0, 0, 0], [4, 0, 0, 0, 0]]
+    assert not words.first_words(x, values, 0.0).any()
+    assert (words.first_words(x, values, 1.0) == (x != 0)).all()
     nothing = np.zeros_like(first)
-    assert words._compact(x, nothing).tolist() == [[1, 0, 0, 0, 0], [1, 0, 0, 0, 0]]
+    assert words.compact_words(x, nothing).tolist() == [[1, 0, 0, 0, 0], [1, 0, 0, 0, 0]]
 
 
 def test_the_areas_of_a_linear_model_prefer_its_own_order(linear):
@@ -111,7 +111,7 @@ def test_attention_rollout_of_one_layer():
     y = layers.GlobalAveragePooling1D()(attention(x, x))
     im = nns.InstrumentedModel(keras.Model(inputs, layers.Dense(2)(y)))
     tokens = np.array([[3, 4, 5, 0, 0], [1, 2, 3, 4, 5]], np.int32)
-    found = words._by_attention(im)(tokens, np.zeros(2, int))
+    found = words.by_attention(im)(tokens, np.zeros(2, int))
     embedded = keras.ops.convert_to_tensor(
         keras.ops.convert_to_numpy(im.model.get_layer("embedding").weights[0])[tokens]
     )

@@ -1,0 +1,18 @@
+"""Sentences of SST-2 as the experiments take them: encoded, drawn at random."""
+
+import numpy as np
+
+from nnslicer_tf import texts
+from nnslicer_tf.experiments.sentences.settings import SentenceSettings
+
+
+def drawn_sentences(s: SentenceSettings, split: str = "test") -> np.ndarray:
+    """Return the sentences to measure on, `(sentences, words)` tokens, in the split's order."""
+    sentences = texts.load("sst2", split)
+    drawn = np.sort(np.random.default_rng(s.seed).permutation(len(sentences))[: s.sentences])
+    return texts.vocabulary().encode([sentences.text[i] for i in drawn])
+
+
+def profiled_sentences(s: SentenceSettings) -> np.ndarray:
+    """Return the training sentences of the profile, `(sentences, words)` tokens."""
+    return texts.vocabulary().encode(texts.load("sst2", f"train[:{s.profile}]").text)
