@@ -25,8 +25,9 @@ class TrainingSettings(Settings):
     ] = None
     seed: Annotated[int, Option(min=0)] = 0
     precision: Annotated[
-        Literal["float32", "mixed_bfloat16"], Option(help="Precision of the layers.")
-    ] = "float32"
+        Literal["float32", "mixed_bfloat16"] | None,
+        Option(help="Precision of the layers. Default: the recipe's."),
+    ] = None
     threads: Annotated[int, Option(help="Default: all cores.", min=0)] = 0
     checkpoints: Annotated[Path, Option(help="Folder of resumable runs.")] = Path("runs")
     weights: Annotated[Path | None, Option(help="Default: the zoo's own file.")] = None

@@ -36,8 +36,7 @@ def train(s: TrainingSettings) -> ExperimentResult:
     if s.threads:  # to be set before TensorFlow has computed anything
         tf.config.threading.set_intra_op_parallelism_threads(s.threads)
     dataset = s.used_dataset
-    recipe = zoo.RECIPES.get(s.model, zoo.DEFAULT_RECIPE)
-    recipe = dataclasses.replace(recipe, epochs=s.epochs or recipe.epochs, precision=s.precision)
+    recipe = _recipe(s)
     kept = s.trial_folder / "quick.weights.h5" if s.reduced else zoo.weights_path(s.model, dataset)
     weights = check_writable(s.weights or kept)
     data = datasets.load(dataset, "train[:5%]" if s.reduced else "train[:90%]")
@@ -80,6 +79,13 @@ def train(s: TrainingSettings) -> ExperimentResult:
     print(f"held out {log['held_out_accuracy']:.4f}, test {log['test_accuracy']:.4f}")
     print(f"weights: {weights}")
     return ExperimentResult(logs={s.run: log})
+
+
+def _recipe(s: TrainingSettings) -> zoo.Recipe:
+    """Return the model's recipe, with what the settings change."""
+    recipe = zoo.RECIPES.get(s.model, zoo.DEFAULT_RECIPE)
+    asked = {"epochs": s.epochs, "precision": s.precision}
+    return dataclasses.replace(recipe, **{name: value for name, value in asked.items() if value})
 
 
 def write_summary(folder: Path) -> None:
