@@ -37,7 +37,7 @@ def prune(
     other: Annotated[
         bool, typer.Option("--other", help="Add an output for all other classes.")
     ] = False,
-    epochs: Annotated[int, typer.Option(help="Epochs of training afterwards.", min=0)] = 0,
+    epochs: Annotated[int, typer.Option(help="Epochs of imitating the original.", min=0)] = 0,
     seed: SeedOption = 0,
     normalise: NormaliseOption = "unit",
 ) -> None:

@@ -9,7 +9,7 @@
 
 from nnslicer_tf.pruning.class_scores import ClassScores
 from nnslicer_tf.pruning.costs import Costs, measure_costs, multiply_adds
-from nnslicer_tf.pruning.fine_tuning import fine_tune
+from nnslicer_tf.pruning.fine_tuning import fine_tune, imitate
 from nnslicer_tf.pruning.masks import apply_masks, masks, without_masks
 from nnslicer_tf.pruning.mean_predictor import MeanPredictor
 from nnslicer_tf.pruning.normalisation import renormalise
@@ -55,6 +55,7 @@ __all__ = [
     "draw_subsets",
     "fine_tune",
     "global_ratios",
+    "imitate",
     "keep_masks",
     "mask_units",
     "masks",

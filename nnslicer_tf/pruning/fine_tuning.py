@@ -1,4 +1,8 @@
-"""Short training of a pruned or a stolen model (NNSlicer, sections 6.2.2 and 6.3.2)."""
+"""Short training of a pruned or a stolen model, by labels or by another model's outputs.
+
+By labels as in NNSlicer, sections 6.2.2 and 6.3.2; by outputs as in Hinton, Vinyals and Dean,
+"Distilling the knowledge in a neural network", 2015.
+"""
 
 import keras
 import numpy as np
@@ -6,6 +10,7 @@ import numpy as np
 from nnslicer_tf._checks import check_labels
 from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import compile_classifier, train_epochs
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import check_array
 
 
@@ -56,3 +61,75 @@ def fine_tune(
         progress=progress,
     )
     return model
+
+
+def imitate(
+    model: keras.Model,
+    teacher: keras.Model,
+    x: np.ndarray,
+    epochs: int = 1,
+    *,
+    learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 1e-3,
+    batch_size: int = 128,
+    rng: int | np.random.Generator = 0,
+    progress: bool = True,
+) -> keras.Model:
+    """Train a model, in place, to give a teacher's outputs; no labels are needed.
+
+    Adam minimises the mean squared difference of the outputs. Samples are blended with each other,
+    up to one half, and the teacher is asked about the blends: there are more of them than samples,
+    which a small set needs (after Zhang et al., "mixup", ICLR 2018). Tokens stay as they are.
+
+    Args:
+        model: A model with outputs `(samples, classes)`.
+        teacher: A model of the same inputs and outputs.
+        x: Samples `(samples, *input_shape)`.
+        epochs: Passes over the samples.
+        learning_rate: Adam's, or its schedule.
+        batch_size: Samples in a step; a batch that is not full at the end is left out,
+            unless it is the only one.
+        rng: Draws the order of the samples and their blends.
+        progress: Show a progress bar.
+
+    Returns:
+        The model.
+
+    Raises:
+        InvalidArgumentError: if the outputs differ in size.
+        InputShapeError: if the samples do not fit the model.
+    """
+    if model.output_shape != teacher.output_shape:
+        raise InvalidArgumentError(
+            "A model imitates a teacher with outputs of the same shape. "
+            f"Received: {model.output_shape}, {teacher.output_shape}"
+        )
+    x = check_array(x, tuple(model.input_shape[1:]))
+    model.compile(keras.optimizers.Adam(learning_rate), "mse", jit_compile=False)
+    blends = not _takes_tokens(model)
+
+    def step(rows: np.ndarray, generator: np.random.Generator) -> float:
+        batch = _blended(x[rows], generator) if blends else x[rows]
+        return model.train_on_batch(batch, teacher.predict_on_batch(batch))
+
+    train_epochs(
+        step,
+        len(x),
+        epochs,
+        min(batch_size, len(x)),
+        as_generator(rng),
+        drop_last=True,
+        progress=progress,
+    )
+    return model
+
+
+def _takes_tokens(model: keras.Model) -> bool:
+    embeddings = (keras.layers.Embedding, keras.layers.ReversibleEmbedding)
+    whole_numbers = "int" in keras.backend.standardize_dtype(model.inputs[0].dtype)
+    return whole_numbers or any(isinstance(layer, embeddings) for layer in model.layers)
+
+
+def _blended(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return samples with a share of another sample each, from 0 to 1/2."""
+    share = rng.uniform(0, 0.5, (len(x), *[1] * (x.ndim - 1))).astype(x.dtype)
+    return (1 - share) * x + share * x[rng.permutation(len(x))]

@@ -5,7 +5,7 @@
    gone. Channels that are added to each other go together.
 3. The head keeps the wanted classes alone, or these and "other".
 4. What is left of each layer is fitted to what the whole layer gave (`reconstruct`), without
-   labels or gradients; then it is trained for some epochs, if asked for.
+   labels or gradients; then the model is trained to imitate the original, if asked for.
 
 Cost: slices of some hundred samples, two forward passes and a linear system for each layer.
 """
@@ -30,7 +30,7 @@ from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph
 from nnslicer_tf.pruning.class_scores import Scores, check_classes
 from nnslicer_tf.pruning.costs import Costs, measure_costs, save_model
-from nnslicer_tf.pruning.fine_tuning import fine_tune
+from nnslicer_tf.pruning.fine_tuning import imitate
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning.quotas import QUOTAS, Candidates
 from nnslicer_tf.pruning.rankers import NNSlicerRanker, Ranker, scores
@@ -157,7 +157,7 @@ def shrink(
             that cost more, in parameters and multiply-adds, until multiply-adds are down to 0.4 as
             well; "global" takes the least scores of all layers.
         other: Add an output for all other classes. The model then gives probabilities.
-        epochs: Epochs of training, after the fit; 0 for none.
+        epochs: Epochs of imitating the original, after the fit; 0 for none.
         test: Labelled samples, such as a pair (x, y), for the accuracy; by default `x` and `y`,
             whose accuracy says little of new samples.
         rng: Draws the samples that are used, and the order of training.
@@ -186,10 +186,7 @@ def shrink(
     if other:
         small, whole = (_joined(one, _ends_in_logits(im), wanted) for one in (small, whole))
     if epochs:
-        labels = _positions(y[used], wanted)
-        _train(
-            small, _ends_in_logits(im) and not other, x[used], labels, epochs, generator, progress
-        )
+        _train(small, whole, x[used], epochs, generator, progress)
     return Shrunk(
         model=small,
         classes=tuple(wanted),
@@ -307,23 +304,21 @@ def _positions(y: np.ndarray, classes: list[int]) -> np.ndarray:
 
 def _train(
     model: keras.Model,
-    logits: bool,
+    teacher: keras.Model,
     x: np.ndarray,
-    labels: np.ndarray,
     epochs: int,
     rng: np.random.Generator,
     progress: bool,
 ) -> None:
-    """Train by Adam, with a rate that falls to zero."""
+    """Train by Adam to imitate the original, with a rate that falls to zero."""
     batch = min(128, len(x))
     rate = keras.optimizers.schedules.CosineDecay(1e-3, epochs * (len(x) // batch))
-    fine_tune(
-        *(model, x, labels, epochs),
+    imitate(
+        *(model, teacher, x, epochs),
         learning_rate=rate,
         batch_size=batch,
         rng=rng,
         progress=progress,
-        from_logits=logits,
     )
 
 

@@ -432,7 +432,7 @@ class ShrinkSettings(Settings):
         list[str] | None, Option("--method", help="contributions, Weight, Channel, Random.")
     ] = None
     epochs: Annotated[
-        list[int] | None, Option("--epochs", help="Epochs of training afterwards.")
+        list[int] | None, Option("--epochs", help="Epochs of imitating the original.")
     ] = None
     seed: Seed = 0
     work: Work = Path("runs/shrink")

@@ -84,8 +84,11 @@ def train(s: TrainingSettings) -> ExperimentResult:
 def _recipe(s: TrainingSettings) -> zoo.Recipe:
     """Return the model's recipe, with what the settings change."""
     recipe = zoo.RECIPES.get(s.model, zoo.DEFAULT_RECIPE)
-    asked = {"epochs": s.epochs, "precision": s.precision}
-    return dataclasses.replace(recipe, **{name: value for name, value in asked.items() if value})
+    return dataclasses.replace(
+        recipe,
+        epochs=s.epochs or recipe.epochs,
+        precision=s.precision or recipe.precision,
+    )
 
 
 def write_summary(folder: Path) -> None:
