@@ -3,6 +3,8 @@
 python apps/analyse_lines.py acas --networks FOLDER
 python apps/analyse_lines.py attributions
 python apps/analyse_lines.py linearity
+python apps/analyse_lines.py program
+python apps/analyse_lines.py program-attributions
 python apps/analyse_lines.py train mnist pgd
 """
 
@@ -11,6 +13,8 @@ from nnslicer_tf.experiments.exactline.settings import (
     AcasSettings,
     AttributionSettings,
     LinearitySettings,
+    ProgramAttributionSettings,
+    ProgramSettings,
     TrainingSettings,
 )
 
@@ -20,6 +24,13 @@ app = application(__doc__)
 add_experiment(app, "acas", AcasSettings, f"{LINES}.boundaries:boundaries")
 add_experiment(app, "attributions", AttributionSettings, f"{LINES}.attributions:attributions")
 add_experiment(app, "linearity", LinearitySettings, f"{LINES}.linearities:linearities")
+add_experiment(app, "program", ProgramSettings, f"{LINES}.program:linearities_by_program")
+add_experiment(
+    app,
+    "program-attributions",
+    ProgramAttributionSettings,
+    f"{LINES}.program:attributions_by_program",
+)
 add_experiment(app, "train", TrainingSettings, f"{LINES}.networks:train")
 
 if __name__ == "__main__":

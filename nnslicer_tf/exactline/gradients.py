@@ -200,7 +200,7 @@ class PathGradients(ShownAsTable):
 
     def exact(self) -> np.ndarray:
         """Return the exact integrated gradients, `input shape`."""
-        return self._weighted(np.diff(self.partition.ratios))
+        return self._weighted(np.diff(self.partition.ratios), self.gradients)
 
     def approximate(self, samples: int, rule: str = "left") -> np.ndarray:
         """Return the approximation by a sum, without computing further gradients.
@@ -211,9 +211,13 @@ class PathGradients(ShownAsTable):
         ratios, weights = _sum_rule(samples, rule)
         part = np.searchsorted(self.partition.ratios, ratios, side="right") - 1
         part = np.minimum(part, len(self.partition) - 1)
-        return self._weighted(np.bincount(part, weights, minlength=len(self.partition)))
+        total = np.bincount(part, weights, minlength=len(self.partition))
+        used = np.flatnonzero(total)  # a few samples meet a few of the parts
+        return self._weighted(total[used], self.gradients[used])
 
-    def samples_for_completeness(self, within: float = 0.05, most: int = 1_000) -> int | None:
+    def samples_for_completeness(
+        self, within: float = 0.05, most: int = 1_000, least: int = 1
+    ) -> int | None:
         """Return m̃, the smallest number of samples of the left sum that gives completeness.
 
         Completeness: the attributions add up to the change of the output.
@@ -221,16 +225,22 @@ class PathGradients(ShownAsTable):
         Args:
             within: Largest difference, relative to the change.
             most: Largest number of samples to try; None is returned if it is not enough.
+            least: Smallest number to try.
         """
         outputs = self.partition.outputs.reshape(len(self.partition) + 1, -1)[:, self.target]
         change = outputs[-1] - outputs[0]
-        for samples in range(1, most + 1):
+        for samples in range(least, most + 1):
             if abs(self.approximate(samples).sum() - change) <= within * abs(change):
                 return samples
         return None
 
     def samples_within(
-        self, rule: str, error: float = 0.05, consecutive: int = 6, most: int = 1_000
+        self,
+        rule: str,
+        error: float = 0.05,
+        consecutive: int = 6,
+        most: int = 1_000,
+        by: str = "norm",
     ) -> int | None:
         """Return the smallest number of samples m from which on the error stays small.
 
@@ -239,24 +249,40 @@ class PathGradients(ShownAsTable):
             error: Largest relative error; see `relative_error`.
             consecutive: Number of consecutive sample counts, from m on, that must stay within it.
             most: Largest m to try; None is returned if it is not enough.
+            by: The measure of the error; see `relative_error`.
         """
         exact = self.exact()
         good = 0
         for samples in range(1, most + consecutive):
-            near = relative_error(self.approximate(samples, rule), exact) <= error
+            near = relative_error(self.approximate(samples, rule), exact, by) <= error
             good = good + 1 if near else 0
             if good == consecutive:
                 return samples - consecutive + 1
         return None
 
-    def _weighted(self, weights: np.ndarray) -> np.ndarray:
-        mean = np.tensordot(weights, self.gradients, axes=1)
+    def _weighted(self, weights: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+        mean = np.tensordot(weights, gradients, axes=1)
         return (self.partition.r - self.partition.q) * mean
 
 
-def relative_error(approximation: np.ndarray, exact: np.ndarray) -> float:
-    """Return Σ|approximation - exact| / Σ|exact|."""
-    return float(np.abs(approximation - exact).sum() / np.abs(exact).sum())
+def relative_error(approximation: np.ndarray, exact: np.ndarray, by: str = "norm") -> float:
+    """Return the relative error of an approximation.
+
+    Args:
+        approximation: An array.
+        exact: An array of the same shape.
+        by: `"norm"`, Σ|approximation - exact| / Σ|exact|; or `"components"`, the mean of
+            |approximation - exact| / |exact + 1e-11|, as the paper's program has it, which
+            components near zero dominate.
+
+    Raises:
+        InvalidArgumentError: for another `by`.
+    """
+    check_name("measure", by, ("norm", "components"))
+    change = np.abs(approximation - exact)
+    if by == "norm":
+        return float(change.sum() / np.abs(exact).sum())
+    return float((change / np.abs(exact + 1e-11)).mean())
 
 
 def _straight_line(q: np.ndarray, r: np.ndarray, shape: tuple[int, ...]) -> LinearPartition:

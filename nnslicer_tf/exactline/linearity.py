@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.exactline.gradients import Attributor
@@ -54,15 +55,38 @@ def random_neighbours(x: np.ndarray, epsilon: float, rng: int | np.random.Genera
     return np.clip(np.asarray(x, np.float64) + epsilon * signs, 0, 1)
 
 
-def gradient_error(attributor: Attributor, partition: LinearPartition, target: int) -> float:
-    """Return the mean over the line of ‖g - g₀‖₁ / ‖g₀‖₁.
+def gradient_error(
+    attributor: Attributor, partition: LinearPartition, target: int, by: str = "norm"
+) -> float:
+    """Return the mean relative change of a logit's gradient over the line, 0 for an affine line.
 
-    g is the gradient of the logit `target`, g₀ that at the start of the line; parts are
-    weighted by their length.
+    Parts are weighted by their length; g is a part's gradient, g₀ that at the start of the line.
+
+    Args:
+        attributor: Of the model.
+        partition: The line.
+        target: Index of the logit.
+        by: `"norm"`, ‖g - g₀‖₁ / ‖g₀‖₁; or `"components"`, the mean over the components of
+            |g - g₀| / |g + 1e-12|, as the paper's program has it, which components near zero
+            dominate.
+
+    Raises:
+        InvalidArgumentError: for another `by`.
     """
+    check_name("measure", by, _CHANGES)
     gradients = attributor.along(partition, target).gradients.reshape(len(partition), -1)
-    changes = np.abs(gradients - gradients[0]).sum(axis=1) / np.abs(gradients[0]).sum()
-    return float(np.diff(partition.ratios) @ changes)
+    return float(np.diff(partition.ratios) @ _CHANGES[by](gradients))
+
+
+def _by_norm(gradients: np.ndarray) -> np.ndarray:
+    return np.abs(gradients - gradients[0]).sum(axis=1) / np.abs(gradients[0]).sum()
+
+
+def _by_components(gradients: np.ndarray) -> np.ndarray:
+    return np.abs((gradients - gradients[0]) / (gradients + 1e-12)).mean(axis=1)
+
+
+_CHANGES = {"norm": _by_norm, "components": _by_components}
 
 
 def linearity(

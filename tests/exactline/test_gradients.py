@@ -85,10 +85,23 @@ def test_sums_are_what_they_are_called():
     np.testing.assert_allclose(path.exact(), [0.7, 0, 0, 0], atol=1e-12)
     # m left samples give 1 - ⌈0.3 m⌉ / m: 10 is the first within 5 % of 0.7.
     assert path.samples_for_completeness() == 3
+    assert path.samples_for_completeness(least=4) == 6  # 1 - 2/4 and 1 - 2/5 are too far
     errors = [abs(1 - np.ceil(0.3 * m - 1e-9) / m - 0.7) / 0.7 <= 0.05 for m in range(1, 200)]
     first = next(m for m in range(1, 190) if all(errors[m - 1 : m + 5]))
     assert path.samples_within("left") == first
     assert path.samples_within("left", error=1e-9, most=50) is None
+    # Of four components one has an error: their mean is a quarter of it.
+    errors = [abs(1 - np.ceil(0.3 * m - 1e-9) / m - 0.7) / 0.7 / 4 <= 0.05 for m in range(1, 200)]
+    first = next(m for m in range(1, 190) if all(errors[m - 1 : m + 4]))
+    assert path.samples_within("left", consecutive=5, by="components") == first
+
+
+def test_relative_errors():
+    approximation, exact = np.array([[1.1, 2.0]]), np.array([[1.0, 4.0]])
+    assert relative_error(approximation, exact) == pytest.approx(2.1 / 5)
+    assert relative_error(approximation, exact, by="components") == pytest.approx((0.1 + 0.5) / 2)
+    with pytest.raises(nns.InvalidArgumentError, match="norm, components"):
+        relative_error(approximation, exact, by="pixels")
 
 
 @pytest.mark.parametrize("rule", ["left", "right", "trapezoid"])

@@ -75,6 +75,20 @@ def test_gradient_error_is_the_mean_change(classifier, images):
     assert changes.mean() > 0.1
 
 
+def test_component_error_is_the_mean_of_the_components_own(classifier, images):
+    """Along the line, by many gradients of points, each pixel's relative change by itself."""
+    attributor = Attributor(nns.InstrumentedModel(classifier))
+    line = attributor.walker.line(images[0] - 1, images[0] + 1)
+    t = (np.arange(2_000) + 0.5) / 2_000
+    gradients = np.concatenate(list(attributor.at(line, t, 1))).reshape(2_000, -1)
+    changes = np.abs((gradients[0] - gradients) / gradients).mean()
+    found = gradient_error(attributor, line, 1, by="components")
+    assert found == pytest.approx(changes, rel=0.03)
+    assert abs(found - gradient_error(attributor, line, 1)) > 0.05
+    with pytest.raises(nns.InvalidArgumentError, match="norm, components"):
+        gradient_error(attributor, line, 1, by="pixels")
+
+
 def test_rows_are_the_lines(classifier, images):
     im = nns.InstrumentedModel(classifier)
     table = linearity(im, images, LABELS, 0.2, rng=3, progress=False)

@@ -39,14 +39,14 @@ def linearities(s: LinearitySettings) -> ExperimentResult:
             ExperimentTable("linearity_images", table),
             ExperimentTable(
                 "linearity_directions",
-                _directions(table),
+                directions(table),
                 "Density of FGSM lines / density of random lines (table 3), and gradient error",
                 head,
                 paper_text("exactline/table3"),
             ),
             ExperimentTable(
                 "linearity_trainings",
-                _trainings(table),
+                trainings(table),
                 "Density of the normal network / density of the other (table 4)",
                 head,
                 paper_text("exactline/table4"),
@@ -64,7 +64,7 @@ def linearities(s: LinearitySettings) -> ExperimentResult:
     )
 
 
-def _directions(table: pd.DataFrame) -> pd.DataFrame:
+def directions(table: pd.DataFrame) -> pd.DataFrame:
     """Compare directions for correctly classified images: all, and those that FGSM changes."""
     right = table[table.predicted == table.label]
     changed = right[right.fgsm_predicted != right.label]
@@ -81,15 +81,15 @@ def _directions(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _trainings(table: pd.DataFrame) -> pd.DataFrame:
-    """Compare every robust network with the normal one, image by image."""
+def trainings(table: pd.DataFrame) -> pd.DataFrame:
+    """Compare every robust network with the normal one, image by image, where both have a line."""
     rows = []
     for dataset, group in table.groupby("dataset", sort=False):
         for direction in ("fgsm", "random"):
             column = f"{direction}_density"
             wide = group.pivot(index="image", columns="training", values=column)
             for other in wide.columns.drop("normal", errors="ignore"):
-                ratio = wide["normal"] / wide[other]
+                ratio = (wide["normal"] / wide[other]).dropna()
                 row = {"dataset": dataset, "direction": direction, "other": other}
                 rows.append({**row, "count": len(ratio), **_quartiles(ratio)})
     return pd.DataFrame(rows)

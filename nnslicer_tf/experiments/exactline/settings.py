@@ -93,6 +93,18 @@ class LinearitySettings(_LineSettings):
 
 
 @dataclass(frozen=True)
+class ProgramSettings(LinearitySettings):
+    """Measure linearity by the procedure of the paper's program."""
+
+    images: Annotated[int, Option(min=1, help="Test images of each data set.")] = 1_000
+
+
+@dataclass(frozen=True)
+class ProgramAttributionSettings(AttributionSettings):
+    """Compare exact integrated gradients with sums by the procedure of the paper's program."""
+
+
+@dataclass(frozen=True)
 class TrainingSettings(_LineSettings):
     """Train the small convolutional network that `linearity` and `attributions` analyse."""
 

@@ -2,12 +2,14 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 
 from nnslicer_tf import zoo
+from nnslicer_tf.datasets import load
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline import acas
+from nnslicer_tf.exactline import Attributor, acas
 from nnslicer_tf.experiments.exactline import (
     advice_maps,
     attributions,
@@ -16,6 +18,7 @@ from nnslicer_tf.experiments.exactline import (
     linearities,
     neighbourhoods,
     networks,
+    program,
 )
 from nnslicer_tf.experiments.exactline.boundaries import boundaries
 from nnslicer_tf.experiments.exactline.settings import (
@@ -26,8 +29,11 @@ from nnslicer_tf.experiments.exactline.settings import (
     CompressedSettings,
     LinearitySettings,
     NeighbourhoodSettings,
+    ProgramAttributionSettings,
+    ProgramSettings,
     TrainingSettings,
 )
+from nnslicer_tf.instrument import InstrumentedModel
 
 
 def test_boundaries(shared):
@@ -85,6 +91,52 @@ def test_training(shared_data, tmp_path, monkeypatch):
 
 
 train = networks.train
+
+
+def test_the_procedure_of_the_program(monkeypatch):
+    """Black pixels stay; others move by 3 % of their value, rounded down to grey levels."""
+    levels = np.array([0, 10, 33, 34, 100, 250], np.float64)
+    moved = program.moved(levels / 255, np.ones(6))
+    np.testing.assert_allclose(moved * 255, [0, 10, 33, 35, 103, 255], atol=1e-9)
+    moved = program.moved(levels / 255, -np.ones(6))
+    np.testing.assert_allclose(moved * 255, [0, 10, 33, 33, 97, 243], atol=1e-9)
+    chosen = {
+        ("digits", method): zoo.load("digits_cnn") for method in ("normal", "pgd")
+    }  # twice the same network
+    monkeypatch.setattr(program, "convsmall_networks", lambda: chosen)
+    found = program.linearities_by_program(ProgramSettings(images=3))
+    rows = found.table("program_images")
+    assert (rows["predicted"] == rows["label"]).all() and len(rows) == 2 * 3 * 4
+    assert rows.groupby(["training", "image"])["fgsm_parts"].nunique().eq(1).all()
+    assert (found.table("program_trainings")["median"] == 1).all()
+    gradients = found.table("program_gradients").set_index("training")
+    assert (gradients["by norm"] == gradients["by norm"]["normal"]).all()
+    assert gradients["by norm"].between(0, 100, inclusive="neither").all()
+
+
+def test_attributions_by_the_procedure_of_the_program(monkeypatch):
+    keras.utils.set_random_seed(0)
+    layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(24, "relu")]
+    model = keras.Sequential([*layers, keras.layers.Dense(10)])
+    model.layers[1].bias.assign(np.linspace(-0.5, 0.5, 24))  # no kink at black
+    monkeypatch.setattr(program, "convsmall_networks", lambda: {("digits", "normal"): model})
+    found = program.attributions_by_program(ProgramAttributionSettings(images=2, most=400))
+    (row,) = found.table("program_attributions").to_dict("records")
+    data = load("digits", "test[:2]")
+    attributor = Attributor(InstrumentedModel(model))
+    counts, errors = [], []
+    for x, label in zip(data.x, data.y, strict=True):
+        exact = attributor.exact(x, 0 * x, int(label))
+        change = exact.sum()  # attributions are complete
+        for count in range(20, 400):
+            sums = attributor.approximate(x, 0 * x, int(label), samples=count)
+            if abs(sums.sum() - change) <= 0.01 * abs(change):
+                break
+        counts.append(count)
+        errors.append(100 * np.mean(np.abs(sums - exact) / np.abs(exact + 1e-11)))
+    assert row["m_tilde"] == np.mean(counts)
+    assert row["error_percent_at_m_tilde"] == pytest.approx(np.mean(errors))
+    assert row["counted"] == row["images"] == 2 and row["left"] > 1
 
 
 def test_unknown_trainings_are_refused():

@@ -1,0 +1,189 @@
+"""Attributions and linearity by the procedure of the paper's program: tables 1 to 4, section 5.
+
+Where the paper is silent, its program (95616ARG/SyReNN) says:
+
+- Attributions are of the label's logit. m̃ is the first number of samples from 20 on for which the
+  left sum is within 1 % of the output's change. Samples stay within 5 % for five consecutive
+  numbers, and the trapezoid sum counts its ends.
+- Lines begin at images that the network gets right. FGSM moves a pixel by 3 % of its own value, in
+  whole grey levels, towards the class after the label, so that black pixels stay; four random
+  neighbours move as far, by random signs.
+- Errors, of attributions and of gradients, are means of relative errors of single components.
+"""
+
+import numpy as np
+import pandas as pd
+
+from nnslicer_tf import datasets
+from nnslicer_tf._progress import track
+from nnslicer_tf.exactline import (
+    Attributor,
+    PathGradients,
+    density,
+    gradient_error,
+    relative_error,
+)
+from nnslicer_tf.exactline.gradients import RULES
+from nnslicer_tf.experiments.exactline.linearities import directions, trainings
+from nnslicer_tf.experiments.exactline.networks import convsmall_networks
+from nnslicer_tf.experiments.exactline.settings import (
+    ProgramAttributionSettings,
+    ProgramSettings,
+)
+from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable, paper_text
+from nnslicer_tf.instrument import InstrumentedModel
+
+_LEAST, _WITHIN = 20, 0.01  # samples, and of the output's change
+_CONSECUTIVE = 5
+_SHARE = 0.03  # of a pixel's own value
+_RANDOM = 4  # random neighbours of an image
+_TEXT = (
+    "Means over the images that the network gets right. `by norm`: ‖g - g₀‖₁ / ‖g₀‖₁; `by "
+    "components`: the mean over the pixels of |g - g₀| / |g|, the program's; both along the line "
+    "towards FGSM, weighted by the length of the parts, in percent. The paper states more than 250."
+)
+
+
+def attributions_by_program(s: ProgramAttributionSettings) -> ExperimentResult:
+    """Compare exact integrated gradients with sums of samples by the program's procedure."""
+    tables = []
+    for (dataset, method), model in convsmall_networks().items():
+        data = datasets.load(dataset, f"test[:{s.images}]")
+        attributor = Attributor(InstrumentedModel(model))
+        rows = []
+        for x, target in track(zip(data.x, data.y, strict=True), f"{dataset} {method}", len(data)):
+            line = attributor.walker.line(np.zeros(x.shape), x)
+            rows.append(_samples(attributor.along(line, int(target)), s.most))
+        tables.append(pd.DataFrame(rows).assign(dataset=dataset, training=method))
+    table = pd.concat(tables, ignore_index=True)
+    head = {"baseline": "black", "target": "the label", "most_samples": s.most}
+    title = "By the program's procedure: integrated gradients, exact and by samples"
+    text = paper_text("exactline/table1", "exactline/table2")
+    return ExperimentResult(
+        [
+            ExperimentTable("program_attributions_images", table),
+            ExperimentTable("program_attributions", _needed(table), title, head, text),
+        ]
+    )
+
+
+def _samples(path: PathGradients, most: int) -> dict[str, float | None]:
+    """Return the samples that an image needs, and the error at m̃ samples."""
+    row: dict[str, float | None] = {"exact": len(path.partition), "error_at_m_tilde": None}
+    row["m_tilde"] = count = path.samples_for_completeness(_WITHIN, most, _LEAST)
+    if count is not None:
+        error = relative_error(path.approximate(count), path.exact(), by="components")
+        row["error_at_m_tilde"] = error
+    for rule in RULES:
+        row[rule] = path.samples_within(rule, 0.05, _CONSECUTIVE, most, by="components")
+    if row["trapezoid"] is not None:
+        row["trapezoid"] += 1
+    return row
+
+
+def _needed(table: pd.DataFrame) -> pd.DataFrame:
+    """Return means over the images of each network that need no more samples than were tried."""
+    rows = []
+    for (dataset, method), group in table.groupby(["dataset", "training"], sort=False):
+        kept = group.dropna()
+        row = {"dataset": dataset, "training": method, "images": len(group), "counted": len(kept)}
+        row |= {name: kept[name].mean() for name in ("exact", *RULES, "m_tilde")}
+        errors = 100 * kept["error_at_m_tilde"]
+        row["error_percent_at_m_tilde"] = errors.mean()
+        rows.append({**row, "median_error_percent": errors.median()})
+    return pd.DataFrame(rows)
+
+
+def linearities_by_program(s: ProgramSettings) -> ExperimentResult:
+    """Compare lines to FGSM and to random neighbours by the program's procedure."""
+    tables = []
+    for (dataset, method), model in convsmall_networks().items():
+        data = datasets.load(dataset, f"test[:{s.images}]")
+        table = _lines(InstrumentedModel(model), data.x, data.y, s.seed, f"{dataset} {method}")
+        tables.append(table.assign(dataset=dataset, training=method))
+    table = pd.concat(tables, ignore_index=True)
+    head = {"images": f"the first {s.images:,} test images", "seed": s.seed}
+    first = table.drop_duplicates(["dataset", "training", "image"])
+    return ExperimentResult(
+        [
+            ExperimentTable("program_images", table),
+            ExperimentTable(
+                "program_directions",
+                directions(table).drop(columns="random_gradient_error_percent"),
+                "By the program's procedure: density of FGSM lines / density of random lines",
+                head,
+                paper_text("exactline/table3"),
+            ),
+            ExperimentTable(
+                "program_trainings",
+                trainings(first),
+                "By the program's procedure: density of the normal network / density of the other",
+                head,
+                paper_text("exactline/table4"),
+            ),
+            ExperimentTable(
+                "program_gradients",
+                _gradients(first),
+                "By the program's procedure: relative change of the gradient",
+                head,
+                _TEXT,
+            ),
+        ]
+    )
+
+
+def _lines(
+    im: InstrumentedModel, x: np.ndarray, y: np.ndarray, seed: int, name: str
+) -> pd.DataFrame:
+    """Return a row for each image that the network gets right and each random neighbour."""
+    attributor = Attributor(im)
+    predicted = im.logits(x).argmax(axis=1)
+    rows = []
+    for i in track(np.flatnonzero(predicted == y), name):
+        target = (int(y[i]) + 1) % 10
+        gradient = im.gradients(x[i : i + 1], lambda values, c=target: _logit(im, values, c))
+        signs = np.sign(gradient[im.input_operation][0])
+        line = attributor.walker.line(x[i], end := moved(x[i], signs))
+        row = {
+            "image": i,
+            "label": y[i],
+            "predicted": predicted[i],
+            "fgsm_predicted": im.logits(end[None]).argmax(),
+            "fgsm_parts": len(line),
+            "fgsm_density": density(line),
+            "fgsm_gradient_error": gradient_error(attributor, line, target),
+            "fgsm_component_error": gradient_error(attributor, line, target, by="components"),
+        }
+        rng = np.random.default_rng([seed, int(i)])  # the same neighbours for all networks
+        for _ in range(_RANDOM):
+            line = attributor.walker.line(x[i], moved(x[i], rng.choice([-1.0, 1.0], x[i].shape)))
+            random = {"random_parts": len(line), "random_density": density(line)}
+            rows.append({**row, **random, "random_gradient_error": np.nan})
+    return pd.DataFrame(rows)
+
+
+def moved(image: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """Return an image whose pixels went by 3 % of their values, in whole grey levels.
+
+    Args:
+        image: Values in [0, 1].
+        signs: -1 or 1 for each pixel.
+    """
+    levels = np.round(255 * np.float64(image))
+    return np.clip(levels + np.floor(_SHARE * levels) * signs, 0, 255) / 255
+
+
+def _logit(im: InstrumentedModel, values: dict, target: int) -> object:
+    return values[im.logit_operation][:, target]
+
+
+def _gradients(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean and the median error of each network, by either measure."""
+    rows = []
+    for (dataset, method), group in table.groupby(["dataset", "training"], sort=False):
+        row = {"dataset": dataset, "training": method, "images": len(group)}
+        for label, column in (("norm", "gradient"), ("components", "component")):
+            errors = 100 * group[f"fgsm_{column}_error"]
+            row |= {f"by {label}": errors.mean(), f"by {label}, median": errors.median()}
+        rows.append(row)
+    return pd.DataFrame(rows)
