@@ -1,7 +1,7 @@
 """Training of the networks whose linearity is compared: normal, with PGD, or with boxes (DiffAI).
 
-The network is "convsmall" of the paper's CIFAR-10 and MNIST experiments. Box training
-propagates intervals through the network and minimises the loss at their worst corner:
+The networks are those of the paper's CIFAR-10 and MNIST experiments, which ERAN published. Box
+training propagates intervals through the network and minimises the loss at their worst corner:
 DiffAI (Mirman, Gehr and Vechev, ICML 2018) with its Box domain; its other domains are
 not implemented. Needs the TensorFlow backend. Time: seconds to minutes per epoch.
 """
@@ -56,6 +56,45 @@ def convsmall(input_shape: tuple[int, int, int], classes: int = 10) -> keras.Mod
     return keras.Model(inputs, layers.Dense(classes, name="logits")(x), name="convsmall")
 
 
+def convmedium(input_shape: tuple[int, int, int], classes: int = 10) -> keras.Model:
+    """Return a model of two padded 4×4 convolutions of stride 2 and a layer of 1,000 neurons.
+
+    The convolutions have 16 and 32 filters; it ends in logits.
+    """
+    return _padded("convmedium", input_shape, classes, [(16, 4, 2), (32, 4, 2)], [1000])
+
+
+def convbig(input_shape: tuple[int, int, int], classes: int = 10) -> keras.Model:
+    """Return a model of four padded convolutions and two layers of 512 neurons, with logits.
+
+    They are 3×3 with 32 filters, 4×4 of stride 2 with 32, and the same pair with 64.
+    """
+    filters = [(32, 3, 1), (32, 4, 2), (64, 3, 1), (64, 4, 2)]
+    return _padded("convbig", input_shape, classes, filters, [512, 512])
+
+
+def _padded(
+    name: str,
+    input_shape: tuple[int, int, int],
+    classes: int,
+    filters: list[tuple[int, int, int]],
+    units: list[int],
+) -> keras.Model:
+    """Return a model of convolutions (filters, size, stride) and dense layers."""
+    x = inputs = keras.Input(input_shape)
+    for i, (count, size, strides) in enumerate(filters, start=1):
+        conv = layers.Conv2D(count, size, strides, "same", activation="relu", name=f"conv{i}")
+        x = conv(x)
+    x = layers.Flatten(name="flatten")(x)
+    for i, count in enumerate(units, start=1):
+        x = layers.Dense(count, activation="relu", name=f"dense{i}")(x)
+    return keras.Model(inputs, layers.Dense(classes, name="logits")(x), name=name)
+
+
+NETWORKS = {"convsmall": convsmall, "convmedium": convmedium, "convbig": convbig}
+"""Names of the paper's networks → what builds them."""
+
+
 def train_robustly(
     model: keras.Model,
     data: Dataset,
@@ -64,7 +103,7 @@ def train_robustly(
     rng: int | np.random.Generator,
     progress: bool = True,
 ) -> list[float]:
-    """Train a `convsmall` in place on images in [0, 1]; return every epoch's mean loss.
+    """Train one of `NETWORKS` in place on images in [0, 1]; return every epoch's mean loss.
 
     With PGD and boxes, half of the loss is on the images and half on the changed images or at
     the worst corner of their boxes; boxes grow to `epsilon` over the first half of the epochs.

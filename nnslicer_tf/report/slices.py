@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _WHITE, _BORDER = (255, 255, 255), (215, 215, 215)
+_TITLE = 42  # characters of 9 points above a column
 _LEGEND = "blue: positive contribution, red: negative, white: none"
 
 
@@ -123,7 +124,7 @@ def plot_slices(
         for row, name in enumerate(operations):
             axis = plot_neurons(one.neurons[name], axes[row + bool(images), column])
             label = _label(name, one.neurons[name])
-            axis.set_title(label if images or row else f"{title}\n{label}", fontsize=9)
+            _entitle(axis, label if images or row else f"{title}\n{label}")
     figure.supxlabel(_LEGEND, fontsize=9)
     return figure
 
@@ -156,10 +157,10 @@ def plot_normal_and_adversarial(
     for row, name in enumerate(operations, start=1):
         pair = normal.neurons[name], adversarial.neurons[name]
         for axis, contributions in zip(axes[row], pair, strict=False):
-            plot_neurons(contributions, axis).set_title(_label(name, contributions), fontsize=9)
+            _entitle(plot_neurons(contributions, axis), _label(name, contributions))
         axes[row, 2].imshow(difference_picture(*pair), interpolation="nearest")
         changed = np.count_nonzero((pair[0] != 0) != (pair[1] != 0))
-        axes[row, 2].set_title(f"{name}: {changed:,} in only one slice", fontsize=9)
+        _entitle(axes[row, 2], f"{name}: {changed:,} in only one slice")
     figure.supxlabel(f"{_LEGEND}; green: only normal, orange: only adversarial", fontsize=9)
     return figure
 
@@ -181,6 +182,12 @@ def _grid(rows: int, columns: int) -> "tuple[Figure, np.ndarray]":
     for axis in axes.flat:
         axis.set_axis_off()
     return figure, axes
+
+
+def _entitle(axis: "Axes", text: str) -> None:
+    """Set a title that fits the width of a column."""
+    longest = max(len(line) for line in text.split("\n"))
+    axis.set_title(text, fontsize=9 * min(1, _TITLE / longest))
 
 
 def _label(name: str, contributions: np.ndarray) -> str:

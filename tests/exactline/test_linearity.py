@@ -142,3 +142,22 @@ def test_unknown_method_is_refused():
     recipe = robust_training.RobustRecipe("magic", 0.1, 1)
     with pytest.raises(nns.InvalidArgumentError, match="normal, pgd, box"):
         robust_training.train_robustly(None, None, recipe, rng=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "neurons"),
+    [
+        ("convsmall", (28, 28, 1), 3_604),
+        ("convsmall", (32, 32, 3), 4_852),
+        ("convmedium", (28, 28, 1), 5_704),
+        ("convmedium", (32, 32, 3), 7_144),
+        ("convbig", (28, 28, 1), 48_064),
+        ("convbig", (32, 32, 3), 62_464),
+    ],
+)
+def test_networks_have_the_neurons_that_their_publishers_count(name, shape, neurons):
+    """ERAN's table of networks counts all ReLUs."""
+    model = robust_training.NETWORKS[name](shape)
+    relus = [layer for layer in model.layers if getattr(layer, "activation", None) is not None]
+    relus = [layer for layer in relus if layer.activation is keras.activations.relu]
+    assert sum(np.prod(layer.output.shape[1:]) for layer in relus) == neurons

@@ -1,15 +1,21 @@
-"""The small convolutional networks whose lines are analysed, and their training."""
+"""The convolutional networks whose lines are analysed, and their training."""
 
 import dataclasses
 import time
-from pathlib import Path
+from itertools import product
 
 import keras
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import check_writable, data_folder
 from nnslicer_tf._names import check_name
-from nnslicer_tf.exactline import robust_training
+from nnslicer_tf._weights import halve
+from nnslicer_tf.exactline.robust_training import (
+    METHODS,
+    NETWORKS,
+    RobustRecipe,
+    train_robustly,
+)
 from nnslicer_tf.experiments.exactline.settings import TrainingSettings
 from nnslicer_tf.experiments.result import ExperimentResult
 from nnslicer_tf.report import provenance
@@ -18,28 +24,35 @@ EPSILON = {"mnist": 0.1, "cifar10": 2 / 255}
 """Data set → the largest change of a pixel by an attack."""
 
 _EPOCHS = {"normal": 10, "pgd": 10, "box": 20}
+_LARGE = 1_000_000  # bytes of weights, above which they are written in half precision
 _SHAPES = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
 
 
-def convsmall_networks() -> dict[tuple[str, str], keras.Model]:
-    """Return the trained networks that there are: data set and training → model."""
+def trained_networks() -> dict[tuple[str, str, str], keras.Model]:
+    """Return the trained networks that there are: network, data set and training → model."""
+    folder = data_folder() / "weights" / "exactline"
     networks = {}
-    for dataset in EPSILON:
-        for method in robust_training.METHODS:
-            weights = _weights(data_folder() / "weights" / "exactline", dataset, method)
-            if weights.exists():
-                networks[dataset, method] = robust_training.convsmall(_SHAPES[dataset])
-                networks[dataset, method].load_weights(weights)
+    for network, dataset, method in product(NETWORKS, EPSILON, METHODS):
+        weights = folder / f"{network}-{dataset}-{method}.weights.h5"
+        if weights.exists():
+            model = networks[network, dataset, method] = NETWORKS[network](_SHAPES[dataset])
+            model.load_weights(weights)
     return networks
+
+
+def convsmall_networks() -> dict[tuple[str, str], keras.Model]:
+    """Return the trained networks of the smallest kind: data set and training → model."""
+    return {
+        (dataset, method): model
+        for (network, dataset, method), model in trained_networks().items()
+        if network == "convsmall"
+    }
 
 
 def relu_networks() -> dict[str, tuple[str, keras.Model]]:
     """Return the trained networks with ReLU activations: name → data set and model."""
-    small = {
-        f"convsmall-{dataset}-{method}": (dataset, model)
-        for (dataset, method), model in convsmall_networks().items()
-    }
-    return {"lenet5": ("mnist", zoo.load("lenet5", "mnist")), **small}
+    published = {"-".join(key): (key[1], model) for key, model in trained_networks().items()}
+    return {"lenet5": ("mnist", zoo.load("lenet5", "mnist")), **published}
 
 
 def train(s: TrainingSettings) -> ExperimentResult:
@@ -47,26 +60,30 @@ def train(s: TrainingSettings) -> ExperimentResult:
     import tensorflow as tf
 
     check_name("data set", s.dataset, EPSILON)
-    check_name("method", s.method, robust_training.METHODS)
+    check_name("method", s.method, METHODS)
+    check_name("network", s.network, NETWORKS)
     if s.threads:  # to be set before TensorFlow has computed anything
         tf.config.threading.set_intra_op_parallelism_threads(s.threads)
     ending = "-quick" if s.reduced else ""
-    weights = check_writable(_weights(s.weights_folder, s.dataset, s.method))
+    name = f"{s.network}-{s.dataset}-{s.method}"
+    weights = check_writable(s.weights_folder / f"{name}.weights.h5")
     epochs = 1 if s.reduced else _EPOCHS[s.method]
-    recipe = robust_training.RobustRecipe(s.method, EPSILON[s.dataset], epochs)
+    recipe = RobustRecipe(s.method, EPSILON[s.dataset], epochs)
     data = datasets.load(s.dataset, "train[:2000]" if s.reduced else "train[:90%]")
     held_out = datasets.load(s.dataset, "train[90%:]")
     keras.utils.set_random_seed(s.seed)
-    network = robust_training.convsmall(data.x.shape[1:], data.classes)
+    network = NETWORKS[s.network](data.x.shape[1:], data.classes)
     start = time.monotonic()
-    losses = robust_training.train_robustly(network, data, recipe, rng=s.seed)
+    losses = train_robustly(network, data, recipe, rng=s.seed)
     minutes = (time.monotonic() - start) / 60
     zoo.save_weights(network, weights)
+    if weights.stat().st_size > _LARGE:
+        halve(weights)
+        network.load_weights(weights)  # what is measured is what is kept
     test = datasets.load(s.dataset, "test")
-    name = f"convsmall-{s.dataset}-{s.method}{ending}"
     log = {
         **provenance(seed=s.seed),
-        "network": name,
+        "network": name + ending,
         "parameters": network.count_params(),
         "recipe": dataclasses.asdict(recipe),
         "train_images": len(data),
@@ -77,8 +94,4 @@ def train(s: TrainingSettings) -> ExperimentResult:
         "losses": losses,
     }
     print(f"held out {log['held_out_accuracy']:.4f}, test {log['test_accuracy']:.4f}")
-    return ExperimentResult(logs={name: log})
-
-
-def _weights(folder: Path, dataset: str, method: str) -> Path:
-    return folder / f"convsmall-{dataset}-{method}.weights.h5"
+    return ExperimentResult(logs={name + ending: log})

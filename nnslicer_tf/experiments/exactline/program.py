@@ -25,7 +25,7 @@ from nnslicer_tf.exactline import (
 )
 from nnslicer_tf.exactline.gradients import RULES
 from nnslicer_tf.experiments.exactline.linearities import directions, trainings
-from nnslicer_tf.experiments.exactline.networks import convsmall_networks
+from nnslicer_tf.experiments.exactline.networks import convsmall_networks, trained_networks
 from nnslicer_tf.experiments.exactline.settings import (
     ProgramAttributionSettings,
     ProgramSettings,
@@ -47,14 +47,15 @@ _TEXT = (
 def attributions_by_program(s: ProgramAttributionSettings) -> ExperimentResult:
     """Compare exact integrated gradients with sums of samples by the program's procedure."""
     tables = []
-    for (dataset, method), model in convsmall_networks().items():
+    for (network, dataset, method), model in trained_networks().items():
         data = datasets.load(dataset, f"test[:{s.images}]")
         attributor = Attributor(InstrumentedModel(model))
         rows = []
-        for x, target in track(zip(data.x, data.y, strict=True), f"{dataset} {method}", len(data)):
+        for x, target in track(zip(data.x, data.y, strict=True), model.name, len(data)):
             line = attributor.walker.line(np.zeros(x.shape), x)
             rows.append(_samples(attributor.along(line, int(target)), s.most))
-        tables.append(pd.DataFrame(rows).assign(dataset=dataset, training=method))
+        names = {"network": network, "dataset": dataset, "training": method}
+        tables.append(pd.DataFrame(rows).assign(**names))
     table = pd.concat(tables, ignore_index=True)
     head = {"baseline": "black", "target": "the label", "most_samples": s.most}
     title = "By the program's procedure: integrated gradients, exact and by samples"
@@ -84,9 +85,10 @@ def _samples(path: PathGradients, most: int) -> dict[str, float | None]:
 def _needed(table: pd.DataFrame) -> pd.DataFrame:
     """Return means over the images of each network that need no more samples than were tried."""
     rows = []
-    for (dataset, method), group in table.groupby(["dataset", "training"], sort=False):
+    names = ["network", "dataset", "training"]
+    for key, group in table.groupby(names, sort=False):
         kept = group.dropna()
-        row = {"dataset": dataset, "training": method, "images": len(group), "counted": len(kept)}
+        row = dict(zip(names, key, strict=True)) | {"images": len(group), "counted": len(kept)}
         row |= {name: kept[name].mean() for name in ("exact", *RULES, "m_tilde")}
         errors = 100 * kept["error_at_m_tilde"]
         row["error_percent_at_m_tilde"] = errors.mean()
@@ -99,14 +101,13 @@ def linearities_by_program(s: ProgramSettings) -> ExperimentResult:
     tables = []
     for (dataset, method), model in convsmall_networks().items():
         data = datasets.load(dataset, f"test[:{s.images}]")
-        table = _lines(InstrumentedModel(model), data.x, data.y, s.seed, f"{dataset} {method}")
+        table = lines(InstrumentedModel(model), data.x, data.y, s.seed, f"{dataset} {method}")
         tables.append(table.assign(dataset=dataset, training=method))
     table = pd.concat(tables, ignore_index=True)
     head = {"images": f"the first {s.images:,} test images", "seed": s.seed}
     first = table.drop_duplicates(["dataset", "training", "image"])
     return ExperimentResult(
         [
-            ExperimentTable("program_images", table),
             ExperimentTable(
                 "program_directions",
                 directions(table).drop(columns="random_gradient_error_percent"),
@@ -132,10 +133,18 @@ def linearities_by_program(s: ProgramSettings) -> ExperimentResult:
     )
 
 
-def _lines(
+def lines(
     im: InstrumentedModel, x: np.ndarray, y: np.ndarray, seed: int, name: str
 ) -> pd.DataFrame:
-    """Return a row for each image that the network gets right and each random neighbour."""
+    """Return a row for each image that the network gets right and each random neighbour.
+
+    Args:
+        im: A piecewise-linear classifier of ten classes.
+        x: Images `(images, *input shape)`, in [0, 1].
+        y: Their labels.
+        seed: Draws the random neighbours.
+        name: Of the progress bar.
+    """
     attributor = Attributor(im)
     predicted = im.logits(x).argmax(axis=1)
     rows = []

@@ -106,13 +106,14 @@ class ProgramAttributionSettings(AttributionSettings):
 
 @dataclass(frozen=True)
 class TrainingSettings(_LineSettings):
-    """Train the small convolutional network that `linearity` and `attributions` analyse."""
+    """Train a convolutional network that `linearity` and `attributions` analyse."""
 
     trial: ClassVar = {"reduced": True}
     trial_folder = Path("runs")
 
     dataset: Annotated[str, Argument(help="mnist or cifar10")]
     method: Annotated[str, Argument(help="normal, pgd or box")]
+    network: Annotated[str, Option(help="convsmall, convmedium or convbig.")] = "convsmall"
     seed: Annotated[int, Option(min=0)] = 0
     threads: Annotated[int, Option(help="Default: all cores.", min=0)] = 0
     reduced: bool = False  # one epoch or two, few images

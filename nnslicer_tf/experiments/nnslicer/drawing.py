@@ -53,7 +53,8 @@ def draw(s: DrawingSettings) -> ExperimentResult:
     title = "Neurons of one operation in the slices of normal and of adversarial inputs, means"
     name, images = f"{s.model}-{s.dataset}", (inputs[0][0], inputs[1][0])
     spatial = [operation for operation in rectified if len(im[operation].shape) == 3][-1]
-    pair = _pair_drawn(sets, rectified, images)
+    names = datasets.load(s.dataset, "test[:1]").class_names
+    pair = _pair_drawn(sets, rectified, images, names)
     parts = _parts_drawn(sets, images, spatial, im)
     return ExperimentResult(
         [ExperimentTable(name, _differences(sets[0], sets[1], rectified), title, head)],
@@ -100,10 +101,11 @@ def _differences(
 
 
 def _pair_drawn(
-    sets: list[SliceSet], operations: Sequence[str], images: Images
+    sets: list[SliceSet], operations: Sequence[str], images: Images, names: Sequence[str]
 ) -> dict[str, np.ndarray]:
     """Return the first pair: `images`, `predicted` classes, and operation → contributions."""
-    drawn = {"images": np.stack(images), "predicted": np.array([s.predicted[0] for s in sets])}
+    predicted = np.array([names[s.predicted[0]] for s in sets])
+    drawn = {"images": np.stack(images), "predicted": predicted}
     return drawn | {
         name: np.stack([of_inputs[0].neurons[name] for of_inputs in sets]) for name in operations
     }
@@ -116,7 +118,7 @@ def plot_pair(drawn: Mapping[str, np.ndarray]) -> Figure:
     images = drawn["images"][0], drawn["images"][1]
     figure = plot_normal_and_adversarial(slices[0], slices[1], operations, images)
     for axis, predicted in zip(figure.axes, drawn["predicted"], strict=False):
-        axis.set_title(f"{axis.get_title()}, taken for a {predicted}")
+        axis.set_title(f"{axis.get_title()}, taken for “{predicted}”")
     sizes = [sum(np.count_nonzero(one.neurons[o]) for o in operations) for one in slices]
     put_finding(
         figure,

@@ -100,18 +100,18 @@ def test_the_procedure_of_the_program(monkeypatch):
     np.testing.assert_allclose(moved * 255, [0, 10, 33, 35, 103, 255], atol=1e-9)
     moved = program.moved(levels / 255, -np.ones(6))
     np.testing.assert_allclose(moved * 255, [0, 10, 33, 33, 97, 243], atol=1e-9)
-    chosen = {
-        ("digits", method): zoo.load("digits_cnn") for method in ("normal", "pgd")
-    }  # twice the same network
+    chosen = {("digits", method): zoo.load("digits_cnn") for method in ("normal", "pgd")}
     monkeypatch.setattr(program, "convsmall_networks", lambda: chosen)
     found = program.linearities_by_program(ProgramSettings(images=3))
-    rows = found.table("program_images")
-    assert (rows["predicted"] == rows["label"]).all() and len(rows) == 2 * 3 * 4
-    assert rows.groupby(["training", "image"])["fgsm_parts"].nunique().eq(1).all()
-    assert (found.table("program_trainings")["median"] == 1).all()
+    assert found.table("program_directions")["count"].tolist() == [3 * 4, 3 * 4]
+    assert (found.table("program_trainings")["median"] == 1).all()  # twice the same network
     gradients = found.table("program_gradients").set_index("training")
     assert (gradients["by norm"] == gradients["by norm"]["normal"]).all()
     assert gradients["by norm"].between(0, 100, inclusive="neither").all()
+    data = load("digits", "test[:3]")
+    rows = program.lines(InstrumentedModel(chosen["digits", "pgd"]), data.x, data.y, 0, "digits")
+    assert (rows["predicted"] == rows["label"]).all() and len(rows) == 3 * 4
+    assert rows.groupby("image")["fgsm_parts"].nunique().eq(1).all()
 
 
 def test_attributions_by_the_procedure_of_the_program(monkeypatch):
@@ -119,7 +119,8 @@ def test_attributions_by_the_procedure_of_the_program(monkeypatch):
     layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(24, "relu")]
     model = keras.Sequential([*layers, keras.layers.Dense(10)])
     model.layers[1].bias.assign(np.linspace(-0.5, 0.5, 24))  # no kink at black
-    monkeypatch.setattr(program, "convsmall_networks", lambda: {("digits", "normal"): model})
+    chosen = {("convsmall", "digits", "normal"): model}
+    monkeypatch.setattr(program, "trained_networks", lambda: chosen)
     found = program.attributions_by_program(ProgramAttributionSettings(images=2, most=400))
     (row,) = found.table("program_attributions").to_dict("records")
     data = load("digits", "test[:2]")
@@ -140,7 +141,7 @@ def test_attributions_by_the_procedure_of_the_program(monkeypatch):
 
 
 def test_unknown_trainings_are_refused():
-    for wrong in (("mnist", "pdg"), ("minst", "pgd")):
+    for wrong in (("mnist", "pdg"), ("minst", "pgd"), ("mnist", "pgd", "convbik")):
         with pytest.raises(InvalidArgumentError, match="Did you mean"):
             train(TrainingSettings(*wrong))
 
