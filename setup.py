@@ -19,13 +19,16 @@ setup(
         **{name: ["**/*"] for name in BESIDE},
     },
     # What `nnslicer reproduce report` makes from the other results, a third of the size; arrays
-    # from which a checkout draws pictures again; rows of single sentences.
+    # from which a checkout draws pictures again; rows of single sentences; large weights.
     exclude_package_data={
         "nnslicer_tf.data": [
             "results/report/*",
             "results/**/*.npz",
             "results/sentences/*_areas.csv",
             "results/sentences/*_leads.csv",
+            "weights/resnet18-*",
+            "weights/exactline/convmedium-*",
+            "weights/exactline/convbig-*",
         ]
     },
 )
