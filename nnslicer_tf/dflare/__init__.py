@@ -25,7 +25,13 @@ from nnslicer_tf.dflare.deviations import DISTANCES, Deviation, DeviationSet, Ou
 from nnslicer_tf.dflare.diffchaser import DiffChaser, k_uncertainty
 from nnslicer_tf.dflare.domain import Answers, Domain, Mutation, MutationOperator, replay
 from nnslicer_tf.dflare.find import find_deviation, find_deviations
-from nnslicer_tf.dflare.fitness import AnyChangeFitness, DistanceFitness, Fitness, NoveltyFitness
+from nnslicer_tf.dflare.fitness import (
+    AnyChangeFitness,
+    DistanceFitness,
+    Fitness,
+    GrowthFitness,
+    NoveltyFitness,
+)
 from nnslicer_tf.dflare.images import IMAGE_OPERATORS, PROGRAM_OPERATORS, ImageDomain
 from nnslicer_tf.dflare.minimisation import minimise
 from nnslicer_tf.dflare.regression import export_suite
@@ -58,6 +64,7 @@ __all__ = [
     "Domain",
     "Fitness",
     "Found",
+    "GrowthFitness",
     "ImageDomain",
     "MetropolisHastings",
     "Mutation",

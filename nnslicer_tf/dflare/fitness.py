@@ -132,6 +132,27 @@ class DistanceFitness(Fitness):
         return distance >= best
 
 
+class GrowthFitness(DistanceFitness):
+    """DFlare_D of the authors' program: D must exceed that of the last accepted mutant.
+
+    Before the first one it must exceed `first`. The program begins at 1, which no difference of
+    probabilities exceeds: no mutant is ever accepted there, and each is made from the seed.
+
+    Args:
+        first: What the D of the first accepted mutant must exceed.
+    """
+
+    def __init__(self, first: float = 1.0) -> None:
+        self.first = first
+
+    def __repr__(self) -> str:
+        return f"GrowthFitness({self.first})"
+
+    def accepts(self, distance: float, best: float, new: bool) -> bool:
+        """Return whether D exceeds that of the best input, and `first`."""
+        return distance > max(best, self.first)
+
+
 class AnyChangeFitness(NoveltyFitness):
     """The fitness of the authors' program: D changed by more than δ, up or down, or a new pair.
 

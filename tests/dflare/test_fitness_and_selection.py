@@ -7,6 +7,7 @@ import pytest
 from nnslicer_tf.dflare import (
     AnyChangeFitness,
     DistanceFitness,
+    GrowthFitness,
     MetropolisHastings,
     NoveltyFitness,
     RankOnly,
@@ -25,6 +26,10 @@ CASES = [
     (NoveltyFitness(1e-2), 0.3985, 0.4, True, True),
     (DistanceFitness(), 0.4, 0.4, False, True),
     (DistanceFitness(), 0.3999, 0.4, True, False),
+    (GrowthFitness(0.2), 0.3, 0.1, False, True),
+    (GrowthFitness(0.2), 0.2, 0.1, True, False),
+    (GrowthFitness(0.2), 0.3, 0.3, True, False),
+    (GrowthFitness(), 1.0, 0.0, True, False),  # as programmed: never
     (AnyChangeFitness(1e-3), 0.3, 0.4, False, True),
     (AnyChangeFitness(1e-3), 0.3995, 0.4, False, False),
     (AnyChangeFitness(1e-3), 0.3995, 0.4, True, True),

@@ -2,7 +2,8 @@
 
 `DFlare` is this library's default; `Algorithm 1` is the paper to the letter. Each method after
 them changes one thing in Algorithm 1; `as programmed` changes everything in which the authors'
-program differs from the paper (see `AnyChangeFitness`, `RankOnly`, `PROGRAM_OPERATORS`).
+program differs from the paper (see `AnyChangeFitness`, `RankOnly`, `PROGRAM_OPERATORS`). The
+program's `DFlare_D` accepts no mutant, so that operators are drawn evenly.
 """
 
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ import pandas as pd
 
 from nnslicer_tf.dflare import DeviationSet, DFlare, DiffChaser, ImageDomain, Search, verify
 from nnslicer_tf.dflare.domain import Domain
-from nnslicer_tf.dflare.fitness import AnyChangeFitness, DistanceFitness
+from nnslicer_tf.dflare.fitness import AnyChangeFitness, DistanceFitness, GrowthFitness
 from nnslicer_tf.dflare.images import PROGRAM_OPERATORS
 from nnslicer_tf.dflare.selection import RankOnly, Uniform
 from nnslicer_tf.experiments.dflare.pairs import NamedPair
@@ -50,6 +51,10 @@ METHODS: dict[str, Method] = {
         replace(_PAPER, fitness=AnyChangeFitness(), selection=RankOnly()),
         ImageDomain(PROGRAM_OPERATORS),
     ),
+    "DFlare_D as programmed": Method(
+        replace(_PAPER, fitness=GrowthFitness(), selection=Uniform()),
+        ImageDomain(PROGRAM_OPERATORS),
+    ),
     "DiffChaser": Method(DiffChaser(), together=4),
 }
 
@@ -72,6 +77,7 @@ _COLUMNS = {
     "as programmed": ("table4_search", "dflare"),
     "DiffChaser": ("table4_search", "diffchaser"),
     "DFlare_D": ("table6_ablation", "dflare_d"),
+    "DFlare_D as programmed": ("table6_ablation", "dflare_d"),
     "DFlare_R": ("table6_ablation", "dflare_r"),
     **{
         f"{method}, {when} repair": ("table8_search_after_repair", when)

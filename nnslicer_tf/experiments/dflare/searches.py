@@ -1,11 +1,13 @@
 """Searches for deviations, and their repair: Tables 4, 6, 7, 8, and section 5.4.1."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from scipy.stats import wilcoxon
 
 from nnslicer_tf._names import check_name
 from nnslicer_tf.dflare import ImageDomain, Repair, RepairedClassifier, cross_validate, repair_data
@@ -103,7 +105,26 @@ def ablation(s: AblationSettings) -> ExperimentResult:
         for method in methods
         for row in sweep.measure(pair, method)
     ]
-    return ExperimentResult(sweep.tables(s.name, rows))
+    tests = sweep.table(f"{s.name}_wilcoxon", _wilcoxon(sweep, s.pairs or list(PUBLISHED), methods))
+    return ExperimentResult([*sweep.tables(s.name, rows), tests])
+
+
+def _wilcoxon(sweep: Sweep, pairs: Sequence[str], methods: Sequence[str]) -> pd.DataFrame:
+    """Compare each method with the first one: the queries of a seed, a pair of numbers each.
+
+    A search without a deviation counts as all the queries that it was given; several random seeds
+    count as their mean.
+    """
+    rows, first = [], methods[0]
+    for pair in map(sweep.pair, pairs):
+        queries = {method: sweep.queries(pair, method) for method in methods}
+        for method in methods[1:]:
+            change = queries[method] - queries[first]
+            row = {"pair": pair.name, "method": method, "against": first, "seeds": len(change)}
+            row |= {"fewer queries": (change < 0).sum(), "more queries": (change > 0).sum()}
+            p = wilcoxon(queries[method], queries[first]).pvalue if change.any() else np.nan
+            rows.append({**row, "median change": np.median(change), "p": p})
+    return pd.DataFrame(rows)
 
 
 def dissemination(s: DisseminationSettings) -> ExperimentResult:

@@ -77,6 +77,14 @@ class Sweep:
         )
         return images, found
 
+    def queries(self, pair: NamedPair, method: str) -> np.ndarray:
+        """Return the queries of each seed, the mean over random seeds; all if nothing was found."""
+        s, counts = self.settings, []
+        for repeat in range(s.repeats):
+            found = self.search(pair, method, repeat, s.seeds)[1]
+            counts.append(np.where(found.found, found.queries, s.max_queries))
+        return np.mean(counts, axis=0)
+
     def row(self, pair: NamedPair, method: str, repeat: int, seeds: int) -> dict:
         """Return the row of one search."""
         return _row(pair, method, repeat, *self.search(pair, method, repeat, seeds))

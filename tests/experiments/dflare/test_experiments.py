@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import wilcoxon
 
 from nnslicer_tf import datasets
 from nnslicer_tf.errors import InvalidArgumentError
@@ -95,6 +97,24 @@ def test_ablation_takes_known_methods(few):
     assert found.table("ablation")["method"].tolist() == ["DFlare_R"]
     with pytest.raises(InvalidArgumentError, match="no method 'DFlares'"):
         ablation(AblationSettings(**few, pairs=PAIR, method=["DFlares"]))
+
+
+def test_methods_are_compared_seed_by_seed(few):
+    settings = AblationSettings(**few, pairs=PAIR, method=["Algorithm 1", "DFlare_D"])
+    (row,) = ablation(settings).table("ablation_wilcoxon").to_dict("records")
+    swept = sweep.Sweep(settings)
+    queries = {
+        method: np.mean(
+            [swept.search(swept.pair(PAIR[0]), method, repeat, 8)[1].queries for repeat in (0, 1)],
+            axis=0,
+        )
+        for method in settings.method
+    }
+    change = queries["DFlare_D"] - queries["Algorithm 1"]  # all searches succeed here
+    assert row["median change"] == np.median(change) and row["seeds"] == 8
+    assert (row["fewer queries"], row["more queries"]) == ((change < 0).sum(), (change > 0).sum())
+    expected = wilcoxon(change).pvalue if change.any() else np.nan
+    np.testing.assert_allclose(row["p"], expected)
 
 
 def test_dissemination_has_a_row_for_each_share(few):
