@@ -316,6 +316,17 @@ def _lines(tables: Tables) -> Iterator[Headline]:
     yield Headline(what, "range over the networks", here, "20 … 40 %", None, "exactline/table2")
 
 
+def _lines_by_program(tables: Tables) -> Iterator[Headline]:
+    """Return the same by the procedure of the paper's program, for networks of its shapes."""
+    frame = tables["exactline/program_attributions"].frame
+    frame = frame[(frame["dataset"] == "cifar10") & (frame["training"] == "normal")]
+    paper = paper_frame("exactline/table1").set_index("network")["error_percent"]
+    for row in frame.itertuples():
+        what = "Integrated gradients, CIFAR-10: error of m̃ samples, by the paper's program"
+        here, published = f"{row.error_percent_at_m_tilde:.0f} %", f"{paper[row.network]:.0f} %"
+        yield Headline(what, row.network, here, published, None, "exactline/table1-program")
+
+
 def _density(tables: Tables) -> Iterator[Headline]:
     frame = tables["exactline/linearity_directions"].frame
     ours = frame[(frame["dataset"] == "mnist") & (frame["images"] == "right")]
@@ -360,6 +371,7 @@ _PARTS: tuple[Callable[[Tables], Iterator[Headline]], ...] = (
     _deviations,
     _repair,
     _lines,
+    _lines_by_program,
     _density,
     _semantic,
     _restructuring,

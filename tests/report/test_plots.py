@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot
 from matplotlib.colors import to_rgb
+from PIL import Image
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline import LinearPartition, Regions
@@ -246,6 +247,19 @@ def test_queries_are_counted_once(axes):
 
 
 # Files ------------------------------------------------------------------------------------
+
+
+def test_a_png_has_few_colours_and_looks_the_same(tmp_path):
+    figure, axes = pyplot.subplots(figsize=(4, 3))
+    axes.imshow(np.random.default_rng(0).random((20, 20)), cmap="viridis")
+    figure.savefig(tmp_path / "all.png", dpi=50)
+    save_figure(figure, tmp_path / "few.png", dpi=50)
+    every, few = (Image.open(tmp_path / f"{name}.png") for name in ("all", "few"))
+    assert few.size == every.size
+    assert len(few.convert("RGB").getcolors(256)) > 100  # and at most 256
+    difference = np.abs(np.array(few.convert("RGB"), float) - np.array(every.convert("RGB")))
+    assert difference.mean() < 2 and difference.max() < 64  # of 255
+    assert (tmp_path / "few.png").stat().st_size < 0.7 * (tmp_path / "all.png").stat().st_size
 
 
 def test_a_saved_figure_is_closed_and_whole(tmp_path):
