@@ -24,9 +24,9 @@ from nnslicer_tf.experiments.nnslicer.adversarial import attacks_on, examples
 from nnslicer_tf.experiments.nnslicer.challenge import Watched, load_watched, run_challenges
 from nnslicer_tf.experiments.nnslicer.judging import (
     SLICES,
+    KeptJudge,
     Scores,
     chosen_kinds,
-    judge,
     together,
 )
 from nnslicer_tf.experiments.nnslicer.settings import EvidenceSettings
@@ -66,15 +66,15 @@ def compare_evidence(s: EvidenceSettings) -> ExperimentResult:
     watched = load_watched(s)
     sets = _sets(s, watched)
     kinds = chosen_kinds(s)
-    judge_of = judge(s, watched.slicer, watched.normal)
+    judge = KeptJudge(s, watched.slicer, watched.normal)
 
-    def judged(x: np.ndarray) -> Scores:
+    def judged(name: str, x: np.ndarray) -> Scores:
         unsure = -log_softmax(watched.slicer.im.logits(x), axis=1).max(axis=1)
-        return {**judge_of(x), SOFTMAX: unsure}
+        return {**judge(name, x), SOFTMAX: unsure}
 
-    normal = judged(sets.normal)
+    normal = judged("normal", sets.normal)
     scores = {
-        group: {name: judged(x) for name, x in members.items()}
+        group: {name: judged(name, x) for name, x in members.items()}
         for group, members in sets.groups.items()
     }
     detectors = {name: of for name, of in FUSED.items() if set(of) <= set(kinds)}

@@ -1,4 +1,7 @@
-"""`Judge`: what kinds of evidence say of inputs, as p-values, from one fitted detector."""
+"""`Judge`: what kinds of evidence say of inputs, as p-values, from one fitted detector.
+
+`KeptJudge` keeps what it says in a folder, so that an interrupted comparison goes on.
+"""
 
 import hashlib
 import json
@@ -13,6 +16,7 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf.detection import EVIDENCE, SliceDetector, Vote
 from nnslicer_tf.detection.calibration import fuse, p_values, two_sided
 from nnslicer_tf.detection.presets import votes_of
+from nnslicer_tf.engine import Store
 from nnslicer_tf.experiments.nnslicer.settings import ChoiceSettings, EvidenceSettings
 from nnslicer_tf.slicing import Slicer
 
@@ -82,12 +86,41 @@ def chosen_kinds(s: EvidenceSettings | ChoiceSettings) -> tuple[str, ...]:
     return tuple(kind for kind in EVIDENCE if not s.kind or kind in s.kind)
 
 
-def judge(s: EvidenceSettings | ChoiceSettings, slicer: Slicer, normal: np.ndarray) -> Judge:
-    """Return the judge of settings, which is kept in their working folder."""
-    kinds = chosen_kinds(s)
-    what = [s.dataset, s.train, s.theta, s.seed, kinds]
-    digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
-    return Judge(slicer, normal, s.seed, s.work / "judges" / f"{s.model}-{digest}.npz", kinds)
+class KeptJudge:
+    """The judge of settings; its scores are kept in their working folder, by the inputs' content.
+
+    Args:
+        s: The settings.
+        slicer: The watched model's.
+        normal: Normal inputs to learn from, when something is judged for the first time.
+    """
+
+    def __init__(
+        self, s: EvidenceSettings | ChoiceSettings, slicer: Slicer, normal: np.ndarray
+    ) -> None:
+        identity = {
+            **{"model": slicer.im.fingerprint, "dataset": s.dataset, "train": s.train},
+            **{"theta": s.theta, "seed": s.seed, "evidence": chosen_kinds(s)},
+        }
+        digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
+        folder = s.work / "judges" / f"{s.model}-{digest}"
+        self._store = Store(folder, identity, "scores of evidence")
+        self._given = slicer, normal, s.seed, folder.with_suffix(".npz"), chosen_kinds(s)
+        self._judge: Judge | None = None
+
+    def __call__(self, name: str, x: np.ndarray) -> Scores:
+        """Return kind → anomaly scores (N,).
+
+        Args:
+            name: Of the inputs, for the file and the message.
+            x: (N, *input_shape) the inputs.
+        """
+        key = f"{name} {hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()[:12]}"
+        if key not in self._store:
+            self._judge = self._judge or Judge(*self._given)
+            self._store.save(key, {}, self._judge(x))
+            print(f"{name}: {len(x)} images judged", flush=True)
+        return self._store.load(key)[1]
 
 
 def _fitted(detector: _ByKinds, normal: np.ndarray, path: Path | None) -> _ByKinds:

@@ -208,7 +208,7 @@ class ChoiceSettings(Settings):
     resamples: Annotated[int, Option(help="Resamples for the intervals.", min=10)] = 500
     seed: Seed = 0
     work: Work = Path("runs/detection")
-    ending: str = ""  # of the files' names
+    ending: Annotated[str, Option(help="End of the files' names.")] = ""
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,11 @@ def test_the_best_sets_of_evidence_are_found():
     assert best.loc[("slices", 1), "evidence"] == best.loc[("everything", 1), "evidence"] == seeing
     assert best.loc[("slices", 1), "recall"] == 1
     assert set(best.index.get_level_values("kinds")) == set(range(1, len(kinds) + 1))
+    other = best.loc["no slices"]["recall"].max()
+    assert other < 0.8  # half, and a few more by chance
+    gains = best.loc[("slices", 1), ["gain", "gain_low", "gain_high"]]
+    assert gains["gain"] == pytest.approx(1 - other) and 0 < gains["gain_low"] <= gains["gain_high"]
+    assert best.loc["no slices"]["gain"].max() == 0  # that of the best such set itself
     without = choice.without().set_index(["preset", "left out"])
     for (_, left), row in without.iterrows():
         assert row["low"] <= row["change"] + 0.1 and row["change"] <= row["high"] + 0.1
