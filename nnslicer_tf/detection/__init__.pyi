@@ -16,6 +16,7 @@ from .scorers import (
     MembershipRatio,
     RidgeFall,
     RidgeMargin,
+    ScaledRidgeMargin,
     Scorer,
     TreeDisagreement,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "Problem",
     "RidgeFall",
     "RidgeMargin",
+    "ScaledRidgeMargin",
     "Scorer",
     "SliceDetector",
     "SmoothEvidence",

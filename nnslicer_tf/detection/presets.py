@@ -21,6 +21,7 @@ from nnslicer_tf.detection.scorers import (
     MembershipRatio,
     RidgeFall,
     RidgeMargin,
+    ScaledRidgeMargin,
     TreeDisagreement,
 )
 from nnslicer_tf.detection.spectra import SPECTRA
@@ -41,6 +42,8 @@ _LOCAL_LAYERS = 5
 _JOINT_SYNAPSES = 1024
 # Layers whose texture is scored: the first sees colours only, later ones the object.
 _TEXTURE_LAYERS = slice(1, 3)
+# Of the layers at several depths, those whose slices are scaled: the deepest.
+_SCALED_LAYERS = slice(-2, None)
 # Layers whose local slices are compared with those of the class.
 _EARLY_LAYERS = slice(1, 4)
 
@@ -156,6 +159,22 @@ def _falls(given: "Given") -> list[Vote]:
     ]
 
 
+def _scaled(given: "Given") -> list[Vote]:
+    names, few = _depths(given)[_SCALED_LAYERS], min(given.max_synapses, _JOINT_SYNAPSES)
+    of_image = _slices(given.im, names, few, local=True)
+    features = {"image": of_image} | {v: _view_slices(given.im, names, few, v) for v in VIEWS}
+    return [
+        Vote(
+            f"scaled, {name}",
+            columns,
+            ScaledRidgeMargin(given.alpha),
+            group="scaled",
+            two_sided=columns is of_image,
+        )
+        for name, columns in features.items()
+    ]
+
+
 @dataclass(frozen=True)
 class Given:
     """The model, slicers and choices from which votes are made.
@@ -187,6 +206,7 @@ EVIDENCE: dict[str, Callable[[Given], list[Vote]]] = {
     "membership by local slices": _membership,
     "slices for the two best outputs": _two_best,
     "residuals": _residuals,
+    "scaled slices of views": _scaled,
 }
 """Kind of evidence → its votes; what the presets below fuse."""
 

@@ -18,6 +18,8 @@ ops: Any = LazyModule("keras.ops")
 
 # Samples whose distances are computed together.
 _ROWS = 1024
+# Features that hardly vary among the normal inputs are not scaled up beyond measure.
+_SMALLEST_SCALE = 1e-2
 
 
 class Scorer(ABC):
@@ -162,6 +164,24 @@ class RidgeMargin(Scorer):
         """Return the margins; see `Scorer.smooth_score`."""
         weights, bias = np.float32(self.weights), np.float32(self.bias)
         return smooth_margin(ops.matmul(vectors, weights) + bias, predicted)
+
+
+class ScaledRidgeMargin(RidgeMargin):
+    """`RidgeMargin` of features in units of their standard deviations among the normal inputs.
+
+    For features of several layers: a synapse's contribution is at most the number of positions at
+    which its layer applies it, so that otherwise those of wide layers drown those of narrow ones.
+
+    Args:
+        alpha: The penalty of the regression, on the scaled features.
+    """
+
+    def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
+        """Learn the regression; see `Scorer.fit`."""
+        scale = np.maximum(vectors.std(axis=0, dtype=np.float64), _SMALLEST_SCALE)
+        super().fit(vectors / scale, predicted, classes)
+        self.weights /= scale[:, None]
+        return self
 
 
 class RidgeFall(RidgeMargin):

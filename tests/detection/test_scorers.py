@@ -9,6 +9,7 @@ from nnslicer_tf.detection import (
     MembershipRatio,
     RidgeFall,
     RidgeMargin,
+    ScaledRidgeMargin,
     TreeDisagreement,
 )
 from nnslicer_tf.detection.calibration import fuse, p_values, threshold_at, two_sided
@@ -72,6 +73,23 @@ def test_the_ridge_margin_against_the_normal_equations(clusters):
     z = centred @ weights + targets.mean(axis=0)
     expected = [max(np.delete(row, p)) - row[p] for row, p in zip(z, label, strict=True)]
     np.testing.assert_allclose(scorer.score(x, label), expected, atol=1e-3)
+
+
+def test_the_scaled_margin_is_that_of_standardised_features(clusters):
+    from sklearn.preprocessing import StandardScaler
+
+    x, label = clusters
+    x = np.concatenate([x, np.ones((len(x), 1), x.dtype)], axis=1)  # one feature is constant
+    standardised = StandardScaler().fit_transform(x)
+    expected = RidgeMargin(10.0).fit(standardised, label, 3).score(standardised, label)
+    scorer = ScaledRidgeMargin(10.0).fit(x, label, 3)
+    np.testing.assert_allclose(scorer.score(x, label), expected, rtol=1e-4, atol=1e-4)
+    # The unit of a feature does not matter.
+    units = np.float32([1e3, *np.ones(x.shape[1] - 2), 1e-1])
+    other = ScaledRidgeMargin(10.0).fit(x * units, label, 3)
+    np.testing.assert_allclose(other.score(x * units, label), expected, rtol=1e-3, atol=1e-3)
+    smooth = np.asarray(scorer.smooth_score(x, label))
+    np.testing.assert_allclose(smooth, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_the_class_distance_against_its_formula(clusters):

@@ -38,7 +38,6 @@ from nnslicer_tf.experiments.result import (
     versions,
 )
 
-_OUTSIDE = 500  # images of each set from elsewhere
 SOFTMAX = "softmax"
 
 _TEXT = (
@@ -246,13 +245,13 @@ def _elsewhere(
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return inputs that no class fits, or that look otherwise: near and far ones."""
     rng, shape = np.random.default_rng(s.seed), normal.shape[1:]
-    some = normal[:_OUTSIDE]
+    some = normal[: s.elsewhere]
     near = {"rotated": _rotated(some, rng), "coloured": coloured(some, rng)}
-    far = {"noise": rng.random((_OUTSIDE, *shape), np.float32)}
+    far = {"noise": rng.random((s.elsewhere, *shape), np.float32)}
     for name in (n.strip() for n in s.outside.split(",") if n.strip()):
         if name == s.dataset:
             continue
-        images = resized(datasets.load(name, f"test[:{_OUTSIDE}]").x, shape)
+        images = resized(datasets.load(name, f"test[:{s.elsewhere}]").x, shape)
         (near if is_near(name, s.dataset) else far)[name] = images
     return near, far
 

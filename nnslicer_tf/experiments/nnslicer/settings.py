@@ -235,6 +235,7 @@ class EvidenceSettings(ChallengeSettings):
     outside: Annotated[str, Option(help="Data sets for inputs from elsewhere, in commas.")] = (
         "digits,mnist,cifar10"
     )
+    elsewhere: Annotated[int, Option(help="Images of each set from elsewhere.", min=2)] = 500
     resamples: Annotated[int, Option(help="Resamples for the intervals.", min=10)] = 500
 
 
