@@ -19,6 +19,7 @@ from scipy import ndimage
 from scipy.special import log_softmax
 
 from nnslicer_tf import datasets
+from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.detection.presets import FUSED
 from nnslicer_tf.experiments.nnslicer.adversarial import attacks_on, examples
 from nnslicer_tf.experiments.nnslicer.challenge import Watched, load_watched, run_challenges
@@ -29,7 +30,7 @@ from nnslicer_tf.experiments.nnslicer.judging import (
     chosen_kinds,
     together,
 )
-from nnslicer_tf.experiments.nnslicer.settings import EvidenceSettings
+from nnslicer_tf.experiments.nnslicer.settings import DEFAULT_RATE, EvidenceSettings
 from nnslicer_tf.experiments.plots import plot_numbers
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
@@ -43,7 +44,8 @@ SOFTMAX = "softmax"
 _TEXT = (
     "`auroc`: area under the ROC curve against the normal test images, with a 95 % interval by the "
     "bootstrap over images (`low`, `high`); of several sets the mean. `fpr95`: share of the normal "
-    "images that is flagged where 95 % of the others are (means, too)."
+    "images that is flagged where 95 % of the others are; `recall`: share of the others that is "
+    "flagged where 5 % of the normal images are (means, too)."
 )
 
 
@@ -174,7 +176,10 @@ class Comparison:
         low, high = np.quantile(areas[1:], [0.025, 0.975])
         normal = together(self._normal, parts)
         rates = [np.mean(normal >= np.quantile(together(m, parts), 0.05)) for m in members]
-        return {"auroc": areas[0], "low": low, "high": high, "fpr95": float(np.mean(rates))}
+        limit = threshold_at(normal, DEFAULT_RATE)
+        recall = float(np.mean([np.mean(together(m, parts) > limit) for m in members]))
+        interval = {"auroc": areas[0], "low": low, "high": high}
+        return {**interval, "fpr95": float(np.mean(rates)), "recall": recall}
 
     def _areas(
         self, members: Iterable[Mapping[str, np.ndarray]], parts: Sequence[str]

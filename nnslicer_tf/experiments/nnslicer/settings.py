@@ -228,7 +228,7 @@ class EvidenceSettings(ChallengeSettings):
     known: Annotated[str, Option(help="Attacks that know nothing; default: all 17.")] = ""
     kind: Kinds = None
     attacked: Annotated[int, Option(help="Test images that these attack.", min=1)] = 100
-    normals: Annotated[int, Option(help="Normal test images to compare with.", min=20)] = 2_000
+    normals: Annotated[int, Option(help="Normal test images to compare with.", min=40)] = 2_000
     errors: Annotated[int, Option(help="Test images in which errors are looked for.", min=1)] = (
         9_500
     )

@@ -66,6 +66,7 @@ def test_evidences_are_compared(tmp_path):
     assert set(groups) >= {"attacks that know nothing", "near", "far", "plain errors"}
     assert table["auroc"].between(0, 1).all() and (table["low"] <= table["high"]).all()
     assert table.loc[("plain errors", "softmax"), "auroc"] > 0.9
+    assert table.loc[("far", "spectrum"), "recall"] == 1  # noise is nothing like a digit
     without = found.table("digits_cnn-digits-without").set_index(
         ["against", "detector", "left out"]
     )
@@ -94,6 +95,7 @@ def test_intervals_are_as_wide_as_samples_vary():
 
     comparison = evidence.Comparison(draw(300, 0), {"g": {"s": draw(60, 1)}}, 300, 0)
     row = comparison.by_group({"a": ("a",)}).iloc[0]
+    assert row["recall"] == pytest.approx(0.26, abs=0.1)  # Φ(1 - 1.645), of 60
     spread = np.std([area(draw(300, 0)["a"], draw(60, 1)["a"]) for _ in range(300)])
     assert row["high"] - row["low"] == pytest.approx(2 * 1.96 * spread, rel=0.3)
 
