@@ -1,3 +1,4 @@
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -59,9 +60,12 @@ def test_every_method_runs_and_is_verified(pair, seeds, method):
         progress=False,
     )
     row = figures(named, seeds[:3], found, chosen.domain)
-    assert row["verified"] == row["distinct"] == found.found.sum() > 0
+    assert row["verified"] == row["distinct"] == found.found.sum()
+    # The program's DFlare_D stays at the seed, too far from any deviation here.
+    assert found.found.any() == (method != "DFlare_D as programmed")
     runs = pd.DataFrame(
         [{"pair": "lenet1", "method": method, "rng": rng, **row} for rng in range(2)]
     )
     table = means_beside_the_paper(runs)
-    assert len(table) == 1 and table.mean_queries[0] == row["mean_queries"]
+    assert len(table) == 1
+    np.testing.assert_equal(table.mean_queries[0], row["mean_queries"])
