@@ -10,6 +10,8 @@ import numpy as np
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.errors import CorruptFileError
 
+_LARGE = 1_000_000  # bytes, above which weights are kept in half precision
+
 
 def load_weights(model: keras.Model, path: str | os.PathLike) -> None:
     """Load weights that fit the model exactly.
@@ -25,6 +27,17 @@ def load_weights(model: keras.Model, path: str | os.PathLike) -> None:
         raise CorruptFileError(
             f"'{path}' does not hold weights of '{model.name}': {error}"
         ) from error
+
+
+def keep_weights(model: keras.Model, path: str | os.PathLike) -> None:
+    """Write the weights of an uncompiled model; if they are large, in half precision.
+
+    The model then has the weights of the file, so that what is measured is what is kept.
+    """
+    save_weights(model, path)
+    if os.path.getsize(path) > _LARGE:
+        halve(path)
+        load_weights(model, path)
 
 
 def halve(path: str | os.PathLike) -> None:

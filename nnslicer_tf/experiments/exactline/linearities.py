@@ -65,7 +65,10 @@ def linearities(s: LinearitySettings) -> ExperimentResult:
 
 
 def directions(table: pd.DataFrame) -> pd.DataFrame:
-    """Compare directions for correctly classified images: all, and those that FGSM changes."""
+    """Compare directions for correctly classified images: all, and those that FGSM changes.
+
+    Gradients' errors are given of the directions for which the table has them.
+    """
     right = table[table.predicted == table.label]
     changed = right[right.fgsm_predicted != right.label]
     rows = []
@@ -74,9 +77,9 @@ def directions(table: pd.DataFrame) -> pd.DataFrame:
             row = {"dataset": dataset, "training": method, "images": which, "count": len(group)}
             row |= _quartiles(group.fgsm_density / group.random_density)
             for direction in ("fgsm", "random"):
-                error = 100 * group[f"{direction}_gradient_error"].mean()
                 row[f"{direction}_parts"] = group[f"{direction}_parts"].mean()
-                row[f"{direction}_gradient_error_percent"] = error
+                if (error := f"{direction}_gradient_error") in group:
+                    row[f"{error}_percent"] = 100 * group[error].mean()
             rows.append(row)
     return pd.DataFrame(rows)
 

@@ -9,7 +9,7 @@ import keras
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import check_writable, data_folder
 from nnslicer_tf._names import check_name
-from nnslicer_tf._weights import halve
+from nnslicer_tf._weights import keep_weights
 from nnslicer_tf.exactline.robust_training import (
     METHODS,
     NETWORKS,
@@ -24,7 +24,6 @@ EPSILON = {"mnist": 0.1, "cifar10": 2 / 255}
 """Data set → the largest change of a pixel by an attack."""
 
 _EPOCHS = {"normal": 10, "pgd": 10, "box": 20}
-_LARGE = 1_000_000  # bytes of weights, above which they are written in half precision
 _SHAPES = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
 
 
@@ -76,10 +75,7 @@ def train(s: TrainingSettings) -> ExperimentResult:
     start = time.monotonic()
     losses = train_robustly(network, data, recipe, rng=s.seed)
     minutes = (time.monotonic() - start) / 60
-    zoo.save_weights(network, weights)
-    if weights.stat().st_size > _LARGE:
-        halve(weights)
-        network.load_weights(weights)  # what is measured is what is kept
+    keep_weights(network, weights)
     test = datasets.load(s.dataset, "test")
     log = {
         **provenance(seed=s.seed),

@@ -110,7 +110,7 @@ def linearities_by_program(s: ProgramSettings) -> ExperimentResult:
         [
             ExperimentTable(
                 "program_directions",
-                directions(table).drop(columns="random_gradient_error_percent"),
+                directions(table),
                 "By the program's procedure: density of FGSM lines / density of random lines",
                 head,
                 paper_text("exactline/table3"),
@@ -150,8 +150,7 @@ def lines(
     rows = []
     for i in track(np.flatnonzero(predicted == y), name):
         target = (int(y[i]) + 1) % 10
-        gradient = im.gradients(x[i : i + 1], lambda values, c=target: _logit(im, values, c))
-        signs = np.sign(gradient[im.input_operation][0])
+        signs = np.sign(attributor.gradients(x[i : i + 1], target)[0])
         line = attributor.walker.line(x[i], end := moved(x[i], signs))
         row = {
             "image": i,
@@ -166,8 +165,7 @@ def lines(
         rng = np.random.default_rng([seed, int(i)])  # the same neighbours for all networks
         for _ in range(_RANDOM):
             line = attributor.walker.line(x[i], moved(x[i], rng.choice([-1.0, 1.0], x[i].shape)))
-            random = {"random_parts": len(line), "random_density": density(line)}
-            rows.append({**row, **random, "random_gradient_error": np.nan})
+            rows.append({**row, "random_parts": len(line), "random_density": density(line)})
     return pd.DataFrame(rows)
 
 
@@ -180,10 +178,6 @@ def moved(image: np.ndarray, signs: np.ndarray) -> np.ndarray:
     """
     levels = np.round(255 * np.float64(image))
     return np.clip(levels + np.floor(_SHARE * levels) * signs, 0, 255) / 255
-
-
-def _logit(im: InstrumentedModel, values: dict, target: int) -> object:
-    return values[im.logit_operation][:, target]
 
 
 def _gradients(table: pd.DataFrame) -> pd.DataFrame:

@@ -8,8 +8,6 @@ import dataclasses
 import datetime
 import json
 import platform
-import shlex
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,11 +16,11 @@ import pandas as pd
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import atomic_path, check_writable
-from nnslicer_tf._weights import halve
+from nnslicer_tf._weights import keep_weights
 from nnslicer_tf.experiments.result import ExperimentResult
 from nnslicer_tf.experiments.zoo.settings import TrainingSettings
+from nnslicer_tf.report.tables import command_line
 
-_LARGE = 1_000_000  # bytes of weights, above which they are written in half precision
 _SUMMARY = (
     *("model", "dataset", "parameters", "epochs", "train_images", "held_out_images"),
     *("held_out_accuracy", "test_images", "test_accuracy", "seed", "date", "command"),
@@ -50,6 +48,9 @@ def train(s: TrainingSettings) -> ExperimentResult:
         validation=held_out,
         stop=s.stop,
     )
+    kept_network = zoo.build(s.model, data.x.shape[1:], data.classes)  # no optimiser state
+    kept_network.set_weights(network.get_weights())
+    keep_weights(kept_network, weights)
     test = datasets.load(dataset, "test")
     log = {
         "model": s.model,
@@ -57,13 +58,13 @@ def train(s: TrainingSettings) -> ExperimentResult:
         "dataset": dataset,
         "train_images": len(data),
         "held_out_images": len(held_out),
-        "held_out_accuracy": zoo.accuracy(network, held_out),
+        "held_out_accuracy": zoo.accuracy(kept_network, held_out),
         "test_images": len(test),
-        "test_accuracy": zoo.accuracy(network, test),
+        "test_accuracy": zoo.accuracy(kept_network, test),
         "seed": s.seed,
         "recipe": dataclasses.asdict(recipe),
         "epochs": len(history),
-        "command": "python " + shlex.join(sys.argv),
+        "command": command_line(),
         "versions": {
             "python": platform.python_version(),
             **{package: version(package) for package in ("tensorflow", "keras", "numpy")},
@@ -71,11 +72,6 @@ def train(s: TrainingSettings) -> ExperimentResult:
         "date": datetime.date.today().isoformat(),
         "history": history,
     }
-    uncompiled = zoo.build(s.model, data.x.shape[1:], data.classes)  # no optimiser state
-    uncompiled.set_weights(network.get_weights())
-    zoo.save_weights(uncompiled, weights)
-    if weights.stat().st_size > _LARGE:
-        halve(weights)
     print(f"held out {log['held_out_accuracy']:.4f}, test {log['test_accuracy']:.4f}")
     print(f"weights: {weights}")
     return ExperimentResult(logs={s.run: log})
