@@ -1,7 +1,7 @@
 """Time exact lines: an ACAS Xu network, a LeNet on MNIST, ResNet-20 on CIFAR-10.
 
-    python benchmarks/bench_exactline.py --acas ../shared/acasxu/ACASXU_run2a_1_1_batch_2000.nnet \
-        --resnet ../shared/models/diffchaser/resnet.h5
+    python benchmarks/bench_exactline.py \
+        --acas <folder>/ACASXU_run2a_1_1_batch_2000.nnet --resnet <folder>/resnet.h5
 
 Beside every line is a naive recursion as in theorem 3 of the paper: for each part of the
 line after one operation, each of its parts after the next, one by one. It is stopped
@@ -15,9 +15,7 @@ import csv
 import datetime
 import os
 import platform
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +29,7 @@ import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import atomic_path, data_folder
 from nnslicer_tf.exactline import LinearPartition, LineWalker, acas
+from nnslicer_tf.report.tables import command_line
 
 COLUMNS = (
     "line",
@@ -227,7 +226,7 @@ def _ms(seconds: float) -> str:
 
 def _write(rows: list, folder: Path, seed: int, runs: int) -> None:
     head = [
-        f"Command: `python {shlex.join(sys.argv)}`; seed {seed}, median of {runs} runs or more.",
+        f"Command: `{command_line()}`; seed {seed}, median of {runs} runs or more.",
         f"{datetime.date.today().isoformat()}, Python {platform.python_version()}, "
         f"NumPy {np.__version__}, {os.cpu_count()} cores ({_processor()}), load of the machine "
         f"{os.getloadavg()[0]:.1f}.",

@@ -1,7 +1,6 @@
 """Time exact planes: ACAS Xu, LeNet-5 through three digits, ResNet-20 and its boundary.
 
-    python benchmarks/bench_planes.py --acas ../shared/acasxu \
-        --resnet ../shared/models/diffchaser/resnet.h5
+    python benchmarks/bench_planes.py --acas <folder> --resnet <folder>/resnet.h5
 
 ACAS Xu: the rectangles of (ρ, θ) of SyReNN's script `experiments/acas_planes.py` (Sotoudeh and
 Thakur, TACAS 2021), for its eight scenarios and the first network, and for the head-on ones all

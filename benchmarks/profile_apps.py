@@ -1,6 +1,6 @@
 """Shares of time of the apps' commands, by kind of work, at their `--quick` sizes.
 
-    python benchmarks/profile_apps.py --output data/results/benchmarks/apps
+    python benchmarks/profile_apps.py --files <folder> --output data/results/benchmarks/apps
 
 A thread looks at the main thread's stack every 10 ms and counts what the innermost frame of a
 known kind belongs to; where no frame is of one, it counts for Keras if that is at work. Work on
@@ -139,10 +139,10 @@ def profile(command: str, files: Path) -> dict[str, float]:
 
 
 def main(
+    files: Annotated[Path, typer.Option(help="Folder of published models.")],
     commands: Annotated[str, typer.Option(help="Commands, separated by commas.")] = ",".join(
         COMMANDS
     ),
-    files: Annotated[Path, typer.Option(help="Folder of published models.")] = Path("../shared"),
     output: Annotated[Path | None, typer.Option(help="Path without ending: .json, .md.")] = None,
 ) -> None:
     """Profile, print a table, write JSON and Markdown."""

@@ -22,12 +22,24 @@ def provenance(**used: object) -> dict[str, object]:
     packages = ("tensorflow", "keras", "numpy")
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
     return {
-        "command": f"python {shlex.join(sys.argv)}",
+        "command": command_line(),
         **used,
         "machine": f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
         "versions": f"Python {platform.python_version()}, {versions}",
         "date": datetime.date.today().isoformat(),
     }
+
+
+def command_line() -> str:
+    """Return the command that runs; a folder outside the working folder is shown as `<folder>`."""
+    return " ".join(["python", *map(_shown, sys.argv)])
+
+
+def _shown(argument: str) -> str:
+    path = Path(argument)
+    if not path.is_absolute() and path.parts[:1] != ("..",):
+        return shlex.quote(argument)
+    return "<folder>" if path.is_dir() else f"<folder>/{shlex.quote(path.name)}"
 
 
 def write_table(

@@ -1,5 +1,7 @@
 """Result tables: what stands in the files."""
 
+import sys
+
 import numpy as np
 import pandas as pd
 
@@ -27,3 +29,14 @@ def test_provenance_names_command_versions_and_date():
     head = provenance(seed=3)
     assert head["seed"] == 3 and head["command"].startswith("python ")
     assert {"versions", "date", "machine"} <= set(head) and "keras" in head["versions"]
+
+
+def test_commands_name_no_folders_of_the_machine(monkeypatch, tmp_path):
+    (tmp_path / "models").mkdir()
+    folder, file = tmp_path / "models", tmp_path / "models" / "resnet.h5"
+    words = ["apps/some.py", "run", "--models", str(folder), "--file", str(file), "--by", "a b"]
+    monkeypatch.setattr(sys, "argv", [*words, "../elsewhere/lenet.h5", "--images", "10"])
+    assert provenance()["command"] == (
+        "python apps/some.py run --models <folder> --file <folder>/resnet.h5 --by 'a b' "
+        "<folder>/lenet.h5 --images 10"
+    )
