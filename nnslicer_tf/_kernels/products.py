@@ -283,12 +283,19 @@ def _form_products(a, da, b, db, size, v):
 
 @inlined
 def _form_softmax(y, delta, i, size, v):
-    """Write the local values y_i · (δ_ij − y_j) · Δ_j; return as `_form_products` does."""
+    """Write the local values y_i · (δ_ij − y_j) · Δ_j; return as `_form_products` does.
+
+    1 − y_i is the sum of the others: next to 1 the difference would be rounding alone.
+    """
     own = read(y, i)
-    factor = splat(-own)
+    factor, others = splat(-own), splat(0.0)
+    write(y, i, np.float32(0))
     for k in range(0, size, LANES):
-        store(v, k, factor * load(y, k) * load(delta, k))
-    write(v, i, own * (np.float32(1) - own) * read(delta, i))
+        probabilities = load(y, k)
+        store(v, k, factor * probabilities * load(delta, k))
+        others = others + widen(probabilities)
+    write(y, i, own)
+    write(v, i, own * np.float32(lane_sum(others)) * read(delta, i))
     total, magnitudes = splat(0.0), splat(np.float32(0))
     for k in range(0, size, LANES):
         value = load(v, k)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FORMAT = "nnslicer_tf neuron ranges 1"
+_ROUNDING = 2.0**-20  # of an operation's largest output: what forward passes may differ by
 
 
 class NeuronRanges(ShownAsTable):
@@ -149,6 +150,17 @@ class _RangeCoverage(Coverage):
         super().__init__(ranges.neurons, per_neuron, {"ranges": ranges.digest})
         self.ranges = ranges
 
+    def _outputs(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Return outputs, float64; those just beyond a range, as rounding may take them, at its end.
+
+        On some processors the last bits of an output depend on the batch that it is computed in.
+        """
+        outputs = self.neurons.reduce(values).astype(np.float64)
+        low, high = self.ranges.low[name], self.ranges.high[name]
+        slack = _ROUNDING * np.nanmax(np.abs([low, high]), initial=0)
+        near = (outputs >= low - slack) & (outputs <= high + slack)
+        return np.where(near, np.clip(outputs, low, high), outputs)
+
 
 class KMultisectionCoverage(_RangeCoverage):
     """Each neuron's range is cut into k equal sections; those that were hit are covered.
@@ -171,7 +183,7 @@ class KMultisectionCoverage(_RangeCoverage):
         self.sections = sections
 
     def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
-        outputs = self.neurons.reduce(values).astype(np.float64)
+        outputs = self._outputs(name, values)
         low, high = self.ranges.low[name], self.ranges.high[name]
         span = np.where(high > low, high - low, 1.0)
         inside = (outputs >= low) & (outputs <= high)
@@ -196,7 +208,7 @@ class BoundaryCoverage(_RangeCoverage):
         super().__init__(ranges, 2)
 
     def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
-        outputs = self.neurons.reduce(values)
+        outputs = self._outputs(name, values)
         below = (outputs < self.ranges.low[name]).any(axis=0)
         above = (outputs > self.ranges.high[name]).any(axis=0)
         return np.stack([below, above], axis=-1)
@@ -213,7 +225,7 @@ class StrongActivationCoverage(_RangeCoverage):
         super().__init__(ranges, 1)
 
     def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
-        return np.any(self.neurons.reduce(values) > self.ranges.high[name], axis=0)
+        return np.any(self._outputs(name, values) > self.ranges.high[name], axis=0)
 
 
 class TopKCoverage(Coverage):

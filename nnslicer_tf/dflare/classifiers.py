@@ -6,8 +6,9 @@ object with `predict`, or a function.
 The last bits of a floating-point result can depend on the size of the batch, and a search that
 compares nearly equal numbers then takes another path. Keras models are therefore always called
 with one fixed, padded batch size, and TFLite models with one input at a time: the answer for an
-input does not depend on the others in its batch. (With the two models of the tests the bits are
-equal at every position of a batch; a function that is passed in must ensure this itself.)
+input then does not depend on the others in its batch. (Of Keras models the last bits can still
+depend on the place in the batch, on processors whose kernels sum the last rows in another order. A
+function that is passed in must see to all of this itself.)
 
 Cost: a Keras call computes a whole batch even for one input. TFLite's kernels are not faster on
 batches (its quantised ones are slower), so several interpreters run in threads.

@@ -212,10 +212,10 @@ def compiled(
 
 
 def forward_pass(capture: Callable, batch: np.ndarray | Inputs) -> list[np.ndarray]:
-    """Run a forward pass whose values do not depend on the size of the batch.
+    """Run a forward pass whose values depend on the size of the batch in their last bits at most.
 
     A single sample would be computed by matrix-vector instead of matrix-matrix products,
-    which round differently, so it is duplicated.
+    which round differently, so it is duplicated. With that most processors give equal bits.
     """
     if len(batch) > 1:
         return [np.asarray(value) for value in capture(arrays_of(batch))]

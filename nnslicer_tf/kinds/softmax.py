@@ -51,12 +51,16 @@ def _exclusion(
 
 
 def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping) -> list[Any]:
-    """Sum the signs of the local values: that of y_i, and of 1 − y_j for j = i, else of −y_j."""
-    y = values[operation.name]
+    """Sum the signs of the local values: that of y_i, and of 1 − y_j for j = i, else of −y_j.
+
+    1 − y_j is the sum of the others: next to 1 the difference would be rounding alone.
+    """
     axes = operation.params.axes
-    given = g * ops.sign(y)
+    present = ops.sign(values[operation.name])
+    given = g * present
+    has_others = ops.sign(ops.sum(present, axis=axes, keepdims=True) - present)
     others = ops.sum(given, axis=axes, keepdims=True) - given
-    received = signs[0] * (given * ops.sign(1 - y) - ops.sign(y) * others)
+    received = signs[0] * (given * has_others - present * others)
     return [received, *(None for _ in signs[1:])]
 
 

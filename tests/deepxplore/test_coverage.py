@@ -170,6 +170,23 @@ def test_training_data_stays_within_its_ranges(ims, digits, granularity, tmp_pat
         NeuronRanges.load(tmp_path / "ranges.npz", ims[1])
 
 
+def test_rounding_is_not_beyond_a_range(im):
+    """An output is off by at most 2⁻²⁰ of the largest one, whatever the batch."""
+    ranges = NeuronRanges.from_data(im, rows([0, 0, 1, 0], [1, 1, 4, 0]), progress=False)
+    step = 2.0**-20
+    for x, beyond in (
+        ([-3 * step, 1 + 3 * step, 4, 0], 0),
+        ([-6 * step, 1, 1 - 6 * step, 0], 2),
+        ([0, 1 + 6 * step, 4 + 6 * step, 6 * step], 3),
+    ):
+        boundary = BoundaryCoverage(ranges)
+        assert boundary.update(np.array([x])) == beyond
+    sections = KMultisectionCoverage(ranges, 2)
+    sections.update(np.array([[-3 * step, 1 + 3 * step, 1 - 6 * step, 0]]))
+    expected = [[True, False], [False, True], [False, False], [True, False]]
+    np.testing.assert_array_equal(sections.covered["same"], expected)
+
+
 def test_the_k_largest(im):
     cov = TopKCoverage(im, k=2)
     cov.update(rows([5, 1, 3, 2]))

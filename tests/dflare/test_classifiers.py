@@ -48,13 +48,15 @@ def test_keras_outputs_do_not_depend_on_padding(model, inputs, batch_size):
     np.testing.assert_allclose(got, expected(model, inputs), atol=1e-6)
 
 
-def test_keras_bits_do_not_depend_on_the_company(model, inputs):
+def test_keras_answers_do_not_depend_on_the_company(model, inputs):
+    """But for the last bits, on processors whose kernels sum some rows in another order."""
     classifier = KerasClassifier(model, 8)
     whole = classifier.probabilities(inputs)
     order = np.random.default_rng(1).permutation(len(inputs))
-    np.testing.assert_array_equal(classifier.probabilities(inputs[order]), whole[order])
+    np.testing.assert_allclose(classifier.probabilities(inputs[order]), whole[order], rtol=1e-6)
     alone = np.concatenate([classifier.probabilities(x[None]) for x in inputs])
-    np.testing.assert_array_equal(alone, whole)
+    np.testing.assert_allclose(alone, whole, rtol=1e-6)
+    np.testing.assert_array_equal(classifier.probabilities(inputs), whole)
 
 
 @pytest.mark.parametrize("workers", [1, 3])

@@ -302,7 +302,8 @@ class SequenceOracle:
         if op.kind == "softmax":
             own = y[op.name]
             factors = {j: single(-own[n] * own[j]) for j in self.row(op, n)}
-            factors[n] = single(own[n] * single(1 - own[n]))
+            others = math.fsum(own[j] for j in self.row(op, n) if j != n)  # 1 - own[n], but exact
+            factors[n] = single(own[n] * single(others))
             return [(0, j, single(f * dfirst[j]), None) for j, f in factors.items()]
         if op.kind == "average":
             read = self.averaged(op, n, x)
