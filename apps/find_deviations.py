@@ -3,10 +3,11 @@
     python apps/find_deviations.py search lenet1 resnet20 --models <folder>
     python apps/find_deviations.py agreement lenet1 resnet20 --models <folder>
     python apps/find_deviations.py ablation | dissemination | repair
+    python apps/find_deviations.py layers resnet20 --models <folder>
     python apps/find_deviations.py sentences
 
 Commands take names of pairs of models (see `nnslicer_tf.experiments.dflare.pairs`; dissemination
-takes models of the zoo), and write tables with the paper's figures beside ours. An interrupted
+and layers take originals), and write tables with the paper's figures beside ours. An interrupted
 command continues from its working folder when it is given again.
 """
 
@@ -15,6 +16,7 @@ from nnslicer_tf.experiments.dflare.settings import (
     AblationSettings,
     AgreementSettings,
     DisseminationSettings,
+    LayerSettings,
     PairSettings,
     SearchSettings,
     SentenceSettings,
@@ -27,6 +29,7 @@ add_experiment(app, "search", SearchSettings, f"{DFLARE}.searches:search")
 add_experiment(app, "agreement", AgreementSettings, f"{DFLARE}.agreement:agreement")
 add_experiment(app, "ablation", AblationSettings, f"{DFLARE}.searches:ablation")
 add_experiment(app, "dissemination", DisseminationSettings, f"{DFLARE}.searches:dissemination")
+add_experiment(app, "layers", LayerSettings, f"{DFLARE}.layers:layers")
 add_experiment(app, "repair", PairSettings, f"{DFLARE}.searches:repair")
 add_experiment(app, "sentences", SentenceSettings, f"{DFLARE}.sentences:sentences")
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from nnslicer_tf._litert import interpreter_of
 from nnslicer_tf._magnitude import smallest
+from nnslicer_tf._names import check_name
 from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import train_epochs
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
@@ -128,24 +129,30 @@ def quantize_ai_edge(
         return bytes(quantizer.quantize(result).quantized_model)
 
 
-def prune_magnitude(model: keras.Model, ratio: float) -> keras.Model:
+def prune_magnitude(
+    model: keras.Model, ratio: float, layers: Sequence[str] | None = None
+) -> keras.Model:
     """Return a copy whose smallest weights are zero, the same share in every kernel.
 
     Args:
         model: A Keras model.
         ratio: The share of weights that become zero, 0 … 1 (1 excluded); biases and other
             vectors stay.
+        layers: Names of the model's layers that are pruned; all if None.
 
     Raises:
-        InvalidArgumentError: if the ratio is out of range.
+        InvalidArgumentError: if the ratio is out of range, or a layer is not there.
     """
     if not 0 <= ratio < 1:
         raise InvalidArgumentError(f"ratio must be in 0 … 1, 1 excluded. Received: {ratio}")
+    names = [layer.name for layer in model.layers]
+    for name in layers or ():
+        check_name("layer", name, names)
 
     def prune(weights: np.ndarray) -> np.ndarray:
         return np.where(smallest(np.abs(weights), int(ratio * weights.size)), 0, weights)
 
-    return _changed(model, prune)
+    return _changed(model, prune, layers)
 
 
 def mutate_weights(
@@ -295,8 +302,14 @@ def _signature_samples(content: bytes, samples: np.ndarray | None) -> dict[str, 
     return {name: [{given: sample[None].astype(np.float32)} for sample in samples]}
 
 
-def _changed(model: keras.Model, change: Callable[[np.ndarray], np.ndarray]) -> keras.Model:
+def _changed(
+    model: keras.Model,
+    change: Callable[[np.ndarray], np.ndarray],
+    layers: Sequence[str] | None = None,
+) -> keras.Model:
     """Return a copy whose kernels (weights of two dimensions or more) went through `change`."""
     copy = copy_model(model)
-    copy.set_weights([change(w) if w.ndim > 1 else w for w in model.get_weights()])
+    changed = [copy] if layers is None else [copy.get_layer(name) for name in layers]
+    for kernel in (weight for part in changed for weight in part.weights if weight.ndim > 1):
+        kernel.assign(change(keras.ops.convert_to_numpy(kernel)))
     return copy

@@ -14,7 +14,7 @@ from nnslicer_tf.experiments.circuits import finding
 from nnslicer_tf.experiments.debugging import compression, localisation
 from nnslicer_tf.experiments.deepbase import sql, units
 from nnslicer_tf.experiments.deepxplore import differences, sweeps
-from nnslicer_tf.experiments.dflare import searches
+from nnslicer_tf.experiments.dflare import layers, searches
 from nnslicer_tf.experiments.exactline import (
     advice_maps,
     attributions,
@@ -60,6 +60,7 @@ DRAWERS: dict[str, Drawer] = {
     "dflare/search*_runs.csv": lambda name, rows: [
         ExperimentFigure(name.replace("_runs", "_queries"), searches.plot_runs(rows))
     ],
+    "dflare/layers-*.csv": lambda name, rows: [ExperimentFigure(name, layers.plot(rows))],
     "circuits/*-networks.csv": lambda name, rows: [
         ExperimentFigure(name.removesuffix("-networks"), finding.plot(rows))
     ],

@@ -81,6 +81,7 @@ RECIPES: dict[str, Recipe] = {
     "lstm_rows": Recipe(learning_rate=2e-3, epochs=12, augment="shift"),
     "resnet10": Recipe("sgd", 0.1, 40, 128, 5e-3, "flip_crop"),
     "resnet10_preactivation": Recipe("sgd", 0.1, 30, 128, 5e-3, "flip_crop"),
+    "plainnet20": Recipe("sgd", 0.1, 15, 128, 5e-3, "flip_crop"),
     "resnet18": Recipe("sgd", 0.1, 10, 128, 5e-3, "flip_crop", "mixed_bfloat16"),
     "alexnet": Recipe("sgd", 0.02, 100, 128, 5e-3, "flip_crop"),
     "vgg16": Recipe("sgd", 0.05, 160, 128, 5e-3, "flip_crop"),

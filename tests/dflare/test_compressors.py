@@ -106,6 +106,19 @@ def test_pruning_zeroes_the_smallest_weights(model, ratio):
         np.testing.assert_array_equal(old, new)
 
 
+def test_single_layers_are_pruned(model):
+    name = next(layer.name for layer in model.layers if isinstance(layer, keras.layers.Conv2D))
+    pruned = prune_magnitude(model, 0.5, [name])
+    for layer, copy in zip(model.layers, pruned.layers, strict=True):
+        for old, new in zip(layer.get_weights(), copy.get_weights(), strict=True):
+            if layer.name == name and old.ndim > 1:
+                assert (new == 0).sum() == old.size // 2
+            else:
+                np.testing.assert_array_equal(old, new)
+    with pytest.raises(InvalidArgumentError, match="no layer 'missing'"):
+        prune_magnitude(model, 0.5, ["missing"])
+
+
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 def test_mutation_changes_a_share_by_a_tenth(model, share):
     mutated = mutate_weights(model, share, rng=1)

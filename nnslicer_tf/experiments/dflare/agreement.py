@@ -32,7 +32,7 @@ def agreement(s: AgreementSettings) -> ExperimentResult:
         for split in ("train", "test"):
             names.append({"pair": pair.name, "split": split})
             if names[-1] not in store:
-                store.add([{**names[-1], **_counted(pair, split, s.images)}])
+                store.add([{**names[-1], **count_deviations(pair, split, s.images)}])
     table = store.to_frame(names)
     published = [paper_agreement(*row) for row in table[["pair", "split"]].itertuples(index=False)]
     table = pd.concat([table, pd.DataFrame(published)], axis=1)
@@ -44,8 +44,8 @@ def agreement(s: AgreementSettings) -> ExperimentResult:
     return ExperimentResult([ExperimentTable("agreement", table, title, head, _TEXT)])
 
 
-def _counted(pair: NamedPair, split: str, images: int) -> dict[str, float]:
-    """Return deviations and accuracies of a pair on a split."""
+def count_deviations(pair: NamedPair, split: str, images: int = 0) -> dict[str, float]:
+    """Return deviations and accuracies of a pair on a split, or on its first images."""
     part = f"{split}[:{images}]" if images else split
     y = datasets.load(pair.dataset, part, normalise="none").y
     models = ModelPair(pair.load_original(), pair.load_compressed(), ImageDomain(), pair.preprocess)

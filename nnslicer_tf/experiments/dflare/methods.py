@@ -66,8 +66,16 @@ SAME_AS = {
 
 LIKE = {
     "lenet5-dynamic": ("LeNet-5", "Quantization-8-bit"),
+    "lenet4-integer": ("LeNet-4", "Quantization"),
+    "lenet4-pruned": ("LeNet-4", "Prune"),
     "lenet5-integer": ("LeNet-5", "Quantization"),
     "lenet5-pruned": ("LeNet-5", "Prune"),
+    "plainnet20-integer": ("PlainNet-20", "Quantization"),
+    "plainnet20-pruned": ("PlainNet-20", "Prune"),
+    "plainnet20-distilled": ("PlainNet-20", "Knowledge Distillation"),
+    "resnet20-integer": ("ResNet-20", "Quantization"),
+    "resnet20-pruned": ("ResNet-20", "Prune"),
+    "resnet20-distilled": ("ResNet-20", "Knowledge Distillation"),
 }
 """Our pairs of a kind that the paper has too, with other weights."""
 
@@ -138,6 +146,18 @@ def paper_figures(pair: str, method: str) -> dict[str, object]:
     if prefix == "dflare" and program is not None:
         result |= {name: program[name] for name in program.index if name.startswith("program")}
     return result
+
+
+def paper_timeouts(pair: str, method: str) -> dict[str, object]:
+    """Return Table 10's shares for a pair; it leaves out pairs for which 5 s are always enough."""
+    names = SAME_AS.get(pair) or LIKE.get(pair)
+    if names is None or method not in ("DFlare", "Algorithm 1"):
+        return {}
+    row = paper_row("table10_timeouts", names)
+    if row is None and paper_row("table4_search", names) is None:
+        return {}
+    percents = {t: 100.0 if row is None else row[f"seconds_{t}"] for t in (15, 10, 5)}
+    return {f"paper, within {t} s": percent / 100 for t, percent in percents.items()}
 
 
 def paper_repair(pair: str) -> dict[str, object]:

@@ -1,12 +1,13 @@
 """The pairs of models that the experiments use, by name.
 
 `lenet1` and `resnet20` are the published pairs of DiffChaser (an original .h5 file and its
-8-bit TFLite file), from a folder that the caller names. `<zoo model>-<compressor>` is a
-model of the zoo with its own weights, and the model that one of our compressors makes of it;
+8-bit TFLite file), from a folder that the caller names. `<model>-<compressor>` is a model of the
+zoo with its own weights, or the published original, and what one of our compressors makes of it;
 compressed models are written once into a working folder.
 """
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,19 @@ PUBLISHED = {
     "resnet20": ("resnet.h5", "resnet-quan.lite", "cifar10", "standard"),
 }
 
-_STUDENTS = {"lenet5": "lenet1", "lenet": "lenet1", "digits_cnn": "mlp"}
-"""Network → the smaller one that learns from it in knowledge distillation."""
+_STUDENTS = {
+    "lenet4": "lenet1",
+    "lenet5": "lenet1",
+    "lenet": "lenet1",
+    "digits_cnn": "mlp",
+    "resnet20": "resnet10",
+    "plainnet20": "resnet10",
+}
+"""Network → the one that learns from it in knowledge distillation."""
+
+
+LAYER = "layer"
+"""Compressor that prunes the convolution whose number, from 1, comes after this."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,30 @@ class NamedPair:
     load_original: Callable[[], ModelLike]
     load_compressed: Callable[[], ModelLike]
     preprocess: Preprocess
+
+
+@dataclass(frozen=True)
+class _Original:
+    """A model with probabilities, to be compressed."""
+
+    name: str
+    dataset: str
+    normalise: str
+    load: Callable[[], keras.Model]
+
+    def samples(self, split: str) -> np.ndarray:
+        """Return inputs of the model."""
+        return datasets.load(self.dataset, split, normalise=self.normalise).x
+
+    def preprocess(self, images: np.ndarray) -> np.ndarray:
+        """Return the inputs of the model that uint8 images are."""
+        if self.normalise == "unit":
+            return images.astype(np.float32) / np.float32(255)
+        return datasets.normalisation(self.dataset, self.normalise).apply(images)
+
+
+Compressor = tuple[str, Callable[[_Original], bytes | keras.Model]]
+"""File type, and function of the original."""
 
 
 def pair_names() -> tuple[str, ...]:
@@ -74,9 +110,22 @@ def load_pair(
     if name in PUBLISHED:
         return _published(name, published)
     model, _, kind = name.partition("-")
-    if model not in zoo.names() or kind not in COMPRESSORS:
+    layer = re.fullmatch(rf"{LAYER}(\d+)", kind)
+    if model not in zoo.names() or not (layer or kind in COMPRESSORS):
         check_name("pair", name, pair_names())
-    return _compressed(name, model, kind, Path(work))
+    compressor = ("keras", _layer_pruned(int(layer[1]))) if layer else COMPRESSORS[kind]
+    return _compressed(name, _original(model, published), compressor, Path(work))
+
+
+def convolutions(
+    model: str, published: str | os.PathLike | None = None
+) -> list[keras.layers.Conv2D]:
+    """Return the convolutions of an original model, in order."""
+    return _convolutions(_original(model, published).load())
+
+
+def _convolutions(model: keras.Model) -> list[keras.layers.Conv2D]:
+    return [layer for layer in model.layers if isinstance(layer, keras.layers.Conv2D)]
 
 
 def uint8_images(dataset: str, split: str) -> np.ndarray:
@@ -101,31 +150,39 @@ def seed_images(pair: NamedPair, count: int, rng: int | np.random.Generator) -> 
 
 
 def _published(name: str, folder: str | os.PathLike | None) -> NamedPair:
-    original, compressed, dataset, normalise = PUBLISHED[name]
-    files = [Path(folder or ".") / file for file in (original, compressed)]
-    for file in files:
-        if not file.is_file():
-            raise InvalidArgumentError(
-                f"The pair '{name}' needs the file '{file}'. Name the folder with DiffChaser's "
-                "models (lenet1.h5, lenet1-quan.lite, resnet.h5, resnet-quan.lite)."
-            )
-    scale = datasets.normalisation(dataset, normalise)
-    return NamedPair(
-        name,
-        dataset,
-        lambda: keras.models.load_model(files[0], compile=False),
-        lambda: files[1],
-        scale.apply,
+    _, compressed, dataset, _ = PUBLISHED[name]
+    original, path = _original(name, folder), _published_file(name, compressed, folder)
+    return NamedPair(name, dataset, original.load, lambda: path, original.preprocess)
+
+
+def _published_file(name: str, file: str, folder: str | os.PathLike | None) -> Path:
+    path = Path(folder or ".") / file
+    if not path.is_file():
+        raise InvalidArgumentError(
+            f"The pair '{name}' needs the file '{path}'. Name the folder with DiffChaser's "
+            "models (lenet1.h5, lenet1-quan.lite, resnet.h5, resnet-quan.lite)."
+        )
+    return path
+
+
+def _original(model: str, folder: str | os.PathLike | None) -> _Original:
+    """Return a published original, or a model of the zoo."""
+    if model not in PUBLISHED:
+        dataset = zoo.MODELS[model].dataset
+        return _Original(model, dataset, "unit", lambda: compressors.with_softmax(zoo.load(model)))
+    file, _, dataset, normalise = PUBLISHED[model]
+    path = _published_file(model, file, folder)
+    return _Original(
+        model, dataset, normalise, lambda: keras.models.load_model(path, compile=False)
     )
 
 
-def _compressed(name: str, model: str, kind: str, work: Path) -> NamedPair:
-    """Compress a zoo model with probabilities, and keep the file."""
-    dataset = zoo.MODELS[model].dataset
-    file_type, compress = COMPRESSORS[kind]
+def _compressed(name: str, original: _Original, compressor: Compressor, work: Path) -> NamedPair:
+    """Compress a model with probabilities, and keep the file."""
+    file_type, compress = compressor
     path = work / f"{name}.{file_type}"
     if not path.exists():
-        made = compress(model, _original(model), dataset)
+        made = compress(original)
         with atomic_path(path) as temporary:
             if isinstance(made, bytes):
                 temporary.write_bytes(made)
@@ -135,42 +192,51 @@ def _compressed(name: str, model: str, kind: str, work: Path) -> NamedPair:
     def load_compressed() -> ModelLike:
         return path if file_type == "tflite" else keras.models.load_model(path, compile=False)
 
-    return NamedPair(name, dataset, lambda: _original(model), load_compressed, _to_unit)
+    return NamedPair(name, original.dataset, original.load, load_compressed, original.preprocess)
 
 
-def _to_unit(images: np.ndarray) -> np.ndarray:
-    return images.astype(np.float32) / np.float32(255)
-
-
-def _original(model: str) -> keras.Model:
-    return compressors.with_softmax(zoo.load(model))
-
-
-def _integer(model: str, original: keras.Model, dataset: str) -> bytes:
-    return compressors.quantize_integer(original, datasets.load(dataset, "train[:500]").x)
-
-
-def _distilled(model: str, original: keras.Model, dataset: str) -> keras.Model:
-    if model not in _STUDENTS:
-        raise InvalidArgumentError(f"There is no student for '{model}', only for {set(_STUDENTS)}.")
-    data = datasets.load(dataset, "train")
+def _distilled(original: _Original) -> keras.Model:
+    if original.name not in _STUDENTS:
+        raise InvalidArgumentError(
+            f"There is no student for '{original.name}', only for {', '.join(_STUDENTS)}."
+        )
+    data = datasets.load(original.dataset, "train", normalise=original.normalise)
     keras.utils.set_random_seed(0)
-    student = compressors.with_softmax(zoo.build(_STUDENTS[model], data.x.shape[1:], data.classes))
-    return compressors.distill(original, student, data.x, epochs=5, progress=False)
+    student = zoo.build(_STUDENTS[original.name], data.x.shape[1:], data.classes)
+    student = compressors.with_softmax(student)
+    return compressors.distill(original.load(), student, data.x, epochs=5, progress=False)
 
 
-def _mutated(share: float) -> Callable[[str, keras.Model, str], keras.Model]:
-    return lambda model, original, dataset: compressors.mutate_weights(original, share, rng=0)
+def _layer_pruned(number: int) -> Callable[[_Original], keras.Model]:
+    def prune(original: _Original) -> keras.Model:
+        model = original.load()
+        names = [layer.name for layer in _convolutions(model)]
+        if not 1 <= number <= len(names):
+            raise InvalidArgumentError(
+                f"'{original.name}' has convolutions 1 to {len(names)}. Received: {number}"
+            )
+        return compressors.prune_magnitude(model, 0.5, [names[number - 1]])
+
+    return prune
 
 
-COMPRESSORS: dict[str, tuple[str, Callable]] = {
-    "dynamic": ("tflite", lambda model, original, dataset: compressors.quantize_dynamic(original)),
-    "integer": ("tflite", _integer),
+def _mutated(share: float) -> Callable[[_Original], keras.Model]:
+    return lambda original: compressors.mutate_weights(original.load(), share, rng=0)
+
+
+COMPRESSORS: dict[str, Compressor] = {
+    "dynamic": ("tflite", lambda original: compressors.quantize_dynamic(original.load())),
+    "integer": (
+        "tflite",
+        lambda original: compressors.quantize_integer(
+            original.load(), original.samples("train[:500]")
+        ),
+    ),
     "pruned": (
         "keras",
-        lambda model, original, dataset: compressors.prune_magnitude(original, 0.5),
+        lambda original: compressors.prune_magnitude(original.load(), 0.5),
     ),
     "distilled": ("keras", _distilled),
     **{f"mutated{percent}": ("keras", _mutated(percent / 100)) for percent in (10, 20, 30, 40, 50)},
 }
-"""Compressor name -> (file type, function of model name, original and data set)."""
+"""Compressor name → file type, function of the original."""

@@ -36,11 +36,12 @@ from nnslicer_tf.report.explorer import explore
 from nnslicer_tf.report.palette import MARKERS
 from nnslicer_tf.slicing import Profile, Slicer
 
+_TIMEOUTS = (15, 10, 5, 1, 0.1)  # seconds; the first three are the paper's
 _PROFILED = 2_000  # training images of the profiles of the interactive view
 
 
 def search(s: SearchSettings) -> ExperimentResult:
-    """Search with DFlare and, from fewer seeds, DiffChaser (Table 4, Figure 4)."""
+    """Search with DFlare and, from fewer seeds, DiffChaser (Tables 4 and 10, Figure 4)."""
     sweep = Sweep(s)
     rows: list[dict] = []
     if s.explore is not None:
@@ -51,11 +52,16 @@ def search(s: SearchSettings) -> ExperimentResult:
     ]
     if s.diffchaser_seeds:
         runs.append(("DiffChaser", s.diffchaser_seeds, 1))
+    shares: list[dict] = []
     for pair in s.pairs or PUBLISHED:
         for method, seeds, repeats in runs:
             rows += sweep.measure(pair, method, seeds, repeats)
+            shares.append(sweep.found_within(pair, method, _TIMEOUTS, seeds, repeats))
     figure = ExperimentFigure(f"{s.name}_queries", plot_runs(pd.DataFrame(rows)))
-    return ExperimentResult(sweep.tables(s.name, rows), [figure], views=_views(s, sweep))
+    timeouts = sweep.table(f"{s.name}_timeouts", pd.DataFrame(shares))
+    return ExperimentResult(
+        [*sweep.tables(s.name, rows), timeouts], [figure], views=_views(s, sweep)
+    )
 
 
 def compared_inside(pair: NamedPair) -> dict[str, InstrumentedModel]:
@@ -132,7 +138,7 @@ def dissemination(s: DisseminationSettings) -> ExperimentResult:
     sweep = Sweep(s)
     rows = [
         {**row, "model": model, "mutated_percent": percent}
-        for model in s.zoo_models or ["lenet5"]
+        for model in s.originals or ["lenet5"]
         for method in ("DFlare", "Algorithm 1")
         for percent in (10, 20, 30, 40, 50)
         for row in sweep.measure(f"{model}-mutated{percent}", method)

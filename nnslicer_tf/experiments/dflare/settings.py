@@ -82,7 +82,22 @@ class AblationSettings(PairSettings):
 class DisseminationSettings(SweepSettings):
     """Search pairs in which 10 … 50 % of the weights are mutated (section 5.4.1)."""
 
-    zoo_models: Annotated[list[str] | None, Argument(help="Models of the zoo.")] = None
+    originals: Annotated[
+        list[str] | None, Argument(help="Models of the zoo, or published ones; default: lenet5.")
+    ] = None
+    models: Published = Path(".")
+
+
+@dataclass(frozen=True)
+class LayerSettings(SweepSettings):
+    """Search pairs in which one convolution is pruned by half (section 5.4.2)."""
+
+    model: Annotated[str, Argument(help="Model of the zoo, or a published one.")] = "resnet20"
+    models: Published = Path(".")
+    repeats: Annotated[int, Option(help="Number of random seeds.", min=1)] = 1
+    diffchaser_seeds: Annotated[
+        int, Option(help="Number of seed images for DiffChaser.", min=0)
+    ] = 20
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,19 @@ All searches start from the same test images, on which both models agree; the de
 replayed on freshly loaded models. An interrupted experiment continues from its working folder.
 """
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 import pandas as pd
 
 from nnslicer_tf.dflare import DeviationSet, find_deviations
 from nnslicer_tf.dflare.classifiers import Classifier, as_classifier
-from nnslicer_tf.experiments.dflare.methods import METHODS, figures, means_beside_the_paper
+from nnslicer_tf.experiments.dflare.methods import (
+    METHODS,
+    figures,
+    means_beside_the_paper,
+    paper_timeouts,
+)
 from nnslicer_tf.experiments.dflare.pairs import NamedPair, load_pair, seed_images
 from nnslicer_tf.experiments.dflare.settings import SweepSettings
 from nnslicer_tf.experiments.result import ExperimentTable, versions
@@ -45,13 +52,43 @@ class Sweep:
         Returns:
             A row for each random seed.
         """
-        pair, seeds = self.pair(name), min(seeds or self.settings.seeds, self.settings.seeds)
-        rows = []
-        for repeat in range(repeats or self.settings.repeats):
-            images, found = self.search(pair, method, repeat, seeds)
+        pair, rows = self.pair(name), []
+        for repeat, (images, found) in enumerate(self._all(pair, method, seeds, repeats)):
             rows.append(_row(pair, method, repeat, images, found))
             print(rows[-1], flush=True)
         return rows
+
+    def found_within(
+        self,
+        name: str,
+        method: str,
+        timeouts: Sequence[float],
+        seeds: int | None = None,
+        repeats: int | None = None,
+    ) -> dict[str, object]:
+        """Return the shares of the searches that found a deviation within times (Table 10).
+
+        Args:
+            name: The pair's name.
+            method: A key of `METHODS`.
+            timeouts: Seconds; a search's are its share of the time of all that run beside it.
+            seeds: From how many seed images; all by default.
+            repeats: With how many random seeds; all by default.
+        """
+        found = [found for _, found in self._all(self.pair(name), method, seeds, repeats)]
+        seconds = np.concatenate([np.where(one.found, one.seconds, np.inf) for one in found])
+        shares = {f"within {t:g} s": np.mean(seconds <= t) for t in timeouts}
+        slowest = seconds[np.isfinite(seconds)].max(initial=0)
+        said = {"pair": name, "method": method, "searches": len(seconds)}
+        return {**said, **shares, "slowest found, s": slowest, **paper_timeouts(name, method)}
+
+    def _all(
+        self, pair: NamedPair, method: str, seeds: int | None, repeats: int | None
+    ) -> Iterator[tuple[np.ndarray, DeviationSet]]:
+        """Yield the search with every random seed."""
+        seeds = min(seeds or self.settings.seeds, self.settings.seeds)
+        for repeat in range(repeats or self.settings.repeats):
+            yield self.search(pair, method, repeat, seeds)
 
     def search(
         self, pair: NamedPair, method: str, repeat: int, seeds: int

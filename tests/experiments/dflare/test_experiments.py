@@ -5,12 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import wilcoxon
+from scipy.stats import spearmanr, wilcoxon
 
-from nnslicer_tf import datasets
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf.dflare.compressors import with_softmax
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.dflare import sweep
 from nnslicer_tf.experiments.dflare.agreement import agreement, paper_agreement
+from nnslicer_tf.experiments.dflare.layers import layers
 from nnslicer_tf.experiments.dflare.pairs import load_pair
 from nnslicer_tf.experiments.dflare.searches import ablation, dissemination, repair, search
 from nnslicer_tf.experiments.dflare.sentences import sentences
@@ -18,10 +20,12 @@ from nnslicer_tf.experiments.dflare.settings import (
     AblationSettings,
     AgreementSettings,
     DisseminationSettings,
+    LayerSettings,
     PairSettings,
     SearchSettings,
     SentenceSettings,
 )
+from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.report.explorer import unpack
 
 PAIR = ["digits_cnn-pruned"]
@@ -46,6 +50,14 @@ def test_search_goes_on(few, monkeypatch):
     drawn = {line.get_label(): line.get_xdata().tolist() for line in axis.lines}
     medians = runs.groupby("method")["median_queries"].mean()
     assert drawn == {name: [medians[name]] for name in ("DFlare", "Algorithm 1", "DiffChaser")}
+    timeouts = found.table("search_timeouts").set_index("method")
+    assert timeouts["searches"].to_dict() == {"DFlare": 16, "Algorithm 1": 16, "DiffChaser": 2}
+    swept = sweep.Sweep(settings)
+    pair = swept.pair(PAIR[0])
+    seconds = np.concatenate([swept.search(pair, "DFlare", k, 8)[1].seconds for k in (0, 1)])
+    for limit in (15, 10, 5, 1, 0.1):
+        assert timeouts.loc["DFlare", f"within {limit:g} s"] == np.mean(seconds <= limit)
+    assert timeouts.loc["DFlare", "slowest found, s"] == seconds.max()
     again = search(settings).table("search_runs")
     pd.testing.assert_frame_equal(again, runs)
 
@@ -118,12 +130,40 @@ def test_methods_are_compared_seed_by_seed(few):
 
 
 def test_dissemination_has_a_row_for_each_share(few):
-    found = dissemination(DisseminationSettings(**few, zoo_models=["digits_cnn"]))
+    found = dissemination(DisseminationSettings(**few, originals=["digits_cnn"]))
     means = found.table("dissemination")
     assert means["mutated_percent"].tolist() == 2 * [10, 20, 30, 40, 50]
     correlations = found.table("dissemination_correlation")
     assert correlations["mean_queries"].between(-1, 1).all()
     assert correlations["paper_model"].notna().all()
+
+
+def test_layers_are_pruned_one_by_one(few, tmp_path):
+    """Beside copies pruned here, and the searches of `find_deviations`."""
+    found = layers(LayerSettings(**few, model="digits_cnn", diffchaser_seeds=2))
+    means = found.table("layers-digits_cnn").set_index(["layer", "method"])
+    model = with_softmax(zoo.load("digits_cnn"))
+    names = [layer.name for layer in model.layers if layer.name.startswith("conv")]
+    assert len(means) == 2 * len(names) > 2
+    data = datasets.load("digits", "test")
+    for number, name in enumerate(names, start=1):
+        own = copy_model(model)
+        kernel = own.get_layer(name).kernel
+        limit = np.median(np.abs(kernel))
+        kernel.assign(np.where(np.abs(kernel) < limit, 0, kernel))
+        right = own.predict(data.x, verbose=0).argmax(axis=1) == data.y
+        row = means.loc[number, "DFlare"]
+        assert row["accuracy"] == pytest.approx(right.mean()) and row["name"] == name
+        assert row["weights"] == np.prod(kernel.shape)
+        pair = load_pair(f"digits_cnn-layer{number}", work=tmp_path)
+        zeros = np.mean(pair.load_compressed().get_layer(name).kernel.numpy() == 0)
+        assert zeros == pytest.approx(0.5, abs=0.01)
+    trends = found.table("layer_trend-digits_cnn").set_index("method")
+    queries = means.xs("DFlare", level="method").mean_queries
+    expected = spearmanr(queries.index, queries).statistic
+    assert trends.loc["DFlare", "rank correlation, mean_queries"] == pytest.approx(expected)
+    with pytest.raises(InvalidArgumentError, match="has convolutions 1 to"):
+        load_pair("digits_cnn-layer9", work=tmp_path)
 
 
 def test_repaired_models_are_searched(few):

@@ -12,6 +12,7 @@ from nnslicer_tf.experiments.dflare.methods import (
     means_beside_the_paper,
     paper_figures,
     paper_repair,
+    paper_timeouts,
 )
 from nnslicer_tf.experiments.dflare.pairs import NamedPair
 
@@ -44,6 +45,17 @@ def test_figures_of_the_paper():
     assert paper_repair("resnet20")["paper_repair_ratio"] == pytest.approx(0.1504)
     for pair in (*SAME_AS, *LIKE):
         assert paper_figures(pair, "DFlare") and paper_repair(pair)
+
+
+def test_timeouts_of_the_paper():
+    assert paper_timeouts("plainnet20-integer", "DFlare") == {
+        "paper, within 15 s": pytest.approx(0.7693),
+        "paper, within 10 s": pytest.approx(0.4376),
+        "paper, within 5 s": pytest.approx(0.109),
+    }
+    assert set(paper_timeouts("lenet5-pruned", "Algorithm 1").values()) == {1}
+    assert paper_timeouts("lenet5-pruned", "DiffChaser") == {}
+    assert paper_timeouts("digits_cnn-pruned", "DFlare") == {}
 
 
 @pytest.mark.parametrize("method", METHODS)
