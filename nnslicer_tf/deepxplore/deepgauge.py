@@ -151,7 +151,7 @@ class _RangeCoverage(Coverage):
         self.ranges = ranges
 
     def _outputs(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Return outputs, float64; those just beyond a range, as rounding may take them, at its end.
+        """Return outputs, float64; those that rounding may have taken out of a range, at its end.
 
         On some processors the last bits of an output depend on the batch that it is computed in.
         """

@@ -5,9 +5,9 @@ running searches. A finished search is replaced by the next seed, so memory and 
 bounded however many seeds there are.
 
 A seed's result depends on the seed, the models, the options and `rng` alone: its random stream
-comes from `rng` and the seed's content, and the models' answers do not depend on their batch
-(see `classifiers`). It is the same in any order, beside any other seeds and after a resumption,
-unless it is cut off by a timeout.
+comes from `rng` and the seed's content, and the models' answers do not depend on their batch (but
+for the last bits of some, see `classifiers`). It is the same in any order, beside any other seeds
+and after a resumption, unless it is cut off by a timeout.
 """
 
 import hashlib
