@@ -50,7 +50,9 @@ def similar_words(embedding: np.ndarray, count: int = 8) -> np.ndarray:
         cosines[:, : UNKNOWN + 1] = -np.inf
         rows = np.arange(len(cosines))
         cosines[rows, first + rows] = -np.inf
-        found.append(np.argsort(-cosines, axis=1, kind="stable")[:, :count])
+        most = np.sort(np.argpartition(-cosines, count - 1, axis=1)[:, :count], axis=1)
+        order = np.argsort(-np.take_along_axis(cosines, most, axis=1), axis=1, kind="stable")
+        found.append(np.take_along_axis(most, order, axis=1))
     return np.concatenate(found)
 
 

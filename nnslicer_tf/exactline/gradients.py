@@ -143,6 +143,7 @@ class Attributor:
 
     def gradients(self, x: np.ndarray, target: int) -> np.ndarray:
         """Return a logit's gradients at inputs `(batch, *input shape)`, in one pass, float64."""
+        x = np.asarray(x, np.float64)
         return self._gradients(x, np.full(len(x), target, np.int32))[0]
 
     def _weighted(

@@ -10,7 +10,7 @@ import numpy as np
 from nnslicer_tf._checks import check_labels
 from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import compile_classifier, train_epochs
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument import check_array
 
 
@@ -46,9 +46,10 @@ def fine_tune(
     Raises:
         InvalidArgumentError: if there are no samples, or there is not one label for each.
         InputShapeError: if the samples do not fit the model.
+        SeveralInputsError: if the model has several inputs.
     """
     generator = as_generator(rng)
-    x = check_array(x, tuple(model.input_shape[1:]))
+    x = _samples(model, x)
     y = check_labels(y, len(x))
     compile_classifier(model, keras.optimizers.Adam(learning_rate), from_logits)
     train_epochs(
@@ -97,13 +98,14 @@ def imitate(
     Raises:
         InvalidArgumentError: if the outputs differ in size.
         InputShapeError: if the samples do not fit the model.
+        SeveralInputsError: if the model has several inputs.
     """
     if model.output_shape != teacher.output_shape:
         raise InvalidArgumentError(
             "A model imitates a teacher with outputs of the same shape. "
             f"Received: {model.output_shape}, {teacher.output_shape}"
         )
-    x = check_array(x, tuple(model.input_shape[1:]))
+    x = _samples(model, x)
     model.compile(keras.optimizers.Adam(learning_rate), "mse", jit_compile=False)
     blends = not _takes_tokens(model)
 
@@ -121,6 +123,16 @@ def imitate(
         progress=progress,
     )
     return model
+
+
+def _samples(model: keras.Model, x: np.ndarray) -> np.ndarray:
+    """Return the samples as an array that fits the model."""
+    if len(model.inputs) > 1:
+        raise SeveralInputsError(
+            f"Model '{model.name}' has {len(model.inputs)} inputs; this training takes models with "
+            "one. Join the inputs in a wrapping model, which cuts one tensor into them."
+        )
+    return check_array(x, tuple(model.input_shape[1:]))
 
 
 def _takes_tokens(model: keras.Model) -> bool:

@@ -37,6 +37,15 @@ def test_float32_model_is_complete():
     assert abs(attributions.sum() - (change[0] - change[1])) < 1e-9
 
 
+def test_gradients_at_float32_inputs_are_those_at_their_values():
+    im = nns.InstrumentedModel(MODELS["relu then pool"]())
+    (x,), _ = ends(im.model)
+    single = np.float32(x)[None]
+    found = Attributor(im).gradients(single, 1)
+    assert found.dtype == np.float64 and found.shape == single.shape
+    np.testing.assert_array_equal(found, Attributor(im).gradients(np.float64(single), 1))
+
+
 def test_closed_form():
     """ReLU(a) - 2 ReLU(b) on the line to (3, 1) from (-1, -1)."""
     model = float64_model(MODELS["dense"])

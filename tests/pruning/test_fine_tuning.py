@@ -79,3 +79,12 @@ def test_labels_train_probabilities(x):
         model, x, y, 30, learning_rate=0.05, batch_size=64, from_logits=False, progress=False
     )
     assert (model.predict(x, verbose=0).argmax(1) == y).mean() > 0.97
+
+
+def test_models_of_several_inputs_are_refused(x):
+    first, second = keras.Input((4,)), keras.Input((4,))
+    model = keras.Model([first, second], keras.layers.Dense(3)(keras.layers.Add()([first, second])))
+    with pytest.raises(nns.errors.SeveralInputsError, match="has 2 inputs"):
+        pruning.fine_tune(model, x, np.zeros(len(x), int), progress=False)
+    with pytest.raises(nns.errors.SeveralInputsError, match="has 2 inputs"):
+        pruning.imitate(model, model, x, progress=False)

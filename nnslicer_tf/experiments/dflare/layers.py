@@ -82,6 +82,8 @@ def plot(means: pd.DataFrame) -> Figure:
     plot_methods(queries, means, "layer", "mean_queries")
     queries.set(xlabel="pruned convolution", ylabel="queries until a deviation", yscale="log")
     queries.legend()
+    for axis in (accuracy, queries):
+        axis.xaxis.get_major_locator().set_params(integer=True)
     ours = means[means.method == "DFlare"].set_index("layer").mean_queries
     put_finding(
         figure,
