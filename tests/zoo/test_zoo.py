@@ -111,7 +111,7 @@ def test_the_digits_model_reads_digits():
     assert zoo.accuracy(model, data) >= 0.97
 
 
-@pytest.mark.parametrize("name", ["mlp", "lenet", "lenet5"])
+@pytest.mark.parametrize("name", ["mlp", "lenet", "lenet4", "lenet5"])
 def test_the_mnist_models_read_mnist(shared_data, name):
     data = datasets.load("mnist", "test")
     predicted = zoo.load(name).predict(data.x, batch_size=1000, verbose=0).argmax(axis=1)

@@ -1,14 +1,15 @@
 """Models with one pruned convolution each: accuracy and searches, as in section 5.4.2.
 
-The paper asks which of thirteen copies of a VGG-16 to ship. Half of the weights of another
-convolution are missing in each. Their accuracy is the same; how long a search for a deviation takes
-is not.
+The paper asks which of thirteen copies of a VGG-16 to ship. In each another convolution is pruned,
+by a share that it does not give; here it is half of the weights. Their accuracy is the same; how
+long a search for a deviation takes is not.
 """
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.dflare.agreement import count_deviations
 from nnslicer_tf.experiments.dflare.pairs import LAYER, convolutions
 from nnslicer_tf.experiments.dflare.settings import LayerSettings
@@ -25,8 +26,10 @@ def layers(s: LayerSettings) -> ExperimentResult:
     runs: list[tuple[str, int | None, int | None]] = [("DFlare", None, None)]
     if s.diffchaser_seeds:
         runs.append(("DiffChaser", s.diffchaser_seeds, 1))
-    rows = []
-    for number, layer in enumerate(convolutions(s.model, s.models), start=1):
+    rows, found = [], convolutions(s.model, s.models)
+    if not found:
+        raise InvalidArgumentError(f"'{s.model}' has no convolution that could be pruned.")
+    for number, layer in enumerate(found, start=1):
         pair = sweep.pair(f"{s.model}-{LAYER}{number}")
         said = count_deviations(pair, "test")
         about = {"model": s.model, "layer": number, "name": layer.name}

@@ -168,7 +168,7 @@ def _published_file(name: str, file: str, folder: str | os.PathLike | None) -> P
 def _original(model: str, folder: str | os.PathLike | None) -> _Original:
     """Return a published original, or a model of the zoo."""
     if model not in PUBLISHED:
-        dataset = zoo.MODELS[model].dataset
+        dataset = zoo.entry(model).dataset
         return _Original(model, dataset, "unit", lambda: compressors.with_softmax(zoo.load(model)))
     file, _, dataset, normalise = PUBLISHED[model]
     path = _published_file(model, file, folder)

@@ -162,6 +162,10 @@ def test_layers_are_pruned_one_by_one(few, tmp_path):
     queries = means.xs("DFlare", level="method").mean_queries
     expected = spearmanr(queries.index, queries).statistic
     assert trends.loc["DFlare", "rank correlation, mean_queries"] == pytest.approx(expected)
+    with pytest.raises(InvalidArgumentError, match="'mlp' has no convolution"):
+        layers(LayerSettings(**few, model="mlp"))
+    with pytest.raises(InvalidArgumentError, match="no model 'resnet21'"):
+        layers(LayerSettings(**few, model="resnet21"))
     with pytest.raises(InvalidArgumentError, match="has convolutions 1 to"):
         load_pair("digits_cnn-layer9", work=tmp_path)
 
