@@ -39,6 +39,13 @@ def _train(data, folder, **changes):
     return model, history
 
 
+def _pooled():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((8, 8, 1))
+    x = layers.ReLU()(layers.Conv2D(4, 3, padding="same")(inputs))
+    return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)), name="pooled")
+
+
 class Interrupting:
     """Validation images; they are read after an epoch, which here stops the training."""
 
@@ -243,3 +250,53 @@ def test_some_words_become_unknown():
     assert not changed[:, 8:].any()  # padding
     np.testing.assert_allclose(changed[:, :8].mean(axis=0), 0.15, atol=0.03)
     assert (x[0] == [5, 6, 7, 8, 9, 2, 3, 4, 0, 0]).all()
+
+
+def test_the_first_epochs_train_on_smaller_images(data, tmp_path, monkeypatch):
+    shapes = []
+    monkeypatch.setattr(
+        training, "augment", lambda x, *_: shapes.append(x.shape) or x
+    )  # sees whole images in all epochs
+    resized = training.resized
+    sides = []
+    monkeypatch.setattr(training, "resized", lambda x, side: sides.append(side) or resized(x, side))
+    recipe = zoo.Recipe("sgd", 0.1, 4, 30, sizes=((2, 4), (1, 6)))
+    model = _pooled()
+    before = model.get_weights()
+
+    history = zoo.train(model, data, recipe, rng=1, folder=tmp_path, progress=False)
+
+    assert sides == [4] * 4 + [6] * 2  # two batches each
+    assert shapes == [(30, 8, 8, 1)] * 8
+    assert len(history) == 4
+    assert any((a != b).any() for a, b in zip(before, model.get_weights(), strict=True))
+    assert model.input_shape == (None, 8, 8, 1)
+
+
+def test_sizes_go_on_after_an_interruption(data, tmp_path):
+    recipe = zoo.Recipe(*("sgd", 0.1, 3, 30, 0.0, "flip_crop", "mixed_bfloat16"), sizes=((2, 4),))
+    whole, parts, resumed = _pooled(), _pooled(), _pooled()
+    zoo.train(whole, data, recipe, rng=1, folder=tmp_path / "whole", progress=False)
+    zoo.train(parts, data, recipe, rng=1, folder=tmp_path / "parts", progress=False, stop=1)
+    zoo.train(resumed, data, recipe, rng=1, folder=tmp_path / "parts", progress=False)
+    for a, b in zip(whole.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_images_of_half_the_side_are_weighted_means():
+    x = np.random.default_rng(0).random((3, 8, 8, 2)).astype(np.float32)
+    # The triangle of half-width 2 around each new pixel's centre, renormalised at the border.
+    centre = 2 * np.arange(4)[:, None] + 0.5
+    weights = np.maximum(0, 1 - np.abs(np.arange(8) - centre) / 2)
+    weights /= weights.sum(axis=1, keepdims=True)
+    expected = np.einsum("ih,jw,nhwc->nijc", weights, weights, x)
+    np.testing.assert_allclose(training.resized(x, 4), expected, rtol=1e-5)
+
+
+def test_a_model_of_one_size_cannot_train_on_smaller_images(data, tmp_path):
+    recipe = zoo.Recipe(sizes=((2, 4),))
+    with pytest.raises(InvalidArgumentError, match=r"'tiny' takes images of \(8, 8\) only"):
+        zoo.train(_model(), data, recipe, rng=1, folder=tmp_path, progress=False)
+    words = keras.Sequential([keras.Input((5,)), layers.Dense(2)], name="words")
+    with pytest.raises(InvalidArgumentError, match=r"images.*'words' takes \[\(None, 5\)\]"):
+        zoo.train(words, data, recipe, rng=1, folder=tmp_path, progress=False)
