@@ -8,6 +8,7 @@ Memory: the training images as one float32 array. Time: on two CPU cores a minut
 LeNets on MNIST, an hour or more for 40 epochs of ResNet10 on CIFAR-10.
 """
 
+import hashlib
 import os
 import time
 from dataclasses import dataclass, fields
@@ -125,7 +126,7 @@ def train(
         data: The training images and labels.
         recipe: How to train.
         rng: The seed of order and augmentation.
-        folder: Where the checkpoint of every epoch is written; if one of the same
+        folder: Where the checkpoint of every epoch is written; if one of the same data,
             recipe and seed is there, training goes on from it.
         validation: Images on which the accuracy is measured after every epoch; the
             training does not depend on it.
@@ -144,7 +145,7 @@ def train(
     steps = -(-len(data) // recipe.batch_size)
     trained = in_precision(of_any_size(model) if recipe.sizes else model, recipe.precision)
     compile_classifier(trained, _optimizer(recipe, learning_rates(recipe, steps)))
-    checkpoint = _Checkpoint(folder, model.name, recipe, rng)
+    checkpoint = _Checkpoint(folder, model.name, data, recipe, rng)
     history = checkpoint.restore(trained)
     last = recipe.epochs if stop is None else min(stop, recipe.epochs)
     for epoch in range(len(history), last):
@@ -313,14 +314,16 @@ def _shift(x: np.ndarray, most: int, generator: np.random.Generator) -> np.ndarr
 class _Checkpoint:
     """The last finished epoch of one run: weights, optimiser state and the history so far."""
 
-    def __init__(self, folder: str | os.PathLike, model: str, recipe: Recipe, rng: int) -> None:
+    def __init__(
+        self, folder: str | os.PathLike, model: str, data: Dataset, recipe: Recipe, rng: int
+    ) -> None:
         # Fields with their default are left out: a checkpoint stays readable when one is added.
         changed = {
             field.name: getattr(recipe, field.name)
             for field in fields(recipe)
             if getattr(recipe, field.name) != field.default
         }
-        identity = {"model": model, "rng": rng, "recipe": changed}
+        identity = {"model": model, "rng": rng, "recipe": changed, "data": _digest(data)}
         self._store = Store(folder, identity, "checkpoint of a training", compress=False)
 
     def restore(self, model: keras.Model) -> list[dict[str, float]]:
@@ -344,6 +347,14 @@ class _Checkpoint:
         arrays = {name: keras.ops.convert_to_numpy(v) for name, v in _state(model).items()}
         self._store.save(_key(len(history)), {"history": history}, arrays)
         self._store.remove(_key(len(history) - 1))
+
+
+def _digest(data: Dataset) -> str:
+    """Return a hash of images and labels."""
+    digest = hashlib.blake2b(digest_size=16)
+    for array in (data.x, data.y):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def _key(epochs: int) -> str:

@@ -111,6 +111,9 @@ def test_the_checkpoint_of_another_run_is_refused(data, tmp_path):
     _train(data, tmp_path)
     with pytest.raises(ProfileMismatchError, match="is of another run: its recipe"):
         _train(data, tmp_path, learning_rate=0.05)
+    others = datasets.load("digits", "train[60:120]")
+    with pytest.raises(ProfileMismatchError, match="is of another run: its data"):
+        _train(others, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["identity.json", "epoch0003.npz"])
