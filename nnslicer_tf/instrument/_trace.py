@@ -137,11 +137,16 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
     outputs = visitor.run(model, sources, prefix="")
     return Trace(
         inputs=tuple(map(id, sources)),
-        input_names=tuple(tensor.name for tensor in model.inputs),
+        input_names=tuple(map(input_name, model.inputs)),
         input_shapes=shapes,
         calls=_needed(visitor.calls, visitor.ids(outputs)),
         outputs=tuple(visitor.ids(outputs)),
     )
+
+
+def input_name(tensor: keras.KerasTensor) -> str:
+    """Return the name of an input's layer; that of the tensor is not kept in files."""
+    return tensor._keras_history.operation.name
 
 
 def _needed(calls: Iterable[Call], outputs: Iterable[int]) -> tuple[Call, ...]:
@@ -430,12 +435,12 @@ def _identity_graph() -> tuple[Any, Any]:
 
 
 def _symbolic(shape: Shapes) -> Any:
-    """Return symbolic inputs, in the structure of their shapes."""
+    """Return symbolic inputs, in the structure of their shapes, with the same names each time."""
     if isinstance(shape, Mapping):
         return {name: keras.Input(one, name=name) for name, one in shape.items()}
     if _is_shape(shape):
-        return keras.Input(shape)
-    return [keras.Input(one) for one in shape]
+        return keras.Input(shape, name="input_layer")
+    return [keras.Input(one, name=f"input_layer_{i}") for i, one in enumerate(shape)]
 
 
 def _flat_shapes(shape: Shapes) -> list[Shape]:

@@ -66,7 +66,7 @@ class RecurrentOracle:
     def unroll(self, x):
         net = Net(x)
         self.masked = net.masked
-        source = self.model.inputs[0].name
+        source = self.model.inputs[0]._keras_history.operation.name
         for i in indices(x.shape):
             net.add((source, i), "input", [], value=float(x[i]))
         at = [{i[1:]: (source, i) for i in indices(x.shape) if i[0] == t} for t in range(len(x))]
