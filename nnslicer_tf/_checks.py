@@ -49,7 +49,9 @@ def as_array(x: object) -> np.ndarray:
         # NumPy would ask for items until an IndexError, which some data sets never raise.
         raise InputShapeError(f"An array is needed here. Received: {type(x).__name__}")
     try:
-        return x if isinstance(x, np.ndarray) else np.asarray(x)
+        array = np.asarray(x)
+        # NumPy does not know bfloat16, the type of some models' outputs, as a number.
+        return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
     except ValueError as error:
         raise InputShapeError(f"Samples and labels must be of one shape each: {error}") from error
 

@@ -77,7 +77,23 @@ def masked_with_means(
     model = as_functional(im.model, im.input_shape)
     if isinstance(model, keras.Sequential):
         model = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
-    return keras.models.clone_model(model, clone_function=clone, call_function=call)
+    return keras.models.clone_model(
+        model,
+        input_tensors=_fixed_inputs(im, model),
+        clone_function=clone,
+        call_function=call,
+    )
+
+
+def _fixed_inputs(im: InstrumentedModel, model: keras.Model) -> Any:
+    """Return inputs of the sizes that the constants will have; None if the model's are fixed."""
+    if all(None not in tensor.shape[1:] for tensor in model.inputs):
+        return None
+    entries = [
+        keras.Input(shape, dtype=tensor.dtype)
+        for shape, tensor in zip(im.input_shapes.values(), model.inputs, strict=True)
+    ]
+    return keras.tree.pack_sequence_as(model.input, entries)
 
 
 def _inputs_by_call(im: InstrumentedModel) -> dict[int, list[str]]:

@@ -19,9 +19,10 @@ from nnslicer_tf.errors import (
     InvalidArgumentError,
     SeveralInputsError,
 )
-from nnslicer_tf.instrument._trace import Shapes, as_functional, trace
+from nnslicer_tf.instrument._trace import Shapes, as_functional, input_name, trace
 from nnslicer_tf.instrument.activations import Activations, check_finite
 from nnslicer_tf.instrument.comparison import compare_with_original, structure_of
+from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.instrument.data import (
     Bounds,
     DataLike,
@@ -107,6 +108,7 @@ class InstrumentedModel(ShownAsTable):
                 )
             model = functional = preprocessed(functional, preprocess, input_shape)
         self.model = model
+        self._given_shape = input_shape
         self._functional = functional
         self.graph: Graph = build_graph(trace(functional, input_shape))
         self.operations: tuple[Operation, ...] = tuple(self.graph.operations.values())
@@ -219,6 +221,11 @@ class InstrumentedModel(ShownAsTable):
         """Hash of the model's architecture and current weights."""
         return model_fingerprint(self.model)
 
+    def copy(self) -> "InstrumentedModel":
+        """Return the same of a copy of the model, whose weights can be changed."""
+        copy = copy_model(self.model, self._given_shape)
+        return InstrumentedModel(copy, self._given_shape, bounds=self.bounds)
+
     def __getitem__(self, name: str) -> Operation:
         """Return the operation called `name`.
 
@@ -279,7 +286,7 @@ class InstrumentedModel(ShownAsTable):
         """Return the checked samples of a model with several inputs."""
         structure = structure_of(self._functional, "input")
         keys = structure if isinstance(structure, Mapping) else {}
-        names = {key: tensor.name for key, tensor in keys.items()}
+        names = {key: input_name(tensor) for key, tensor in keys.items()}
         return SeveralSamples(data, self.input_shapes, names, self._bounds)
 
     def _tokens(self, name: str) -> Bounds | None:

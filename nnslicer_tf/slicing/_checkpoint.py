@@ -63,6 +63,14 @@ class Collector(ABC):
     def save(self) -> None:
         """Write results that have not been written yet."""
 
+    @abstractmethod
+    def result(self, batches: int) -> Any:
+        """Return the result of all batches.
+
+        Args:
+            batches: Number of batches of the data; a checkpoint may hold more.
+        """
+
     def is_done(self, index: int, batch_digest: str) -> bool:
         """Return whether a batch is finished.
 
@@ -87,7 +95,7 @@ class SumCollector(Collector):
 
     def __init__(self, store: Store | None) -> None:
         super().__init__()
-        self.totals = Totals({}, {}, 0)
+        self._totals = Totals({}, {}, 0)
         self._store = store
         self._next_save = time.monotonic()
         if store is not None and _SUMS in store:
@@ -95,7 +103,7 @@ class SumCollector(Collector):
 
     def add(self, index: int, batch_digest: str, result: Totals) -> None:
         """Add the result of a batch."""
-        self.totals.add(result)
+        self._totals.add(result)
         self.digests[index] = batch_digest
         if self._store is not None and time.monotonic() >= self._next_save:
             self.save()
@@ -107,22 +115,35 @@ class SumCollector(Collector):
         started = time.monotonic()
         header = {
             "digests": {str(index): value for index, value in self.digests.items()},
-            "samples": self.totals.samples,
-            "neurons": list(self.totals.neurons),
-            "synapses": list(self.totals.synapses),
+            "samples": self._totals.samples,
+            "neurons": list(self._totals.neurons),
+            "synapses": list(self._totals.synapses),
         }
-        arrays = {f"n{i}": v for i, v in enumerate(self.totals.neurons.values())}
-        arrays |= {f"s{i}": v for i, v in enumerate(self.totals.synapses.values())}
+        arrays = {f"n{i}": v for i, v in enumerate(self._totals.neurons.values())}
+        arrays |= {f"s{i}": v for i, v in enumerate(self._totals.synapses.values())}
         self._store.save(_SUMS, header, arrays)
         finished = time.monotonic()
         self._next_save = finished + 10 * (finished - started)
+
+    def result(self, batches: int) -> Totals:
+        """Return the sums.
+
+        Raises:
+            ProfileMismatchError: if they hold batches that the data do not have.
+        """
+        if len(self.digests) > batches:
+            raise ProfileMismatchError(
+                f"The checkpoint holds {len(self.digests)} batches; these data have {batches}. "
+                "Choose another checkpoint folder, or remove this one."
+            )
+        return self._totals
 
     def _load(self, store: Store) -> None:
         header, arrays = store.load(_SUMS)
         self.digests = {int(index): value for index, value in header["digests"].items()}
         neurons = {name: arrays[f"n{i}"] for i, name in enumerate(header["neurons"])}
         synapses = {name: arrays[f"s{i}"] for i, name in enumerate(header["synapses"])}
-        self.totals = Totals(neurons, synapses, header["samples"])
+        self._totals = Totals(neurons, synapses, header["samples"])
 
 
 class RowCollector(Collector):
@@ -156,18 +177,18 @@ class RowCollector(Collector):
     def save(self) -> None:
         """Do nothing: every batch is written when it is added."""
 
-    def result(self) -> Rows:
+    def result(self, batches: int) -> Rows:
         """Return the rows of all samples, in order; memory-mapped if there is a store."""
         if self._store is None:
-            return Rows.join([self._rows[index] for index in sorted(self._rows)])
-        return self._join_files(self._store)
+            return Rows.join([self._rows[index] for index in range(batches)])
+        return self._join_files(self._store, batches)
 
-    def _join_files(self, store: Store) -> Rows:
+    def _join_files(self, store: Store, batches: int) -> Rows:
         """Join the files into memory-mapped matrices, with one file in memory at a time."""
         synapses = RowsOnDisk(store.folder, "synapses", width(self._layout.kernels))
         neurons = RowsOnDisk(store.folder, "neurons", width(self._layout.operations))
         predicted = []
-        for index in sorted(self.digests):
+        for index in range(batches):
             _, arrays = store.load(_row_key(index))
             predicted.append(arrays["predicted"])
             synapses.append(arrays)

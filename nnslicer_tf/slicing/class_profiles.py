@@ -13,7 +13,8 @@ import scipy.sparse as sp
 
 from nnslicer_tf._checks import check_labels
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
 from nnslicer_tf.slicing.profile import Profile
 from nnslicer_tf.slicing.slice import Slice
@@ -48,7 +49,7 @@ class ClassProfiles(Mapping[int, Profile]):
     @classmethod
     def from_data(
         cls,
-        im: InstrumentedModel,
+        im: ModelLike,
         x: np.ndarray,
         y: np.ndarray | None = None,
         batch_size: int = 256,
@@ -57,7 +58,7 @@ class ClassProfiles(Mapping[int, Profile]):
         """Profile a model by the class that it predicts.
 
         Args:
-            im: The model.
+            im: The model; a Keras model is instrumented.
             x: Samples `(samples, *input_shape)`.
             y: Their classes `(samples,)`; if given, samples that the model gets wrong are left
                 out, as in the paper's program.
@@ -67,6 +68,7 @@ class ClassProfiles(Mapping[int, Profile]):
         Raises:
             InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad data.
         """
+        im = instrumented(im)
         x = im.check(x)
         predicted = im.logits(x, batch_size).argmax(axis=-1)
         used = np.ones(len(x), bool) if y is None else predicted == check_labels(y, len(x))
@@ -85,7 +87,7 @@ class ClassSlicer:
     """Computes slices of samples against the profiles of the classes predicted for them.
 
     Args:
-        im: The model.
+        im: The model; a Keras model is instrumented.
         profiles: The model's profiles by class.
         options: Further arguments of `Slicer`, by name.
 
@@ -93,7 +95,8 @@ class ClassSlicer:
         InvalidArgumentError, ProfileMismatchError, UnsupportedLayerError: as of `Slicer`.
     """
 
-    def __init__(self, im: InstrumentedModel, profiles: ClassProfiles, **options: Any) -> None:
+    def __init__(self, im: ModelLike, profiles: ClassProfiles, **options: Any) -> None:
+        im = instrumented(im)
         self.im = im
         self.profiles = profiles
         self._slicers = {c: Slicer(im, profile, **options) for c, profile in profiles.items()}

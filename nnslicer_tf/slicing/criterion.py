@@ -73,10 +73,12 @@ class Criterion:
         if len(self.outputs) == 1:
             ((name, chosen),) = self.outputs.items()
             return self._of_output(im, self._operation(im, name), chosen, shapes)
-        starts = {
-            self._operation(im, name): _indices(name, chosen, shapes[self._operation(im, name)])
-            for name, chosen in self.outputs.items()
-        }
+        starts: dict[str, np.ndarray] = {}
+        for name, chosen in self.outputs.items():
+            operation = self._operation(im, name)
+            indices = _indices(name, chosen, shapes[operation])
+            # An output and its logits are one operation.
+            starts[operation] = np.union1d(starts.get(operation, indices), indices)
         last = self._last_operation(im)
         return ResolvedCriterion(Start(starts, False), last, im.logit_operation)
 
@@ -154,4 +156,10 @@ def _indices(name: str, chosen: Indices, shape: tuple[int, ...]) -> np.ndarray:
         raise CriterionError(
             f"'{name}' has {size} neurons, indexed 0 to {size - 1}. Received: {indices.tolist()}"
         )
-    return np.unique(indices)
+    distinct = np.unique(indices)
+    if len(distinct) < len(indices):
+        raise CriterionError(
+            f"The criterion names neurons of '{name}' twice. It is a set of neurons, the same for "
+            "all samples; slice the samples of each class on their own to give each its label."
+        )
+    return distinct

@@ -33,6 +33,7 @@ RANDOM = "random order"
 _USUAL = 0.5
 _RARE = 0.1
 _NEARLY_ALL = 0.9
+_ROUNDING = 1e-4  # of probabilities that sum to 1
 _UNDECIDED = 1.5  # largest probability of an untrained model, times the number of classes
 
 
@@ -69,11 +70,11 @@ class Explanation(ShownAsTable):
         sample: The sample, of the model's input shape, float32.
         target: The class that is explained.
         probabilities: Of the whole model, `(classes,)` float64; if the model ends in logits, their
-            softmax.
+            softmax; of a model with one sigmoid, 1 − p and p.
         kept: The same with nothing but the slice: other synapses hand on the mean of what they
             carry.
         removed: The same without the slice.
-        slice: The sample's slice for the class.
+        slice: The sample's slice for the class; both classes of a single sigmoid have the same.
         values: Operation name → its output for the sample.
         means: Operation name → its mean over the profiled data.
         classes: Names of the classes; empty where they have none.
@@ -275,17 +276,16 @@ def explain(
     """Return why a model gave one sample its class; see `Slicer.explain`."""
     im = slicer.im
     sample = _one_sample(im, x)
-    logits = im.logits(sample[None]).reshape(-1)
-    names = _check_classes(classes, len(logits))
-    methods = _check_methods(compare)
-    if target is None:
-        target = int(logits.argmax())
-    one = slicer.slice(sample[None], outputs=[target])
     values = {name: value[0] for name, value in im.capture(sample[None]).items()}
-    means = slicer.profile.means
     probabilities = _probabilities(im, values[im.output_operations[0]])
+    names = _check_classes(classes, len(probabilities))
+    methods = _check_methods(compare, im)
+    if target is None:
+        target = int(probabilities.argmax())
+    one = slicer.slice(sample[None], outputs=[_neuron(im, target)])
+    means = slicer.profile.means
     mask = one.synapse_mask()
-    frequencies = None if usual is None else _frequencies(slicer, usual, target)
+    frequencies = None if usual is None else _frequencies(slicer, usual, _neuron(im, target))
     comparison = None
     if methods:
         given = np.broadcast_to(one.neurons[im.input_operation], sample.shape)
@@ -318,28 +318,61 @@ def _one_sample(im: InstrumentedModel, x: Any) -> np.ndarray:
     return checked[0]
 
 
+def _neuron(im: InstrumentedModel, target: int) -> int:
+    """Return the index of a class's logit.
+
+    Both classes of a sigmoid have the same slice: contributions are counted for or against the
+    change of the output, whichever its sign.
+    """
+    return 0 if _is_binary(im) and target in (0, 1) else target
+
+
+def _is_binary(im: InstrumentedModel) -> bool:
+    """Whether one sigmoid stands for two classes."""
+    is_one = im[im.output_operations[0]].size == 1
+    return is_one and im.logit_operation != im.output_operations[0]
+
+
 def _check_classes(classes: Sequence[str], count: int) -> tuple[str, ...]:
     names = tuple(map(str, classes))
     if names and len(names) != count:
         raise InvalidArgumentError(
-            f"The model has {count} outputs; names of {len(names)} classes were given."
+            f"The model has {count} classes; names of {len(names)} classes were given."
         )
     return names
 
 
-def _check_methods(compare: bool | Iterable[str]) -> tuple[str, ...]:
+def _check_methods(compare: bool | Iterable[str], im: InstrumentedModel) -> tuple[str, ...]:
     if isinstance(compare, bool):
-        return tuple(ATTRIBUTIONS) if compare else ()
-    methods = (compare,) if isinstance(compare, str) else tuple(compare)
+        methods = tuple(ATTRIBUTIONS) if compare else ()
+    else:
+        methods = (compare,) if isinstance(compare, str) else tuple(compare)
     for name in methods:
         check_name("attribution", name, ATTRIBUTIONS)
+    if methods and _is_binary(im):
+        raise InvalidArgumentError(
+            "Other methods are compared by the softmax of a logit; the model has one output. Leave "
+            "`compare` out."
+        )
     return methods
 
 
 def _probabilities(im: InstrumentedModel, outputs: np.ndarray) -> np.ndarray:
-    """Return a model's output as probabilities: by a softmax if it ends in logits."""
+    """Return a model's output as probabilities: by a softmax if it ends in logits.
+
+    Raises:
+        InvalidArgumentError: if the model has one output, and no sigmoid.
+    """
     flat = np.asarray(outputs, np.float64).reshape(-1)
-    if im.logit_operation != im.output_operations[0]:
+    if _is_binary(im):
+        return np.array([1 - flat[0], flat[0]])
+    if len(flat) == 1:
+        raise InvalidArgumentError(
+            "Classes are explained; the model has one output, and no sigmoid. Add a sigmoid if it "
+            "tells two classes apart, or look at slicer.slice(x, outputs=[0])."
+        )
+    is_distribution = flat.min() >= 0 and abs(flat.sum() - 1) < _ROUNDING
+    if im.logit_operation != im.output_operations[0] or is_distribution:
         return flat
     odds = np.exp(flat - flat.max())
     return odds / odds.sum()
@@ -415,9 +448,16 @@ def _finding(
             )
         if slicer.theta > 1:
             return f"The slice is empty: θ = {slicer.theta:g} excludes everything; take 0.3."
+        name, neuron = slicer.im.logit_operation, _neuron(slicer.im, target)
+        value, mean = (a[name].flat[neuron] for a in (values, slicer.profile.means))
+        if np.isclose(value, mean, rtol=1e-5, atol=0):
+            return (
+                f"The slice is empty: output {target} is what it is on average over the profiled "
+                "data, so that nothing made it differ."
+            )
         return (
-            f"The slice is empty: output {target} is what it is on average over the profiled data, "
-            "so that nothing made it differ."
+            f"The slice is empty: output {target} is {value:.4g}, on average {mean:.4g}, and all "
+            f"that differs together is below the share θ = {slicer.theta:g}. Take a smaller θ."
         )
     if share < _NEARLY_ALL:
         return ""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # a saved slice is shown without Keras
     from matplotlib.axes import Axes
 
     from nnslicer_tf.instrument import InstrumentedModel
+    from nnslicer_tf.instrument.model import ModelLike
     from nnslicer_tf.slicing.profile import Profile
 
 _FORMAT = "nnslicer_tf slice 1"
@@ -101,13 +102,14 @@ class Slice(ShownAsTable):
 
         return plot_kept_synapses(self, ax)
 
-    def apply(self, model: "keras.Model", means: "Profile | None" = None) -> "keras.Model":
+    def apply(self, model: "ModelLike", means: "Profile | None" = None) -> "keras.Model":
         """Return a copy of the model whose synapses outside the slice are zero.
 
         Biases and normalisations stay as they are.
 
         Args:
-            model: The sliced model, or one with the same kernels.
+            model: The sliced model, or one with the same kernels; an `InstrumentedModel` where the
+                size of inputs is not fixed.
             means: The model's profile. If given, what is left out hands on the mean of what it
                 carried: a layer computes W·(x − x̄) + ȳ with the slice's W and the profile's x̄
                 and ȳ. The paper's program does so; the copy then has a constant after each layer.
@@ -117,19 +119,18 @@ class Slice(ShownAsTable):
                 profile is of another model.
             UnsupportedLayerError: if means are given, and a kernel is in a nested model.
         """
-        from nnslicer_tf.instrument import InstrumentedModel, copy_model, masked_with_means
+        from nnslicer_tf.instrument import instrumented, masked_with_means
 
+        im = instrumented(model)
         if means is not None:
-            im = InstrumentedModel(model)
             means.check_model(im)
             self._check_kernels(im)
             return masked_with_means(im, self.synapse_mask(), means.means)
-        copy = copy_model(model)
-        im = InstrumentedModel(copy)
-        self._check_kernels(im)
+        copy = im.copy()
+        self._check_kernels(copy)
         for name, mask in self.synapse_mask().items():
-            im.kernels[name].variable().assign(im.kernels[name].kernel() * mask)
-        return copy
+            copy.kernels[name].variable().assign(copy.kernels[name].kernel() * mask)
+        return copy.model
 
     def _check_kernels(self, im: "InstrumentedModel") -> None:
         """Refuse a model whose kernels are not those of the slice."""

@@ -1,5 +1,6 @@
 """`SliceSet`: one slice for each sample, in memory or on disk."""
 
+import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
@@ -90,7 +91,12 @@ class SliceSet(ShownAsTable):
         return self._synapses.shape[0]
 
     def __getitem__(self, index: int) -> Slice:
-        """Return the slice of one sample, without neurons if they were not kept."""
+        """Return the slice of one sample, without neurons if they were not kept.
+
+        Raises:
+            IndexError, TypeError: if there is no such sample, or it is no integer.
+        """
+        index = operator.index(index)
         if not -len(self) <= index < len(self):
             raise IndexError(f"The set has {len(self)} slices. Received index {index}.")
         index %= len(self)

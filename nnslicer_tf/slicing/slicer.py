@@ -16,9 +16,10 @@ from tqdm.auto import tqdm
 
 from nnslicer_tf._names import check_name
 from nnslicer_tf.engine import Engine, InProcessEngine, Store, make_engine
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import Samples, SeveralSamples, instrumented
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.kinds import Layout, compile_rules
 from nnslicer_tf.slicing import _zero_walk
@@ -125,6 +126,7 @@ class Slicer:
         if theta > 0:
             compile_rules(im.operations)
         self.im = im
+        self._weights = weights_checksum(im.model)
         self.profile = profile
         self.theta = float(theta)
         self.granularity = granularity
@@ -177,18 +179,18 @@ class Slicer:
         Raises:
             CriterionError: if the criterion does not fit the model.
             InputShapeError, NonFiniteActivationError, InvalidArgumentError: for bad data.
-            ProfileMismatchError: if the checkpoint is of another run.
+            ProfileMismatchError: if the checkpoint is of another run or of more data, or the
+                model's weights have changed.
             CorruptFileError: if the checkpoint is damaged.
             WorkerError: if a batch fails three times on a worker.
         """
-        plan = self._plan(outputs)
+        plan = self._checked_plan(outputs)
         samples = self.im.samples(x)
         work = self._work_for(
             plan, "sum", lambda: SumAtZero(self.im, plan), lambda: SumByExclusion(plan)
         )
         collector = SumCollector(self._checkpoint(checkpoint, plan, "sum", work))
-        self._run(work, samples, collector)
-        totals = collector.totals
+        totals = collector.result(self._run(work, samples, collector))
         neurons = {
             name: totals.neurons.get(name, np.zeros(shape, np.int64))
             for name, shape in plan.shapes.items()
@@ -252,7 +254,7 @@ class Slicer:
             CriterionError, InputShapeError, NonFiniteActivationError: as `slice` does.
             ProfileMismatchError, CorruptFileError, WorkerError: as `slice` does.
         """
-        plan = self._plan(outputs)
+        plan = self._checked_plan(outputs)
         layout = row_layout(plan, kernels, operations)
         samples = self.im.samples(x)
         work = self._work_for(
@@ -264,8 +266,7 @@ class Slicer:
         )
         kept = [list(layout.kernels), list(layout.operations)]
         collector = RowCollector(layout, self._checkpoint(folder, plan, kept, work))
-        self._run(work, samples, collector)
-        rows = collector.result()
+        rows = collector.result(self._run(work, samples, collector))
         return SliceSet(
             *(rows.synapses, rows.neurons, layout.kernels, layout.operations),
             *(rows.predicted, self._info(outputs)),
@@ -302,7 +303,7 @@ class Slicer:
             CriterionError, InputShapeError, NonFiniteActivationError: as `slice` does.
             WorkerError: if a batch fails three times on a worker.
         """
-        plan = self._plan(outputs)
+        plan = self._checked_plan(outputs)
         layout = row_layout(plan, kernels, operations)
         samples = self.im.samples(x)
         work = self._work_for(
@@ -335,6 +336,15 @@ class Slicer:
             return batches
         known = (self.profile.input_range, self.profile.input_means)
         return InputRange(*known).watched(batches)
+
+    def _checked_plan(self, outputs: Any) -> Plan:
+        """Return the plan of a walk, if the model's weights are those that were profiled."""
+        if weights_checksum(self.im.model) != self._weights:
+            raise ProfileMismatchError(
+                f"The weights of '{self.im.model.name}' have changed since this slicer was made. "
+                "Profile the model again with Profile.from_data, and make a new Slicer."
+            )
+        return self._plan(outputs)
 
     def _plan(self, outputs: Any) -> Plan:
         criterion = outputs if isinstance(outputs, Criterion) else Criterion(outputs)
@@ -372,8 +382,8 @@ class Slicer:
             self._work[id(plan), key] = work
         return self._work[id(plan), key]
 
-    def _run(self, work: _Work, samples: Samples | SeveralSamples, collector: Collector) -> None:
-        """Run the job on the unfinished batches, and add the results to the collector."""
+    def _run(self, work: _Work, samples: Samples | SeveralSamples, collector: Collector) -> int:
+        """Run the job on the unfinished batches; return the number of all batches."""
         digests: dict[int, str] = {}
         sizes: dict[int, int] = {}
         with tqdm(
@@ -400,6 +410,7 @@ class Slicer:
                 bar.set_description("Slicing", refresh=False)
                 bar.update(sizes[index])
         collector.save()
+        return len(digests)
 
     def _batch_size(self, plan: Plan) -> int:
         values = sum(self.im[name].size for name in plan.captured)

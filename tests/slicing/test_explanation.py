@@ -1,5 +1,7 @@
 """Explanations: what they say holds on models whose slices are known."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -157,3 +159,55 @@ def test_a_slice_of_nearly_everything_says_why(theta, scale, finding):
     model.set_weights([rng.normal(size=(40, 30)), np.full(30, 99.0), head, np.zeros(2)])
     x = rng.normal(size=(20, 40)).astype(np.float32)
     assert finding in of(model, x, x[0], theta).finding
+
+
+def binary(weight, activation="sigmoid"):
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(1, activation=activation)])
+    model.set_weights([np.array(weight, np.float32)[:, None], np.zeros(1, np.float32)])
+    return model
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_one_sigmoid_stands_for_two_classes(sign):
+    weight = [4.0, -1.0, 0.0, 0.1]
+    sample = np.array([sign, 0, 0, 0], np.float32)
+    im = nns.InstrumentedModel(binary(weight))
+    around = np.array([[2] * 4, [-2] * 4], np.float32)
+    profile = nns.Profile.from_data(im, around, progress=False)
+    slicer = nns.Slicer(im, profile, workers=0, progress=False)
+    found = slicer.explain(sample, classes=["cat", "dog"])
+    p = 1 / (1 + np.exp(-4.0 * sign))
+    np.testing.assert_allclose(found.probabilities, [1 - p, p], rtol=1e-5)
+    np.testing.assert_allclose(found.kept, [1 - p, p], rtol=1e-5)
+    np.testing.assert_allclose(found.removed, [0.5, 0.5], rtol=1e-5)
+    winner = ["cat", "dog"][int(sign > 0)]
+    assert found.predicted == found.target == int(sign > 0)
+    assert found.summary().startswith(f"The model gives {winner} (98.2%)")
+    assert found.contributions.tolist() == [1, 0, 0, 0]
+    assert slicer.explain(sample, target=1 - found.target).slice == found.slice
+    with pytest.raises(InvalidArgumentError, match="one output"):
+        slicer.explain(sample, compare=True)
+
+
+def test_one_output_without_a_sigmoid_has_no_classes():
+    with pytest.raises(InvalidArgumentError, match="no sigmoid"):
+        of(binary([1, 1, 1, 1], None), X, X[0])
+
+
+def test_probabilities_get_no_second_softmax():
+    inputs = keras.Input((4,))
+    p = layers.Dense(3, activation="softmax")(inputs)
+    model = keras.Model(inputs, layers.Reshape((3,))(p))
+    found = of(model, X, X[0])
+    np.testing.assert_allclose(found.probabilities, model(X[:1])[0], rtol=1e-6)
+
+
+def test_an_empty_slice_of_an_output_that_differs():
+    """Every change is small against the output, and so is their sum."""
+    linear = [np.eye(4, 3), np.full(3, 9.0), np.eye(3), np.full(3, 100.0)]
+    found = of(features(linear), X, X[0], theta=0.9)
+    assert "Take a smaller θ" in found.finding
+    mean, value = re.search(r"output \d is (\S+), on average (\S+),", found.finding).groups()[::-1]
+    logits = features(linear)(X)
+    assert float(value) == pytest.approx(float(logits[0, found.target]), rel=1e-3)
+    assert float(mean) == pytest.approx(float(np.mean(logits[:, found.target])), rel=1e-3)

@@ -9,7 +9,6 @@ import numpy as np
 
 from nnslicer_tf._kernels import pools
 from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
-from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.kinds import Layout
 
 MOST_CLASSES = 5
@@ -78,7 +77,7 @@ class Remainder:
     """
 
     def __init__(self, im: InstrumentedModel) -> None:
-        self.im = InstrumentedModel(copy_model(im.model), im.input_shape)
+        self.im = im.copy()
         self._kernels: dict[str, Synapses] = self.im.kernels
         self._whole = {name: kernel.kernel() for name, kernel in self._kernels.items()}
 
