@@ -4,6 +4,7 @@ A value of a sparse row takes twice the memory of one of a dense row. At θ = 0 
 the synapses of a typical network have a contribution, so rows are dense there.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -104,6 +105,9 @@ def from_arrays(name: str, arrays: Mapping[str, np.ndarray], columns: int) -> Ma
 class RowsOnDisk:
     """Rows that are written to files part by part, and memory-mapped in the end.
 
+    Existing files are replaced when all is written: an earlier result that maps them keeps its
+    rows.
+
     Args:
         folder: Folder of the files.
         name: Beginning of their names.
@@ -133,6 +137,8 @@ class RowsOnDisk:
 
     def finish(self) -> Matrix:
         """Return all rows, memory-mapped."""
+        for part in self._begun:
+            os.replace(self._unfinished(part), self._path(part))
         if "dense" in self._begun:
             return self._read("dense").reshape(self._rows, self._columns)
         matrix = sp.csr_array((self._rows, self._columns), dtype=np.int32)
@@ -144,10 +150,13 @@ class RowsOnDisk:
     def _path(self, part: str) -> Path:
         return self._folder / f"{self._name}.{part}"
 
+    def _unfinished(self, part: str) -> Path:
+        return self._folder / f".{self._name}-{os.getpid()}.{part}"
+
     def _write(self, part: str, values: np.ndarray) -> None:
         mode = "ab" if part in self._begun else "wb"
         self._begun.add(part)
-        with self._path(part).open(mode) as file:
+        with self._unfinished(part).open(mode) as file:
             file.write(np.ascontiguousarray(values, np.int32).tobytes())
 
     def _read(self, part: str) -> np.ndarray:

@@ -451,7 +451,9 @@ def test_fewer_samples_than_a_checkpoint_has(slicer, x, tmp_path, monkeypatch, s
 
     with pytest.raises(nns.ProfileMismatchError, match=rf"3 batches; these data have {size // 4}"):
         slicer.slice(x[:size], checkpoint=tmp_path / "sums")
+    all_rows = slicer.slice_each(x[:12], folder=tmp_path / "rows")
     fewer = slicer.slice_each(x[:size], folder=tmp_path / "rows")
+    assert all_rows.sum() == slicer.slice(x[:12])  # whose file has been replaced
     assert len(fewer) == size and fewer.sum() == slicer.slice(x[:size])
     assert slicer.slice_each(x[:12], folder=tmp_path / "rows").sum() == slicer.slice(x[:12])
 
