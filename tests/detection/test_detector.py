@@ -174,6 +174,10 @@ STABLE_STATE = {
     *("distance|columns", "distance|means", "distance|whitening"),
     *(f"local conv{i}|{name}" for i in (1, 2) for name in ("columns", "weights", "bias")),
     *("texture conv2|means", "texture conv2|whitening"),
+    for options in ({"granularity": "channel"}, {"product": "midpoint"}):
+        other = nns.Slicer(slicer.im, slicer.profile, 0.0, progress=False, **options)
+        with pytest.raises(ProfileMismatchError, match="other options"):
+            SliceDetector.load(path, other)
     *(f"spectrum {s}|{name}" for s in ("rings", "blocks") for name in ("means", "whitening")),
 }
 
