@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
-_LABELS = ("y", "label", "labels", "class", "target")
+_LABELS = ("label", "labels", "class", "target")
+# Pillow's modes of grey images with 16 bits, "I" in older versions of it. No kind of file that is
+# read here has more.
+_DEEP_GREY = ("I", "I;16", "I;16L", "I;16B", "I;16N")
 
 
 def load_data(
@@ -42,8 +45,8 @@ def load_data(
               `keras.utils.image_dataset_from_directory` takes them: classes are numbered in the
               order of their names; or a single image;
             - an `.npz` file with arrays x and y, or an `.npy` file with x;
-            - a `.csv` file with a row for each sample; a column called y, label, class or
-              target has the labels, as numbers or as names.
+            - a `.csv` file with a row for each sample; a column called label, class or target,
+              or else y, has the labels, as whole numbers or as names.
         normalise: For public sets see `load`. Images are divided by 255 by `"unit"` and stay
             0 … 255 by `"none"`. Values of other files are used as they are.
         labels: Whether there must be labels. If not, those of `.npz` files are not read.
@@ -160,7 +163,8 @@ def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarra
     """Return a table's samples and labels, and the names of its classes.
 
     Args:
-        frame: A row for each sample; a column called y, label, class or target has the labels.
+        frame: A row for each sample; a column called label, class or target, or else y, has the
+            labels.
         what: What it is, for messages.
 
     Returns:
@@ -168,23 +172,59 @@ def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarra
         of the classes in the order of their numbers, empty where labels are numbers.
 
     Raises:
-        CorruptFileError: if other columns than the labels' are not numbers.
+        CorruptFileError: if other columns than the labels' are not numbers, several columns could
+            be the labels', or a label is missing or no class.
     """
-    labels = [name for name in frame if str(name).lower() in _LABELS]
-    values = frame.drop(columns=labels[:1])
+    label = _label_column(frame, what)
+    values = frame if label is None else frame.drop(columns=label)
     words = [name for name in values if values[name].dtype.kind not in "fiub"]
     if words:
         raise CorruptFileError(
             f"{what}: column {words[0]!r} does not hold numbers. Leave it out, or call it 'label'."
         )
     x = values.to_numpy(np.float32)
-    if not labels:
+    if label is None:
         return x, _NO_LABELS, ()
-    column = frame[labels[0]]
-    if column.dtype.kind in "iu":
-        return x, column.to_numpy(np.int64), ()
-    names, y = np.unique(column.astype(str).to_numpy(str), return_inverse=True)
-    return x, y.astype(np.int64), tuple(names.tolist())
+    return x, *_classes(frame[label], what)
+
+
+def _label_column(frame: "pd.DataFrame", what: str) -> Any:
+    """Return the name of the column with the labels, None if there is none.
+
+    A column y is a coordinate, and no label, where another column has a clearer name.
+    """
+    columns = [name for name in frame if str(name).lower() in _LABELS]
+    columns = columns or [name for name in frame if str(name).lower() == "y"]
+    if len(columns) > 1:
+        raise CorruptFileError(
+            f"{what}: each of the columns {', '.join(map(repr, columns))} could have the labels. "
+            "Leave all but one out, or call them otherwise."
+        )
+    return columns[0] if columns else None
+
+
+def _classes(column: "pd.Series", what: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return class indices (rows,) int64, and the classes' names if the labels are names."""
+    missing = column.isna().to_numpy()
+    if missing.any():
+        raise CorruptFileError(
+            f"{what}: there is no label in row {missing.argmax() + 1} of {len(column)} (column "
+            f"{column.name!r}). Fill it in, or leave the row out. In files 'NA', 'None' and 'null' "
+            "count as missing."
+        )
+    labels = column.astype(object).infer_objects()  # categories as what they stand for
+    if labels.dtype.kind not in "iuf":
+        names, y = np.unique(labels.astype(str).to_numpy(object), return_inverse=True)
+        return y.astype(np.int64), tuple(names.tolist())
+    values = labels.to_numpy()
+    wrong = (values < 0) | (values != np.floor(values)) | ~np.isfinite(values)
+    if wrong.any():
+        row = wrong.argmax()
+        raise CorruptFileError(
+            f"{what}: labels are class indices from 0, or names; row {row + 1} of column "
+            f"{column.name!r} has {values[row]:g}. Call a column of other values otherwise."
+        )
+    return values.astype(np.int64), ()
 
 
 def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dataset:

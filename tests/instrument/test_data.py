@@ -7,6 +7,7 @@ from PIL import Image
 
 from nnslicer_tf import datasets
 from nnslicer_tf._archive import write_archive
+from nnslicer_tf.datasets.files import split_frame
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import Samples, read_labelled
 from support.data_forms import LABELLED, SAMPLES, X, Y
@@ -141,6 +142,61 @@ def test_damaged_images_are_named(tmp_path):
 def test_results_are_written_to_npz_files_only(tmp_path):
     with pytest.raises(InvalidArgumentError, match=r"ends in \.npz"):
         write_archive(tmp_path / "p.json", "kind", {}, {})
+def read_table(tmp_path, labels, column="label"):
+    """A file with one column of values and one of labels, as it is read."""
+    rows = "".join(f"{i},{label}\n" for i, label in enumerate(labels))
+    (tmp_path / "t.csv").write_text(f"value,{column}\n{rows}")
+    return datasets.load_data(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize(
+    ("labels", "y", "names"),
+    [
+        (["dog", "cat", "cow", "dogfish"], [2, 0, 1, 3], ("cat", "cow", "dog", "dogfish")),
+        (range(12), range(12), ()),
+        ([f"{i}.0" for i in range(12)], range(12), ()),  # in the order of numbers, not of texts
+        ([True, False, True], [1, 0, 1], ("False", "True")),
+        (["10", "9", "ten"], [0, 1, 2], ("10", "9", "ten")),
+    ],
+)
+def test_labels_of_tables(tmp_path, labels, y, names):
+    found = read_table(tmp_path, labels)
+    assert found.y.tolist() == list(y) and found.y.dtype == np.int64
+    assert found.class_names == names and found.classes == max(y) + 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["cat", "cow", "dog", "", "cow"], "no label in row 4 of 5"),
+        ([*range(11), ""], "no label in row 12 of 12"),
+        ([0, 0.5, 1], "row 2 of column 'label' has 0.5"),
+        ([0, 1, "inf"], "row 3 of column 'label' has inf"),
+        ([0, -1, 1], "row 2 of column 'label' has -1"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(tmp_path, labels, message):
+    with pytest.raises(CorruptFileError, match=message):
+        read_table(tmp_path, labels)
+
+
+def test_the_column_of_labels(tmp_path):
+    assert read_table(tmp_path, [1, 0], "y").y.tolist() == [1, 0]
+    assert read_table(tmp_path, [1, 0], "Class").y.tolist() == [1, 0]
+    (tmp_path / "points.csv").write_text("x,y,label\n1,2,0\n3,4,1\n")
+    points = datasets.load_data(tmp_path / "points.csv")
+    assert points.x.tolist() == [[1, 2], [3, 4]] and points.y.tolist() == [0, 1]
+    (tmp_path / "two.csv").write_text("x,label,target\n1,2,0\n")
+    with pytest.raises(CorruptFileError, match="'label', 'target' could have the labels"):
+        datasets.load_data(tmp_path / "two.csv")
+
+
+def test_categories_are_what_they_stand_for():
+    column = pd.Categorical([9, 10, 0], categories=[10, 9, 0])
+    _, y, names = split_frame(pd.DataFrame({"value": [0.0, 1, 2], "label": column}), "it")
+    assert y.tolist() == [9, 10, 0] and names == ()
+
+
     assert not list(tmp_path.iterdir())
 
 
