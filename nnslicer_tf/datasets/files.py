@@ -43,7 +43,8 @@ def load_data(
             - `"name:split"`, a public data set, such as `"cifar10:test[:100]"`;
             - a folder of images, or of one folder of images for each class, as
               `keras.utils.image_dataset_from_directory` takes them: classes are numbered in the
-              order of their names; or a single image;
+              order of their names, images may lie in folders of a class's folder, and what begins
+              with a dot is left out; or a single image. Grey images may have 16 bits;
             - an `.npz` file with arrays x and y, or an `.npy` file with x;
             - a `.csv` file with a row for each sample; a column called label, class or target,
               or else y, has the labels, as whole numbers or as names.
@@ -55,7 +56,7 @@ def load_data(
         split: Split of a public set that is named without one.
 
     Raises:
-        InvalidArgumentError: if there is no such file or data set.
+        InvalidArgumentError: if there is no such file or data set, or a class has no images.
         CorruptFileError: if a file cannot be read, or its contents do not fit together.
         InputShapeError: if images differ in size and no shape is given, or a row has
             another number of values than the shape.
@@ -238,11 +239,17 @@ def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dat
             f"'{path}' has images, and the model takes samples of shape {tuple(shape)}, no grey or "
             "colour images."
         )
-    folders = sorted(f for f in path.iterdir() if f.is_dir()) if path.is_dir() else []
+    folders = _class_folders(path)
     parts = [_images_in(folder) for folder in folders] or [_images_in(path)]
     files = [file for part in parts for file in part]
     if not files:
         raise InvalidArgumentError(f"There are no images ({', '.join(_IMAGES)}) in '{path}'.")
+    empty = [folder.name for folder, part in zip(folders, parts, strict=False) if not part]
+    if empty:
+        raise InvalidArgumentError(
+            f"There are no images ({', '.join(_IMAGES)}) in the folder '{empty[0]}' of '{path}', "
+            "where every folder is a class. Remove it, or move it elsewhere."
+        )
     images = [_image(file, shape) for file in files]
     sizes = {image.shape for image in images}
     if len(sizes) > 1:
@@ -255,9 +262,22 @@ def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dat
     return Dataset(x, y.astype(np.int64), str(path), "", normalise, len(names), names)
 
 
+def _class_folders(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return []
+    return sorted(f for f in path.iterdir() if f.is_dir() and not f.name.startswith("."))
+
+
 def _images_in(path: Path) -> list[Path]:
-    files = sorted(path.iterdir()) if path.is_dir() else [_existing(path)]
-    return [file for file in files if file.suffix.lower() in _IMAGES]
+    """Return the images of a folder and of the folders in it, in the order of Keras; or one."""
+    if not path.is_dir():
+        return [_existing(path)]
+    found = []
+    for folder, _, names in sorted(os.walk(path)):
+        inside = Path(folder).relative_to(path).parts
+        if not any(name.startswith(".") for name in inside):
+            found += [Path(folder, name) for name in sorted(names) if not name.startswith(".")]
+    return [file for file in found if file.suffix.lower() in _IMAGES]
 
 
 def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:
@@ -266,14 +286,18 @@ def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:
 
     try:
         with Image.open(path) as opened:
-            grey = opened.mode in ("L", "1") if shape is None else shape[2] == 1
-            image = opened.convert("L" if grey else "RGB")
+            deep = opened.mode in _DEEP_GREY
+            grey = (deep or opened.mode in ("L", "1")) if shape is None else shape[2] == 1
+            if deep:  # Pillow would cut off all values above 255
+                image = Image.fromarray(np.asarray(opened, np.float32) * (255 / 65535))
+            else:
+                image = opened.convert("L" if grey else "RGB")
     except (OSError, UnidentifiedImageError) as error:
         raise CorruptFileError(f"'{path}' is not a readable image: {error}") from error
     if shape is not None and image.size != (shape[1], shape[0]):
         image = image.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
-    values = np.asarray(image, np.float32)
-    return values[..., None] if values.ndim == 2 else values
+    values = np.atleast_3d(np.asarray(image, np.float32))
+    return np.repeat(values, 3, axis=2) if deep and not grey else values
 
 
 def _existing(path: str | os.PathLike) -> Path:

@@ -85,12 +85,48 @@ def test_folders_of_images(folder):
 def test_folders_are_read_as_keras_reads_them(folder):
     import keras
 
+    for name in ("b/more/0.png", "b/less/1.png", ".hidden/0.png"):
+        (folder / name).parent.mkdir()
+        Image.fromarray(np.full((3, 2), len(name), np.uint8)).save(folder / name)
     theirs = keras.utils.image_dataset_from_directory(
         folder, color_mode="grayscale", image_size=(3, 2), shuffle=False, verbose=False
     )
     x, y = read_labelled(theirs, None, X.shape[1:])
     ours = datasets.load_data(folder, normalise="none")
-    assert np.array_equal(ours.x, x) and np.array_equal(ours.y, y)
+    assert np.array_equal(ours.x, x) and np.array_equal(ours.y, y) and len(y) == len(Y) + 2
+    assert list(ours.class_names) == theirs.class_names
+
+
+def test_hidden_names_are_no_classes_and_no_images(folder):
+    expected = datasets.load_data(folder)
+    for hidden in (".ipynb_checkpoints", "a/.ipynb_checkpoints"):
+        (folder / hidden).mkdir()
+        Image.fromarray(np.zeros((3, 2), np.uint8)).save(folder / hidden / "0.png")
+    (folder / "a" / "._0.png").write_bytes(b"what another system wrote beside 0.png")
+    found = datasets.load_data(folder)
+    assert found.class_names == ("a", "b", "c")
+    assert np.array_equal(found.x, expected.x) and np.array_equal(found.y, expected.y)
+
+
+def test_a_class_without_images_is_refused(folder):
+    (folder / "bc").mkdir()
+    with pytest.raises(InvalidArgumentError, match=r"no images .* in the folder 'bc'"):
+        datasets.load_data(folder)
+
+
+def test_grey_images_of_16_bits_keep_their_values(tmp_path):
+    values = np.array([[0, 200, 1_000], [30_000, 63_000, 65_535]], np.uint16)
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    found = datasets.load_data(tmp_path / "deep.png", labels=False)
+    assert found.x.shape == (1, 2, 3, 1)
+    np.testing.assert_allclose(found.x[0, ..., 0], values / 65_535, rtol=1e-6)
+    raw = datasets.load_data(tmp_path / "deep.png", labels=False, normalise="none")
+    np.testing.assert_allclose(raw.x[0, ..., 0], values / 257, rtol=1e-6)
+    coloured = datasets.load_data(tmp_path / "deep.png", labels=False, shape=(2, 3, 3))
+    np.testing.assert_allclose(coloured.x, np.repeat(found.x, 3, axis=3))
+    Image.fromarray(np.full((4, 4), 30_000, np.uint16)).save(tmp_path / "even.png")
+    resized = datasets.load_data(tmp_path / "even.png", labels=False, shape=(2, 3, 1))
+    np.testing.assert_allclose(resized.x, np.full((1, 2, 3, 1), 30_000 / 65_535), rtol=1e-5)
 
 
 def test_tables_of_values(tmp_path):
@@ -106,42 +142,6 @@ def test_tables_of_values(tmp_path):
         datasets.load_data(tmp_path / "words.csv")
 
 
-def test_files_of_arrays(tmp_path):
-    np.savez(tmp_path / "a.npz", x=X, y=np.eye(3, dtype=int)[Y])
-    x, y = read_labelled(str(tmp_path / "a.npz"), None, X.shape[1:])
-    assert np.array_equal(x, X) and np.array_equal(y, Y)
-    np.save(tmp_path / "a.npy", X)
-    assert np.array_equal(Samples(tmp_path / "a.npy", X.shape[1:]).array(), X)
-
-
-@pytest.mark.parametrize(
-    ("name", "labels", "message"),
-    [
-        ("nothing.npz", False, "no file"),
-        ("nothing.parquet", False, "does not exist"),
-        ("empty", False, "no images"),
-        ("flat", True, "no labels"),
-        ("mnits", False, "Did you mean 'mnist'"),
-    ],
-)
-def test_what_cannot_be_read_says_why(tmp_path, monkeypatch, name, labels, message):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "flat").mkdir()
-    Image.fromarray(np.zeros((2, 2), np.uint8)).save(tmp_path / "flat" / "a.png")
-    with pytest.raises(InvalidArgumentError, match=message):
-        datasets.load_data(name, labels=labels)
-
-
-def test_damaged_images_are_named(tmp_path):
-    (tmp_path / "a.png").write_bytes(b"no image")
-    with pytest.raises(CorruptFileError, match=r"a\.png"):
-        datasets.load_data(tmp_path)
-
-
-def test_results_are_written_to_npz_files_only(tmp_path):
-    with pytest.raises(InvalidArgumentError, match=r"ends in \.npz"):
-        write_archive(tmp_path / "p.json", "kind", {}, {})
 def read_table(tmp_path, labels, column="label"):
     """A file with one column of values and one of labels, as it is read."""
     rows = "".join(f"{i},{label}\n" for i, label in enumerate(labels))
@@ -197,6 +197,42 @@ def test_categories_are_what_they_stand_for():
     assert y.tolist() == [9, 10, 0] and names == ()
 
 
+def test_files_of_arrays(tmp_path):
+    np.savez(tmp_path / "a.npz", x=X, y=np.eye(3, dtype=int)[Y])
+    x, y = read_labelled(str(tmp_path / "a.npz"), None, X.shape[1:])
+    assert np.array_equal(x, X) and np.array_equal(y, Y)
+    np.save(tmp_path / "a.npy", X)
+    assert np.array_equal(Samples(tmp_path / "a.npy", X.shape[1:]).array(), X)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "message"),
+    [
+        ("nothing.npz", False, "no file"),
+        ("nothing.parquet", False, "does not exist"),
+        ("empty", False, "no images"),
+        ("flat", True, "no labels"),
+        ("mnits", False, "Did you mean 'mnist'"),
+    ],
+)
+def test_what_cannot_be_read_says_why(tmp_path, monkeypatch, name, labels, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "flat").mkdir()
+    Image.fromarray(np.zeros((2, 2), np.uint8)).save(tmp_path / "flat" / "a.png")
+    with pytest.raises(InvalidArgumentError, match=message):
+        datasets.load_data(name, labels=labels)
+
+
+def test_damaged_images_are_named(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"no image")
+    with pytest.raises(CorruptFileError, match=r"a\.png"):
+        datasets.load_data(tmp_path)
+
+
+def test_results_are_written_to_npz_files_only(tmp_path):
+    with pytest.raises(InvalidArgumentError, match=r"ends in \.npz"):
+        write_archive(tmp_path / "p.json", "kind", {}, {})
     assert not list(tmp_path.iterdir())
 
 
