@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nnslicer_tf._files import atomic_path
 from nnslicer_tf.cli import inputs
 from nnslicer_tf.cli.inputs import DataOption, ModelOption, NormaliseOption, SeedOption
 from nnslicer_tf.errors import InvalidArgumentError
@@ -137,7 +138,8 @@ def deviations(
     result.save(output)
     written = [output]
     if table is not None:
-        result.to_frame().to_csv(table, index=False)
+        with atomic_path(table) as temporary:
+            result.to_frame().to_csv(temporary, index=False)
         written.append(table)
     if picture is not None and result.found.any():
         save_figure(result.figure(), picture)

@@ -270,7 +270,7 @@ def _load_slices(path: Path) -> "Slice | SliceSet":
 
 
 def _plot(result: "Slice", path: Path) -> None:
-    from nnslicer_tf.report import plot_slices
+    from nnslicer_tf.report import plot_slices, save_figure
 
     reached = [name for name, values in result.neurons.items() if (values != 0).any()]
-    plot_slices({path.stem: result}, reached).savefig(path, dpi=110)
+    save_figure(plot_slices({path.stem: result}, reached), path)

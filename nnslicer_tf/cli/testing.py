@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nnslicer_tf._files import atomic_path
 from nnslicer_tf.cli import inputs
 from nnslicer_tf.cli.inputs import (
     ClassesOption,
@@ -205,5 +206,6 @@ def _show(frame: "pd.DataFrame", output: Path | None) -> None:
     if len(frame) > len(shown):
         print(f"… {len(frame) - len(shown):,} rows more")
     if output is not None:
-        frame.to_csv(output, index=False)
+        with atomic_path(output) as temporary:
+            frame.to_csv(temporary, index=False)
         print(f"Written to {output}")

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
-_LABELS = ("y", "label", "labels", "class", "target")
+_LABELS = ("label", "labels", "class", "target")
+# Pillow's modes of grey images with 16 bits, "I" in older versions of it. No kind of file that is
+# read here has more.
+_DEEP_GREY = ("I", "I;16", "I;16L", "I;16B", "I;16N")
 
 
 def load_data(
@@ -40,10 +43,11 @@ def load_data(
             - `"name:split"`, a public data set, such as `"cifar10:test[:100]"`;
             - a folder of images, or of one folder of images for each class, as
               `keras.utils.image_dataset_from_directory` takes them: classes are numbered in the
-              order of their names; or a single image;
+              order of their names, images may lie in folders of a class's folder, and what begins
+              with a dot is left out; or a single image. Grey images may have 16 bits;
             - an `.npz` file with arrays x and y, or an `.npy` file with x;
-            - a `.csv` file with a row for each sample; a column called y, label, class or
-              target has the labels, as numbers or as names.
+            - a `.csv` file with a row for each sample; a column called label, class or target,
+              or else y, has the labels, as whole numbers or as names.
         normalise: For public sets see `load`. Images are divided by 255 by `"unit"` and stay
             0 … 255 by `"none"`. Values of other files are used as they are.
         labels: Whether there must be labels. If not, those of `.npz` files are not read.
@@ -52,7 +56,7 @@ def load_data(
         split: Split of a public set that is named without one.
 
     Raises:
-        InvalidArgumentError: if there is no such file or data set.
+        InvalidArgumentError: if there is no such file or data set, or a class has no images.
         CorruptFileError: if a file cannot be read, or its contents do not fit together.
         InputShapeError: if images differ in size and no shape is given, or a row has
             another number of values than the shape.
@@ -160,7 +164,8 @@ def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarra
     """Return a table's samples and labels, and the names of its classes.
 
     Args:
-        frame: A row for each sample; a column called y, label, class or target has the labels.
+        frame: A row for each sample; a column called label, class or target, or else y, has the
+            labels.
         what: What it is, for messages.
 
     Returns:
@@ -168,23 +173,59 @@ def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarra
         of the classes in the order of their numbers, empty where labels are numbers.
 
     Raises:
-        CorruptFileError: if other columns than the labels' are not numbers.
+        CorruptFileError: if other columns than the labels' are not numbers, several columns could
+            be the labels', or a label is missing or no class.
     """
-    labels = [name for name in frame if str(name).lower() in _LABELS]
-    values = frame.drop(columns=labels[:1])
+    label = _label_column(frame, what)
+    values = frame if label is None else frame.drop(columns=label)
     words = [name for name in values if values[name].dtype.kind not in "fiub"]
     if words:
         raise CorruptFileError(
             f"{what}: column {words[0]!r} does not hold numbers. Leave it out, or call it 'label'."
         )
     x = values.to_numpy(np.float32)
-    if not labels:
+    if label is None:
         return x, _NO_LABELS, ()
-    column = frame[labels[0]]
-    if column.dtype.kind in "iu":
-        return x, column.to_numpy(np.int64), ()
-    names, y = np.unique(column.astype(str).to_numpy(str), return_inverse=True)
-    return x, y.astype(np.int64), tuple(names.tolist())
+    return x, *_classes(frame[label], what)
+
+
+def _label_column(frame: "pd.DataFrame", what: str) -> Any:
+    """Return the name of the column with the labels, None if there is none.
+
+    A column y is a coordinate, and no label, where another column has a clearer name.
+    """
+    columns = [name for name in frame if str(name).lower() in _LABELS]
+    columns = columns or [name for name in frame if str(name).lower() == "y"]
+    if len(columns) > 1:
+        raise CorruptFileError(
+            f"{what}: each of the columns {', '.join(map(repr, columns))} could have the labels. "
+            "Leave all but one out, or call them otherwise."
+        )
+    return columns[0] if columns else None
+
+
+def _classes(column: "pd.Series", what: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return class indices (rows,) int64, and the classes' names if the labels are names."""
+    missing = column.isna().to_numpy()
+    if missing.any():
+        raise CorruptFileError(
+            f"{what}: there is no label in row {missing.argmax() + 1} of {len(column)} (column "
+            f"{column.name!r}). Fill it in, or leave the row out. In files 'NA', 'None' and 'null' "
+            "count as missing."
+        )
+    labels = column.astype(object).infer_objects()  # categories as what they stand for
+    if labels.dtype.kind not in "iuf":
+        names, y = np.unique(labels.astype(str).to_numpy(object), return_inverse=True)
+        return y.astype(np.int64), tuple(names.tolist())
+    values = labels.to_numpy()
+    wrong = (values < 0) | (values != np.floor(values)) | ~np.isfinite(values)
+    if wrong.any():
+        row = wrong.argmax()
+        raise CorruptFileError(
+            f"{what}: labels are class indices from 0, or names; row {row + 1} of column "
+            f"{column.name!r} has {values[row]:g}. Call a column of other values otherwise."
+        )
+    return values.astype(np.int64), ()
 
 
 def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dataset:
@@ -198,11 +239,17 @@ def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dat
             f"'{path}' has images, and the model takes samples of shape {tuple(shape)}, no grey or "
             "colour images."
         )
-    folders = sorted(f for f in path.iterdir() if f.is_dir()) if path.is_dir() else []
+    folders = _class_folders(path)
     parts = [_images_in(folder) for folder in folders] or [_images_in(path)]
     files = [file for part in parts for file in part]
     if not files:
         raise InvalidArgumentError(f"There are no images ({', '.join(_IMAGES)}) in '{path}'.")
+    empty = [folder.name for folder, part in zip(folders, parts, strict=False) if not part]
+    if empty:
+        raise InvalidArgumentError(
+            f"There are no images ({', '.join(_IMAGES)}) in the folder '{empty[0]}' of '{path}', "
+            "where every folder is a class. Remove it, or move it elsewhere."
+        )
     images = [_image(file, shape) for file in files]
     sizes = {image.shape for image in images}
     if len(sizes) > 1:
@@ -215,9 +262,22 @@ def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dat
     return Dataset(x, y.astype(np.int64), str(path), "", normalise, len(names), names)
 
 
+def _class_folders(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return []
+    return sorted(f for f in path.iterdir() if f.is_dir() and not f.name.startswith("."))
+
+
 def _images_in(path: Path) -> list[Path]:
-    files = sorted(path.iterdir()) if path.is_dir() else [_existing(path)]
-    return [file for file in files if file.suffix.lower() in _IMAGES]
+    """Return the images of a folder and of the folders in it, in the order of Keras; or one."""
+    if not path.is_dir():
+        return [_existing(path)]
+    found = []
+    for folder, _, names in sorted(os.walk(path)):
+        inside = Path(folder).relative_to(path).parts
+        if not any(name.startswith(".") for name in inside):
+            found += [Path(folder, name) for name in sorted(names) if not name.startswith(".")]
+    return [file for file in found if file.suffix.lower() in _IMAGES]
 
 
 def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:
@@ -226,14 +286,18 @@ def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:
 
     try:
         with Image.open(path) as opened:
-            grey = opened.mode in ("L", "1") if shape is None else shape[2] == 1
-            image = opened.convert("L" if grey else "RGB")
+            deep = opened.mode in _DEEP_GREY
+            grey = (deep or opened.mode in ("L", "1")) if shape is None else shape[2] == 1
+            if deep:  # Pillow would cut off all values above 255
+                image = Image.fromarray(np.asarray(opened, np.float32) * (255 / 65535))
+            else:
+                image = opened.convert("L" if grey else "RGB")
     except (OSError, UnidentifiedImageError) as error:
         raise CorruptFileError(f"'{path}' is not a readable image: {error}") from error
     if shape is not None and image.size != (shape[1], shape[0]):
         image = image.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
-    values = np.asarray(image, np.float32)
-    return values[..., None] if values.ndim == 2 else values
+    values = np.atleast_3d(np.asarray(image, np.float32))
+    return np.repeat(values, 3, axis=2) if deep and not grey else values
 
 
 def _existing(path: str | os.PathLike) -> Path:

@@ -202,7 +202,8 @@ class Detector(BaseEstimator):
             FileNotFoundError: if there is no such file.
             CorruptFileError: if the file is damaged, or no detector.
             InvalidArgumentError: if it is a detector of another class.
-            ProfileMismatchError: if `source` is another model, or has another profile.
+            ProfileMismatchError: if `source` is another model, or has another profile or other
+                options.
         """
         header, arrays = read_archive(path, _FORMAT, "detector")
         if header["class"] != cls.__name__:
@@ -213,7 +214,7 @@ class Detector(BaseEstimator):
         if header["identity"] != detector.identity():
             raise ProfileMismatchError(
                 f"The detector in '{path}' was fitted on another model than "
-                f"'{detector.im.model.name}', or with another profile."
+                f"'{detector.im.model.name}', or with a slicer of another profile or other options."
             )
         state = {k.removeprefix("state/"): a for k, a in arrays.items() if k.startswith("state/")}
         detector.restore(state)

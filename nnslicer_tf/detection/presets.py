@@ -27,7 +27,7 @@ from nnslicer_tf.detection.scorers import (
 from nnslicer_tf.detection.spectra import SPECTRA
 from nnslicer_tf.detection.views import VIEWS
 from nnslicer_tf.detection.votes import DrawnColumns, Features, Vote
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import InputRangeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 
 ops: Any = LazyModule("keras.ops")
@@ -44,6 +44,8 @@ _JOINT_SYNAPSES = 1024
 _TEXTURE_LAYERS = slice(1, 3)
 # Of the layers at several depths, those whose slices are scaled: the deepest.
 _SCALED_LAYERS = slice(-2, None)
+# By so much, values that were scaled to 0 … 1 may be beyond it.
+_ROUNDING = 1e-3
 # Layers whose local slices are compared with those of the class.
 _EARLY_LAYERS = slice(1, 4)
 
@@ -105,7 +107,7 @@ def _spectra(given: "Given") -> list[Vote]:
 
 
 def _residuals(given: "Given") -> list[Vote]:
-    return [_unusual("residuals", _residual_shares)]
+    return [Vote("residuals", _Residuals(_residual_shares), ClassDistance())]
 
 
 def _membership(given: "Given") -> list[Vote]:
@@ -334,6 +336,20 @@ def _spectrum(evidence: Evidence, name: str) -> np.ndarray:
 def _residual_shares(evidence: Evidence) -> np.ndarray:
     """Return the image's noise by its size."""
     return evidence.residuals
+
+
+class _Residuals(Features):
+    """Residuals, whose sizes are grey levels of images with values from 0 to 1."""
+
+    def check(self, evidence: Evidence) -> None:
+        """Refuse normal inputs with other values."""
+        low, high = evidence.x.min(), evidence.x.max()
+        if low < -_ROUNDING or high > 1 + _ROUNDING:
+            raise InputRangeError(
+                "The residuals of 'photos' are of images with values from 0 to 1; the normal "
+                f"inputs range from {low:.4g} to {high:.4g}. Scale them and let the model scale "
+                "them back, InstrumentedModel(model, preprocess=…), or take 'stable'."
+            )
 
 
 def _margin_change(evidence: Evidence, view: str) -> np.ndarray:

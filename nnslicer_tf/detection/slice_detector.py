@@ -112,13 +112,16 @@ class SliceDetector(VotingDetector):
         return SmoothEvidence(self.im, x, self.slicer_, steepness=steepness)
 
     def identity(self) -> str:
-        """Return a hash of model and profile; see `Detector.identity`."""
+        """Return a hash of model, profile and the slicer's options; see `Detector.identity`."""
         total = hashlib.sha256(self.im.fingerprint.encode())
         for mean in self.slicer.profile.means.values():
             total.update(mean.tobytes())
         reading = self.slicer.relative_to, self.slicer.rectify
         if reading != ("output", "sign"):  # files of version 0.1 know no other
             total.update(repr(reading).encode())
+        neurons = self.slicer.granularity, self.slicer.product
+        if neurons != ("activation", "value"):  # older files do not say
+            total.update(repr(neurons).encode())
         return total.hexdigest()
 
     def restore(self, state: dict[str, np.ndarray]) -> None:

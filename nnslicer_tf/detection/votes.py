@@ -41,6 +41,9 @@ class Features:
         """Return the features of the inputs, as `read` does."""
         return self._read(evidence)
 
+    def check(self, evidence: Evidence) -> None:
+        """Refuse normal inputs that `read` is not meant for: none."""
+
     def draw(self, rng: np.random.Generator) -> None:
         """Draw at random what has to be drawn before the first use: nothing."""
 
@@ -118,6 +121,7 @@ class Vote:
 
     def fit(self, evidence: Evidence, rng: np.random.Generator) -> None:
         """Draw the features, and let the scorer learn from normal inputs."""
+        self.features.check(evidence)
         self.features.draw(rng)
         if self.scorer.names:  # features that nothing is learned from are not computed
             classes = evidence.logits.shape[1]

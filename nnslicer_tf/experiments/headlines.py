@@ -112,13 +112,13 @@ def _challenge(model: str, title: str) -> Callable[[Tables], Iterator[Headline]]
 
 
 def _speed(tables: Tables) -> Iterator[Headline]:
-    """Return the time to slice a sample, of the paper's models."""
+    """Return the time of the backward walk for a sample, of the paper's models."""
     frame = tables["benchmarks/slicing"].frame.set_index("model")
     paper = paper_frame("nnslicer/table3").set_index("model")["backward_batch"]
     for name, published in (("lenet", "LeNet"), ("resnet10", "ResNet10"), ("resnet18", "ResNet18")):
         if name in frame.index:
             here, theirs = frame.loc[name, "backward ms"], 1_000 * paper[published]
-            what = "Slicing: milliseconds per sample (backward walk, in batches)"
+            what = "Slicing: milliseconds of CPU time per sample (backward walk alone, in batches)"
             shown = f"{here:.3g}", f"{theirs:,.0f}"
             yield Headline(what, published, *shown, bool(here <= theirs), "nnslicer/table3")
 

@@ -191,11 +191,8 @@ def _empty() -> InvalidArgumentError:
 def sole_array(data: Any) -> ArrayLike | Iterable[ArrayLike]:
     """Return the data of a model with one input: a dict of one array stands for the array.
 
-    Raises:
-        InvalidArgumentError: if a dict has several.
+    In a dict of several, `Samples` looks for the one with the samples by its key.
     """
-    if not isinstance(data, Mapping):
-        return data
-    if len(data) != 1:
-        raise InvalidArgumentError(f"The model has one input. Received a dict: {sorted(data)}")
-    return next(iter(data.values()))
+    if isinstance(data, Mapping) and len(data) == 1:
+        return next(iter(data.values()))
+    return data

@@ -15,6 +15,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from nnslicer_tf._files import atomic_path
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
 
 _WARM_UP = 5
@@ -89,17 +90,21 @@ def to_litert(model: keras.Model) -> bytes:
 def save_model(model: keras.Model, path: Path) -> None:
     """Write a model by its file's ending: .keras, .tflite, .onnx, or a folder (SavedModel).
 
+    A file is written completely or not at all.
+
     Raises:
         ImportError: if a library that Keras needs for ONNX is missing.
     """
-    if path.suffix == ".tflite":
-        path.write_bytes(to_litert(model))
-    elif path.suffix == ".keras":
-        model.save(path)
-    elif path.suffix == ".onnx":
-        model.export(path, format="onnx", verbose=False)
-    else:
+    if not path.suffix:
         model.export(path, verbose=False)
+        return
+    with atomic_path(path) as temporary:
+        if path.suffix == ".tflite":
+            temporary.write_bytes(to_litert(model))
+        elif path.suffix == ".keras":
+            model.save(temporary)
+        else:
+            model.export(temporary, format="onnx", verbose=False)
 
 
 def _litert_ms(content: bytes, batch: np.ndarray, runs: int) -> float:

@@ -5,10 +5,13 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, texts, zoo
@@ -210,6 +213,40 @@ def test_cover_and_inspect(nnslicer, files):
     assert code == 0 and f"{coverage.total():.1%} of the neurons" in out
     code, out, _ = nnslicer("inspect", *model, "--data", "digits:train[:300]", "--units", "relu2")
     assert code == 0 and "relu2" in out and "correlation" in out
+
+
+WRITERS = {
+    "table": (pd.DataFrame, "to_csv", "t.csv", ("cover", "--data", "data.npz", "--output")),
+    "picture": (Figure, "savefig", "t.png", ("show", "slice.npz", "--plot")),
+    "model": (
+        *(keras.Model, "save", "t.keras"),
+        ("prune", "--data", "labelled.npz", "--classes", "3,5", "--by", "channel", "--output"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_an_output_stays_until_the_new_one_is_complete(
+    nnslicer, files, tmp_path, monkeypatch, kind
+):
+    owner, method, name, (command, *arguments) = WRITERS[kind]
+    im = nns.InstrumentedModel(zoo.load("digits_cnn"))
+    slicer = nns.Slicer(im, nns.Profile.load(files / "profile.npz"), workers=0, progress=False)
+    slicer.slice(np.load(files / "data.npz")["x"][:1]).save(files / "slice.npz")
+
+    def fail(self, path, *args, **kwargs):
+        Path(path).write_bytes(b"half a file")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(owner, method, fail)
+    output = tmp_path / name
+    output.write_bytes(b"a good file")
+    given = [files / a if a.endswith(".npz") else a for a in arguments]
+    model = () if command == "show" else ("--model", files / "model.keras")
+    code, _, errors = nnslicer(command, *given, output, *model)
+    assert code == 2 and "No space left" in errors
+    assert output.read_bytes() == b"a good file"
+    assert list(tmp_path.iterdir()) == [output]
 
 
 def test_lines_between_samples_and_between_points(nnslicer, files, tmp_path):

@@ -447,6 +447,46 @@ def test_a_challenge_resumes_and_repeats(tmp_path, im, data, normal, monkeypatch
         attack(detector, im, data, normal, folder=tmp_path / "a", rng=1)
 
 
+FIRST_AND_THEN = {
+    "budgets": ({"budgets": {"linf": [0.02]}}, {"budgets": {"linf": [0.3]}}),
+    "largest budget": ({"budgets": {"linf": [0.1]}}, {"budgets": {"linf": [0.1, 0.4]}}),
+    "attacks to start from": (
+        {"attacks": ("minimum", "approach")},
+        {"attacks": ("selective", "approach")},
+    ),
+    # The second attack is run without a bound on the images that the first one has not reached.
+    "attacks before": (
+        {"attacks": ("selective", "orthogonal")},
+        {"attacks": ("orthogonal", "selective")},
+    ),
+    "bounds": ({"bounds": (0, 1)}, {"bounds": (-0.5, 1.5)}),
+}
+
+
+@pytest.mark.parametrize("changed", FIRST_AND_THEN)
+def test_a_folder_gives_nothing_that_was_made_for_other_settings(
+    changed, tmp_path, im, data, normal
+):
+    def run(settings, folder):
+        bounds = settings.get("bounds", (0, 1))
+        same = InstrumentedModel(im.model, bounds=bounds)
+        given = {"attacks": ("selective", "square"), "budgets": {"linf": [0.1]}} | settings
+        given.pop("bounds", None)
+        detector = LogitMargin(same).fit(normal)
+        few = {"effort": Effort(steps=8, queries=20, rounds=2), "folder": folder}
+        return attack(detector, same, data, normal, **few, **given).norms["linf"]
+
+    first, then = FIRST_AND_THEN[changed]
+    run(first, tmp_path)
+    found, expected = run(then, tmp_path), run(then, None)
+    for name, distances in expected.attacks.items():
+        np.testing.assert_allclose(found.attacks[name], distances, rtol=1e-4, err_msg=name)
+        assert (found.attacks[name] > 0).all()  # an unchanged image evades nothing
+    np.testing.assert_allclose(found.undefended, expected.undefended, rtol=1e-4)
+    np.testing.assert_allclose(found.runs["success"], expected.runs["success"])
+    assert np.isfinite(found.pair).any()
+
+
 def test_bad_input_is_refused(im, data, normal):
     detector = LogitMargin(im).fit(normal)
 

@@ -35,7 +35,12 @@ from nnslicer_tf.detection.calibration import p_values, two_sided
 from nnslicer_tf.detection.evaluation import average
 from nnslicer_tf.detection.spectra import SPECTRA
 from nnslicer_tf.detection.views import VIEWS
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, ProfileMismatchError
+from nnslicer_tf.errors import (
+    CorruptFileError,
+    InputRangeError,
+    InvalidArgumentError,
+    ProfileMismatchError,
+)
 
 SAVED = Path(__file__).parent / "saved"
 
@@ -111,6 +116,16 @@ def test_stability_needs_images():
             SliceDetector(slicer, preset).fit(x)
 
 
+def test_residuals_are_of_images_from_0_to_1(slicer, normal):
+    model = keras.Sequential([keras.Input((8, 8, 1)), layers.Rescaling(1 / 255), slicer.im.model])
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(im, 255 * normal, progress=False)
+    raw = nns.Slicer(im, profile, theta=0.0, progress=False)
+    with pytest.raises(InputRangeError, match="inputs range from 0 to 255"):
+        SliceDetector(raw, "photos", max_synapses=64).fit(255 * normal)
+    assert SliceDetector(slicer, "photos", max_synapses=64).fit(normal).threshold_ > 0
+
+
 def test_presets_on_fgsm(fitted, fgsm):
     _, adversarial = fgsm
     assert len(adversarial) > 200
@@ -159,6 +174,10 @@ def test_a_saved_detector_goes_with_its_model_and_profile(fitted, slicer, normal
     reading = nns.Slicer(slicer.im, slicer.profile, progress=False, rectify="pass")
     with pytest.raises(ProfileMismatchError, match="another"):
         SliceDetector.load(path, reading)
+    for options in ({"granularity": "channel"}, {"product": "midpoint"}):
+        other = nns.Slicer(slicer.im, slicer.profile, 0.0, progress=False, **options)
+        with pytest.raises(ProfileMismatchError, match="other options"):
+            SliceDetector.load(path, other)
     with pytest.raises(InvalidArgumentError, match=r"SliceDetector\.load"):
         FeatureMap.load(path, slicer.im)
     path.write_bytes(path.read_bytes()[:500])

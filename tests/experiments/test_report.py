@@ -369,6 +369,7 @@ def test_times_are_beside_the_papers(tmp_path):
         ("LeNet", "0.66", "300", True),
         ("ResNet18", "1e+05", "40,400", False),
     ]
+    assert "backward walk alone" in found[0].what  # the forward pass is not in "backward ms"
 
 
 def test_missed_goals_are_shown(tmp_path):

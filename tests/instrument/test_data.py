@@ -7,6 +7,7 @@ from PIL import Image
 
 from nnslicer_tf import datasets
 from nnslicer_tf._archive import write_archive
+from nnslicer_tf.datasets.files import split_frame
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import Samples, read_labelled
 from support.data_forms import LABELLED, SAMPLES, X, Y
@@ -84,12 +85,48 @@ def test_folders_of_images(folder):
 def test_folders_are_read_as_keras_reads_them(folder):
     import keras
 
+    for name in ("b/more/0.png", "b/less/1.png", ".hidden/0.png"):
+        (folder / name).parent.mkdir()
+        Image.fromarray(np.full((3, 2), len(name), np.uint8)).save(folder / name)
     theirs = keras.utils.image_dataset_from_directory(
         folder, color_mode="grayscale", image_size=(3, 2), shuffle=False, verbose=False
     )
     x, y = read_labelled(theirs, None, X.shape[1:])
     ours = datasets.load_data(folder, normalise="none")
-    assert np.array_equal(ours.x, x) and np.array_equal(ours.y, y)
+    assert np.array_equal(ours.x, x) and np.array_equal(ours.y, y) and len(y) == len(Y) + 2
+    assert list(ours.class_names) == theirs.class_names
+
+
+def test_hidden_names_are_no_classes_and_no_images(folder):
+    expected = datasets.load_data(folder)
+    for hidden in (".ipynb_checkpoints", "a/.ipynb_checkpoints"):
+        (folder / hidden).mkdir()
+        Image.fromarray(np.zeros((3, 2), np.uint8)).save(folder / hidden / "0.png")
+    (folder / "a" / "._0.png").write_bytes(b"what another system wrote beside 0.png")
+    found = datasets.load_data(folder)
+    assert found.class_names == ("a", "b", "c")
+    assert np.array_equal(found.x, expected.x) and np.array_equal(found.y, expected.y)
+
+
+def test_a_class_without_images_is_refused(folder):
+    (folder / "bc").mkdir()
+    with pytest.raises(InvalidArgumentError, match=r"no images .* in the folder 'bc'"):
+        datasets.load_data(folder)
+
+
+def test_grey_images_of_16_bits_keep_their_values(tmp_path):
+    values = np.array([[0, 200, 1_000], [30_000, 63_000, 65_535]], np.uint16)
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    found = datasets.load_data(tmp_path / "deep.png", labels=False)
+    assert found.x.shape == (1, 2, 3, 1)
+    np.testing.assert_allclose(found.x[0, ..., 0], values / 65_535, rtol=1e-6)
+    raw = datasets.load_data(tmp_path / "deep.png", labels=False, normalise="none")
+    np.testing.assert_allclose(raw.x[0, ..., 0], values / 257, rtol=1e-6)
+    coloured = datasets.load_data(tmp_path / "deep.png", labels=False, shape=(2, 3, 3))
+    np.testing.assert_allclose(coloured.x, np.repeat(found.x, 3, axis=3))
+    Image.fromarray(np.full((4, 4), 30_000, np.uint16)).save(tmp_path / "even.png")
+    resized = datasets.load_data(tmp_path / "even.png", labels=False, shape=(2, 3, 1))
+    np.testing.assert_allclose(resized.x, np.full((1, 2, 3, 1), 30_000 / 65_535), rtol=1e-5)
 
 
 def test_tables_of_values(tmp_path):
@@ -103,6 +140,61 @@ def test_tables_of_values(tmp_path):
     frame.assign(name="x").to_csv(tmp_path / "words.csv", index=False)
     with pytest.raises(CorruptFileError, match="'name' does not hold numbers"):
         datasets.load_data(tmp_path / "words.csv")
+
+
+def read_table(tmp_path, labels, column="label"):
+    """A file with one column of values and one of labels, as it is read."""
+    rows = "".join(f"{i},{label}\n" for i, label in enumerate(labels))
+    (tmp_path / "t.csv").write_text(f"value,{column}\n{rows}")
+    return datasets.load_data(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize(
+    ("labels", "y", "names"),
+    [
+        (["dog", "cat", "cow", "dogfish"], [2, 0, 1, 3], ("cat", "cow", "dog", "dogfish")),
+        (range(12), range(12), ()),
+        ([f"{i}.0" for i in range(12)], range(12), ()),  # in the order of numbers, not of texts
+        ([True, False, True], [1, 0, 1], ("False", "True")),
+        (["10", "9", "ten"], [0, 1, 2], ("10", "9", "ten")),
+    ],
+)
+def test_labels_of_tables(tmp_path, labels, y, names):
+    found = read_table(tmp_path, labels)
+    assert found.y.tolist() == list(y) and found.y.dtype == np.int64
+    assert found.class_names == names and found.classes == max(y) + 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["cat", "cow", "dog", "", "cow"], "no label in row 4 of 5"),
+        ([*range(11), ""], "no label in row 12 of 12"),
+        ([0, 0.5, 1], "row 2 of column 'label' has 0.5"),
+        ([0, 1, "inf"], "row 3 of column 'label' has inf"),
+        ([0, -1, 1], "row 2 of column 'label' has -1"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(tmp_path, labels, message):
+    with pytest.raises(CorruptFileError, match=message):
+        read_table(tmp_path, labels)
+
+
+def test_the_column_of_labels(tmp_path):
+    assert read_table(tmp_path, [1, 0], "y").y.tolist() == [1, 0]
+    assert read_table(tmp_path, [1, 0], "Class").y.tolist() == [1, 0]
+    (tmp_path / "points.csv").write_text("x,y,label\n1,2,0\n3,4,1\n")
+    points = datasets.load_data(tmp_path / "points.csv")
+    assert points.x.tolist() == [[1, 2], [3, 4]] and points.y.tolist() == [0, 1]
+    (tmp_path / "two.csv").write_text("x,label,target\n1,2,0\n")
+    with pytest.raises(CorruptFileError, match="'label', 'target' could have the labels"):
+        datasets.load_data(tmp_path / "two.csv")
+
+
+def test_categories_are_what_they_stand_for():
+    column = pd.Categorical([9, 10, 0], categories=[10, 9, 0])
+    _, y, names = split_frame(pd.DataFrame({"value": [0.0, 1, 2], "label": column}), "it")
+    assert y.tolist() == [9, 10, 0] and names == ()
 
 
 def test_files_of_arrays(tmp_path):

@@ -128,8 +128,15 @@ def test_a_dict_of_one_array_goes_into_one_input():
     im = nns.InstrumentedModel(keras.Sequential([keras.Input((2,)), layers.Dense(1)]))
     x = np.ones((3, 2), np.float32)
     np.testing.assert_array_equal(im.predict({"x": x}), im.predict(x))
-    with pytest.raises(nns.InvalidArgumentError, match="one input"):
-        im.predict({"x": x, "y": x})
+
+
+@pytest.mark.parametrize("key", ["x", "image", "inputs"])
+def test_a_dict_of_samples_and_labels_goes_into_one_input(key):
+    im = nns.InstrumentedModel(keras.Sequential([keras.Input((2,)), layers.Dense(1)]))
+    x = np.ones((3, 2), np.float32)
+    np.testing.assert_array_equal(im.predict({"y": [0, 0, 0], key: 2 * x}), im.predict(2 * x))
+    with pytest.raises(nns.InputShapeError, match="keys sound, y; samples are looked for under x"):
+        im.predict({"sound": x, "y": x})
 
 
 def test_inputs_are_cut_like_an_array(x):

@@ -81,7 +81,8 @@ def challenge(
             change that misleads the model alone.
         attacks: Names of `ADAPTIVE_ATTACKS`; all by default.
         effort: How hard the attacks try.
-        folder: Finished parts are kept there, and not made again.
+        folder: Finished parts are kept there, and not made again. A challenge with other budgets,
+            attacks or norms takes those that do not depend on them.
         progress: Show a progress bar.
 
     Raises:

@@ -62,7 +62,7 @@ class Run:
             if partial_run:
                 tried = self._rest(key, attack, problem, reached[limit])
             else:
-                tried = self._kept(key, partial(attack.run, problem))
+                tried = self._kept(key, problem, partial(attack.run, problem))
             parts.append((attack.name, tried))
             if not attack.from_guides and attack.kind == from_images:
                 self._reach(reached, [limit] if not attack.smallest else list(reached), tried)
@@ -96,8 +96,10 @@ class Run:
     def _kept_nearer(
         self, name: str, problem: Problem, x: np.ndarray, found: np.ndarray
     ) -> np.ndarray:
-        key = f"{self._norm.name}-{name}-nearest"
-        return self._kept(key, lambda: Tried(nearer(problem, x, found, _BISECTIONS), found)).x
+        def make() -> Tried:
+            return Tried(nearer(problem, x, found, _BISECTIONS), found)
+
+        return self._kept(f"{self._norm.name}-{name}-nearest", problem, make, x, found).x
 
     def _undefended(self, budgets: np.ndarray) -> np.ndarray:
         """Return the smallest changes that mislead the model alone, (N,).
@@ -112,13 +114,14 @@ class Run:
             problem = self._problem(setting, budget, budget, key)
             rows = np.flatnonzero(best > budget)
             if len(rows):
-                self._take_nearer(best, x, self._kept(key, partial(_attack_some, problem, rows)))
+                attack = partial(_attack_some, problem, rows)
+                self._take_nearer(best, x, self._kept(key, problem, attack, rows))
         found = np.isfinite(best)
         usual = np.median(best[found]) if found.any() else self._largest
         problem = self._problem(setting, self._largest, _MULTIPLES[-1] * usual, "alone")
         # As closely as the pair.
         key = f"{self._norm.name}-{_UNDEFENDED_ATTACK}-minimum"
-        self._take_nearer(best, x, self._kept(key, partial(minimum, problem)))
+        self._take_nearer(best, x, self._kept(key, problem, partial(minimum, problem)))
         moved = nearer(problem, x, np.isfinite(best), _BISECTIONS)
         return np.where(np.isfinite(best), self._norm.distance(moved - setting.x), np.inf)
 
@@ -159,18 +162,31 @@ class Run:
         rows = np.flatnonzero(~reached)
         x, found = problem.x.copy(), np.zeros(len(problem.x), bool)
         if len(rows):
-            part = self._kept(key, lambda: attack.run(problem.rows(rows)))
+            some = problem.rows(rows)
+            part = self._kept(key, some, partial(attack.run, some))
             x[rows], found[rows] = part.x, part.found
         return Tried(x, found)
 
-    def _kept(self, key: str, make: Callable[[], Tried]) -> Tried:
-        """Return a part from the store; make and keep it if it is missing."""
-        if self._store is not None and key in self._store:
+    def _kept(
+        self, name: str, problem: Problem, make: Callable[[], Tried], *given: np.ndarray
+    ) -> Tried:
+        """Return a part from the store; make and keep it if it is missing.
+
+        Args:
+            name: Of the part.
+            problem: What it is made for.
+            make: Makes it.
+            *given: What it is made from besides the problem.
+        """
+        if self._store is None:
+            return make()
+        # Other budgets or attacks may give a part of the same name other things to start from.
+        key = f"{name}-{_digest(problem, *given)}"
+        if key in self._store:
             arrays = self._store.load(key)[1]
             return Tried(arrays["x"], arrays["found"])
         tried = make()
-        if self._store is not None:
-            self._store.save(key, {}, {"x": tried.x, "found": tried.found})
+        self._store.save(key, {}, {"x": tried.x, "found": tried.found})
         return tried
 
     def _take_nearer(self, best: np.ndarray, x: np.ndarray, tried: Tried) -> None:
@@ -178,6 +194,15 @@ class Run:
         distance = self._norm.distance(tried.x - self._setting.x)
         closer = tried.found & (distance < best)
         best[closer], x[closer] = distance[closer], tried.x[closer]
+
+
+def _digest(problem: Problem, *given: np.ndarray) -> str:
+    """Return a digest of what differs between problems of one store, and of more arrays."""
+    numbers = [float(number) for number in (*problem.bounds, problem.budget, problem.step)]
+    total = hashlib.sha256(repr(numbers).encode())
+    for array in (problem.x, problem.y, problem.guides, *given):
+        total.update(np.ascontiguousarray(array).tobytes())
+    return total.hexdigest()[:12]
 
 
 def _alone(setting: Setting) -> Setting:

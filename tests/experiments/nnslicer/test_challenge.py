@@ -56,6 +56,17 @@ def test_detectors_are_challenged_and_it_goes_on(tmp_path, monkeypatch):
         challenge_detectors(ChallengeSettings(**FEW | {"methods": "margins"}, work=tmp_path))
 
 
+def test_other_attacks_get_nothing_that_depends_on_those_before(tmp_path):
+    def images(attacks, work):
+        few = FEW | {"attacks": attacks}
+        found = challenge_detectors(ChallengeSettings(**few, work=tmp_path / work))
+        return found.table("digits_cnn-digits-images")["model and detector"].to_numpy()
+
+    images("minimum,approach", "again")  # the last attack starts from what those before found
+    again, expected = (images("selective,approach", work) for work in ("again", "new"))
+    np.testing.assert_allclose(again, expected, rtol=1e-4)
+
+
 def test_evidences_are_compared(tmp_path):
     few = FEW | {"attacks": "selective", "known": "FGSM_8", "attacked": 20, "normals": 60}
     found = compare_evidence(
