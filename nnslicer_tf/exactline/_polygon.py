@@ -29,22 +29,24 @@ class Plane:
     def through(polygon: np.ndarray, shape: tuple[int, ...]) -> "Plane":
         """Return the plane of the corners `(corners, *shape)`, in order around the polygon.
 
+        Corners that are equal to the one before count once; the last may repeat the first.
+
         Raises:
             InputShapeError, NonFiniteActivationError: if they are not points of the input space.
             InvalidArgumentError: if there are fewer than three, they do not lie in one plane, or
                 they are not the corners of a convex polygon with an area.
         """
         points = check_points(polygon, "polygon", shape, 1)
-        flat = points.reshape(len(points), -1)
+        flat = points.reshape(len(points), int(np.prod(shape)))
         if flat.shape[1] < 2:
             raise InputShapeError(
                 f"Planes need inputs of two values or more. Received: input shape {shape}"
             )
-        flat = flat[np.any(flat != np.roll(flat, 1, axis=0), axis=1)]
+        flat = _without_repeats(flat)
         if len(flat) < 3:
             raise InvalidArgumentError(
                 f"polygon must have three different corners or more. Received: {len(points)} "
-                f"points, {max(len(flat), 1)} of them different from the one before"
+                f"points, {len(flat)} of them different from the one before"
             )
         steps = flat - flat[0]
         length = np.linalg.norm(steps, axis=1).max()
@@ -90,6 +92,18 @@ def area_of(corners: np.ndarray) -> float:
     """Return the area of a polygon `(corners, 2)`, positive if counter-clockwise."""
     x, y = (corners - corners[0]).T
     return float(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2
+
+
+def _without_repeats(points: np.ndarray) -> np.ndarray:
+    """Return points `(n, values)` without those that repeat the one before, or close the ring.
+
+    The first stays, whatever it is equal to: coordinates are relative to it.
+    """
+    new = np.ones(len(points), bool)
+    new[1:] = np.any(points[1:] != points[:-1], axis=1)
+    points = points[new]
+    closed = len(points) > 1 and np.array_equal(points[0], points[-1])
+    return points[:-1] if closed else points
 
 
 def _check_convex(corners: np.ndarray) -> None:

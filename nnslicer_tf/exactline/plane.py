@@ -80,9 +80,10 @@ def exact_plane(
     The model's walker is kept, and reused until the weights change.
 
     Args:
-        im: The model. A final softmax or sigmoid is ignored.
+        im: The model; a Keras model will also do. A final softmax or sigmoid is ignored.
         polygon: `(corners, *input shape)`, three or more corners of a convex polygon in one
-            plane, in order around it; `rectangle` makes one from two directions.
+            plane, in order around it; the last may repeat the first. `rectangle` makes one from
+            two directions.
         max_regions: Stop with an error if there are more regions.
         checkpoint: Folder that keeps finished parts, from which an interrupted run resumes.
         progress: Show a progress bar.

@@ -183,3 +183,19 @@ def test_mean_integrated_gradients_are_the_mean_over_baselines(place):
     np.testing.assert_allclose(np.mean(each, axis=0), mean, atol=0.01 * np.abs(mean).max())
     with pytest.raises(nns.InvalidArgumentError, match="in the plane of the baselines"):
         mean_integrated_gradients(im, x + 1, square, 1)
+
+
+def test_a_polygon_may_be_closed():
+    """The first corner once more at the end, as geographers write polygons, changes nothing."""
+    im = nns.InstrumentedModel(relu_network((8, 8), inputs=4))
+    origin, *axes = np.random.default_rng(1).normal(size=(3, 4)) * 2
+    corners = origin + SQUARE[:3] @ np.stack(axes)
+    closed = np.concatenate([corners, corners[:1]])
+    plane, same = exact_plane(im, corners), exact_plane(im, closed)
+    np.testing.assert_array_equal(same.at(same.vertices), plane.at(plane.vertices))
+    np.testing.assert_array_equal(same.integrate(), plane.integrate())
+    boundary, ring = exact_boundary(im, corners), exact_boundary(im, closed)
+    np.testing.assert_array_equal(ring.at(ring.segments), boundary.at(boundary.segments))
+    x = origin + 0.3 * axes[0] + 0.2 * axes[1]
+    mean = mean_integrated_gradients(im, x, closed, 1)
+    np.testing.assert_allclose(mean, mean_integrated_gradients(im, x, corners, 1), rtol=1e-12)

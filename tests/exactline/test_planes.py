@@ -239,10 +239,20 @@ def test_rectangle_and_coordinates():
     np.testing.assert_allclose(partition.coordinates(partition.at(places)), places, atol=1e-12)
 
 
+@pytest.mark.parametrize("repeated", [[0, 1, 2, 0], [0, 0, 1, 2, 0, 0], [0, 1, 1, 2]])
+def test_corners_may_be_repeated(repeated):
+    """The sum of ReLU(u) and ReLU(v) over a triangle in the plane is its known mean."""
+    corners = np.array([[0.25, 0.5], [2.0, 0.5], [0.25, 1.0]])
+    partition = exact_plane(relu_of([[1, 0], [0, 1]], [0, 0]), corners[repeated])
+    np.testing.assert_array_equal(partition.at(partition.corners), corners)
+    assert partition.integrate()[0] == pytest.approx(corners.sum() / 3)
+
+
 @pytest.mark.parametrize(
     ("corners", "what"),
     [
         (np.zeros((3, 2)), "three different corners"),
+        (np.zeros((0, 2)), "Received: 0 points"),
         ([[0, 0], [1, 1]], "three different corners"),
         ([[0, 0], [1, 1], [2, 2]], "must have an area"),
         ([[0, 0], [1, 1], [1, 0], [0, 1]], "must be convex"),
