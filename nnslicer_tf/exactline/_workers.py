@@ -21,7 +21,8 @@ def run_splitting(first: Work, finish: Callable[[Work, list[Work]], None], worke
         workers: Number of threads; 0 for as many as there are cores.
 
     Raises:
-        Exception: any exception that `finish` raises.
+        BaseException: any exception that `finish` raises, and `KeyboardInterrupt`, as soon as the
+            pieces that are under way are finished.
     """
     waiting: list[Work] = []
     finish(first, waiting)
@@ -67,5 +68,11 @@ def _run_on_threads(
                     changed.notify_all()
 
     with ThreadPoolExecutor(workers) as pool:
-        for future in [pool.submit(work) for _ in range(workers)]:
-            future.result()
+        try:
+            for future in [pool.submit(work) for _ in range(workers)]:
+                future.result()
+        except BaseException:  # an interrupt, too: the threads take no further piece
+            with changed:
+                failed = True
+                changed.notify_all()
+            raise

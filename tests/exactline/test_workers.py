@@ -1,4 +1,6 @@
+import signal
 import threading
+import time
 
 import pytest
 
@@ -32,3 +34,20 @@ def test_an_error_ends_the_work(workers):
 
     with pytest.raises(RuntimeError, match="piece 20"):
         run_splitting(0, finish, workers)
+
+
+def test_an_interrupt_leaves_what_is_waiting():
+    done = []
+
+    def finish(piece, waiting):
+        if piece == 0:
+            waiting.extend(range(1, 300))
+            return
+        if piece == 280:  # the last are taken first
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(0.02)
+        done.append(piece)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_splitting(0, finish, 2)
+    assert len(done) < 100
