@@ -80,12 +80,20 @@ class FinishedTiles:
             if self._store is not None:
                 arrays = {name: getattr(mesh, name) for name in mesh.__dataclass_fields__}
                 self._store.save(f"t{path}", {}, {**arrays, "outputs": outputs})
-            if self._most is not None and self._regions > self._most:
-                raise TooManyRegionsError(
-                    f"The polygon has more than {self._most:,} regions: {self._regions:,} were "
-                    f"found in {100 * self._share:.3g} % of its area. Choose a smaller polygon, "
-                    "or a larger max_regions, or boundary_only=True."
-                )
+            self.check_count()
+
+    def check_count(self) -> None:
+        """Refuse to go on with too many regions, which a checkpoint may have from the start.
+
+        Raises:
+            TooManyRegionsError: if there are more than there may be.
+        """
+        if self._most is not None and self._regions > self._most:
+            raise TooManyRegionsError(
+                f"The polygon has more than {self._most:,} regions: {self._regions:,} were "
+                f"found in {100 * self._share:.3g} % of its area. Choose a smaller polygon, "
+                "or a larger max_regions, or boundary_only=True."
+            )
 
     def joined(self) -> tuple[Mesh, np.ndarray]:
         """Return the faces of all tiles with the vertices that they share, and the outputs."""

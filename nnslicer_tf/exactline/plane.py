@@ -37,7 +37,6 @@ from nnslicer_tf.exactline._workers import run_splitting
 from nnslicer_tf.exactline.planar_boundary import BoundaryFollower, PlanarBoundary
 from nnslicer_tf.exactline.planar_partition import PlanarPartition
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
-from nnslicer_tf.instrument.fingerprint import weights_digest
 from nnslicer_tf.instrument.model import ModelLike
 
 _TOGETHER = 8  # planes that a worker gets at a time
@@ -237,7 +236,7 @@ class PlaneWalker:
         self.output_shape = im[im.logit_operation].shape
         self._program = line_program(im, fuse)
         self._workers = workers
-        self._identity: dict[str, object] = {"weights": weights_digest(im.model), "fuse": fuse}
+        self._identity: dict[str, object] = {"model": im.fingerprint, "fuse": fuse}
         for step in self._program.steps:
             check_taps(step)
 
@@ -252,8 +251,7 @@ class PlaneWalker:
         walker = cls(models[0], **options)
         walker.output_shape = (sum(im[im.logit_operation].size for im in models),)
         walker._program = joined_program(models, options.get("fuse", True))
-        digests = [weights_digest(im.model) for im in models]
-        walker._identity = {**walker._identity, "weights": digests}
+        walker._identity = {**walker._identity, "model": [im.fingerprint for im in models]}
         return walker
 
     def plane(
@@ -313,6 +311,7 @@ class PlaneWalker:
         finished = FinishedTiles(plane.area / scale.prod(), store, most, progress)
         walk = PlaneWalk(self._program, plane, scale, finished)
         with finished:
+            finished.check_count()
             run_splitting(walk.first(), walk.finish, workers)
         mesh, outputs = finished.joined()
         return PlanarPartition(

@@ -37,7 +37,7 @@ def weights_digest(model: keras.Model) -> str:
     """Return a hash of a model's current weights, much faster than its fingerprint."""
     digest = hashlib.blake2b(digest_size=16)
     for weight in model.weights:
-        digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)).data)
+        digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)).tobytes())
     return digest.hexdigest()
 
 

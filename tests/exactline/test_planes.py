@@ -209,6 +209,35 @@ def test_an_interrupted_run_resumes(tmp_path, monkeypatch):
         walker.plane(corners + 1, checkpoint=folder)
 
 
+def activated(activation):
+    """Two classes of ±activation(u) on the plane, with the same weights for all activations."""
+    model = keras.Sequential([keras.Input((2,)), layers.Dense(1), activation, layers.Dense(2)])
+    model.set_weights([np.eye(2)[:, :1], np.zeros(1), np.array([[1.0, -1]]), np.zeros(2)])
+    return nns.InstrumentedModel(model)
+
+
+def test_a_checkpoint_is_of_one_network(tmp_path):
+    """The mean of ReLU(u) over the square around 0 is 1/4; weights do not tell it from others."""
+    corners = 2 * SQUARE - 1
+    relu, leaky = activated(layers.ReLU()), activated(layers.LeakyReLU(negative_slope=0.5))
+    found = exact_plane(relu, corners, checkpoint=tmp_path / "relu")
+    assert found.integrate()[0] == pytest.approx(0.25)
+    again = exact_plane(activated(layers.ReLU()), corners, checkpoint=tmp_path / "relu")
+    assert again.integrate()[0] == pytest.approx(0.25)
+    with pytest.raises(nns.ProfileMismatchError, match="its model is"):
+        exact_plane(leaky, corners, checkpoint=tmp_path / "relu")
+
+
+def test_a_finished_checkpoint_may_have_too_many_regions(tmp_path):
+    im = nns.InstrumentedModel(relu_network())
+    corners = 6 * (SQUARE - 0.5)
+    regions = len(exact_plane(im, corners, checkpoint=tmp_path))
+    assert regions > 3
+    assert len(exact_plane(im, corners, checkpoint=tmp_path, max_regions=regions)) == regions
+    with pytest.raises(nns.TooManyRegionsError, match="more than 2 regions"):
+        exact_plane(im, corners, checkpoint=tmp_path, max_regions=2)
+
+
 def test_many_planes_are_those_of_single_calls():
     model = float64_model(MODELS["hard tanh"], seed=2)
     im = nns.InstrumentedModel(model)
