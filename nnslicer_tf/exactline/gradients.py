@@ -22,8 +22,9 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline._points import check_points
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.exactline.walk import LineWalker
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.gradients import GradientFunction
+from nnslicer_tf.instrument.model import ModelLike
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,14 +34,14 @@ RULES = ("left", "right", "trapezoid")
 
 
 def integrated_gradients(
-    im: InstrumentedModel, x: np.ndarray, baseline: np.ndarray, target: int
+    im: ModelLike, x: np.ndarray, baseline: np.ndarray, target: int
 ) -> np.ndarray:
     """Return the exact integrated gradients of a logit, `input shape` float64.
 
     For many calls on one model, make an `Attributor` and reuse it.
 
     Args:
-        im: A piecewise-linear model; a final softmax is ignored.
+        im: A piecewise-linear model; a Keras model will also do. A final softmax is ignored.
         x: The input, of the model's input shape.
         baseline: Start of the line, of the same shape.
         target: Index of the logit.
@@ -53,7 +54,7 @@ def integrated_gradients(
 
 
 def approximate(
-    im: InstrumentedModel,
+    im: ModelLike,
     x: np.ndarray,
     baseline: np.ndarray,
     target: int,
@@ -64,7 +65,7 @@ def approximate(
     """Return integrated gradients approximated by a sum (equation 5).
 
     Args:
-        im: The model; it need not be piecewise linear.
+        im: The model, which need not be piecewise linear; a Keras model will also do.
         x: The input, of the model's input shape.
         baseline: Start of the line, of the same shape.
         target: Index of the logit.
@@ -80,16 +81,15 @@ def approximate(
 
 
 class Attributor:
-    """A model prepared for integrated gradients; later changes of its weights have no effect.
+    """A model prepared for integrated gradients, anew for lines after its weights have changed.
 
     Args:
-        im: The model.
+        im: The model; a Keras model will also do.
         batch_size: Number of gradients computed at a time.
     """
 
-    def __init__(self, im: InstrumentedModel, batch_size: int = 64) -> None:
-        self._walker: LineWalker | None = None
-        self._im = im
+    def __init__(self, im: ModelLike, batch_size: int = 64) -> None:
+        self._im = im = instrumented(im)
         self._batch_size = batch_size
         graph = im.graph.in_dtype_of_input()
         logits, source = im.logit_operation, im.input_operation
@@ -102,10 +102,8 @@ class Attributor:
 
     @property
     def walker(self) -> LineWalker:
-        """The walker that partitions the lines; made on first use."""
-        if self._walker is None:
-            self._walker = LineWalker(self._im)
-        return self._walker
+        """The walker that partitions the lines, of the model's current weights."""
+        return self._im.prepared(LineWalker, lambda: LineWalker(self._im))
 
     def exact(self, x: np.ndarray, baseline: np.ndarray, target: int) -> np.ndarray:
         """Return the exact integrated gradients; see `integrated_gradients`."""

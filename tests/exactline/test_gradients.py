@@ -1,11 +1,18 @@
+import keras
 import numpy as np
 import pytest
 
 import nnslicer_tf as nns
-from nnslicer_tf.exactline import Attributor, approximate, integrated_gradients, relative_error
+from nnslicer_tf.exactline import (
+    Attributor,
+    approximate,
+    exact_line,
+    integrated_gradients,
+    relative_error,
+)
 
 from .lines import float64_model, run
-from .test_walk import MODELS, ends, without_softmax
+from .test_walk import MODELS, dense, ends, sequential, without_softmax
 
 
 def relu_model(name="relu then pool"):
@@ -35,6 +42,31 @@ def test_float32_model_is_complete():
     attributions = integrated_gradients(nns.InstrumentedModel(model), x, baseline, 1)
     change = run(exact, np.stack([x, baseline]))[:, 1]
     assert abs(attributions.sum() - (change[0] - change[1])) < 1e-9
+
+
+def test_after_a_change_of_the_weights_attributions_are_of_the_new_ones():
+    """They add up to the change of the output that the model gives now."""
+    model = float64_model(MODELS["dense"])
+    (x,), (baseline,) = ends(model)
+    attributor = Attributor(nns.InstrumentedModel(model))
+    for seed in (0, 1):
+        model.set_weights(float64_model(MODELS["dense"], seed).get_weights())
+        change = run(model, np.stack([x, baseline]))[:, 1]
+        assert abs(attributor.exact(x, baseline, 1).sum() - (change[0] - change[1])) < 1e-9
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_weights_in_half_precision_are_taken_as_they_are(dtype):
+    """The line of a model with the same weights in float32."""
+    inputs = keras.Input((4,), dtype=dtype)
+    hidden = keras.layers.Dense(12, "relu", dtype=dtype)(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(3, dtype=dtype)(hidden))
+    single = sequential((4,), dense(12, "relu"), dense(3))()
+    single.set_weights([np.asarray(w, np.float32) for w in model.get_weights()])
+    (x,), (baseline,) = ends(single)
+    found, expected = exact_line(model, baseline, x), exact_line(single, baseline, x)
+    np.testing.assert_allclose(found.ratios, expected.ratios, atol=1e-6)
+    np.testing.assert_allclose(found.outputs, expected.outputs, atol=1e-5)
 
 
 def test_gradients_at_float32_inputs_are_those_at_their_values():
