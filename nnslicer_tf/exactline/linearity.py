@@ -19,27 +19,30 @@ from nnslicer_tf._progress import track
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.exactline.gradients import Attributor
 from nnslicer_tf.exactline.partition import LinearPartition
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.model import ModelLike
 
 
 def density(partition: LinearPartition) -> float:
-    """Return the number of parts per unit of Euclidean length."""
-    return len(partition) / partition.length
+    """Return the number of parts per unit of Euclidean length, NaN if the line has no length."""
+    return len(partition) / partition.length if partition.length else float("nan")
 
 
 def fgsm(
-    im: InstrumentedModel, x: DataLike, labels: ArrayLike, epsilon: float, batch_size: int = 256
+    im: ModelLike, x: DataLike, labels: ArrayLike, epsilon: float, batch_size: int = 256
 ) -> np.ndarray:
     """Return x + epsilon · sign(gradient of the cross-entropy), clipped to [0, 1].
 
     Args:
-        im: A classifier of images with values in [0, 1]; its logits are used.
+        im: A classifier of images with values in [0, 1], whose logits are used; a Keras model
+            will also do.
         x: `(images, *input shape)`.
         labels: `(images,)` integers.
         epsilon: Size of the change of every pixel.
         batch_size: Images in one pass.
     """
+    im = instrumented(im)
     x, labels = im.labelled(x, labels)
     out = np.array(x, np.float64)
     for label in np.unique(labels):
@@ -61,6 +64,7 @@ def gradient_error(
     """Return the mean relative change of a logit's gradient over the line, 0 for an affine line.
 
     Parts are weighted by their length; g is a part's gradient, g₀ that at the start of the line.
+    By norm it is NaN where g₀ is zero: the line starts where the logit is constant.
 
     Args:
         attributor: Of the model.
@@ -79,7 +83,8 @@ def gradient_error(
 
 
 def _by_norm(gradients: np.ndarray) -> np.ndarray:
-    return np.abs(gradients - gradients[0]).sum(axis=1) / np.abs(gradients[0]).sum()
+    size = np.abs(gradients[0]).sum()
+    return np.abs(gradients - gradients[0]).sum(axis=1) / (size or np.nan)
 
 
 def _by_components(gradients: np.ndarray) -> np.ndarray:
@@ -90,7 +95,7 @@ _CHANGES = {"norm": _by_norm, "components": _by_components}
 
 
 def linearity(
-    im: InstrumentedModel,
+    im: ModelLike,
     x: DataLike,
     labels: ArrayLike,
     epsilon: float,
@@ -101,7 +106,8 @@ def linearity(
     """Measure the lines from images to their FGSM and random neighbours.
 
     Args:
-        im: A piecewise-linear classifier of images with values in [0, 1].
+        im: A piecewise-linear classifier of images with values in [0, 1]; a Keras model will
+            also do.
         x: `(images, *input shape)`.
         labels: `(images,)` integers.
         epsilon: Size of the change of every pixel.
@@ -110,14 +116,18 @@ def linearity(
 
     Returns:
         A table with one row per image: label, predicted classes before and after FGSM, and for
-        both directions the number of parts, their density and the gradient error.
+        both directions the number of parts, their density and the gradient error. The density is
+        NaN where FGSM does not move an image: of one that the classifier is so sure of that the
+        gradient of its loss is zero. For the gradient error see `gradient_error`.
 
     Raises:
         InvalidArgumentError: if there is not one label for every image.
         UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
     """
+    im = instrumented(im)
     x, labels = im.labelled(x, labels)
     attributor = Attributor(im)
+    walker = attributor.walker
     ends = {"fgsm": fgsm(im, x, labels, epsilon), "random": random_neighbours(x, epsilon, rng)}
     predicted = im.logits(x).argmax(axis=1)
     adversarial = im.logits(ends["fgsm"]).argmax(axis=1)
@@ -125,7 +135,7 @@ def linearity(
     for i in track(range(len(x)), "Lines", len(x), progress):
         row = {"label": labels[i], "predicted": predicted[i], "fgsm_predicted": adversarial[i]}
         for direction, end in ends.items():
-            partition = attributor.walker.line(x[i], end[i])
+            partition = walker.line(x[i], end[i])
             row[f"{direction}_parts"] = len(partition)
             row[f"{direction}_density"] = density(partition)
             error = gradient_error(attributor, partition, int(labels[i]))

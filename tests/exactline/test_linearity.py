@@ -138,6 +138,36 @@ def test_box_bounds_hold():
     assert 2 * loss - clean >= worst > clean
 
 
+def constant_at_the_start():
+    """Logits that begin to rise beyond x + y = 1, and do not move before."""
+    hidden = keras.layers.Dense(4, "relu")
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, keras.layers.Dense(2)(hidden(inputs)))
+    hidden.set_weights([np.ones((2, 4)), -np.ones(4)])
+    return nns.InstrumentedModel(model)
+
+
+def test_change_relative_to_no_gradient_is_not_a_number():
+    attributor = Attributor(constant_at_the_start())
+    line = attributor.walker.line(np.zeros(2), np.ones(2))
+    assert len(line) == 2
+    assert np.isnan(gradient_error(attributor, line, 0))
+
+
+def test_an_image_that_fgsm_does_not_move_has_a_row():
+    """Of the second image the classifier is so sure that the gradient of its loss is zero."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    model.set_weights([np.array([[50.0, -50], [50, -50]]), np.zeros(2)])
+    images = np.array([[0.01, 0.01], [1, 1]], np.float32)
+    table = linearity(model, images, [0, 0], 0.125, rng=0, progress=False)
+    assert table.fgsm_parts.tolist() == [1, 1]
+    length = np.linalg.norm([0.01, 0.01])  # clipped at 0
+    assert table.fgsm_density[0] == pytest.approx(1 / length)
+    assert np.isnan(table.fgsm_density[1])
+    assert table.random_density.notna().all()
+    assert table.fgsm_gradient_error.tolist() == [0, 0]
+
+
 def test_unknown_method_is_refused():
     recipe = robust_training.RobustRecipe("magic", 0.1, 1)
     with pytest.raises(nns.InvalidArgumentError, match="normal, pgd, box"):
