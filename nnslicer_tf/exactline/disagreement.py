@@ -13,11 +13,13 @@ import numpy as np
 
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.exactline._mesh import MOST_TAPS
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.exactline.planar_partition import PlanarPartition, divided
 from nnslicer_tf.exactline.plane import PlaneWalker
 from nnslicer_tf.exactline.walk import LineWalker
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.instrument.model import ModelLike
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,8 +60,8 @@ class Disagreement(ShownAsTable):
 
 
 def disagreement(
-    first: InstrumentedModel,
-    second: InstrumentedModel,
+    first: ModelLike,
+    second: ModelLike,
     corners: np.ndarray,
     *,
     max_regions: int | None = None,
@@ -68,7 +70,7 @@ def disagreement(
     """Measure exactly where two networks disagree.
 
     Args:
-        first: A piecewise-linear classifier.
+        first: A piecewise-linear classifier; on a polygon, of up to 64 classes.
         second: Another one, with the same inputs and classes, such as a compressed version.
         corners: `(corners, *input shape)`: two ends of a line, or the corners of a polygon, as
             for `exact_plane`.
@@ -76,21 +78,26 @@ def disagreement(
         progress: Show a progress bar.
 
     Raises:
-        InvalidArgumentError: if the networks do not have the same inputs and classes, or the
-            polygon is not convex.
+        InvalidArgumentError: if the networks do not have the same inputs and classes, or too many
+            for a polygon, or the polygon is not convex.
         UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
         TooManyRegionsError: if there are more than `max_regions`.
     """
-    shapes = [(im.input_shape, im[im.logit_operation].shape) for im in (first, second)]
+    models = (instrumented(first), instrumented(second))
+    shapes = [(im.input_shape, im[im.logit_operation].shape) for im in models]
     classes = shapes[0][1][0]
     if shapes[0] != shapes[1] or len(shapes[0][1]) != 1 or classes < 2:
         raise InvalidArgumentError(
             "Both networks must have the same inputs, and vectors of as many classes. Received: "
             f"inputs and outputs of shapes {shapes[0]} and {shapes[1]}"
         )
-    models = (first, second)
     if len(corners) == 2:
         return _on_line(LineWalker.of_several(models).line(*corners), classes)
+    if classes > MOST_TAPS:
+        raise InvalidArgumentError(
+            f"On a polygon, disagreement takes classifiers of up to {MOST_TAPS} classes, on a line "
+            f"of any number. Received: {classes} classes"
+        )
     walker = PlaneWalker.of_several(models)
     return _on_plane(walker.plane(corners, max_regions=max_regions, progress=progress), classes)
 

@@ -17,7 +17,8 @@ from nnslicer_tf.exactline._polygon import Plane, area_of
 from nnslicer_tf.exactline.gradients import Attributor
 from nnslicer_tf.exactline.planar_partition import PlanarPartition
 from nnslicer_tf.exactline.plane import PlaneWalker
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.instrument.model import ModelLike
 
 _OFF = 1e-6  # the input may be this far off the polygon's plane, relative to its size
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
@@ -25,7 +26,7 @@ _BATCH = 64
 
 
 def mean_integrated_gradients(
-    im: InstrumentedModel,
+    im: ModelLike,
     x: np.ndarray,
     baselines: np.ndarray,
     target: int,
@@ -38,7 +39,7 @@ def mean_integrated_gradients(
     They add up to the logit at x less its mean over the polygon.
 
     Args:
-        im: A piecewise-linear model; a final softmax is ignored.
+        im: A piecewise-linear model; a Keras model will also do. A final softmax is ignored.
         x: The input, of the model's input shape, in the plane of the baselines.
         baselines: `(corners, *input shape)` corners of a convex polygon, in order.
         target: Index of the logit.
@@ -51,6 +52,7 @@ def mean_integrated_gradients(
         UnsupportedLayerError, InputShapeError, NonFiniteActivationError, TooManyRegionsError: as
             `exact_plane`.
     """
+    im = instrumented(im)
     x = check_points(x, "x", im.input_shape)
     size = im[im.logit_operation].size
     if not isinstance(target, (int, np.integer)) or not 0 <= target < size:

@@ -290,7 +290,7 @@ def divided(mesh: Mesh, values: np.ndarray, classes: slice = np.s_[:]) -> tuple[
     Args:
         mesh: The mesh.
         values: `(vertices, outputs)`.
-        classes: The outputs that are compared.
+        classes: The outputs that are compared, `MOST_TAPS` at most.
     """
     scores = np.ascontiguousarray(values[:, classes])
     bends = Bends(scores.shape[1], np.array([-np.inf]))

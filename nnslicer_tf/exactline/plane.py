@@ -29,6 +29,7 @@ from nnslicer_tf.engine import Job, Store, make_engine
 from nnslicer_tf.errors import (
     InvalidArgumentError,
 )
+from nnslicer_tf.exactline._mesh import MOST_TAPS
 from nnslicer_tf.exactline._plane_walk import PlaneWalk, check_taps, forward
 from nnslicer_tf.exactline._polygon import Plane
 from nnslicer_tf.exactline._program import joined_program, line_program
@@ -44,7 +45,7 @@ _TOGETHER = 8  # planes that a worker gets at a time
 
 @overload
 def exact_plane(
-    im: InstrumentedModel,
+    im: ModelLike,
     polygon: np.ndarray,
     *,
     max_regions: int | None = ...,
@@ -56,7 +57,7 @@ def exact_plane(
 
 @overload
 def exact_plane(
-    im: InstrumentedModel,
+    im: ModelLike,
     polygon: np.ndarray,
     *,
     max_regions: int | None = ...,
@@ -66,7 +67,7 @@ def exact_plane(
 
 
 def exact_plane(
-    im: InstrumentedModel,
+    im: ModelLike,
     polygon: np.ndarray,
     *,
     max_regions: int | None = None,
@@ -109,7 +110,7 @@ def exact_plane(
 
 
 def exact_boundary(
-    im: InstrumentedModel,
+    im: ModelLike,
     polygon: np.ndarray,
     *,
     seeds: int = 32,
@@ -124,22 +125,22 @@ def exact_boundary(
     boundaries, is missed.
 
     Args:
-        im: The model. A final softmax is ignored.
+        im: The model; a Keras model will also do. A final softmax is ignored.
         polygon: As for `exact_plane`.
         seeds: Points of the grid along the longer side.
         max_regions: Stop with an error if more regions have to be visited.
         progress: Show a progress bar.
 
     Raises:
-        InvalidArgumentError: if the output is not a vector of two values or more; and, as the
-            other errors, as `exact_plane`.
+        InvalidArgumentError: if the output is not a vector of 2 to 64 values; and, as the other
+            errors, as `exact_plane`.
     """
     walker = _walker(im)
     return walker.boundary(polygon, seeds=seeds, max_regions=max_regions, progress=progress)
 
 
 def exact_planes(
-    im: InstrumentedModel,
+    im: ModelLike,
     polygons: Sequence[np.ndarray],
     *,
     workers: int | None = None,
@@ -150,7 +151,7 @@ def exact_planes(
     """Partition many polygons, on all cores or on Ray.
 
     Args:
-        im: The model.
+        im: The model; a Keras model will also do.
         polygons: As for `exact_plane`.
         workers: 0 for this process alone, a number of Ray workers, or None for threads, and Ray
             if the work takes long.
@@ -164,6 +165,7 @@ def exact_planes(
     """
     if max_regions is not None:
         check_count("max_regions", max_regions)
+    im = instrumented(im)
     planes = [Plane.through(polygon, im.input_shape) for polygon in polygons]
     job = _PlaneJob(PlaneWalker(im, workers=1), max_regions)
     items = ((i, planes[i : i + _TOGETHER]) for i in range(0, len(planes), _TOGETHER))
@@ -285,10 +287,10 @@ class PlaneWalker:
         check_count("seeds", seeds)
         if max_regions is not None:
             check_count("max_regions", max_regions)
-        if len(self.output_shape) != 1 or self.output_shape[0] < 2:
+        if len(self.output_shape) != 1 or not 2 <= self.output_shape[0] <= MOST_TAPS:
             raise InvalidArgumentError(
-                "Decision boundaries need a model whose output is a vector of two values or more. "
-                f"Received outputs of shape {self.output_shape}"
+                f"Decision boundaries need a model whose output is a vector of 2 to {MOST_TAPS} "
+                f"values. Received outputs of shape {self.output_shape}"
             )
         plane = Plane.through(polygon, self.input_shape)
         workers = self._workers or len(os.sched_getaffinity(0))

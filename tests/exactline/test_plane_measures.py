@@ -1,5 +1,6 @@
 """Measures of planes: classes, areas, boundaries, margins, means, disagreements."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -7,10 +8,15 @@ import nnslicer_tf as nns
 from nnslicer_tf.exactline import (
     Attributor,
     PlanarBoundary,
+    approximate,
     disagreement,
     exact_boundary,
     exact_line,
     exact_plane,
+    exact_planes,
+    fgsm,
+    integrated_gradients,
+    linearity,
     mean_integrated_gradients,
 )
 
@@ -125,7 +131,7 @@ def test_boundary_is_saved_and_limited(tmp_path):
     assert boundary.to_frame()["length"].sum() == pytest.approx(boundary.lengths.sum())
     with pytest.raises(nns.TooManyRegionsError, match="More than 1 regions were visited"):
         exact_boundary(im, corners, max_regions=1)
-    with pytest.raises(nns.InvalidArgumentError, match="two values or more"):
+    with pytest.raises(nns.InvalidArgumentError, match="2 to 64 values"):
         exact_boundary(relu_of([[1, 0]], [0]), SQUARE)
 
 
@@ -163,6 +169,65 @@ def test_disagreement_of_networks_agrees_with_samples():
     assert found.share > 0.01
     with pytest.raises(nns.InvalidArgumentError, match="same inputs"):
         disagreement(ims[0], relu_of([[1, 0]], [0]), corners)
+
+
+def test_a_polygon_takes_64_classes_and_a_line_more():
+    """Classifiers that prefer the nearest of many directions; the second is turned by half a step.
+
+    From the middle, every direction is half of the way in one sector of the second.
+    """
+
+    def sectors(classes, turn):
+        angles = 2 * np.pi * (np.arange(classes) + turn) / classes
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(classes)])
+        model.set_weights([np.stack([np.cos(angles), np.sin(angles)]), np.zeros(classes)])
+        return model
+
+    corners = 2 * SQUARE - 1
+    found = disagreement(sectors(64, 0), sectors(64, 0.5), corners)
+    assert found.share == pytest.approx(0.5, abs=0.02)
+    assert (found.shares.sum(axis=1) > 0).sum() == 64
+    with pytest.raises(nns.InvalidArgumentError, match=r"up to 64 classes.*Received: 100 classes"):
+        disagreement(sectors(100, 0), sectors(100, 0.5), corners)
+    with pytest.raises(nns.InvalidArgumentError, match="2 to 64 values"):
+        exact_boundary(sectors(100, 0), corners)
+    side = corners[1:3]  # x = 1, seen from the middle: a quarter of all sectors
+    on_line = disagreement(sectors(100, 0), sectors(100, 0.5), side)
+    heights = np.linspace(-1, 1, 200_001)
+    place = np.arctan2(heights, 1) / (2 * np.pi) * 100
+    labels = np.round(place) % 100, np.round(place - 0.5) % 100
+    assert on_line.share == pytest.approx((labels[0] != labels[1]).mean(), abs=1e-3)
+    assert on_line.share == pytest.approx(0.5, abs=0.05)
+
+
+def test_keras_models_are_taken_as_they_are():
+    model = float64_model(sequential((2,), dense(6, "relu"), dense(3)))
+    im = nns.InstrumentedModel(model)
+    q, r = SQUARE[0], SQUARE[2]
+
+    def measures(model):
+        yield exact_planes(model, [SQUARE], workers=0, progress=False)[0].integrate()
+        yield exact_boundary(model, 8 * SQUARE - 4).lengths
+        yield disagreement(model, model, SQUARE).shares
+        yield integrated_gradients(model, r, q, 1)
+        yield approximate(model, r, q, 1, samples=5)
+        yield mean_integrated_gradients(model, r, SQUARE[[0, 1, 3]], 1)
+        yield fgsm(model, SQUARE, [0, 1, 2, 0], 0.1)
+        yield linearity(model, SQUARE, [0, 1, 2, 0], 0.1, rng=0, progress=False).random_parts
+
+    for found, expected in zip(measures(model), measures(im), strict=True):
+        np.testing.assert_allclose(found, expected)
+
+
+def test_boundaries_of_another_file_are_refused(tmp_path):
+    im = nns.InstrumentedModel(relu_network())
+    boundary = exact_boundary(im, SQUARE)
+    boundary.save(tmp_path / "b.npz")
+    with np.load(tmp_path / "b.npz") as file:
+        arrays = {name: file[name] for name in file.files if name != "labels"}
+    np.savez(tmp_path / "b.npz", **arrays)
+    with pytest.raises(nns.CorruptFileError, match="no 'labels'"):
+        PlanarBoundary.load(tmp_path / "b.npz")
 
 
 @pytest.mark.parametrize("place", [(0.3, 0.4), (-1.0, 0.2), (0.0, 0.0), (1.5, 1.5)])
