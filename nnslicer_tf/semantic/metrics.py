@@ -23,7 +23,7 @@ Adding a metric: a `Metric` in `METRICS`. Cost: a forward pass for the first thr
 three for the Taylor metrics, six for DeepLIFT.
 """
 
-import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -31,9 +31,10 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nnslicer_tf._checks import as_array, check_labels
+from nnslicer_tf._checks import check_labels
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
+from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike, check_array, check_batch_size
@@ -108,10 +109,11 @@ def contributions(
 
     Args:
         im: A classifier.
-        x: Samples `(samples, *input shape)`, or a `tf.data.Dataset` of pairs (x, y); of several
-            inputs a dict of arrays.
+        x: Samples in any form of `DataLike`; a `tf.data.Dataset`, loader or generator is read
+            batch by batch.
         metric: A name of `METRICS`.
-        y: Labels `(samples,)`; without them, the model's own predictions.
+        y: Labels `(samples,)`, integers or one-hot. Without them those that `x` has; of an array,
+            which has none, the model's own predictions.
         baseline: DeepLIFT's reference sample `(*input shape)`; zeros by default.
         batch_size: Samples in one pass. It does not change the scores.
         progress: Show a progress bar.
@@ -121,7 +123,8 @@ def contributions(
         their order within a layer has a meaning.
 
     Raises:
-        InvalidArgumentError: for an unknown metric, or labels that do not fit.
+        InvalidArgumentError: for an unknown metric, labels that do not fit or are missing, or a
+            metric by labels and a model that is no classifier of two classes or more.
         UnsupportedLayerError: if the model has no layer with neurons.
         InputShapeError: if the samples or the baseline have another shape.
     """
@@ -131,9 +134,8 @@ def contributions(
     values_of = chosen.prepare(im, layers, reference_sample(im, baseline))
     moments = LayerMoments(layers)
     total = None
-    if _is_pairs(x, y, im):
-        pairs = _pairs(x, len(im.input_shape), batch_size)
-        batches = (labelled(im, *pair, batch_size) for pair in pairs)
+    if y is None and _is_stream(x, im):
+        batches = _stream(im, x, batch_size, chosen.labels)
     else:
         x, y = labelled(im, x, y, batch_size, needs_labels=chosen.labels)
         starts = range(0, len(x), batch_size)
@@ -181,21 +183,31 @@ def labelled(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return samples float32 and labels int64 as arrays, checked against the model.
 
+    Args:
+        im: A classifier.
+        x: The samples.
+        y: Their labels; None for those of `x`, or where it is an array, for the predictions.
+        batch_size: Samples in one pass.
+        needs_labels: Whether labels are used; if not, and none are given, they are 0.
+
     Raises:
-        InvalidArgumentError: if there are no samples, or labels do not fit samples or outputs.
+        InvalidArgumentError: if there are no samples, labels are missing or do not fit samples or
+            outputs, or labels are used and the model is no classifier.
         InputShapeError: if the samples have another shape.
     """
     check_batch_size(batch_size)
-    if _is_pairs(x, y, im):
-        xs, ys = zip(*_pairs(x, len(im.input_shape), batch_size), strict=True)
-        x, y = np.concatenate(xs), np.concatenate(ys)
+    if isinstance(x, Mapping) and _has_labels(x, im):
+        one_batch: list[Any] = [x]  # a dict of samples and labels
+        x = one_batch
+    if y is None and needs_labels and _has_labels(x, im):
+        x, y = im.labelled(x)
     x = im.check(x)
-    if not len(x):
-        raise InvalidArgumentError("The data set is empty: no samples were given.")
-    if y is None:
-        logits = im.logits(x, batch_size) if needs_labels else np.zeros((len(x), 1))
-        return x, logits.argmax(axis=-1)
-    return x, check_labels(y, len(x), _classes(im))
+    if y is not None:
+        return x, check_labels(y, len(x), _classes(im))
+    if not needs_labels:
+        return x, np.zeros(len(x), np.int64)
+    _classes(im)
+    return x, im.logits(x, batch_size).argmax(axis=-1)
 
 
 def _classes(im: InstrumentedModel) -> int:
@@ -219,36 +231,45 @@ def reference_sample(im: InstrumentedModel, baseline: Baseline) -> np.ndarray | 
     return check_array(np.asarray(baseline)[None], im.input_shape)
 
 
-def _is_pairs(
-    x: DataLike, y: ArrayLike | None, im: InstrumentedModel
-) -> TypeGuard[Iterable[ArrayLike]]:
-    """Whether `x` is a data set of pairs (x, y) rather than an array, or one for each input."""
-    several = len(im.input_operations) > 1
-    return y is None and not several and not hasattr(x, "shape") and hasattr(x, "__iter__")
+def _has_labels(x: DataLike, im: InstrumentedModel) -> bool:
+    """Whether data must have labels of their own: all but arrays, and data of several inputs."""
+    is_array = hasattr(x, "shape") or (isinstance(x, Mapping) and len(x) == 1)
+    return len(im.input_operations) == 1 and not is_array
 
 
-def _pairs(
-    data: Iterable[ArrayLike], rank: int, batch_size: int
+def _is_stream(x: DataLike, im: InstrumentedModel) -> TypeGuard[Iterable[ArrayLike]]:
+    """Whether data are read one element after the other."""
+    in_memory = isinstance(x, (str, os.PathLike, Dataset, Mapping, list, tuple))
+    return _has_labels(x, im) and not in_memory and isinstance(x, Iterable)
+
+
+def _stream(
+    im: InstrumentedModel, data: Iterable[ArrayLike], batch_size: int, needs_labels: bool
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the batches of a data set of batches, or of single samples."""
-    given = (
-        (as_array(pair[0]), as_array(pair[1]))
-        for pair in data
-        if isinstance(pair, (tuple, list)) and len(pair) == 2
-    )
-    first = next(given, None)
-    if first is None:
-        raise InvalidArgumentError(
-            "A data set must give pairs (samples, labels). Received none; give arrays x and y, "
-            "or a tf.data.Dataset of pairs."
-        )
-    pairs = itertools.chain([first], given)
-    if first[0].ndim != rank:
-        yield from pairs
+    """Yield the batches of an iterable, and single samples together."""
+    if not needs_labels:
+        for x in im.samples(data).batches(batch_size):
+            yield x, np.zeros(len(x), np.int64)
         return
-    while batch := list(itertools.islice(pairs, batch_size)):
-        x, y = zip(*batch, strict=True)
-        yield np.stack(x), np.stack(y)
+    classes = _classes(im)
+    held: list[tuple[np.ndarray, np.ndarray]] = []
+    count = 0
+    for element in data:
+        x, y = im.labelled([element])
+        held.append((x, check_labels(y, len(x), classes)))
+        count += len(x)
+        if len(x) > 1 or len(held) == batch_size:
+            yield _joined(held)
+            held = []
+    if held:
+        yield _joined(held)
+    if not count:
+        raise InvalidArgumentError("The data set is empty: no samples were given.")
+
+
+def _joined(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    x, y = zip(*parts, strict=True)
+    return np.concatenate(x), np.concatenate(y)
 
 
 def _activations(

@@ -56,15 +56,16 @@ class SemanticSlicer:
 
     Args:
         im: A classifier.
-        x: Samples `(samples, *input shape)`, or a `tf.data.Dataset` of pairs (x, y); of several
-            inputs a dict of arrays.
-        y: Labels `(samples,)`; the categories are the labels that occur.
+        x: Samples in any form of `DataLike`.
+        y: Labels `(samples,)`, integers or one-hot; without them those that `x` has, or of an
+            array, which has none, the model's own predictions.
         metric: A name of `METRICS`.
         centred: Compare centred landscapes (see `similarity.centre`), not those of
             Equation 2 as it is printed. Within one category values vary little around
             their mean, which a few neurons share with the whole layer; centred landscapes
             ask for the differences between samples as well.
-        categories: Labels that must occur; by default those of `y`.
+        categories: The labels whose samples are used, by all kinds of slices; by default all that
+            occur.
         baseline: DeepLIFT's reference sample; zeros by default.
         batch_size: Samples in one pass. It does not change the result.
         progress: Show progress bars.
@@ -73,12 +74,12 @@ class SemanticSlicer:
         metric: The metric's name.
         centred: Whether landscapes are centred.
         categories: The labels, ascending, `(categories,)`.
-        scores: Layer → scores on all samples `(units,)`.
+        scores: Layer → scores on all samples of the categories `(units,)`.
         category_scores: Layer → scores on each category `(categories, units)`.
 
     Raises:
-        InvalidArgumentError: for an unknown metric, labels that do not fit, or a category
-            without samples.
+        InvalidArgumentError: for an unknown metric, labels that do not fit or are missing, a
+            category without samples, or a model that is no classifier of two classes or more.
         UnsupportedLayerError: if the model has no layer with neurons.
         InputShapeError: if the samples or the baseline have another shape.
     """
@@ -149,7 +150,7 @@ class SemanticSlicer:
         return other
 
     def global_slice(self, share: float) -> CriticalNeurons:
-        """Return the top share of every layer by the scores on all samples.
+        """Return the top share of every layer by the scores on all samples of the categories.
 
         Args:
             share: Share of the neurons, (0, 1]; at least one neuron is taken.
@@ -245,8 +246,8 @@ def semantic_slice(
 
     Args:
         im: A classifier.
-        x: Samples `(samples, *input shape)`, or a `tf.data.Dataset` of pairs (x, y).
-        y: Labels `(samples,)`.
+        x: Samples in any form of `DataLike`.
+        y: Labels `(samples,)`; without them as `SemanticSlicer`.
         metric: A name of `METRICS`.
         threshold: Θ in (0, 1]; higher keeps more.
         step: Prefixes grow by so many neurons.

@@ -8,9 +8,16 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
-from nnslicer_tf.semantic import METRICS, Metric, contributions, neuron_layers
+from nnslicer_tf.semantic import (
+    METRICS,
+    Metric,
+    SemanticSlicer,
+    contributions,
+    neuron_layers,
+)
 from nnslicer_tf.semantic._backward import Backward, label_logit, rescale_rule
 from support.classifiers import MODELS, make, randomise, samples
+from support.data_forms import LABELLED, SAMPLES, X, Y
 
 
 def activations(im, x):
@@ -171,6 +178,58 @@ def test_data_sets_and_predicted_labels():
     assert all(np.array_equal(unlabelled[k], predicted[k]) for k in predicted)
 
 
+@pytest.fixture(scope="module")
+def of_images():
+    """A classifier of the samples in `data_forms`, whose predictions are not their labels."""
+    inputs = keras.Input(X.shape[1:])
+    x = layers.Conv2D(4, 2, activation="relu", name="conv")(layers.Rescaling(1 / 255)(inputs))
+    model = keras.Model(inputs, layers.Dense(3)(layers.Flatten()(x)))
+    im = nns.InstrumentedModel(randomise(model, np.random.default_rng(4)))
+    assert (im.logits(X).argmax(axis=1) != Y).any()
+    return im
+
+
+def labelled_forms(folder):
+    np.savez(folder / "mine.npz", x=X, y=Y)
+    forms = {form: make() for form, make in LABELLED.items()}
+    forms |= {"file": str(folder / "mine.npz"), "dictionary": {"image": X, "label": Y}}
+    dictionaries = tf.data.Dataset.from_tensor_slices({"image": X, "label": Y})
+    return forms | {"dictionaries of tf.data": dictionaries.batch(2)}
+
+
+def test_the_labels_that_data_have_are_used(of_images, tmp_path):
+    expected = contributions(of_images, X, "taylor", Y)["conv"]
+    assert np.abs(contributions(of_images, X, "taylor")["conv"] - expected).max() > 1e-3
+    sizes = contributions(of_images, X, "avg")["conv"]
+    for form, data in labelled_forms(tmp_path).items():
+        found = contributions(of_images, data, "taylor", batch_size=2)["conv"]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=form)
+    for form, data in labelled_forms(tmp_path).items():
+        found = contributions(of_images, data, "avg")["conv"]
+        np.testing.assert_allclose(found, sizes, rtol=1e-5, err_msg=form)
+    by_category = SemanticSlicer(of_images, X, Y).category_scores["conv"]
+    for form, data in labelled_forms(tmp_path).items():
+        slicer = SemanticSlicer(of_images, data)
+        assert slicer.categories.tolist() == [0, 1, 2]
+        scores = slicer.category_scores["conv"]
+        np.testing.assert_allclose(scores, by_category, rtol=1e-5, err_msg=form)
+
+
+@pytest.mark.parametrize("form", SAMPLES)
+def test_metrics_without_labels_take_samples_alone(of_images, form):
+    found = contributions(of_images, SAMPLES[form](), "avg", batch_size=2)["conv"]
+    expected = contributions(of_images, X, "avg")["conv"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_labels_that_are_missing_are_asked_for(of_images):
+    for data in ((x for x in X), tf.data.Dataset.from_tensor_slices(X), X.tolist()):
+        with pytest.raises(InvalidArgumentError, match="pass y, or data that has them"):
+            contributions(of_images, data, "taylor")
+    with pytest.raises(InvalidArgumentError, match="empty"):
+        contributions(of_images, iter(()), "taylor")
+
+
 def test_a_data_set_is_read_batch_by_batch(monkeypatch):
     """Every batch is scored before the next is read."""
     im = nns.InstrumentedModel(make("perceptron"))
@@ -240,6 +299,14 @@ def test_bad_shapes_are_refused():
 
 
 def test_models_with_one_output_are_refused():
-    model = keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.ReLU(), layers.Dense(1)])
+    stack = [layers.Dense(3, name="dense"), layers.ReLU(), layers.Dense(1, "sigmoid")]
+    model = keras.Sequential([keras.Input((4,)), *stack])
+    im, x = nns.InstrumentedModel(model), np.ones((2, 4), np.float32)
     with pytest.raises(InvalidArgumentError, match="2 or more classes"):
-        contributions(nns.InstrumentedModel(model), np.ones((2, 4), np.float32), "avg", [0, 0])
+        contributions(im, x, "avg", [0, 0])
+    for metric in ("taylor", "deeplift", "taylor_weights"):
+        with pytest.raises(InvalidArgumentError, match="2 or more classes"):
+            contributions(im, x, metric)
+    with pytest.raises(InvalidArgumentError, match="2 or more classes"):
+        SemanticSlicer(im, x, metric="avg")
+    np.testing.assert_allclose(*(contributions(im, x[:n], "avg")["dense"] for n in (1, 2)))
