@@ -7,7 +7,10 @@ import keras
 import numpy as np
 
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument._trace import as_functional
+from nnslicer_tf.instrument._trace import Shapes, as_functional
+
+Twins = list[tuple[keras.Variable, keras.Variable]]
+"""Variables of a model, each with the one of a copy that stands for it."""
 
 
 def rebuild(
@@ -20,6 +23,17 @@ def rebuild(
         values: Id of a variable → its value in the copy, of the copy's shape.
         configs: Id of a layer → entries of its config in the copy.
     """
+    return rebuild_with_twins(im, values, configs)[0]
+
+
+def rebuild_with_twins(
+    im: InstrumentedModel, values: Mapping[int, np.ndarray], configs: Mapping[int, dict[str, Any]]
+) -> tuple[keras.Model, Twins]:
+    """Return what `rebuild` does, and the copy's variables beside those of the model.
+
+    They are paired layer by layer: a subclassed model has its layers in the order in which they
+    were declared, its functional copy in the order in which they are called.
+    """
     pairs: list[tuple[Any, Any]] = []
 
     def clone(layer: keras.Layer) -> keras.Layer:
@@ -29,13 +43,26 @@ def rebuild(
         pairs.append((layer, type(layer).from_config(config)))
         return pairs[-1][1]
 
-    several = len(im.input_operations) > 1
-    model = as_functional(im.model, im.input_shapes if several else im.input_shape)
-    copy = keras.models.clone_model(model, clone_function=clone, recursive=True)
+    copy = keras.models.clone_model(functional_of(im), clone_function=clone, recursive=True)
     if not copy.built:
         copy.build((None, *im.input_shape))
+    twins: Twins = []
     for layer, new in pairs:
-        for variable, target in zip(layer.variables, new.variables, strict=True):
-            value = values.get(id(variable))
-            target.assign(variable if value is None else value)
-    return copy
+        twins += zip(layer.variables, new.variables, strict=True)
+    for variable, twin in twins:
+        twin.assign(values.get(id(variable), variable))
+    return copy, twins
+
+
+def functional_of(im: InstrumentedModel) -> keras.Model:
+    """Return a functional or sequential model of an instrumented model's layers."""
+    return as_functional(im.model, _input_shapes(im))
+
+
+def instrumented_like(im: InstrumentedModel, copy: keras.Model) -> InstrumentedModel:
+    """Return a copy of an instrumented model, instrumented for samples of the same shapes."""
+    return InstrumentedModel(copy, _input_shapes(im))
+
+
+def _input_shapes(im: InstrumentedModel) -> Shapes:
+    return im.input_shapes if len(im.input_operations) > 1 else im.input_shape

@@ -6,42 +6,46 @@ training. Cost: a forward pass of the samples, all in one batch.
 """
 
 import keras
-import numpy as np
 from keras import layers
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.pruning._rebuild import rebuild
+from nnslicer_tf.instrument import InstrumentedModel, Samples, instrumented
+from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.pruning._rebuild import Twins, rebuild, rebuild_with_twins
 
 
-def renormalise(model: keras.Model, x: np.ndarray) -> keras.Model:
+def renormalise(model: ModelLike, x: DataLike) -> keras.Model:
     """Return a copy whose batch normalisations have the statistics of these samples.
 
     Masks stay. Layers that act in training alone, such as dropout, act here too.
 
     Args:
-        model: Any model that `InstrumentedModel` takes, as a rule a pruned one.
+        model: Any model with one input that `InstrumentedModel` takes, as a rule a pruned one.
         x: Samples `(samples, *input_shape)`, some hundred at least.
 
     Raises:
         InputShapeError: if the samples do not fit the model.
+        SeveralInputsError: if the model has several inputs.
         InvalidArgumentError: if there are fewer than two samples.
     """
-    im = InstrumentedModel(model)
-    x = im.check(x)
+    im = instrumented(model)
+    x = Samples(x, im.input_shape, im.bounds).array()
     if len(x) < 2:
         raise InvalidArgumentError(f"Statistics need two samples at least. Received: {len(x)}")
-    measured = with_batch_statistics(im)
+    measured, twins = with_batch_statistics(im)
     measured(x, training=True)
-    pairs = zip(im.model.variables, measured.variables, strict=True)
-    return rebuild(im, {id(v): keras.ops.convert_to_numpy(m) for v, m in pairs}, {})
+    return rebuild(im, {id(v): keras.ops.convert_to_numpy(twin) for v, twin in twins}, {})
 
 
-def with_batch_statistics(im: InstrumentedModel) -> keras.Model:
-    """Return a copy whose normalisations keep the statistics of the last batch in training."""
+def with_batch_statistics(im: InstrumentedModel) -> tuple[keras.Model, Twins]:
+    """Return a copy whose normalisations keep the statistics of the last batch in training.
+
+    The second value pairs the model's variables with those of the copy.
+    """
     normalisations = {
         id(o.keras_layer): {"momentum": 0.0}
         for o in im.operations
         if isinstance(o.keras_layer, layers.BatchNormalization)
     }
-    return rebuild(im, {}, normalisations)
+    return rebuild_with_twins(im, {}, normalisations)

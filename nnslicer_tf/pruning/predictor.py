@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function
+from nnslicer_tf.pruning._rebuild import instrumented_like
 from nnslicer_tf.pruning.masks import MaskPlan
 from nnslicer_tf.pruning.normalisation import with_batch_statistics
 
@@ -23,11 +23,9 @@ class MaskedPredictor:
 
     def __init__(self, im: InstrumentedModel) -> None:
         self._plan = MaskPlan(im)
-        copy = with_batch_statistics(im)
-        self._copy = InstrumentedModel(copy)
+        copy, self._twins = with_batch_statistics(im)
+        self._copy = instrumented_like(im, copy)
         self._measure = compiled_function(lambda x: copy(x, training=True))
-        pairs = zip(im.model.variables, copy.variables, strict=True)
-        self._variables = [(id(v), keras.ops.convert_to_numpy(v), twin) for v, twin in pairs]
 
     def logits(
         self,
@@ -52,8 +50,8 @@ class MaskedPredictor:
             InvalidArgumentError: if the masks do not fit the model.
         """
         values = self._plan.values(keep)
-        for key, original, variable in self._variables:
-            variable.assign(values.get(key, original))
+        for variable, twin in self._twins:
+            twin.assign(values.get(id(variable), variable))
         if renormalise_on is not None:
             self._measure(tf.convert_to_tensor(renormalise_on, tf.float32))
         return self._copy.logits(x, batch_size)

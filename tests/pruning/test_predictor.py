@@ -31,6 +31,80 @@ def normalised_model():
     return model
 
 
+class Backwards(keras.Model):
+    """Layers of equal shapes, declared in the opposite order to that of their calls."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.logits = layers.Dense(8, name="logits")
+        self.norm = layers.BatchNormalization(name="norm")
+        self.second = layers.Dense(8, name="second")
+        self.first = layers.Dense(8, name="first")
+
+    def call(self, x, training=False):
+        x = self.norm(self.first(x), training=training)
+        return self.logits(keras.ops.relu(self.second(keras.ops.relu(x))))
+
+
+@pytest.fixture
+def backwards():
+    """A subclassed model with random weights, and samples."""
+    rng = np.random.default_rng(6)
+    model = Backwards()
+    model(np.zeros((1, 8), np.float32))
+    for variable in model.variables:
+        variable.assign(rng.uniform(0.5, 1.5, variable.shape))
+    return model, (3 * rng.normal(size=(200, 8)) + 1).astype(np.float32)
+
+
+def test_weights_of_a_subclassed_model_stay_in_their_layers(backwards):
+    model, x = backwards
+    im = nns.InstrumentedModel(model)
+    predictor = pruning.MaskedPredictor(im)
+    np.testing.assert_allclose(predictor.logits({}, x), outputs(model, x), rtol=1e-5)
+    keep = pruning.keep_masks(pruning.RandomRanker(0).scores(im), 0.4)
+    kernels = {name: np.where(keep[name], k.kernel(), 0) for name, k in im.kernels.items()}
+    norm = model.norm
+    sums = x @ kernels["first"] + model.first.bias.numpy()
+
+    def by_hand(mean, variance):
+        scaled = (sums - mean) / np.sqrt(variance + norm.epsilon) * norm.gamma + norm.beta
+        hidden = np.maximum(np.maximum(scaled, 0) @ kernels["second"] + model.second.bias, 0)
+        return hidden @ kernels["logits"] + model.logits.bias
+
+    expected = by_hand(norm.moving_mean, norm.moving_variance)
+    np.testing.assert_allclose(predictor.logits(keep, x), expected, rtol=1e-4)
+    found = predictor.logits(keep, x, renormalise_on=x)
+    np.testing.assert_allclose(found, by_hand(sums.mean(0), sums.var(0)), rtol=1e-3)
+
+
+def test_a_subclassed_model_gets_the_statistics_of_the_samples(backwards):
+    model, x = backwards
+    found = pruning.renormalise(model, x)
+    sums = x @ model.first.kernel.numpy() + model.first.bias.numpy()
+    norm = found.get_layer("norm")
+    np.testing.assert_allclose(norm.moving_mean, sums.mean(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(norm.moving_variance, sums.var(axis=0), rtol=1e-3)
+    for layer in (model.first, model.second, model.logits):
+        for a, b in zip(layer.get_weights(), found.get_layer(layer.name).get_weights()):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_several_inputs_are_refused():
+    first, second = keras.Input((4,)), keras.Input((4,))
+    model = keras.Model([first, second], layers.Dense(3)(layers.Add()([first, second])))
+    with pytest.raises(nns.errors.SeveralInputsError, match="has 2 inputs"):
+        pruning.renormalise(model, [np.ones((5, 4)), np.ones((5, 4))])
+
+
+def test_a_predictor_follows_the_weights_of_its_model():
+    model = normalised_model()
+    x = np.random.default_rng(4).normal(size=(9, 6, 6, 2)).astype(np.float32)
+    predictor = pruning.MaskedPredictor(nns.InstrumentedModel(model))
+    model.get_layer("conv").kernel.assign(np.ones((3, 3, 2, 4)))
+    np.testing.assert_allclose(predictor.logits({}, x), outputs(model, x), rtol=1e-5)
+
+
 def test_normalisations_get_the_statistics_of_the_samples():
     model = normalised_model()
     x = np.random.default_rng(4).normal(size=(40, 6, 6, 2)).astype(np.float32)
