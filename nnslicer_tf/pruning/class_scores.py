@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._checks import as_array, check_labels
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
@@ -102,10 +103,15 @@ def check_classes(
 ) -> list[int]:
     """Return the target classes in order; all of `y` by default.
 
+    Args:
+        im: The model.
+        y: Labels, integers or one-hot.
+        classes: The target classes.
+
     Raises:
         InvalidArgumentError: if there are none, or the model or the samples do not have one.
     """
-    present = np.unique(y)
+    present = np.unique(check_labels(y, len(as_array(y))))
     wanted = present.tolist() if classes is None else sorted(set(classes))
     if not wanted:
         raise InvalidArgumentError("The set of target classes is empty: name at least one.")

@@ -80,7 +80,7 @@ def global_ratios(scores: Mapping[str, np.ndarray], ratio: float) -> dict[str, f
     sizes = [np.size(score) for score in scores.values()]
     kernel_of = np.repeat(np.arange(len(sizes)), sizes)
     magnitudes = np.concatenate([np.abs(score).ravel() for score in scores.values()])
-    pruned = smallest(magnitudes, int(ratio * len(magnitudes)))
+    pruned = smallest(magnitudes, _share(ratio, len(magnitudes)))
     counts = np.bincount(kernel_of[pruned], minlength=len(sizes))
     return {
         name: min(count, size - 1) / size
@@ -91,8 +91,12 @@ def global_ratios(scores: Mapping[str, np.ndarray], ratio: float) -> dict[str, f
 def _keep(name: str, score: np.ndarray, ratio: float) -> np.ndarray:
     if np.isnan(score).any():
         raise InvalidArgumentError(f"The scores of kernel '{name}' are NaN in places.")
-    # 0.29 · 100 is a little less than 29.
-    return ~smallest(np.abs(score), int(ratio * score.size + 1e-9))
+    return ~smallest(np.abs(score), _share(ratio, score.size))
+
+
+def _share(ratio: float, size: int) -> int:
+    """Return ⌊ratio · size⌋; in floating point 0.29 · 100 is a little less than 29."""
+    return int(ratio * size + 1e-9)
 
 
 def _ratios(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, float]:

@@ -47,7 +47,7 @@ class Ranker(ABC):
         Args:
             im: The model.
             x: Samples `(samples, *input_shape)`, for rankers that need some.
-            y: Their classes, `(samples,)` integers.
+            y: Their classes, `(samples,)` integers, or one-hot.
             classes: The target classes; all of `y` by default.
 
         Raises:
@@ -324,7 +324,7 @@ def scores(
         im: The model; a Keras model will also do.
         method: A name in `RANKERS`, or a ranker with options of its own.
         x: Samples `(samples, *input_shape)`; "nnslicer" and "effective_path" need them.
-        y: Their classes, `(samples,)` integers.
+        y: Their classes, `(samples,)` integers, or one-hot.
         classes: The target classes; by default all of `y` ("NNSlicer all").
 
     Raises:

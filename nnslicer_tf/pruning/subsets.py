@@ -5,6 +5,7 @@ from itertools import combinations
 
 import numpy as np
 
+from nnslicer_tf._checks import check_labels
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -37,7 +38,7 @@ def subset_figures(logits: np.ndarray, y: np.ndarray, targets: Iterable[int]) ->
 
     Args:
         logits: `(samples, classes)`.
-        y: The classes, `(samples,)` integers.
+        y: The classes, `(samples,)` integers, or one-hot.
         targets: The target classes.
 
     Returns:
@@ -45,7 +46,7 @@ def subset_figures(logits: np.ndarray, y: np.ndarray, targets: Iterable[int]) ->
         samples (NaN if there are none); "all": on all; "among_targets": on the samples of
         target classes, where only target classes may be predicted.
     """
-    targets = sorted(targets)
+    targets, y = sorted(targets), check_labels(y, len(logits))
     chosen = np.isin(y, targets)
     right = logits.argmax(axis=1) == y
     among = np.take(targets, logits[:, targets].argmax(axis=1)) == y

@@ -79,6 +79,7 @@ def test_global_ratios_prune_the_smallest_of_all():
     keep = pruning.keep_masks(scores, ratios)
     np.testing.assert_array_equal(keep["a"], [False, False, True, True])
     assert keep["b"].all()
+    assert pruning.global_ratios({"a": np.arange(100.0)}, 0.29) == {"a": 0.29}
 
 
 @pytest.mark.parametrize("ratio", [-0.1, 1, 1.5, np.nan, "half", True, None])
@@ -151,6 +152,25 @@ def test_nnslicer_scores_are_the_slices_of_the_classes(digits, profile):
     np.testing.assert_array_equal(
         pruning.NNSlicerRanker(progress=False).scores(im, x, y, [2])["conv2"], explicit["conv2"]
     )
+
+
+@pytest.mark.parametrize(
+    "ranker",
+    [
+        pruning.NNSlicerRanker(theta=0.0, progress=False),
+        pruning.EffectivePathRanker(progress=False),
+    ],
+)
+@pytest.mark.parametrize("dtype", [int, np.float32])
+def test_labels_may_be_one_hot(digits, ranker, dtype):
+    im, train, _ = digits
+    x, y = train.x[:60], train.y[:60]
+    expected, found = ranker.by_class(im, x, y), ranker.by_class(im, x, np.eye(10, dtype=dtype)[y])
+    assert list(found) == list(expected) == list(range(10))
+    for target in expected:
+        for name, scores in expected[target].items():
+            np.testing.assert_array_equal(found[target][name], scores)
+    assert list(ranker.by_class(im, x, np.eye(10, dtype=dtype)[y], classes=[3, 4])) == [3, 4]
 
 
 def test_effective_path_scores_count_the_paths(digits):
