@@ -16,7 +16,9 @@ import keras
 import numpy as np
 
 from nnslicer_tf._files import atomic_path
-from nnslicer_tf.instrument import InstrumentedModel, Synapses
+from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf.instrument import InstrumentedModel, Synapses, instrumented
+from nnslicer_tf.instrument.model import ModelLike
 
 _WARM_UP = 5
 
@@ -40,13 +42,13 @@ class Costs:
     file_bytes: int
 
 
-def multiply_adds(model: keras.Model | InstrumentedModel) -> int:
+def multiply_adds(model: ModelLike) -> int:
     """Return the number of multiply-adds of a model's weighted sums, for one sample.
 
     Args:
         model: Any model that `InstrumentedModel` takes. Padding counts as if it were computed.
     """
-    im = model if isinstance(model, InstrumentedModel) else InstrumentedModel(model)
+    im = instrumented(model)
     return sum(
         o.params.taps.size * int(np.prod(o.params.matrix().shape[1:]))
         for o in im.operations
@@ -63,10 +65,13 @@ def measure_costs(model: keras.Model, sample: np.ndarray, runs: int = 50) -> Cos
         runs: Calls that the medians are of.
     """
     batch = np.asarray(sample, np.float32)[None]
-    content = to_litert(model)
+    try:
+        content = to_litert(model)
+    except UnsupportedLayerError:
+        content = b""
     return Costs(
         parameters=int(model.count_params()),
-        multiply_adds=multiply_adds(model),
+        multiply_adds=multiply_adds(InstrumentedModel(model, batch.shape[1:])),
         keras_ms=_median_ms(lambda: model.predict_on_batch(batch), runs),
         litert_ms=_litert_ms(content, batch, runs) if content else float("nan"),
         file_bytes=len(content),
@@ -76,15 +81,25 @@ def measure_costs(model: keras.Model, sample: np.ndarray, runs: int = 50) -> Cos
 def to_litert(model: keras.Model) -> bytes:
     """Return the content of a LiteRT file (.tflite), in 32-bit floating point.
 
-    Empty on backends other than TensorFlow, which has the converter.
+    Raises:
+        UnsupportedLayerError: if TensorFlow cannot convert the model, or the backend is another.
     """
     if keras.backend.backend() != "tensorflow":
-        return b""
+        raise UnsupportedLayerError(
+            "LiteRT files are written by TensorFlow's converter. Set KERAS_BACKEND=tensorflow. "
+            f"Received: {keras.backend.backend()}"
+        )
     import tensorflow as tf
+    from tensorflow.lite.python.convert_phase import ConverterError
 
     with redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return tf.lite.TFLiteConverter.from_keras_model(model).convert()
+        try:
+            return tf.lite.TFLiteConverter.from_keras_model(model).convert()
+        except (ConverterError, ValueError) as error:
+            raise UnsupportedLayerError(
+                f"TensorFlow cannot convert model '{model.name}' to LiteRT: {error}"
+            ) from error
 
 
 def save_model(model: keras.Model, path: Path) -> None:
@@ -94,6 +109,7 @@ def save_model(model: keras.Model, path: Path) -> None:
 
     Raises:
         ImportError: if a library that Keras needs for ONNX is missing.
+        UnsupportedLayerError: if TensorFlow cannot convert the model to LiteRT.
     """
     if not path.suffix:
         model.export(path, verbose=False)
@@ -111,8 +127,9 @@ def _litert_ms(content: bytes, batch: np.ndarray, runs: int) -> float:
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_content=content, num_threads=1)
-    interpreter.allocate_tensors()
     (given,) = interpreter.get_input_details()
+    interpreter.resize_tensor_input(given["index"], batch.shape)  # its size may not be fixed
+    interpreter.allocate_tensors()
     interpreter.set_tensor(given["index"], batch.astype(given["dtype"]))  # tokens are integers
     return _median_ms(interpreter.invoke, runs)
 

@@ -56,6 +56,38 @@ def test_multiply_adds_are_those_of_the_layers():
     assert pruning.multiply_adds(model) == expected
 
 
+def test_costs_of_a_model_that_cannot_be_converted(tmp_path):
+    """TensorFlow's converter does not take this LSTM: there is no LiteRT, and nothing is lost."""
+    keras.utils.set_random_seed(0)
+    stack = [layers.LSTM(4), layers.Dense(64, "relu"), layers.Dense(64, "relu"), layers.Dense(3)]
+    model = keras.Sequential([keras.Input((10, 4)), *stack])
+    x = np.random.default_rng(0).normal(size=(60, 10, 4)).astype(np.float32)
+    y = np.arange(60) % 3
+    found = pruning.shrink(model, x, y, classes=[0, 1], ratio=0.5, by="channel", progress=False)
+    assert found.after.parameters <= 0.5 * found.before.parameters
+    for costs in (found.before, found.after):
+        assert np.isnan(costs.litert_ms) and costs.file_bytes == 0 and costs.keras_ms > 0
+    with pytest.raises(UnsupportedLayerError, match="TensorFlow cannot convert"):
+        found.save(tmp_path / "small.tflite")
+    assert not (tmp_path / "small.tflite").exists()
+
+
+def test_a_model_of_no_fixed_size_is_shrunk_for_a_given_one():
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((None, None, 1))
+    x = layers.Conv2D(8, 3, activation="relu")(inputs)
+    x = layers.Conv2D(8, 3, activation="relu")(x)
+    model = keras.Model(inputs, layers.Dense(3)(layers.GlobalAveragePooling2D()(x)))
+    x = np.random.default_rng(0).uniform(size=(30, 9, 9, 1)).astype(np.float32)
+    im = nns.InstrumentedModel(model, (9, 9, 1))
+    found = pruning.shrink(
+        im, x, np.arange(30) % 3, classes=[0, 2], ratio=0.4, by="channel", progress=False
+    )
+    assert found.model.count_params() <= 0.6 * model.count_params()
+    assert found.before.multiply_adds == 7 * 7 * 9 * 8 + 5 * 5 * 9 * 64 + 8 * 3
+    assert found.model.predict(x[:2], verbose=0).shape == (2, 2)
+
+
 def test_files_load_without_this_package(shrunk, digits, tmp_path):
     x = digits[1].x[:4]
     expected = shrunk.model.predict(x, verbose=0)
