@@ -4,20 +4,27 @@ By labels as in NNSlicer, sections 6.2.2 and 6.3.2; by outputs as in Hinton, Vin
 "Distilling the knowledge in a neural network", 2015.
 """
 
+from collections.abc import Iterator
+
 import keras
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nnslicer_tf._checks import check_labels
 from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import compile_classifier, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
-from nnslicer_tf.instrument import check_array
+from nnslicer_tf.instrument import InstrumentedModel, Samples, check_batch_size
+from nnslicer_tf.instrument._trace import as_functional
+from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.pruning._rebuild import functional_of
 
 
 def fine_tune(
-    model: keras.Model,
-    x: np.ndarray,
-    y: np.ndarray,
+    model: ModelLike,
+    x: DataLike,
+    y: ArrayLike,
     epochs: int = 1,
     *,
     learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 1e-3,
@@ -31,7 +38,7 @@ def fine_tune(
     Args:
         model: A model with logits `(samples, classes)`, or probabilities.
         x: Samples `(samples, *input_shape)`.
-        y: Their classes, `(samples,)` integers.
+        y: Their classes, `(samples,)` integers, or one-hot.
         epochs: Passes over the samples.
         learning_rate: Adam's, or its schedule.
         batch_size: Samples in a step; a batch that is not full at the end is left out,
@@ -41,16 +48,19 @@ def fine_tune(
         from_logits: Whether the outputs are logits.
 
     Returns:
-        The model.
+        The Keras model.
 
     Raises:
-        InvalidArgumentError: if there are no samples, or there is not one label for each.
-        InputShapeError: if the samples do not fit the model.
+        InvalidArgumentError: if there are no samples, there is not one label for each, or the
+            model has no output for a label.
+        InputShapeError: if the samples do not fit the model, or its input shape is not known.
         SeveralInputsError: if the model has several inputs.
     """
     generator = as_generator(rng)
-    x = _samples(model, x)
-    y = check_labels(y, len(x))
+    check_batch_size(batch_size)
+    model, functional = _opened(model)
+    x = _samples(functional, x)
+    y = check_labels(y, len(x), _classes(functional))
     compile_classifier(model, keras.optimizers.Adam(learning_rate), from_logits)
     train_epochs(
         lambda rows, _: model.train_on_batch(x[rows], y[rows]),
@@ -65,9 +75,9 @@ def fine_tune(
 
 
 def imitate(
-    model: keras.Model,
-    teacher: keras.Model,
-    x: np.ndarray,
+    model: ModelLike,
+    teacher: ModelLike,
+    x: DataLike,
     epochs: int = 1,
     *,
     learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 1e-3,
@@ -93,21 +103,24 @@ def imitate(
         progress: Show a progress bar.
 
     Returns:
-        The model.
+        The Keras model.
 
     Raises:
-        InvalidArgumentError: if the outputs differ in size.
-        InputShapeError: if the samples do not fit the model.
+        InvalidArgumentError: if the outputs differ in size, or there are no samples.
+        InputShapeError: if the samples do not fit the model, or its input shape is not known.
         SeveralInputsError: if the model has several inputs.
     """
-    if model.output_shape != teacher.output_shape:
+    check_batch_size(batch_size)
+    model, functional = _opened(model)
+    teacher, of_teacher = _opened(teacher)
+    if functional.output_shape != of_teacher.output_shape:
         raise InvalidArgumentError(
             "A model imitates a teacher with outputs of the same shape. "
-            f"Received: {model.output_shape}, {teacher.output_shape}"
+            f"Received: {functional.output_shape}, {of_teacher.output_shape}"
         )
-    x = _samples(model, x)
+    x = _samples(functional, x)
     model.compile(keras.optimizers.Adam(learning_rate), "mse", jit_compile=False)
-    blends = not _takes_tokens(model)
+    blends = not _takes_tokens(functional)
 
     def step(rows: np.ndarray, generator: np.random.Generator) -> float:
         batch = _blended(x[rows], generator) if blends else x[rows]
@@ -125,20 +138,45 @@ def imitate(
     return model
 
 
-def _samples(model: keras.Model, x: np.ndarray) -> np.ndarray:
-    """Return the samples as an array that fits the model."""
+def _opened(model: ModelLike) -> tuple[keras.Model, keras.Model]:
+    """Return the Keras model, and a functional one of the same layers, which knows its shapes."""
+    if isinstance(model, InstrumentedModel):
+        return model.model, functional_of(model)
+    return model, as_functional(model, None)
+
+
+def _classes(model: keras.Model) -> int | None:
+    """Return the number of a classifier's outputs, None if they are no vector."""
+    shape = model.output_shape
+    return shape[1] if isinstance(shape, tuple) and len(shape) == 2 else None
+
+
+def _samples(model: keras.Model, x: DataLike) -> np.ndarray:
+    """Return the samples as an array that fits the model; axes without a size take any."""
     if len(model.inputs) > 1:
         raise SeveralInputsError(
             f"Model '{model.name}' has {len(model.inputs)} inputs; this training takes models with "
             "one. Join the inputs in a wrapping model, which cuts one tensor into them."
         )
-    return check_array(x, tuple(model.input_shape[1:]))
+    shape = tuple(model.inputs[0].shape[1:])
+    given = tuple(getattr(x, "shape", ()))
+    if None in shape and len(given) == len(shape) + 1:
+        shape = tuple(b if a is None else a for a, b in zip(shape, given[1:], strict=True))
+    return Samples(x, shape).array()
 
 
 def _takes_tokens(model: keras.Model) -> bool:
     embeddings = (keras.layers.Embedding, keras.layers.ReversibleEmbedding)
     whole_numbers = "int" in keras.backend.standardize_dtype(model.inputs[0].dtype)
-    return whole_numbers or any(isinstance(layer, embeddings) for layer in model.layers)
+    return whole_numbers or any(isinstance(layer, embeddings) for layer in _all_layers(model))
+
+
+def _all_layers(model: keras.Model) -> Iterator[keras.Layer]:
+    """Yield the layers of a model and of the models nested in it."""
+    for layer in model.layers:
+        yield layer
+        if isinstance(layer, keras.Model):
+            yield from _all_layers(layer)
 
 
 def _blended(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:

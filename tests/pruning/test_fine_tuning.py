@@ -71,6 +71,85 @@ def test_outputs_must_fit(x):
         pruning.imitate(_dense(1), _dense(2), x[:, :3])
 
 
+def test_tokens_of_a_nested_model_are_not_blended():
+    """As above, with the table in a model of its own, whose input says nothing of tokens."""
+    tokens = np.random.default_rng(0).choice([0, 2], (256, 1)).astype(np.float32)
+
+    def model():
+        table = keras.layers.Embedding(3, 2, name="e")
+        inner = keras.Sequential([keras.Input((1,)), table, keras.layers.Flatten()])
+        inputs = keras.Input((1,))
+        return keras.Model(inputs, inner(inputs)), table
+
+    (teacher, of_teacher), (student, table) = model(), model()
+    of_teacher.set_weights([np.array([[0.0, 1.0], [9.0, 9.0], [1.0, 0.0]])])
+    before = table.get_weights()[0][1]
+    pruning.imitate(student, teacher, tokens, 2, progress=False)
+    np.testing.assert_array_equal(table.get_weights()[0][1], before)
+
+
+class Linear(keras.Model):
+    """A subclassed model that draws noise in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.noise = keras.layers.GaussianNoise(0.1)
+        self.last = keras.layers.Dense(3)
+
+    def call(self, x, training=False):
+        return self.last(self.noise(x, training=training))
+
+
+def test_subclassed_models_are_trained_in_place(x):
+    teacher, student = _dense(1), Linear()
+    student(x[:1])
+    options = {"learning_rate": 0.02, "batch_size": 64, "progress": False}
+    assert pruning.imitate(student, teacher, x, 60, **options) is student
+    kernel = teacher.layers[1].kernel
+    np.testing.assert_allclose(student.last.kernel, kernel, atol=0.05)
+    assert np.abs(student.last.kernel - kernel).max() > 1e-4  # there was noise
+    y = (x[:, 0] > 0).astype(int)
+    assert pruning.fine_tune(student, x, y, 30, **options) is student
+    assert (student.predict(x, verbose=0).argmax(1) == y).mean() > 0.95
+
+
+def test_a_model_without_a_shape_is_trained_with_one(x):
+    y = (x[:, 0] > 0).astype(int)
+    model = keras.Sequential([keras.layers.Dense(2)])
+    with pytest.raises(nns.InputShapeError, match=r"InstrumentedModel\(model, input_shape"):
+        pruning.fine_tune(model, x, y)
+    im = nns.InstrumentedModel(model, (4,))
+    options = {"learning_rate": 0.05, "batch_size": 64, "progress": False}
+    assert pruning.fine_tune(im, x, y, 20, **options) is model
+    assert (model.predict(x, verbose=0).argmax(1) == y).mean() > 0.95
+
+
+def test_images_of_any_size_train_a_model_of_no_fixed_one():
+    x = np.random.default_rng(0).normal(size=(256, 5, 5, 1)).astype(np.float32)
+    x[::2] += 0.5
+    inputs = keras.Input((None, None, 1))
+    model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.GlobalMaxPooling2D()(inputs)))
+    y = (x.max(axis=(1, 2, 3)) > 2.4).astype(int)
+    options = {"learning_rate": 0.1, "batch_size": 64, "progress": False}
+    pruning.fine_tune(model, x, y, 60, **options)
+    assert (model.predict(x, verbose=0).argmax(1) == y).mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m, x, y: pruning.fine_tune(m, x, y, batch_size=0), "batch_size"),
+        (lambda m, x, y: pruning.imitate(m, m, x, batch_size=0), "batch_size"),
+        (lambda m, x, y: pruning.imitate(m, m, x[:0]), "no samples"),
+        (lambda m, x, y: pruning.fine_tune(m, x[:0], y[:0]), "no samples"),
+        (lambda m, x, y: pruning.fine_tune(m, x, y + 1), "labels must be in 0 … 2"),
+    ],
+)
+def test_bad_arguments_are_refused(x, call, message):
+    with pytest.raises(nns.InvalidArgumentError, match=message):
+        call(_dense(1), x, np.arange(len(x)) % 3)
+
+
 def test_labels_train_probabilities(x):
     """Labels that one input decides are learnt by a model with a softmax."""
     y = (x[:, 0] > 0).astype(int)
