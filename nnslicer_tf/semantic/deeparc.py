@@ -14,8 +14,11 @@ import numpy as np
 
 from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.pruning._rebuild import functional_of
+from nnslicer_tf.semantic.metrics import mask_names
 from nnslicer_tf.semantic.neurons import (
     HeadLayer,
     NeuronLayer,
@@ -33,6 +36,8 @@ def layer_similarities(
 ) -> dict[str, float]:
     """Return each layer's similarity with the layer before it (Equation 2).
 
+    Padding counts as zeros.
+
     Args:
         im: A classifier.
         x: Samples `(samples, *input shape)`; the landscapes are samples × samples, so some
@@ -46,7 +51,8 @@ def layer_similarities(
     found = {}
     before = None
     for layer in (*neuron_layers(im).values(), output_layer(im)):
-        current = landscape(im.capture(x, batch_size, of=[layer.value])[layer.value])
+        values = im.capture(x, batch_size, of=[layer.value, *mask_names({layer.name: layer})])
+        current = landscape(layer.of_data(values[layer.value], values))
         if before is not None:
             found[layer.name] = similarity(current, before)
         before = current
@@ -69,7 +75,7 @@ def redundant_layers(similarities: Mapping[str, float], threshold: float = 0.99)
 
 
 def remove_layers(
-    model: keras.Model, layers: Iterable[str], x: np.ndarray, batch_size: int = 256
+    model: ModelLike, layers: Iterable[str], x: DataLike, batch_size: int = 256
 ) -> keras.Model:
     """Return a copy of a model without some of its hidden layers.
 
@@ -77,7 +83,7 @@ def remove_layers(
     even where it is the layer's own.
 
     Args:
-        model: A functional or sequential model without nested ones.
+        model: A model without nested ones; the copy of a subclassed one is functional.
         layers: Names of hidden layers.
         x: Samples `(samples, *input shape)` to which sewing layers are fitted.
         batch_size: Samples in one pass.
@@ -87,7 +93,7 @@ def remove_layers(
         UnsupportedLayerError: if a layer of another output shape is neither a dense layer
             nor a convolution whose strides alone change its positions.
     """
-    im = InstrumentedModel(model)
+    im = instrumented(model)
     known = {k: v for k, v in neuron_layers(im).items() if not isinstance(v, _NOT_SEWN)}
     replaced: dict[str, keras.layers.Layer] = {}
     weights: dict[str, list[np.ndarray]] = {}
@@ -102,14 +108,15 @@ def remove_layers(
             continue
         replaced[name] = _sewing_layer(first)
         weights[name] = _fitted(im, first, last, x, batch_size)
+    original = functional_of(im)
     copy = keras.models.clone_model(
-        model, clone_function=lambda layer: replaced.get(layer.name) or _again(layer)
+        original, clone_function=lambda layer: replaced.get(layer.name) or _again(layer)
     )
     for layer in copy.layers:
         if layer.name in weights:
             layer.set_weights(weights[layer.name])
-        elif layer.name not in replaced:
-            layer.set_weights(model.get_layer(layer.name).get_weights())
+        elif layer.name not in replaced and layer.weights:
+            layer.set_weights(original.get_layer(layer.name).get_weights())
     return copy
 
 
@@ -159,7 +166,7 @@ def _strided(operation: Operation, strides: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _fitted(
-    im: InstrumentedModel, first: Operation, last: Operation, x: np.ndarray, batch_size: int
+    im: InstrumentedModel, first: Operation, last: Operation, x: DataLike, batch_size: int
 ) -> list[np.ndarray]:
     """Return kernel and bias that map the layer's inputs to its outputs best."""
     source = first.inputs[0]

@@ -50,12 +50,50 @@ def test_similarities_are_of_consecutive_layers():
     assert values["c1"].shape[0] == 10
 
 
+def test_padding_counts_in_no_similarity():
+    """Two layers on sequences, of which the second gives at padding what the first does not."""
+    inputs = keras.Input((6,))
+    x = layers.Embedding(9, 4, mask_zero=True)(inputs)
+    for name in ("first", "second"):
+        x = layers.Dense(5, activation="relu", name=name)(x)
+    x = layers.GlobalAveragePooling1D()(x)
+    model = keras.Model(inputs, layers.Dense(3, name="logits")(x))
+    im = nns.InstrumentedModel(randomise(model, np.random.default_rng(1)))
+    tokens = np.random.default_rng(0).integers(1, 9, (8, 6)).astype(np.float32)
+    tokens[np.arange(6) >= np.arange(8)[:, None] % 5 + 1] = 0
+    first, second = (im.capture(tokens, of=[name])[name] for name in ("first", "second"))
+    data = tokens[..., None] > 0
+    expected = similarity(landscape(first * data), landscape(second * data))
+    found = layer_similarities(im, tokens)
+    assert found["second"] == pytest.approx(expected, abs=1e-6)
+    assert abs(similarity(landscape(first), landscape(second)) - expected) > 0.01
+
+
 def test_redundant_layers_exceed_the_threshold():
     similarities = {"a": 0.5, "b": 0.99, "c": 0.995}
     assert redundant_layers(similarities, 0.99) == ["c"]
     assert redundant_layers(similarities, 0.4) == ["a", "b", "c"]
     with pytest.raises(InvalidArgumentError, match="threshold must be in"):
         redundant_layers(similarities, 0)
+
+
+def test_functional_and_subclassed_models_lose_layers():
+    class Two(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.logits, self.hidden = layers.Dense(3, name="logits"), layers.Dense(6, name="h")
+
+        def call(self, x):
+            return self.logits(keras.ops.tanh(self.hidden(x)))
+
+    inputs = keras.Input((6,))  # without a name
+    functional = keras.Model(inputs, Two().call(inputs))
+    subclassed = Two()
+    subclassed(np.zeros((1, 6)))
+    for model, last in ((functional, functional.layers[-1]), (subclassed, subclassed.logits)):
+        x = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+        small = remove_layers(model, ["h"], x)
+        np.testing.assert_allclose(small(x), last(np.tanh(x)), rtol=1e-5, atol=1e-6)
 
 
 def test_a_layer_of_equal_shapes_is_left_out():
