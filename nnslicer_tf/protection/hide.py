@@ -8,9 +8,11 @@ import numpy as np
 
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.copies import copy_model
+from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning import keep_masks
+from nnslicer_tf.pruning._rebuild import instrumented_like
 from nnslicer_tf.pruning.masks import check_masks, kernel_layers
 
 
@@ -37,7 +39,7 @@ def select(scores: Mapping[str, np.ndarray], share: float) -> dict[str, np.ndarr
 
 
 def hide(
-    model: keras.Model, hidden: Mapping[str, np.ndarray], rng: int | np.random.Generator = 0
+    model: ModelLike, hidden: Mapping[str, np.ndarray], rng: int | np.random.Generator = 0
 ) -> keras.Model:
     """Return the model that an attacker gets: a copy whose hidden weights are drawn anew.
 
@@ -53,9 +55,10 @@ def hide(
         InvalidArgumentError: if there is no such kernel, or its shape is another.
     """
     generator = as_generator(rng)
-    hidden = check_masks(InstrumentedModel(model), hidden)
-    copy = copy_model(model)
-    im = InstrumentedModel(copy)
+    original = instrumented(model)
+    hidden = check_masks(original, hidden)
+    copy = copy_model(original.model)
+    im = instrumented_like(original, copy)
     owners = kernel_layers(im)
     for name, mask in hidden.items():
         kernel = im.kernels[name]

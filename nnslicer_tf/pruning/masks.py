@@ -20,8 +20,9 @@ import numpy as np
 
 from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, masked_with_means
-from nnslicer_tf.pruning._rebuild import rebuild
+from nnslicer_tf.instrument import InstrumentedModel, instrumented, masked_with_means
+from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.pruning._rebuild import instrumented_like, rebuild
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.weight_mask import WeightMask
 
@@ -33,7 +34,7 @@ SLOTS = (*_KERNELS, "recurrent_constraint", "bias_constraint", "beta_constraint"
 SHARED = "shared"
 
 
-def masks(model: keras.Model) -> dict[str, np.ndarray]:
+def masks(model: ModelLike) -> dict[str, np.ndarray]:
     """Return the masks of a model.
 
     Args:
@@ -43,7 +44,7 @@ def masks(model: keras.Model) -> dict[str, np.ndarray]:
         Kernel name → bool array of the kernel's shape, true where weights are kept; only
         for kernels that have a mask.
     """
-    im = InstrumentedModel(model)
+    im = instrumented(model)
     owners = kernel_layers(im)
     found = {name: read_mask(layer, slot) for name, (layer, slot) in owners.items() if slot}
     for name, (_, slot) in owners.items():
@@ -53,7 +54,7 @@ def masks(model: keras.Model) -> dict[str, np.ndarray]:
     return {name: mask for name, mask in found.items() if mask is not None}
 
 
-def apply_masks(model: keras.Model, keep: Mapping[str, np.ndarray]) -> keras.Model:
+def apply_masks(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
     """Return a copy whose kernels are masked; the masks stay in training and in files.
 
     A neuron that keeps no synapse is pruned as a whole: its bias becomes and stays zero, and so
@@ -72,11 +73,11 @@ def apply_masks(model: keras.Model, keep: Mapping[str, np.ndarray]) -> keras.Mod
         UnsupportedLayerError: if a layer cannot be masked: it takes no constraint on its
             kernel, or has another one.
     """
-    im = InstrumentedModel(model)
+    im = instrumented(model)
     return MaskPlan(im).apply(keep)
 
 
-def without_masks(model: keras.Model) -> keras.Model:
+def without_masks(model: ModelLike) -> keras.Model:
     """Return a copy without its masks: equal weights, but training may change them all.
 
     Its file loads where this package is not installed.
@@ -84,7 +85,7 @@ def without_masks(model: keras.Model) -> keras.Model:
     Args:
         model: A masked model.
     """
-    im = InstrumentedModel(model)
+    im = instrumented(model)
     layers = {id(o.keras_layer): o.keras_layer for o in im.operations if o.keras_layer}
     configs = {
         key: {slot: None for slot in SLOTS if read_mask(layer, slot) is not None}
@@ -125,7 +126,7 @@ class MaskPlan:
     def _hold(self, copy: keras.Model, keep: Mapping[str, np.ndarray]) -> None:
         """Keep weights of a copy at zero in training where no constraint of a layer can."""
         held = [name for name in keep if self._owners[name][1] == SHARED]
-        kernels = InstrumentedModel(copy).kernels if held else {}
+        kernels = instrumented_like(self.im, copy).kernels if held else {}
         for name in held:
             kernels[name].variable().constraint = WeightMask(keep[name])
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from nnslicer_tf._magnitude import smallest
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.masks import MaskPlan
 from nnslicer_tf.slicing import Profile
 
@@ -16,7 +17,7 @@ Ratio = float | Mapping[str, float]
 
 
 def prune(
-    model: keras.Model,
+    model: ModelLike,
     scores: Mapping[str, np.ndarray],
     ratio: Ratio,
     means: Profile | None = None,
@@ -47,7 +48,7 @@ def prune(
             in a nested model.
     """
     keep = keep_masks(scores, ratio)
-    im = InstrumentedModel(model)
+    im = instrumented(model)
     if means is None:
         return MaskPlan(im).apply(keep)
     means.check_model(im)

@@ -93,16 +93,14 @@ def candidate_masks(im: InstrumentedModel, layer: str, keep: np.ndarray) -> dict
     return masks
 
 
-def clear_biases(model: keras.Model, keep: dict[str, np.ndarray]) -> None:
+def clear_biases(im: InstrumentedModel, keep: dict[str, np.ndarray]) -> None:
     """Set the candidates' biases of units to 0, in place.
 
     Args:
-        model: The model.
+        im: The model.
         keep: Name of a recurrent layer → bool array `(units,)`, false for the units.
     """
-    cells = {
-        o.layer: o.keras_layer.cell for o in InstrumentedModel(model).operations if is_removable(o)
-    }
+    cells = {o.layer: o.keras_layer.cell for o in im.operations if is_removable(o)}
     for name, mask in keep.items():
         cell = cells[name]
         if cell.bias is not None:

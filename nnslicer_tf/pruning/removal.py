@@ -24,8 +24,9 @@ from keras import layers
 from nnslicer_tf._layout import DEPTHWISE, OUTPUTS_INPUTS
 from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, Operation
-from nnslicer_tf.pruning._rebuild import rebuild
+from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
+from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.pruning._rebuild import instrumented_like, rebuild
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning.heads import clear_heads, has_heads, head_cuts, head_of_channels
@@ -40,7 +41,7 @@ from nnslicer_tf.pruning.recurrent_units import (
 Cuts = list[tuple[int, np.ndarray]]  # axis, what to keep of it
 
 
-def remove_units(model: keras.Model, keep: Mapping[str, np.ndarray]) -> keras.Model:
+def remove_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
     """Return a smaller copy without some units or filters, and without all that depends on them.
 
     Its outputs are those of `mask_units`: a removed unit counts as zero wherever it is read.
@@ -57,15 +58,16 @@ def remove_units(model: keras.Model, keep: Mapping[str, np.ndarray]) -> keras.Mo
         InvalidArgumentError: if there is no such layer, or it has another number of units.
         UnsupportedLayerError: if a layer cannot be masked (see `apply_masks`).
     """
-    return compact(mask_units(model, keep))
+    im = instrumented(model)
+    return compact(instrumented_like(im, masked_units(im, keep)))
 
 
-def mask_units(model: keras.Model, keep: Mapping[str, np.ndarray]) -> keras.Model:
+def mask_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
     """Return a copy of the same shape, in which some units or filters are zero for good.
 
     Arguments and errors are those of `remove_units`.
     """
-    return masked_units(InstrumentedModel(model), keep)
+    return masked_units(instrumented(model), keep)
 
 
 def masked_units(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> keras.Model:
@@ -94,7 +96,7 @@ def masked_units(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> keras
         masks[kernel.name] = kernel.to_kernel(matrix & np.asarray(mask, bool))
     copy = MaskPlan(im).apply(masks)
     if cleared:
-        clear_biases(copy, cleared)
+        clear_biases(instrumented_like(im, copy), cleared)
     clear_heads(copy, unread)
     return copy
 
@@ -106,7 +108,7 @@ def _check_units(name: str, mask: np.ndarray, units: int) -> None:
         )
 
 
-def compact(model: keras.Model) -> keras.Model:
+def compact(model: ModelLike) -> keras.Model:
     """Return a copy without dead neurons, with equal outputs.
 
     Masks of what remains hold on.
@@ -115,7 +117,7 @@ def compact(model: keras.Model) -> keras.Model:
         model: Any model that `InstrumentedModel` takes, as a rule one that was pruned; the
             copy of a subclassed one is functional.
     """
-    im = InstrumentedModel(model)
+    im = instrumented(model)
     graph = ChannelGraph(im)
     groups = channel_groups(graph)
     return without_groups(im, groups, _living(graph, groups))

@@ -22,13 +22,14 @@ import numpy as np
 
 from nnslicer_tf._deprecated import renamed_argument
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.semantic.neurons import check_critical, neuron_layers, output_layer
 from nnslicer_tf.semantic.selective_training import TrainingOptions, train_neurons
 
 
 def readapt(
-    model: keras.Model,
+    model: ModelLike,
     critical: Mapping[str, np.ndarray],
     x: np.ndarray,
     y: np.ndarray,
@@ -53,20 +54,21 @@ def readapt(
         InputShapeError: if the samples have another shape than the model's inputs.
         SeveralInputsError: if the model has several inputs.
     """
-    shape = InstrumentedModel(model).input_shape  # refuses models with several inputs
+    im = instrumented(model)
+    shape = im.input_shape  # refuses models with several inputs
     if np.shape(adversarial) != np.shape(x):
         raise InvalidArgumentError(
             f"There must be one adversarial sample for each sample, of shape {shape}. Received: "
             f"shapes {np.shape(adversarial)} and {np.shape(x)}"
         )
-    neurons = readapted_neurons(model, critical)
+    neurons = readapted_neurons(im, critical)
     both = np.concatenate([x, adversarial])
-    return train_neurons(model, neurons, both, np.concatenate([y, y]), **options)
+    return train_neurons(im, neurons, both, np.concatenate([y, y]), **options)
 
 
 @renamed_argument("sealed", "freeze_outgoing")
 def develop(
-    model: keras.Model,
+    model: ModelLike,
     critical: Mapping[str, np.ndarray],
     x: np.ndarray,
     y: np.ndarray,
@@ -94,34 +96,35 @@ def develop(
         InvalidArgumentError: if masks, labels or classes do not fit.
         InputShapeError: if the samples have another shape than the model's inputs.
     """
-    neurons = developed_neurons(model, critical, learned)
+    im = instrumented(model)
+    neurons = developed_neurons(im, critical, learned)
     frozen = critical if freeze_outgoing else None
-    return train_neurons(model, neurons, x, y, frozen_outgoing=frozen, **options)
+    return train_neurons(im, neurons, x, y, frozen_outgoing=frozen, **options)
 
 
 def readapted_neurons(
-    model: keras.Model, critical: Mapping[str, np.ndarray]
+    model: ModelLike, critical: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Return what `readapt` trains: the critical neurons and all classes.
 
     Raises:
         InvalidArgumentError: if the masks are not of the model's layers.
     """
-    im = InstrumentedModel(model)
+    im = instrumented(model)
     check_critical(critical, neuron_layers(im))
     last = output_layer(im)
     return {**critical, last.name: np.ones(last.units, bool)}
 
 
 def developed_neurons(
-    model: keras.Model, critical: Mapping[str, np.ndarray], learned: Iterable[int]
+    model: ModelLike, critical: Mapping[str, np.ndarray], learned: Iterable[int]
 ) -> dict[str, np.ndarray]:
     """Return what `develop` trains: the neurons that are not critical and the new classes.
 
     Raises:
         InvalidArgumentError: if the masks or classes are not of the model.
     """
-    im = InstrumentedModel(model)
+    im = instrumented(model)
     layers = neuron_layers(im)
     check_critical(critical, layers)
     last = output_layer(im)

@@ -12,8 +12,10 @@ import keras
 import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.copies import copy_model
+from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.pruning._rebuild import instrumented_like
 from nnslicer_tf.pruning.channels import ChannelGraph
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning.masks import MaskPlan, check_masks
@@ -34,9 +36,10 @@ class Masker:
         UnsupportedLayerError: if `InstrumentedModel` does not take the model.
     """
 
-    def __init__(self, model: keras.Model) -> None:
-        self._im = InstrumentedModel(model)
+    def __init__(self, model: ModelLike) -> None:
+        self._im = instrumented(model)
         self._plan = MaskPlan(self._im)
+        model = self._im.model
         self._working = copy_model(model)
         self._weights = model.get_weights()
         self._places = {id(variable): i for i, variable in enumerate(model.weights)}
@@ -91,11 +94,11 @@ class Masker:
 
     @cached_property
     def _channels(self) -> tuple[ChannelGraph, ChannelGroups]:
-        graph = ChannelGraph(InstrumentedModel(self._working))
+        graph = ChannelGraph(instrumented_like(self._im, self._working))
         return graph, channel_groups(graph)
 
 
-def restructure(model: keras.Model, critical: Mapping[str, np.ndarray]) -> keras.Model:
+def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.Model:
     """Return a smaller model with only the critical neurons (section 4.1).
 
     Its outputs are those of the model with the other neurons masked. Masked neurons that cannot
@@ -110,11 +113,11 @@ def restructure(model: keras.Model, critical: Mapping[str, np.ndarray]) -> keras
         InvalidArgumentError: if the masks are not of the model's layers, or leave a layer
             without neurons.
     """
-    im = InstrumentedModel(model)
+    im = instrumented(model)
     check_critical(critical, neuron_layers(im))
     for name, mask in critical.items():
         if not mask.any():
             raise InvalidArgumentError(
                 f"Layer '{name}' would have no neurons left. Keep at least one."
             )
-    return compact(masked_units(im, critical))
+    return compact(instrumented_like(im, masked_units(im, critical)))

@@ -18,10 +18,12 @@ from nnslicer_tf._deprecated import renamed_argument
 from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import compile_classifier, selective_optimizer, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.inputs import Inputs
+from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.pruning._rebuild import functional_of
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.recurrent_units import gate_reads, is_removable
 from nnslicer_tf.semantic.metrics import labelled
@@ -42,7 +44,7 @@ class TrainingOptions(TypedDict, total=False):
 
 @renamed_argument("sealed", "frozen_outgoing")
 def train_neurons(
-    model: keras.Model,
+    model: ModelLike,
     neurons: NeuronMasks,
     x: DataLike,
     y: ArrayLike,
@@ -57,7 +59,8 @@ def train_neurons(
     """Return a copy of a classifier in which only chosen neurons were trained.
 
     Args:
-        model: A classifier that ends in logits or a softmax; it is not changed.
+        model: A classifier that ends in logits or a softmax; it is not changed. The copy of a
+            subclassed model is functional.
         neurons: Layer → bool array `(units,)`, True for the neurons to train; the output
             layer's units are the classes. Layers that are not named are not trained.
         x: Samples `(samples, *input shape)`.
@@ -74,16 +77,17 @@ def train_neurons(
         InvalidArgumentError: if masks or labels do not fit the model, or nothing is chosen.
         InputShapeError: if the samples have another shape.
     """
-    im = InstrumentedModel(model)
+    im = instrumented(model)
     x, y = labelled(im, x, y, batch_size)
     masks = parameter_masks(im, neurons, frozen_outgoing)
     generator = as_generator(rng)
-    learner = keras.models.clone_model(model, clone_function=_steady, recursive=True)
-    learner.set_weights(model.get_weights())
+    original = functional_of(im)
+    learner = keras.models.clone_model(original, clone_function=_steady, recursive=True)
+    learner.set_weights(original.get_weights())
     _reseed(learner, generator)
     by_variable = {
         id(mine): masks[id(theirs)]
-        for theirs, mine in zip(model.weights, learner.weights, strict=True)
+        for theirs, mine in zip(original.weights, learner.weights, strict=True)
         if id(theirs) in masks
     }
     logits = im.logit_operation in im.output_operations
@@ -98,7 +102,7 @@ def train_neurons(
         generator,
         progress=progress,
     )
-    trained = copy_model(model)
+    trained = copy_model(original)
     trained.set_weights(learner.get_weights())
     return trained
 
@@ -107,7 +111,7 @@ def _as_keras(x: np.ndarray | Inputs) -> np.ndarray | dict[str, np.ndarray]:
     return dict(x) if isinstance(x, Inputs) else x
 
 
-def parameter_share(model: keras.Model, neurons: NeuronMasks) -> float:
+def parameter_share(model: ModelLike, neurons: NeuronMasks) -> float:
     """Return the share of a model's trained parameters that belong to chosen neurons (TPR).
 
     Args:
@@ -117,8 +121,9 @@ def parameter_share(model: keras.Model, neurons: NeuronMasks) -> float:
     Raises:
         InvalidArgumentError: if the masks do not fit the model, or nothing is chosen.
     """
-    masks = parameter_masks(InstrumentedModel(model), neurons)
-    total = sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
+    im = instrumented(model)
+    masks = parameter_masks(im, neurons)
+    total = sum(int(np.prod(variable.shape)) for variable in im.model.trainable_variables)
     return sum(int(mask.sum()) for mask in masks.values()) / total
 
 

@@ -137,6 +137,47 @@ def test_training_is_reproducible_and_leaves_the_model_alone():
     )
 
 
+class Backwards(keras.Model):
+    """Layers declared in the opposite order to that of their calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.logits = keras.layers.Dense(3, name="logits")
+        self.second = keras.layers.Dense(6, activation="relu", name="second")
+        self.first = keras.layers.Dense(6, activation="relu", name="first")
+
+    def call(self, x):
+        return self.logits(self.second(self.first(x)))
+
+
+def test_subclassed_models_are_trained():
+    """One step of gradient descent, by hand, of every second unit of the second layer."""
+    rng = np.random.default_rng(0)
+    model, x, y = Backwards(), rng.normal(size=(12, 6)).astype(np.float32), np.arange(12) % 3
+    model(x[:1])
+    before = {layer.name: layer.get_weights() for layer in model.layers}
+    free = np.arange(6) % 2 == 0
+    trained = train_neurons(
+        model, {"second": free}, x, y, optimizer=optimizers.SGD(0.1), epochs=1, batch_size=12
+    )
+    plain = Backwards()
+    plain(x[:1])
+    for layer in plain.layers:
+        layer.set_weights(before[layer.name])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    plain.compile(optimizers.SGD(0.1), loss)
+    plain.train_on_batch(x, y)
+    for name, given in before.items():
+        mask = free if name == "second" else False
+        weights = zip(
+            given, plain.get_layer(name).get_weights(), model.get_layer(name).get_weights()
+        )
+        for found, (old, new, kept) in zip(trained.get_layer(name).get_weights(), weights):
+            np.testing.assert_allclose(found, np.where(mask, new, old), rtol=1e-5, atol=1e-7)
+            np.testing.assert_array_equal(kept, old)
+    assert parameter_share(model, {"second": free}) == 3 * 7 / (2 * 6 * 7 + 7 * 3)
+
+
 def test_parameter_share_counts_what_is_trained():
     model = make("perceptron")
     critical = {"a": np.arange(7) < 2, "b": np.arange(5) < 1}
