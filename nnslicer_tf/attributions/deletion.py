@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nnslicer_tf._checks import check_count
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.exactline._points import check_points, check_target
 from nnslicer_tf.instrument import InstrumentedModel
 
 
@@ -48,13 +51,15 @@ def deletion_curve(
         baseline: What features are replaced by, of the same shape.
         target: Index of the logit.
         values: Attributions, of the same shape; ties are broken at random, with a fixed seed.
-        steps: Number of points after the first.
+        steps: Number of points after the first, 1 at least.
 
     Raises:
         InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
     """
-    x = np.asarray(x, np.float32)
-    of_features = np.asarray(values, np.float64)
+    check_target(im, target)
+    check_count("steps", steps)
+    x = check_points(x, "x", im.input_shape).astype(np.float32)
+    of_features = _checked(values, x.shape)
     if x.ndim > 1:
         of_features = of_features.sum(axis=-1)
     ranks = _ranks(of_features.ravel()).reshape(of_features.shape)
@@ -66,6 +71,17 @@ def deletion_curve(
     logits = im.logits(inputs).reshape(len(inputs), -1).astype(np.float64)
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
     return DeletionCurve(shares, odds[:, target] / odds.sum(axis=1))
+
+
+def _checked(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return attributions of a shape, which can be ranked, as float64."""
+    values = np.asarray(values, np.float64)
+    if values.shape != shape or np.isnan(values).any():
+        what = f"shape {values.shape}" if values.shape != shape else "NaN in places"
+        raise InvalidArgumentError(
+            f"values must have one number for each of the sample, shape {shape}. Received: {what}"
+        )
+    return values
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

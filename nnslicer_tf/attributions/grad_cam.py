@@ -13,6 +13,9 @@ from nnslicer_tf.instrument import InstrumentedModel
 def grad_cam(im: InstrumentedModel, x: np.ndarray, baseline: np.ndarray, target: int) -> np.ndarray:
     """Return Grad-CAM of a sample, 0 or more, the same for all channels of a pixel.
 
+    The maps are those after the convolution's activation, if it follows at once; where a batch
+    normalisation is in between, those of the bare convolution.
+
     Args:
         im: A model of images with a convolution.
         x: A sample `(height, width, channels)`.
@@ -34,7 +37,7 @@ def grad_cam(im: InstrumentedModel, x: np.ndarray, baseline: np.ndarray, target:
 
 
 def _last_maps(im: InstrumentedModel) -> str:
-    """Return the last operation with a kernel over images, after its activation."""
+    """Return the last operation with a kernel over images, or the activation right behind it."""
     sums = [o.name for o in im.operations if o.kind == "weighted_sum" and len(o.shape) == 3]
     if not sums or len(im.input_shape) != 3:
         raise UnsupportedLayerError(

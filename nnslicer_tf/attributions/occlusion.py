@@ -5,6 +5,7 @@ Cost: a forward pass for each place of the window, at most some 200.
 
 import numpy as np
 
+from nnslicer_tf.exactline._points import check_points, check_target
 from nnslicer_tf.instrument import InstrumentedModel
 
 _PLACES = 14  # of the window, along an axis of an image
@@ -27,7 +28,8 @@ def occlusion(
     Raises:
         InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
     """
-    x = np.asarray(x, np.float32)
+    check_target(im, target)
+    x = check_points(x, "x", im.input_shape).astype(np.float32)
     hidden = _windows(x.shape)
     axes = hidden.shape[1:]
     wide = hidden.reshape(*hidden.shape, *[1] * (x.ndim - len(axes)))

@@ -1,9 +1,10 @@
-"""The check of the points that callers pass."""
+"""The checks of the points and targets that callers pass."""
 
 import numpy as np
 
 from nnslicer_tf._checks import as_array
-from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteActivationError
+from nnslicer_tf.instrument import InstrumentedModel
 
 
 def check_points(
@@ -35,3 +36,16 @@ def check_points(
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
         raise NonFiniteActivationError(f"{name} is NaN or infinite at index {where}.")
     return x
+
+
+def check_target(im: InstrumentedModel, target: int) -> None:
+    """Refuse anything but the index of a logit.
+
+    Raises:
+        InvalidArgumentError: if there is no such logit.
+    """
+    size = im[im.logit_operation].size
+    if not isinstance(target, (int, np.integer)) or not 0 <= target < size:
+        raise InvalidArgumentError(
+            f"target must be the index of one of {size} logits. Received: {target!r}"
+        )

@@ -19,7 +19,7 @@ import numpy as np
 from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline._points import check_points
+from nnslicer_tf.exactline._points import check_points, check_target
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.exactline.walk import LineWalker
 from nnslicer_tf.instrument import instrumented
@@ -107,7 +107,7 @@ class Attributor:
 
     def exact(self, x: np.ndarray, baseline: np.ndarray, target: int) -> np.ndarray:
         """Return the exact integrated gradients; see `integrated_gradients`."""
-        self._check_target(target)
+        check_target(self._im, target)
         partition = self.walker.line(baseline, x)
         widths = np.diff(partition.ratios)
         mean = self._weighted(partition, partition.midpoints, widths, target)
@@ -117,7 +117,7 @@ class Attributor:
         self, x: np.ndarray, baseline: np.ndarray, target: int, *, samples: int, rule: str = "left"
     ) -> np.ndarray:
         """Return the approximation by a sum; see `nnslicer_tf.exactline.approximate`."""
-        self._check_target(target)
+        check_target(self._im, target)
         ratios, weights = _sum_rule(samples, rule)
         line = _straight_line(baseline, x, self._im.input_shape)
         return (line.r - line.q) * self._weighted(line, ratios, weights, target)
@@ -128,7 +128,7 @@ class Attributor:
         Raises:
             InvalidArgumentError: if there is no such logit.
         """
-        self._check_target(target)
+        check_target(self._im, target)
         gradients = np.concatenate(list(self.at(partition, partition.midpoints, target)))
         return PathGradients(partition, target, gradients)
 
@@ -153,13 +153,6 @@ class Attributor:
             total += np.tensordot(weights[first : first + len(gradients)], gradients, axes=1)
             first += len(gradients)
         return total
-
-    def _check_target(self, target: int) -> None:
-        size = self._im[self._im.logit_operation].size
-        if not isinstance(target, (int, np.integer)) or not 0 <= target < size:
-            raise InvalidArgumentError(
-                f"target must be the index of one of {size} logits. Received: {target!r}"
-            )
 
 
 @dataclass(frozen=True, repr=False)

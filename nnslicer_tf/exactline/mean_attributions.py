@@ -12,7 +12,7 @@ import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline._mesh import Mesh, cut_by_lines
-from nnslicer_tf.exactline._points import check_points
+from nnslicer_tf.exactline._points import check_points, check_target
 from nnslicer_tf.exactline._polygon import Plane, area_of
 from nnslicer_tf.exactline.gradients import Attributor
 from nnslicer_tf.exactline.planar_partition import PlanarPartition
@@ -54,11 +54,7 @@ def mean_integrated_gradients(
     """
     im = instrumented(im)
     x = check_points(x, "x", im.input_shape)
-    size = im[im.logit_operation].size
-    if not isinstance(target, (int, np.integer)) or not 0 <= target < size:
-        raise InvalidArgumentError(
-            f"target must be the index of one of {size} logits. Received: {target!r}"
-        )
+    check_target(im, target)
     own = Plane.through(baselines, im.input_shape)
     place = own.coordinates(x[None])[0]
     distance = np.linalg.norm(own.at(place[None])[0] - x)

@@ -7,7 +7,12 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf.attributions import ATTRIBUTIONS, deletion_curve
-from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf.errors import (
+    InputShapeError,
+    InvalidArgumentError,
+    NonFiniteActivationError,
+    UnsupportedLayerError,
+)
 
 RNG = np.random.default_rng(0)
 WEIGHTS = RNG.normal(size=(6, 3)).astype(np.float32)
@@ -97,3 +102,26 @@ def test_the_deletion_curve_of_the_best_order(linear):
     assert curve.area == pytest.approx(np.trapezoid(curve.probabilities, np.linspace(0, 1, 7)))
     worst = deletion_curve(linear, X, BASELINE, 1, -values, steps=6)
     assert curve.area < worst.area
+
+
+@pytest.mark.parametrize("target", [-1, 3, 1.0])
+def test_targets_that_do_not_exist_are_refused(linear, target):
+    for name in ("gradient × input", "integrated gradients", "occlusion"):
+        with pytest.raises(InvalidArgumentError, match=f"Received: {target}"):
+            ATTRIBUTIONS[name](linear, X, BASELINE, target)
+    with pytest.raises(InvalidArgumentError, match=f"one of 3 logits. Received: {target}"):
+        deletion_curve(linear, X, BASELINE, target, X)
+
+
+def test_what_a_deletion_curve_needs(linear):
+    with pytest.raises(InvalidArgumentError, match=r"shape \(6,\). Received: NaN in places"):
+        deletion_curve(linear, X, BASELINE, 0, np.full(6, np.nan))
+    with pytest.raises(InvalidArgumentError, match=r"shape \(6,\). Received: shape \(5,\)"):
+        deletion_curve(linear, X, BASELINE, 0, X[:5])
+    with pytest.raises(InvalidArgumentError, match="steps must be a positive int"):
+        deletion_curve(linear, X, BASELINE, 0, X, steps=0)
+    for call in (ATTRIBUTIONS["occlusion"], lambda *a: deletion_curve(*a, X)):
+        with pytest.raises(InputShapeError, match="x must have the model's input shape"):
+            call(linear, X[:5], BASELINE[:5], 0)
+        with pytest.raises(NonFiniteActivationError, match="x is NaN"):
+            call(linear, X * np.nan, BASELINE, 0)
