@@ -9,10 +9,12 @@ import numpy as np
 
 from nnslicer_tf._random import as_generator
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.protection.hide import hide
+from nnslicer_tf.pruning._rebuild import instrumented_like
 from nnslicer_tf.pruning.class_scores import check_classes
 from nnslicer_tf.pruning.fine_tuning import fine_tune
 from nnslicer_tf.pruning.subsets import subset_figures
@@ -20,6 +22,9 @@ from nnslicer_tf.pruning.subsets import subset_figures
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+Labelled = tuple[np.ndarray, np.ndarray]
+"""Samples `(samples, *input_shape)` and their classes `(samples,)`."""
 
 TRAINED = ("all", "hidden", "known")
 """The sets of weights that an attacker may train, see `Attacker`."""
@@ -33,9 +38,9 @@ class Attacker:
         epochs: Passes over the samples.
         learning_rate: Adam's.
         batch_size: Samples in a step.
-        trains: "all": all weights. "hidden": the hidden weights alone, all that is known stays
-            as it is. "known": all but the hidden weights, whose synapses are left out. The paper
-            does not say which it has.
+        trains: "all": all weights. "hidden": the hidden weights alone. "known": all but the
+            hidden weights, whose synapses are left out. The paper does not say which it has. In
+            all three the moving statistics of batch normalisations follow the samples.
         progress: Show progress bars.
 
     Raises:
@@ -56,13 +61,13 @@ class Attacker:
 
     def retrain(
         self,
-        stolen: keras.Model,
+        stolen: ModelLike,
         hidden: Mapping[str, np.ndarray],
         x: np.ndarray,
         y: np.ndarray,
         rng: int | np.random.Generator = 0,
     ) -> keras.Model:
-        """Train a stolen model in place, and return it.
+        """Train a stolen model in place, and return the Keras model.
 
         Args:
             stolen: A model of `hide`.
@@ -76,7 +81,7 @@ class Attacker:
         """
         held = []
         if self.trains != "all":
-            held = _hold(InstrumentedModel(stolen), hidden, self.trains)
+            held = _hold(instrumented(stolen), hidden, self.trains)
         try:
             return fine_tune(
                 *(stolen, x, y, self.epochs),
@@ -134,9 +139,9 @@ class AttackReport(ShownAsTable):
 
 
 def steal(
-    model: keras.Model,
+    model: ModelLike,
     hidden: Mapping[str, np.ndarray],
-    train: Dataset,
+    train: DataLike,
     budget: int,
     attacker: Attacker | None = None,
     rng: int | np.random.Generator = 0,
@@ -149,23 +154,27 @@ def steal(
     Args:
         model: The model, with logits as output; it is not changed.
         hidden: Kernel name → bool array, the hidden synapses, as of `select`.
-        train: The samples that attackers may have.
+        train: The samples that attackers may have, with their classes.
         budget: How many of them this one has, drawn at random.
         attacker: How to train; `Attacker()` by default.
         rng: Draws hidden weights, samples and their order.
 
     Raises:
-        InvalidArgumentError: for a budget that does not exist, or wrong masks.
+        InvalidArgumentError: for a budget that does not exist, samples without classes, or wrong
+            masks.
+        SeveralInputsError: if the model has several inputs.
     """
-    _check_budget(budget, train)
-    return _steal(model, hidden, train, budget, attacker or Attacker(), _seeds(rng))
+    im = instrumented(model)
+    samples = im.labelled(train)
+    _check_budget(budget, samples)
+    return _steal(im, hidden, samples, budget, attacker or Attacker(), _seeds(rng))
 
 
 def simulate_attacks(
-    model: keras.Model,
+    model: ModelLike,
     hidden: Mapping[str, np.ndarray],
-    train: Dataset,
-    test: Dataset,
+    train: DataLike,
+    test: DataLike,
     targets: Iterable[int],
     budgets: Sequence[int] = (1_000, 5_000, 10_000),
     attacker: Attacker | None = None,
@@ -176,31 +185,37 @@ def simulate_attacks(
     Args:
         model: The model, with logits as output.
         hidden: Kernel name → bool array, the hidden synapses, as of `select`.
-        train: The samples that attackers may have.
-        test: The samples to measure on.
+        train: The samples that attackers may have, with their classes.
+        test: The samples to measure on, with their classes.
         targets: The classes that were to be protected.
         budgets: How many samples each attacker has, at most as many as `train` has.
         attacker: How to train; `Attacker()` by default.
         rng: Draws hidden weights, samples and their order, the same for all budgets.
 
     Raises:
-        InvalidArgumentError: for a budget or classes that do not exist, or wrong masks.
+        InvalidArgumentError: for a budget or classes that do not exist, samples without classes,
+            or wrong masks.
+        SeveralInputsError: if the model has several inputs.
     """
-    wanted = tuple(check_classes(InstrumentedModel(model), test.y, targets))
+    im = instrumented(model)
+    samples, (x, y) = im.labelled(train), im.labelled(test)
+    wanted = tuple(check_classes(im, y, targets))
     for budget in budgets:
-        _check_budget(budget, train)
+        _check_budget(budget, samples)
     seeds, found = _seeds(rng), []
     for budget in budgets:
-        stolen = _steal(model, hidden, train, budget, attacker or Attacker(), seeds)
-        logits = InstrumentedModel(stolen).logits(test.x)
-        found.append(subset_figures(logits, test.y, wanted))
+        stolen = _steal(im, hidden, samples, budget, attacker or Attacker(), seeds)
+        logits = instrumented_like(im, stolen).logits(x)
+        found.append(subset_figures(logits, y, wanted))
     return AttackReport(wanted, tuple(budgets), tuple(found))
 
 
-def _check_budget(budget: int, train: Dataset) -> None:
-    if not 0 < budget <= len(train):
+def _check_budget(budget: int, samples: Labelled) -> None:
+    most = len(samples[0])
+    is_number = isinstance(budget, (int, np.integer)) and not isinstance(budget, bool)
+    if not is_number or not 0 < budget <= most:
         raise InvalidArgumentError(
-            f"A budget is a number of samples, 1 to {len(train)}. Received: {budget!r}"
+            f"A budget is a number of samples, 1 to {most}. Received: {budget!r}"
         )
 
 
@@ -210,17 +225,18 @@ def _seeds(rng: int | np.random.Generator) -> tuple[int, ...]:
 
 
 def _steal(
-    model: keras.Model,
+    im: InstrumentedModel,
     hidden: Mapping[str, np.ndarray],
-    train: Dataset,
+    samples: Labelled,
     budget: int,
     attacker: Attacker,
     seeds: tuple[int, ...],
 ) -> keras.Model:
     of_samples, of_weights, of_training = seeds
-    chosen = np.random.default_rng(of_samples).permutation(len(train))[:budget]
-    stolen = hide(model, hidden, rng=of_weights)
-    return attacker.retrain(stolen, hidden, train.x[chosen], train.y[chosen], of_training)
+    x, y = samples
+    chosen = np.random.default_rng(of_samples).permutation(len(x))[:budget]
+    stolen = hide(im, hidden, rng=of_weights)
+    return attacker.retrain(stolen, hidden, x[chosen], y[chosen], of_training)
 
 
 def _hold(

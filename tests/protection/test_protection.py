@@ -94,6 +94,23 @@ def test_an_attacker_may_keep_what_is_known(digits, hidden):
     assert np.mean((kernels(stolen)["conv2"] != before["conv2"])[known]) > 0.5
 
 
+def test_statistics_follow_the_samples_whatever_is_trained():
+    """They are the batch's own, of one step with a momentum of 0."""
+    keras.utils.set_random_seed(0)
+    norm = keras.layers.BatchNormalization(momentum=0.0, name="norm")
+    stack = [keras.layers.Dense(5, name="hidden"), norm, keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((4,)), *stack])
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
+    hidden = {"hidden": np.random.default_rng(1).random((4, 5)) > 0.5}
+    stolen = protection.hide(model, hidden)
+    sums = x @ stolen.get_layer("hidden").get_weights()[0]
+    attacker = protection.Attacker(epochs=1, trains="hidden", progress=False)
+    attacker.retrain(stolen, hidden, x, np.arange(32) % 3)
+    gamma, beta, mean, _ = stolen.get_layer("norm").get_weights()
+    assert (gamma == 1).all() and (beta == 0).all()
+    np.testing.assert_allclose(mean, sums.mean(axis=0), rtol=1e-4, atol=1e-6)
+
+
 def test_an_attacker_may_do_without_the_hidden_synapses(digits, hidden):
     model, train, _ = digits
     stolen = protection.hide(model, hidden)
@@ -152,6 +169,23 @@ def test_hiding_what_targets_need_leaves_the_others(digits):
     assert right[target].mean() < 0.5 < right[~target].mean()
 
 
+def test_samples_come_in_as_pairs_too(digits, hidden):
+    model, train, test = digits
+    attack = {"targets": [1], "budgets": [32], "attacker": QUIET}
+    found = protection.simulate_attacks(
+        model, hidden, (train.x, train.y), (test.x, np.eye(10)[test.y]), **attack
+    )
+    expected = protection.simulate_attacks(model, hidden, train, test, **attack)
+    for name, value in expected.figures[0].items():
+        assert found.figures[0][name] == pytest.approx(value, abs=0.02)
+    stolen = protection.steal(model, hidden, (train.x, train.y), 32, QUIET)
+    again = protection.steal(model, hidden, train, 32, QUIET)
+    for mine, theirs in zip(stolen.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+    with pytest.raises(nns.InvalidArgumentError, match="Labels are needed"):
+        protection.steal(model, hidden, train.x, 32, QUIET)
+
+
 @pytest.mark.parametrize(
     ("targets", "budgets", "message"),
     [
@@ -159,6 +193,7 @@ def test_hiding_what_targets_need_leaves_the_others(digits):
         ([10], [10], "no class 10"),
         ([1], [0], "number of samples, 1 to 1437"),
         ([1], [2_000], "number of samples, 1 to 1437"),
+        ([1], [1.5], "number of samples, 1 to 1437"),
     ],
 )
 def test_bad_attacks_are_refused_before_any_training(digits, hidden, targets, budgets, message):
