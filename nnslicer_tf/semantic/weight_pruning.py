@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
+from nnslicer_tf._checks import check_count
 from nnslicer_tf._magnitude import largest
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import instrumented
+from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning import apply_masks
 from nnslicer_tf.semantic.restructuring import Masker
 
@@ -42,10 +44,13 @@ def lamp(kernels: Kernels, density: float) -> Masks:
 
     Args:
         kernels: Kernel name → weights, in topological order.
-        density: Share of all weights to keep, (0, 1].
+        density: Share of all weights to keep, 0 ≤ density ≤ 1.
 
     Returns:
         Kernel name → bool array of its shape, True for weights to keep.
+
+    Raises:
+        InvalidArgumentError: if the density is out of range.
     """
     return _RULES["lamp"].keep(kernels, density)
 
@@ -82,8 +87,9 @@ class Compression(ShownAsTable):
     """The result of iterative compression.
 
     Attributes:
-        model: The most compressed model before the accuracy fell; its masks stay when it
-            is trained and when it is saved (see `pruning.apply_masks`).
+        model: The most compressed model before the accuracy fell, a copy of the given one if
+            nothing could be removed; its masks stay when it is trained and when it is saved (see
+            `pruning.apply_masks`).
         rate: Share of the parameters removed, of the model that compression began with.
         iterations: Number of iterations that led to `model`.
         accuracy: Its accuracy, as `evaluate` gave it.
@@ -121,7 +127,7 @@ class Compression(ShownAsTable):
 
 
 def compress(
-    model: keras.Model,
+    model: ModelLike,
     method: str,
     evaluate: Callable[[keras.Model], float],
     lowest: float,
@@ -141,19 +147,22 @@ def compress(
             copy that it must not keep.
         lowest: The accuracy below which compression stops; the iteration before counts.
         share: Share of the remaining weights that an iteration removes, (0, 1).
-        most: Largest number of iterations.
+        most: Largest number of iterations, 1 at least.
         progress: Show a progress bar.
 
     Raises:
-        InvalidArgumentError: for an unknown method, or a share out of range.
+        InvalidArgumentError: for an unknown method, or a share or number out of range.
     """
     check_name("compressor", method, COMPRESSORS)
     if not 0 < share < 1:
         raise InvalidArgumentError(f"share must be in (0, 1). Received: {share!r}")
-    kernels = {name: k.kernel() for name, k in InstrumentedModel(model).kernels.items()}
-    rule, masker = _RULES[method], Masker(model)
+    check_count("most", most)
+    im = instrumented(model)
+    kernels = {name: k.kernel() for name, k in im.kernels.items()}
+    rule, masker = _RULES[method], Masker(im)
     scores = rule.scores(kernels)
-    history, kept, accuracy = [], None, evaluate(model)
+    kept: Masks = {}
+    history, accuracy = [], evaluate(im.model)
     for iteration in track(range(1, most + 1), method, most, progress):
         masks = rule.chosen(scores, (1 - share) ** iteration)
         history.append(float(evaluate(masker.kernels(masks))))
@@ -161,9 +170,9 @@ def compress(
             break
         kept, accuracy = masks, history[-1]
     iterations = len(history) - (history[-1] < lowest)
-    removed = sum(int((~mask).sum()) for mask in kept.values()) if kept else 0
-    result = apply_masks(model, kept) if kept else model
-    rate = removed / model.count_params()
+    removed = sum(int((~mask).sum()) for mask in kept.values())
+    rate = removed / im.model.count_params()
+    result = apply_masks(im, kept)
     return Compression(result, rate, iterations, float(accuracy), tuple(history))
 
 
@@ -183,6 +192,10 @@ class _Rule:
         return {name: self.score(weights) for name, weights in kernels.items()}
 
     def keep(self, kernels: Kernels, density: float) -> Masks:
+        if not 0 <= density <= 1:
+            raise InvalidArgumentError(
+                f"density is the share of weights to keep, 0 ≤ density ≤ 1. Received: {density!r}"
+            )
         return self.chosen(self.scores(kernels), density)
 
 

@@ -149,7 +149,9 @@ def test_a_model_that_cannot_be_compressed_stays_whole():
     model = make("perceptron")
     found = compress(model, "global", lambda m: float(nonzero(m) == nonzero(model)), lowest=1.0)
     assert (found.iterations, found.rate, found.accuracy) == (0, 0.0, 1.0)
-    assert found.model is model
+    assert found.model is not model
+    for copied, given in zip(found.model.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(copied, given)
 
 
 def test_bad_arguments_are_refused():
@@ -157,3 +159,8 @@ def test_bad_arguments_are_refused():
         compress(make("perceptron"), "lamb", nonzero, 0)
     with pytest.raises(InvalidArgumentError, match="share must be in"):
         compress(make("perceptron"), "lamp", nonzero, 0, share=1.0)
+    with pytest.raises(InvalidArgumentError, match="most must be a positive int"):
+        compress(make("perceptron"), "lamp", nonzero, 0, most=0)
+    for method, density in itertools.product(COMPRESSORS, (2, -0.1, np.nan)):
+        with pytest.raises(InvalidArgumentError, match="0 ≤ density ≤ 1"):
+            COMPRESSORS[method](DENSE, density)
