@@ -196,9 +196,6 @@ def labelled(
         InputShapeError: if the samples have another shape.
     """
     check_batch_size(batch_size)
-    if isinstance(x, Mapping) and _has_labels(x, im):
-        one_batch: list[Any] = [x]  # a dict of samples and labels
-        x = one_batch
     if y is None and needs_labels and _has_labels(x, im):
         x, y = im.labelled(x)
     x = im.check(x)
