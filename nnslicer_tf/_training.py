@@ -27,6 +27,14 @@ def compile_classifier(
     )
 
 
+def are_logits(last: Any) -> bool:
+    """Whether a model's outputs are logits, by the parameters of its last operation.
+
+    Logarithms of probabilities are logits as well: a softmax gives the probabilities back.
+    """
+    return getattr(last, "function", "") not in ("softmax", "sigmoid")
+
+
 def train_epoch(
     step: TrainingStep,
     samples: int,
