@@ -36,12 +36,7 @@ def with_softmax(model: keras.Model) -> keras.Model:
         InvalidArgumentError: if the model ends in a softmax or sigmoid already, has several
             outputs, or is not a functional or sequential model that is built.
     """
-    _check_symbolic(model)
-    if len(model.outputs) > 1:
-        raise InvalidArgumentError(
-            f"Model '{model.name}' has {len(model.outputs)} outputs, and only one can get a "
-            "softmax. Choose one: keras.Model(model.inputs, model.outputs[0])."
-        )
+    _check_one_output(model)
     if (final := _final_activation(model)) in ("softmax", "sigmoid"):
         raise InvalidArgumentError(
             f"Model '{model.name}' ends in a {final} already: it gives probabilities, so take it "
@@ -241,10 +236,10 @@ def distill(
 
     Raises:
         InvalidArgumentError: if the outputs differ in size, the temperature is not above 0, or a
-            model is not a functional or sequential one that is built.
+            model has several outputs or is not a functional or sequential one that is built.
     """
-    _check_symbolic(teacher)
-    _check_symbolic(student)
+    _check_one_output(teacher)
+    _check_one_output(student)
     if teacher.output_shape[1:] != student.output_shape[1:] or not temperature > 0:
         raise InvalidArgumentError(
             "Teacher and student need outputs of one size, and temperature must be above 0. "
@@ -358,6 +353,15 @@ def _check_symbolic(model: keras.Model) -> None:
         raise InvalidArgumentError(
             f"Model '{model.name}' is subclassed ({type(model).__name__}), so that its inputs and "
             "outputs are not known. Wrap it: keras.Model(inputs, model(inputs))."
+        )
+
+
+def _check_one_output(model: keras.Model) -> None:
+    _check_symbolic(model)
+    if len(model.outputs) > 1:
+        raise InvalidArgumentError(
+            f"Model '{model.name}' has {len(model.outputs)} outputs, and a classifier has one. "
+            "Choose one: keras.Model(model.inputs, model.outputs[0])."
         )
 
 

@@ -242,6 +242,7 @@ REFUSED = {
     "pruned subclass": (called, lambda m: prune_magnitude(m, 0.5), "no get_config"),
     "pruned, not built": (unbuilt, lambda m: prune_magnitude(m, 0.5), "not built"),
     "mutated subclass": (called, lambda m: mutate_weights(m, 0.5), "no get_config"),
+    "taught by two": (with_two_outputs, lambda m: distill(m, plain(), SAMPLES), "has 2 outputs"),
     "taught subclass": (called, lambda m: distill(plain(), m, SAMPLES), "is subclassed"),
     "text": (plain, lambda m: quantize_integer(m, SAMPLES, keep="units"), "list of names"),
     "name": (plain, lambda m: quantize_integer(m, SAMPLES, keep=["uints"]), "no tensor 'uints'"),
