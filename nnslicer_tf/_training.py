@@ -4,7 +4,7 @@ The caller supplies the step that trains on a batch. Its random generator determ
 of the samples, so that equal generators give equal weights where the backend is deterministic.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -25,6 +25,14 @@ def compile_classifier(
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits),
         jit_compile=False,  # XLA's convolutions are slower on a CPU
     )
+
+
+def are_logits(last: Any) -> bool:
+    """Whether a model's outputs are logits, by the parameters of its last operation.
+
+    Logarithms of probabilities are logits as well: a softmax gives the probabilities back.
+    """
+    return getattr(last, "function", "") not in ("softmax", "sigmoid")
 
 
 def train_epoch(
@@ -134,6 +142,27 @@ def selective_optimizer(
 
     Selective.__name__ = f"Selective{kind.__name__}"
     return Selective.from_config(optimizer.get_config())
+
+
+def set_dropout_seeds(model: keras.Model, seeds: Sequence[int]) -> None:
+    """Set the random states of layers such as dropout, which copies and files do not keep.
+
+    Args:
+        model: The model that is to be trained.
+        seeds: Determine the states.
+    """
+    for i, state in enumerate(_random_states(model)):
+        state.assign(np.random.SeedSequence([*seeds, i]).generate_state(2))
+
+
+def draw_dropout_seeds(model: keras.Model, rng: np.random.Generator) -> None:
+    """Draw the random states of layers such as dropout; a model without any draws nothing."""
+    if _random_states(model):
+        set_dropout_seeds(model, [int(rng.integers(2**32))])
+
+
+def _random_states(model: keras.Model) -> list[keras.Variable]:
+    return [v for v in model.variables if v.path.endswith("seed_generator_state")]
 
 
 def _copies(variables: list) -> list:

@@ -6,7 +6,9 @@ from keras import ops
 
 from nnslicer_tf.debugging.places import Counterpart, input_places, place_of
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation
+from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, copy_model
+
+_ROUNDING = 0.05  # of sums, relative: what rounding inputs to 8 bits may cost
 
 
 class Copy(Counterpart):
@@ -22,6 +24,7 @@ class Copy(Counterpart):
                     f"compressed model '{other.model.name}', which has {there}. Compare a model "
                     "with a copy that has its layers."
                 )
+            _check_precision(operation, same)
         self._other = other
         chosen = [o for o in im.operations if _has_weights(o) or o.name == im.output_operations[0]]
         self.places = (
@@ -34,6 +37,21 @@ class Copy(Counterpart):
 
     def kernels(self) -> dict[str, np.ndarray]:
         return {name: kernel.kernel() for name, kernel in self._other.kernels.items()}
+
+    def twin(self, im: InstrumentedModel) -> keras.Model:
+        """Return a copy with all of its weights."""
+        return copy_model(self._other.model)
+
+
+def _check_precision(operation: Operation, same: Operation) -> None:
+    """Refuse a copy that rounds otherwise than the original, which would not be seen."""
+    own, other = (getattr(o.keras_layer, "compute_dtype", None) for o in (operation, same))
+    if own != other:
+        raise InvalidArgumentError(
+            f"Layer '{operation.layer}' computes in {own} in the original and in {other} in the "
+            "copy. Keras models are compared in float32, without the rounding of mixed precision, "
+            "so that nothing of it would be seen. Compare a LiteRT file of 16 bits instead."
+        )
 
 
 def _has_weights(operation: Operation) -> bool:
@@ -48,9 +66,12 @@ class QuantisedLayers(Counterpart):
     """A copy that `keras.Model.quantize` changed: its layers' outputs are known."""
 
     def __init__(self, im: InstrumentedModel, model: keras.Model) -> None:
+        self._im = im
         self._layers = {layer.name: layer for layer in model.layers}
         kernels: dict[str, str | None] = {}  # of each layer that has some, and of the output
         for operation in im.operations:
+            if operation.kind == "input":  # no layer of a Sequential model
+                continue
             if operation.layer not in self._layers:
                 raise InvalidArgumentError(
                     f"Layer '{operation.layer}' has no counterpart in the compressed model "
@@ -75,15 +96,61 @@ class QuantisedLayers(Counterpart):
         return {self._input: x, **{name: np.asarray(value) for name, value in found.items()}}
 
     def kernels(self) -> dict[str, np.ndarray]:
-        found = {}
-        for place in self.places:
-            if place.kernel is not None:
-                layer = self._layers[place.operation]
-                kernel = ops.convert_to_numpy(layer.kernel).astype(np.float32)
-                if getattr(layer, "kernel_scale", None) is not None:
-                    kernel = kernel / ops.convert_to_numpy(layer.kernel_scale)
-                found[place.kernel] = kernel
-        return found
+        twin = InstrumentedModel(self.twin(self._im))
+        return {name: kernel.kernel() for name, kernel in twin.kernels.items()}
+
+    def twin(self, im: InstrumentedModel) -> keras.Model:
+        """Return a copy of the original with all weights of the layers, dequantised.
+
+        Raises:
+            InvalidArgumentError: if a layer is quantised in a way that is not known here.
+        """
+        twin = copy_model(im.model)
+        for layer in twin.layers:
+            own = self._layers.get(layer.name)
+            if own is not None:
+                quantised = getattr(own, "quantization_mode", None)
+                layer.set_weights(_dequantised(own) if quantised else own.get_weights())
+        return twin
+
+
+def _dequantised(layer: keras.layers.Layer) -> list[np.ndarray]:
+    """Return the kernel that a quantised Dense layer stands for, and its bias.
+
+    Raises:
+        InvalidArgumentError: if it is another layer, or does not compute with this kernel.
+    """
+    mode = layer.quantization_mode
+    if type(layer) is not keras.layers.Dense or mode not in ("int8", "int4"):
+        raise InvalidArgumentError(
+            f"Layer '{layer.name}' is a {type(layer).__name__} that was quantised in the mode "
+            f"{mode!r}. Only Dense layers in the modes 'int8' and 'int4' can be brought back to "
+            "floating point; its outputs can be compared nevertheless."
+        )
+    stored = ops.convert_to_numpy(layer.kernel).astype(np.float32)
+    scale = ops.convert_to_numpy(layer.kernel_scale)
+    if getattr(layer, "kernel_zero", None) is None:
+        kernel = stored / scale
+    else:  # groups of inputs have a scale and a zero each, and these scales multiply
+        group = ops.convert_to_numpy(layer.g_idx).astype(int)
+        kernel = (stored - ops.convert_to_numpy(layer.kernel_zero)[group]) * scale[group]
+    weights = [kernel] if layer.bias is None else [kernel, ops.convert_to_numpy(layer.bias)]
+    _check_close(layer, weights)
+    return weights
+
+
+def _check_close(layer: keras.layers.Dense, weights: list[np.ndarray]) -> None:
+    """Compare a layer with what its dequantised weights compute, on random inputs."""
+    x = np.random.default_rng(0).normal(size=(16, len(weights[0]))).astype(np.float32)
+    sums = x @ weights[0] + sum(weights[1:])
+    expected = ops.convert_to_numpy(layer.activation(ops.convert_to_tensor(sums)))
+    apart = np.linalg.norm(ops.convert_to_numpy(layer(x)) - expected)
+    if not apart <= _ROUNDING * np.linalg.norm(sums):
+        raise InvalidArgumentError(
+            f"Layer '{layer.name}' does not compute with its dequantised kernel: it stores it in a "
+            f"way that is not known here (mode {layer.quantization_mode!r}, Keras "
+            f"{keras.__version__}). Its outputs can be compared nevertheless."
+        )
 
 
 def _stored(layer: keras.layers.Layer) -> str:

@@ -63,7 +63,7 @@ class LiteRTGraph:
 
     Raises:
         CorruptFileError: if it is no LiteRT model or a damaged one.
-        InvalidArgumentError: if it has not exactly one input and one output.
+        InvalidArgumentError: if it has not exactly one input and one output, or takes batches.
     """
 
     def __init__(self, model: str | os.PathLike | bytes) -> None:
@@ -75,6 +75,12 @@ class LiteRTGraph:
             raise InvalidArgumentError(
                 f"The TFLite model in {self.name} must have one input and one output. "
                 f"Received: {len(inputs)} inputs and {len(outputs)} outputs."
+            )
+        shape = tuple(inputs[0]["shape"].tolist())
+        if not shape or shape[0] != 1:
+            raise InvalidArgumentError(
+                f"The TFLite model in {self.name} must take one input at a time, of shape (1, …). "
+                f"Received: {shape}. Convert it with a batch size of 1."
             )
         self.input, self.output = inputs[0]["index"], outputs[0]["index"]
         self._tensors = {t["index"]: t for t in self._interpreter.get_tensor_details()}

@@ -223,12 +223,20 @@ def compare_layers(
         progress: Show a progress bar.
 
     Raises:
-        InvalidArgumentError: if the models agree on all samples, or do not correspond: the first
-            layer without a counterpart is named.
+        InvalidArgumentError: if the original is no classifier with two classes or more, if the
+            models agree on all samples, or if they do not correspond: the first layer without a
+            counterpart is named.
         CorruptFileError: if a LiteRT file is damaged.
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
     """
     check_count("batch_size", batch_size)
+    shape = im[im.output_operations[0]].shape
+    if len(shape) != 1 or shape[0] < 2:
+        raise InvalidArgumentError(
+            f"Deviations are explained in classifiers with at least two outputs (samples, classes)."
+            f" '{im.model.name}' gives {shape} for a sample; give one of a single probability the "
+            "other class as a second output."
+        )
     x = im.check(x)
     held = HeldErrors(im, counterpart_of(im, compressed, x))
     labels = np.concatenate(

@@ -11,7 +11,7 @@ from nnslicer_tf.debugging._litert_file import LiteRTFile
 from nnslicer_tf.debugging._litert_graph import LiteRTGraph
 from nnslicer_tf.debugging.places import Counterpart
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, copy_model
+from nnslicer_tf.instrument import InstrumentedModel
 
 CompressedLike: TypeAlias = keras.Model | InstrumentedModel | str | os.PathLike | bytes
 
@@ -48,10 +48,6 @@ def weights_twin(im: InstrumentedModel, counterpart: Counterpart) -> keras.Model
     """Return a copy of the original with the compressed model's weights.
 
     It computes in floating point: what the compressed model loses by rounding activations, the
-    twin keeps.
+    twin keeps. Of a Keras model it has all weights, of a LiteRT file the kernels.
     """
-    twin = copy_model(im.model)
-    kernels = InstrumentedModel(twin).kernels
-    for name, values in counterpart.kernels().items():
-        kernels[name].variable().assign(values)
-    return twin
+    return counterpart.twin(im)

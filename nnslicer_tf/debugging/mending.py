@@ -6,7 +6,13 @@ import numpy as np
 from nnslicer_tf._checks import check_count, check_labels
 from nnslicer_tf._names import check_name
 from nnslicer_tf._random import as_generator
-from nnslicer_tf._training import compile_classifier, selective_optimizer, train_epochs
+from nnslicer_tf._training import (
+    are_logits,
+    compile_classifier,
+    draw_dropout_seeds,
+    selective_optimizer,
+    train_epochs,
+)
 from nnslicer_tf.debugging.localisation import Suspicion
 from nnslicer_tf.instrument import InstrumentedModel, Synapses, copy_model
 
@@ -30,7 +36,7 @@ def mend(
     """Return a copy of a model in which only its most suspicious channels were changed.
 
     Args:
-        im: The model, whose outputs are logits.
+        im: The model, whose outputs are logits or probabilities.
         suspicion: Scores of its channels; those of the output layer are left alone.
         x: Few samples `(samples, *input_shape)`: some that the model gets wrong, and some that
             it gets right and is to get right afterwards.
@@ -40,7 +46,7 @@ def mend(
         channels: Number of channels.
         epochs: For "train": passes over the samples.
         learning_rate: For "train".
-        rng: For "train": draws the order of the samples.
+        rng: For "train": draws the order of the samples, and dropout.
 
     Raises:
         InvalidArgumentError: for an unknown way, or samples without labels.
@@ -53,10 +59,13 @@ def mend(
     y = check_labels(y, len(x), im[im.logit_operation].shape[-1])
     masks = suspicious_synapses(im, suspicion, channels)
     model = copy_model(im.model)
+    from_logits = are_logits(im[im.output_operations[0]].params)
     if how == "train":
-        return _trained(model, masks, x, y, epochs, learning_rate, as_generator(rng))
+        _compile(model, masks, learning_rate, from_logits)
+        return _trained(model, x, y, epochs, as_generator(rng))
     factors = (0.0,) if how == "mask" else _FACTORS
-    losses = [_loss(_scaled(model, im, masks, factor), x, y) for factor in factors]
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits)
+    losses = [_loss(_scaled(model, im, masks, factor), loss, x, y) for factor in factors]
     return _scaled(model, im, masks, factors[int(np.argmin(losses))])
 
 
@@ -86,27 +95,25 @@ def _scaled(model: keras.Model, im: InstrumentedModel, masks: Masks, factor: flo
     return model
 
 
-def _loss(model: keras.Model, x: np.ndarray, y: np.ndarray) -> float:
-    logits = keras.ops.convert_to_tensor(model.predict_on_batch(x))
-    return float(keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, logits))
+def _loss(model: keras.Model, loss: keras.losses.Loss, x: np.ndarray, y: np.ndarray) -> float:
+    return float(loss(y, keras.ops.convert_to_tensor(model.predict_on_batch(x))))
 
 
-def _trained(
-    model: keras.Model,
-    masks: Masks,
-    x: np.ndarray,
-    y: np.ndarray,
-    epochs: int,
-    learning_rate: float,
-    rng: np.random.Generator,
-) -> keras.Model:
-    """Train the masked weights alone, with the statistics of normalisations as they are."""
+def _compile(model: keras.Model, masks: Masks, learning_rate: float, from_logits: bool) -> None:
+    """Let the masked weights be trained alone, and leave the statistics of normalisations."""
     kernels = InstrumentedModel(model).kernels
     free = {id(kernels[name].variable()): mask for name, mask in masks.items()}
     for layer in model.layers:
         if isinstance(layer, keras.layers.BatchNormalization):
             layer.trainable = False
-    compile_classifier(model, selective_optimizer(keras.optimizers.Adam(learning_rate), free))
+    optimizer = selective_optimizer(keras.optimizers.Adam(learning_rate), free)
+    compile_classifier(model, optimizer, from_logits)
+
+
+def _trained(
+    model: keras.Model, x: np.ndarray, y: np.ndarray, epochs: int, rng: np.random.Generator
+) -> keras.Model:
+    draw_dropout_seeds(model, rng)
     train_epochs(
         lambda rows, _: model.train_on_batch(x[rows], y[rows]),
         *(len(x), epochs, min(32, len(x)), rng),

@@ -3,9 +3,10 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import keras
 import numpy as np
 
-from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.instrument.tokens import vocabulary
 
 
@@ -47,6 +48,18 @@ class Counterpart(ABC):
     @abstractmethod
     def kernels(self) -> dict[str, np.ndarray]:
         """Return the compressed model's weights: kernel name → float32 of the kernel's shape."""
+
+    def twin(self, im: InstrumentedModel) -> keras.Model:
+        """Return a copy of the original with the compressed model's weights, in floating point.
+
+        What the kernels do not have, biases and normalisations, is the original's: by default, for
+        files, in which normalisations may be part of the kernels.
+        """
+        twin = copy_model(im.model)
+        kernels = InstrumentedModel(twin).kernels
+        for name, values in self.kernels().items():
+            kernels[name].variable().assign(values)
+        return twin
 
 
 def input_places(im: InstrumentedModel, tensor: str, stored: str) -> list[Place]:

@@ -116,7 +116,8 @@ class Recipe(ShownAsTable):
         """
         check_name("kept", kept, _KEPT)
         return [
-            {"regex": f"^{re.escape(tensor)}", "operation": "*", **copy.deepcopy(_KEPT[kept])}
+            # The quantizer puts a semicolon behind each name of a tensor.
+            {"regex": f"^{re.escape(tensor)};?$", "operation": "*", **copy.deepcopy(_KEPT[kept])}
             for tensor in self.tensors(file)
         ]
 

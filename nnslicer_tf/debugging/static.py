@@ -17,6 +17,7 @@ from nnslicer_tf.slicing import Slice
 Box = tuple[np.ndarray | float, np.ndarray | float]
 
 _MONOTONE = ("rectify", "average", "maximum", "add", "maximum_merge", "minimum_merge", "routing")
+_HUGE = 1e30
 _RISING = ("sigmoid", "tanh", "softplus", "softsign", "elu", "selu", "exponential", "hard_sigmoid")
 
 
@@ -107,7 +108,12 @@ def _live(im: InstrumentedModel, box: tuple[np.ndarray, np.ndarray]) -> dict[str
         if operation.name not in bounds:
             inputs = [bounds[name] for name in operation.inputs]
             bounds[operation.name] = output_interval(operation, inputs)
-    return {name: low < high for name, (low, high) in bounds.items()}
+    return {name: _varies(low, high) for name, (low, high) in bounds.items()}
+
+
+def _varies(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Whether a value may vary; one of which nothing is known, NaN, may."""
+    return ~(low >= high)
 
 
 def output_interval(
@@ -128,10 +134,12 @@ def output_interval(
         low = lows[0] - sum(highs[1:])
         return _shaped(operation, low), _shaped(operation, highs[0] - sum(lows[1:]))
     function = getattr(operation.params, "function", "")
+    if function == "softsign":  # x / (1 + |x|) is NaN where x is infinite
+        lows, highs = (tuple(np.clip(x, -_HUGE, _HUGE) for x in ends) for ends in (lows, highs))
     if operation.kind in _MONOTONE or function in _RISING:
         low, high = (_computed(operation, ends) for ends in (lows, highs))
         return np.minimum(low, high), np.maximum(low, high)
-    live = any((low < high).any() for low, high in inputs)
+    live = any(_varies(low, high).any() for low, high in inputs)
     if not live:
         value = _computed(operation, lows)
         return value, value
@@ -144,7 +152,7 @@ def _sum_interval(
     """Return the interval of a weighted sum; inputs without a bound give outputs without one."""
     kernel: Synapses = operation.params
     weights = kernel.kernel().astype(np.float64)
-    unbounded = np.isinf(low) | np.isinf(high)
+    unbounded = ~np.isfinite(low) | ~np.isfinite(high)
     low, high = np.where(unbounded, 0.0, low), np.where(unbounded, 0.0, high)
     middle = _apply(kernel, (low + high) / 2, weights)
     bias = kernel.read_bias()

@@ -3,7 +3,7 @@
     frame = inspect(
         model, images,
         {"bright": brightness, "red": hue(0), **classes(labels, names)},
-        ["correlation", "logistic_probe"], units="conv*", error=0.05,
+        ["correlation", "mutual_information"], units="conv*", error=0.05,
     )
 
 `hypotheses` has functions for images; any function or array is a hypothesis. To add a measure,

@@ -61,7 +61,8 @@ class HypothesisSet:
             constant[name] = np.nan
         first = 0
         for x in blocks:
-            for name, values in self.evaluate(x, first, tuple(constant)).items():
+            rows = np.arange(first, first + len(x))
+            for name, values in self.evaluate(x, rows, tuple(constant)).items():
                 if first == 0:
                     constant[name] = values.flat[0]
                 if (values != constant[name]).any():
@@ -75,13 +76,13 @@ class HypothesisSet:
         )
 
     def evaluate(
-        self, x: np.ndarray, first: int, names: Sequence[str] | None = None
+        self, x: np.ndarray, rows: np.ndarray, names: Sequence[str] | None = None
     ) -> dict[str, np.ndarray]:
         """Return behaviours of a block, name → `(records,)` or `(records, *positions)`.
 
         Args:
             x: The records.
-            first: Index of the first.
+            rows: Their indices in the data set, `(records,)`.
             names: Of which hypotheses; all by default.
 
         Raises:
@@ -90,24 +91,24 @@ class HypothesisSet:
             NonFiniteActivationError: if a behaviour is NaN or infinite.
         """
         return {
-            name: self._check(name, self._values(name, x, first), x, first)
+            name: self._check(name, self._values(name, x, rows), rows)
             for name in (self.names if names is None else names)
         }
 
-    def _values(self, name: str, x: np.ndarray, first: int) -> np.ndarray:
+    def _values(self, name: str, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
         h = self._hypotheses[name]
-        return _as_array(name, h(x)) if callable(h) else h[first : first + len(x)]
+        return _as_array(name, h(x)) if callable(h) else h[rows[rows < len(h)]]
 
-    def _check(self, name: str, values: np.ndarray, x: np.ndarray, first: int) -> np.ndarray:
-        if len(values) != len(x):
+    def _check(self, name: str, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        if len(values) != len(rows):
             raise InvalidArgumentError(
-                f"Hypothesis {name!r} gives {len(values)} behaviours for the {len(x)} records "
-                f"from number {first} on: there must be one for each."
+                f"Hypothesis {name!r} gives {len(values)} behaviours for {len(rows)} records, the "
+                f"first of them number {rows[0]}: there must be one for each."
             )
         finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
         if not finite.all():
             raise NonFiniteActivationError(
-                f"Hypothesis {name!r} is NaN or infinite for record {first + finite.argmin()}."
+                f"Hypothesis {name!r} is NaN or infinite for record {rows[finite.argmin()]}."
             )
         if self._binary and not np.isin(values, (0, 1)).all():
             raise InvalidArgumentError(

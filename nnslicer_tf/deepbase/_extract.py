@@ -1,7 +1,7 @@
 """Behaviours of units, from one forward pass for everything that is asked of a model.
 
 Means over positions are taken where the model runs, so that whole activations leave it only
-where behaviours per position are asked for.
+where behaviours per position are asked for. Padding is left out of the means.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ from nnslicer_tf.errors import NonFiniteActivationError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
+from nnslicer_tf.kinds import aligned_mask
 
 
 @dataclass(frozen=True)
@@ -54,20 +55,20 @@ class Extractor:
         self._compile(needs)
 
     def __call__(
-        self, x: np.ndarray | Inputs, needs: Sequence[Need], first: int
+        self, x: np.ndarray | Inputs, needs: Sequence[Need], rows: np.ndarray
     ) -> dict[Need, np.ndarray]:
         """Return behaviours `(records, positions, channels)` float32 of a block.
 
         Args:
             x: The records `(records, *input_shape)` float32; of several inputs, `Inputs`.
             needs: What is wanted, of what the extractor was made for.
-            first: Index of the first record, for messages.
+            rows: Indices of the records in the data set, for messages.
 
         Raises:
             NonFiniteActivationError: if a behaviour is NaN or infinite.
         """
         if self._cache is None:
-            return self._run(x, needs, first)
+            return self._run(x, needs, rows)
         digest = hashlib.blake2b(digest_size=16)
         for array in arrays_of(x):
             digest.update(array.tobytes())
@@ -77,13 +78,13 @@ class Extractor:
         kept = {need: values for need, values in cached.items() if values is not None}
         missing = [need for need in needs if need not in kept]
         if missing:
-            for need, values in self._run(x, missing, first).items():
+            for need, values in self._run(x, missing, rows).items():
                 kept[need] = values
                 self._cache.put(keys[need], values)
         return kept
 
     def _run(
-        self, x: np.ndarray | Inputs, needs: Sequence[Need], first: int
+        self, x: np.ndarray | Inputs, needs: Sequence[Need], rows: np.ndarray
     ) -> dict[Need, np.ndarray]:
         # Compiling anew takes seconds: only when much of the pass is no longer needed.
         much_less = self.passes and len(needs) <= len(self._needs) // 2
@@ -97,7 +98,7 @@ class Extractor:
                 finite = np.isfinite(found[need]).all(axis=(1, 2))
                 raise NonFiniteActivationError(
                     f"Operation '{need.operation}' of '{self._im.model.name}' gives NaN or "
-                    f"infinite values for record {first + finite.argmin()}."
+                    f"infinite values for record {rows[finite.argmin()]}."
                 )
         return {need: found[need] for need in needs}
 
@@ -107,20 +108,45 @@ class Extractor:
 
     def _key(self, need: Need, block: str) -> str:
         text = f"{self._fingerprint} {need.operation} {need.by_position} {block}"
+        if _mask_of(self._im, need):  # older caches have means with the padding
+            text += " without padding"
         return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
 def _behaviours(im: InstrumentedModel, needs: Sequence[Need]) -> Callable[[Any], list[Any]]:
     """Return the function from a batch to the behaviours of all needs."""
+    masks = {need: _mask_of(im, need) for need in needs}
+    wanted = {need.operation for need in needs} | {mask for mask in masks.values() if mask}
 
     def compute(x: Any) -> list[Any]:
-        values = im.compute(x, {need.operation for need in needs})
-        return [_reduce(values[need.operation], need.by_position) for need in needs]
+        values = im.compute(x, wanted)
+        return [
+            _reduce(values[need.operation], need.by_position, values[mask] if mask else None)
+            for need, mask in masks.items()
+        ]
 
     return compute
 
 
-def _reduce(values: Any, by_position: bool) -> Any:
-    channels, positions = values.shape[-1], int(np.prod(values.shape[1:-1]))
-    rows = keras.ops.reshape(values, (-1, positions, channels))
-    return rows if by_position else keras.ops.mean(rows, axis=1, keepdims=True)
+def _mask_of(im: InstrumentedModel, need: Need) -> str | None:
+    """Return the operation that says what is padding, if that is left out."""
+    return None if need.by_position else im[need.operation].mask
+
+
+def _reduce(values: Any, by_position: bool, mask: Any | None) -> Any:
+    """Return behaviours `(records, positions, channels)`; a mean of nothing is 0."""
+    rows = _rows(values)
+    if by_position:
+        return rows
+    if mask is None:
+        return keras.ops.mean(rows, axis=1, keepdims=True)
+    present = aligned_mask(mask, len(values.shape)) > 0
+    kept = _rows(keras.ops.where(present, values, 0.0))
+    counts = _rows(keras.ops.where(present, keras.ops.ones_like(values), 0.0))
+    sums, counts = (keras.ops.sum(part, axis=1, keepdims=True) for part in (kept, counts))
+    return sums / keras.ops.maximum(counts, 1.0)
+
+
+def _rows(values: Any) -> Any:
+    """Return an operation's values as `(records, positions, channels)`."""
+    return keras.ops.reshape(values, (-1, int(np.prod(values.shape[1:-1])), values.shape[-1]))

@@ -24,7 +24,7 @@ class Item:
     """One block of records on its way to the measures.
 
     Attributes:
-        first: Index of the first record.
+        first: Number of records that were read before.
         records: Number of records.
         tasks: Numbers of the tasks that still want it.
         units: Key → behaviours `(records, positions, channels)`.
@@ -92,18 +92,22 @@ class Task:
         """Merge the summary of one more block."""
         self._total = part if self._total is None else self.measure.merge(self._total, part)
 
-    def look(self, records: int, confidence: float, asked: float | None) -> None:
+    def look(
+        self, records: int, confidence: float, asked: float | None, shuffled: bool = False
+    ) -> None:
         """Score what was merged so far, and freeze the pairs that are certain.
 
         A pair is certain when at two looks in a row its error is at most `asked` and its
-        score has moved by no more. One whose score is not defined (a unit that was
-        constant) is given up when what would define it is, with 95 % confidence, rarer than
-        `asked`.
+        score has moved by no more. One whose score is not defined, as the unit was constant, is
+        given up when records on which it is not are, with 95 % confidence, rarer than `asked`: if
+        the order of the records is random, and the hypothesis has varied, which it does sooner or
+        later.
 
         Args:
             records: Records merged so far.
             confidence: Of the errors.
             asked: The error asked for; None freezes nothing.
+            shuffled: Whether the records come in random order.
         """
         new = self.measure.result(self._total, self.calibration, confidence)
         if not self._looked:
@@ -122,8 +126,9 @@ class Task:
             self._update(new, records)
         if asked is not None:
             close = self.scores.error <= asked
-            hopeless = np.isnan(self.scores.score) & (_CHANCE / records <= asked)
-            self.certain |= (close & self._close & (moved <= asked)) | hopeless
+            undefined = np.isnan(self.scores.score)
+            hopeless = undefined & ~undefined.all(axis=0) & (_CHANCE / records <= asked)
+            self.certain |= (close & self._close & (moved <= asked)) | (hopeless & shuffled)
             self._close = close
 
     def _update(self, new: Scores, records: int) -> None:

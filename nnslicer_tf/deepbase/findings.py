@@ -57,7 +57,8 @@ def keep_masks(
     """Return which units follow at least one of some hypotheses, for `pruning.remove_units`.
 
     Units that were not inspected are kept; those whose score is not defined, such as dead
-    ones, follow nothing. A layer in which no unit does keeps the one that is nearest to it.
+    ones, follow nothing. An operation in which no unit does keeps the one that is nearest to it.
+    A unit of a layer with several operations is kept if it is in one of them.
 
     Args:
         frame: What `inspect` gave for one model.
@@ -82,7 +83,7 @@ def keep_masks(
             f"The frame must have scores of one model for the hypotheses {wanted}. It has models "
             f"{list(frame['model'].unique())}, and lacks {sorted(missing)}."
         )
-    masks = {}
+    masks: dict[str, np.ndarray] = {}
     for group, rows in scores.groupby("group", sort=False):
         operation = im[group]
         largest = rows["score"].abs().groupby(rows["unit"]).max().fillna(0.0)
@@ -90,7 +91,8 @@ def keep_masks(
         mask = np.ones(operation.shape[-1], bool)
         mask[indices] = values >= at_least
         mask[indices[values.argmax()]] |= not mask.any()
-        masks[operation.layer] = mask
+        # A layer may have several operations; its unit is kept if one of them follows something.
+        masks[operation.layer] = masks.get(operation.layer, False) | mask
     return masks
 
 

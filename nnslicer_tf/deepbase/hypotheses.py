@@ -9,7 +9,9 @@ values. Everything is a plain function of arrays, without Keras.
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from nnslicer_tf._checks import as_array, check_labels
 from nnslicer_tf.errors import InvalidArgumentError
 
 Behaviour = Callable[[np.ndarray], np.ndarray]
@@ -72,18 +74,19 @@ def per_record(behaviour: Behaviour) -> Behaviour:
     return average
 
 
-def classes(y: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+def classes(y: ArrayLike, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Return one hypothesis a class: 1 for its records, 0 for the others.
 
     Args:
-        y: Labels `(records,)`, integers from 0.
+        y: Labels `(records,)`, integers from 0; one-hot rows will also do.
         names: The classes' names.
 
     Raises:
-        InvalidArgumentError: if a label has no name.
+        InvalidArgumentError: if there is not one label for each record, or a label has no name.
     """
-    y = np.asarray(y)
-    if y.min() < 0 or y.max() >= len(names):
+    y = as_array(y)
+    y = check_labels(y, len(y))
+    if y.max() >= len(names):
         raise InvalidArgumentError(
             f"{len(names)} names are for labels 0 … {len(names) - 1}. Received labels "
             f"{y.min()} … {y.max()}"

@@ -7,7 +7,8 @@ declares models, units, hypotheses and measures; the computation is planned here
   records is read once for all models, and each hypothesis evaluated once for all of them;
 - behaviours stream in blocks: memory does not grow with the data;
 - with `error=`, every pair of unit and hypothesis stops when its confidence interval is
-  small enough; a model is run, and data is read, only while a pair still needs it;
+  small enough; a model is run, and data is read, only while a pair still needs it. Records are
+  then read in random order, where that is possible, as the first ones must stand for all;
 - with `cache=`, behaviours of units are kept on disk for further inspections;
 - with `workers=`, the affinities are computed on Ray workers beside the forward passes.
 
@@ -18,7 +19,7 @@ for most measures. Memory: a block of behaviours, and the measures' sums.
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import keras
 import numpy as np
@@ -33,7 +34,7 @@ from nnslicer_tf.deepbase.measures import Measure, find_measures
 from nnslicer_tf.deepbase.units import UnitGroup, Units, find_groups
 from nnslicer_tf.engine import make_engine
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, count_samples
+from nnslicer_tf.instrument import InstrumentedModel, Samples, SeveralSamples
 from nnslicer_tf.instrument.data import DataLike, check_batch_size
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def inspect(
     A hypothesis with one behaviour a record is compared with each channel's mean over its
     positions; one with behaviours at positions, `(records, height, width)`, with the
     channel's value at each of them (averaged over blocks where the operation is smaller).
+    Padding is left out of means over positions; at positions its values count as all others.
 
     Args:
         models: One or more models of the same input; a mapping gives them names.
@@ -74,11 +76,14 @@ def inspect(
             behaviours of all records.
         measures: Measures, or names in `MEASURES`.
         units: Names of operations, patterns such as `"conv*"`, or `Units`.
-        error: Stop each pair when its error is at most this; None: use all records.
+        error: Stop each pair when its error is at most this; None: use all records. Arrays are
+            read in an order drawn at random, always the same. An iterable is read as it comes: its
+            records must be in random order, not class by class.
         confidence: Probability that a score over all such records is within its error.
         block_size: Records in one forward pass.
         workers: Number of Ray workers that compute affinities; 0 for this process.
-        cache: Folder, or `BehaviourCache`, in which behaviours of units are kept.
+        cache: Folder, or `BehaviourCache`, in which behaviours of units are kept; they are found
+            again with the same `block_size`, and `error` given again or not.
         progress: Show a progress bar.
 
     Returns:
@@ -101,20 +106,25 @@ def inspect(
     groups = {name: find_groups(im, units) for name, im in ims.items()}
     _check_range(error, confidence, workers)
     im = next(iter(ims.values()))
-    _check_data(dataset, behaviours, im, block_size)
+    samples = im.samples(dataset)
+    check_batch_size(block_size)
+    if samples.count is not None:
+        behaviours.check_length(samples.count)
+    if not isinstance(dataset, Iterator):  # which can be read once only
+        behaviours.check_varies(samples.batches(block_size))
+    shuffled = error is not None and samples.count is not None
     if cache is not None and not isinstance(cache, BehaviourCache):
         cache = BehaviourCache(cache)
 
     stream = _Stream(ims, groups, behaviours, measures, cache)
-    items = stream.items(im.samples(dataset).batches(block_size))
+    items = stream.items(_blocks(samples, block_size, shuffled))
     first = next(items)  # fixes what the measures calibrate
     for task in stream.tasks:
         task.calibrate(first)
     engine = make_engine(workers, None)
-    total = count_samples(dataset)
     results = engine.map(ScoreJob(stream.tasks), enumerate(itertools.chain([first], items)))
     records, look = 0, _FIRST_LOOK
-    with tqdm(total=total, desc="Inspecting", disable=not progress, leave=False) as bar:
+    with tqdm(total=samples.count, desc="Inspecting", disable=not progress, leave=False) as bar:
         for index, summaries in _in_order(results):
             records += stream.sizes[index]
             bar.update(stream.sizes[index])
@@ -124,7 +134,7 @@ def inspect(
             if error is not None and records >= look:
                 look = max(records + 1, int(records * _NEXT_LOOK))
                 for number in running:
-                    stream.tasks[number].look(records, confidence, error)
+                    stream.tasks[number].look(records, confidence, error, shuffled)
     for task in stream.tasks:
         if not task.finished:
             task.look(records, confidence, None)
@@ -156,22 +166,31 @@ class _Stream:
         self._measures = measures
         self._cache = cache
 
-    def items(self, blocks: Iterable[np.ndarray]) -> Iterator[Item]:
-        """Yield a block after the other, until no task wants one."""
-        for x in blocks:
-            first = sum(self.sizes)
+    def items(self, blocks: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[Item]:
+        """Yield a block after the other, until no task wants one.
+
+        Args:
+            blocks: Indices of records in the data set, and the records.
+
+        Raises:
+            InvalidArgumentError: at the end, if a hypothesis has more behaviours than records.
+        """
+        first = 0
+        for rows, x in blocks:
             if not self.tasks:
-                self._plan(self._behaviours.evaluate(x[:1], 0))
+                self._plan(self._behaviours.evaluate(x[:1], rows[:1]))
             wanted = [n for n, task in enumerate(self.tasks) if not task.finished]
             if not wanted:
                 return
             kinds = {self.tasks[n].positions: self.tasks[n] for n in wanted}
             names = dict.fromkeys(name for task in kinds.values() for name in task.hypotheses)
-            values = self._behaviours.evaluate(x, first, tuple(names))
+            values = self._behaviours.evaluate(x, rows, tuple(names))
             hypotheses = {positions: _columns(values, task) for positions, task in kinds.items()}
-            units = self._units(x, first, wanted)
+            units = self._units(x, rows, wanted)
             self.sizes.append(len(x))
             yield Item(first, len(x), wanted, units, hypotheses)
+            first += len(x)
+        self._behaviours.check_length(first)  # of an iterable it was not known before
 
     def _plan(self, sample: Mapping[str, np.ndarray]) -> None:
         """Make the tasks and extractors, from the behaviours of one record."""
@@ -192,7 +211,7 @@ class _Stream:
             self.extractors[model] = Extractor(self._ims[model], tuple(needs), self._cache)
 
     def _units(
-        self, x: np.ndarray, first: int, wanted: Sequence[int]
+        self, x: np.ndarray, rows: np.ndarray, wanted: Sequence[int]
     ) -> dict[tuple[str, Need], np.ndarray]:
         """Return the behaviours that the tasks want, from one pass of each model."""
         keys = dict.fromkeys(self.tasks[n].key for n in wanted)
@@ -200,9 +219,26 @@ class _Stream:
         for model, extractor in self.extractors.items():
             needs = [need for name, need in keys if name == model]
             if needs:
-                values = extractor(x, needs, first)
+                values = extractor(x, needs, rows)
                 found |= {(model, need): values[need] for need in needs}
         return found
+
+
+def _blocks(
+    samples: Samples | SeveralSamples, size: int, shuffled: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the indices of records and the records, in the order of the data or a random one."""
+    if shuffled:
+        x: Any = samples.inputs if isinstance(samples, SeveralSamples) else samples.array()
+        order = np.random.default_rng(0).permutation(len(x))
+        for start in range(0, len(x), size):
+            rows = order[start : start + size]
+            yield rows, x[rows]
+        return
+    first = 0
+    for block in samples.batches(size):
+        yield np.arange(first, first + len(block)), block
+        first += len(block)
 
 
 def _columns(values: Mapping[str, np.ndarray], task: Task) -> np.ndarray:
@@ -296,16 +332,3 @@ def _check_range(error: float | None, confidence: float, workers: int) -> None:
         raise InvalidArgumentError(f"confidence must be between 0 and 1. Received: {confidence!r}")
     if not isinstance(workers, int) or workers < 0:
         raise InvalidArgumentError(f"workers must be 0 or more. Received: {workers!r}")
-
-
-def _check_data(
-    dataset: DataLike, behaviours: HypothesisSet, im: InstrumentedModel, block_size: int
-) -> None:
-    """Refuse wrong data and hypotheses before the first forward pass, where data can be reread."""
-    records = count_samples(dataset)
-    samples = im.samples(dataset)
-    check_batch_size(block_size)
-    if records is not None:
-        behaviours.check_length(records)
-    if not isinstance(dataset, Iterator):
-        behaviours.check_varies(samples.batches(block_size))

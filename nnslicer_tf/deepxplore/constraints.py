@@ -19,7 +19,7 @@ class Constraint:
 
     Attributes:
         step: Default change in one iteration, root mean square over the values that may
-            change, for inputs within 0 … 1.
+            change, for inputs within 0 … 1; `generate` scales it to other bounds.
     """
 
     step: ClassVar[float] = 0.05

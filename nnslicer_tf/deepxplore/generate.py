@@ -63,7 +63,7 @@ def generate(
         lambda1: Weight of making one model leave the class, against the others keeping it.
         lambda2: Weight of the uncovered neurons; 0 for differences alone.
         step: Change in one iteration: root mean square over the values that the
-            constraint lets change. By default the constraint's own, for bounds 0 … 1.
+            constraint lets change. By default the constraint's own, times the width of the bounds.
         max_iterations: Steps after which a seed is given up.
         coverage: One for each model, which the found inputs are added to; by default new
             ones with threshold 0.
@@ -81,8 +81,9 @@ def generate(
 
     Raises:
         InvalidArgumentError: if there are less than two models, they differ in their
-            classes, an argument is out of range, a model is wrong on most seeds, by `labels`,
-            or the models disagree on most: they are not scaled as for training, usually.
+            classes or have less than two, an argument is out of range, a model is wrong on most
+            seeds, by `labels`, or the models disagree on most: they are not scaled as for
+            training, usually.
         InputShapeError: if the models take inputs of different shapes, or the seeds have
             another or lie outside the bounds.
         NonFiniteActivationError: if seeds or outputs are NaN or infinite.
@@ -90,7 +91,7 @@ def generate(
     constraint, rng = find_constraint(constraint), as_generator(rng)
     ims = [m if isinstance(m, InstrumentedModel) else InstrumentedModel(m) for m in models]
     _check_models(ims)
-    step = constraint.step if step is None else step
+    step = constraint.step * (bounds[1] - bounds[0]) if step is None else step
     _check_range(step, max_iterations, batch_size, lambda1, lambda2)
     seeds = _check_seeds(seeds, ims[0].input_shape, bounds)
     coverage = [NeuronCoverage(im) for im in ims] if coverage is None else list(coverage)
@@ -298,6 +299,11 @@ def _check_models(ims: Sequence[InstrumentedModel]) -> None:
         raise InvalidArgumentError(
             f"All models must classify into the same classes: one output of shape (classes,). "
             f"Received: {outputs}"
+        )
+    if outputs[0][0] < 2:
+        raise InvalidArgumentError(
+            "Models must tell two classes or more apart, by an output for each. Received models "
+            "with one output: give the other class's probability, 1 - p, as a second one."
         )
 
 

@@ -5,7 +5,12 @@ import numpy as np
 
 from nnslicer_tf._checks import check_labels
 from nnslicer_tf._random import as_generator
-from nnslicer_tf._training import compile_classifier, train_epochs
+from nnslicer_tf._training import (
+    are_logits,
+    compile_classifier,
+    draw_dropout_seeds,
+    train_epochs,
+)
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 
 
@@ -22,13 +27,13 @@ def retrain(
     """Return a copy of a classifier, trained further by Adam; the model is not changed.
 
     Args:
-        model: A classifier whose output is logits or probabilities.
+        model: A classifier whose output is logits, probabilities or their logarithms.
         x: Training inputs and found inputs together, `(samples, *input_shape)`.
         y: Their classes, `(samples,)` integers.
         epochs: Passes over the inputs, in an order that `rng` determines.
         learning_rate: Of Adam.
         batch_size: Samples in one step.
-        rng: For the order.
+        rng: For the order, and dropout.
 
     Raises:
         InvalidArgumentError: if there is not one class for every input, or a class is
@@ -36,13 +41,15 @@ def retrain(
     """
     y = check_labels(y, len(x))
     im = InstrumentedModel(model)
-    from_logits = im.logit_operation == im.output_operations[0]
     copy = copy_model(model)
+    from_logits = are_logits(im[im.output_operations[0]].params)
     compile_classifier(copy, keras.optimizers.Adam(learning_rate), from_logits)
+    generator = as_generator(rng)
+    draw_dropout_seeds(copy, generator)
 
     def step(rows: np.ndarray, _: np.random.Generator) -> float:
         rows = np.sort(rows)  # a memory-mapped x is read in order
         return copy.train_on_batch(x[rows], y[rows])
 
-    train_epochs(step, len(x), epochs, batch_size, as_generator(rng), progress=False)
+    train_epochs(step, len(x), epochs, batch_size, generator, progress=False)
     return copy

@@ -34,6 +34,7 @@ from nnslicer_tf.dflare.fitness import (
 )
 from nnslicer_tf.dflare.images import IMAGE_OPERATORS, PROGRAM_OPERATORS, ImageDomain
 from nnslicer_tf.dflare.minimisation import minimise
+from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.dflare.regression import export_suite
 from nnslicer_tf.dflare.repair import Repair, RepairedClassifier, cross_validate, repair_data
 from nnslicer_tf.dflare.search import DFlare, Found, Search
@@ -67,6 +68,7 @@ __all__ = [
     "GrowthFitness",
     "ImageDomain",
     "MetropolisHastings",
+    "ModelPair",
     "Mutation",
     "MutationOperator",
     "NoveltyFitness",

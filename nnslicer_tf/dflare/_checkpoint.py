@@ -1,21 +1,19 @@
 """Finished searches on disk, so that an interrupted call resumes.
 
-The models are known by their answers to some of the seeds, so that any black box can be
-recognised.
+Models are known by their content: the bytes of a file, or architecture and weights. A function,
+which has no content that could be read, is known by its answers to all seeds; a function that is
+changed and answers these as before is not noticed.
 """
 
-import hashlib
 import os
 import time
 
 import numpy as np
 
+from nnslicer_tf.dflare._described import described, digest
 from nnslicer_tf.dflare.deviations import Outcome, pack, unpack
 from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.engine import Store
-
-PROBES = 8
-"""Seeds whose answers identify the models."""
 
 INTERVAL = 15.0
 """Seconds between two writes."""
@@ -65,21 +63,12 @@ class Checkpoint:
 def identity(
     pair: ModelPair, seeds: np.ndarray, streams: list[np.random.Generator], options: object
 ) -> dict[str, str]:
-    """Return what the results depend on: models, seeds, options and random streams."""
-    answers = pair.ask(seeds[:PROBES])
-    operators = list(pair.domain.operators.values())
+    """Return what the results depend on: models, their inputs, seeds, options, random streams."""
     states = repr([stream.bit_generator.state for stream in streams])
     return {
-        "seeds": _digest(f"{seeds.shape} {seeds.dtype}".encode(), seeds),
-        "models": _digest(answers.original, answers.compressed),
-        "operators": _digest(repr(operators).encode()),
-        "options": repr(options),
-        "rng": _digest(states.encode()),
+        "seeds": digest([f"{seeds.shape} {seeds.dtype}".encode(), seeds]),
+        **pair.identity(seeds),
+        "domain": described(pair.domain),
+        "options": described(options),
+        "rng": digest([states.encode()]),
     }
-
-
-def _digest(*parts: bytes | np.ndarray) -> str:
-    known = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        known.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).tobytes())
-    return known.hexdigest()

@@ -14,12 +14,15 @@ class BoundedDomain(Domain):
     Args:
         domain: The whole domain.
         seed: The seed.
-        max_distance: Largest change of a value (L∞).
+        max_distance: Largest change of a value (L∞); a fraction counts only where values are not
+            integers.
     """
 
     def __init__(self, domain: Domain, seed: np.ndarray, max_distance: float) -> None:
         super().__init__(list(domain.operators.values()))
         self._domain = domain
+        if seed.dtype.kind in "iu":
+            max_distance = np.floor(max_distance)
         self._low = seed.astype(np.float64) - max_distance
         self._high = seed.astype(np.float64) + max_distance
 

@@ -24,20 +24,25 @@ import keras
 import numpy as np
 
 from nnslicer_tf._litert import dequantised, interpreter_of, quantised, read_content
-from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+from nnslicer_tf.dflare._described import digest
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, SeveralInputsError
+from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
 if TYPE_CHECKING:
     from ai_edge_litert.interpreter import Interpreter
 
 ModelLike = object  # anything that `as_classifier` takes
 
+_STEPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""Type of 16 bits → relative step between its numbers."""
+
 
 class Classifier(ABC):
     """A black box that gives class probabilities.
 
     Attributes:
-        resolution: The step between two output values (0 for floating point); quantised
-            outputs sum to one only up to half a step a class.
+        resolution: The step between two output values (0 for floating point of 32 bits or more);
+            quantised outputs sum to one only up to half a step a class.
     """
 
     resolution: float = 0.0
@@ -46,6 +51,10 @@ class Classifier(ABC):
     def probabilities(self, inputs: np.ndarray) -> np.ndarray:
         """Return the probabilities `(batch, classes) float32` for `(batch, ...)` inputs."""
 
+    def content(self) -> str | None:
+        """Return a digest of all that the answers depend on; None if it cannot be read."""
+        return None
+
 
 class KerasClassifier(Classifier):
     """A Keras model, called with one fixed batch size.
@@ -53,16 +62,26 @@ class KerasClassifier(Classifier):
     Args:
         model: A Keras model with one input and one output.
         batch_size: Inputs a call; the last batch is padded with copies of its first input.
+
+    Raises:
+        InvalidArgumentError: if the batch size is below 1, or the model has several outputs.
+        SeveralInputsError: if the model has several inputs.
     """
 
     def __init__(self, model: keras.Model, batch_size: int = 32) -> None:
         if batch_size < 1:
             raise InvalidArgumentError(f"batch_size must be at least 1. Received: {batch_size}")
+        _check_one_input_and_output(model)
         self.model = model
         self.batch_size = batch_size
+        self.resolution = _rounding(model)
+
+    def content(self) -> str:
+        """Return the fingerprint of architecture and weights."""
+        return model_fingerprint(self.model)
 
     def probabilities(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the model's outputs."""
+        """Return the model's outputs as float32."""
         starts = range(0, len(inputs), self.batch_size)
         return np.concatenate([self._batch(inputs[s : s + self.batch_size]) for s in starts])
 
@@ -71,8 +90,33 @@ class KerasClassifier(Classifier):
         if missing:
             padding = np.repeat(inputs[:1], missing, axis=0)
             inputs, kept = np.concatenate([inputs, padding]), len(inputs)
-            return np.asarray(self.model.predict_on_batch(inputs))[:kept]
-        return np.asarray(self.model.predict_on_batch(inputs))
+            return self._answers(inputs)[:kept]
+        return self._answers(inputs)
+
+    def _answers(self, inputs: np.ndarray) -> np.ndarray:
+        return np.asarray(self.model.predict_on_batch(inputs)).astype(np.float32, copy=False)
+
+
+def _check_one_input_and_output(model: keras.Model) -> None:
+    """Refuse a model with several inputs or outputs; one without symbolic ones is not known."""
+    inputs, outputs = (getattr(model, name, None) or () for name in ("inputs", "outputs"))
+    if len(inputs) > 1:
+        raise SeveralInputsError(
+            f"Model '{model.name}' has {len(inputs)} inputs, and a classifier has one. Join the "
+            "inputs in a wrapping model, which cuts one tensor into them."
+        )
+    if len(outputs) > 1:
+        raise InvalidArgumentError(
+            f"Model '{model.name}' has {len(outputs)} outputs, and a classifier has one. Choose "
+            "one: keras.Model(model.inputs, model.outputs[0])."
+        )
+
+
+def _rounding(model: keras.Model) -> float:
+    """Return the step between two outputs near 1 of a model that computes in 16 bits, else 0."""
+    outputs = getattr(model, "outputs", None)
+    dtype = outputs[0].dtype if outputs else model.compute_dtype
+    return _STEPS.get(dtype, 0.0)
 
 
 class TFLiteClassifier(Classifier):
@@ -86,13 +130,14 @@ class TFLiteClassifier(Classifier):
 
     Raises:
         CorruptFileError: if it is no TFLite model or a damaged one.
-        InvalidArgumentError: if it has not exactly one input and one output.
+        InvalidArgumentError: if it has not exactly one input and one output, each for one sample.
     """
 
     def __init__(self, model: str | os.PathLike | bytes, workers: int | None = None) -> None:
         content, name = read_content(model)
         workers = min(os.cpu_count() or 1, 4) if workers is None else workers
         self._interpreters = [interpreter_of(content, name) for _ in range(workers)]
+        self._content = digest([content])
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="tflite")
         first = self._interpreters[0]
         inputs, outputs = first.get_input_details(), first.get_output_details()
@@ -100,6 +145,12 @@ class TFLiteClassifier(Classifier):
             raise InvalidArgumentError(
                 f"The TFLite model in {name} must have one input and one output. "
                 f"Received: {len(inputs)} inputs and {len(outputs)} outputs."
+            )
+        if any(len(tensor["shape"]) and tensor["shape"][0] != 1 for tensor in (*inputs, *outputs)):
+            shapes = [tuple(tensor["shape"].tolist()) for tensor in (*inputs, *outputs)]
+            raise InvalidArgumentError(
+                f"The TFLite model in {name} must take one input at a time, of shape (1, …). "
+                f"Received: {shapes[0]} to {shapes[1]}. Convert it with a batch size of 1."
             )
         self._input, self._output = inputs[0], outputs[0]
         if np.issubdtype(self._output["dtype"], np.integer):
@@ -119,6 +170,10 @@ class TFLiteClassifier(Classifier):
             parts = np.array_split(inputs, len(self._interpreters))
             outputs = np.concatenate(list(self._threads.map(self._run, self._interpreters, parts)))
         return dequantised(outputs, self._output)
+
+    def content(self) -> str:
+        """Return a digest of the file."""
+        return self._content
 
     def _run(self, interpreter: "Interpreter", inputs: np.ndarray) -> np.ndarray:
         source, target = self._input["index"], self._output["index"]

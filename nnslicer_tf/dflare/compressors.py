@@ -20,8 +20,8 @@ from nnslicer_tf._litert import interpreter_of
 from nnslicer_tf._magnitude import smallest
 from nnslicer_tf._names import check_name
 from nnslicer_tf._random import as_generator
-from nnslicer_tf._training import train_epochs
-from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf._training import draw_dropout_seeds, train_epochs
+from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError, UnsupportedLayerError
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.instrument.data import DataLike, Samples
 
@@ -30,7 +30,18 @@ if TYPE_CHECKING:
 
 
 def with_softmax(model: keras.Model) -> keras.Model:
-    """Return a model that gives probabilities where `model` gives logits; weights are shared."""
+    """Return a model that gives probabilities where `model` gives logits; weights are shared.
+
+    Raises:
+        InvalidArgumentError: if the model ends in a softmax or sigmoid already, has several
+            outputs, or is not a functional or sequential model that is built.
+    """
+    _check_one_output(model)
+    if (final := _final_activation(model)) in ("softmax", "sigmoid"):
+        raise InvalidArgumentError(
+            f"Model '{model.name}' ends in a {final} already: it gives probabilities, so take it "
+            "as it is."
+        )
     outputs = keras.layers.Softmax(name="probabilities")(model.outputs[0])
     return keras.Model(model.inputs, outputs, name=f"{model.name}_probabilities")
 
@@ -41,8 +52,10 @@ def quantize_dynamic(model: keras.Model) -> bytes:
     TFLite leaves kernels of fewer than 1,024 values in floating point.
 
     Raises:
+        InvalidArgumentError: if the model is not built.
         UnsupportedLayerError: if TensorFlow's converter cannot convert the model.
     """
+    _check_built(model)
     return _convert(_converter(model))
 
 
@@ -57,11 +70,16 @@ def quantize_integer(model: keras.Model, samples: DataLike, keep: Sequence[str] 
             `debugging.Recipe.tensors` gives them.
 
     Raises:
-        InvalidArgumentError, InputShapeError: if there are no samples, or of another shape.
+        InvalidArgumentError: if there are no samples, the model takes integers or has no input
+            shape, or `keep` is not a list of names of tensors.
+        InputShapeError: if samples have another shape.
+        SeveralInputsError: if the model has several inputs.
         UnsupportedLayerError: if TensorFlow's converter cannot convert the model.
     """
     import tensorflow as tf
 
+    if isinstance(keep, str):
+        raise InvalidArgumentError(f"keep must be a list of names. Received the text {keep!r}")
     converter = _calibrated(model, samples)
     if keep:
         return _convert_but_for(converter, list(keep))
@@ -82,8 +100,8 @@ def quantize_16x8(model: keras.Model, samples: DataLike) -> bytes:
         samples: As in `quantize_integer`.
 
     Raises:
-        InvalidArgumentError, InputShapeError: if there are no samples, or of another shape.
-        UnsupportedLayerError: if TensorFlow's converter cannot convert the model.
+        InvalidArgumentError, InputShapeError, SeveralInputsError, UnsupportedLayerError: as
+            `quantize_integer` does.
     """
     import tensorflow as tf
 
@@ -141,10 +159,12 @@ def prune_magnitude(
         layers: Names of the model's layers that are pruned; all if None.
 
     Raises:
-        InvalidArgumentError: if the ratio is out of range, or a layer is not there.
+        InvalidArgumentError: if the ratio is out of range, a layer is not there, or the model
+            cannot be copied.
     """
     if not 0 <= ratio < 1:
         raise InvalidArgumentError(f"ratio must be in 0 … 1, 1 excluded. Received: {ratio}")
+    _check_copyable(model)
     names = [layer.name for layer in model.layers]
     for name in layers or ():
         check_name("layer", name, names)
@@ -166,7 +186,7 @@ def mutate_weights(
         rng: Chooses the weights and the direction of each.
 
     Raises:
-        InvalidArgumentError: if the share is out of range.
+        InvalidArgumentError: if the share is out of range, or the model cannot be copied.
     """
     if not 0 <= share <= 1:
         raise InvalidArgumentError(f"share must be in 0 … 1. Received: {share}")
@@ -208,21 +228,26 @@ def distill(
         epochs: Passes over `x`.
         batch_size: Samples a step.
         learning_rate: Of Adam.
-        rng: Order of the samples. Weights start as they are in `student`.
+        rng: Order of the samples, and dropout. Weights start as they are in `student`.
         progress: Whether to show a progress bar.
 
     Returns:
         The trained student.
 
     Raises:
-        InvalidArgumentError: if the outputs differ in size, or the temperature is not above 0.
+        InvalidArgumentError: if the outputs differ in size, the temperature is not above 0, or a
+            model has several outputs or is not a functional or sequential one that is built.
     """
+    _check_one_output(teacher)
+    _check_one_output(student)
     if teacher.output_shape[1:] != student.output_shape[1:] or not temperature > 0:
         raise InvalidArgumentError(
             "Teacher and student need outputs of one size, and temperature must be above 0. "
             f"Received: {teacher.output_shape}, {student.output_shape}, {temperature}"
         )
+    generator = as_generator(rng)
     learner = copy_model(student)
+    draw_dropout_seeds(learner, generator)
     soft = keras.layers.Lambda(lambda p: _soften(p, temperature))(learner.outputs[0])
     trained = keras.Model(learner.inputs, soft)
     trained.compile(keras.optimizers.Adam(learning_rate), "kl_divergence")
@@ -233,7 +258,7 @@ def distill(
         len(x),
         epochs,
         batch_size,
-        as_generator(rng),
+        generator,
         progress=progress,
     )
     return learner
@@ -253,6 +278,18 @@ def _converter(model: keras.Model) -> "tf.lite.TFLiteConverter":
 
 
 def _calibrated(model: keras.Model, samples: DataLike) -> "tf.lite.TFLiteConverter":
+    _check_symbolic(model)
+    if len(model.inputs) > 1:
+        raise SeveralInputsError(
+            f"Model '{model.name}' has {len(model.inputs)} inputs, and integers are made of models "
+            "with one. Join the inputs in a wrapping model, which cuts one tensor into them."
+        )
+    dtype = model.inputs[0].dtype
+    if "int" in dtype:
+        raise InvalidArgumentError(
+            f"Model '{model.name}' takes {dtype}, such as the numbers of words: only inputs of "
+            "real numbers can be rounded to steps. quantize_dynamic takes this model."
+        )
     given = Samples(samples, model.input_shape[1:]).array()
     converter = _converter(model)
     converter.representative_dataset = lambda: ([sample[None]] for sample in given)
@@ -289,7 +326,66 @@ def _convert_but_for(converter: "tf.lite.TFLiteConverter", keep: list[str]) -> b
             debug_dataset=converter.representative_dataset,
             debug_options=options,
         )
+        _check_tensors(keep, debugger.calibrated_model)
         return debugger.get_nondebug_quantized_model()
+
+
+def _check_tensors(names: list[str], content: bytes) -> None:
+    """Refuse names of tensors that a file does not have; the converter would ignore them."""
+    details = interpreter_of(content, "the calibrated model").get_tensor_details()
+    known = [tensor["name"] for tensor in details]
+    for name in names:
+        check_name("tensor", name, known)
+
+
+def _check_built(model: keras.Model) -> None:
+    if not model.built:
+        raise InvalidArgumentError(
+            f"Model '{model.name}' is not built: its weights do not exist yet. Begin it with "
+            "keras.Input, or call it once."
+        )
+
+
+def _check_symbolic(model: keras.Model) -> None:
+    """Refuse a model whose inputs and outputs are not known as those of a functional one."""
+    _check_built(model)
+    if not getattr(model, "outputs", None):
+        raise InvalidArgumentError(
+            f"Model '{model.name}' is subclassed ({type(model).__name__}), so that its inputs and "
+            "outputs are not known. Wrap it: keras.Model(inputs, model(inputs))."
+        )
+
+
+def _check_one_output(model: keras.Model) -> None:
+    _check_symbolic(model)
+    if len(model.outputs) > 1:
+        raise InvalidArgumentError(
+            f"Model '{model.name}' has {len(model.outputs)} outputs, and a classifier has one. "
+            "Choose one: keras.Model(model.inputs, model.outputs[0])."
+        )
+
+
+def _check_copyable(model: keras.Model) -> None:
+    _check_built(model)
+    has_config = type(model).get_config is not keras.Model.get_config
+    if not getattr(model, "outputs", None) and not has_config:
+        raise InvalidArgumentError(
+            f"Model '{model.name}' cannot be copied: it is subclassed, and {type(model).__name__} "
+            "has no get_config of its own, from which Keras makes another one."
+        )
+
+
+def _final_activation(model: keras.Model) -> str:
+    """Return the name of the function that a model's only output went through last."""
+    if isinstance(model, keras.Sequential):
+        last = model.layers[-1]
+    else:
+        last = next(o for o in model.operations if o.name == model.output_names[0])
+    if isinstance(last, keras.Model) and getattr(last, "outputs", None):
+        return _final_activation(last)
+    # The layer Softmax and the operation keras.ops.softmax are classes of one name.
+    function = getattr(getattr(last, "activation", None), "__name__", type(last).__name__)
+    return function.lower()
 
 
 def _signature_samples(content: bytes, samples: np.ndarray | None) -> dict[str, list[dict]]:
@@ -308,6 +404,7 @@ def _changed(
     layers: Sequence[str] | None = None,
 ) -> keras.Model:
     """Return a copy whose kernels (weights of two dimensions or more) went through `change`."""
+    _check_copyable(model)
     copy = copy_model(model)
     changed = [copy] if layers is None else [copy.get_layer(name) for name in layers]
     for kernel in (weight for part in changed for weight in part.weights if weight.ndim > 1):

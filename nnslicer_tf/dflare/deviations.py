@@ -109,6 +109,8 @@ class DeviationSet(ShownAsTable):
         truth: Their true labels `(seeds,)`, if they are known.
         confidences: The original's and the compressed model's probability of its label, for what
             was found, `(found, 2)`; None if they are not known.
+        max_distance: Largest change of a value that the search allowed, which `verify` needs to
+            replay it; None: any. Files of older versions do not have it: set it after `load`.
     """
 
     def __init__(
@@ -117,11 +119,13 @@ class DeviationSet(ShownAsTable):
         seeds: np.ndarray | None = None,
         truth: np.ndarray | None = None,
         confidences: np.ndarray | None = None,
+        max_distance: float | None = None,
     ) -> None:
         self.outcomes = tuple(outcomes)
         self.seeds = seeds
         self.truth = truth
         self.confidences = confidences
+        self.max_distance = max_distance
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -187,7 +191,7 @@ class DeviationSet(ShownAsTable):
             most: Number of deviations to draw; those with the smallest L∞ first.
 
         Raises:
-            InvalidArgumentError: if none was found, or the seeds are not known.
+            InvalidArgumentError: if none was found, or the seeds are not known or no images.
         """
         from nnslicer_tf.report.deviations import deviations_figure
 
@@ -198,6 +202,11 @@ class DeviationSet(ShownAsTable):
         if _are_sentences(self.seeds):
             raise InvalidArgumentError(
                 "Sentences are read, not drawn: decode `images` and `seeds` with their vocabulary."
+            )
+        if self.seeds.ndim != 4:
+            raise InvalidArgumentError(
+                "Only images (seeds, height, width, channels) are drawn, and sounds are not. "
+                f"Received seeds of shape {self.seeds.shape}: draw `images` and `seeds` yourself."
             )
         seeds, known = self.seeds[self.found], self._of_found()
         order = np.argsort(known["L∞"], kind="stable")[:most]
@@ -269,7 +278,8 @@ class DeviationSet(ShownAsTable):
         """Write all outcomes to one `.npz` file, atomically."""
         known = {name: getattr(self, name) for name in _KNOWN}
         arrays = {name: values for name, values in known.items() if values is not None}
-        write_archive(path, _FORMAT, {}, {**pack(self.outcomes), **arrays})
+        header = {"max_distance": self.max_distance}
+        write_archive(path, _FORMAT, header, {**pack(self.outcomes), **arrays})
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "DeviationSet":
@@ -279,8 +289,9 @@ class DeviationSet(ShownAsTable):
             FileNotFoundError: if there is no such file.
             CorruptFileError: if it is damaged or of another kind.
         """
-        arrays = read_archive(path, _FORMAT, "set of deviations")[1]
-        return cls(unpack(arrays), *(arrays.get(name) for name in _KNOWN))
+        header, arrays = read_archive(path, _FORMAT, "set of deviations")
+        known = {name: arrays.get(name) for name in _KNOWN}
+        return cls(unpack(arrays), **known, max_distance=header.get("max_distance"))
 
 
 def _are_sentences(seeds: np.ndarray) -> bool:
@@ -306,7 +317,8 @@ def pack(outcomes: Sequence[Outcome]) -> dict[str, np.ndarray]:
         "has_deviation": np.array([outcome.deviation is not None for outcome in outcomes], bool),
         "images": np.stack([d.image for d in deviations]) if deviations else np.empty((0,)),
         "labels": np.array([d.labels for d in deviations], np.int64).reshape(-1, 2),
-        "traces": np.array(json.dumps(traces)),
+        # What operators draw may be NumPy's numbers, which JSON does not know.
+        "traces": np.array(json.dumps(traces, default=lambda number: number.item())),
     }
 
 

@@ -42,7 +42,8 @@ class DiffChaser(Search):
         mutation_rate: The share of children that are mutated after the crossover.
 
     Raises:
-        InvalidArgumentError: if an option is out of range.
+        InvalidArgumentError: if an option is out of range; `k` above the number of classes is
+            noticed when a search begins.
     """
 
     population: int = 1000
@@ -64,6 +65,7 @@ class DiffChaser(Search):
     def run(self, seed: np.ndarray, domain: Domain, rng: np.random.Generator) -> SearchSteps:
         """Breed inputs until the models disagree on one."""
         answers = yield seed[None]
+        self._check_classes(answers.original.shape[1])
         if answers.deviates[0]:
             return _found(seed[None], answers, trace=())
         pool = np.stack([_mutant(seed, domain, rng) for _ in range(self.population)])
@@ -79,6 +81,12 @@ class DiffChaser(Search):
             kept = self._survivors(uncertainty)
             pool, uncertainty = pool[kept], uncertainty[:, kept]
         return _found(pool, answers, trace=None)
+
+    def _check_classes(self, classes: int) -> None:
+        if self.k > classes:
+            raise InvalidArgumentError(
+                f"k must be in 2 … {classes}, the number of classes. Received: {self.k}"
+            )
 
     def _uncertainty(self, answers: Answers) -> np.ndarray:
         """Return `(2, batch)`: one row for each model's branch."""

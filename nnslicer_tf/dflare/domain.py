@@ -172,7 +172,7 @@ class Domain(ABC):
 
         Args:
             outputs: One model's outputs for a batch.
-            resolution: The step between two output values, 0 for floating point.
+            resolution: The step between two output values, as of `Classifier`.
             whose: The model's role, for the message.
 
         Raises:

@@ -124,7 +124,8 @@ def find_deviations(
             original must be right on half of the first 64, and they stand in the table.
         max_queries: Queries after which a search gives up; None: no limit.
         max_distance: Largest change of a value of the seed, L∞; None: no limit. Without it the
-            mutations of images change single pixels by up to 255.
+            mutations of images change single pixels by up to 255. A fraction counts only for
+            seeds that are not integers.
         search: How to search; None: `DFlare()`.
         domain: The kind of input; None: `ImageDomain()`.
         batch_size: Fixed batch size for Keras models.
@@ -152,13 +153,8 @@ def find_deviations(
     if seeds.ndim == 0:
         raise InputShapeError(f"Seeds must be an array of inputs. Received: {str(seeds)[:60]}")
     _check(seeds, domain, timeout, max_queries, together)
-    if max_distance is not None and not max_distance > 0:
-        raise InvalidArgumentError(f"max_distance must be above 0. Received: {max_distance!r}")
-    if max_distance is not None and isinstance(domain, TextDomain):
-        raise InvalidArgumentError(
-            "max_distance is the largest change of a value; the words of a sentence have none. "
-            "Leave it out, and minimise what is found."
-        )
+    if max_distance is not None:
+        _check_distance(max_distance, seeds, domain)
     truth = None if labels is None else check_labels(labels, len(seeds))
     pair = ModelPair(original, compressed, domain, preprocess, batch_size)
     if preprocess is None and isinstance(domain, ImageDomain):
@@ -169,7 +165,8 @@ def find_deviations(
     options: tuple[object, ...] = (search, budget, batch_size)
     if max_distance is not None:
         options += (max_distance,)
-    kept = Checkpoint(checkpoint, identity(pair, seeds, streams, options))
+    work = {} if checkpoint is None else identity(pair, seeds, streams, options)
+    kept = Checkpoint(checkpoint, work)
 
     def start(index: int) -> SearchSteps:
         seed = seeds[index]
@@ -186,7 +183,7 @@ def find_deviations(
         finally:
             kept.write()
     outcomes = [kept.outcomes[index] for index in range(len(seeds))]
-    return DeviationSet(outcomes, seeds, truth, _confidences(pair, outcomes))
+    return DeviationSet(outcomes, seeds, truth, _confidences(pair, outcomes), max_distance)
 
 
 def _confidences(pair: ModelPair, outcomes: list[Outcome]) -> np.ndarray:
@@ -281,11 +278,9 @@ def _run(
     running: dict[int, _Running] = {}
     while True:
         clock = time.perf_counter()
-        for index in queue:
+        while len(running) < together and (index := next(queue, None)) is not None:
             steps = start(index)
             running[index] = _Running(steps, next(steps))
-            if len(running) >= together:
-                break
         if not running:
             return
         finished = _round(running, pair, budget)
@@ -339,6 +334,20 @@ def _check(
         raise InvalidArgumentError(f"max_queries must be at least 1. Received: {max_queries}")
     if together < 1:
         raise InvalidArgumentError(f"together must be at least 1. Received: {together}")
+
+
+def _check_distance(max_distance: float, seeds: np.ndarray, domain: Domain) -> None:
+    if isinstance(domain, TextDomain):
+        raise InvalidArgumentError(
+            "max_distance is the largest change of a value; the words of a sentence have none. "
+            "Leave it out, and minimise what is found."
+        )
+    integers = seeds.dtype.kind in "iu"
+    if not (max_distance >= 1 if integers else max_distance > 0):
+        raise InvalidArgumentError(
+            f"max_distance must be {'at least 1' if integers else 'above 0'} for seeds of "
+            f"{seeds.dtype}. Received: {max_distance!r}"
+        )
 
 
 def _streams(seeds: np.ndarray, rng: np.random.Generator) -> list[np.random.Generator]:

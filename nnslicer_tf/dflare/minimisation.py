@@ -58,7 +58,8 @@ def minimise(
             outcome, answers = _minimised(outcome, outcome.deviation, seed, pair)
             confidences.append([answers.original[0].max(), answers.compressed[0].max()])
         outcomes.append(outcome)
-    return DeviationSet(outcomes, found.seeds, found.truth, np.array(confidences).reshape(-1, 2))
+    known = np.array(confidences).reshape(-1, 2)
+    return DeviationSet(outcomes, found.seeds, found.truth, known, found.max_distance)
 
 
 def _minimised(

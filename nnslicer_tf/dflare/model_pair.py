@@ -1,9 +1,10 @@
 """The two models under test, queried together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from nnslicer_tf.dflare._described import digest
 from nnslicer_tf.dflare.classifiers import ModelLike, as_classifier
 from nnslicer_tf.dflare.domain import Answers, Domain
 from nnslicer_tf.errors import InvalidArgumentError
@@ -49,6 +50,23 @@ class ModelPair:
         self.domain.check_outputs(original, self.original.resolution, "original")
         self.domain.check_outputs(compressed, self.compressed.resolution, "compressed")
         return self.domain.judge(original, compressed)
+
+    def identity(self, seeds: np.ndarray) -> dict[str, str]:
+        """Return what answers depend on: the models, and what they are given for the seeds.
+
+        Args:
+            seeds: Raw inputs `(seeds, ...)`.
+        """
+
+        def inputs() -> Iterator[np.ndarray]:
+            for start in range(0, len(seeds), _CHUNK):
+                yield np.asarray(self.preprocess(seeds[start : start + _CHUNK]))
+
+        models = [
+            classifier.content() or digest(map(classifier.probabilities, inputs()))
+            for classifier in (self.original, self.compressed)
+        ]
+        return {"inputs": digest(inputs()), "models": " ".join(models)}
 
     def _outputs(self, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         inputs = np.asarray(self.preprocess(batch))

@@ -74,6 +74,8 @@ class Repair(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, probabilities: np.ndarray) -> np.ndarray:
         """Return probabilities of `classes_`, `(inputs, known classes)`."""
+        if len(self.classes_) == 1:  # the perceptron takes two as the least, and gives two columns
+            return np.ones((len(probabilities), 1))
         return self.network_.predict_proba(probabilities)
 
 

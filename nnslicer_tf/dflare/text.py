@@ -23,7 +23,8 @@ _PIECE = 1024  # words whose similarities are computed at a time
 def similar_words(embedding: np.ndarray, count: int = 8) -> np.ndarray:
     """Return for each word the words with the most similar vectors, by their cosine.
 
-    Padding and the unknown word are similar to none, and none is to them.
+    No word has padding or the unknown word among its similar ones. These two have similar words
+    as all others have, so that an unknown word of a sentence can be replaced.
 
     Args:
         embedding: Vectors of the words `(words, features)`, such as the weights of an

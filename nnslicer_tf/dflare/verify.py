@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from nnslicer_tf.dflare.bounded import BoundedDomain
 from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.deviations import DeviationSet
-from nnslicer_tf.dflare.domain import Domain, replay
+from nnslicer_tf.dflare.domain import Domain, Mutation, replay
 from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 
@@ -23,7 +24,8 @@ def verify(
     """Check every deviation on freshly loaded models.
 
     A deviation holds if its trace leads from its seed to its image, value by value, and the
-    models, asked about this image alone, give the two recorded labels.
+    models, asked about this image alone, give the two recorded labels. Traces of a search with
+    `max_distance` are replayed within it, as `found` has it.
 
     Args:
         load_original: Loads the original model.
@@ -53,7 +55,19 @@ def verify(
             and same_labels
             and (
                 deviation.trace is None
-                or np.array_equal(replay(seed, deviation.trace, domain), deviation.image)
+                or _leads_to(deviation.image, seed, deviation.trace, domain, found.max_distance)
             )
         )
     return np.array(holds, bool)
+
+
+def _leads_to(
+    image: np.ndarray,
+    seed: np.ndarray,
+    trace: tuple[Mutation, ...],
+    domain: Domain,
+    max_distance: float | None,
+) -> bool:
+    if max_distance is not None:
+        domain = BoundedDomain(domain, seed, max_distance)
+    return np.array_equal(replay(seed, trace, domain), image)

@@ -19,7 +19,12 @@ import numpy as np
 from nnslicer_tf import texts
 from nnslicer_tf._metrics import accuracy
 from nnslicer_tf._names import check_name
-from nnslicer_tf._training import TrainingStep, compile_classifier, train_epoch
+from nnslicer_tf._training import (
+    TrainingStep,
+    compile_classifier,
+    set_dropout_seeds,
+    train_epoch,
+)
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
@@ -150,7 +155,7 @@ def train(
     last = recipe.epochs if stop is None else min(stop, recipe.epochs)
     for epoch in range(len(history), last):
         step = _step(trained, data, recipe, epoch)
-        _reseed_dropout(trained, rng, epoch)
+        set_dropout_seeds(trained, [rng, epoch])
         start = time.monotonic()
         losses = train_epoch(
             step,
@@ -272,13 +277,6 @@ def _optimizer(
         optimizer = keras.optimizers.AdamW(schedule, weight_decay=recipe.weight_decay)
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
     return optimizer
-
-
-def _reseed_dropout(model: keras.Model, rng: int, epoch: int) -> None:
-    """Set the random states of dropout layers; Keras does not restore them from a file."""
-    states = [v for v in model.variables if v.path.endswith("seed_generator_state")]
-    for i, state in enumerate(states):
-        state.assign(np.random.SeedSequence([rng, epoch, i]).generate_state(2))
 
 
 def augment(x: np.ndarray, how: str, generator: np.random.Generator) -> np.ndarray:

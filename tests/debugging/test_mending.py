@@ -7,6 +7,7 @@ import pytest
 import nnslicer_tf as nns
 from nnslicer_tf import InvalidArgumentError
 from nnslicer_tf.debugging import Runs, mend, suspicious, suspicious_synapses
+from nnslicer_tf.dflare import with_softmax
 from nnslicer_tf.experiments.debugging.faults import Fault, FaultyModel
 
 
@@ -49,6 +50,33 @@ def test_masked_synapses_are_zero(broken):
     for name, mask in masks.items():
         assert not kernels[name].kernel()[mask].any()
     assert sum(mask.any(axis=(0, 1, 2)).sum() for mask in masks.values()) == 2
+
+
+@pytest.mark.parametrize("how", ["scale", "train"])
+def test_probabilities_are_mended_as_their_logits(broken, how):
+    """With the loss of the logits before the softmax, the weights become the same."""
+    im, found, x, y = broken
+    head = nns.InstrumentedModel(with_softmax(im.model))
+    options = {"how": how, "epochs": 3, "learning_rate": 1e-2}
+    expected = mend(im, found, x, y, **options).get_weights()
+    for weights, own in zip(
+        mend(head, found, x, y, **options).get_weights(), expected, strict=True
+    ):
+        np.testing.assert_allclose(weights, own, atol=1e-4)
+
+
+def test_training_with_dropout_is_determined_by_its_seed(digits):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((8, 8, 1))
+    x = keras.layers.Dense(16, activation="relu", name="hidden")(keras.layers.Flatten()(inputs))
+    x = keras.layers.Dense(10, name="logits")(keras.layers.Dropout(0.5)(x))
+    im = nns.InstrumentedModel(keras.Model(inputs, x))
+    runs = Runs.split(im, digits.x, digits.y).sampled(10)
+    pair = [(part.x, part.right) for part in (runs.failing, runs.passing)]
+    found = suspicious(im, *pair, progress=False)
+    x, y = (np.concatenate(parts) for parts in zip(*pair, strict=True))
+    first, again = (mend(im, found, x, y, epochs=2, rng=5).get_weights() for _ in range(2))
+    np.testing.assert_array_equal(first[0], again[0])
 
 
 def test_bad_arguments(broken):

@@ -115,6 +115,39 @@ def test_intervals_contain_what_is_computed(im, data):
         assert (own <= high + slack).all(), operation
 
 
+RISING = ("sigmoid", "tanh", "softplus", "softsign", "elu", "selu", "exponential", "hard_sigmoid")
+
+
+@pytest.mark.parametrize("function", RISING)
+def test_without_a_box_everything_is_live(function):
+    """Whatever the activation is, each unit of a dense network changes the output."""
+    inputs = keras.Input((3,))
+    x = layers.Dense(4, activation=function, name="hidden")(inputs)
+    im = nns.InstrumentedModel(keras.Model(inputs, layers.Dense(2, name="out")(x)))
+    static = static_slice(im)
+    assert all(members.all() for members in static.neurons.values())
+    assert all(members.all() for members in static.synapses.values())
+
+
+def test_softsign_has_its_own_bounds():
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, layers.Activation("softsign", name="out")(inputs))
+    operation = nns.InstrumentedModel(model)["out"]
+    low, high = output_interval(operation, [(np.array([-np.inf, 1.0]), np.array([np.inf, 3.0]))])
+    np.testing.assert_allclose(low, [-1, 0.5])
+    np.testing.assert_allclose(high, [1, 0.75])
+
+
+def test_what_is_not_known_is_live():
+    """Behind a value of which no bound can be computed, everything may vary."""
+    inputs = keras.Input((3,))
+    im = nns.InstrumentedModel(keras.Model(inputs, layers.Dense(2, name="out")(inputs)))
+    unknown = np.full(3, np.nan)
+    low, high = output_interval(im["out"], [(unknown, unknown)])
+    assert (low == -np.inf).all() and (high == np.inf).all()
+    assert static_slice(im, box=None).neurons["out"].all()
+
+
 def test_bad_arguments(im):
     with pytest.raises(InvalidArgumentError, match=r"0 … 2.*Received: \[3\]"):
         static_slice(im, [3])

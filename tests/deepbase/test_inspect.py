@@ -1,4 +1,5 @@
 import os
+import textwrap
 
 import keras
 import numpy as np
@@ -6,6 +7,7 @@ import pandas as pd
 import pytest
 
 import nnslicer_tf as nns
+from nnslicer_tf import deepbase
 from nnslicer_tf.deepbase import (
     AdditiveMeasure,
     BehaviourCache,
@@ -94,6 +96,87 @@ def test_early_scores_are_within_the_asked_error(im, digits):
     assert (stopped["error_early"] <= 0.15).all()
     apart = (stopped["score"] - stopped["score_early"]).abs()
     assert (apart <= 0.15).mean() >= 0.95 and apart.max() < 0.3
+
+
+def test_early_scores_do_not_depend_on_the_order(im, digits):
+    """Class by class, the first records are of one class alone."""
+    by_class = np.argsort(digits.y, kind="stable")
+    x, y = digits.x[by_class], digits.y[by_class]
+    arguments = ({"bright": per_record(brightness), **classes(y, "0123456789")}, ["correlation"])
+    full = inspect(im, x, *arguments, units=["relu2", "logits"], progress=False)
+    early = inspect(
+        im, x, *arguments, units=["relu2", "logits"], error=0.15, block_size=64, progress=False
+    )
+    both = full.merge(early, on=KEYS, suffixes=("", "_early"))
+    stopped = both[both["records_early"] < len(x)]
+    assert len(stopped) > 0.4 * len(both)
+    np.testing.assert_array_equal(both["score"].isna(), both["score_early"].isna())
+    apart = (stopped["score"] - stopped["score_early"]).abs().dropna()
+    assert (apart <= 0.15).mean() >= 0.95 and apart.max() < 0.3
+    # Those that were read to the end have the scores of all records, whatever the order.
+    rest = both[both["records_early"] == len(x)]
+    np.testing.assert_allclose(rest["score"], rest["score_early"], rtol=1e-5)
+
+
+def test_what_is_undefined_in_a_stream_may_still_vary(im, digits):
+    """A hypothesis that holds for the last records only, and a unit that is dead before."""
+    rare = np.arange(600) >= 590
+    x = digits.x[:600] * 0
+    x[590:] = digits.x[590:600]
+    stream = (x[i : i + 64] for i in range(0, 600, 64))
+    frame = inspect(
+        im, stream, {"rare": rare}, units="relu2", error=0.5, block_size=64, progress=False
+    )
+    full = inspect(im, x, {"rare": rare}, units="relu2", block_size=64, progress=False)
+    assert (frame["records"] == 600).all() and full["score"].notna().any()
+    np.testing.assert_allclose(frame["score"], full["score"], rtol=1e-6)
+
+
+def test_rare_hypotheses_are_not_given_up(im, digits):
+    """Two of all records: an early look may see neither, and there is a score nevertheless."""
+    x = digits.x
+    rare = np.zeros(len(x))
+    rare[np.argsort(-x.mean(axis=(1, 2, 3)))[:2]] = 1
+    frame = inspect(im, x, {"rare": rare}, units="relu1", error=0.2, block_size=64, progress=False)
+    full = inspect(im, x, {"rare": rare}, units="relu1", progress=False)
+    np.testing.assert_array_equal(frame["score"].isna(), full["score"].isna())
+
+
+def test_padding_is_left_out_of_means(tmp_path):
+    """Sentences of one to six words; the network gives padding a value of its own."""
+    keras.utils.set_random_seed(0)
+    words = keras.Input((6,), dtype="int32")
+    x = keras.layers.Embedding(9, 4, mask_zero=True, name="embedding")(words)
+    x = keras.layers.LSTM(3, return_sequences=True, name="lstm")(x)
+    x = keras.layers.GlobalAveragePooling1D(name="mean")(x)
+    model = keras.Model(words, keras.layers.Dense(2, name="logits")(x))
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 7, 200)
+    sentences = np.where(np.arange(6) < lengths[:, None], rng.integers(1, 9, (200, 6)), 0)
+    h = rng.normal(size=200)
+    im = nns.InstrumentedModel(model)
+    values = im.capture(sentences, of=["embedding", "lstm:h"])
+    arguments = (im, sentences, {"h": h}, "correlation", ["embedding", "lstm:h"])
+    for cache in (None, tmp_path, tmp_path):
+        frame = inspect(*arguments, cache=cache, progress=False)
+        for name in ("embedding", "lstm:h"):
+            means = [v[:n].mean(axis=0) for v, n in zip(values[name], lengths, strict=True)]
+            expected = corrcoef(np.array(means, np.float64), h)
+            np.testing.assert_allclose(by_unit(frame, name, "h"), expected, rtol=1e-4)
+
+
+def test_the_example_of_the_package_runs():
+    example = deepbase.__doc__.split("\n\n")[1]
+    rng = np.random.default_rng(0)
+    images = rng.random((400, 8, 8, 3), np.float32)
+    model = keras.Sequential(
+        [keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3, padding="same", name="conv1")]
+    )
+    labels, names = rng.integers(2, size=400), ["cat", "dog"]
+    found = {"inspect": inspect, "brightness": brightness, "hue": hue, "classes": classes}
+    found |= {"model": model, "images": images, "labels": labels, "names": names}
+    exec(textwrap.dedent(example), found)
+    assert set(found["frame"]["hypothesis"]) == {"bright", "red", "cat", "dog"}
 
 
 def test_what_is_certain_ends_the_reading(im, digits):
@@ -267,6 +350,12 @@ def test_image_hypotheses():
         "a": [1, 0, 1],
         "b": [0, 1, 0],
     }
+    one_hot = classes(np.eye(2)[[0, 1, 0]], "ab")
+    assert list(one_hot["a"]) == [1, 0, 1]
+    with pytest.raises(InvalidArgumentError, match="2 names are for labels 0 … 1"):
+        classes([0, 2], "ab")
+    with pytest.raises(InvalidArgumentError, match=r"one class index for each of 2 samples"):
+        classes([[0, 0], [1, 1]], "ab")
 
 
 def test_units_without_affinity_are_removed(im, digits):
@@ -282,6 +371,24 @@ def test_units_without_affinity_are_removed(im, digits):
     assert smaller.get_layer("conv1").filters == masks["conv1"].sum()
     # Nothing follows so closely: one unit a layer stays.
     assert [m.sum() for m in keep_masks(frame, im, ["3"], 2.0).values()] == [1, 1]
+
+
+def test_a_unit_of_a_shared_layer_is_kept_if_one_of_its_calls_follows_something():
+    inputs = keras.Input((3,))
+    shared = keras.layers.Dense(3, activation="relu", name="shared")
+    model = keras.Model(inputs, keras.layers.Dense(2, name="logits")(shared(shared(inputs))))
+    im = nns.InstrumentedModel(model)
+    scores = {"shared": [0.9, 0.1, 0.0], "shared#1": [0.0, 0.8, 0.1]}
+    assert {im[name].layer for name in scores} == {"shared"}
+    rows = [
+        ("m", group, unit, "a", "correlation", score)
+        for group, values in scores.items()
+        for unit, score in enumerate(values)
+    ]
+    frame = pd.DataFrame(rows, columns=COLUMNS[:6])
+    for order in (frame, frame[::-1]):
+        masks = keep_masks(order, im, ["a"], 0.5)
+        np.testing.assert_array_equal(masks["shared"], [True, True, False])
 
 
 def test_findings():
@@ -307,7 +414,7 @@ def test_findings():
 
 BAD = {
     "long": ({"a": np.arange(31)}, "relu1", "31 behaviours, and the data has 30"),
-    "short": ({"a": lambda x: x[1:, 0, 0, 0]}, "relu1", "29 behaviours for the 30 records"),
+    "short": ({"a": lambda x: x[1:, 0, 0, 0]}, "relu1", "29 behaviours for 30 records"),
     "constant": ({"a": np.ones(30), "b": np.arange(30)}, "relu1", r"constant.*'a' \(always 1\)"),
     "constant function": ({"a": lambda x: 0 * x[:, 0, 0, 0]}, "relu1", "constant on the data"),
     "text": ({"a": np.array(["x"] * 30)}, "relu1", "must be a function, or an array of numbers"),
@@ -350,3 +457,9 @@ def test_other_wrong_input(im, digits):
             inspect(im, x, bright, **options)
     with pytest.raises(InvalidArgumentError, match="empty"):
         inspect(im, x[:0], bright)
+    for data in ([x[:20], x[20:]], (part for part in (x[:20], x[20:]))):
+        with pytest.raises(InvalidArgumentError, match="300 behaviours, and the data has 30"):
+            inspect(im, data, {"a": np.arange(300)}, units="relu1", progress=False)
+    stream = (part for part in (x[:20], x[20:]))
+    with pytest.raises(InvalidArgumentError, match="gives 0 behaviours for 10 records"):
+        inspect(im, stream, {"a": np.arange(20)}, units="relu1", block_size=20, progress=False)

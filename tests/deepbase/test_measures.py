@@ -9,6 +9,7 @@ from sklearn.preprocessing import StandardScaler
 
 from nnslicer_tf.deepbase import MEASURES, Block, LogisticProbe, MutualInformation
 from nnslicer_tf.deepbase.measures import find_measures, jackknife
+from nnslicer_tf.deepbase.measures.base import lots
 from nnslicer_tf.deepbase.measures.mutual_information import bin_edges, bin_numbers
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -88,7 +89,7 @@ def test_linear_probe(data):
 def test_logistic_probe(data):
     units, h = data
     scores, _ = run(LogisticProbe(), units, h)
-    held = np.arange(400) % 5 == 0
+    held = lots(np.arange(400)) % 5 == 0
     scale = StandardScaler().fit(units[~held].astype(float))
     x, test = scale.transform(units[~held]), scale.transform(units[held])
     for j in range(3):
@@ -96,6 +97,21 @@ def test_logistic_probe(data):
         expected = f1_score(h[held, j], fitted.predict(test))
         assert scores.score[0, j] == pytest.approx(expected, abs=1e-12)
         np.testing.assert_allclose(scores.weights[:, j], fitted.coef_[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("cycle", [5, 20])
+def test_classes_in_turn_are_scored_as_shuffled_ones(cycle):
+    """One class in `cycle` comes at every `cycle`-th record, and a unit sees it well."""
+    rng = np.random.default_rng(4)
+    h = (np.arange(2000) % cycle == 0).astype(np.float64)[:, None]
+    u = (3 * h + rng.normal(size=h.shape)).astype(np.float32)
+    order = rng.permutation(len(h))
+    for name in ("logistic_probe", "correlation", "difference_of_means"):
+        (cyclic, _), (mixed, _) = (
+            run(MEASURES[name], u[rows], h[rows]) for rows in (slice(None), order)
+        )
+        assert cyclic.score == pytest.approx(mixed.score, abs=2 * mixed.error.item())
+        assert 0.5 < cyclic.error.item() / mixed.error.item() < 2
 
 
 def test_a_bounded_sample_does_not_depend_on_the_blocks(data):

@@ -281,6 +281,52 @@ def test_retraining_mends_what_was_found(models, digits):
         np.testing.assert_array_equal(weights, kept)
 
 
+def test_the_default_step_is_that_of_the_bounds(models, digits):
+    """Models of 0 … 256 take the same way as those of 0 … 1, in steps 256 times as long."""
+    of_bytes = [copy_model(model) for model in models]
+    for model in of_bytes:
+        kernel, *others = model.get_weights()
+        model.set_weights([kernel / 256, *others])  # a power of two: nothing is rounded
+    options = {"lambda2": 0, "max_iterations": 20, "progress": False}
+    unit = generate(models, digits.x[:30], "light", **options)
+    found = generate(of_bytes, digits.x[:30] * 256, "light", bounds=(0.0, 256.0), **options)
+    assert unit.generated.sum() > 5
+    np.testing.assert_array_equal(found.seed_index, unit.seed_index)
+    np.testing.assert_array_equal(found.iterations, unit.iterations)
+    np.testing.assert_allclose(found.inputs / 256, unit.inputs, atol=1e-5)
+
+
+def test_retraining_with_dropout_is_determined_by_its_seed(digits):
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Flatten(),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(10),
+        ]
+    )
+    first, again, other = (
+        retrain(model, digits.x, digits.y, epochs=1, learning_rate=0.01, rng=rng)
+        for rng in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first.get_weights()[0], again.get_weights()[0])
+    assert not np.array_equal(first.get_weights()[0], other.get_weights()[0])
+
+
+@pytest.mark.parametrize("activation", ["softmax", "log_softmax"])
+def test_heads_are_retrained_as_their_logits(digits, activation):
+    """The loss of a head is that of the logits before it, so that the weights become the same."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((8, 8, 1))
+    logits = keras.layers.Dense(10, name="logits")(keras.layers.Flatten()(inputs))
+    plain = keras.Model(inputs, logits)
+    head = keras.Model(inputs, keras.layers.Activation(activation)(logits))
+    options = {"epochs": 2, "learning_rate": 0.01}
+    expected = retrain(plain, digits.x, digits.y, **options).get_weights()
+    found = retrain(head, digits.x, digits.y, **options).get_weights()
+    np.testing.assert_allclose(found[0], expected[0], atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -304,6 +350,15 @@ def test_wrong_models_and_seeds(ims, digits):
         generate([ims[0], brightness_model(0.5, "small")], x)
     with pytest.raises(InvalidArgumentError, match="the same classes"):
         generate([ims[0], brightness_model(0.5, "two_classes", (8, 8, 1))], x)
+    one = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Flatten(),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+    with pytest.raises(InvalidArgumentError, match="two classes or more"):
+        generate([one, one], x)
     with pytest.raises(InputShapeError, match="Seed 1 has values outside"):
         generate(ims, x * np.array([1, 2, 1], np.float32).reshape(3, 1, 1, 1))
     with pytest.raises(InputShapeError, match="no seeds"):

@@ -2,9 +2,14 @@ import keras
 import numpy as np
 import pytest
 
-from nnslicer_tf.dflare import as_classifier
+from nnslicer_tf.dflare import AudioDomain, ModelPair, as_classifier
 from nnslicer_tf.dflare.classifiers import KerasClassifier, TFLiteClassifier
-from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
+from nnslicer_tf.errors import (
+    CorruptFileError,
+    InputShapeError,
+    InvalidArgumentError,
+    SeveralInputsError,
+)
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +112,45 @@ def test_what_is_refused(model, lite, inputs, tmp_path):
         as_classifier(model, batch_size=0)
     with pytest.raises(InputShapeError, match=r"\(6, 6, 2\)"):
         as_classifier(lite).probabilities(inputs[:, :5])
+
+
+def test_one_input_and_one_output(lite):
+    import tensorflow as tf
+
+    a, b = keras.Input((3,)), keras.Input((3,))
+    both = keras.layers.Add()([a, b])
+    with pytest.raises(SeveralInputsError, match="has 2 inputs"):
+        as_classifier(keras.Model([a, b], keras.layers.Softmax()(both)))
+    outputs = [keras.layers.Dense(2)(a), keras.layers.Dense(3)(a)]
+    with pytest.raises(InvalidArgumentError, match="has 2 outputs"):
+        as_classifier(keras.Model(a, outputs))
+    four = keras.Input((3,), batch_size=4)
+    content = tf.lite.TFLiteConverter.from_keras_model(
+        keras.Model(four, keras.layers.Softmax()(four))
+    ).convert()
+    with pytest.raises(InvalidArgumentError, match=r"one input at a time.*\(4, 3\)"):
+        as_classifier(content)
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+def test_answers_of_16_bits(precision):
+    """Ten classes whose sums are 1 up to the rounding of 16 bits are probabilities."""
+    keras.utils.set_random_seed(0)
+    x = np.random.default_rng(0).normal(size=(200, 6)).astype(np.float32)
+    model = keras.Sequential(
+        [keras.Input((6,)), keras.layers.Dense(10, activation="softmax", dtype=precision)]
+    )
+    classifier = as_classifier(model)
+    outputs = classifier.probabilities(x)
+    assert outputs.dtype == np.float32
+    kernel, bias = (w.astype(np.float64) for w in model.get_weights())
+    expected = np.exp(x @ kernel + bias)
+    expected /= expected.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(outputs, expected, atol=4 * classifier.resolution)
+    pair = ModelPair(model, model, AudioDomain())
+    assert not pair.ask(x).deviates.any()  # the domain takes them as probabilities
+    with pytest.raises(InvalidArgumentError, match="no probabilities"):
+        pair.domain.check_outputs(1.2 * outputs, classifier.resolution, "original")
 
 
 @pytest.mark.parametrize("damage", ["half", "head", "other", "empty"])

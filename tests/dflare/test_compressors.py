@@ -15,7 +15,7 @@ from nnslicer_tf.dflare.compressors import (
     quantize_integer,
     with_softmax,
 )
-from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError, UnsupportedLayerError
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +151,119 @@ def test_distillation_teaches_the_student(model, inputs):
         np.testing.assert_array_equal(old, new)
     again = distill(model, student, inputs, **options)
     np.testing.assert_array_equal(taught.get_weights()[0], again.get_weights()[0])
+
+
+def test_distillation_with_dropout_is_determined_by_its_seed(model, inputs):
+    student = keras.Sequential(
+        [
+            keras.Input((6, 6, 1)),
+            keras.layers.Flatten(),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(3, activation="softmax"),
+        ]
+    )
+    first, again, other = (
+        distill(model, student, inputs, epochs=1, batch_size=16, rng=rng, progress=False)
+        for rng in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first.get_weights()[0], again.get_weights()[0])
+    assert not np.array_equal(first.get_weights()[0], other.get_weights()[0])
+
+
+def endings():
+    """Models that end in a softmax or sigmoid, written in different ways."""
+    inputs = keras.Input((4,))
+    logits = keras.layers.Dense(3)(inputs)
+    softmax = keras.Model(inputs, keras.layers.Softmax()(logits))
+    return {
+        "layer": softmax,
+        "argument": keras.Sequential([inputs, keras.layers.Dense(3, activation="softmax")]),
+        "activation": keras.Model(inputs, keras.layers.Activation("softmax")(logits)),
+        "operation": keras.Model(inputs, keras.ops.softmax(logits)),
+        "nested": keras.Sequential([keras.Input((4,)), keras.models.clone_model(softmax)]),
+        "sigmoid": keras.Model(inputs, keras.layers.Dense(3, activation="sigmoid")(inputs)),
+    }
+
+
+@pytest.mark.parametrize("name", endings())
+def test_no_second_softmax(name):
+    with pytest.raises(InvalidArgumentError, match="already: it gives probabilities"):
+        with_softmax(endings()[name])
+
+
+class Subclassed(keras.Model):
+    """A model without symbolic outputs and without a config."""
+
+    def __init__(self):
+        super().__init__()
+        self.units = keras.layers.Dense(3)
+
+    def call(self, x):
+        return self.units(x)
+
+
+def called():
+    model = Subclassed()
+    model(np.zeros((1, 4), np.float32))
+    return model
+
+
+def of_words():
+    words = keras.Input((6,), dtype="int32")
+    x = keras.layers.Flatten()(keras.layers.Embedding(5, 3)(words))
+    return keras.Model(words, keras.layers.Dense(2)(x))
+
+
+def with_two_inputs():
+    a, b = keras.Input((4,)), keras.Input((2,))
+    return keras.Model([a, b], keras.layers.Dense(2)(keras.layers.Concatenate()([a, b])))
+
+
+def with_two_outputs():
+    a = keras.Input((4,))
+    return keras.Model(a, [keras.layers.Dense(2)(a), keras.layers.Dense(3)(a)])
+
+
+def plain():
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="units")])
+
+
+def unbuilt():
+    return keras.Sequential([keras.layers.Dense(3)])
+
+
+SAMPLES = np.ones((3, 4), np.float32)
+INTEGER = {"8 bits": quantize_integer, "16 bits": quantize_16x8}
+REFUSED = {
+    "softmax of a subclass": (called, with_softmax, "is subclassed"),
+    "softmax, not built": (unbuilt, with_softmax, "not built"),
+    "softmax of two": (with_two_outputs, with_softmax, "has 2 outputs"),
+    "dynamic, not built": (unbuilt, quantize_dynamic, "not built"),
+    "pruned subclass": (called, lambda m: prune_magnitude(m, 0.5), "no get_config"),
+    "pruned, not built": (unbuilt, lambda m: prune_magnitude(m, 0.5), "not built"),
+    "mutated subclass": (called, lambda m: mutate_weights(m, 0.5), "no get_config"),
+    "taught by two": (with_two_outputs, lambda m: distill(m, plain(), SAMPLES), "has 2 outputs"),
+    "taught subclass": (called, lambda m: distill(plain(), m, SAMPLES), "is subclassed"),
+    "text": (plain, lambda m: quantize_integer(m, SAMPLES, keep="units"), "list of names"),
+    "name": (plain, lambda m: quantize_integer(m, SAMPLES, keep=["uints"]), "no tensor 'uints'"),
+    **{
+        f"{what} to {name}": (model, lambda m, f=f: f(m, SAMPLES), message)
+        for name, f in INTEGER.items()
+        for what, model, message in (
+            ("words", of_words, "takes int32"),
+            ("two inputs", with_two_inputs, "has 2 inputs"),
+            ("subclass", called, "is subclassed"),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_models_that_cannot_be_compressed(case):
+    make, compress, message = REFUSED[case]
+    error = SeveralInputsError if "2 inputs" in message else InvalidArgumentError
+    with pytest.raises(error, match=message):
+        compress(make())
 
 
 def test_bad_options(model, inputs):

@@ -70,9 +70,26 @@ def test_queries_are_counted(pair, seeds):
         return pair[0](x)
 
     found = find_deviations(original, pair[1], seeds, as_floats, progress=False)
-    # A look at the seeds, what recognises the models in a checkpoint, and confidences at the end.
-    others = asked[0] + asked[1] + asked[-1]
-    assert found.queries.sum() == sum(asked) - others
+    # A look at the seeds, and confidences at the end.
+    assert found.queries.sum() == sum(asked) - asked[0] - asked[-1]
+
+
+def test_all_searches_begin_at_once(pair, seeds):
+    asked = []
+
+    def original(x):
+        asked.append(len(x))
+        return pair[0](x)
+
+    options = {"preprocess": as_floats, "max_queries": 30, "progress": False}
+    whole = find_deviations(original, pair[1], seeds, **options)
+    assert asked[1] == 12
+    asked.clear()
+    parts = find_deviations(original, pair[1], seeds, together=5, **options)
+    assert asked[1] == 5 == max(asked[1:-1])
+    for first, second in zip(whole, parts, strict=True):
+        assert first.queries == second.queries
+        assert first.status != "found" or same(first, second)
 
 
 def test_a_seed_does_not_depend_on_its_company(seeds):
@@ -143,7 +160,7 @@ def test_resumes_where_it_was(pair, seeds, tmp_path):
 
     def failing(x):
         calls[0] += 1
-        if calls[0] > 30:
+        if calls[0] > 60:
             raise Interrupted
         return pair[0](x)
 
@@ -198,6 +215,11 @@ def test_verify_notices_what_is_wrong(pair, seeds):
     ]
     held = verify(lambda: pair[0], lambda: pair[1], seeds[[0] * 4], DeviationSet(spoiled))
     np.testing.assert_array_equal(held, [True, False, False, False])
+
+
+def test_more_uncertainty_than_classes_is_refused(pair, seeds):
+    with pytest.raises(InvalidArgumentError, match=r"k must be in 2 … 2, .* Received: 3"):
+        find_deviations(*pair, seeds, search=DiffChaser(population=8, k=3), progress=False)
 
 
 def three_classes(x):

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from nnslicer_tf.dflare import ImageDomain, find_deviations
-from nnslicer_tf.dflare.model_pair import ModelPair
+from nnslicer_tf.dflare import ImageDomain, ModelPair, find_deviations
 from nnslicer_tf.dflare.repair import (
     Repair,
     RepairData,
@@ -78,6 +77,14 @@ def test_repaired_classifier_gives_every_class(data):
     assert repaired.shape == (100, 3) and not repaired[:, 1].any()
     np.testing.assert_allclose(repaired.sum(axis=1), 1, atol=1e-6)
     assert (repaired.argmax(axis=1) == labels).mean() > 0.95
+
+
+def test_a_repair_that_knows_one_class():
+    probabilities = np.random.default_rng(0).dirichlet([1, 1, 1], 10)
+    repair = Repair().fit(probabilities, np.full(10, 2))
+    np.testing.assert_array_equal(repair.predict(probabilities), 2)
+    repaired = RepairedClassifier(lambda x: x, repair).probabilities(probabilities)
+    np.testing.assert_array_equal(repaired, np.tile([0, 0, 1], (10, 1)))
 
 
 def test_scikit_learn_takes_it(data):

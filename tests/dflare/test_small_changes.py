@@ -7,16 +7,21 @@ import numpy as np
 import pytest
 
 from nnslicer_tf import datasets
+from nnslicer_tf._archive import write_archive
 from nnslicer_tf.dflare import (
     DISTANCES,
     BoundedDomain,
+    Deviation,
     DeviationSet,
     ImageDomain,
+    Outcome,
     export_suite,
     find_deviations,
     minimise,
     replay,
+    verify,
 )
+from nnslicer_tf.dflare.deviations import pack
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from support.deviating import threshold_model
 
@@ -58,8 +63,38 @@ def test_changes_stay_within_the_budget(pair, near):
         )
     table = found.to_frame()
     assert table["L∞"].max() <= 30
-    with pytest.raises(InvalidArgumentError, match="max_distance"):
-        find_deviations(*pair, near, max_distance=0, progress=False)
+    for distance in (0, 0.5):
+        with pytest.raises(InvalidArgumentError, match="max_distance must be at least 1"):
+            find_deviations(*pair, near, max_distance=distance, progress=False)
+
+
+def test_fractions_do_not_exceed_the_limit(pair, near):
+    found = find_deviations(*pair, near, max_distance=2.5, max_queries=200, progress=False)
+    domain = BoundedDomain(ImageDomain(), near[0], 2.5)
+    rng = np.random.default_rng(0)
+    for operator in domain.operators:
+        mutant = domain.mutate(near[0], operator, rng)[0]
+        assert np.abs(near[0].astype(int) - mutant).max() <= 2
+    for seed, image in zip(near[found.found], found.images, strict=True):
+        assert np.abs(seed.astype(int) - image).max() <= 2
+
+
+def test_bounded_deviations_are_verified_within_their_limit(pair, near, tmp_path):
+    def holds(found):
+        return verify(lambda: pair[0], lambda: pair[1], near, found)
+
+    found = find_deviations(*pair, near, max_distance=12, max_queries=5_000, progress=False)
+    assert found.found.any()
+    assert holds(found).all() and minimise(found, *pair, progress=False).max_distance == 12
+    found.save(tmp_path / "found.npz")
+    assert holds(DeviationSet.load(tmp_path / "found.npz")).all()
+    # A file of an older version does not say the limit, and another limit is another search.
+    arrays = {**pack(found.outcomes), "seeds": near}
+    write_archive(tmp_path / "old.npz", "nnslicer_tf deviations 1", {}, arrays)
+    old = DeviationSet.load(tmp_path / "old.npz")
+    assert old.max_distance is None and not holds(old).all()
+    old.max_distance = 12
+    assert holds(old).all()
 
 
 def test_a_checkpoint_knows_the_budget(pair, near, tmp_path):
@@ -110,6 +145,13 @@ def test_a_picture_shows_seeds_and_mutants(pair, near):
     assert np.array_equal(shown, near[nearest][..., 0])
     with pytest.raises(InvalidArgumentError, match="nothing to draw"):
         DeviationSet(found.outcomes).figure()
+
+
+def test_sounds_are_not_drawn():
+    seeds = np.zeros((1, 40), np.float32)
+    one = Outcome("found", 3, 0.1, Deviation(seeds[0] + 1, 3, 0.1, (0, 1), None))
+    with pytest.raises(InvalidArgumentError, match=r"Only images .* shape \(1, 40\)"):
+        DeviationSet([one], seeds).figure()
 
 
 def test_a_suite_fails_for_the_model_that_deviated(pair, near, tmp_path):

@@ -33,6 +33,18 @@ REPLICATES = 20
 """Number of parts into which the records are divided, to estimate a score's variance."""
 
 
+def lots(indices: np.ndarray) -> np.ndarray:
+    """Return a well-mixed 64-bit number for every index (SplitMix64).
+
+    It divides records at random, whatever their order, and alike in any blocks: parts by the
+    index itself would be classes where the data set has these in turn.
+    """
+    z = indices.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
 @dataclass(frozen=True)
 class Block:
     """The behaviours of consecutive records.
@@ -40,7 +52,7 @@ class Block:
     Attributes:
         units: `(records, positions, units)` float32; one position for behaviours per record.
         hypotheses: `(records, positions, hypotheses)`.
-        first: Index of the first record in the data set.
+        first: Number of records that were read before.
     """
 
     units: np.ndarray
@@ -49,7 +61,7 @@ class Block:
 
     @property
     def indices(self) -> np.ndarray:
-        """Index of every record in the data set, `(records,)`."""
+        """Number of every record in the order in which they are read, `(records,)`."""
         return self.first + np.arange(len(self.units))
 
     def rows(self, chosen: np.ndarray | slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
@@ -112,7 +124,7 @@ class Measure(ABC):
 class AdditiveMeasure(Measure):
     """A measure that is a function of sums over records.
 
-    The records are divided into `REPLICATES` parts, whose sums are kept apart. A score's
+    The records are divided at random into `REPLICATES` parts, whose sums are kept apart. A score's
     error is the half width of its jackknife confidence interval over these parts, plus the
     jackknife's estimate of its bias. Positions of one record stay together, so that they
     need not be independent.
@@ -140,7 +152,7 @@ class AdditiveMeasure(Measure):
 
     def summarise(self, block: Block, calibration: Any) -> dict[str, np.ndarray]:
         """Return the sums of every replicate, `(REPLICATES, …)`, and how many records it has."""
-        part = block.indices % REPLICATES
+        part = (lots(block.indices) % REPLICATES).astype(int)
         sums = [
             self.statistics(*block.rows(part == replicate), calibration)
             for replicate in range(REPLICATES)

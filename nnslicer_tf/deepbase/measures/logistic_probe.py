@@ -10,10 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, special
 
-from nnslicer_tf.deepbase.measures.base import REPLICATES, Block, Measure, Scores, jackknife
+from nnslicer_tf.deepbase.measures.base import (
+    REPLICATES,
+    Block,
+    Measure,
+    Scores,
+    jackknife,
+    lots,
+)
 from nnslicer_tf.errors import InvalidArgumentError
 
-_HELD_OUT = 5  # every fifth record is not fitted, but scored
+_HELD_OUT = 5  # a fifth of the records, drawn at random, is not fitted, but scored
 
 
 @dataclass
@@ -70,7 +77,8 @@ class LogisticProbe(Measure):
 
     def result(self, total: Sample, calibration: None, confidence: float) -> Scores:
         """Fit four fifths of the records, and score the others."""
-        held = total.indices % _HELD_OUT == 0
+        drawn = lots(total.indices)
+        held = drawn % _HELD_OUT == 0
         (x, y), (test_x, test_y) = total[~held].rows(), total[held].rows()
         units, hypotheses = x.shape[1], y.shape[1]
         if not len(x) or not len(test_x):
@@ -80,7 +88,8 @@ class LogisticProbe(Measure):
         scale[scale == 0] = 1
         weights, bias = fit_logistic((x - mean) / scale, y)
         predicted = (test_x - mean) / scale @ weights + bias > 0
-        part = np.repeat(total.indices[held] // _HELD_OUT % REPLICATES, total.units.shape[1])
+        part = (drawn[held] // _HELD_OUT % REPLICATES).astype(int)
+        part = np.repeat(part, total.units.shape[1])
         counts = _count(predicted, test_y > 0.5, part)
         used = np.flatnonzero(np.bincount(part, minlength=REPLICATES))
         score = _f1(counts.sum(axis=0))
@@ -93,8 +102,7 @@ class LogisticProbe(Measure):
             return sample
         # A record's lot depends on its index alone, so samples of samples are uniform and
         # do not depend on how the data was cut into blocks.
-        lots = _lots(sample.indices)
-        return sample[np.sort(np.argpartition(lots, most)[:most])]
+        return sample[np.sort(np.argpartition(lots(sample.indices), most)[:most])]
 
 
 def fit_logistic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -136,11 +144,3 @@ def _f1(counts: np.ndarray) -> np.ndarray:
     right, wrong = counts
     with np.errstate(invalid="ignore"):
         return (2 * right / (2 * right + wrong))[None]
-
-
-def _lots(indices: np.ndarray) -> np.ndarray:
-    """Return a well-mixed 64-bit number for every index (SplitMix64)."""
-    z = indices.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))

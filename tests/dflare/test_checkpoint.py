@@ -1,0 +1,173 @@
+"""What a checkpoint of searches recognises: models, domain, options; and what it can keep."""
+
+from functools import partial
+
+import keras
+import numpy as np
+import pytest
+
+from nnslicer_tf.dflare import (
+    DeviationSet,
+    DFlare,
+    Fitness,
+    ImageDomain,
+    MutationOperator,
+    NoveltyFitness,
+    find_deviations,
+    quantize_dynamic,
+)
+from nnslicer_tf.dflare._described import described
+from nnslicer_tf.errors import ProfileMismatchError
+from support.deviating import threshold_model
+
+
+def search(original, compressed, seeds, folder, **options):
+    options = {"max_queries": 20, "preprocess": np.float32, "progress": False, **options}
+    return find_deviations(original, compressed, seeds, checkpoint=folder, **options)
+
+
+def with_a_dead_unit(effect):
+    """A model of 8×8 images; what its unit that no image reaches would do is `effect`."""
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Rescaling(1 / 255),
+            keras.layers.Flatten(),
+            keras.layers.Dense(2, activation="relu"),
+            keras.layers.Dense(2, activation="softmax"),
+        ]
+    )
+    first = np.stack([np.ones(64), np.ones(64)], axis=1) / 64
+    second = np.array([[-9.0, 9.0], [effect, 0.0]])
+    model.set_weights([first, np.array([0.0, -2.0]), second, np.array([4.5, -4.5])])
+    return model
+
+
+def test_models_that_answer_all_seeds_alike_are_told_apart(seeds, tmp_path):
+    first, again, other = (with_a_dead_unit(effect) for effect in (0.0, 0.0, 5.0))
+    inputs = seeds.astype(np.float32)
+    np.testing.assert_array_equal(first.predict(inputs), other.predict(inputs))
+    search(first, first, seeds, tmp_path / "keras")
+    search(again, again, seeds, tmp_path / "keras")
+    file, other_file = quantize_dynamic(first), quantize_dynamic(other)
+    search(first, file, seeds, tmp_path / "files")
+    search(first, file, seeds, tmp_path / "files")
+    for folder, compressed in (("keras", other), ("files", other_file)):
+        with pytest.raises(ProfileMismatchError, match="its models is"):
+            search(first, compressed, seeds, tmp_path / folder)
+
+
+def test_functions_are_known_by_their_answers_to_all_seeds(pair, seeds, tmp_path):
+    def other(x):
+        answers = pair[1](x)
+        answers[x.reshape(len(x), -1).mean(axis=1) == seeds[-1].mean()] = 0.5
+        return answers
+
+    search(*pair, seeds, tmp_path)
+    with pytest.raises(ProfileMismatchError, match="its models is"):
+        search(pair[0], other, seeds, tmp_path)
+
+
+def test_other_preprocessing_is_noticed(seeds, tmp_path):
+    models = with_a_dead_unit(0.0), with_a_dead_unit(5.0)
+    search(*models, seeds, tmp_path)
+    with pytest.raises(ProfileMismatchError, match="its inputs is"):
+        search(*models, seeds, tmp_path, preprocess=lambda x: np.float32(x + 1))
+
+
+class Brighter(MutationOperator):
+    """An operator whose parameters are NumPy's numbers."""
+
+    name = "brighter"
+
+    def draw(self, rng, x):
+        return {"by": rng.integers(1, 9), "share": np.float32(0.5)}
+
+    def apply(self, x, parameters):
+        return np.clip(x.astype(int) + parameters["by"], 0, 255).astype(np.uint8)
+
+
+class Cautious(ImageDomain):
+    """A domain with an option of its own."""
+
+    def __init__(self, most):
+        super().__init__([Brighter()])
+        self.most = most
+
+
+def test_the_domain_is_known_by_class_and_options(pair, seeds, tmp_path):
+    search(*pair, seeds, tmp_path, domain=Cautious(3))
+    search(*pair, seeds, tmp_path, domain=Cautious(3))
+    for other in (Cautious(4), ImageDomain([Brighter()])):
+        with pytest.raises(ProfileMismatchError, match="its domain is"):
+            search(*pair, seeds, tmp_path, domain=other)
+
+
+class Patient(Fitness):
+    """A fitness without a `repr` of its own."""
+
+    def __init__(self, least):
+        self.least = least
+
+    def start(self):
+        return self
+
+    def observe(self, state):
+        return False
+
+    def accepts(self, distance, best, new):
+        return distance >= self.least
+
+
+class Eager(NoveltyFitness):
+    """A fitness whose inherited `repr` leaves out its option."""
+
+    def __init__(self, factor=1):
+        super().__init__()
+        self.factor = factor
+
+    def start(self):
+        return Eager(self.factor)
+
+
+@pytest.mark.parametrize("kind", [Patient, Eager])
+def test_own_fitness_resumes_and_is_told_apart(pair, seeds, tmp_path, kind):
+    first = search(*pair, seeds, tmp_path, search=DFlare(kind(0.1)))
+    again = search(*pair, seeds, tmp_path, search=DFlare(kind(0.1)))
+    np.testing.assert_array_equal(first.seconds, again.seconds)  # nothing was searched
+    with pytest.raises(ProfileMismatchError, match="its options is"):
+        search(*pair, seeds, tmp_path, search=DFlare(kind(0.2)))
+
+
+def test_parameters_may_be_numbers_of_numpy(pair, seeds, tmp_path):
+    domain = Cautious(3)
+    found = search(*pair, seeds, tmp_path / "kept", domain=domain, max_queries=500)
+    found.save(tmp_path / "found.npz")
+    assert found.found.any()
+    for again in (
+        DeviationSet.load(tmp_path / "found.npz"),
+        search(*pair, seeds, tmp_path / "kept", domain=domain, max_queries=500),
+    ):
+        for old, new in zip(found, again, strict=True):
+            assert old.deviation is None or old.deviation.trace == new.deviation.trace
+
+
+def scaled(x, factor):
+    return x * factor
+
+
+def test_descriptions_tell_what_a_repr_hides():
+    long = np.zeros(5000)
+    other = long.copy()
+    other[2500] = 1
+    assert repr(long) == repr(other) and described(long) != described(other)
+    halves, thirds = (lambda x, by=by: x / by for by in (2, 3))
+    assert described(halves) != described(thirds)
+    assert described(halves) == described(halves)
+    assert described(partial(scaled, factor=2)) != described(partial(scaled, factor=3))
+    assert described(threshold_model(1.0)) != described(threshold_model(2.0))
+    assert described(Patient(1).accepts) != described(Patient(2).accepts)
+    assert described({"b": {1, 2}}) == described({"b": {2, 1}})
+    one = Patient(1)
+    one.least = one  # refers to itself
+    assert described(one) == "Patient(least=...)"
