@@ -61,13 +61,17 @@ def _architecture(layer: keras.layers.Layer) -> Any:
     if not isinstance(layer, keras.Model):
         return [type(layer).__name__, _without_names(config, {})]
     # Layers are identified by their position, so that the wiring does not depend on names.
-    positions = {inner.name: position for position, inner in enumerate(layer.layers)}
-    wiring = [
-        _without_names(inner.get("inbound_nodes", []), positions)
-        for inner in config.get("layers", [])
-        if isinstance(inner, dict)
+    parts = [part for part in config.get("layers", []) if isinstance(part, dict)]
+    positions = {part.get("name", ""): position for position, part in enumerate(parts)}
+    wiring = [_without_names(part.get("inbound_nodes", []), positions) for part in parts]
+    found = [type(layer).__name__, [_architecture(inner) for inner in layer.layers], wiring]
+    names = {inner.name for inner in layer.layers}
+    operations = [
+        [positions[part["name"]], part["class_name"], _without_names(part.get("config"), {})]
+        for part in parts
+        if "name" in part and part["name"] not in names  # `x + y` or `keras.ops.relu(x)`
     ]
-    return [type(layer).__name__, [_architecture(inner) for inner in layer.layers], wiring]
+    return [*found, operations] if operations else found
 
 
 def _without_names(value: Any, positions: dict[str, int]) -> Any:

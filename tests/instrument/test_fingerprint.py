@@ -35,6 +35,20 @@ def test_the_names_that_keras_counts_up_do_not_matter():
     assert fingerprint(build()) == fingerprint(build())
 
 
+def of_operations(combine):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((4,))
+    a, b = layers.Dense(3)(inputs), layers.Dense(3)(inputs)
+    return keras.Model(inputs, keras.ops.relu(combine(a, b)) + a)
+
+
+def test_operations_without_a_layer_count_by_what_they_do():
+    found = fingerprint(of_operations(lambda a, b: a * b))
+    assert found == fingerprint(of_operations(lambda a, b: a * b))
+    assert found != fingerprint(of_operations(lambda a, b: a + b))
+    assert found != fingerprint(of_operations(lambda a, b: a * (b * 2.0)))
+
+
 def test_compiling_and_freezing_do_not_matter():
     model = build()
     before = fingerprint(model)
