@@ -118,6 +118,19 @@ def test_early_scores_do_not_depend_on_the_order(im, digits):
     np.testing.assert_allclose(rest["score"], rest["score_early"], rtol=1e-5)
 
 
+def test_several_inputs_are_shuffled_together():
+    a, b = keras.Input((3,), name="a"), keras.Input((2,), name="b")
+    joined = keras.layers.Concatenate(name="joined")([a, b])
+    im = nns.InstrumentedModel(keras.Model([a, b], keras.layers.Dense(2, name="out")(joined)))
+    rng = np.random.default_rng(0)
+    x = {"a": rng.normal(size=(600, 3)), "b": rng.normal(size=(600, 2))}
+    h = np.sort(rng.normal(size=600))
+    x["b"][:, 1] += 2 * h
+    frame = inspect(im, x, {"h": h}, units="joined", error=1e-9, block_size=50, progress=False)
+    units = np.concatenate([x["a"], x["b"]], axis=1)
+    np.testing.assert_allclose(by_unit(frame, "joined", "h"), corrcoef(units, h), rtol=1e-4)
+
+
 def test_what_is_undefined_in_a_stream_may_still_vary(im, digits):
     """A hypothesis that holds for the last records only, and a unit that is dead before."""
     rare = np.arange(600) >= 590
