@@ -15,8 +15,10 @@ class Copy(Counterpart):
     """A Keras model with the same operations and other weights."""
 
     def __init__(self, im: InstrumentedModel, other: InstrumentedModel) -> None:
+        # Keras may call the input of a copy otherwise.
+        inputs = dict(zip(im.graph.inputs, other.graph.inputs, strict=False))
         for operation in im.operations:
-            same = other.graph.operations.get(operation.name)
+            same = other.graph.operations.get(inputs.get(operation.name, operation.name))
             if same is None or same.shape != operation.shape:
                 there = "nothing of this name" if same is None else f"shape {same.shape}"
                 raise InvalidArgumentError(
@@ -26,6 +28,7 @@ class Copy(Counterpart):
                 )
             _check_precision(operation, same)
         self._other = other
+        self._input = im.input_operation
         chosen = [o for o in im.operations if _has_weights(o) or o.name == im.output_operations[0]]
         self.places = (
             *input_places(im, im.input_operation, "float32"),
@@ -33,7 +36,8 @@ class Copy(Counterpart):
         )
 
     def values(self, x: np.ndarray) -> dict[str, np.ndarray]:
-        return dict(self._other.capture(x, len(x), [p.operation for p in self.places]))
+        layers = [p.operation for p in self.places if p.operation != self._input]
+        return {self._input: x, **self._other.capture(x, len(x), layers)}
 
     def kernels(self) -> dict[str, np.ndarray]:
         return {name: kernel.kernel() for name, kernel in self._other.kernels.items()}

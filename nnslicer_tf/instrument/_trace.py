@@ -91,7 +91,7 @@ def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model
     Raises:
         InputShapeError: if the shape of a subclassed model's input is not known.
     """
-    functional = type(keras.Model(*_identity_graph()))
+    functional = functional_class()
     if isinstance(model, keras.Sequential):
         if not model.built:
             if input_shape is None:
@@ -142,6 +142,11 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
         calls=_needed(visitor.calls, visitor.ids(outputs)),
         outputs=tuple(visitor.ids(outputs)),
     )
+
+
+def functional_class() -> type[keras.Model]:
+    """Return the class of functional models, which Keras does not export."""
+    return type(keras.Model(*_identity_graph()))
 
 
 def input_name(tensor: keras.KerasTensor) -> str:
