@@ -120,7 +120,7 @@ RISING = ("sigmoid", "tanh", "softplus", "softsign", "elu", "selu", "exponential
 
 @pytest.mark.parametrize("function", RISING)
 def test_without_a_box_everything_is_live(function):
-    """Whatever the activation is, each unit of a dense network changes the output."""
+    """Each unit of a dense network changes the output, by any activation."""
     inputs = keras.Input((3,))
     x = layers.Dense(4, activation=function, name="hidden")(inputs)
     im = nns.InstrumentedModel(keras.Model(inputs, layers.Dense(2, name="out")(x)))
