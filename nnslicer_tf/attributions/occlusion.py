@@ -30,10 +30,11 @@ def occlusion(
     """
     check_target(im, target)
     x = check_points(x, "x", im.input_shape).astype(np.float32)
+    baseline = check_points(baseline, "baseline", im.input_shape).astype(np.float32)
     hidden = _windows(x.shape)
     axes = hidden.shape[1:]
     wide = hidden.reshape(*hidden.shape, *[1] * (x.ndim - len(axes)))
-    inputs = np.where(wide, np.asarray(baseline, np.float32), x)
+    inputs = np.where(wide, baseline, x)
     before = im.logits(x[None])[0].ravel()[target]
     falls = before - im.logits(inputs).reshape(len(inputs), -1)[:, target].astype(np.float64)
     flat = hidden.reshape(len(hidden), -1)

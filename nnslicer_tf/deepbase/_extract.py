@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from nnslicer_tf._digests import digest
 from nnslicer_tf.deepbase.cache import BehaviourCache
 from nnslicer_tf.errors import NonFiniteActivationError
 from nnslicer_tf.instrument import InstrumentedModel
@@ -69,10 +70,7 @@ class Extractor:
         """
         if self._cache is None:
             return self._run(x, needs, rows)
-        digest = hashlib.blake2b(digest_size=16)
-        for array in arrays_of(x):
-            digest.update(array.tobytes())
-        block = digest.hexdigest()
+        block = digest(arrays_of(x))
         keys = {need: self._key(need, block) for need in needs}
         cached = {need: self._cache.get(key) for need, key in keys.items()}
         kept = {need: values for need, values in cached.items() if values is not None}

@@ -6,12 +6,12 @@ flagging everything has an F1 of 2/3. Attacks share most of their originals: eac
 input is scored once.
 """
 
-import hashlib
 from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 
+from nnslicer_tf._digests import digest
 from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.errors import InvalidArgumentError
@@ -46,7 +46,7 @@ def evaluate(
                 "originals: give the successful examples, at least one, with theirs."
             )
     rows = []
-    known: dict[bytes, float] = {}
+    known: dict[str, float] = {}
     for name, (originals, adversarial) in attacks.items():
         scores = _scores(detector, np.concatenate([originals, adversarial]), known)
         figures = _figures(detector, scores[: len(originals)], scores[len(originals) :])
@@ -59,9 +59,9 @@ def average(table: pd.DataFrame) -> pd.Series:
     return table[list(FIGURES)].mean()
 
 
-def _scores(detector: Detector, x: np.ndarray, known: dict[bytes, float]) -> np.ndarray:
+def _scores(detector: Detector, x: np.ndarray, known: dict[str, float]) -> np.ndarray:
     """Return the anomaly scores; `known` has those of earlier inputs, and takes new ones."""
-    names = [hashlib.blake2b(sample.tobytes(), digest_size=16).digest() for sample in x]
+    names = [digest([sample]) for sample in x]
     new = {name: i for i, name in enumerate(names) if name not in known}
     if new:
         found = detector.score_samples(x[list(new.values())])

@@ -10,7 +10,8 @@ import time
 
 import numpy as np
 
-from nnslicer_tf.dflare._described import described, digest
+from nnslicer_tf._digests import digest
+from nnslicer_tf.dflare._described import described
 from nnslicer_tf.dflare.deviations import Outcome, pack, unpack
 from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.engine import Store

@@ -4,7 +4,6 @@ A `repr` will not do: that of an object without one has its address in memory, t
 array leaves out most of it, and that of a subclass may leave out what it adds.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from functools import partial
 from types import CodeType, FunctionType, MethodType
@@ -13,6 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from nnslicer_tf._digests import digest
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
 
@@ -46,14 +46,6 @@ def described(value: Any, inside: tuple[int, ...] = ()) -> str:
         options = (f"{name}={described(v, inside)}" for name, v in sorted(vars(value).items()))
         return f"{_name(value)}({', '.join(options)})"
     return repr(value)
-
-
-def digest(parts: Iterable[bytes | np.ndarray]) -> str:
-    """Return a hash of bytes and of the values of arrays, 32 hexadecimal digits."""
-    known = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        known.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).tobytes())
-    return known.hexdigest()
 
 
 def _parts(value: Any) -> Iterable[Any] | None:

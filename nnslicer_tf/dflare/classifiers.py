@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
+from nnslicer_tf._digests import digest
 from nnslicer_tf._litert import dequantised, interpreter_of, quantised, read_content
-from nnslicer_tf.dflare._described import digest
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 

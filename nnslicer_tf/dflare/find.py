@@ -10,7 +10,6 @@ for the last bits of some, see `classifiers`). It is the same in any order, besi
 and after a resumption, unless it is cut off by a timeout.
 """
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from numpy.typing import ArrayLike
 from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import as_array, check_labels
+from nnslicer_tf._digests import digest
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.dflare._checkpoint import Checkpoint, identity
@@ -359,8 +359,8 @@ def _streams(seeds: np.ndarray, rng: np.random.Generator) -> list[np.random.Gene
     seen: dict[bytes, int] = {}
     streams = []
     for seed in seeds:
-        digest = hashlib.blake2b(seed.tobytes(), digest_size=16).digest()
-        seen[digest] = seen.get(digest, -1) + 1
-        entropy = [common, int.from_bytes(digest, "little"), seen[digest]]
+        content = bytes.fromhex(digest([seed]))
+        seen[content] = seen.get(content, -1) + 1
+        entropy = [common, int.from_bytes(content, "little"), seen[content]]
         streams.append(np.random.default_rng(entropy))
     return streams

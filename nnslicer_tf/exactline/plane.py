@@ -15,7 +15,6 @@ finished before the other continues. A tile has 8 MB of values, or 128 vertices 
 network is very wide, for every thread, and a few tiles wait. Only the result grows.
 """
 
-import hashlib
 import os
 from collections.abc import Sequence
 from typing import Any, Literal, overload
@@ -25,6 +24,7 @@ from tqdm.auto import tqdm
 
 from nnslicer_tf._blas import one_thread_a_product
 from nnslicer_tf._checks import check_count
+from nnslicer_tf._digests import digest
 from nnslicer_tf.engine import Job, Store, make_engine
 from nnslicer_tf.errors import (
     InvalidArgumentError,
@@ -270,8 +270,8 @@ class PlaneWalker:
         plane = Plane.through(polygon, self.input_shape)
         store = None
         if checkpoint is not None:
-            digest = hashlib.sha256(plane.at(plane.corners).tobytes()).hexdigest()
-            store = Store(checkpoint, {**self._identity, "polygon": digest}, "plane")
+            corners = digest([plane.at(plane.corners)])
+            store = Store(checkpoint, {**self._identity, "polygon": corners}, "plane")
         with one_thread_a_product():
             return self._partition(plane, store, max_regions, progress, self._workers)
 

@@ -1,9 +1,17 @@
 """Copies of models that can be changed without changing the original."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import keras
 import numpy as np
 
-from nnslicer_tf.instrument._trace import Shapes, as_functional, functional_class, input_name
+from nnslicer_tf.instrument._trace import (
+    Shapes,
+    as_functional,
+    functional_class,
+    input_name,
+)
 
 
 def copy_model(model: keras.Model, input_shape: Shapes | None = None) -> keras.Model:
@@ -29,13 +37,26 @@ def copy_model(model: keras.Model, input_shape: Shapes | None = None) -> keras.M
     return copy
 
 
-def _clone(model: keras.Model) -> keras.Model:
-    """Return a clone whose inputs keep their names; Keras's are called as their tensors."""
-    if not isinstance(model, functional_class()) or isinstance(model, keras.Sequential):
-        return keras.models.clone_model(model)
+def inputs_like(model: keras.Model, shapes: Iterable[tuple[int | None, ...]] | None = None) -> Any:
+    """Return inputs for a clone of a functional model, in the structure of the model's.
+
+    They are called as the model's are; `clone_model` would call them as their tensors, which Keras
+    numbers.
+
+    Args:
+        model: A functional model.
+        shapes: The shape of one sample of each; by default those of the model.
+    """
     entries = [
-        keras.Input(batch_shape=tensor.shape, dtype=tensor.dtype, name=input_name(tensor))
-        for tensor in model.inputs
+        keras.Input(shape, dtype=tensor.dtype, name=input_name(tensor))
+        for shape, tensor in zip(
+            shapes or [tensor.shape[1:] for tensor in model.inputs], model.inputs, strict=True
+        )
     ]
-    structure = keras.tree.pack_sequence_as(model.input, entries)
-    return keras.models.clone_model(model, input_tensors=structure)
+    return keras.tree.pack_sequence_as(model.input, entries)
+
+
+def _clone(model: keras.Model) -> keras.Model:
+    if isinstance(model, functional_class()) and not isinstance(model, keras.Sequential):
+        return keras.models.clone_model(model, input_tensors=inputs_like(model))
+    return keras.models.clone_model(model)

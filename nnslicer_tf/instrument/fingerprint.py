@@ -7,6 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from nnslicer_tf._digests import digest
+
 # Entries of a config that may differ between two builds of the same model.
 _INCIDENTAL = ("name", "trainable", "build_config", "compile_config", "registered_name")
 
@@ -21,24 +23,21 @@ def model_fingerprint(model: keras.Model) -> str:
         model: A built Keras model. For a subclassed model without a config, the architecture
             is the classes of its layers.
     """
-    digest = hashlib.sha256()
+    known = hashlib.sha256()
     architecture = json.dumps(
         _architecture(model), sort_keys=True, default=lambda value: type(value).__name__
     )
-    digest.update(architecture.encode())
+    known.update(architecture.encode())
     for weight in model.weights:
         value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
-        digest.update(f"{value.shape}{value.dtype}".encode())
-        digest.update(value.tobytes())
-    return digest.hexdigest()
+        known.update(f"{value.shape}{value.dtype}".encode())
+        known.update(value.tobytes())
+    return known.hexdigest()
 
 
 def weights_digest(model: keras.Model) -> str:
     """Return a hash of a model's current weights, much faster than its fingerprint."""
-    digest = hashlib.blake2b(digest_size=16)
-    for weight in model.weights:
-        digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)).tobytes())
-    return digest.hexdigest()
+    return digest(map(keras.ops.convert_to_numpy, model.weights))
 
 
 def weights_checksum(model: keras.Model) -> int:

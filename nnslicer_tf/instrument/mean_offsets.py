@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf.errors import UnsupportedLayerError
-from nnslicer_tf.instrument._trace import as_functional
+from nnslicer_tf.instrument.copies import inputs_like
 from nnslicer_tf.instrument.model import InstrumentedModel
 
 
@@ -74,26 +74,16 @@ def masked_with_means(
             y = keras.layers.Activation(original.activation, name=f"{name}_activation")(y)
         return y
 
-    model = as_functional(im.model, im.input_shape)
+    model = im.functional
     if isinstance(model, keras.Sequential):
         model = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
     return keras.models.clone_model(
         model,
-        input_tensors=_fixed_inputs(im, model),
+        # The constants have these shapes.
+        input_tensors=inputs_like(model, list(im.input_shapes.values())),
         clone_function=clone,
         call_function=call,
     )
-
-
-def _fixed_inputs(im: InstrumentedModel, model: keras.Model) -> Any:
-    """Return inputs of the sizes that the constants will have; None if the model's are fixed."""
-    if all(None not in tensor.shape[1:] for tensor in model.inputs):
-        return None
-    entries = [
-        keras.Input(shape, dtype=tensor.dtype)
-        for shape, tensor in zip(im.input_shapes.values(), model.inputs, strict=True)
-    ]
-    return keras.tree.pack_sequence_as(model.input, entries)
 
 
 def _inputs_by_call(im: InstrumentedModel) -> dict[int, list[str]]:

@@ -15,36 +15,17 @@ from numpy.typing import ArrayLike
 from nnslicer_tf._names import check_name, did_you_mean
 from nnslicer_tf._progress import track
 from nnslicer_tf._tables import ShownAsTable, text_table
-from nnslicer_tf.errors import (
-    InvalidArgumentError,
-    SeveralInputsError,
-)
+from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument._trace import Shapes, as_functional, input_name, trace
 from nnslicer_tf.instrument.activations import Activations, check_finite
 from nnslicer_tf.instrument.comparison import compare_with_original, structure_of
 from nnslicer_tf.instrument.copies import copy_model
-from nnslicer_tf.instrument.data import (
-    Bounds,
-    DataLike,
-    Samples,
-    check_batch_size,
-    read_labelled,
-)
+from nnslicer_tf.instrument.data import Bounds, DataLike, Samples, check_batch_size, read_labelled
 from nnslicer_tf.instrument.fingerprint import model_fingerprint, weights_digest
-from nnslicer_tf.instrument.gradients import (
-    GradientFunction,
-    check_differentiable,
-    logit_indices,
-)
-from nnslicer_tf.instrument.graph import (
-    CaptureModel,
-    Graph,
-    build_graph,
-    compiled,
-    forward_pass,
-)
+from nnslicer_tf.instrument.gradients import GradientFunction, check_differentiable, logit_indices
+from nnslicer_tf.instrument.graph import CaptureModel, Graph, build_graph, compiled, forward_pass
 from nnslicer_tf.instrument.inputs import Inputs, SeveralSamples, arrays_of, sole_array
-from nnslicer_tf.instrument.operations import Elementwise, Operation, Synapses
+from nnslicer_tf.instrument.operations import OVERVIEW, Elementwise, Operation, Synapses, overview
 from nnslicer_tf.instrument.preprocessing import check_bounds, preprocessed
 from nnslicer_tf.instrument.tokens import vocabulary
 
@@ -53,7 +34,6 @@ if TYPE_CHECKING:
 
 Prepared = TypeVar("Prepared")
 
-_TITLES = ("operation", "kind", "layer", "shape", "synapses")
 _FINAL_ACTIVATIONS = ("softmax", "sigmoid", "log_softmax", "logsoftmax")
 
 
@@ -76,6 +56,7 @@ class InstrumentedModel(ShownAsTable):
 
     Attributes:
         model: The original model; with `preprocess`, a new one that shares its layers.
+        functional: The same as a functional or sequential model of the same layers.
         bounds: The bounds; None if they are not known.
         operations: Tuple of `Operation`, in topological order, the inputs first.
         graph: Graph of the operations; see `nnslicer_tf.instrument.graph.Graph`.
@@ -109,7 +90,7 @@ class InstrumentedModel(ShownAsTable):
             model = functional = preprocessed(functional, preprocess, input_shape)
         self.model = model
         self._given_shape = input_shape
-        self._functional = functional
+        self.functional = functional
         self.graph: Graph = build_graph(trace(functional, input_shape))
         self.operations: tuple[Operation, ...] = tuple(self.graph.operations.values())
         self._bounds = {name: self.bounds or self._tokens(name) for name in self.graph.inputs}
@@ -170,9 +151,9 @@ class InstrumentedModel(ShownAsTable):
 
         An output's name is its key, where the model's outputs are a dict, or its layer's name.
         """
-        layers = getattr(self._functional, "output_names", self.graph.outputs)
+        layers = getattr(self.functional, "output_names", self.graph.outputs)
         by_layer = dict(zip(layers, self.graph.outputs, strict=False))
-        structure = structure_of(self._functional, "output")
+        structure = structure_of(self.functional, "output")
         by_place = keras.tree.pack_sequence_as(structure, list(self.graph.outputs))
         return {**by_layer, **by_place} if isinstance(by_place, Mapping) else by_layer
 
@@ -219,12 +200,15 @@ class InstrumentedModel(ShownAsTable):
     @property
     def fingerprint(self) -> str:
         """Hash of the model's architecture and current weights."""
-        return model_fingerprint(self.model)
+        return model_fingerprint(self.functional)
 
     def copy(self) -> "InstrumentedModel":
         """Return the same of a copy of the model, whose weights can be changed."""
-        copy = copy_model(self.model, self._given_shape)
-        return InstrumentedModel(copy, self._given_shape, bounds=self.bounds)
+        return self.like(copy_model(self.model, self._given_shape))
+
+    def like(self, model: keras.Model) -> "InstrumentedModel":
+        """Return another model, such as a copy, instrumented for samples of the same shapes."""
+        return InstrumentedModel(model, self._given_shape, bounds=self.bounds)
 
     def __getitem__(self, name: str) -> Operation:
         """Return the operation called `name`.
@@ -284,7 +268,7 @@ class InstrumentedModel(ShownAsTable):
 
     def _several(self, data: DataLike) -> SeveralSamples:
         """Return the checked samples of a model with several inputs."""
-        structure = structure_of(self._functional, "input")
+        structure = structure_of(self.functional, "input")
         keys = structure if isinstance(structure, Mapping) else {}
         names = {key: input_name(tensor) for key, tensor in keys.items()}
         return SeveralSamples(data, self.input_shapes, names, self._bounds)
@@ -447,14 +431,17 @@ class InstrumentedModel(ShownAsTable):
 
     def summary(self) -> str:
         """Return a table of the operations: name, kind, layer, shape, synapses."""
-        rows = [(*names, f"{synapses:,}" if synapses else "") for *names, synapses in self._rows()]
-        return text_table(_TITLES, rows)
+        rows = [
+            (*names, f"{synapses:,}" if synapses else "")
+            for *names, synapses in overview(self.operations)
+        ]
+        return text_table(OVERVIEW, rows)
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the operations as a table: name, kind, layer, shape, synapses."""
         import pandas as pd
 
-        return pd.DataFrame(self._rows(), columns=list(_TITLES))
+        return pd.DataFrame(overview(self.operations), columns=list(OVERVIEW))
 
     def __repr__(self) -> str:
         synapses = sum(kernel.size for kernel in self.kernels.values())
@@ -462,19 +449,6 @@ class InstrumentedModel(ShownAsTable):
             f"InstrumentedModel({self.model.name!r}, {len(self.operations)} operations, "
             f"{synapses:,} synapses)"
         )
-
-    def _rows(self) -> list[tuple[str, str, str, str, int]]:
-        """Return the rows of `summary` and `to_frame`."""
-        return [
-            (
-                operation.name,
-                operation.kind,
-                type(operation.keras_layer).__name__ if operation.keras_layer else "Input",
-                "×".join(map(str, operation.shape)),
-                operation.synapses,
-            )
-            for operation in self.operations
-        ]
 
     def _names(self, names: Iterable[str] | None) -> tuple[str, ...]:
         if names is None:

@@ -5,7 +5,7 @@ each step of each call of a layer into an `Operation`, a node of the model's dat
 This module does not depend on any Keras layer class.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -261,3 +261,21 @@ class Operation:
 
     def __repr__(self) -> str:
         return f"Operation({self.name!r}, {self.kind}, shape={self.shape}, inputs={self.inputs})"
+
+
+OVERVIEW = ("operation", "kind", "layer", "shape", "synapses")
+"""Titles of the columns of `overview`."""
+
+
+def overview(operations: Iterable[Operation]) -> list[tuple[str, str, str, str, int]]:
+    """Return the rows of a table of operations; `layer` is the class of the Keras layer."""
+    return [
+        (
+            operation.name,
+            operation.kind,
+            type(operation.keras_layer).__name__ if operation.keras_layer else "Input",
+            "×".join(map(str, operation.shape)),
+            operation.synapses,
+        )
+        for operation in operations
+    ]

@@ -14,7 +14,6 @@ from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.protection.hide import hide
-from nnslicer_tf.pruning._rebuild import instrumented_like
 from nnslicer_tf.pruning.class_scores import check_classes
 from nnslicer_tf.pruning.fine_tuning import fine_tune
 from nnslicer_tf.pruning.subsets import subset_figures
@@ -205,7 +204,7 @@ def simulate_attacks(
     seeds, found = _seeds(rng), []
     for budget in budgets:
         stolen = _steal(im, hidden, samples, budget, attacker or Attacker(), seeds)
-        logits = instrumented_like(im, stolen).logits(x)
+        logits = im.like(stolen).logits(x)
         found.append(subset_figures(logits, y, wanted))
     return AttackReport(wanted, tuple(budgets), tuple(found))
 

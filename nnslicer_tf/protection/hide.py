@@ -12,7 +12,6 @@ from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning import keep_masks
-from nnslicer_tf.pruning._rebuild import instrumented_like
 from nnslicer_tf.pruning.masks import check_masks, kernel_layers
 
 
@@ -58,7 +57,7 @@ def hide(
     original = instrumented(model)
     hidden = check_masks(original, hidden)
     copy = copy_model(original.model)
-    im = instrumented_like(original, copy)
+    im = original.like(copy)
     owners = kernel_layers(im)
     for name, mask in hidden.items():
         kernel = im.kernels[name]

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument._trace import Shapes, as_functional
 
 Twins = list[tuple[keras.Variable, keras.Variable]]
 """Variables of a model, each with the one of a copy that stands for it."""
@@ -43,7 +42,7 @@ def rebuild_with_twins(
         pairs.append((layer, type(layer).from_config(config)))
         return pairs[-1][1]
 
-    copy = keras.models.clone_model(functional_of(im), clone_function=clone, recursive=True)
+    copy = keras.models.clone_model(im.functional, clone_function=clone, recursive=True)
     if not copy.built:
         copy.build((None, *im.input_shape))
     twins: Twins = []
@@ -52,17 +51,3 @@ def rebuild_with_twins(
     for variable, twin in twins:
         twin.assign(values.get(id(variable), variable))
     return copy, twins
-
-
-def functional_of(im: InstrumentedModel) -> keras.Model:
-    """Return a functional or sequential model of an instrumented model's layers."""
-    return as_functional(im.model, _input_shapes(im))
-
-
-def instrumented_like(im: InstrumentedModel, copy: keras.Model) -> InstrumentedModel:
-    """Return a copy of an instrumented model, instrumented for samples of the same shapes."""
-    return InstrumentedModel(copy, _input_shapes(im))
-
-
-def _input_shapes(im: InstrumentedModel) -> Shapes:
-    return im.input_shapes if len(im.input_operations) > 1 else im.input_shape

@@ -18,7 +18,6 @@ from nnslicer_tf.instrument import InstrumentedModel, Samples, check_batch_size
 from nnslicer_tf.instrument._trace import as_functional
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.pruning._rebuild import functional_of
 
 
 def fine_tune(
@@ -141,7 +140,7 @@ def imitate(
 def _opened(model: ModelLike) -> tuple[keras.Model, keras.Model]:
     """Return the Keras model, and a functional one of the same layers, which knows its shapes."""
     if isinstance(model, InstrumentedModel):
-        return model.model, functional_of(model)
+        return model.model, model.functional
     return model, as_functional(model, None)
 
 

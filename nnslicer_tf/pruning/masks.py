@@ -22,7 +22,7 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented, masked_with_means
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.pruning._rebuild import instrumented_like, rebuild
+from nnslicer_tf.pruning._rebuild import rebuild
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.weight_mask import WeightMask
 
@@ -126,7 +126,7 @@ class MaskPlan:
     def _hold(self, copy: keras.Model, keep: Mapping[str, np.ndarray]) -> None:
         """Keep weights of a copy at zero in training where no constraint of a layer can."""
         held = [name for name in keep if self._owners[name][1] == SHARED]
-        kernels = instrumented_like(self.im, copy).kernels if held else {}
+        kernels = self.im.like(copy).kernels if held else {}
         for name in held:
             kernels[name].variable().constraint = WeightMask(keep[name])
 

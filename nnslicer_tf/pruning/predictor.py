@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function
-from nnslicer_tf.pruning._rebuild import instrumented_like
 from nnslicer_tf.pruning.masks import MaskPlan
 from nnslicer_tf.pruning.normalisation import with_batch_statistics
 
@@ -24,7 +23,7 @@ class MaskedPredictor:
     def __init__(self, im: InstrumentedModel) -> None:
         self._plan = MaskPlan(im)
         copy, self._twins = with_batch_statistics(im)
-        self._copy = instrumented_like(im, copy)
+        self._copy = im.like(copy)
         self._measure = compiled_function(lambda x: copy(x, training=True))
 
     def logits(

@@ -17,7 +17,6 @@ from nnslicer_tf._progress import track
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.operations import Lookup
-from nnslicer_tf.pruning._rebuild import instrumented_like
 
 _ROWS = 20_000  # of a system, at least
 _ROWS_PER_COLUMN = 15
@@ -48,7 +47,7 @@ def reconstruct(
         progress: Show a progress bar.
     """
     generator = as_generator(rng)
-    copy = instrumented_like(im, small)
+    copy = im.like(small)
     calls = [o.params.name for o in copy.operations if isinstance(o.params, Synapses)]
     fitted = [
         operation

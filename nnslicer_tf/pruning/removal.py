@@ -26,7 +26,7 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.pruning._rebuild import instrumented_like, rebuild
+from nnslicer_tf.pruning._rebuild import rebuild
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning.heads import clear_heads, has_heads, head_cuts, head_of_channels
@@ -59,7 +59,7 @@ def remove_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Mode
         UnsupportedLayerError: if a layer cannot be masked (see `apply_masks`).
     """
     im = instrumented(model)
-    return compact(instrumented_like(im, masked_units(im, keep)))
+    return compact(im.like(masked_units(im, keep)))
 
 
 def mask_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
@@ -96,7 +96,7 @@ def masked_units(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> keras
         masks[kernel.name] = kernel.to_kernel(matrix & np.asarray(mask, bool))
     copy = MaskPlan(im).apply(masks)
     if cleared:
-        clear_biases(instrumented_like(im, copy), cleared)
+        clear_biases(im.like(copy), cleared)
     clear_heads(copy, unread)
     return copy
 

@@ -17,7 +17,6 @@ from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.pruning._rebuild import functional_of
 from nnslicer_tf.semantic.metrics import mask_names
 from nnslicer_tf.semantic.neurons import (
     HeadLayer,
@@ -108,7 +107,7 @@ def remove_layers(
             continue
         replaced[name] = _sewing_layer(first)
         weights[name] = _fitted(im, first, last, x, batch_size)
-    original = functional_of(im)
+    original = im.functional
     copy = keras.models.clone_model(
         original, clone_function=lambda layer: replaced.get(layer.name) or _again(layer)
     )

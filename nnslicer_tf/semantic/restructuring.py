@@ -15,7 +15,6 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.pruning._rebuild import instrumented_like
 from nnslicer_tf.pruning.channels import ChannelGraph
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning.masks import MaskPlan, check_masks
@@ -94,7 +93,7 @@ class Masker:
 
     @cached_property
     def _channels(self) -> tuple[ChannelGraph, ChannelGroups]:
-        graph = ChannelGraph(instrumented_like(self._im, self._working))
+        graph = ChannelGraph(self._im.like(self._working))
         return graph, channel_groups(graph)
 
 
@@ -120,4 +119,4 @@ def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.M
             raise InvalidArgumentError(
                 f"Layer '{name}' would have no neurons left. Keep at least one."
             )
-    return compact(instrumented_like(im, masked_units(im, critical)))
+    return compact(im.like(masked_units(im, critical)))

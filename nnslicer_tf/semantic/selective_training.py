@@ -23,7 +23,6 @@ from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.pruning._rebuild import functional_of
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.recurrent_units import gate_reads, is_removable
 from nnslicer_tf.semantic.metrics import labelled
@@ -81,7 +80,7 @@ def train_neurons(
     x, y = labelled(im, x, y, batch_size)
     masks = parameter_masks(im, neurons, frozen_outgoing)
     generator = as_generator(rng)
-    original = functional_of(im)
+    original = im.functional
     learner = keras.models.clone_model(original, clone_function=_steady, recursive=True)
     learner.set_weights(original.get_weights())
     _reseed(learner, generator)

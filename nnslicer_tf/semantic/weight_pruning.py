@@ -151,7 +151,8 @@ def compress(
         progress: Show a progress bar.
 
     Raises:
-        InvalidArgumentError: for an unknown method, or a share or number out of range.
+        InvalidArgumentError: for an unknown method, a share or number out of range, or an accuracy
+            that is NaN.
     """
     check_name("compressor", method, COMPRESSORS)
     if not 0 < share < 1:
@@ -162,10 +163,10 @@ def compress(
     rule, masker = _RULES[method], Masker(im)
     scores = rule.scores(kernels)
     kept: Masks = {}
-    history, accuracy = [], evaluate(im.model)
+    history, accuracy = [], _accuracy(evaluate, im.model)
     for iteration in track(range(1, most + 1), method, most, progress):
         masks = rule.chosen(scores, (1 - share) ** iteration)
-        history.append(float(evaluate(masker.kernels(masks))))
+        history.append(_accuracy(evaluate, masker.kernels(masks)))
         if history[-1] < lowest:
             break
         kept, accuracy = masks, history[-1]
@@ -174,6 +175,13 @@ def compress(
     rate = removed / im.model.count_params()
     result = apply_masks(im, kept)
     return Compression(result, rate, iterations, float(accuracy), tuple(history))
+
+
+def _accuracy(evaluate: Callable[[keras.Model], float], model: keras.Model) -> float:
+    accuracy = float(evaluate(model))
+    if np.isnan(accuracy):
+        raise InvalidArgumentError("evaluate returned NaN; it must return an accuracy.")
+    return accuracy
 
 
 @dataclass(frozen=True)

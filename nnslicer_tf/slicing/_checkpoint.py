@@ -4,7 +4,6 @@ For every finished batch, a checkpoint has a digest of its data, so that a run w
 is refused instead of mixing the results.
 """
 
-import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -12,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._digests import digest
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import ProfileMismatchError
-from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import RowLayout, Rows, Totals
 from nnslicer_tf.slicing._rows import RowsOnDisk, to_arrays, width
@@ -22,21 +21,9 @@ from nnslicer_tf.slicing._rows import RowsOnDisk, to_arrays, width
 _SUMS = "sums"
 
 
-def digest(batch: np.ndarray | Inputs) -> str:
-    """Return a hash of a batch of data."""
-    found = hashlib.blake2b(digest_size=16)
-    for array in arrays_of(batch):
-        found.update(np.ascontiguousarray(array).data)
-    return found.hexdigest()
-
-
 def digest_of_means(means: Mapping[str, np.ndarray]) -> str:
     """Return a hash of a profile's means."""
-    total = hashlib.blake2b(digest_size=16)
-    for name, mean in means.items():
-        total.update(name.encode())
-        total.update(np.ascontiguousarray(mean).data)
-    return total.hexdigest()
+    return digest(part for name, mean in means.items() for part in (name.encode(), mean))
 
 
 def described_start(plan: Plan) -> dict[str, Any]:

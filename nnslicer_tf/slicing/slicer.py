@@ -14,12 +14,14 @@ import keras
 import numpy as np
 from tqdm.auto import tqdm
 
+from nnslicer_tf._digests import digest
 from nnslicer_tf._names import check_name
 from nnslicer_tf.engine import Engine, InProcessEngine, Store, make_engine
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import Samples, SeveralSamples, instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import weights_checksum
+from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.kinds import Layout, compile_rules
 from nnslicer_tf.slicing import _zero_walk
@@ -28,7 +30,6 @@ from nnslicer_tf.slicing._checkpoint import (
     RowCollector,
     SumCollector,
     described_start,
-    digest,
     digest_of_means,
 )
 from nnslicer_tf.slicing._exclusion_walk import PartsByExclusion, RowsByExclusion, SumByExclusion
@@ -397,7 +398,7 @@ class Slicer:
             def pending() -> Iterator[tuple[int, dict[str, np.ndarray]]]:
                 first = 0
                 for index, batch in enumerate(self._batches(samples, work)):
-                    digests[index] = digest(batch)
+                    digests[index] = digest(arrays_of(batch))
                     sizes[index] = len(batch)
                     if collector.is_done(index, digests[index]):
                         bar.update(len(batch))

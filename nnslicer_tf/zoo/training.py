@@ -8,7 +8,6 @@ Memory: the training images as one float32 array. Time: on two CPU cores a minut
 LeNets on MNIST, an hour or more for 40 epochs of ResNet10 on CIFAR-10.
 """
 
-import hashlib
 import os
 import time
 from dataclasses import dataclass, fields
@@ -17,6 +16,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf import texts
+from nnslicer_tf._digests import digest
 from nnslicer_tf._metrics import accuracy
 from nnslicer_tf._names import check_name
 from nnslicer_tf._training import (
@@ -28,7 +28,7 @@ from nnslicer_tf._training import (
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
-from nnslicer_tf.instrument.copies import copy_model
+from nnslicer_tf.instrument.copies import copy_model, inputs_like
 
 _OPTIMIZERS = ("adam", "sgd")
 _AUGMENTATIONS = ("none", "shift", "flip_crop", "unknown_words")
@@ -217,9 +217,8 @@ def of_any_size(model: keras.Model) -> keras.Model:
             f"{[tuple(tensor.shape) for tensor in model.inputs]}."
         )
     try:
-        copy = keras.models.clone_model(
-            model, input_tensors=keras.Input((None, None, shape[-1]), name="images")
-        )
+        entry = inputs_like(model, [(None, None, shape[-1])])
+        copy = keras.models.clone_model(model, input_tensors=entry)
         copy.set_weights(model.get_weights())
     except ValueError as error:
         raise InvalidArgumentError(
@@ -321,7 +320,7 @@ class _Checkpoint:
             for field in fields(recipe)
             if getattr(recipe, field.name) != field.default
         }
-        identity = {"model": model, "rng": rng, "recipe": changed, "data": _digest(data)}
+        identity = {"model": model, "rng": rng, "recipe": changed, "data": digest([data.x, data.y])}
         self._store = Store(folder, identity, "checkpoint of a training", compress=False)
 
     def restore(self, model: keras.Model) -> list[dict[str, float]]:
@@ -345,14 +344,6 @@ class _Checkpoint:
         arrays = {name: keras.ops.convert_to_numpy(v) for name, v in _state(model).items()}
         self._store.save(_key(len(history)), {"history": history}, arrays)
         self._store.remove(_key(len(history) - 1))
-
-
-def _digest(data: Dataset) -> str:
-    """Return a hash of images and labels."""
-    digest = hashlib.blake2b(digest_size=16)
-    for array in (data.x, data.y):
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
 
 
 def _key(epochs: int) -> str:

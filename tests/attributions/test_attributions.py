@@ -125,3 +125,5 @@ def test_what_a_deletion_curve_needs(linear):
             call(linear, X[:5], BASELINE[:5], 0)
         with pytest.raises(NonFiniteActivationError, match="x is NaN"):
             call(linear, X * np.nan, BASELINE, 0)
+    with pytest.raises(InputShapeError, match="baseline must have the model's input shape"):
+        ATTRIBUTIONS["occlusion"](linear, X, BASELINE[:1], 0)

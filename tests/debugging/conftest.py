@@ -28,6 +28,11 @@ def im():
 
 
 @pytest.fixture(scope="module")
+def samples(im):
+    return np.random.default_rng(5).normal(size=(300, *im.input_shape)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
 def data(im):
     """Samples and labels, of which the model gets about every fourth wrong."""
     rng = np.random.default_rng(1)

@@ -101,6 +101,11 @@ class Subclassed(keras.Model):
         return self.dense(x)
 
 
+class Rectified(Subclassed):
+    def call(self, x):
+        return keras.ops.relu(self.dense(x))
+
+
 def test_a_subclassed_model_has_one():
     model = Subclassed()
     model(np.zeros((1, 3), "float32"))
@@ -108,3 +113,12 @@ def test_a_subclassed_model_has_one():
     assert len(before) == 64
     model.dense.kernel.assign(model.dense.kernel + 1)
     assert fingerprint(model) != before
+
+
+def test_subclassed_models_that_differ_in_their_call_alone():
+    found = []
+    for model in (Subclassed(), Subclassed(), Rectified()):
+        model(np.zeros((1, 3), "float32"))
+        model.dense.kernel.assign(np.ones((3, 2), "float32"))
+        found.append(fingerprint(model))
+    assert found[0] == found[1] != found[2]

@@ -161,6 +161,8 @@ def test_bad_arguments_are_refused():
         compress(make("perceptron"), "lamp", nonzero, 0, share=1.0)
     with pytest.raises(InvalidArgumentError, match="most must be a positive int"):
         compress(make("perceptron"), "lamp", nonzero, 0, most=0)
+    with pytest.raises(InvalidArgumentError, match="evaluate returned NaN"):
+        compress(make("perceptron"), "lamp", lambda model: float("nan"), 0.5)
     for method, density in itertools.product(COMPRESSORS, (2, -0.1, np.nan)):
         with pytest.raises(InvalidArgumentError, match="0 ≤ density ≤ 1"):
             COMPRESSORS[method](DENSE, density)

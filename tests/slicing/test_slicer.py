@@ -315,33 +315,6 @@ def test_bad_data(slicer, x):
         slicer.slice(bad)
 
 
-def test_profile_of_another_model(im, profile):
-    other = nns.InstrumentedModel(nns.instrument.copy_model(im.model))
-    assert other.fingerprint == im.fingerprint
-    kernel = other.model.get_layer("inner").kernel
-    kernel.assign(np.asarray(kernel) * 1.001)
-    with pytest.raises(nns.ProfileMismatchError, match="another model"):
-        nns.Slicer(other, profile)
-
-
-def test_profile_of_an_equal_model_with_other_names():
-    def build():
-        keras.utils.set_random_seed(0)
-        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-
-    first, second = nns.InstrumentedModel(build()), nns.InstrumentedModel(build())
-    assert first.fingerprint == second.fingerprint
-    profile = nns.Profile.from_data(first, np.eye(3), progress=False)
-    with pytest.raises(nns.ProfileMismatchError, match="other names"):
-        nns.Slicer(second, profile)
-
-
-def test_slices_of_different_models_do_not_mix(im, profile, slicer, x):
-    by_channel = nns.Slicer(im, profile, 0.3, "channel", workers=0, progress=False)
-    with pytest.raises(nns.ProfileMismatchError):
-        slicer.slice(x[:1]) & by_channel.slice(x[:1])
-
-
 def test_a_set_without_kernels_has_neurons_alone(slicer, x):
     names = ["pool", "dense"]
     each = slicer.slice_each(x[:2], kernels=(), operations=names)
@@ -350,97 +323,6 @@ def test_a_set_without_kernels_has_neurons_alone(slicer, x):
         assert not one.synapses
         for name in names:
             np.testing.assert_array_equal(one.neurons[name], other.neurons[name])
-
-
-@pytest.mark.parametrize("ending", ["keras", "h5"])
-@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-def test_a_profile_fits_the_model_that_comes_back_from_a_file(tmp_path, ending):
-    """Keras numbers tensors anew on loading; an input without a name keeps that of its layer."""
-    keras.Input((1,))  # so that the numbers of the two inputs differ
-    inputs = keras.Input((6,))
-    hidden = keras.layers.Dense(4, activation="relu")(inputs)
-    model = keras.Model(inputs, keras.layers.Dense(3)(hidden))
-    data = np.random.default_rng(0).random((20, 6), np.float32)
-    profile = nns.Profile.from_data(model, data, progress=False)
-    profile.save(tmp_path / "profile.npz")
-    model.save(tmp_path / f"model.{ending}")
-
-    loaded = keras.models.load_model(tmp_path / f"model.{ending}")
-    kept = nns.Profile.load(tmp_path / "profile.npz")
-
-    expected = nns.Slicer(model, profile, workers=0, progress=False).slice(data)
-    found = nns.Slicer(loaded, kept, workers=0, progress=False).slice(data)
-    assert found == expected and (found & expected) == expected
-
-
-class Subclassed(keras.Model):
-    """A model without a config."""
-
-    def __init__(self, units):
-        super().__init__()
-        self.out = keras.layers.Dense(units, name="out")
-        self.hidden = keras.layers.Dense(4, activation="relu", name="hidden")
-
-    def call(self, x):
-        return self.out(self.hidden(x))
-
-
-@pytest.mark.parametrize("with_means", [False, True])
-def test_a_subclassed_model_without_a_config(with_means):
-    data = np.random.default_rng(0).random((20, 6), np.float32)
-    model = Subclassed(3)
-    model(data)
-    profile = nns.Profile.from_data(model, data, progress=False)
-    one = nns.Slicer(model, profile, workers=0, progress=False).slice(data)
-
-    applied = one.apply(model, profile if with_means else None)
-
-    keep = one.synapse_mask()
-    kernels = {n: k.kernel() * keep[n] for n, k in nns.InstrumentedModel(model).kernels.items()}
-    means = {name: mean if with_means else 0 * mean for name, mean in profile.means.items()}
-    inner, outer = means["input_layer"], means["hidden"]
-    hidden = (data - inner) @ kernels["hidden"] + means["hidden:pre"]
-    expected = (np.maximum(hidden, 0) - outer) @ kernels["out"] + means["out"]
-    np.testing.assert_allclose(applied.predict(data, verbose=0), expected, atol=1e-5)
-
-
-def classifier_of_images(shape):
-    keras.utils.set_random_seed(0)
-    inputs = keras.Input(shape)
-    features = keras.layers.Conv2D(3, 3, activation="relu", name="conv")(inputs)
-    pooled = keras.layers.GlobalAveragePooling2D()(features)
-    return keras.Model(inputs, keras.layers.Dense(2, name="out")(pooled))
-
-
-@pytest.mark.parametrize("with_means", [False, True])
-def test_models_of_any_size_are_sliced_as_those_of_one_size(with_means):
-    data = np.random.default_rng(0).random((10, 6, 6, 1), np.float32)
-    outputs = []
-    for shape, given in (((None, None, 1), (6, 6, 1)), ((6, 6, 1), None)):
-        im = nns.InstrumentedModel(classifier_of_images(shape), input_shape=given)
-        profile = nns.Profile.from_data(im, data, progress=False)
-        slicer = nns.Slicer(im, profile, workers=0, progress=False)
-        applied = slicer.slice(data[:3], [0]).apply(im, profile if with_means else None)
-        outputs.append((applied(data), slicer.explain(data[0]).kept))
-    for of_any, of_one in zip(*outputs, strict=True):
-        np.testing.assert_allclose(of_any, of_one, atol=1e-6)
-
-
-def test_weights_that_changed_are_noticed(tmp_path):
-    inputs = keras.Input((6,))
-    model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Dense(4)(inputs)))
-    data = np.random.default_rng(0).random((20, 6), np.float32)
-    profile = nns.Profile.from_data(model, data, progress=False)
-    slicer = nns.Slicer(model, profile, workers=0, progress=False)
-    slicer.slice(data, checkpoint=tmp_path)
-    kernel = model.layers[1].kernel
-    before = keras.ops.convert_to_numpy(kernel).copy()
-    kernel.assign(before + np.float32(1e-3))
-    for action in (slicer.slice, slicer.slice_each, lambda x: next(slicer.iterate(x))):
-        with pytest.raises(nns.ProfileMismatchError, match="have changed"):
-            action(data)
-    kernel.assign(before)
-    slicer.slice(data, checkpoint=tmp_path)
 
 
 @pytest.mark.parametrize("size", [4, 8])
@@ -458,45 +340,8 @@ def test_fewer_samples_than_a_checkpoint_has(slicer, x, tmp_path, monkeypatch, s
     assert slicer.slice_each(x[:12], folder=tmp_path / "rows").sum() == slicer.slice(x[:12])
 
 
-def test_an_output_and_its_logits_are_one_operation(x):
-    inputs = keras.Input(x.shape[1:])
-    flat = keras.layers.Flatten()(inputs)
-    outputs = keras.layers.Dense(4, activation="softmax", name="out")(flat)
-    model = keras.Model(inputs, outputs)
-    profile = nns.Profile.from_data(model, x, progress=False)
-    slicer = nns.Slicer(model, profile, workers=0, progress=False)
-    both = slicer.slice(x, outputs={"out": [0], "out:pre": [1]})
-    assert both == slicer.slice(x, outputs=[0, 1])
-
-
-def test_class_profiles_take_keras_models(x):
-    inputs = keras.Input(x.shape[1:])
-    model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(inputs)))
-    profiles = nns.ClassProfiles.from_data(model, x, progress=False)
-    whole = nns.Profile.from_data(model, x, progress=False)
-    samples = [profile.samples for profile in profiles.values()]
-    assert sum(samples) == len(x)
-    for name, mean in whole.means.items():
-        parts = [profile.means[name] for profile in profiles.values()]
-        np.testing.assert_allclose(np.average(parts, axis=0, weights=samples), mean, atol=1e-6)
-
-
 def test_data_in_bfloat16(slicer, x):
     rounded = keras.ops.convert_to_numpy(keras.ops.cast(x, "bfloat16"))
     assert slicer.slice(rounded) == slicer.slice(rounded.astype(np.float32))
     with pytest.raises(TypeError, match="slice"):
         slicer.slice_each(x[:3])[0:2]
-
-
-@pytest.mark.parametrize("names", [None, ("a", "b")])
-def test_copies_call_their_inputs_as_the_model_does(names):
-    keras.Input((1,))  # so that the numbers of the inputs and of their tensors differ
-    first, second = (keras.Input((4,), name=name) for name in names or (None, None))
-    inputs = dict(zip(names, (first, second), strict=True)) if names else [first, second]
-    model = keras.Model(inputs, keras.layers.Dense(4)(first) + second)
-    im = nns.InstrumentedModel(model)
-    copy = im.copy()
-    assert [o.name for o in copy.operations] == [o.name for o in im.operations]
-    x = [np.ones((2, 4), np.float32), np.zeros((2, 4), np.float32)]
-    x = dict(zip(names, x, strict=True)) if names else x
-    np.testing.assert_array_equal(copy.predict(x), im.predict(x))

@@ -10,7 +10,6 @@ for each black-box attack some hundred inputs scored for each image. Finished pa
 folder, from which an interrupted challenge continues.
 """
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from nnslicer_tf._checks import check_count, check_labels, check_logits
+from nnslicer_tf._digests import digest
 from nnslicer_tf._names import check_name
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.detection.adaptive import checks
@@ -256,15 +256,12 @@ def _store(
     substitute: Detector | None,
     clean: np.ndarray,
 ) -> Store:
-    data = hashlib.sha256()
-    for array in (setting.x, setting.y, setting.guides):
-        data.update(np.ascontiguousarray(array).tobytes())
     identity = {
         "model": setting.pair.im.fingerprint,
         "detector": type(detector).__name__,
         "scores": f"{clean.mean():.4g}, {clean.std():.4g}",
         "substitute": None if substitute is None else f"{substitute.threshold_:.4g}",
-        "data": data.hexdigest(),
+        "data": digest([setting.x, setting.y, setting.guides]),
         "effort": asdict(setting.effort),
         "seed": setting.seed,
     }

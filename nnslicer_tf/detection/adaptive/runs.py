@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from nnslicer_tf._digests import digest
 from nnslicer_tf._progress import track
 from nnslicer_tf.detection.adaptive.black_box import nearer
 from nnslicer_tf.detection.adaptive.gradient import orthogonal
@@ -199,10 +200,8 @@ class Run:
 def _digest(problem: Problem, *given: np.ndarray) -> str:
     """Return a digest of what differs between problems of one store, and of more arrays."""
     numbers = [float(number) for number in (*problem.bounds, problem.budget, problem.step)]
-    total = hashlib.sha256(repr(numbers).encode())
-    for array in (problem.x, problem.y, problem.guides, *given):
-        total.update(np.ascontiguousarray(array).tobytes())
-    return total.hexdigest()[:12]
+    arrays = (problem.x, problem.y, problem.guides, *given)
+    return digest([repr(numbers).encode(), *arrays])[:12]
 
 
 def _alone(setting: Setting) -> Setting:
