@@ -19,6 +19,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import check_labels
 from nnslicer_tf._names import check_name
@@ -184,6 +185,7 @@ class NNSlicerRanker(ClassRanker):
         relative_to: "output" or "sum", as of `Slicer`.
         rectify: "sign" or "pass", as of `Slicer`.
         per_sample: Deprecated, `True` means `collect="magnitudes"`.
+        workers: Threads and processes that slice, as of `Slicer`; by default one thread.
         progress: Show progress bars.
 
     Raises:
@@ -198,6 +200,7 @@ class NNSlicerRanker(ClassRanker):
     collect: str = field(default="netted", kw_only=True)
     relative_to: str = field(default="output", kw_only=True)
     rectify: str = field(default="sign", kw_only=True)
+    workers: int | None = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.per_sample is not None:
@@ -235,7 +238,7 @@ class NNSlicerRanker(ClassRanker):
     def _slicer(self, im: InstrumentedModel, profile: Profile) -> Slicer:
         return Slicer(
             *(im, profile, self.theta, self.granularity),
-            workers=0,
+            workers=self.workers,
             progress=self.progress,
             relative_to=self.relative_to,
             rectify=self.rectify,
@@ -259,9 +262,12 @@ class _Slicing(ClassRanker):
         if self.collect == "netted":
             return slicer.slice(x, outputs=outputs).synapses
         totals = {name: np.zeros(kernel.shape, np.int64) for name, kernel in im.kernels.items()}
-        for part in slicer.iterate(x, outputs=outputs, reduce=_REDUCTIONS[self.collect]):
-            for name, added in part.reduced.items():
-                totals[name] += added.astype(np.int64)
+        what = f"Slices of class {target}"
+        with tqdm(total=len(x), desc=what, disable=not slicer.progress, leave=False) as bar:
+            for part in slicer.iterate(x, outputs=outputs, reduce=_REDUCTIONS[self.collect]):
+                for name, added in part.reduced.items():
+                    totals[name] += added.astype(np.int64)
+                bar.update(len(part.predicted))
         return totals
 
 

@@ -302,6 +302,20 @@ def test_magnitudes_of_samples_do_not_cancel(digits, profile):
     np.testing.assert_array_equal(found["conv2"], expected)
 
 
+@pytest.mark.parametrize("collect", pruning.rankers.COLLECT)
+def test_rankings_do_not_depend_on_the_number_of_threads(digits, profile, collect, capsys):
+    im, train, _ = digits
+    x, y = train.x[:40], train.y[:40]
+    found = []
+    for workers in (0, None):
+        ranker = pruning.NNSlicerRanker(profile=profile, collect=collect, workers=workers)
+        found.append(ranker.scores(im, x, y, [4, 7]))
+    for name, scores in found[0].items():
+        assert scores.any()
+        np.testing.assert_array_equal(found[1][name], scores)
+    assert "Slic" in capsys.readouterr().err  # a bar
+
+
 def test_a_model_may_be_a_sequential_without_input():
     model = keras.Sequential([layers.Dense(4, activation="relu"), layers.Dense(2)])
     model.build((None, 3))
