@@ -55,7 +55,10 @@ def load(name: str) -> tuple[keras.Model, np.ndarray]:
     x = datasets.load("cifar10", f"train[:{PROFILE_SAMPLES}]", normalise=normalise).x
     if name == "resnet20":
         return load_model(Path(os.environ["DIFFCHASER_MODELS"]) / "resnet.h5"), x
-    return zoo.load(name), x
+    if name == "resnet10":
+        return zoo.load(name), x
+    keras.utils.set_random_seed(0)
+    return zoo.build(name), x
 
 
 def best(
