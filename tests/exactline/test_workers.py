@@ -36,7 +36,15 @@ def test_an_error_ends_the_work(workers):
         run_splitting(0, finish, workers)
 
 
-def test_an_interrupt_leaves_what_is_waiting():
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises, also where the tests run in the background of a shell, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_leaves_what_is_waiting(interruptible):
     done = []
 
     def finish(piece, waiting):
