@@ -334,7 +334,8 @@ def plot(found: pd.DataFrame) -> Figure:
     treatments = list(found["treatment"].unique())
     columns = math.ceil(math.sqrt(len(treatments)))
     rows = -(-len(treatments) // columns)
-    figure = Figure(figsize=(2.9 * columns, 2.7 * rows + 0.9), layout="constrained")
+    width = max(2.9 * columns, 5.8)  # the legend needs as much
+    figure = Figure(figsize=(width, 2.7 * rows + 0.9), layout="constrained")
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for axis, name in zip(axes.ravel(), treatments, strict=False):
         plot_methods(axis, found[found["treatment"] == name], "ratio", "targets")
@@ -352,11 +353,13 @@ def plot(found: pd.DataFrame) -> Figure:
 
 
 def _finding(found: pd.DataFrame) -> str:
-    """Return in words what the program's procedure gives the middle ratio of the table."""
+    """Return in words what the first treatment gives at the middle ratio of the table."""
     ratios = np.sort(found["ratio"].unique())
     at = ratios[np.abs(ratios - 0.55).argmin()]
-    rows = found[(found["ratio"] == at) & (found["treatment"] == found["treatment"].iloc[0])]
+    treatment = found["treatment"].iloc[0]
+    rows = found[(found["ratio"] == at) & (found["treatment"] == treatment)]
     by_method = rows.set_index("method")["targets"].sort_values(ascending=False)
     (best, second), (first_value, next_value) = by_method.index[:2], by_method.iloc[:2]
     values = f"{best} {first_value:.1%}, {second} {next_value:.1%}"
-    return f"{at:.0%} pruned by the {rows['treatment'].iloc[0]}'s procedure: {values}"
+    how = "by the program's procedure" if treatment == "program" else f"({treatment})"
+    return f"{at:.0%} pruned {how}: {values}"
