@@ -48,7 +48,7 @@ def inputs_like(model: keras.Model, shapes: Iterable[tuple[int | None, ...]] | N
         shapes: The shape of one sample of each; by default those of the model.
     """
     entries = [
-        keras.Input(shape, dtype=tensor.dtype, name=input_name(tensor))
+        keras.Input(shape, tensor.shape[0], tensor.dtype, name=input_name(tensor))
         for shape, tensor in zip(
             shapes or [tensor.shape[1:] for tensor in model.inputs], model.inputs, strict=True
         )

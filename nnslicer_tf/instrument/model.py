@@ -22,8 +22,9 @@ from nnslicer_tf.instrument.comparison import compare_with_original, structure_o
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.instrument.data import Bounds, DataLike, Samples, check_batch_size, read_labelled
 from nnslicer_tf.instrument.fingerprint import model_fingerprint, weights_digest
-from nnslicer_tf.instrument.gradients import GradientFunction, check_differentiable, logit_indices
-from nnslicer_tf.instrument.graph import CaptureModel, Graph, build_graph, compiled, forward_pass
+from nnslicer_tf.instrument.functions import GraphFunctions
+from nnslicer_tf.instrument.gradients import check_differentiable
+from nnslicer_tf.instrument.graph import Graph, build_graph
 from nnslicer_tf.instrument.inputs import Inputs, SeveralSamples, arrays_of, sole_array
 from nnslicer_tf.instrument.operations import OVERVIEW, Elementwise, Operation, Synapses, overview
 from nnslicer_tf.instrument.preprocessing import check_bounds, preprocessed
@@ -96,8 +97,7 @@ class InstrumentedModel(ShownAsTable):
         self._bounds = {name: self.bounds or self._tokens(name) for name in self.graph.inputs}
         if len(self._bounds) == 1:
             (self.bounds,) = self._bounds.values()
-        self._captures: dict[tuple[str, ...], Callable] = {}
-        self._gradients: dict[tuple, GradientFunction] = {}
+        self._functions = GraphFunctions(self.graph)
         self._prepared: dict[Hashable, tuple[str, Any]] = {}
         compare_with_original(model, functional, self.graph)
 
@@ -347,8 +347,7 @@ class InstrumentedModel(ShownAsTable):
         if set(names) <= set(self.graph.inputs):
             given = dict(zip(self.graph.inputs, arrays_of(batch), strict=True))
             return {name: given[name] for name in names}
-        found = forward_pass(self._capture_function(names), batch)
-        values = dict(zip(names, found, strict=True))
+        values = self._functions.forward(batch, names)
         check_finite(values, first)
         return values
 
@@ -413,21 +412,10 @@ class InstrumentedModel(ShownAsTable):
         check_differentiable(map(self.graph.operations.__getitem__, names))
         needed = self._names([self.logit_operation] if needs is None else needs)
         stream = list(self.samples(x).batches(batch_size))
-        total = sum(map(len, stream))
         if callable(of):
-            compute = self._gradient_function(of, needed, names)
-            parts = [compute(arrays_of(batch)) for batch in stream]
-        else:
-            index = logit_indices(of, total, self[self.logit_operation].shape)
-            compute = self._gradient_function(self._chosen_logit, needed, names)
-            starts = np.cumsum([0, *map(len, stream)])
-            parts = [
-                compute(arrays_of(batch), index[start : start + len(batch)])
-                for batch, start in zip(stream, starts, strict=False)
-            ]
-        return Activations(
-            {name: np.concatenate([p[i] for p in parts]) for i, name in enumerate(names)}
-        )
+            return Activations(self._functions.gradients(stream, of, needed, names))
+        logits = self.logit_operation
+        return Activations(self._functions.logit_gradients(stream, of, logits, names))
 
     def summary(self) -> str:
         """Return a table of the operations: name, kind, layer, shape, synapses."""
@@ -470,24 +458,6 @@ class InstrumentedModel(ShownAsTable):
         if key not in self._prepared or self._prepared[key][0] != digest:
             self._prepared[key] = digest, prepare()
         return self._prepared[key][1]
-
-    def _capture_function(self, names: tuple[str, ...]) -> Callable:
-        if names not in self._captures:
-            model = CaptureModel(self.graph, names)
-            self._captures[names] = compiled(model, list(self.input_shapes.values()))
-        return self._captures[names]
-
-    def _gradient_function(
-        self, target: Callable, needs: tuple[str, ...], wrt: tuple[str, ...]
-    ) -> GradientFunction:
-        key = (target, needs, wrt)
-        if key not in self._gradients:
-            self._gradients[key] = GradientFunction(self.graph, target, needs, wrt)
-        return self._gradients[key]
-
-    def _chosen_logit(self, values: Mapping[str, Any], index: Any) -> Any:
-        logits = values[self.logit_operation]
-        return keras.ops.take_along_axis(logits, index[:, None], axis=1)[:, 0]
 
 
 ModelLike: TypeAlias = InstrumentedModel | keras.Model

@@ -30,6 +30,7 @@ from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.class_scores import ClassScores, Scores, check_classes
 from nnslicer_tf.slicing import ClassProfiles, Profile, Slicer
+from nnslicer_tf.slicing.slicer import check_options
 
 
 class Ranker(ABC):
@@ -189,7 +190,7 @@ class NNSlicerRanker(ClassRanker):
         progress: Show progress bars.
 
     Raises:
-        InvalidArgumentError: if `collect` is something else.
+        InvalidArgumentError: if an option is out of range.
     """
 
     profile: Profile | ClassProfiles | None = None
@@ -212,6 +213,7 @@ class NNSlicerRanker(ClassRanker):
             object.__setattr__(self, "collect", "magnitudes" if self.per_sample else "netted")
             object.__setattr__(self, "per_sample", None)
         check_name("way to collect", self.collect, COLLECT)
+        check_options(self.theta, self.granularity, self.workers, self.relative_to, self.rectify)
 
     def by_class(
         self,

@@ -112,15 +112,8 @@ class Slicer:
         rectify: str = "sign",
         product: str = "value",
     ) -> None:
-        _check_theta(theta)
-        check_name("granularity", granularity, GRANULARITIES)
-        check_name("relative_to", relative_to, RELATIVE_TO)
-        check_name("rectify", rectify, RECTIFY)
+        check_options(theta, granularity, workers, relative_to, rectify)
         check_name("product", product, PRODUCT)
-        if workers is not None and (not isinstance(workers, int) or workers < 0):
-            raise InvalidArgumentError(
-                f"workers must be None or a number of processes, 0 or more. Received: {workers!r}"
-            )
         im = instrumented(im)
         profile.check_model(im)
         check_rules(im, granularity)
@@ -447,6 +440,24 @@ class Slicer:
             "fingerprint": self.profile.fingerprint,
             "outputs": described if isinstance(described, str) else repr(described),
         }
+
+
+def check_options(
+    theta: float, granularity: str, workers: int | None, relative_to: str, rectify: str
+) -> None:
+    """Check arguments of `Slicer`, for those who profile before they make one.
+
+    Raises:
+        InvalidArgumentError: if one is out of range.
+    """
+    _check_theta(theta)
+    check_name("granularity", granularity, GRANULARITIES)
+    check_name("relative_to", relative_to, RELATIVE_TO)
+    check_name("rectify", rectify, RECTIFY)
+    if workers is not None and (not isinstance(workers, int) or workers < 0):
+        raise InvalidArgumentError(
+            f"workers must be None or a number of processes, 0 or more. Received: {workers!r}"
+        )
 
 
 def _check_theta(theta: float) -> None:

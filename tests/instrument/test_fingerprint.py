@@ -122,3 +122,21 @@ def test_subclassed_models_that_differ_in_their_call_alone():
         model.dense.kernel.assign(np.ones((3, 2), "float32"))
         found.append(fingerprint(model))
     assert found[0] == found[1] != found[2]
+
+
+class Scaled(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(2)
+        self.scale = self.add_weight(shape=(2,), initializer="ones", name="scale")
+
+    def call(self, x):
+        return self.dense(x) * self.scale
+
+
+def test_a_weight_of_the_subclassed_model_itself_counts():
+    model = Scaled()
+    model(np.zeros((1, 3), "float32"))
+    before = fingerprint(model)
+    model.scale.assign([1.0, 2.0])
+    assert fingerprint(model) != before

@@ -155,6 +155,22 @@ def test_nnslicer_scores_are_the_slices_of_the_classes(digits, profile):
 
 
 @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"theta": -0.1}, "theta must be a finite number"),
+        ({"granularity": "neuron"}, "granularity"),
+        ({"workers": -1}, "workers must be None or a number"),
+        ({"relative_to": "input"}, "relative_to"),
+        ({"rectify": "skip"}, "rectify"),
+        ({"collect": "means"}, "way to collect"),
+    ],
+)
+def test_wrong_options_of_slices_are_refused_at_once(options, message):
+    with pytest.raises(nns.InvalidArgumentError, match=message):
+        pruning.NNSlicerRanker(**options)
+
+
+@pytest.mark.parametrize(
     "ranker",
     [
         pruning.NNSlicerRanker(theta=0.0, progress=False),

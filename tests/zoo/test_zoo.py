@@ -118,10 +118,13 @@ def test_the_mnist_models_read_mnist(shared_data, name):
     assert np.mean(predicted == data.y) >= 0.985
 
 
-def test_resnet10_reads_cifar10(shared_data):
-    data = datasets.load("cifar10", "test[:1000]")
-    predicted = zoo.load("resnet10").predict(data.x, batch_size=500, verbose=0).argmax(axis=1)
-    assert np.mean(predicted == data.y) >= 0.87
+@pytest.mark.parametrize(
+    ("name", "images", "least"), [("resnet10", 1000, 0.87), ("resnet18", 200, 0.85)]
+)
+def test_the_resnets_read_cifar10(shared_data, name, images, least):
+    data = datasets.load("cifar10", f"test[:{images}]")
+    predicted = zoo.load(name).predict(data.x, batch_size=200, verbose=0).argmax(axis=1)
+    assert np.mean(predicted == data.y) >= least
 
 
 def test_weights_in_half_precision(tmp_path):
