@@ -5,8 +5,7 @@
 Backward walks on one thread are measured in CPU time of that thread, which other processes
 disturb least; so is the naive reference. The forward pass, θ = 0, `slice`, and what is said to be
 on two threads are wall-clock times: they mean something only on a machine with idle cores.
-ResNet18's weights are random (seed 0): the project has no trained ones. ResNet-20 is
-read from the folder in DIFFCHASER_MODELS and left out if there is none.
+ResNet-20 is read from the folder in DIFFCHASER_MODELS and left out if there is none.
 """
 
 import json
@@ -49,16 +48,11 @@ PROFILE_SAMPLES = 256
 
 def load(name: str) -> tuple[keras.Model, np.ndarray]:
     """Return a model and data to slice."""
-    if name == "lenet":
-        return zoo.load(name), datasets.load("mnist", f"train[:{PROFILE_SAMPLES}]").x
-    normalise = "standard" if name == "resnet20" else "unit"
-    x = datasets.load("cifar10", f"train[:{PROFILE_SAMPLES}]", normalise=normalise).x
+    part = f"train[:{PROFILE_SAMPLES}]"
     if name == "resnet20":
+        x = datasets.load("cifar10", part, normalise="standard").x
         return load_model(Path(os.environ["DIFFCHASER_MODELS"]) / "resnet.h5"), x
-    if name == "resnet10":
-        return zoo.load(name), x
-    keras.utils.set_random_seed(0)
-    return zoo.build(name), x
+    return zoo.load(name), datasets.load("mnist" if name == "lenet" else "cifar10", part).x
 
 
 def best(

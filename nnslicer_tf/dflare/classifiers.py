@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
+from nnslicer_tf._cores import available_cores
 from nnslicer_tf._digests import digest
 from nnslicer_tf._litert import dequantised, interpreter_of, quantised, read_content
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, SeveralInputsError
@@ -135,7 +136,7 @@ class TFLiteClassifier(Classifier):
 
     def __init__(self, model: str | os.PathLike | bytes, workers: int | None = None) -> None:
         content, name = read_content(model)
-        workers = min(os.cpu_count() or 1, 4) if workers is None else workers
+        workers = min(available_cores(), 4) if workers is None else workers
         self._interpreters = [interpreter_of(content, name) for _ in range(workers)]
         self._content = digest([content])
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="tflite")

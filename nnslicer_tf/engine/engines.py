@@ -6,13 +6,13 @@ The stream is read no faster than items are processed, so memory is bounded.
 
 import itertools
 import logging
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+from nnslicer_tf._cores import available_cores
 from nnslicer_tf._extras import is_installed
 
 Item = tuple[int, Any]
@@ -124,8 +124,8 @@ def make_engine(workers: int | None, ray_address: str | None) -> Engine:
         from nnslicer_tf.engine.ray_engine import RayEngine
 
         return RayEngine(workers or 1 if ray_address is None else workers, ray_address)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return AdaptiveEngine(cores) if cores and cores > 1 else InProcessEngine()
+    cores = available_cores()
+    return AdaptiveEngine(cores) if cores > 1 else InProcessEngine()
 
 
 def _until(end: float, items: Iterator[Item]) -> Iterator[Item]:

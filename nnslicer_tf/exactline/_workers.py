@@ -1,10 +1,11 @@
 """Work that splits into further pieces while it runs, on several threads."""
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Condition
 from typing import TypeVar
+
+from nnslicer_tf._cores import available_cores
 
 Work = TypeVar("Work")
 
@@ -26,7 +27,7 @@ def run_splitting(first: Work, finish: Callable[[Work, list[Work]], None], worke
     """
     waiting: list[Work] = []
     finish(first, waiting)
-    workers = workers or len(os.sched_getaffinity(0))
+    workers = workers or available_cores()
     if not waiting:
         return
     if workers == 1:

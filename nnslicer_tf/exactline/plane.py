@@ -24,6 +24,7 @@ from tqdm.auto import tqdm
 
 from nnslicer_tf._blas import one_thread_a_product
 from nnslicer_tf._checks import check_count
+from nnslicer_tf._cores import available_cores
 from nnslicer_tf._digests import digest
 from nnslicer_tf.engine import Job, Store, make_engine
 from nnslicer_tf.errors import (
@@ -293,7 +294,7 @@ class PlaneWalker:
                 f"values. Received outputs of shape {self.output_shape}"
             )
         plane = Plane.through(polygon, self.input_shape)
-        workers = self._workers or len(os.sched_getaffinity(0))
+        workers = self._workers or available_cores()
         follower = BoundaryFollower(plane, self._values, self._small_partition, workers)
         with one_thread_a_product():
             return follower.follow(seeds, max_regions, progress)

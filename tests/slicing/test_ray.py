@@ -294,7 +294,7 @@ def test_short_work_stays_in_this_process_and_says_so(im, profile, x, caplog):
 
 def test_long_work_goes_on_with_ray(connected, im, profile, x, small_batches, monkeypatch, caplog):
     monkeypatch.setattr(engine_module, "PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr(engine_module.os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(engine_module, "available_cores", lambda: 2)
     with caplog.at_level("INFO", logger="nnslicer_tf"):
         result = nns.Slicer(im, profile, workers=None, progress=False).slice(x)
     assert "continues with 2 Ray workers" in caplog.text

@@ -1,14 +1,20 @@
 """Exact integrated gradients against sums of samples: the paper's tables 1 and 2."""
 
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import keras
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets
+from nnslicer_tf._cores import available_cores
 from nnslicer_tf._progress import track
+from nnslicer_tf.engine.rows import RowStore
 from nnslicer_tf.exactline import Attributor, PathGradients, relative_error
 from nnslicer_tf.exactline.gradients import RULES
-from nnslicer_tf.experiments.exactline.networks import relu_networks
+from nnslicer_tf.experiments.exactline.networks import RELU_NETWORKS, relu_networks
 from nnslicer_tf.experiments.exactline.settings import AttributionSettings
 from nnslicer_tf.experiments.plots import plot_boxes, put_finding
 from nnslicer_tf.experiments.result import (
@@ -22,16 +28,13 @@ from nnslicer_tf.instrument import InstrumentedModel
 
 def attributions(s: AttributionSettings) -> ExperimentResult:
     """Compare exact integrated gradients with sums of samples (tables 1 and 2)."""
+    store = RowStore(s.work / f"attributions-{s.most}.csv", ("network", "dataset", "image"))
     tables = []
-    for name, (dataset, model) in relu_networks().items():
+    for name, (dataset, model) in relu_networks(s.network or RELU_NETWORKS).items():
         data = datasets.load(dataset, f"test[:{s.images}]")
-        attributor = Attributor(InstrumentedModel(model))
         predicted = np.argmax(model.predict(data.x, verbose=0), axis=1)
-        rows = []
-        for x, target in track(zip(data.x, predicted, strict=True), name, len(data)):
-            line = attributor.walker.line(np.zeros(x.shape), x)
-            rows.append(_row(attributor.along(line, int(target)), s.most))
-        tables.append(pd.DataFrame(rows).assign(network=name, dataset=dataset))
+        names = {"network": name, "dataset": dataset}
+        tables.append(path_rows(model, data.x, predicted, lambda p: _row(p, s.most), names, store))
     table = pd.concat(tables, ignore_index=True)
     head = {"baseline": "black", "target": "the predicted class", "most_samples": s.most}
     title = "Integrated gradients: exact and by samples (tables 1 and 2)"
@@ -43,6 +46,43 @@ def attributions(s: AttributionSettings) -> ExperimentResult:
         ],
         [ExperimentFigure("attributions", plot(table), dpi=120)],
     )
+
+
+def path_rows(
+    model: keras.Model,
+    x: np.ndarray,
+    targets: np.ndarray,
+    row: Callable[[PathGradients], Mapping[str, object]],
+    names: Mapping[str, str],
+    store: RowStore,
+) -> pd.DataFrame:
+    """Return a row for each image, of the gradients on the line from black to it.
+
+    Images are done on as many threads as there are cores, and their rows are kept as they come.
+
+    Args:
+        model: A piecewise-linear network.
+        x: The images `(images, *input shape)`.
+        targets: The logit of each, `(images,)` integers.
+        row: Returns the figures of an image.
+        names: Names of the network, for its rows.
+        store: The rows that are there already, by `names` and "image".
+    """
+    attributor = Attributor(InstrumentedModel(model))
+    every = [{**names, "image": i} for i in range(len(x))]
+    missing = [i for i, name in enumerate(every) if name not in store]
+
+    def measured(i: int) -> dict[str, object]:
+        line = attributor.walker.line(np.zeros(x[i].shape), x[i])
+        return {**every[i], **row(attributor.along(line, int(targets[i])))}
+
+    pool = ThreadPoolExecutor(available_cores())
+    try:
+        what = "-".join(names.values())
+        store.extend(track(pool.map(measured, missing), what, len(missing)))
+    finally:
+        pool.shutdown(cancel_futures=True)  # after an interrupt, too, images do not go on
+    return store.to_frame(every)
 
 
 def _row(path: PathGradients, most: int) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Iterable
 from itertools import product
 
 import keras
@@ -23,15 +24,30 @@ from nnslicer_tf.report import provenance
 EPSILON = {"mnist": 0.1, "cifar10": 2 / 255}
 """Data set → the largest change of a pixel by an attack."""
 
+RELU_NETWORKS = ("lenet5", *NETWORKS)
+"""Kinds of networks with ReLU activations that are analysed."""
+
 _EPOCHS = {"normal": 10, "pgd": 10, "box": 20}
 _SHAPES = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
 
 
-def trained_networks() -> dict[tuple[str, str, str], keras.Model]:
-    """Return the trained networks that there are: network, data set and training → model."""
+def trained_networks(
+    kinds: Iterable[str] = tuple(NETWORKS),
+) -> dict[tuple[str, str, str], keras.Model]:
+    """Return the trained networks that there are: network, data set and training → model.
+
+    Args:
+        kinds: Names of networks in `NETWORKS`.
+
+    Raises:
+        InvalidArgumentError: for another name.
+    """
+    kinds = list(kinds)
+    for kind in kinds:
+        check_name("network", kind, NETWORKS)
     folder = data_folder() / "weights" / "exactline"
     networks = {}
-    for network, dataset, method in product(NETWORKS, EPSILON, METHODS):
+    for network, dataset, method in product(kinds, EPSILON, METHODS):
         weights = folder / f"{network}-{dataset}-{method}.weights.h5"
         if weights.exists():
             model = networks[network, dataset, method] = NETWORKS[network](_SHAPES[dataset])
@@ -41,17 +57,24 @@ def trained_networks() -> dict[tuple[str, str, str], keras.Model]:
 
 def convsmall_networks() -> dict[tuple[str, str], keras.Model]:
     """Return the trained networks of the smallest kind: data set and training → model."""
-    return {
-        (dataset, method): model
-        for (network, dataset, method), model in trained_networks().items()
-        if network == "convsmall"
-    }
+    return {(key[1], key[2]): model for key, model in trained_networks(["convsmall"]).items()}
 
 
-def relu_networks() -> dict[str, tuple[str, keras.Model]]:
-    """Return the trained networks with ReLU activations: name → data set and model."""
-    published = {"-".join(key): (key[1], model) for key, model in trained_networks().items()}
-    return {"lenet5": ("mnist", zoo.load("lenet5", "mnist")), **published}
+def relu_networks(kinds: Iterable[str] = RELU_NETWORKS) -> dict[str, tuple[str, keras.Model]]:
+    """Return the trained networks with ReLU activations: name → data set and model.
+
+    Args:
+        kinds: Names in `RELU_NETWORKS`.
+
+    Raises:
+        InvalidArgumentError: for another name.
+    """
+    kinds = list(kinds)
+    for kind in kinds:
+        check_name("network", kind, RELU_NETWORKS)
+    networks = {"lenet5": ("mnist", zoo.load("lenet5", "mnist"))} if "lenet5" in kinds else {}
+    published = trained_networks(kind for kind in kinds if kind in NETWORKS)
+    return networks | {"-".join(key): (key[1], model) for key, model in published.items()}
 
 
 def train(s: TrainingSettings) -> ExperimentResult:

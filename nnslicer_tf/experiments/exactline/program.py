@@ -16,6 +16,7 @@ import pandas as pd
 
 from nnslicer_tf import datasets
 from nnslicer_tf._progress import track
+from nnslicer_tf.engine.rows import RowStore
 from nnslicer_tf.exactline import (
     Attributor,
     PathGradients,
@@ -24,6 +25,8 @@ from nnslicer_tf.exactline import (
     relative_error,
 )
 from nnslicer_tf.exactline.gradients import RULES
+from nnslicer_tf.exactline.robust_training import NETWORKS
+from nnslicer_tf.experiments.exactline.attributions import path_rows
 from nnslicer_tf.experiments.exactline.linearities import directions, trainings
 from nnslicer_tf.experiments.exactline.networks import convsmall_networks, trained_networks
 from nnslicer_tf.experiments.exactline.settings import (
@@ -46,16 +49,13 @@ _TEXT = (
 
 def attributions_by_program(s: ProgramAttributionSettings) -> ExperimentResult:
     """Compare exact integrated gradients with sums of samples by the program's procedure."""
+    path = s.work / f"program-attributions-{s.most}.csv"
+    store = RowStore(path, ("network", "dataset", "training", "image"))
     tables = []
-    for (network, dataset, method), model in trained_networks().items():
+    for (network, dataset, method), model in trained_networks(s.network or NETWORKS).items():
         data = datasets.load(dataset, f"test[:{s.images}]")
-        attributor = Attributor(InstrumentedModel(model))
-        rows = []
-        for x, target in track(zip(data.x, data.y, strict=True), model.name, len(data)):
-            line = attributor.walker.line(np.zeros(x.shape), x)
-            rows.append(_samples(attributor.along(line, int(target)), s.most))
         names = {"network": network, "dataset": dataset, "training": method}
-        tables.append(pd.DataFrame(rows).assign(**names))
+        tables.append(path_rows(model, data.x, data.y, lambda p: _samples(p, s.most), names, store))
     table = pd.concat(tables, ignore_index=True)
     head = {"baseline": "black", "target": "the label", "most_samples": s.most}
     title = "By the program's procedure: integrated gradients, exact and by samples"

@@ -79,6 +79,10 @@ class AttributionSettings(_LineSettings):
     trial: ClassVar = {"images": 3}
 
     images: Annotated[int, Option(min=1, help="Test images for each network.")] = 100
+    network: Annotated[
+        list[str] | None, Option(help="convsmall, convmedium, convbig, lenet5; default: all.")
+    ] = None
+    work: Annotated[Path, Option(help="Folder of resumable work.")] = Path("runs/exactline")
     most: Annotated[int, Option(min=10, help="Largest number of samples to try.")] = 1_000
 
 

@@ -82,7 +82,8 @@ def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
     }
     ending = s.attacker.replace(" ", "-")
     title = "Selective protection by the program's procedure (Figure 5)"
-    name = f"protection-{s.model_name}-{ending}-{task.sets}"
+    budgets = "".join(f"-{budget}" for budget in s.budget or [])
+    name = f"protection-{s.model_name}-{ending}-{task.sets}{budgets}"
     table = table.reset_index()
     return ExperimentResult(
         [ExperimentTable(name, table, title, head, _TEXT)],

@@ -4,6 +4,7 @@ import json
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 
 from nnslicer_tf import zoo
@@ -50,16 +51,31 @@ def test_boundaries_need_networks(tmp_path):
         boundaries(AcasSettings(tmp_path))
 
 
-def test_attributions(monkeypatch):
+def test_attributions(monkeypatch, tmp_path):
     chosen = {"digits_cnn": ("digits", zoo.load("digits_cnn"))}
-    monkeypatch.setattr(attributions, "relu_networks", lambda: chosen)
-    found = attributions.attributions(AttributionSettings(images=3, most=300))
+    monkeypatch.setattr(attributions, "relu_networks", lambda kinds: chosen)
+    found = attributions.attributions(AttributionSettings(images=3, most=300, work=tmp_path))
     (row,) = found.table("attributions").to_dict("records")
     assert (row["network"], row["images"]) == ("digits_cnn", 3)
     assert row["completeness_error_max"] < 1e-3 and row["exact"] > 10
     assert len(found.table("attributions_images")) == 3
     assert not found.tables[0].title  # rows of images: a CSV file in full precision
     assert "| " in found.tables[1].text
+    # Rows that are there are taken from the file.
+    kept = tmp_path / "attributions-300.csv"
+    table = pd.read_csv(kept).assign(exact=7)
+    table.iloc[:2].to_csv(kept, index=False)
+    again = attributions.attributions(AttributionSettings(images=3, most=300, work=tmp_path))
+    exact = found.table("attributions_images")["exact"]
+    assert again.table("attributions_images")["exact"].tolist() == [7, 7, exact[2]]
+
+
+def test_networks_of_unknown_kinds_are_refused(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="convsmal"):
+        attributions.attributions(AttributionSettings(network=["convsmal"], work=tmp_path))
+    with pytest.raises(InvalidArgumentError, match="lenet5"):
+        settings = ProgramAttributionSettings(network=["lenet5"], work=tmp_path)
+        program.attributions_by_program(settings)
 
 
 def test_linearities(monkeypatch):
@@ -114,14 +130,15 @@ def test_the_procedure_of_the_program(monkeypatch):
     assert rows.groupby("image")["fgsm_parts"].nunique().eq(1).all()
 
 
-def test_attributions_by_the_procedure_of_the_program(monkeypatch):
+def test_attributions_by_the_procedure_of_the_program(monkeypatch, tmp_path):
     keras.utils.set_random_seed(0)
     layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(24, "relu")]
     model = keras.Sequential([*layers, keras.layers.Dense(10)])
     model.layers[1].bias.assign(np.linspace(-0.5, 0.5, 24))  # no kink at black
     chosen = {("convsmall", "digits", "normal"): model}
-    monkeypatch.setattr(program, "trained_networks", lambda: chosen)
-    found = program.attributions_by_program(ProgramAttributionSettings(images=2, most=400))
+    monkeypatch.setattr(program, "trained_networks", lambda kinds: chosen)
+    settings = ProgramAttributionSettings(images=2, most=400, work=tmp_path)
+    found = program.attributions_by_program(settings)
     (row,) = found.table("program_attributions").to_dict("records")
     data = load("digits", "test[:2]")
     attributor = Attributor(InstrumentedModel(model))

@@ -108,13 +108,10 @@ def test_the_programs_protection_is_measured(tmp_path):
         method=["NNSlicer", "Weight", "Random"],
         work=tmp_path,
     )
-    found = (
-        protect_by_program(settings).table("protection-digits_cnn-program-4x2").set_index("method")
-    )
+    name = "protection-digits_cnn-program-4x2-100"
+    found = protect_by_program(settings).table(name).set_index("method")
     assert found["sets"].tolist() == [2, 2, 2]
     assert (found["best targets"] >= found["targets"]).all()
     assert (found["best targets"] >= found["untrained"]).all()
-    again = (
-        protect_by_program(settings).table("protection-digits_cnn-program-4x2").set_index("method")
-    )
+    again = protect_by_program(settings).table(name).set_index("method")
     np.testing.assert_allclose(again["all"], found["all"])
