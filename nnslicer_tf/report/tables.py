@@ -24,10 +24,15 @@ def provenance(**used: object) -> dict[str, object]:
     return {
         "command": command_line(),
         **used,
-        "machine": f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        "machine": _machine(),
         "versions": f"Python {platform.python_version()}, {versions}",
         "date": datetime.date.today().isoformat(),
     }
+
+
+def _machine() -> str:
+    load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""  # not on Windows
+    return f"{os.cpu_count()} cores{load}"
 
 
 def command_line() -> str:

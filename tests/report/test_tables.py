@@ -1,5 +1,6 @@
 """Result tables: what stands in the files."""
 
+import os
 import sys
 
 import numpy as np
@@ -29,6 +30,11 @@ def test_provenance_names_command_versions_and_date():
     head = provenance(seed=3)
     assert head["seed"] == 3 and head["command"].startswith("python ")
     assert {"versions", "date", "machine"} <= set(head) and "keras" in head["versions"]
+
+
+def test_provenance_where_the_system_tells_no_load(monkeypatch):
+    monkeypatch.delattr(os, "getloadavg", raising=False)
+    assert provenance()["machine"] == f"{os.cpu_count()} cores"
 
 
 def test_commands_name_no_folders_of_the_machine(monkeypatch, tmp_path):
