@@ -192,7 +192,8 @@ def plot(found: pd.DataFrame) -> Figure:
     Where attackers have one number of images alone, there is a bar for each method.
     """
     figure = Figure(figsize=(8.5, 3.8), layout="constrained")
-    several = found["budget"].nunique() > 1
+    budgets = found["budget"].unique()
+    several = len(budgets) > 1
     axes = figure.subplots(1, 2, sharex=True, sharey=True)
     for axis, which, title in zip(
         axes, ("targets", "all"), ("target classes", "all classes"), strict=True
@@ -200,7 +201,9 @@ def plot(found: pd.DataFrame) -> Figure:
         axis.set_title(title)
         if several:
             plot_methods(axis, found, "budget", which)
-            axis.set(xscale="log", xlabel="images of the attacker")
+            axis.set_xscale("log", subs=())
+            axis.set_xticks(budgets, [f"{budget:,}" for budget in budgets])
+            axis.set_xlabel("images of the attacker")
         else:
             plot_at_one_place(axis, found, which)
             axis.set_xlabel("accuracy after retraining")
