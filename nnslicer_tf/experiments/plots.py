@@ -47,7 +47,7 @@ def plot_at_one_place(axis: "Axes", table: "pd.DataFrame", y: str) -> None:
     axis.bar_label(bars, [f"{100 * value:.1f} %" for value in table[y]], padding=3, fontsize=9)
     axis.set_yticks(np.arange(len(table)), table["method"])
     axis.set_ylim(len(table) - 0.5, -0.5)  # the first one above
-    axis.margins(x=0.15)
+    axis.margins(x=0.2)
 
 
 def plot_numbers(table: "pd.DataFrame", title: str, least: float = 0.0) -> "Figure":
