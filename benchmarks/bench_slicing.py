@@ -23,6 +23,7 @@ from typing import Annotated
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
+import llvmlite.binding
 import naive
 import numpy as np
 import typer
@@ -355,7 +356,8 @@ def report(title: str, results: dict[str, dict[str, float]], other: dict[str, fl
         f"# {title}",
         "",
         f"`python benchmarks/bench_slicing.py {' '.join(sys.argv[1:])}`, {date.today()}, "
-        f"{os.cpu_count()} cores, Python {platform.python_version()}, Keras {keras.__version__} "
+        f"{os.cpu_count()} cores ({llvmlite.binding.get_host_cpu_name()}), "
+        f"Python {platform.python_version()}, Keras {keras.__version__} "
         f"on {keras.backend.backend()}, θ = {THETA}, seed 0, load average "
         f"{os.getloadavg()[0]:.1f} at the end. Times are for each sample; those of backward walks "
         "on one thread and of the naive reference are CPU time.",
