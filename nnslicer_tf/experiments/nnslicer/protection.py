@@ -201,8 +201,9 @@ def plot(found: pd.DataFrame) -> Figure:
         axis.set_title(title)
         if several:
             plot_methods(axis, found, "budget", which)
-            axis.set_xscale("log", subs=())
+            axis.set_xscale("log")
             axis.set_xticks(budgets, [f"{budget:,}" for budget in budgets])
+            axis.minorticks_off()
             axis.set_xlabel("images of the attacker")
         else:
             plot_at_one_place(axis, found, which)
