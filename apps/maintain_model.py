@@ -1,31 +1,50 @@
 """Semantic slicing and maintenance of a model: the NeuSemSlice paper's experiments.
 
-    python apps/maintain_model.py slicing mlp mnist      # figures 5 and 6, tables 1 to 4
+    python apps/maintain_model.py slicing mlp mnist      # figure 5, tables 1 to 4
     python apps/maintain_model.py restructure mlp mnist  # table 5
     python apps/maintain_model.py readapt mlp mnist      # table 6
     python apps/maintain_model.py develop mlp mnist      # table 7, or 8 with --scenario 2
+    python apps/maintain_model.py case-study             # figure 6: MobileNetV3
 
-Every command trains a model of the zoo for each repeat (a random seed), and keeps finished models
-and repeats under `--work`, from where an interrupted command continues.
+The last takes the zoo's weights; every other command trains a model of the zoo for each repeat (a
+random seed). Finished models and repeats are kept under `--work`, from where an interrupted command
+continues.
 """
 
 from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.neusemslice.settings import MaintenanceSettings
+from nnslicer_tf.experiments.neusemslice.settings import CaseStudySettings, MaintenanceSettings
 
 COMMANDS = {
-    "slicing": ("slicing:slicing", "Compare slicing methods (figures 5 and 6, tables 1 to 4)."),
+    "slicing": (
+        MaintenanceSettings,
+        "slicing:slicing",
+        "Compare slicing methods (figure 5, tables 1 to 4).",
+    ),
     "restructure": (
+        MaintenanceSettings,
         "restructuring:restructure",
         "Compress whole and restructured models until the accuracy falls (table 5).",
     ),
-    "readapt": ("readaptation:readapt", "Train critical neurons on adversarial samples (table 6)."),
-    "develop": ("development:develop", "Learn new classes, task by task (tables 7 and 8)."),
+    "readapt": (
+        MaintenanceSettings,
+        "readaptation:readapt",
+        "Train critical neurons on adversarial samples (table 6).",
+    ),
+    "develop": (
+        MaintenanceSettings,
+        "development:develop",
+        "Learn new classes, task by task (tables 7 and 8).",
+    ),
+    "case-study": (
+        CaseStudySettings,
+        "case_study:case_study",
+        "Slice a trained model, and compress its slices (figure 6).",
+    ),
 }
 
 app = application(__doc__)
-for name, (run, text) in COMMANDS.items():
-    run = f"nnslicer_tf.experiments.neusemslice.{run}"
-    add_experiment(app, name, MaintenanceSettings, run, text)
+for name, (settings, run, text) in COMMANDS.items():
+    add_experiment(app, name, settings, f"nnslicer_tf.experiments.neusemslice.{run}", text)
 
 if __name__ == "__main__":
     main(app)

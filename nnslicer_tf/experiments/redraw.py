@@ -43,7 +43,7 @@ Drawer = Callable[[str, pd.DataFrame], list[ExperimentFigure]]
 
 
 def _semantic(name: str, curves: pd.DataFrame) -> list[ExperimentFigure]:
-    title = name.removeprefix("figure5-")
+    title = name.partition("-")[2]
     return [ExperimentFigure(name, slicing.plot_curves(curves, title))]
 
 
@@ -89,7 +89,7 @@ DRAWERS: dict[str, Drawer] = {
     ],
     "pruning/figure*.csv": lambda name, rows: [ExperimentFigure(name, pruning.plot(rows))],
     "protection/**/figure*.csv": lambda name, rows: [ExperimentFigure(name, protection.plot(rows))],
-    "semantic/figure5-*.csv": _semantic,
+    "semantic/figure[56]-*.csv": _semantic,
 }
 """Pattern of tables below the folder of results → what draws the figures of one of them."""
 

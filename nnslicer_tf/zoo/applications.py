@@ -7,6 +7,8 @@ import keras
 
 Shape = tuple[int, int, int]
 
+_MOBILE_SIDE = 96  # pixels; MobileNetV3 halves an image five times, so that 32 would leave one
+
 
 def resnet101(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Model:
     """Build ResNet-101: logits. Images are at least 32×32."""
@@ -19,15 +21,25 @@ def vgg19(input_shape: Shape = (224, 224, 3), classes: int = 1000) -> keras.Mode
 
 
 def mobilenet_v3_small(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Model:
-    """Build MobileNetV3-Small: logits. Images are at least 32×32, values in [0, 1]."""
-    application = keras.applications.MobileNetV3Small
-    return _build(application, input_shape, classes, include_preprocessing=False)
+    """Build MobileNetV3-Small: logits. Images below 96×96 are enlarged; values in [0, 1]."""
+    return _build_mobile(keras.applications.MobileNetV3Small, input_shape, classes)
 
 
 def mobilenet_v3_large(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Model:
-    """Build MobileNetV3-Large: logits. Images are at least 32×32, values in [0, 1]."""
-    application = keras.applications.MobileNetV3Large
-    return _build(application, input_shape, classes, include_preprocessing=False)
+    """Build MobileNetV3-Large: logits. Images below 96×96 are enlarged; values in [0, 1]."""
+    return _build_mobile(keras.applications.MobileNetV3Large, input_shape, classes)
+
+
+def _build_mobile(
+    application: Callable[..., keras.Model], input_shape: Shape, classes: int
+) -> keras.Model:
+    """Build a network whose first layer repeats the pixels of images below 96×96."""
+    inputs = keras.Input(input_shape, name="image")
+    times = -(-_MOBILE_SIDE // min(input_shape[:2]))
+    large = keras.layers.UpSampling2D(times, name="enlarged")(inputs) if times > 1 else inputs
+    options = {"input_tensor": large, "include_preprocessing": False}
+    network = _build(application, large.shape[1:], classes, **options)
+    return keras.Model(inputs, network.output, name=network.name)
 
 
 def _build(

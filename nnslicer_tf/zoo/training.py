@@ -104,6 +104,9 @@ RECIPES: dict[str, Recipe] = {
     "resnet18": Recipe(
         *("sgd", 0.1, 11, 128, 5e-3, "flip_crop", "mixed_bfloat16"), sizes=((5, 16), (4, 24))
     ),
+    "mobilenet_v3_small": Recipe(
+        *("sgd", 0.1, 14, 128, 5e-3, "flip_crop"), sizes=((6, 16), (4, 24))
+    ),
     "alexnet": Recipe("sgd", 0.02, 100, 128, 5e-3, "flip_crop"),
     "vgg16": Recipe("sgd", 0.05, 160, 128, 5e-3, "flip_crop"),
     "vit": Recipe("adam", 1e-3, 8, 128, 0.05, "flip_crop"),

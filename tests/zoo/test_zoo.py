@@ -70,6 +70,16 @@ def test_a_model_built_twice_has_the_same_names():
     assert [x.name for x in first.layers] == [x.name for x in second.layers]
 
 
+def test_mobilenet_enlarges_small_images():
+    keras.utils.set_random_seed(0)
+    model, large = (zoo.build("mobilenet_v3_small", (side, side, 3)) for side in (32, 96))
+    large.set_weights(model.get_weights())
+    x = np.random.default_rng(0).random((2, 32, 32, 3), np.float32)
+    repeated = x.repeat(3, axis=1).repeat(3, axis=2)
+    np.testing.assert_allclose(model(x), large(repeated), rtol=1e-4, atol=1e-6)
+    assert model.get_layer("enlarged").output.shape == (None, 96, 96, 3)
+
+
 def test_other_shapes_and_classes():
     model = zoo.build("lenet5", (32, 32, 3), 7)
     assert model(np.zeros((2, 32, 32, 3))).shape == (2, 7)

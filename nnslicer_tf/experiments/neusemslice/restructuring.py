@@ -13,7 +13,8 @@ from nnslicer_tf.semantic import compress
 from nnslicer_tf.semantic import restructure as remove_neurons
 from nnslicer_tf.zoo import accuracy
 
-_NAMES = {"lamp": "LAMP", "global": "Glob", "uniform_plus": "Unif", "erk": "ERK"}
+COMPRESSORS = {"lamp": "LAMP", "global": "Glob", "uniform_plus": "Unif", "erk": "ERK"}
+"""Name of a compressor → its name in the paper's tables."""
 
 
 def restructure(s: MaintenanceSettings) -> ExperimentResult:
@@ -25,7 +26,7 @@ def restructure(s: MaintenanceSettings) -> ExperimentResult:
     )
     pairs = [
         (f"{way}+{name}", other)
-        for name in _NAMES.values()
+        for name in COMPRESSORS.values()
         for way in OURS
         for other in (name, f"Global+{name}", f"Category-wise+{name}")
     ]
@@ -53,7 +54,7 @@ def restructure_rows(trial: Trial, metric: str, tolerance: float = 0.01) -> Iter
     for way, critical in slices_of_one_size(trial, metric, min(0.001, tolerance / 2)).items():
         starts[f"{way}+"] = remove_neurons(trial.model, critical)
     size = trial.model.count_params()
-    for compressor, name in _NAMES.items():
+    for compressor, name in COMPRESSORS.items():
         for way, start in starts.items():
             found = compress(start, compressor, lambda m: accuracy(m, trial.held_out), lowest)
             yield {

@@ -70,3 +70,24 @@ class MaintenanceSettings(Settings):
     def name(self) -> str:
         """Model and data set."""
         return f"{self.model}-{self.dataset}"
+
+
+@dataclass(frozen=True)
+class CaseStudySettings(Settings):
+    """Slicing and restructuring of one model with the zoo's weights."""
+
+    trial: ClassVar = {"tests": 200, "samples": 200, "metrics": "taylor"}
+
+    kept = "semantic"
+
+    model: Annotated[str, Argument(help="A model of the zoo.")] = "mobilenet_v3_small"
+    dataset: Annotated[str, Argument(help="A data set.")] = "cifar10"
+    metrics: Annotated[str, Option(help="Names, separated by commas.")] = "deeplift,taylor"
+    tests: Annotated[int, Option(min=10, help="Test images.")] = 10_000
+    samples: Annotated[int, Option(min=10, help="Images for scores.")] = 5_000
+    work: Annotated[Path, Option(help="Folder of finished rows.")] = Path("runs/semantic")
+
+    @property
+    def name(self) -> str:
+        """Model and data set."""
+        return f"{self.model}-{self.dataset}"

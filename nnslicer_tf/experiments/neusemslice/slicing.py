@@ -1,4 +1,4 @@
-"""Accuracy and compression of every slicing method: figures 5 and 6, tables 1 to 4."""
+"""Accuracy and compression of every slicing method: figure 5, tables 1 to 4."""
 
 from collections.abc import Callable, Iterator
 
@@ -130,7 +130,7 @@ def plot_curves(curves: pd.DataFrame, title: str = "") -> Figure:
     """Draw the mean curve of every slicing method, a panel for each metric, DeepArc as a star.
 
     Args:
-        curves: Rows of `curve_rows` and `deeparc_row`.
+        curves: Rows of `curve_rows`, and of `deeparc_row` if there is a star.
         title: Above all panels.
     """
     metrics = list(curves.metric.dropna().unique())
@@ -141,7 +141,7 @@ def plot_curves(curves: pd.DataFrame, title: str = "") -> Figure:
     axes = figure.subplots(lines, columns, squeeze=False, sharey=True).ravel()
     for axis in axes[len(metrics) :]:
         axis.remove()
-    star = curves[curves.method == "DeepArc"][["compression", "accuracy"]].mean()
+    stars = curves[curves.method == "DeepArc"]
     for axis, metric in zip(axes, metrics, strict=False):
         for method in SETTINGS:
             rows = curves[(curves.metric == metric) & (curves.method == method)]
@@ -149,8 +149,9 @@ def plot_curves(curves: pd.DataFrame, title: str = "") -> Figure:
             means = means.sort_values("compression")
             line = {"color": METHODS[method], "label": method}
             axis.plot(means.compression, means.accuracy, marker="o", markersize=3, **line)
-        line = {"color": METHODS["DeepArc"], "label": "DeepArc"}
-        axis.plot(star.compression, star.accuracy, "*", markersize=10, **line)
+        if len(stars):
+            line = {"color": METHODS["DeepArc"], "label": "DeepArc"}
+            axis.plot(stars.compression.mean(), stars.accuracy.mean(), "*", markersize=10, **line)
         axis.set(title=metric, xlabel="compression rate", xlim=(-0.02, 1), ylim=(0, 1))
         axis.grid(alpha=0.3)
     for axis in axes[::columns]:

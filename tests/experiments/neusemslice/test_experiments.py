@@ -5,11 +5,17 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from nnslicer_tf import datasets, zoo
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.experiments.neusemslice import readaptation, slicing
+from nnslicer_tf.experiments.neusemslice import case_study, readaptation, slicing
 from nnslicer_tf.experiments.neusemslice.development import develop
 from nnslicer_tf.experiments.neusemslice.restructuring import restructure
-from nnslicer_tf.experiments.neusemslice.settings import SETTINGS, WAYS, MaintenanceSettings
+from nnslicer_tf.experiments.neusemslice.settings import (
+    SETTINGS,
+    WAYS,
+    CaseStudySettings,
+    MaintenanceSettings,
+)
 from nnslicer_tf.experiments.neusemslice.slices import SlicedModel
 from nnslicer_tf.experiments.neusemslice.trial import Repeats
 from nnslicer_tf.report.explorer import unpack
@@ -82,3 +88,30 @@ def test_development(settings, scenario):
 def test_more_images_than_there_are_are_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match="--images 5000 are more than"):
         restructure(MaintenanceSettings("mlp", "digits", images=5_000, work=tmp_path))
+
+
+def test_case_study_of_a_trained_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(slicing, "SETTINGS", {way: (0.3, 0.9) for way in WAYS})
+    s = CaseStudySettings(
+        "digits_cnn", "digits", metrics="taylor", tests=100, samples=50, work=tmp_path
+    )
+    found = case_study.case_study(s)
+    assert len(found.table("figure6-digits_cnn-digits")) == 2 * len(WAYS)
+
+    half = found.table("section56-half-digits_cnn-digits").set_index("method")
+    model, test = zoo.load("digits_cnn", "digits"), datasets.load("digits", "test[:100]")
+    assert half.accuracy["whole"] == zoo.accuracy(model, test)
+    assert half.compression[list(WAYS)].between(0.4, 0.6).all()
+    assert half["paper accuracy"]["Global"] == 0.139  # section 5.6
+
+    compressed = found.table("section56-compressed-digits_cnn-digits")
+    assert len(compressed) == 4 * (1 + len(WAYS))
+    assert compressed.compression.between(0.55, 0.65).all()
+    whole = compressed[compressed.method == "whole"].set_index("compressor")
+    assert (whole.iterations == 9).all() and whole["paper accuracy"]["Unif"] == 0.1934
+
+    # What is on file is not computed again.
+    monkeypatch.setattr(case_study, "SlicedModel", None)
+    monkeypatch.setattr(slicing, "SlicedModel", None)
+    again = case_study.case_study(s).table("section56-compressed-digits_cnn-digits")
+    pd.testing.assert_frame_equal(again, compressed)
