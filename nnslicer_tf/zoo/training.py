@@ -105,7 +105,7 @@ RECIPES: dict[str, Recipe] = {
         *("sgd", 0.1, 11, 128, 5e-3, "flip_crop", "mixed_bfloat16"), sizes=((5, 16), (4, 24))
     ),
     "mobilenet_v3_small": Recipe(
-        *("sgd", 0.1, 14, 128, 5e-3, "flip_crop"), sizes=((6, 16), (4, 24))
+        *("sgd", 0.1, 30, 128, 5e-3, "flip_crop"), sizes=((12, 16), (10, 24))
     ),
     "alexnet": Recipe("sgd", 0.02, 100, 128, 5e-3, "flip_crop"),
     "vgg16": Recipe("sgd", 0.05, 160, 128, 5e-3, "flip_crop"),
