@@ -45,9 +45,7 @@ def measure(granularity: str) -> dict[str, float]:
     small = datasets.load("cifar10", "train[:16]").x
     x = small.repeat(7, axis=1).repeat(7, axis=2)
     profile = nns.Profile.from_data(im, x, batch_size=2, progress=False)
-    slicer = nns.Slicer(
-        *(im, profile, 0.3, granularity), workers=0, progress=False, relative_to="sum"
-    )
+    slicer = nns.Slicer(im, profile, 0.3, granularity, workers=0, progress=False, relative_to="sum")
     plan = slicer._plan("predicted")
     figures = {"capture s": best(lambda: im.forward(x[:1], plan.captured), 3)}
     captured = im.forward(x[:1], plan.captured)

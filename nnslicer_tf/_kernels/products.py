@@ -63,8 +63,16 @@ def product_sum(
     to_a, to_b = np.zeros(a.shape, np.int32), np.zeros(b.shape, np.int32)
     together = max(1, min(TOGETHER, _TOGETHER_VALUES // (2 * stride)))
     _product_sum(
-        *(np.ascontiguousarray(signs, np.int8), np.ascontiguousarray(y, np.float32)),
-        *(a, da, b, db, theta, by_sum, to_a, to_b),
+        np.ascontiguousarray(signs, np.int8),
+        np.ascontiguousarray(y, np.float32),
+        a,
+        da,
+        b,
+        db,
+        theta,
+        by_sum,
+        to_a,
+        to_b,
         aligned((together + 1, 2 * stride), np.float32),
         np.zeros((3, TOGETHER), np.float64),
         np.zeros((2, TOGETHER), np.int32),
@@ -94,7 +102,12 @@ def softmax(
     received = np.zeros(y.shape, np.int32)
     together = max(1, min(TOGETHER, _TOGETHER_VALUES // stride))
     _softmax(
-        *(np.ascontiguousarray(signs, np.int8), y, delta, theta, by_sum, received),
+        np.ascontiguousarray(signs, np.int8),
+        y,
+        delta,
+        theta,
+        by_sum,
+        received,
         aligned((together + 1, stride), np.float32),
         np.zeros((3, TOGETHER), np.float64),
         np.zeros((2, TOGETHER), np.int32),
@@ -258,7 +271,7 @@ def _softmax(
             for j in range(count):
                 local = at(v, j * stride)
                 bound, ties = excluded_bound(
-                    *(local, stride, read(thresholds, j), np.int64(read(waiting, j)), work, j)
+                    local, stride, read(thresholds, j), np.int64(read(waiting, j)), work, j
                 )
                 sign = np.int32(signs[row, read(places, j)])
                 _give(local, stride, bound, ties, sign, at(pointer(received), row * stride))

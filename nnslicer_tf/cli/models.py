@@ -54,7 +54,8 @@ def prune(
     from nnslicer_tf.pruning import shrink
 
     found = shrink(
-        *(im, train),
+        im,
+        train,
         classes=wanted,
         ratio=ratio,
         by=by,
@@ -127,7 +128,10 @@ def deviations(
         return x.astype(np.float32) / np.float32(scale)
 
     result = dflare.find_deviations(
-        *(model, other, images, preprocess),
+        model,
+        other,
+        images,
+        preprocess,
         rng=seed,
         labels=found.y if len(found.y) else None,
         max_queries=max_queries,

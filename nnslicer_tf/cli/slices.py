@@ -160,7 +160,9 @@ def slice_(
     inputs.writable(output, ".npz")
     chosen = outputs if outputs == "predicted" else inputs.numbers(outputs, "--outputs")
     slicer = inputs.slicer(
-        *(model, profile, theta),
+        model,
+        profile,
+        theta,
         granularity=granularity,
         workers=workers,
         relative_to=relative_to,

@@ -116,7 +116,10 @@ def _trained(
     draw_dropout_seeds(model, rng)
     train_epochs(
         lambda rows, _: model.train_on_batch(x[rows], y[rows]),
-        *(len(x), epochs, min(32, len(x)), rng),
+        len(x),
+        epochs,
+        min(32, len(x)),
+        rng,
         progress=False,
     )
     return model

@@ -133,8 +133,12 @@ class Search:
         groups = mesh_bends.active_groups(values, bends.taps, floors, tolerance)
         own = mesh_bends.group_values(values, bends.taps, len(floors), groups)
         return Search(
-            *(bends.taps, groups, floors[groups % len(floors)], tolerance),
-            *(Points(window.count, own), np.arange(len(groups))),
+            bends.taps,
+            groups,
+            floors[groups % len(floors)],
+            tolerance,
+            Points(window.count, own),
+            np.arange(len(groups)),
         )
 
     def applied(self, new: Cut, waiting: np.ndarray) -> "Search":
@@ -152,7 +156,7 @@ class Search:
             (self.values.count, len(self.waiting)), np.uint8 if most <= 8 else np.uint64
         )
         mesh_bends.winners(
-            *(self.values.values, self.taps, self.waiting, self.floors, self.tolerance), sets
+            self.values.values, self.taps, self.waiting, self.floors, self.tolerance, sets
         )
         return sets
 
@@ -198,8 +202,17 @@ def cut(mesh: Mesh, search: Search, most: int) -> tuple[Cut | None, np.ndarray]:
         *shared, sets, counts, groups, stop, ends, face, mesh.keys, own
     )
     sources, weights, keys, start, loop, edge_keys = mesh_faces.cut_faces(
-        *(*shared, counts, groups, stop),
-        *(mesh.start, mesh.loop, edge_of, ends, mesh.edge_keys, mesh.keys, mesh.places),
+        *shared,
+        counts,
+        groups,
+        stop,
+        mesh.start,
+        mesh.loop,
+        edge_of,
+        ends,
+        mesh.edge_keys,
+        mesh.keys,
+        mesh.places,
         *edge_cuts,
     )
     places = mesh_values.extended(mesh.places[None], sources, weights)[0]

@@ -278,8 +278,13 @@ class PlanarPartition(_Faces, ShownAsTable):
             scores = np.hstack([np.zeros_like(scores), scores])
         mesh, scores = divided(self.mesh(), scores)
         self._classes[lowest] = PlanarClasses(
-            *(self.origin, self.axes, self.corners, mesh.places),
-            *(np.argmax(mesh.means(scores), axis=1), mesh.start, mesh.loop),
+            self.origin,
+            self.axes,
+            self.corners,
+            mesh.places,
+            np.argmax(mesh.means(scores), axis=1),
+            mesh.start,
+            mesh.loop,
         )
         return self._classes[lowest]
 

@@ -318,7 +318,11 @@ class PlaneWalker:
             run_splitting(walk.first(), walk.finish, workers)
         mesh, outputs = finished.joined()
         return PlanarPartition(
-            *(plane.origin, plane.axes, plane.corners),
-            *(mesh.places * scale, outputs.reshape(-1, *self.output_shape)),
-            *(mesh.start, mesh.loop),
+            plane.origin,
+            plane.axes,
+            plane.corners,
+            mesh.places * scale,
+            outputs.reshape(-1, *self.output_shape),
+            mesh.start,
+            mesh.loop,
         )

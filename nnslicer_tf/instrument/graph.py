@@ -256,7 +256,11 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
     """
     inputs = tuple(names[tensor] for tensor in call.inputs)
     view = LayerCall(
-        *(call.path, call.input_shapes, call.output_shapes, call.constants, call.arguments),
+        call.path,
+        call.input_shapes,
+        call.output_shapes,
+        call.constants,
+        call.arguments,
         masks=[None if mask is None else names[mask] for mask in call.masks],
         paddings=[None if mask is None else names[mask] for mask in call.paddings],
     )

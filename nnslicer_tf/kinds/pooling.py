@@ -33,7 +33,12 @@ def _average(
     x, *mask = inputs
     counts = (mask[0].captured > 0).sum(axis=1, keepdims=True) if mask else None
     received = sums.average(
-        *(flat(signs), flat(output.reference), flat(x.delta), node.table, theta, counts),
+        flat(signs),
+        flat(output.reference),
+        flat(x.delta),
+        node.table,
+        theta,
+        counts,
         by_sum=output.is_relative_to_sum and x.mask is not None,
     )
     return [received.reshape(x.value.shape), *(None for _ in mask)]
@@ -89,8 +94,14 @@ def _average_path(
     channels = x.shape[-1]
     ones = np.ones((taps.shape[1], 1, channels), np.float32)
     paths.weighted_sum(
-        *(flat_sample(path), flat_sample(y) * count * theta, flat_sample(x)),
-        *(ones, taps, channels, flat_sample(reached), np.zeros(ones.shape, bool)),
+        flat_sample(path),
+        flat_sample(y) * count * theta,
+        flat_sample(x),
+        ones,
+        taps,
+        channels,
+        flat_sample(reached),
+        np.zeros(ones.shape, bool),
     )
     return [reached]
 
@@ -101,8 +112,11 @@ def _maximum_path(
     (x,) = inputs
     reached = np.zeros(x.shape, bool)
     paths.maximum(
-        *(flat_sample(path), flat_sample(y), flat_sample(x)),
-        *(operation.params.taps, flat_sample(reached)),
+        flat_sample(path),
+        flat_sample(y),
+        flat_sample(x),
+        operation.params.taps,
+        flat_sample(reached),
     )
     return [reached]
 

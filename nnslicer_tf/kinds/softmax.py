@@ -44,7 +44,7 @@ def _exclusion(
         return np.ascontiguousarray(values.transpose(table.order)).reshape(-1, table.entries)
 
     received = products.softmax(
-        *(rows(signs), rows(output.value), rows(x.delta), theta, output.is_relative_to_sum)
+        rows(signs), rows(output.value), rows(x.delta), theta, output.is_relative_to_sum
     )
     arranged = received.reshape([signs.shape[axis] for axis in table.order])
     return [arranged.transpose(np.argsort(table.order)), *(None for _ in masks)]

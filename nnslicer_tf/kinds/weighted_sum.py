@@ -76,7 +76,12 @@ def _exclusion(
         taps = np.arange(means.shape[1], dtype=np.int32)[None, :]
     shape = (len(signs), len(taps), -1)
     received, synapses = sums.weighted_sum(
-        *(signs.reshape(shape), output.reference.reshape(shape), dx, table.weights, taps, theta),
+        signs.reshape(shape),
+        output.reference.reshape(shape),
+        dx,
+        table.weights,
+        taps,
+        theta,
         each,
         by_sum=output.is_relative_to_sum and x.mask is not None,
     )
@@ -186,8 +191,14 @@ def path_through(
     kernel: Synapses = operation.params
     reached = np.zeros(x.shape, bool)
     paths.weighted_sum(
-        *(flat_sample(path), flat_sample(goal), flat_sample(x), matrix, kernel.taps),
-        *(kernel.groups, flat_sample(reached), used),
+        flat_sample(path),
+        flat_sample(goal),
+        flat_sample(x),
+        matrix,
+        kernel.taps,
+        kernel.groups,
+        flat_sample(reached),
+        used,
     )
     return reached
 

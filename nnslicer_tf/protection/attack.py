@@ -83,7 +83,10 @@ class Attacker:
             held = _hold(instrumented(stolen), hidden, self.trains)
         try:
             return fine_tune(
-                *(stolen, x, y, self.epochs),
+                stolen,
+                x,
+                y,
+                self.epochs,
                 learning_rate=self.learning_rate,
                 batch_size=self.batch_size,
                 rng=rng,

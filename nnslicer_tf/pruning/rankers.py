@@ -239,7 +239,10 @@ class NNSlicerRanker(ClassRanker):
 
     def _slicer(self, im: InstrumentedModel, profile: Profile) -> Slicer:
         return Slicer(
-            *(im, profile, self.theta, self.granularity),
+            im,
+            profile,
+            self.theta,
+            self.granularity,
             workers=self.workers,
             progress=self.progress,
             relative_to=self.relative_to,

@@ -314,7 +314,10 @@ def _train(
     batch = min(128, len(x))
     rate = keras.optimizers.schedules.CosineDecay(1e-3, epochs * (len(x) // batch))
     imitate(
-        *(model, teacher, x, epochs),
+        model,
+        teacher,
+        x,
+        epochs,
         learning_rate=rate,
         batch_size=batch,
         rng=rng,

@@ -45,9 +45,7 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
             mask = None
             if node.mask is not None:
                 mask = aligned_mask(captured[node.mask], captured[name].ndim)
-            neurons[name] = Neurons(
-                *(captured[name], node.mean, plan.relative_to, mask, plan.product)
-            )
+            neurons[name] = Neurons(captured[name], node.mean, plan.relative_to, mask, plan.product)
         return neurons[name]
 
     def collect(given: Mapping[str, np.ndarray]) -> None:

@@ -140,8 +140,14 @@ class _AtZero(Job):
         def expand_through_time(node: Node, given: Mapping[str, Any]) -> tuple[Any, Any]:
             unrolled = self._im[node.members[0]].params.unrolled
             found = unwind_at_zero(
-                *(unrolled, node.table.prefix, node.inputs, given, values),
-                *(delta_sign, factor_sign, self._plan.passes),
+                unrolled,
+                node.table.prefix,
+                node.inputs,
+                given,
+                values,
+                delta_sign,
+                factor_sign,
+                self._plan.passes,
             )
             for name, contributions in found.synapses.items():
                 on_gates(name, contributions)

@@ -187,8 +187,12 @@ class Profile(ShownAsTable):
         input_range, input_means = (None if p is None else (p[0], p[1]) for p in pairs)
         positions = header.get("positions", "each")
         return cls(
-            *(means, header["samples"], header["fingerprint"]),
-            *(input_range, positions, input_means),
+            means,
+            header["samples"],
+            header["fingerprint"],
+            input_range,
+            positions,
+            input_means,
         )
 
     def __repr__(self) -> str:

@@ -143,8 +143,13 @@ class Slicer:
         if theta == self.theta:
             return self
         return Slicer(
-            *(self.im, self.profile, theta, self.granularity),
-            *(self.workers, self.ray_address, self.progress),
+            self.im,
+            self.profile,
+            theta,
+            self.granularity,
+            self.workers,
+            self.ray_address,
+            self.progress,
             relative_to=self.relative_to,
             rectify=self.rectify,
             product=self.product,
@@ -262,8 +267,12 @@ class Slicer:
         collector = RowCollector(layout, self._checkpoint(folder, plan, kept, work))
         rows = collector.result(self._run(work, samples, collector))
         return SliceSet(
-            *(rows.synapses, rows.neurons, layout.kernels, layout.operations),
-            *(rows.predicted, self._info(outputs)),
+            rows.synapses,
+            rows.neurons,
+            layout.kernels,
+            layout.operations,
+            rows.predicted,
+            self._info(outputs),
         )
 
     def iterate(
@@ -346,8 +355,14 @@ class Slicer:
         key = resolved.key()
         if key not in self._plans:
             self._plans[key] = plan_walk(
-                *(self.im, self.profile, resolved, self.theta, self.granularity),
-                *(self.relative_to, self.rectify, self.product),
+                self.im,
+                self.profile,
+                resolved,
+                self.theta,
+                self.granularity,
+                self.relative_to,
+                self.rectify,
+                self.product,
             )
         return self._plans[key]
 

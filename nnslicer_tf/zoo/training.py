@@ -102,10 +102,10 @@ RECIPES: dict[str, Recipe] = {
     "resnet10_preactivation": Recipe("sgd", 0.1, 30, 128, 5e-3, "flip_crop"),
     "plainnet20": Recipe("sgd", 0.1, 15, 128, 5e-3, "flip_crop"),
     "resnet18": Recipe(
-        *("sgd", 0.1, 11, 128, 5e-3, "flip_crop", "mixed_bfloat16"), sizes=((5, 16), (4, 24))
+        "sgd", 0.1, 11, 128, 5e-3, "flip_crop", "mixed_bfloat16", sizes=((5, 16), (4, 24))
     ),
     "mobilenet_v3_small": Recipe(
-        *("sgd", 0.1, 30, 128, 5e-3, "flip_crop"), sizes=((12, 16), (10, 24))
+        "sgd", 0.1, 30, 128, 5e-3, "flip_crop", sizes=((12, 16), (10, 24))
     ),
     "alexnet": Recipe("sgd", 0.02, 100, 128, 5e-3, "flip_crop"),
     "vgg16": Recipe("sgd", 0.05, 160, 128, 5e-3, "flip_crop"),

@@ -42,7 +42,12 @@ def test_a_process_hides_what_tensorflow_says(files, tmp_path, command):
     options = ("--model", files / "model.keras", "--profile", files / "profile.npz")
     output = tmp_path / ("out.html" if command == "explain" else "out.npz")
     done = process(
-        *(command, *options, "--data", files / "data.npz", "--output", output),
+        command,
+        *options,
+        "--data",
+        files / "data.npz",
+        "--output",
+        output,
         hide=("TF_CPP_MIN_LOG_LEVEL",),
     )
     assert done.returncode == 0, done.stderr

@@ -120,7 +120,9 @@ def first_gradients(ims, seeds, uncovered, **weights):
         one.covered["conv"][neurons] = False
     constraint = Recorded()
     generate(
-        *(ims, seeds, constraint),
+        ims,
+        seeds,
+        constraint,
         coverage=coverage,
         max_iterations=1,
         step=1e-6,

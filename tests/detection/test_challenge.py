@@ -141,7 +141,10 @@ def test_slices_are_attacked_by_every_attack(slicer, data, normal):
     detector = SliceDetector(slicer, "margin", max_synapses=256).fit(normal)
     other = SliceDetector(slicer, "margin", max_synapses=256, rng=1).fit(normal[::2])
     result = attack(
-        *(detector, slicer.im, data, normal),
+        detector,
+        slicer.im,
+        data,
+        normal,
         attacks=None,
         substitute=other,
         effort=Effort(15, 20, 2),
@@ -170,7 +173,10 @@ def test_an_outlier_estimator_of_scikit_learn(im, data, normal):
     forest = IsolationForest(random_state=0, n_estimators=5, contamination=0.05)
     forest.fit(normal.reshape(len(normal), -1))
     result = attack(
-        *(forest, im, data, normal),
+        forest,
+        im,
+        data,
+        normal,
         attacks=["selective"],
         effort=Effort(8),
         budgets={"linf": [0.3]},

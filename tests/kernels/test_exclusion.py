@@ -100,8 +100,13 @@ def test_values(values, length):
     weights = np.ones((1, 3, length), F)
     for theta in THETAS:
         check(
-            *(signs[:, None], y[:, None], x[:, :, None], weights),
-            *(np.arange(length, dtype=np.int32)[None], theta, True),
+            signs[:, None],
+            y[:, None],
+            x[:, :, None],
+            weights,
+            np.arange(length, dtype=np.int32)[None],
+            theta,
+            True,
         )
 
 
@@ -168,8 +173,13 @@ def test_read_only_and_strided_arrays():
 
 def test_no_samples():
     inputs, synapses = sums.weighted_sum(
-        *(np.zeros((0, 1, 2), np.int8), np.zeros((0, 1, 2), F), np.zeros((0, 5, 1), F)),
-        *(np.ones((1, 2, 5), F), np.arange(5, dtype=np.int32)[None], 0.3, False),
+        np.zeros((0, 1, 2), np.int8),
+        np.zeros((0, 1, 2), F),
+        np.zeros((0, 5, 1), F),
+        np.ones((1, 2, 5), F),
+        np.arange(5, dtype=np.int32)[None],
+        0.3,
+        False,
     )
     assert inputs.shape == (0, 5, 1)
     np.testing.assert_array_equal(synapses, np.zeros((1, 1, 2, 5)))

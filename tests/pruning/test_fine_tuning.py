@@ -24,7 +24,7 @@ def test_a_linear_model_becomes_its_teacher(x):
     teacher, student = _dense(1), _dense(2)
     given = [w.copy() for w in teacher.get_weights()]
     found = pruning.imitate(
-        *(student, teacher, x, 60), learning_rate=0.02, batch_size=64, progress=False
+        student, teacher, x, 60, learning_rate=0.02, batch_size=64, progress=False
     )
     assert found is student
     for mine, theirs, before in zip(

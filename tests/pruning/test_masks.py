@@ -177,8 +177,13 @@ class Unmaskable(keras.layers.Layer):
 
 def unmaskable_steps(layer, call):
     synapses = nns.instrument.Synapses(
-        *(call.path, tuple(layer.kernel.shape), 1, "inputs, outputs"),
-        *(lambda: layer.kernel, lambda: None, keras.ops.matmul),
+        call.path,
+        tuple(layer.kernel.shape),
+        1,
+        "inputs, outputs",
+        lambda: layer.kernel,
+        lambda: None,
+        keras.ops.matmul,
         lambda: np.zeros((1, 1), np.int32),
     )
     compute = lambda x: keras.ops.matmul(x, layer.kernel)  # noqa: E731

@@ -153,7 +153,8 @@ def test_other_classes_become_one_output(digits):
     train, test = digits
     model = zoo.load("digits_cnn")
     found = pruning.shrink(
-        *(model, train),
+        model,
+        train,
         classes=[2, 7],
         ratio=0.05,
         by="channel",

@@ -54,7 +54,10 @@ MADE = [
     ClassScores({0: {"k": np.array([1.0, 0])}, 1: {"k": np.array([1.0, 2])}}),
     AttackReport((1, 2), (100, 200), FIGURES),
     Differences(
-        *(np.zeros((1, 4)), *(np.zeros(1, int), np.array([[1, 2]]), np.zeros(1, int))),
+        np.zeros((1, 4)),
+        np.zeros(1, int),
+        np.array([[1, 2]]),
+        np.zeros(1, int),
         np.ones(1, int),
         3,
         0.1,

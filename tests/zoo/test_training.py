@@ -277,7 +277,7 @@ def test_the_first_epochs_train_on_smaller_images(data, tmp_path, monkeypatch):
 
 
 def test_sizes_go_on_after_an_interruption(data, tmp_path):
-    recipe = zoo.Recipe(*("sgd", 0.1, 3, 30, 0.0, "flip_crop", "mixed_bfloat16"), sizes=((2, 4),))
+    recipe = zoo.Recipe("sgd", 0.1, 3, 30, 0.0, "flip_crop", "mixed_bfloat16", sizes=((2, 4),))
     whole, parts, resumed = _pooled(), _pooled(), _pooled()
     zoo.train(whole, data, recipe, rng=1, folder=tmp_path / "whole", progress=False)
     zoo.train(parts, data, recipe, rng=1, folder=tmp_path / "parts", progress=False, stop=1)

@@ -110,7 +110,7 @@ def plot_sweep(table: pd.DataFrame) -> Figure:
         axis.plot(
             rows["value"],
             rows["majority is right"],
-            *("s--",),
+            "s--",
             color="#009e73",
             label="majority of the networks is right on them",
         )

@@ -36,7 +36,9 @@ def sentences(s: SentenceSettings) -> ExperimentResult:
             for repeat in range(s.repeats):
                 file = f"{name}-{method}-{repeat}-{len(seeds)}-{s.max_queries}"
                 found = find_deviations(
-                    *(original, compressed, seeds),
+                    original,
+                    compressed,
+                    seeds,
                     rng=repeat,
                     max_queries=s.max_queries,
                     search=METHODS[method].search,

@@ -124,7 +124,11 @@ def run_challenges(
         what: list[float] = [s.train, s.images, s.skip, s.steps, s.queries, s.rounds]
         what += [s.theta, s.false_positive_rate, s.seed, transfers]
         result = challenge(
-            *(detector, watched.slicer.im, images.x, images.y, s.seed),
+            detector,
+            watched.slicer.im,
+            images.x,
+            images.y,
+            s.seed,
             normal=watched.others[:_GUIDES],
             substitute=substitute,
             norms=norms,

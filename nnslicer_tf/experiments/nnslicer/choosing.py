@@ -76,7 +76,11 @@ def _scores(s: ChoiceSettings) -> tuple[Scores, dict[str, Scores]]:
     right = im.logits(images.x).argmax(axis=1) == images.y
     first = slice(0, s.images)
     made = examples(
-        *(im.model, attacks_on(s.dataset, s.attacks), images.x[first], images.y[first], s.work),
+        im.model,
+        attacks_on(s.dataset, s.attacks),
+        images.x[first],
+        images.y[first],
+        s.work,
         rng=s.seed,
     )
     sets = {spec.name: one.x[one.success] for spec, one in made if one.success.sum() > 1}

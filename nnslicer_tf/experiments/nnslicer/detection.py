@@ -137,7 +137,7 @@ def _pairs(s: DetectionSettings, network: keras.Model, specs: Iterable[AttackSpe
     pairs = {}
     normalise = None if s.normalise == "unit" else scale
     for spec, made in examples(
-        *(network, specs, images.x, images.y, s.work), rng=s.seed, normalise=normalise
+        network, specs, images.x, images.y, s.work, rng=s.seed, normalise=normalise
     ):
         if made.success.any():
             originals, adversarial = (

@@ -49,7 +49,8 @@ def shrink(s: ShrinkSettings) -> ExperimentResult:
                 if row in store:
                     continue
                 found = pruning.shrink(
-                    *(im, train),
+                    im,
+                    train,
                     classes=classes,
                     ratio=s.ratio,
                     by=_METHODS[method],

@@ -42,7 +42,9 @@ def train(s: TrainingSettings) -> ExperimentResult:
     keras.utils.set_random_seed(s.seed)
     network = zoo.build(s.model, data.x.shape[1:], data.classes)
     history = zoo.train(
-        *(network, data, recipe),
+        network,
+        data,
+        recipe,
         rng=s.seed,
         folder=s.trial_folder,
         validation=held_out,

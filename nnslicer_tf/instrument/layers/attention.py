@@ -200,7 +200,10 @@ def _heads(
     key = given["key"].place if given.get("key") is not None else value
     pairs = given.get("attention_mask")
     inputs = _Inputs(
-        *(call, query, key, value),
+        call,
+        query,
+        key,
+        value,
         attention_mask=None if pairs is None else pairs.place,
         masked_keys=masked_keys,
     )
@@ -223,7 +226,7 @@ def _heads(
     steps.extend(masks.steps)
     steps.append(
         product_step(
-            *("bkhe,bqhe->bhqk", "/scores", ("/key:heads", "/query:heads"), scores, masks.neurons)
+            "bkhe,bqhe->bhqk", "/scores", ("/key:heads", "/query:heads"), scores, masks.neurons
         )
     )
     steps.append(softmax_step(-1, "/probabilities", _entries(masks), scores, masks.neurons))
@@ -340,7 +343,11 @@ def _attention(layer: layers.Attention, call: LayerCall) -> tuple[Step, ...]:
         sources=("/context", MaskOf(query)),
     )
     named = Step(
-        *(context.kind, context.compute, context.params, "/context", context.sources),
+        context.kind,
+        context.compute,
+        context.params,
+        "/context",
+        context.sources,
         call.output_shape,
     )
     return (*steps, named, kept)
@@ -380,12 +387,20 @@ def _additive_scores(
         )
     steps += [
         Step(
-            *("routing", lambda x: ops.expand_dims(x, 2), None, "/query", (inputs.query,)),
+            "routing",
+            lambda x: ops.expand_dims(x, 2),
+            None,
+            "/query",
+            (inputs.query,),
             shape=(inputs.queries, 1, channels),
             mask=inputs.mask_of(inputs.query),
         ),
         Step(
-            *("routing", lambda x: ops.expand_dims(x, 1), None, "/key", (inputs.key,)),
+            "routing",
+            lambda x: ops.expand_dims(x, 1),
+            None,
+            "/key",
+            (inputs.key,),
             shape=(1, inputs.keys, channels),
             mask=mask_of_keys,
         ),
@@ -412,7 +427,11 @@ def _additive_scores(
         *steps,
         Step(total.kind, total.compute, synapses, "/scores:sum", ("/tanh",), (*shape, 1), mask),
         Step(
-            *("routing", lambda x: ops.squeeze(x, -1), None, "/scores", ("/scores:sum",)),
+            "routing",
+            lambda x: ops.squeeze(x, -1),
+            None,
+            "/scores",
+            ("/scores:sum",),
             shape=shape,
             mask=mask,
         ),
@@ -434,12 +453,18 @@ def _summed(shape: tuple[int, int, int], mask: Source) -> list[Step]:
     return [
         Step("routing", to_front, None, "/tanh:channels", ("/tanh",), front),
         Step(
-            *("average", lambda x: ops.mean(x, axis=1), mean, "/scores:mean"),
+            "average",
+            lambda x: ops.mean(x, axis=1),
+            mean,
+            "/scores:mean",
             sources=("/tanh:channels",),
             shape=(pairs,),
         ),
         Step(
-            *("routing", lambda x: ops.reshape(x, (-1, queries, keys)), None, "/scores:pairs"),
+            "routing",
+            lambda x: ops.reshape(x, (-1, queries, keys)),
+            None,
+            "/scores:pairs",
             sources=("/scores:mean",),
             shape=flat,
             mask=mask,

@@ -23,7 +23,9 @@ def test_exploration_goes_on(shared_data, tmp_path, monkeypatch):
     monkeypatch.setattr(differences, "CONSTRAINTS", names[:1])
     monkeypatch.setattr(differences, "SEARCHES", {n: differences.SEARCHES[n] for n in names})
     settings = DifferenceSettings(
-        *(shared_data / "models" / "deepxplore", 40, 200),
+        shared_data / "models" / "deepxplore",
+        40,
+        200,
         **{"work": tmp_path, "explore": tmp_path / "covered.html"},
     )
     found = differences.explore(settings)
