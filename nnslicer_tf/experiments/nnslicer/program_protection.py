@@ -1,7 +1,7 @@
 """Selective protection by the procedure of the paper's program (Figure 5)."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import keras
@@ -99,23 +99,31 @@ def _attack(
     hidden = _hidden(task, s)
     victims = task.im.logits(task.train.x)
     budgets = s.budget or [10_000]
-    for method, budget in track(list(itertools.product(chosen, budgets)), "Attacks"):
-        targeted = method in ("NNSlicer", "EffectivePath")
-        groups = [[t] for t in task.subsets] if targeted else [list(task.subsets)]
-        for sets in groups:
-            row = {"attacker": s.attacker, "method": method, "budget": budget}
-            named = [{**row, "targets_of": set_name(targets)} for targets in sets]
-            names += named
-            if all(name in store for name in named):
-                continue
-            order = np.random.default_rng(s.seed).permutation(len(victims))[:budget]
-            attacker, _ = ATTACKERS[s.attacker]
-            masks = hidden[method](sets[0])
-            x, y = task.train.x[order], attacker.labels(victims[order])
-            stages = attacker.retrain(task.im.model, masks, x, y, s.seed)
-            figures = _figures(task, sets, stages)
-            store.add(name | found for name, found in zip(named, figures, strict=True))
+    jobs = [
+        (method, budget, sets)
+        for method, budget in itertools.product(chosen, budgets)
+        for sets in _measured_together(method, task.subsets)
+    ]
+    for method, budget, sets in track(jobs, "Attacks"):
+        row = {"attacker": s.attacker, "method": method, "budget": budget}
+        named = [{**row, "targets_of": set_name(targets)} for targets in sets]
+        names += named
+        if all(name in store for name in named):
+            continue
+        order = np.random.default_rng(s.seed).permutation(len(victims))[:budget]
+        attacker, _ = ATTACKERS[s.attacker]
+        masks = hidden[method](sets[0])
+        x, y = task.train.x[order], attacker.labels(victims[order])
+        stages = attacker.retrain(task.im.model, masks, x, y, s.seed)
+        figures = _figures(task, sets, stages)
+        store.add(name | found for name, found in zip(named, figures, strict=True))
     return store.to_frame(names)
+
+
+def _measured_together(method: str, subsets: Sequence[Targets]) -> list[list[Targets]]:
+    """Return the sets of targets, grouped by the attack on which they are measured."""
+    targeted = method in ("NNSlicer", "EffectivePath")
+    return [[targets] for targets in subsets] if targeted else [list(subsets)]
 
 
 def _figures(task: TargetTask, sets: list[Targets], stages: Iterator) -> list[dict[str, float]]:
