@@ -373,7 +373,7 @@ _PARTS: tuple[Callable[[Tables], Iterator[Headline]], ...] = (
     _protection("figure5-known", "NNSlicer, θ = 0", "leave out hidden synapses (θ = 0)"),
     _program_protection("4x10-1000-5000"),
     _program_protection("4x10"),
-    _program_protection("4x2-45000"),
+    _program_protection("4x10-45000"),
     _agreement,
     _deviations,
     _repair,
