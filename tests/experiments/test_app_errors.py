@@ -28,6 +28,7 @@ IDS = ["-".join((name, *command)) for name, command in CALLS]
 
 NEEDED = {
     ("train",): ("lenet5",),
+    ("maintain_model", "case-study"): ("lenet5", "mnist"),
     ("explore_differences", "explore"): ("--models", "nowhere"),
     ("analyse_lines", "acas"): ("--networks", "nowhere"),
     ("analyse_lines", "train"): ("mnist", "normal"),
