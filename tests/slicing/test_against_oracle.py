@@ -14,32 +14,44 @@ from support.slicing_oracle import ChannelOracle, Oracle
 THETAS = (0.0, 0.125, 0.5, 2.0)
 
 
-def check_model(model, rng, granularity, thetas, **reading):
-    set_dyadic_weights(model, rng)
-    im = nns.InstrumentedModel(model)
-    profile_data, x = data(rng, model, 4), data(rng, model, 2)
-    profile = nns.Profile.from_data(im, profile_data, progress=False)
-    oracle = (Oracle if granularity == "activation" else ChannelOracle)(im, profile_data, **reading)
+class Case:
+    """A wrapped model with dyadic weights, its profile and two samples to slice."""
 
-    activations = im.capture(x)
-    for sample in range(len(x)):
-        for name, by_index in oracle.forward(x[sample]).items():
-            for i, value in by_index.items():
-                assert math.isnan(value) or activations[name][(sample, *i)] == value, (name, i)
+    def __init__(self, model, rng):
+        set_dyadic_weights(model, rng)
+        self.im = nns.InstrumentedModel(model)
+        self.profile_data, self.x = data(rng, model, 4), data(rng, model, 2)
+        self.profile = nns.Profile.from_data(self.im, self.profile_data, progress=False)
+        self.activations = self.im.capture(self.x)
 
-    logits = im.logit_operation
-    for theta in thetas:
-        slicer = nns.Slicer(im, profile, theta, granularity, workers=0, progress=False, **reading)
-        for sample in range(len(x)):
-            result = slicer.slice(x[sample : sample + 1], outputs=[0, 2])
-            check_equal(result, *oracle.slice(x[sample], {logits: [(0,), (2,)]}, theta))
+    def check(self, granularity, thetas, **reading):
+        oracles = {"activation": Oracle, "channel": ChannelOracle}
+        oracle = oracles[granularity](self.im, self.profile_data, **reading)
+        for sample, one in enumerate(self.x):
+            for name, by_index in oracle.forward(one).items():
+                for i, value in by_index.items():
+                    found = self.activations[name][(sample, *i)]
+                    assert math.isnan(value) or found == value, (name, i)
+        seeds = {self.im.logit_operation: [(0,), (2,)]}
+        for theta in thetas:
+            slicer = nns.Slicer(
+                self.im, self.profile, theta, granularity, workers=0, progress=False, **reading
+            )
+            for sample, one in enumerate(self.x):
+                result = slicer.slice(self.x[sample : sample + 1], outputs=[0, 2])
+                check_equal(result, *oracle.slice(one, seeds, theta))
+
+
+# Over the whole module, so that pytest orders the tests by model and wraps each only once.
+@pytest.fixture(scope="module", params=MODELS)
+def case(request):
+    name = request.param
+    return Case(MODELS[name](), np.random.default_rng(sorted(MODELS).index(name)))
 
 
 @pytest.mark.parametrize("granularity", ["activation", "channel"])
-@pytest.mark.parametrize("name", MODELS)
-def test_table(name, granularity):
-    seed = sorted(MODELS).index(name)
-    check_model(MODELS[name](), np.random.default_rng(seed), granularity, THETAS)
+def test_table(case, granularity):
+    case.check(granularity, THETAS)
 
 
 # What the paper's program computes where the paper says otherwise.
@@ -47,10 +59,8 @@ PROGRAM = {"relative_to": "sum", "rectify": "pass"}
 
 
 @pytest.mark.parametrize("granularity", ["activation", "channel"])
-@pytest.mark.parametrize("name", MODELS)
-def test_table_as_the_papers_program_computes(name, granularity):
-    rng = np.random.default_rng(sorted(MODELS).index(name))
-    check_model(MODELS[name](), rng, granularity, (0.0, 0.5), **PROGRAM)
+def test_table_as_the_papers_program_computes(case, granularity):
+    case.check(granularity, (0.0, 0.5), **PROGRAM)
 
 
 @pytest.mark.parametrize("granularity", ["activation", "channel"])
@@ -58,14 +68,15 @@ def test_table_as_the_papers_program_computes(name, granularity):
 @pytest.mark.parametrize("seed", range(4))
 def test_random_models_with_one_reading_changed(seed, option, granularity):
     rng = np.random.default_rng(3000 + seed)
-    check_model(random_model(rng), rng, granularity, (0.0, 0.25, 1.5), **{option: PROGRAM[option]})
+    reading = {option: PROGRAM[option]}
+    Case(random_model(rng), rng).check(granularity, (0.0, 0.25, 1.5), **reading)
 
 
 @pytest.mark.parametrize("granularity", ["activation", "channel"])
 @pytest.mark.parametrize("name", ["multiply", "multiply broadcast", "operators"])
 def test_midpoints_of_products(name, granularity):
     rng = np.random.default_rng(sorted(MODELS).index(name))
-    check_model(MODELS[name](), rng, granularity, THETAS, product="midpoint")
+    Case(MODELS[name](), rng).check(granularity, THETAS, product="midpoint")
 
 
 def test_midpoints_of_a_product_add_up():
@@ -88,10 +99,10 @@ def test_midpoints_of_a_product_add_up():
 @pytest.mark.parametrize("seed", range(24))
 def test_random_models(seed):
     rng = np.random.default_rng(1000 + seed)
-    check_model(random_model(rng), rng, "activation", (0.0, 0.25, 1.0))
+    Case(random_model(rng), rng).check("activation", (0.0, 0.25, 1.0))
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_models_by_channel(seed):
     rng = np.random.default_rng(2000 + seed)
-    check_model(random_model(rng), rng, "channel", (0.0, 0.25))
+    Case(random_model(rng), rng).check("channel", (0.0, 0.25))
