@@ -26,6 +26,7 @@ setup(
             "results/**/*.npz",
             "results/sentences/*_areas.csv",
             "results/sentences/*_leads.csv",
+            "weights/mobilenet_v3_small-*",
             "weights/resnet18-*",
             "weights/exactline/convmedium-*",
             "weights/exactline/convbig-*",

@@ -100,7 +100,7 @@ RECIPES: dict[str, Recipe] = {
     "lstm_rows": Recipe(learning_rate=2e-3, epochs=12, augment="shift"),
     "resnet10": Recipe("sgd", 0.1, 40, 128, 5e-3, "flip_crop"),
     "resnet10_preactivation": Recipe("sgd", 0.1, 30, 128, 5e-3, "flip_crop"),
-    "plainnet20": Recipe("sgd", 0.1, 15, 128, 5e-3, "flip_crop"),
+    "plainnet20": Recipe("sgd", 0.1, 15, 128, 5e-3, "flip_crop", sizes=((5, 16), (5, 24))),
     "resnet18": Recipe(
         "sgd", 0.1, 11, 128, 5e-3, "flip_crop", "mixed_bfloat16", sizes=((5, 16), (4, 24))
     ),

@@ -91,7 +91,7 @@ class Repeats:
         model = zoo.build(s.model, data.x.shape[1:], data.classes)
         recipe = zoo.Recipe(epochs=s.epochs, precision=s.precision)
         folder = s.work / "trained" / name
-        zoo.train(model, data, recipe, rng=seed, folder=folder, progress=False)
+        zoo.train(model, data, recipe, rng=seed, folder=folder)
         model = zoo.in_precision(model, s.precision)
         return Trial(model, **self.data, seed=seed, samples=s.samples)
 
