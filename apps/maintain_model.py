@@ -4,15 +4,21 @@
     python apps/maintain_model.py restructure mlp mnist  # table 5
     python apps/maintain_model.py readapt mlp mnist      # table 6
     python apps/maintain_model.py develop mlp mnist      # table 7, or 8 with --scenario 2
+    python apps/maintain_model.py layers mlp mnist       # what slices take from each layer
+    python apps/maintain_model.py times mlp mnist        # seconds of the five metrics
     python apps/maintain_model.py case-study             # figure 6: MobileNetV3
 
-The last takes the zoo's weights; every other command trains a model of the zoo for each repeat (a
-random seed). Finished models and repeats are kept under `--work`, from where an interrupted command
-continues.
+The last two take the zoo's weights, and so do the others with `--weights zoo --repeats 1`; by
+default they train a model of the zoo for each repeat (a random seed). Finished models and repeats
+are kept under `--work`, from where an interrupted command continues.
 """
 
 from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.neusemslice.settings import CaseStudySettings, MaintenanceSettings
+from nnslicer_tf.experiments.neusemslice.settings import (
+    CaseStudySettings,
+    MaintenanceSettings,
+    ScoringTimeSettings,
+)
 
 COMMANDS = {
     "slicing": (
@@ -34,6 +40,16 @@ COMMANDS = {
         MaintenanceSettings,
         "development:develop",
         "Learn new classes, task by task (tables 7 and 8).",
+    ),
+    "layers": (
+        MaintenanceSettings,
+        "layers:layers",
+        "Compare what slices of one size take from each layer (not in the paper).",
+    ),
+    "times": (
+        ScoringTimeSettings,
+        "scoring_times:scoring_times",
+        "Time the five metrics (section 5.2).",
     ),
     "case-study": (
         CaseStudySettings,

@@ -12,7 +12,12 @@ metrics; `deeparc` is the layer-level baseline; `compress` iterates one of `COMP
 
 from nnslicer_tf._training import selective_optimizer
 from nnslicer_tf.semantic.comparison import Comparison, area_under, compare, paired
-from nnslicer_tf.semantic.deeparc import layer_similarities, redundant_layers, remove_layers
+from nnslicer_tf.semantic.deeparc import (
+    layer_similarities,
+    redundant_layers,
+    removable_layers,
+    remove_layers,
+)
 from nnslicer_tf.semantic.maintenance import (
     develop,
     developed_neurons,
@@ -80,6 +85,7 @@ __all__ = [
     "readapt",
     "readapted_neurons",
     "redundant_layers",
+    "removable_layers",
     "remove_layers",
     "restructure",
     "selective_optimizer",

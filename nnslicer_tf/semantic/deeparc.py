@@ -73,6 +73,20 @@ def redundant_layers(similarities: Mapping[str, float], threshold: float = 0.99)
     return [name for name, value in similarities.items() if value > threshold]
 
 
+def removable_layers(im: InstrumentedModel) -> list[str]:
+    """Return the hidden layers that `remove_layers` can remove, in topological order.
+
+    Args:
+        im: A classifier.
+    """
+    found = []
+    for name, layer in _layers(im).items():
+        first = layer.chain[0]
+        if first.input_shapes[0] == first.shape or _is_sewn(first):
+            found.append(name)
+    return found
+
+
 def remove_layers(
     model: ModelLike, layers: Iterable[str], x: DataLike, batch_size: int = 256
 ) -> keras.Model:
@@ -90,10 +104,10 @@ def remove_layers(
     Raises:
         InvalidArgumentError: if the model has no such hidden layer.
         UnsupportedLayerError: if a layer of another output shape is neither a dense layer
-            nor a convolution whose strides alone change its positions.
+            nor a convolution whose strides alone change its positions; see `removable_layers`.
     """
     im = instrumented(model)
-    known = {k: v for k, v in neuron_layers(im).items() if not isinstance(v, _NOT_SEWN)}
+    known = _layers(im)
     replaced: dict[str, keras.layers.Layer] = {}
     weights: dict[str, list[np.ndarray]] = {}
     for name in layers:
@@ -117,6 +131,11 @@ def remove_layers(
         elif layer.name not in replaced and layer.weights:
             layer.set_weights(original.get_layer(layer.name).get_weights())
     return copy
+
+
+def _layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
+    """Return the hidden layers that are neither heads nor recurrent."""
+    return {k: v for k, v in neuron_layers(im).items() if not isinstance(v, _NOT_SEWN)}
 
 
 def _again(layer: keras.Operation) -> keras.Operation:
@@ -144,24 +163,31 @@ def _sewing_layer(operation: Operation) -> keras.layers.Layer:
     units = operation.shape[-1]
     if len(operation.shape) == 1:
         return keras.layers.Dense(units, _activation(operation), name=operation.layer)
-    strides = _strides(operation)
-    if len(operation.shape) != 3 or operation.shape[:-1] != _strided(operation, strides):
+    if not _is_sewn(operation):
         raise UnsupportedLayerError(
             f"Layer '{operation.layer}' turns {operation.input_shapes[0]} into {operation.shape}, "
             "which a 1×1 convolution with its strides does not. Do not remove this layer."
         )
     return keras.layers.Conv2D(
-        units, 1, strides, activation=_activation(operation), name=operation.layer
+        units, 1, _strides(operation), activation=_activation(operation), name=operation.layer
     )
+
+
+def _is_sewn(operation: Operation) -> bool:
+    """Whether a sewing layer maps the operation's input to its output's shape."""
+    if len(operation.shape) == 1:
+        return True
+    return len(operation.shape) == 3 and operation.shape[:-1] == _strided(operation)
 
 
 def _strides(operation: Operation) -> tuple[int, ...]:
     return tuple(getattr(operation.keras_layer, "strides", (1,) * (len(operation.shape) - 1)))
 
 
-def _strided(operation: Operation, strides: tuple[int, ...]) -> tuple[int, ...]:
-    space = operation.input_shapes[0][:-1]
-    return tuple(-(-extent // stride) for extent, stride in zip(space, strides, strict=True))
+def _strided(operation: Operation) -> tuple[int, ...]:
+    """Return the positions that a padded convolution with the operation's strides has."""
+    extents = zip(operation.input_shapes[0][:-1], _strides(operation), strict=True)
+    return tuple(-(-extent // stride) for extent, stride in extents)
 
 
 def _fitted(

@@ -10,14 +10,15 @@ def vgg16(input_shape: tuple[int, int, int] = (32, 32, 3), classes: int = 10) ->
     """Build 13 convolutions with batch normalisation and dense layers 512, 512: logits.
 
     About 15 M parameters. The original has no normalisation and dense layers of 4,096,
-    for 224×224 images.
+    for 224×224 images. The last pooling leaves one pixel of a 32×32 image; of larger images
+    the pixels are averaged, so that the weights fit every size (`Recipe.sizes`).
     """
     x = inputs = keras.Input(input_shape, name="input")
     for block, (width, convolutions) in enumerate(_BLOCKS, start=1):
         for i in range(1, convolutions + 1):
             x = _conv_norm(x, width, f"block{block}_{i}")
-        x = layers.MaxPooling2D(name=f"block{block}_pool")(x)
-    x = layers.Flatten(name="flatten")(x)
+        x = layers.MaxPooling2D(padding="same", name=f"block{block}_pool")(x)
+    x = layers.GlobalAveragePooling2D(name="average")(x)
     for i in (1, 2):
         x = layers.Dense(512, kernel_initializer="he_normal", name=f"dense{i}")(x)
         x = layers.ReLU(name=f"dense{i}_relu")(x)

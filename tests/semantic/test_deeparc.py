@@ -10,7 +10,9 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.semantic import (
     landscape,
     layer_similarities,
+    neuron_layers,
     redundant_layers,
+    removable_layers,
     remove_layers,
     similarity,
 )
@@ -138,6 +140,22 @@ def test_a_dense_sewing_layer_saves_nothing():
     model = stack()
     x, _ = samples(model, 200)
     assert remove_layers(model, ["d"], x).count_params() == model.count_params()
+
+
+@pytest.mark.parametrize("name", ["perceptron", "convolutional"])
+def test_removable_layers_are_those_that_remove_layers_takes(name):
+    model = make(name)
+    im = nns.InstrumentedModel(model)
+    x, _ = samples(model, 3)
+    removed = []
+    for layer in neuron_layers(im):
+        try:
+            remove_layers(model, [layer], x)
+        except nns.UnsupportedLayerError:
+            continue
+        removed.append(layer)
+    assert removable_layers(im) == removed
+    assert (name == "perceptron") == (len(removed) == len(neuron_layers(im)))
 
 
 def test_bad_layers_are_refused():

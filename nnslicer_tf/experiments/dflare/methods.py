@@ -76,6 +76,9 @@ LIKE = {
     "resnet20-integer": ("ResNet-20", "Quantization"),
     "resnet20-pruned": ("ResNet-20", "Prune"),
     "resnet20-distilled": ("ResNet-20", "Knowledge Distillation"),
+    "vgg16-integer": ("VGG-16", "Quantization"),
+    "vgg16-pruned": ("VGG-16", "Prune"),
+    "vgg16-distilled": ("VGG-16", "Knowledge Distillation"),
 }
 """Our pairs of a kind that the paper has too, with other weights."""
 

@@ -37,6 +37,7 @@ _STUDENTS = {
     "digits_cnn": "mlp",
     "resnet20": "resnet10",
     "plainnet20": "resnet10",
+    "vgg16": "resnet10",
 }
 """Network → the one that learns from it in knowledge distillation."""
 

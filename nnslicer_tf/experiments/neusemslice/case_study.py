@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pandas as pd
 
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import zoo
 from nnslicer_tf._progress import track
 from nnslicer_tf.engine.rows import RowStore
 from nnslicer_tf.experiments.neusemslice.restructuring import COMPRESSORS
 from nnslicer_tf.experiments.neusemslice.settings import WAYS, CaseStudySettings
 from nnslicer_tf.experiments.neusemslice.slices import SlicedModel
 from nnslicer_tf.experiments.neusemslice.slicing import curve_rows, plot_curves
-from nnslicer_tf.experiments.neusemslice.trial import Trial
+from nnslicer_tf.experiments.neusemslice.trial import Trial, zoo_trial
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
     ExperimentResult,
@@ -40,7 +40,7 @@ _PAPER_WAYS = {
 
 def case_study(s: CaseStudySettings) -> ExperimentResult:
     """Measure the slices of a trained model, and what compressing them on leaves."""
-    trial = trained_trial(s)
+    trial = zoo_trial(s.model, s.dataset, s.tests, s.samples)
     curves = _stored(s, trial, "curves", curve_rows)
     half = _stored(s, trial, "half", half_rows)
     compressed = _stored(s, trial, "compressed", compressed_rows)
@@ -85,18 +85,6 @@ def _stored(
 
         parts.append(store.complete({"metric": metric}, make))
     return pd.concat(parts, ignore_index=True)
-
-
-def trained_trial(s: CaseStudySettings) -> Trial:
-    """Return the zoo's trained model, first training images for scores, and test images."""
-    model = zoo.load(s.model, s.dataset)
-    return Trial(
-        model,
-        train=datasets.load(s.dataset, f"train[:{s.samples}]"),
-        held_out=datasets.load(s.dataset, "train[90%:]"),
-        test=datasets.load(s.dataset, f"test[:{s.tests}]"),
-        samples=s.samples,
-    )
 
 
 def half_rows(trial: Trial, metric: str) -> Iterator[dict]:

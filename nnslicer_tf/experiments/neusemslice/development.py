@@ -21,7 +21,7 @@ from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.experiments.neusemslice.settings import OURS, WAYS, MaintenanceSettings
 from nnslicer_tf.experiments.neusemslice.slices import SlicedModel, redundant, slices_of_one_size
 from nnslicer_tf.experiments.neusemslice.tables import means_result
-from nnslicer_tf.experiments.neusemslice.trial import Repeats, Trial, split_classes
+from nnslicer_tf.experiments.neusemslice.trial import Trial, repeats_of, split_classes
 from nnslicer_tf.experiments.result import ExperimentResult
 from nnslicer_tf.experiments.samples import of_classes
 from nnslicer_tf.instrument import InstrumentedModel
@@ -67,7 +67,7 @@ _REPLAYS = ("Retrain", "Replay 5%", "Replay 10%", "Replay 100%")
 
 def develop(s: MaintenanceSettings) -> ExperimentResult:
     """Learn new classes, without samples of the old ones or with some (tables 7 and 8)."""
-    repeats = Repeats(s)
+    repeats = repeats_of(s)
     tasks = split_classes(repeats.data["train"].classes, s.scenario + 1)
     rows = repeats.rows(
         f"develop{s.scenario}-{s.metric}",

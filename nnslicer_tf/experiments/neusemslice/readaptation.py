@@ -10,7 +10,7 @@ from nnslicer_tf.detection.attacks import AttackSpec, generate
 from nnslicer_tf.experiments.neusemslice.settings import OURS, MaintenanceSettings
 from nnslicer_tf.experiments.neusemslice.slices import redundant, slices_of_one_size
 from nnslicer_tf.experiments.neusemslice.tables import means_result
-from nnslicer_tf.experiments.neusemslice.trial import Repeats, Trial
+from nnslicer_tf.experiments.neusemslice.trial import Trial, repeats_of
 from nnslicer_tf.experiments.result import ExperimentResult
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.semantic import (
@@ -33,7 +33,7 @@ _EPSILON = {"cifar10": 8 / 255}
 
 def readapt(s: MaintenanceSettings) -> ExperimentResult:
     """Train critical neurons on adversarial samples and attack again (table 6)."""
-    repeats = Repeats(s)
+    repeats = repeats_of(s)
     attacked = min(s.attacked, len(repeats.data["held_out"]) // 2)
     epsilon = _EPSILON.get(s.dataset, 0.1)
     rows = repeats.rows(

@@ -7,7 +7,7 @@ import keras
 from nnslicer_tf.experiments.neusemslice.settings import OURS, MaintenanceSettings
 from nnslicer_tf.experiments.neusemslice.slices import slices_of_one_size
 from nnslicer_tf.experiments.neusemslice.tables import means_result
-from nnslicer_tf.experiments.neusemslice.trial import Repeats, Trial
+from nnslicer_tf.experiments.neusemslice.trial import Trial, repeats_of
 from nnslicer_tf.experiments.result import ExperimentResult
 from nnslicer_tf.semantic import compress
 from nnslicer_tf.semantic import restructure as remove_neurons
@@ -19,7 +19,7 @@ COMPRESSORS = {"lamp": "LAMP", "global": "Glob", "uniform_plus": "Unif", "erk": 
 
 def restructure(s: MaintenanceSettings) -> ExperimentResult:
     """Compress whole and restructured models until the accuracy falls (table 5)."""
-    repeats = Repeats(s)
+    repeats = repeats_of(s)
     rows = repeats.rows(
         f"restructure-{s.metric}-{s.tolerance}",
         lambda seed: restructure_rows(repeats.trial(seed), s.metric, s.tolerance),

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from typer import Argument, Option
 
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.settings import Settings
 
 WAYS = ("Global", "Category-wise", "NeuSemSlice", "NeuSemSlice, centred")
@@ -48,6 +49,10 @@ class MaintenanceSettings(Settings):
     precision: Annotated[
         Literal["float32", "mixed_bfloat16"], Option(help="Precision of training and prediction.")
     ] = "float32"
+    weights: Annotated[
+        Literal["trained", "zoo"],
+        Option(help="Train a model for each repeat, or take the zoo's, which is one."),
+    ] = "trained"
     attacked: Annotated[int, Option(min=10, help="readapt: number of attacked images.")] = 1_000
     tolerance: Annotated[float, Option(help="restructure: accuracy that may be lost.")] = 0.01
     scenario: Annotated[
@@ -70,6 +75,27 @@ class MaintenanceSettings(Settings):
     def name(self) -> str:
         """Model and data set."""
         return f"{self.model}-{self.dataset}"
+
+    def __post_init__(self) -> None:
+        if self.weights == "zoo" and self.repeats != 1:
+            raise InvalidArgumentError(
+                "The zoo has one set of weights of a model: --weights zoo needs --repeats 1. "
+                f"Received: --repeats {self.repeats}"
+            )
+
+
+@dataclass(frozen=True)
+class ScoringTimeSettings(Settings):
+    """Times of the five metrics of a trained model's neurons."""
+
+    trial: ClassVar = {"images": 500, "runs": 1}
+
+    kept = "semantic"
+
+    model: Annotated[str, Argument(help="A model of the zoo.")] = "mlp"
+    dataset: Annotated[str, Argument(help="A data set.")] = "mnist"
+    images: Annotated[int, Option(min=0, help="Training images to score on; 0: all.")] = 0
+    runs: Annotated[int, Option(min=1, help="Runs of each metric, of which the median counts.")] = 5
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from matplotlib.figure import Figure
 from nnslicer_tf.experiments.neusemslice.settings import SETTINGS, MaintenanceSettings
 from nnslicer_tf.experiments.neusemslice.slices import SlicedModel, redundant
 from nnslicer_tf.experiments.neusemslice.tables import area_tests, masked_range_tables
-from nnslicer_tf.experiments.neusemslice.trial import Repeats, Trial
+from nnslicer_tf.experiments.neusemslice.trial import Repeats, Trial, repeats_of
 from nnslicer_tf.experiments.plots import put_finding
 from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentView
 from nnslicer_tf.experiments.samples import first, of_classes
 from nnslicer_tf.experiments.views import view_of_marks
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report.palette import METHODS
-from nnslicer_tf.semantic import remove_layers
+from nnslicer_tf.semantic import removable_layers, remove_layers
 from nnslicer_tf.zoo import accuracy
 
 _SHOWN = 0.5  # the compression rate of the interactive view
@@ -25,7 +25,7 @@ _REDUNDANT = 0.99  # the similarity above which DeepArc removes a layer
 
 def slicing(s: MaintenanceSettings) -> ExperimentResult:
     """Measure every slicing method's accuracy over compression rate, and the cost of masking."""
-    repeats = Repeats(s)
+    repeats = repeats_of(s)
     curves = [repeats.rows("deeparc", lambda seed: [deeparc_row(repeats.trial(seed))])]
     masks: list[pd.DataFrame] = []
     for metric in s.metrics.split(","):
@@ -84,8 +84,9 @@ def curve_rows(trial: Trial, metric: str) -> Iterator[dict]:
 
 
 def deeparc_row(trial: Trial) -> dict:
-    """Return the result of removing redundant layers (the star in figure 5)."""
-    layers = redundant(trial, _REDUNDANT)
+    """Return the result of removing the redundant layers that can be removed (figure 5's star)."""
+    removable = removable_layers(InstrumentedModel(trial.model))
+    layers = [layer for layer in redundant(trial, _REDUNDANT) if layer in removable]
     samples = first(trial.train, 2_000).x
     small = remove_layers(trial.model, layers, samples) if layers else trial.model
     return {

@@ -1,13 +1,14 @@
 """Repeats of an experiment: models trained with different seeds, their data, stored rows.
 
 The first images of the training split are held out to choose thresholds; the models are trained
-on those that follow, and only final figures are of the test split. Finished models and repeats
-are kept in the working folder, from which an interrupted experiment continues.
+on those that follow, and only final figures are of the test split. Where the model is the zoo's,
+its last tenth is held out, on which the zoo's models are not trained either. Finished models and
+repeats are kept in the working folder, from which an interrupted experiment continues.
 """
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import keras
@@ -21,6 +22,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.neusemslice.settings import MaintenanceSettings
 from nnslicer_tf.experiments.result import ExperimentTable
 from nnslicer_tf.experiments.samples import of_classes
+from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,15 +46,37 @@ class Trial:
     samples: int = 5_000
 
 
-@dataclass(frozen=True, eq=False)
+def zoo_trial(model: str, dataset: str, tests: int, samples: int) -> Trial:
+    """Return the zoo's trained model of a name, and its data.
+
+    Args:
+        model: A model of the zoo that has weights.
+        dataset: The data set that it was trained on.
+        tests: Number of test samples.
+        samples: Number of training samples for scores and similarities.
+
+    Raises:
+        InvalidArgumentError: if there are no weights; the error names the command to train them.
+    """
+    trained = zoo.load(model, dataset)
+    return Trial(
+        trained,
+        train=datasets.load(dataset, "train[:90%]"),
+        held_out=datasets.load(dataset, "train[90%:]"),
+        test=datasets.load(dataset, f"test[:{tests}]"),
+        samples=samples,
+    )
+
+
 class Repeats:
     """Trials of one model and data set, one for each seed.
 
-    Attributes:
+    Args:
         settings: Model, data set, sizes and number of seeds.
     """
 
-    settings: MaintenanceSettings
+    def __init__(self, settings: MaintenanceSettings) -> None:
+        self.settings = settings
 
     @cached_property
     def data(self) -> dict[str, Dataset]:
@@ -76,17 +100,24 @@ class Repeats:
         return parts
 
     @property
-    def _precision(self) -> str:
-        """The ending of files of models that were not trained in float32."""
-        precision = self.settings.precision
-        return "" if precision == "float32" else f"-{precision}"
+    def training(self) -> str:
+        """How the models were trained, in words."""
+        return f"{self.settings.epochs} epochs in {self.settings.precision}"
+
+    @property
+    def trained(self) -> str:
+        """Part of the names of files that tells models of different training apart."""
+        s = self.settings
+        precision = "" if s.precision == "float32" else f"-{s.precision}"
+        return f"{s.images}-{s.epochs}-{s.tests}-{s.samples}{precision}"
 
     def trial(self, seed: int, classes: Iterable[int] | None = None) -> Trial:
         """Return a model trained with a seed, on some classes or on all, with all data."""
         s, data, which = self.settings, self.data["train"], "all"
         if classes is not None:
             data, which = of_classes(data, classes), "".join(map(str, classes))
-        name = f"{s.name}-{s.images}-{s.epochs}-{which}-{seed}{self._precision}"
+        precision = "" if s.precision == "float32" else f"-{s.precision}"
+        name = f"{s.name}-{s.images}-{s.epochs}-{which}-{seed}{precision}"
         keras.utils.set_random_seed(seed)
         model = zoo.build(s.model, data.x.shape[1:], data.classes)
         recipe = zoo.Recipe(epochs=s.epochs, precision=s.precision)
@@ -98,8 +129,7 @@ class Repeats:
     def rows(self, what: str, run: Callable[[int], Iterable[dict]]) -> pd.DataFrame:
         """Return the rows of all seeds; stored ones are read, not made again."""
         s = self.settings
-        sizes = f"{s.images}-{s.epochs}-{s.tests}-{s.samples}{self._precision}"
-        store = RowStore(s.work / what / f"{s.name}-{sizes}.csv", ["seed"])
+        store = RowStore(s.work / what / f"{s.name}-{self.trained}.csv", ["seed"])
         parts = []
         for seed in range(s.repeats):
 
@@ -121,10 +151,53 @@ class Repeats:
         """Return a table headed by how it was made and `more`; a `kind` ends its name."""
         s = self.settings
         parts = ", ".join(f"{len(part)} {part_name}" for part_name, part in self.data.items())
-        training = f"{s.epochs} epochs in {s.precision}"
-        sizes = f"{parts} images; {training}; scores on {s.samples} images"
+        sizes = f"{parts} images; {self.training}; scores on {s.samples} images"
         head = {"seeds": f"0 … {s.repeats - 1}", "sizes": sizes, **(more or {})}
         return ExperimentTable(f"{name}-{s.name}{kind}", frame, title, head)
+
+
+class ZooRepeat(Repeats):
+    """The one trial of the zoo's weights of a model."""
+
+    @cached_property
+    def _trial(self) -> Trial:
+        s = self.settings
+        return zoo_trial(s.model, s.dataset, s.tests, s.samples)
+
+    @cached_property
+    def data(self) -> dict[str, Dataset]:
+        """Training, held-out and test samples, as a `Trial` takes them."""
+        trial = self._trial
+        return {"train": trial.train, "held_out": trial.held_out, "test": trial.test}
+
+    @property
+    def training(self) -> str:
+        """How the model was trained, in words."""
+        return f"weights of the zoo, {zoo.accuracy(self._trial.model, self.data['test']):.1%} right"
+
+    @property
+    def trained(self) -> str:
+        """Part of the names of files that tells models of different weights apart."""
+        s, weights = self.settings, model_fingerprint(self._trial.model)[:8]
+        return f"zoo-{weights}-{s.tests}-{s.samples}"
+
+    def trial(self, seed: int, classes: Iterable[int] | None = None) -> Trial:
+        """Return the zoo's model, loaded anew, with all data.
+
+        Raises:
+            InvalidArgumentError: if a model of some classes is asked for.
+        """
+        if classes is not None:
+            raise InvalidArgumentError(
+                "The zoo's models know all classes, and this experiment starts with a model of "
+                "some: leave out --weights zoo."
+            )
+        return replace(self._trial, model=zoo.load(self.settings.model, self.settings.dataset))
+
+
+def repeats_of(s: MaintenanceSettings) -> Repeats:
+    """Return the trials that settings ask for."""
+    return ZooRepeat(s) if s.weights == "zoo" else Repeats(s)
 
 
 def split_classes(classes: int, tasks: int) -> tuple[tuple[int, ...], ...]:

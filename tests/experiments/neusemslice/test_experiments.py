@@ -9,15 +9,19 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.neusemslice import case_study, readaptation, slicing
 from nnslicer_tf.experiments.neusemslice.development import develop
+from nnslicer_tf.experiments.neusemslice.layers import layers
 from nnslicer_tf.experiments.neusemslice.restructuring import restructure
+from nnslicer_tf.experiments.neusemslice.scoring_times import scoring_times
 from nnslicer_tf.experiments.neusemslice.settings import (
+    PAPER_SETTINGS,
     SETTINGS,
     WAYS,
     CaseStudySettings,
     MaintenanceSettings,
+    ScoringTimeSettings,
 )
 from nnslicer_tf.experiments.neusemslice.slices import SlicedModel
-from nnslicer_tf.experiments.neusemslice.trial import Repeats
+from nnslicer_tf.experiments.neusemslice.trial import Repeats, repeats_of
 from nnslicer_tf.report.explorer import unpack
 
 
@@ -88,6 +92,63 @@ def test_development(settings, scenario):
 def test_more_images_than_there_are_are_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match="--images 5000 are more than"):
         restructure(MaintenanceSettings("mlp", "digits", images=5_000, work=tmp_path))
+
+
+@pytest.fixture
+def zoo_settings(tmp_path):
+    """The zoo's convolutional network on the digits."""
+    sizes = {"tests": 100, "samples": 50}
+    return MaintenanceSettings(
+        "digits_cnn", "digits", repeats=1, weights="zoo", **sizes, work=tmp_path
+    )
+
+
+def test_the_zoos_model_is_sliced(zoo_settings, monkeypatch):
+    fewer = {way: chosen[4::5] for way, chosen in PAPER_SETTINGS.items()}
+    monkeypatch.setattr(slicing, "SETTINGS", fewer)
+    found = slicing.slicing(zoo_settings)
+    curves = found.table("figure5-digits_cnn-digits").set_index(["method", "setting"])
+    model, test = zoo.load("digits_cnn", "digits"), datasets.load("digits", "test[:100]")
+    right = zoo.accuracy(model, test)
+    assert curves.accuracy[("Global", 1.0)] == right
+    assert f"weights of the zoo, {right:.1%} right" in found.tables[0].head["sizes"]
+
+
+def test_the_zoo_has_one_model_of_all_classes(zoo_settings):
+    with pytest.raises(InvalidArgumentError, match="--weights zoo needs --repeats 1"):
+        replace(zoo_settings, repeats=5)
+    with pytest.raises(InvalidArgumentError, match="know all classes"):
+        develop(zoo_settings)
+
+
+def test_what_slices_take_from_each_layer(zoo_settings):
+    """The parts' shares add up to the slice's, and all parts together are the slice."""
+    rows = layers(zoo_settings).table("layers-digits_cnn-digits")
+    groups = ["all convolutions", "all dense layers"]
+    for (wanted, way), part in rows.groupby(["wanted", "method"]):
+        part = part.set_index("layer")
+        kept = part.neurons * part.kept
+        singles = part.index.difference([*groups, "all"])
+        assert kept[singles].sum() == pytest.approx(kept["all"])
+        assert kept[[g for g in groups if g in kept]].sum() == pytest.approx(kept["all"])
+        sliced = SlicedModel(repeats_of(zoo_settings).trial(0))
+        critical = sliced.of_size(way, wanted)
+        test = datasets.load("digits", "test[:100]")
+        assert part.accuracy["all"] == zoo.accuracy(sliced.masker.neurons(critical), test)
+
+
+def test_times_of_the_metrics_stand_beside_the_papers():
+    found = scoring_times(ScoringTimeSettings("lenet5", "mnist", images=30, runs=2)).tables[0]
+    table = found.frame.set_index("metric")
+    assert (table.seconds > 0).all() and (table.least <= table.most).all()
+    assert table["paper seconds"].to_dict() == {
+        "avg": 5.4,
+        "var": 5.5,
+        "ens": 5.6,
+        "deeplift": 30.9,
+        "taylor": 6.2,
+    }
+    assert found.head["images"] == "30 of mnist"
 
 
 def test_case_study_of_a_trained_model(tmp_path, monkeypatch):

@@ -1,0 +1,67 @@
+"""What slices of one size take from each layer, and what each layer's part costs alone.
+
+Slices of two methods may remove equally many parameters and yet differ in accuracy, because they
+take them from other layers. This experiment, which is not in the paper, says from which.
+"""
+
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+
+from nnslicer_tf.experiments.neusemslice.settings import WAYS, MaintenanceSettings
+from nnslicer_tf.experiments.neusemslice.slices import SlicedModel
+from nnslicer_tf.experiments.neusemslice.trial import Trial, repeats_of
+from nnslicer_tf.experiments.result import ExperimentResult
+from nnslicer_tf.semantic import CriticalNeurons
+from nnslicer_tf.zoo import accuracy
+
+_COMPRESSIONS = (0.3, 0.5, 0.7)  # shares of the parameters that are removed
+_KEYS = ["wanted", "method", "layer"]
+
+
+def layers(s: MaintenanceSettings) -> ExperimentResult:
+    """Measure what slices of one size take from each layer (not in the paper)."""
+    repeats = repeats_of(s)
+    rows = repeats.rows(
+        f"layers-{s.metric}", lambda seed: layer_rows(repeats.trial(seed), s.metric)
+    )
+    means = rows.drop(columns="seed").groupby(_KEYS, sort=False).mean().reset_index()
+    title = "What slices of one size take from each layer, and what that costs alone"
+    return ExperimentResult([repeats.table("layers", title, means, more={"metric": s.metric})])
+
+
+def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
+    """Yield the share of neurons that a slice keeps, and the accuracy with only these masked.
+
+    A row for each compression rate, method and layer, one for all convolutions, one for all dense
+    layers, and one for all layers: the slice itself.
+    """
+    sliced = SlicedModel(trial, metric)
+    for wanted in _COMPRESSIONS:
+        for way in WAYS:
+            critical = sliced.of_size(way, wanted)
+            for name, part in _parts(trial.model, critical).items():
+                kept = np.concatenate([critical[layer] for layer in part])
+                masked = sliced.masker.neurons({layer: critical[layer] for layer in part})
+                yield {
+                    "wanted": wanted,
+                    "method": way,
+                    "layer": name,
+                    "compression": sliced.compression(critical),
+                    "neurons": len(kept),
+                    "kept": kept.mean(),
+                    "accuracy": accuracy(masked, trial.test),
+                }
+
+
+def _parts(model: keras.Model, critical: CriticalNeurons) -> dict[str, list[str]]:
+    """Return the layers of each part of a model that is masked alone, by the part's name."""
+    dense = [layer for layer in critical if isinstance(model.get_layer(layer), keras.layers.Dense)]
+    groups = {
+        "all convolutions": [layer for layer in critical if layer not in dense],
+        "all dense layers": dense,
+        "all": list(critical),
+    }
+    singles = {layer: [layer] for layer in critical}
+    return singles | {name: part for name, part in groups.items() if part}
