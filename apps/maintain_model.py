@@ -5,7 +5,7 @@
     python apps/maintain_model.py readapt mlp mnist      # table 6
     python apps/maintain_model.py develop mlp mnist      # table 7, or 8 with --scenario 2
     python apps/maintain_model.py layers mlp mnist       # what slices take from each layer
-    python apps/maintain_model.py times mlp mnist        # seconds of the five metrics
+    python apps/maintain_model.py times mlp mnist        # seconds of the metrics
     python apps/maintain_model.py case-study             # figure 6: MobileNetV3
 
 The last two take the zoo's weights, and so do the others with `--weights zoo --repeats 1`; by
@@ -49,7 +49,7 @@ COMMANDS = {
     "times": (
         ScoringTimeSettings,
         "scoring_times:scoring_times",
-        "Time the five metrics (section 5.2).",
+        "Time the metrics (section 5.2).",
     ),
     "case-study": (
         CaseStudySettings,

@@ -18,7 +18,7 @@ _TIMED_IN_THE_PAPER = "mnist"
 
 
 def scoring_times(s: ScoringTimeSettings) -> ExperimentResult:
-    """Time the five metrics on the training images of a data set (section 5.2)."""
+    """Time the metrics on the training images of a data set (section 5.2)."""
     split = f"train[:{s.images}]" if s.images else "train"
     data = datasets.load(s.dataset, split)
     im = InstrumentedModel(zoo.load(s.model, s.dataset))

@@ -86,7 +86,7 @@ class MaintenanceSettings(Settings):
 
 @dataclass(frozen=True)
 class ScoringTimeSettings(Settings):
-    """Times of the five metrics of a trained model's neurons."""
+    """Times of the metrics of a trained model's neurons."""
 
     trial: ClassVar = {"images": 500, "runs": 1}
 
