@@ -89,7 +89,7 @@ DRAWERS: dict[str, Drawer] = {
     ],
     "pruning/figure*.csv": lambda name, rows: [ExperimentFigure(name, pruning.plot(rows))],
     "protection/**/figure*.csv": lambda name, rows: [ExperimentFigure(name, protection.plot(rows))],
-    "semantic/figure[56]-*.csv": _semantic,
+    "semantic/**/figure[56]-*.csv": _semantic,
 }
 """Pattern of tables below the folder of results → what draws the figures of one of them."""
 
