@@ -1,7 +1,9 @@
 """What slices of one size take from each layer, and what each layer's part costs alone.
 
 Slices of two methods may remove equally many parameters and yet differ in accuracy, because they
-take them from other layers. This experiment, which is not in the paper, says from which.
+take them from other layers. This experiment, which is not in the paper, says from which. It also counts what
+is removed in another way: the weights into the masked neurons alone. Restructuring removes the
+weights out of them as well, which is the compression rate of all other tables.
 """
 
 from collections.abc import Iterator
@@ -35,14 +37,20 @@ def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
     """Yield the share of neurons that a slice keeps, and the accuracy with only these masked.
 
     A row for each compression rate, method and layer, one for all convolutions, one for all dense
-    layers, and one for all layers: the slice itself.
+    layers, and one for all layers: the slice itself. "into" is the share of the model's parameters
+    that are the masked neurons' own weights and biases.
     """
     sliced = SlicedModel(trial, metric)
+    whole = trial.model.count_params()
     for wanted in _COMPRESSIONS:
         for way in WAYS:
             critical = sliced.of_size(way, wanted)
             for name, part in _parts(trial.model, critical).items():
                 kept = np.concatenate([critical[layer] for layer in part])
+                into = sum(
+                    (1 - critical[layer].mean()) * trial.model.get_layer(layer).count_params()
+                    for layer in part
+                )
                 masked = sliced.masker.neurons({layer: critical[layer] for layer in part})
                 yield {
                     "wanted": wanted,
@@ -51,6 +59,7 @@ def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
                     "compression": sliced.compression(critical),
                     "neurons": len(kept),
                     "kept": kept.mean(),
+                    "into": into / whole,
                     "accuracy": accuracy(masked, trial.test),
                 }
 

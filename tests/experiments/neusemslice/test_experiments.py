@@ -136,6 +136,9 @@ def test_what_slices_take_from_each_layer(zoo_settings):
         critical = sliced.of_size(way, wanted)
         test = datasets.load("digits", "test[:100]")
         assert part.accuracy["all"] == zoo.accuracy(sliced.masker.neurons(critical), test)
+        # The weights into masked neurons are a part of what restructuring removes.
+        assert 0 < part.into["all"] < part.compression["all"]
+        assert part.into[singles].sum() == pytest.approx(part.into["all"])
 
 
 def test_times_of_the_metrics_stand_beside_the_papers(shared_data):
