@@ -1,9 +1,10 @@
 """What slices of one size take from each layer, and what each layer's part costs alone.
 
 Slices of two methods may remove equally many parameters and yet differ in accuracy, because they
-take them from other layers. This experiment, which is not in the paper, says from which. It also counts
-what is removed in another way: the weights into the masked neurons alone. Restructuring removes
-the weights out of them as well, which is the compression rate of all other tables.
+take them from other layers. This experiment, which is not in the paper, says from which.
+
+It also counts what is removed in another way: the weights into the masked neurons alone. The
+compression rate of all other tables counts the weights out of them as well.
 """
 
 from collections.abc import Iterator
