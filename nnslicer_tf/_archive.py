@@ -1,4 +1,4 @@
-"""Files of results: NumPy archives with a JSON header, without pickle."""
+"""Result files: NumPy archives with a JSON header, without pickle."""
 
 import json
 import os
@@ -33,12 +33,12 @@ def write_archive(
     Args:
         path: The file.
         kind: Name and version of the format, which `read_archive` checks.
-        header: Values that JSON can hold.
+        header: Values that can be stored as JSON.
         arrays: The arrays by name.
         compress: Whether to compress the arrays.
 
     Raises:
-        InvalidArgumentError: if the file cannot be written, or has another ending.
+        InvalidArgumentError: if the file cannot be written, or its name does not end in .npz.
     """
     if Path(path).suffix != ".npz":
         raise InvalidArgumentError(f"The name of the file ends in .npz. Received: '{path}'")
@@ -56,19 +56,19 @@ def read_archive(
     Args:
         path: The file.
         kind: The header's expected `format`.
-        what: Name of the expected content, for messages.
-        bare: Whether a file of arrays without a header, an older format, is also accepted.
+        what: Name of the expected content, for error messages.
+        bare: Whether to accept the older format too, which has arrays but no header.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        CorruptFileError: if the file is damaged, or of another format.
+        CorruptFileError: if the file is damaged or has another format.
     """
     with _opened(path, kind, what, bare) as (header, archive):
         return header, {name: archive[name] for name in archive.files if name != "header"}
 
 
 def read_header(path: str | os.PathLike, kind: str, what: str) -> dict:
-    """Return the header alone; arguments and errors are those of `read_archive`."""
+    """Return only the header; arguments and errors are those of `read_archive`."""
     with _opened(path, kind, what) as (header, _):
         return header
 

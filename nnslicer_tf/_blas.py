@@ -1,4 +1,4 @@
-"""The number of threads of matrix products."""
+"""Limits on the number of threads that matrix products use."""
 
 from contextlib import AbstractContextManager
 from functools import cache

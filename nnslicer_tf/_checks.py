@@ -1,4 +1,4 @@
-"""Checks of arguments and of model outputs that several packages share."""
+"""Checks of arguments and model outputs, shared by several packages."""
 
 from collections.abc import Sequence
 
@@ -9,24 +9,24 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
 
 def check_count(name: str, value: object) -> None:
-    """Refuse anything but an int of at least 1.
+    """Check that an argument is an int of at least 1.
 
     Args:
-        name: Name of the argument, for the message.
+        name: Name of the argument, for the error message.
         value: Its value.
 
     Raises:
-        InvalidArgumentError: if it is anything else.
+        InvalidArgumentError: if it is not.
     """
     if not isinstance(value, (int, np.integer)) or value < 1:
         raise InvalidArgumentError(f"{name} must be a positive int. Received: {value!r}")
 
 
 def as_class_indices(y: ArrayLike) -> np.ndarray:
-    """Return labels as one integer for each sample, where that is what they are.
+    """Return labels as one integer for each sample, if they can be read that way.
 
-    Columns `(samples, 1)`, one-hot rows `(samples, classes)` and tensors become `(samples,)`
-    integers; other arrays are returned as they are, for a check to refuse.
+    Columns `(samples, 1)`, one-hot rows `(samples, classes)` and tensors become integers of
+    shape `(samples,)`; other arrays are returned unchanged, so that a later check rejects them.
     """
     labels = as_array(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -39,7 +39,7 @@ def as_array(x: object) -> np.ndarray:
     """Return an array, list, data frame or tensor of any framework as a NumPy array.
 
     Raises:
-        InputShapeError: if it is a list whose parts differ in shape, or no array.
+        InputShapeError: if it is a list whose parts differ in shape, or is not an array.
     """
     if hasattr(x, "detach"):  # a tensor of PyTorch, perhaps on a GPU and with a gradient
         x = x.detach().cpu().numpy()
@@ -50,7 +50,7 @@ def as_array(x: object) -> np.ndarray:
         raise InputShapeError(f"An array is needed here. Received: {type(x).__name__}")
     try:
         array = np.asarray(x)
-        # NumPy does not know bfloat16, the type of some models' outputs, as a number.
+        # NumPy does not treat bfloat16, which some models output, as a numeric type.
         return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
     except ValueError as error:
         raise InputShapeError(f"Samples and labels must be of one shape each: {error}") from error
@@ -60,13 +60,13 @@ def check_labels(y: ArrayLike, samples: int, classes: int | None = None) -> np.n
     """Return class labels `(samples,)` int64.
 
     Args:
-        y: The labels, one for each sample; one-hot rows will also do.
+        y: The labels, one for each sample; one-hot rows are also accepted.
         samples: Number of samples.
-        classes: Number of classes, which every label must be below; None: not checked.
+        classes: Number of classes, which bounds the labels; None skips this check.
 
     Raises:
-        InvalidArgumentError: if there are no samples, the labels are not one integer for
-            each, or a label is not a class.
+        InvalidArgumentError: if there are no samples, the labels are not one integer per
+            sample, or a label is not a class.
     """
     if not samples:
         raise InvalidArgumentError("The data set is empty: no samples were given.")
@@ -86,7 +86,7 @@ def check_labels(y: ArrayLike, samples: int, classes: int | None = None) -> np.n
 
 
 def check_logits(logits: np.ndarray) -> None:
-    """Refuse outputs that are not logits.
+    """Check that a model's outputs are logits.
 
     A model that ends in a softmax layer is accepted: its logits are read before that layer.
 

@@ -1,4 +1,4 @@
-"""Command lines: bad input ends with one line on standard error and exit code 2."""
+"""Running of command lines: bad input gives one line on standard error and exit code 2."""
 
 import sys
 from collections.abc import Callable
@@ -11,14 +11,14 @@ def run(app: Callable[..., object], name: str) -> None:
 
     Args:
         app: The application.
-        name: What it is called in messages.
+        name: Its name in error messages.
     """
     try:
         code = app(prog_name=name, standalone_mode=False)
     except (NNSlicerError, OSError) as error:
         _stop(f"{name}: {error}")
     except Exception as error:
-        # Typer's own errors are those of a part of Click that it brings along, or of Click itself.
+        # Typer raises the errors of Click, or of the part of Click that it bundles.
         if not hasattr(error, "format_message"):
             raise
         context = getattr(error, "ctx", None)

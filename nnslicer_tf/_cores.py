@@ -6,7 +6,7 @@ import os
 def available_cores() -> int:
     """Return the number of cores that this process may use, at least 1.
 
-    Where the system cannot tell (macOS, Windows), it is the number of cores of the machine.
+    On systems that do not report this (macOS, Windows), it is the machine's number of cores.
     """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""Old names of arguments, which still work, with a warning."""
+"""Support for old argument names, which still work but give a warning."""
 
 import functools
 import warnings

@@ -1,4 +1,4 @@
-"""Digests of arrays, by which stored results are known to belong to the same data."""
+"""Digests of arrays, used to check that stored results belong to the same data."""
 
 import hashlib
 from collections.abc import Iterable
@@ -7,9 +7,9 @@ import numpy as np
 
 
 def digest(parts: Iterable[bytes | np.ndarray]) -> str:
-    """Return a hash of bytes and of the values of arrays, 32 hexadecimal digits.
+    """Return a hash of bytes and of arrays' values, as 32 hexadecimal digits.
 
-    Shapes and types are not part of it.
+    Shapes and dtypes do not affect it.
     """
     known = hashlib.blake2b(digest_size=16)
     for part in parts:

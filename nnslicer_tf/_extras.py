@@ -1,4 +1,4 @@
-"""Packages that are installed on request, as extras: `pip install "nnslicer_tf[ray]"`."""
+"""Optional packages, which are installed as extras: `pip install "nnslicer_tf[ray]"`."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -14,19 +14,19 @@ _EXTRAS = {
 
 
 def is_installed(package: str) -> bool:
-    """Return whether a package can be imported; it is not imported."""
+    """Return whether a package can be imported, without importing it."""
     spec = find_spec(package)
-    # A folder of the same name on the path is found too, but has no code of its own.
+    # A folder of the same name on the path is also found, but has no code of its own.
     return spec is not None and spec.origin is not None
 
 
 def require(package: str, what: str, instead: str = "") -> ModuleType:
-    """Import and return a package of an extra.
+    """Import and return a package that belongs to an extra.
 
     Args:
         package: A key of the table above.
-        what: What needs it, the beginning of the message.
-        instead: What works without it, the end of the message.
+        what: What needs it; the error message begins with this.
+        instead: What works without it; the error message ends with this.
 
     Raises:
         MissingPackageError: if it is not installed.

@@ -1,4 +1,4 @@
-"""Files: the package's own data, and writes that never damage an existing file."""
+"""The package's own data folders, and writing without damage to existing files."""
 
 import os
 import tempfile
@@ -30,7 +30,7 @@ def apps_folder() -> Path:
 
 
 def results_folder() -> Path:
-    """Return where results are written: `data/results`, of an installed package `./results`."""
+    """Return where results are written: `data/results`, or `./results` if installed."""
     installed = (Path(__file__).parent / "data").is_dir()
     return Path("results") if installed else data_folder() / "results"
 

@@ -1,4 +1,4 @@
-"""Kernels of weighted sums as matrices; independent of Keras, so that workers start fast."""
+"""Kernels of weighted sums as matrices, independent of Keras, so that workers start fast."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,8 +28,8 @@ class KernelLayout:
         groups: Number of channel groups (a depthwise convolution has one per channel).
         axes: Meaning of the last two axes: "inputs, outputs"; "outputs, inputs" for a
             transposed convolution; "channels, multiplier" for a depthwise one.
-        order: For a kernel of any number of axes: the axes in the order inputs, groups, outputs,
-            in which they form one matrix; empty for others, whose last two axes do.
+        order: For a kernel with any number of axes: the axes in the order (inputs, groups,
+            outputs) in which they form one matrix. Empty if the last two axes form a matrix.
         summed: How many of the axes in `order` are inputs.
     """
 
@@ -81,7 +81,7 @@ class KernelLayout:
         return np.ascontiguousarray(matrix).reshape(*lead, *self.shape)
 
     def tensor_to_kernel(self, matrices: Any) -> Any:
-        """Reshape a tensor of the backend `(batch, taps, inputs per group, outputs)` likewise."""
+        """Reshape a tensor `(batch, taps, inputs per group, outputs)` to the kernel's shape."""
         if self.axes == OUTPUTS_INPUTS:
             matrices = ops.swapaxes(matrices, -1, -2)
         if self.order:
@@ -92,5 +92,5 @@ class KernelLayout:
 
     @property
     def _axes_of_order(self) -> list[int]:
-        """The axes of the kernel in the order in which its matrix has them, from the end."""
+        """The kernel's axes in the order of its matrix, counted from the end."""
         return [axis - len(self.order) for axis in self.order]

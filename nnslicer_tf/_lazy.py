@@ -5,7 +5,7 @@ from typing import Any
 
 
 class LazyModule:
-    """A stand-in for a module, which is imported when one of its attributes is used.
+    """A stand-in for a module that is imported when one of its attributes is first used.
 
     Args:
         name: Full name of the module.

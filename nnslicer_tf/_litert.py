@@ -1,4 +1,4 @@
-"""LiteRT (TFLite) models: files, interpreters, and what their integers stand for."""
+"""LiteRT (TFLite) models: files, interpreters, and conversion of quantised integers."""
 
 import os
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def read_content(model: str | os.PathLike | bytes) -> tuple[bytes, str]:
-    """Return the content of a LiteRT model, and its name for messages.
+    """Return the content of a LiteRT model, and its name for error messages.
 
     Args:
         model: A path, or the content itself.
@@ -32,16 +32,16 @@ def read_content(model: str | os.PathLike | bytes) -> tuple[bytes, str]:
 
 
 def interpreter_of(content: bytes, name: str, keep_tensors: bool = False) -> "Interpreter":
-    """Return an interpreter with one thread that is ready to run.
+    """Return a single-threaded interpreter that is ready to run.
 
     Args:
         content: The content of the file.
-        name: What the model is called in messages.
-        keep_tensors: Keep the values of all tensors, to be read after a run. The operations are
-            then run by LiteRT's own kernels, not by a delegate, which round otherwise.
+        name: The model's name in error messages.
+        keep_tensors: Keep the values of all tensors, to be read after a run. LiteRT's own
+            kernels then run the operations, not a delegate, whose kernels round differently.
 
     Raises:
-        CorruptFileError: if it is no LiteRT model or a damaged one.
+        CorruptFileError: if it is not a LiteRT model, or is damaged.
     """
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
@@ -69,7 +69,7 @@ def interpreter_of(content: bytes, name: str, keep_tensors: bool = False) -> "In
 
 
 def quantised(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
-    """Return real numbers as a tensor of the file holds them.
+    """Return real numbers in the representation of one of the model's tensors.
 
     Args:
         values: Real numbers.
@@ -84,10 +84,10 @@ def quantised(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
 
 
 def dequantised(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
-    """Return the real numbers that a tensor of the file stands for, float32 if it has integers.
+    """Return the real numbers that a tensor represents, float32 if it holds integers.
 
     Args:
-        values: What the tensor holds, of its shape or with another size of the first axis.
+        values: The tensor's values, in its shape or with a different size of the first axis.
         tensor: The interpreter's details of the tensor.
     """
     if not np.issubdtype(tensor["dtype"], np.integer):
@@ -104,7 +104,7 @@ def dequantised(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
 
 
 def stands_for_numbers(tensor: Mapping[str, Any]) -> bool:
-    """Whether a tensor holds floats, or integers that stand for real numbers.
+    """Whether a tensor holds floats, or integers that represent real numbers.
 
     Args:
         tensor: The interpreter's details of the tensor.

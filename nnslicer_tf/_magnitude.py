@@ -1,12 +1,12 @@
-"""Selection of the smallest or largest values, with one rule for ties."""
+"""Selection of the smallest or largest values, with the same rule for ties everywhere."""
 
 import numpy as np
 
 
 def smallest(values: np.ndarray, count: int) -> np.ndarray:
-    """Return bools of the values' shape, True for the `count` smallest.
+    """Return a boolean array of the values' shape, True for the `count` smallest.
 
-    Of equal values, those that come first in C order are taken. Time: linear; nothing is sorted.
+    Ties are broken by C order: the first ones are taken. Takes linear time; nothing is sorted.
 
     Args:
         values: Numbers that are not NaN.
@@ -22,5 +22,5 @@ def smallest(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def largest(values: np.ndarray, count: int) -> np.ndarray:
-    """Return bools of the values' shape, True for the `count` largest; ties as `smallest`."""
+    """Return a boolean array, True for the `count` largest; ties as in `smallest`."""
     return smallest(-values, count)

@@ -1,4 +1,4 @@
-"""Lookup of names: an unknown name is refused, and the error suggests the nearest known ones."""
+"""Checks of names; the error for an unknown name suggests the nearest known ones."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -10,15 +10,15 @@ _CUTOFF = 0.5
 
 
 def check_name(what: str, name: object, known: Iterable[str]) -> None:
-    """Refuse a name that is not known.
+    """Check that a name is known.
 
     Args:
-        what: Kind of thing that the name stands for, for the message, such as "metric".
+        what: What the name denotes, such as "metric", for the error message.
         name: The name asked for.
         known: All known names.
 
     Raises:
-        InvalidArgumentError: if it is not a known name; the message lists the nearest, and all.
+        InvalidArgumentError: if it is not; the message lists the nearest names, and all names.
     """
     known = list(known)
     if name not in known:

@@ -1,4 +1,4 @@
-"""The progress bar of all long-running work."""
+"""The progress bar of long-running work."""
 
 from collections.abc import Iterable, Iterator
 from typing import TypeVar

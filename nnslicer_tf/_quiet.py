@@ -1,11 +1,11 @@
-"""Imports of Keras without the start-up messages of its backend, for command lines."""
+"""Import of Keras without its backend's start-up messages, for command lines."""
 
 import os
 import tempfile
 
 
 def import_keras_quietly() -> None:
-    """Import Keras; hide the messages of its backend, which would bury a command's output.
+    """Import Keras and hide its backend's messages, which would bury a command's output.
 
     The messages come from C++ before its log level takes effect, so standard error itself is
     redirected to a file, which is shown if the import fails.
@@ -20,7 +20,7 @@ def import_keras_quietly() -> None:
             if keras.backend.backend() == "tensorflow":
                 import tensorflow as tf
 
-                tf.config.list_physical_devices()  # looks for a GPU, and prints messages
+                tf.config.list_physical_devices()  # looks for a GPU and prints messages
                 tf.get_logger().setLevel("ERROR")  # it warns of compiling different functions
         except BaseException:
             hidden.seek(0)

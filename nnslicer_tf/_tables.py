@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_ROWS = 30
-_WIDEST = 1_000  # characters; a terminal wraps a line, nothing is cut off
+_WIDEST = 1_000  # characters; the terminal wraps long lines, nothing is cut off
 
 
 def text_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -27,7 +27,7 @@ def text_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     for row in rows:
         table.add_row(*map(str, row))
     text = StringIO()
-    # In Jupyter a console would display the table instead of writing it.
+    # In Jupyter, a console would display the table instead of writing it.
     Console(file=text, width=_WIDEST, color_system=None, force_jupyter=False).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
 
@@ -77,7 +77,7 @@ def arrays_frame(arrays: "Mapping[str, np.ndarray]") -> "pd.DataFrame":
 
 
 class ShownAsTable(ABC):
-    """A result that notebooks show as the table of its `to_frame`, with its repr as caption."""
+    """A result that notebooks show as its `to_frame` table, with its repr as the caption."""
 
     @abstractmethod
     def to_frame(self) -> "pd.DataFrame":

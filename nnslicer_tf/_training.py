@@ -1,7 +1,7 @@
-"""The training loop over shuffled batches that all training in this package uses.
+"""The training loop over shuffled batches, used for all training in this package.
 
-The caller supplies the step that trains on a batch. Its random generator determines the order
-of the samples, so that equal generators give equal weights where the backend is deterministic.
+The caller supplies the step that trains on a batch, and a random generator that determines the
+order of the samples: equal generators give equal weights if the backend is deterministic.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +28,9 @@ def compile_classifier(
 
 
 def are_logits(last: Any) -> bool:
-    """Whether a model's outputs are logits, by the parameters of its last operation.
+    """Whether a model's outputs are logits, judging by the parameters of its last operation.
 
-    Logarithms of probabilities are logits as well: a softmax gives the probabilities back.
+    Log-probabilities count as logits: a softmax recovers the probabilities.
     """
     return getattr(last, "function", "") not in ("softmax", "sigmoid")
 
@@ -51,7 +51,7 @@ def train_epoch(
         step: Called with each batch.
         samples: Number of samples.
         batch_size: Samples per step; the last batch may have fewer.
-        rng: Generator of the order; `step` may draw from it as well.
+        rng: Generator that determines the order; `step` may draw from it as well.
         drop_last: Leave out the last batch if it is not full.
         what: Name of the progress bar.
         progress: Show a progress bar.
@@ -96,19 +96,19 @@ def train_epochs(
 def selective_optimizer(
     optimizer: keras.optimizers.Optimizer, masks: Mapping[int, np.ndarray]
 ) -> keras.optimizers.Optimizer:
-    """Return an optimiser of the same class and settings that freezes some parameters.
+    """Return an optimiser with the same class and settings that freezes some parameters.
 
-    Gradients are masked, and after every step the frozen values are restored, so that neither
-    weight decay nor momentum changes them: they are bit-identical afterwards. It is made from the
-    optimiser's config, without its state and without names excluded from weight decay.
+    Gradients are masked, and the frozen values are restored after every step, so that weight
+    decay and momentum leave them bit-identical. The new optimiser is made from the config of the
+    given one, without its state and without names excluded from weight decay.
 
     Args:
         optimizer: Any Keras optimiser.
-        masks: Id of a trained variable → bools of its shape, True for what may change.
+        masks: Id of a trained variable → boolean array of its shape, True for what may change.
             Other variables are frozen.
     """
     kind = type(optimizer)
-    # Converted here, not in a compiled step, which would write them into its graph.
+    # Converted here, because a compiled step would embed them in its graph.
     free = {key: keras.ops.convert_to_tensor(np.array(mask)) for key, mask in masks.items()}
 
     class Selective(kind):  # type: ignore[valid-type, misc]  # a base found at run time
@@ -145,18 +145,18 @@ def selective_optimizer(
 
 
 def set_dropout_seeds(model: keras.Model, seeds: Sequence[int]) -> None:
-    """Set the random states of layers such as dropout, which copies and files do not keep.
+    """Set the random states of layers such as dropout; copies and files do not preserve them.
 
     Args:
-        model: The model that is to be trained.
-        seeds: Determine the states.
+        model: The model to be trained.
+        seeds: Seeds that determine the states.
     """
     for i, state in enumerate(_random_states(model)):
         state.assign(np.random.SeedSequence([*seeds, i]).generate_state(2))
 
 
 def draw_dropout_seeds(model: keras.Model, rng: np.random.Generator) -> None:
-    """Draw the random states of layers such as dropout; a model without any draws nothing."""
+    """Draw the random states of layers such as dropout; without any, nothing is drawn."""
     if _random_states(model):
         set_dropout_seeds(model, [int(rng.integers(2**32))])
 

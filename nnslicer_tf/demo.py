@@ -1,8 +1,8 @@
 """The demo behind `nnslicer demo`: slicing on data that is always available.
 
-On scikit-learn's handwritten digits, with a small convolutional network whose weights are part
-of the package: make a profile, slice an image, a class and all images, and test the network
-with the synapses of each slice alone.
+Uses scikit-learn's handwritten digits and a small convolutional network whose weights come with
+the package: makes a profile, slices an image, a class and all images, and tests the network with
+only the synapses of each slice.
 """
 
 import shutil
@@ -36,10 +36,10 @@ class DemoResult:
         image_slice: Slice of the image, for that class.
         class_slice: Slice of all training images of the class.
         whole: Accuracy of the whole model on the test images of the class, and on all.
-        sliced: The same for the model with the class's slice alone.
-        image_label: Class that the model with the image's slice alone predicts for the image.
-        all_slice: Slice of all training images, each for its own predicted class.
-        all_accuracy: Accuracy of the model with that slice alone on all test images.
+        sliced: The same for the model with only the class's slice.
+        image_label: Class that the model with only the image's slice predicts for the image.
+        all_slice: Slice of all training images, each for the class predicted for it.
+        all_accuracy: Accuracy of the model with only that slice on all test images.
     """
 
     label: int
@@ -53,7 +53,7 @@ class DemoResult:
 
 
 def run_demo(folder: Path, progress: bool = True) -> DemoResult:
-    """Slice the digits model; write `profile.npz`, the slices and `slices.png` to a folder."""
+    """Slice the digits model and write `profile.npz`, the slices and `slices.png` to a folder."""
     train, test = datasets.load("digits", "train"), datasets.load("digits", "test")
     model = zoo.load("digits_cnn")
     im = InstrumentedModel(model)
@@ -89,7 +89,7 @@ def run_demo(folder: Path, progress: bool = True) -> DemoResult:
 
 
 def draw_demo(path: Path) -> Path:
-    """Draw the demo's picture again, which takes seconds, and return the file."""
+    """Redraw the demo's picture, which takes seconds, and return the file."""
     with TemporaryDirectory() as folder:
         run_demo(Path(folder), progress=False)
         shutil.copyfile(Path(folder) / "slices.png", path)
@@ -99,7 +99,7 @@ def draw_demo(path: Path) -> Path:
 def _drawn(
     slices: Mapping[str, Slice], images: Mapping[str, np.ndarray], im: InstrumentedModel
 ) -> "Figure":
-    """Draw the slices, titled with the shares of neurons that they have."""
+    """Draw the slices, with the share of neurons in each as the title."""
     rectified = [o.name for o in im.operations if o.kind == "rectify"]
     figure = plot_slices(slices, rectified, images)
     shares = [

@@ -26,15 +26,15 @@ class InputShapeError(NNSlicerError, ValueError):
 
 
 class SeveralInputsError(InputShapeError):
-    """A model with several inputs is given to an analysis of models with one."""
+    """A model with several inputs is given to an analysis that supports only one."""
 
 
 class InputRangeError(InputShapeError):
-    """Input data has values outside the bounds that were stated for the model."""
+    """Input data has values outside the bounds given for the model."""
 
 
 class InputRangeWarning(UserWarning):
-    """Input data has other values than the profiled data: preprocessing may be missing."""
+    """Input data differs in range from the profiled data: preprocessing may be missing."""
 
 
 class NonFiniteActivationError(NNSlicerError):
@@ -46,15 +46,15 @@ class CriterionError(NNSlicerError, ValueError):
 
 
 class CorruptFileError(NNSlicerError):
-    """A file is truncated, damaged or of another kind."""
+    """A file is truncated, damaged or of the wrong kind."""
 
 
 class DatasetUnavailableError(NNSlicerError):
-    """A data set is neither prepared on this machine nor downloadable."""
+    """A data set is neither prepared on this machine nor available for download."""
 
 
 class MissingPackageError(NNSlicerError, ImportError):
-    """A package is needed that a plain installation leaves out."""
+    """An optional package that is not installed is needed."""
 
 
 class WorkerError(NNSlicerError):
@@ -62,8 +62,8 @@ class WorkerError(NNSlicerError):
 
 
 class TooManyRegionsError(NNSlicerError):
-    """A plane has more regions than asked for."""
+    """A plane has more regions than the requested maximum."""
 
 
 class InfeasibleRepairError(NNSlicerError):
-    """No change of the chosen weights makes the given inputs right."""
+    """No change to the chosen weights makes the model classify the given inputs correctly."""

@@ -1,9 +1,9 @@
-"""Sentences with labels by name, and the vocabulary that turns their words into numbers.
+"""Named data sets of labelled sentences, and the vocabulary that turns words into numbers.
 
 SST-2 (Socher et al., EMNLP 2013; GLUE, Wang et al., ICLR 2019) comes from GLUE's own files,
 `train.tsv` and `dev.tsv` in `GLUE_DIR/SST-2` or `GLUE_DIR/sst2`, if the environment variable
-`GLUE_DIR` is set, else through TensorFlow Datasets as `glue/sst2`. Its sentences are lower-case
-words and punctuation between blanks.
+`GLUE_DIR` is set, and otherwise from TensorFlow Datasets as `glue/sst2`. Its sentences are
+lower-case words and punctuation separated by spaces.
 """
 
 import os
@@ -21,10 +21,10 @@ from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 NAMES = ("sst2",)
 _GLUE_NAMES = {"sst2": "SST-2"}
 LENGTH = 52
-"""Words of SST-2's longest sentence."""
+"""Number of words in SST-2's longest sentence."""
 
 PADDING, UNKNOWN = 0, 1
-"""Numbers of no word, and of a word that a vocabulary does not have."""
+"""Numbers for padding, and for words that are not in the vocabulary."""
 
 _MARKS = ("", "[unknown]")
 
@@ -35,7 +35,7 @@ class Sentences:
 
     Attributes:
         text: The sentences.
-        y: (N,) int64 class indices; of SST-2 0 is negative, 1 positive.
+        y: (N,) int64 class indices; for SST-2, 0 is negative and 1 positive.
     """
 
     text: tuple[str, ...]
@@ -49,13 +49,13 @@ class Sentences:
 
 
 class Vocabulary:
-    """The words that a model knows, by number; 0 is padding, 1 any other word.
+    """The words that a model knows, by number; 0 is padding, 1 an unknown word.
 
     Args:
-        words: Words 2, 3, …
+        words: The words with numbers 2, 3, …
 
     Attributes:
-        words: Words by number; `words[0]` is empty.
+        words: The words by number; `words[0]` is empty.
     """
 
     def __init__(self, words: Iterable[str]) -> None:
@@ -64,12 +64,12 @@ class Vocabulary:
 
     @classmethod
     def of(cls, sentences: Iterable[str], size: int) -> "Vocabulary":
-        """Return the most frequent words of some sentences.
+        """Return a vocabulary of the most frequent words in the given sentences.
 
         Args:
-            sentences: Sentences whose words are between blanks.
-            size: Number of words, with padding and the unknown word. Words that are equally
-                frequent are taken in alphabetical order.
+            sentences: Sentences whose words are separated by spaces.
+            size: Number of words, including padding and the unknown word. Equally frequent
+                words are taken in alphabetical order.
         """
         counts = Counter(word for sentence in sentences for word in sentence.split())
         ordered = sorted(counts, key=lambda word: (-counts[word], word))
@@ -90,17 +90,16 @@ class Vocabulary:
             ) from error
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the words, a line each."""
+        """Write the words to a file, one per line."""
         lines = "\n".join(self.words[len(_MARKS) :])
         Path(path).write_text(lines + "\n", encoding="utf-8")
 
     def encode(self, sentences: str | Sequence[str], length: int = LENGTH) -> np.ndarray:
-        """Return the numbers of the words `(sentences, length)` int32, padded with 0 at the end.
+        """Return the words' numbers `(sentences, length)` int32, padded with 0 at the end.
 
         Args:
-            sentences: Sentences; capital letters count as small ones. A single one counts as a
-                list of one.
-            length: Words of a sentence; further ones are left out.
+            sentences: A sentence or a list of them; case is ignored.
+            length: Number of words per sentence; any further ones are dropped.
 
         Raises:
             InvalidArgumentError: if a sentence has no word.
@@ -115,7 +114,7 @@ class Vocabulary:
         return numbers
 
     def decode(self, numbers: np.ndarray) -> list[str]:
-        """Return the words of one sentence `(length,)`, without padding."""
+        """Return the words of one encoded sentence `(length,)`, without padding."""
         return [self.words[int(number)] for number in numbers if number != PADDING]
 
     def __len__(self) -> int:
@@ -126,7 +125,7 @@ class Vocabulary:
 
 
 def vocabulary(name: str = "sst2") -> Vocabulary:
-    """Return the vocabulary of the zoo's models for a set of sentences: 14,000 words of SST-2.
+    """Return the vocabulary that the zoo's models use: 14,000 words of SST-2.
 
     Raises:
         InvalidArgumentError: for an unknown name.
@@ -136,18 +135,18 @@ def vocabulary(name: str = "sst2") -> Vocabulary:
 
 
 def load(name: str = "sst2", split: str = "train") -> Sentences:
-    """Load sentences and labels.
+    """Load a named data set of labelled sentences.
 
     Args:
         name: One of `NAMES`.
-        split: `"train"` (67,349 sentences and phrases of them) or `"test"`, GLUE's 872
-            sentences for development, since those of its test have no labels; parts in the
-            syntax of TFDS, such as `"train[:1000]"`, also of GLUE's own files.
+        split: `"train"` (67,349 sentences and phrases) or `"test"`, which is GLUE's development
+            set (872 sentences), since its test set has no labels. Parts such as
+            `"train[:1000]"`, in the syntax of TFDS, work with GLUE's own files too.
 
     Raises:
         InvalidArgumentError: for an unknown name or split.
-        DatasetUnavailableError: if the sentences are neither here nor to be downloaded.
-        CorruptFileError: if a file of GLUE has other lines.
+        DatasetUnavailableError: if the sentences are neither stored here nor downloadable.
+        CorruptFileError: if a file of GLUE does not have the expected format.
     """
     check_name("set of sentences", name, NAMES)
     folder = os.environ.get("GLUE_DIR")
@@ -168,7 +167,7 @@ def _from_files(folder: Path, split: str) -> Sentences:
 
 
 def _read(path: Path) -> list[tuple[str, int]]:
-    """Return the sentences and labels of a file of GLUE."""
+    """Return the sentences and labels in one of GLUE's files."""
     try:
         lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")[1:]
     except OSError as error:
