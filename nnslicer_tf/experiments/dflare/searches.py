@@ -14,6 +14,7 @@ from nnslicer_tf.dflare import ImageDomain, Repair, RepairedClassifier, cross_va
 from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.experiments.dflare.agreement import count_deviations
 from nnslicer_tf.experiments.dflare.methods import METHODS, paper_repair
 from nnslicer_tf.experiments.dflare.pairs import PUBLISHED, NamedPair, uint8_images
 from nnslicer_tf.experiments.dflare.settings import (
@@ -162,7 +163,10 @@ def dissemination(s: DisseminationSettings) -> ExperimentResult:
 
 
 def repair(s: PairSettings) -> ExperimentResult:
-    """Repair the deviations found, and search the repaired models (Tables 7 and 8)."""
+    """Repair the deviations found, and search the repaired models (Tables 7 and 8).
+
+    "unsought" is the share of all test images on which the two models of a pair differ anyway.
+    """
     sweep, scores, searches = Sweep(s), [], []
     for name in s.pairs or PUBLISHED:
         pair = sweep.pair(name)
@@ -179,7 +183,9 @@ def repair(s: PairSettings) -> ExperimentResult:
                 repaired = _repaired(pair, f"{method}-{repeat}", fitted)
                 for searched, label in ((pair, "without repair"), (repaired, "with repair")):
                     row = sweep.row(searched, method, repeat, s.seeds)
-                    searches.append({**row, "pair": name, "method": f"{method}, {label}"})
+                    unsought = count_deviations(searched, "test")["share"]
+                    row |= {"pair": name, "method": f"{method}, {label}", "unsought": unsought}
+                    searches.append(row)
     table = pd.DataFrame(scores).groupby(["pair", "method"], sort=False).mean().reset_index()
     return ExperimentResult(
         [sweep.table("repair", table), *sweep.tables("repair_search", searches)]

@@ -8,12 +8,13 @@ import pytest
 from scipy.stats import spearmanr, wilcoxon
 
 from nnslicer_tf import datasets, zoo
+from nnslicer_tf.dflare.classifiers import as_classifier
 from nnslicer_tf.dflare.compressors import with_softmax
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.dflare import sweep
 from nnslicer_tf.experiments.dflare.agreement import agreement, paper_agreement
 from nnslicer_tf.experiments.dflare.layers import layers
-from nnslicer_tf.experiments.dflare.pairs import load_pair
+from nnslicer_tf.experiments.dflare.pairs import load_pair, uint8_images
 from nnslicer_tf.experiments.dflare.searches import ablation, dissemination, repair, search
 from nnslicer_tf.experiments.dflare.sentences import sentences
 from nnslicer_tf.experiments.dflare.settings import (
@@ -179,6 +180,15 @@ def test_repaired_models_are_searched(few):
         for method in ("DFlare", "Algorithm 1")
         for when in ("without", "with")
     ]
+    unsought = found.table("repair_search").set_index("method")["unsought"]
+    pair = sweep.Sweep(PairSettings(**few)).pair(PAIR[0])
+    images = uint8_images("digits", "test")
+    labels = [
+        as_classifier(load()).probabilities(pair.preprocess(images)).argmax(axis=1)
+        for load in (pair.load_original, pair.load_compressed)
+    ]
+    assert unsought["DFlare, without repair"] == np.mean(labels[0] != labels[1])
+    assert unsought["DFlare, with repair"] != unsought["DFlare, without repair"]
     assert found.tables[0].head["queries"] == "at most 2000 a search"
     assert sweep.Sweep(PairSettings(**few)).pair(PAIR[0]).dataset == "digits"
 
