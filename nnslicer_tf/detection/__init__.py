@@ -1,9 +1,9 @@
-"""Detect adversarial inputs from slices, and the attacks that make such inputs.
+"""Detect adversarial inputs from slices, and generate such inputs with attacks.
 
-Adding a detector: subclass `Detector`, or `VotingDetector` or `VectorDetector`, which have
-more of it (see their docstrings); everything that fits, evaluates and saves detectors then takes
-it. Adding a way to score inputs: subclass `Scorer`, and give a preset of `SliceDetector` a
-`Vote` with it (see `presets`).
+Adding a detector: subclass `Detector`, or `VotingDetector` or `VectorDetector`, which
+implement more of it (see their docstrings); everything that fits, evaluates and saves detectors
+then accepts it. Adding a way to score inputs: subclass `Scorer`, and use it in a `Vote` of a
+`SliceDetector` preset (see `presets`).
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""The kernels that a detector looks at, and the operations that use them."""
+"""The kernels that detectors read, and the operations that use them."""
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
@@ -6,7 +6,7 @@ from nnslicer_tf.slicing import Criterion
 
 
 def convolutions(im: InstrumentedModel) -> list[str]:
-    """Return the kernels of convolutions; of a model without any, all but the last."""
+    """Return the kernels of convolutions; if there are none, all kernels but the last."""
     kernels = im.kernels
     found = [name for name, kernel in kernels.items() if len(kernel.shape) > 2]
     found = found or list(kernels)[:-1]

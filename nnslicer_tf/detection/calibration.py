@@ -1,6 +1,6 @@
-"""From scores of normal inputs to thresholds and p-values, without assuming a distribution.
+"""Turn scores of normal inputs into thresholds and p-values, without assuming a distribution.
 
-Anomaly scores are the higher, the more anomalous, throughout. Cost: a sort.
+Higher anomaly scores are always more anomalous. Cost: a sort.
 """
 
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from nnslicer_tf.errors import InvalidArgumentError
 
 ops: Any = LazyModule("keras.ops")
 
-# Places between which -log p is a straight line.
+# Number of points between which -log p is interpolated linearly.
 _KNOTS = 64
-# Slope of -log p beyond the most anomalous normal input, as a share of that before it. There the
-# p-value itself is constant, and an attacker who went by it would be lost.
+# Slope of -log p beyond the most anomalous normal input, as a share of the slope before it. There
+# the p-value itself is constant and would give an attacker no gradient.
 _SLOPE_BEYOND = 0.1
 
 
 def check_rate(rate: float) -> float:
-    """Return a false-positive rate.
+    """Validate and return a false-positive rate.
 
     Raises:
         InvalidArgumentError: if it is not between 0 and 1.
@@ -37,11 +37,11 @@ def check_rate(rate: float) -> float:
 def threshold_at(normal_scores: np.ndarray, rate: float) -> float:
     """Return the threshold that a new normal input exceeds with probability ≤ `rate`.
 
-    It is the ⌈(n + 1)(1 - rate)⌉-th smallest of the n scores: with exchangeable inputs the
-    bound holds for every n, in the mean over the normal inputs that were drawn.
+    It is the ⌈(n + 1)(1 - rate)⌉-th smallest of the n scores: for exchangeable inputs the
+    bound holds for every n, on average over the draw of the normal inputs.
 
     Args:
-        normal_scores: (n,) scores of normal inputs that nothing was learned from.
+        normal_scores: (n,) scores of normal inputs not used for learning.
         rate: The false-positive rate.
 
     Raises:
@@ -61,7 +61,7 @@ def threshold_at(normal_scores: np.ndarray, rate: float) -> float:
 
 
 def p_values(scores: np.ndarray, normal_scores: np.ndarray) -> np.ndarray:
-    """Return the share of normal inputs that are at least as anomalous, (N,) float64.
+    """Return the p-value of each score among those of normal inputs, (N,) float64.
 
     p = (1 + #{normal ≥ score}) / (1 + n), never 0.
     """
@@ -71,32 +71,32 @@ def p_values(scores: np.ndarray, normal_scores: np.ndarray) -> np.ndarray:
 
 
 def two_sided(scores: np.ndarray, normal_scores: np.ndarray) -> np.ndarray:
-    """Return p-values that are small for unusually low scores as well, (N,) float64."""
+    """Return p-values that are also small for unusually low scores, (N,) float64."""
     high = p_values(scores, normal_scores)
     low = p_values(-np.asarray(scores), -np.asarray(normal_scores))
     return np.minimum(1.0, 2 * np.minimum(high, low))
 
 
 def fuse(groups: Sequence[Sequence[np.ndarray]]) -> np.ndarray:
-    """Return Σ over groups of the mean over a group of -log p, (N,) float64.
+    """Fuse p-values: sum over groups of the group's mean of -log p, (N,) float64.
 
-    With one p-value in each group it is half of Fisher's statistic. Members of a group tell
-    nearly the same and share one vote.
+    With one p-value per group it is half of Fisher's statistic. The members of a group are
+    nearly redundant and share one vote.
     """
     votes = [np.mean([-np.log(p) for p in group], axis=0) for group in groups]
     return np.sum(votes, axis=0)
 
 
 def smooth_surprise(scores: Any, normal_scores: np.ndarray, sides: int = 1) -> Any:
-    """Return -log p of tensors, (N,) float32, with a gradient: for attackers.
+    """Return -log p of tensors, (N,) float32, with a gradient for attackers.
 
-    Between some of the normal scores it is linear in the score; beyond the largest it goes on
-    rising, where p-values are constant.
+    It interpolates linearly between some of the normal scores, and keeps rising beyond the
+    largest, where p-values are constant.
 
     Args:
         scores: Tensor (N,) float32.
         normal_scores: (n,) scores of normal inputs.
-        sides: 2 for p-values as of `two_sided`.
+        sides: 2 for the p-values of `two_sided`.
     """
     high = _surprise(scores, np.asarray(normal_scores, np.float64))
     if sides == 1:
@@ -107,7 +107,7 @@ def smooth_surprise(scores: Any, normal_scores: np.ndarray, sides: int = 1) -> A
 
 def _surprise(scores: Any, normal: np.ndarray) -> Any:
     normal = np.sort(normal)
-    # Even in the ranks, with the last ranks one by one: there the p-values are small.
+    # Evenly spaced ranks, plus each of the last ones, where the p-values are small.
     ranks = np.concatenate([np.linspace(0, len(normal) - 1, _KNOTS), len(normal) - np.arange(1, 9)])
     knots = np.unique(normal[np.clip(ranks, 0, len(normal) - 1).astype(int)])
     if len(knots) < 2:

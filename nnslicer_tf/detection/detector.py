@@ -1,7 +1,7 @@
-"""`Detector`: what all detectors of adversarial inputs have in common.
+"""`Detector`: the base class of all detectors of adversarial inputs.
 
-A detector is a scikit-learn estimator that is fitted on normal inputs only. A part of
-them is held out from learning; its anomaly scores set the threshold.
+A detector is a scikit-learn estimator fitted on normal inputs only. Some of them are held
+out from learning; their anomaly scores set the threshold.
 """
 
 import os
@@ -29,27 +29,27 @@ _FORMAT = "nnslicer_tf detector 1"
 _SAMPLES_OF_A_CLASS = 5
 
 
-# A dataclass, so that subclasses need not write out, store and document the common arguments:
-# scikit-learn asks for a constructor with explicit ones.
+# scikit-learn needs a constructor with explicit arguments. As a dataclass, subclasses need not
+# repeat, store and document the common ones.
 @dataclass(eq=False, repr=False, kw_only=True)
 class Detector(BaseEstimator):
     """Base class of detectors.
 
-    A subclass writes `learn`, `anomaly_scores` and, to be saved, `state` and `restore`. It is a
-    dataclass of its constructor's arguments, `@dataclass(eq=False, repr=False)`, the first of
-    which is the `InstrumentedModel` or the `Slicer` that it works with; copies made by
-    `sklearn.base.clone` share that. All detectors take the arguments below as well. Labels
-    are 1 for adversarial and 0 for normal inputs.
+    A subclass implements `learn`, `anomaly_scores` and, to support saving, `state` and `restore`.
+    It is a dataclass of its constructor's arguments, `@dataclass(eq=False, repr=False)`, the first
+    of which is the `InstrumentedModel` or the `Slicer` that it uses; copies made by
+    `sklearn.base.clone` share that. All detectors also take the arguments below. Labels are 1
+    for adversarial and 0 for normal inputs.
 
     Args:
-        false_positive_rate: Share of normal inputs that may be flagged; a detector whose rule
-            has a threshold of its own ignores it.
-        held_out: Share of the normal inputs that sets the threshold.
-        rng: Draws the held-out inputs, then whatever else is drawn.
+        false_positive_rate: Share of normal inputs that may be flagged; ignored by detectors
+            whose rule has its own threshold.
+        held_out: Share of the normal inputs that is used to set the threshold.
+        rng: Draws the held-out inputs, then makes all other random choices.
 
     Attributes:
         im: The watched model.
-        threshold_: Inputs whose anomaly score is above it are flagged.
+        threshold_: Inputs with a higher anomaly score are flagged.
         normal_scores_: Anomaly scores of the held-out normal inputs, ascending float64.
     """
 
@@ -66,7 +66,7 @@ class Detector(BaseEstimator):
 
     @property
     def fixed_threshold(self) -> float | None:
-        """A threshold that the rule itself sets; None: the false-positive rate sets it."""
+        """The threshold that the rule itself defines; None: the false-positive rate sets it."""
         return None
 
     @abstractmethod
@@ -75,22 +75,22 @@ class Detector(BaseEstimator):
 
     @abstractmethod
     def anomaly_scores(self, evidence: Evidence) -> np.ndarray:
-        """Return (N,) float64, the higher the more anomalous."""
+        """Return the anomaly scores, (N,) float64; higher is more anomalous."""
 
     @property
     def differentiable(self) -> bool:
-        """Whether `smooth_scores` is written: if so, attackers have the score's gradient."""
+        """Whether `smooth_scores` is implemented, which gives attackers the score's gradient."""
         return False
 
     def smooth_scores(self, evidence: SmoothEvidence) -> Any:
-        """Return the anomaly scores as a tensor (N,) float32, through which gradients pass.
+        """Return the anomaly scores as a differentiable tensor (N,) float32.
 
-        What `challenge` attacks the detector by; the true scores always judge.
+        `challenge` uses them to attack the detector; the true scores always decide.
         """
         raise NotImplementedError(f"{type(self).__name__} has no gradient.")
 
     def smooth_evidence(self, x: Any, steepness: Any) -> SmoothEvidence:
-        """Return what `smooth_scores` reads of a tensor of inputs; see `SmoothEvidence`."""
+        """Return the evidence on a tensor of inputs, for `smooth_scores`."""
         return SmoothEvidence(self.im, x, steepness=steepness)
 
     def state(self) -> dict[str, np.ndarray]:
@@ -98,17 +98,17 @@ class Detector(BaseEstimator):
         return {}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Take over what `state` returned."""
+        """Restore what `state` returned."""
 
     def check_parameters(self) -> None:
-        """Refuse parameters of the subclass that are out of range, before any work."""
+        """Reject parameters of the subclass that are out of range, before any work."""
 
     def evidence(self, x: np.ndarray) -> Evidence:
-        """Return what `learn` and `anomaly_scores` read of inputs (N, *input_shape)."""
+        """Return the evidence on inputs (N, *input_shape), for `learn` and `anomaly_scores`."""
         return Evidence(self.im, x)
 
     def identity(self) -> str:
-        """Return a hash of the model, by which a saved detector recognises it."""
+        """Return a hash of the model, which a saved detector checks when it is loaded."""
         return self.im.fingerprint
 
     def fit(self, X: np.ndarray, y: ArrayLike | None = None) -> Self:
@@ -116,8 +116,8 @@ class Detector(BaseEstimator):
 
         Args:
             X: (N, *input_shape) inputs as the model takes them.
-            y: (N,) labels, so that a search over parameters can score; inputs with label
-                1 are left out, nothing is learned from them. None: all are normal.
+            y: (N,) labels, for compatibility with scikit-learn's parameter searches; inputs
+                with label 1 are ignored. None: all are normal.
 
         Raises:
             InvalidArgumentError: if a parameter is out of range, there are too few normal
@@ -132,7 +132,7 @@ class Detector(BaseEstimator):
         learned, held = self._split(len(x), rng)
         fixed = self.fixed_threshold
         if fixed is None:
-            threshold_at(np.zeros(len(held)), rate)  # refuse too few before the work
+            threshold_at(np.zeros(len(held)), rate)  # reject too few inputs before the work
         evidence = self.evidence(x)
         check_logits(evidence.logits)
         _check_classes(evidence, learned)
@@ -151,7 +151,7 @@ class Detector(BaseEstimator):
         return self.anomaly_scores(self.evidence(self.im.check(X)))
 
     def decision_function(self, X: np.ndarray) -> np.ndarray:
-        """Return score minus threshold, (N,) float64: above 0 an input is flagged."""
+        """Return score minus threshold, (N,) float64; an input is flagged if it is above 0."""
         return self.score_samples(X) - self.threshold_
 
     def predict(self, X: np.ndarray) -> np.ndarray:
@@ -159,7 +159,7 @@ class Detector(BaseEstimator):
         return (self.decision_function(X) > 0).astype(np.int64)
 
     def score(self, X: np.ndarray, y: ArrayLike) -> float:
-        """Return the area under the ROC curve, which no threshold enters.
+        """Return the area under the ROC curve, which does not depend on the threshold.
 
         Raises:
             InvalidArgumentError: if `y` does not have both labels.
@@ -170,7 +170,7 @@ class Detector(BaseEstimator):
         return float(roc_auc_score(y, self.decision_function(X)))
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the fitted detector to an .npz file; the model and the slicer stay outside.
+        """Write the fitted detector to an .npz file, without the model and the slicer.
 
         Raises:
             NotFittedError: if the detector is not fitted.
@@ -195,13 +195,13 @@ class Detector(BaseEstimator):
 
         Args:
             path: The file.
-            source: The model or slicer that it was fitted with. Where the slicer's θ is not
-                the one in the file, the detector uses a slicer like it with the file's θ.
+            source: The model or slicer that it was fitted with. If the slicer's θ differs from
+                the file's, the detector uses a copy of the slicer with the file's θ.
 
         Raises:
             FileNotFoundError: if there is no such file.
-            CorruptFileError: if the file is damaged, or no detector.
-            InvalidArgumentError: if it is a detector of another class.
+            CorruptFileError: if the file is damaged, or does not hold a detector.
+            InvalidArgumentError: if it holds a detector of another class.
             ProfileMismatchError: if `source` is another model, or has another profile or other
                 options.
         """
@@ -227,7 +227,7 @@ class Detector(BaseEstimator):
         return type(self)(**self.get_params(deep=False))
 
     def _parameters(self) -> dict[str, Any]:
-        """Return the constructor's arguments that are saved: all but the first."""
+        """Return the constructor arguments to save: all but the first."""
         return {k: v for k, v in self.get_params(deep=False).items() if k != self.source}
 
     @classmethod
@@ -236,7 +236,7 @@ class Detector(BaseEstimator):
         return cls(source, **parameters)
 
     def _split(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return indices to learn from and indices that are held out."""
+        """Split the inputs; return the indices to learn from and those held out."""
         share = self.held_out
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
             raise InvalidArgumentError(
@@ -256,7 +256,7 @@ class Detector(BaseEstimator):
 
 
 def _check_classes(evidence: Evidence, learned: np.ndarray) -> None:
-    """Refuse inputs to learn from that have too few of a class."""
+    """Raise an error if there are too few inputs of a class to learn from."""
     classes = evidence.logits.shape[1]
     counts = np.bincount(evidence.predicted[learned], minlength=classes)
     if counts.min() < _SAMPLES_OF_A_CLASS:
@@ -268,7 +268,7 @@ def _check_classes(evidence: Evidence, learned: np.ndarray) -> None:
 
 
 def _labels(y: ArrayLike, count: int) -> np.ndarray:
-    """Return labels (N,), 0 or 1."""
+    """Validate labels and return them as (N,), 0 or 1."""
     y = np.asarray(y)
     if y.shape != (count,) or not np.isin(y, (0, 1)).all():
         raise InvalidArgumentError(

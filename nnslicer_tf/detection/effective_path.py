@@ -1,7 +1,7 @@
-"""`EffectivePath`: adversarial inputs by their effective paths (Qiu et al., CVPR 2019).
+"""`EffectivePath`: detect adversarial inputs by their effective paths (Qiu et al., CVPR 2019).
 
-Cost: that of `baselines.effective_paths`, for each input; memory: a float32 a synapse that
-is taken and input.
+Cost: that of `baselines.effective_paths`, for each input; memory: one float32 per sampled
+synapse and input.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from nnslicer_tf._progress import track
 from nnslicer_tf.baselines.effective_path import check_share, effective_paths
 from nnslicer_tf.detection.vector_detector import VectorDetector
 
-# Samples whose paths are held together.
+# Samples whose paths are held in memory at once.
 _SAMPLES = 512
 
 
@@ -46,6 +46,6 @@ class EffectivePath(VectorDetector):
         return np.concatenate(parts).astype(np.float32)
 
     def check_parameters(self) -> None:
-        """Refuse θ that is out of range, and what `VectorDetector` refuses."""
+        """Reject a θ out of range, and what `VectorDetector` rejects."""
         super().check_parameters()
         check_share(self.theta)

@@ -1,9 +1,8 @@
-"""Measure detectors as NNSlicer's Table 4 does, and by what no threshold enters.
+"""Evaluate detectors as in NNSlicer's Table 4, and with a threshold-free measure.
 
-For each attack the examples that mislead the model and the normal inputs that they were
-made from are shown to the detector, so normal and adversarial inputs are equally many and
-flagging everything has an F1 of 2/3. Attacks share most of their originals: each distinct
-input is scored once.
+For each attack, the detector sees the examples that mislead the model and the normal inputs
+from which they were made. The classes are thus balanced, and flagging everything has an F1 of
+2/3. Attacks share most of their originals, so each distinct input is scored only once.
 """
 
 from collections.abc import Mapping
@@ -27,12 +26,12 @@ def evaluate(
     Args:
         detector: A fitted detector.
         attacks: Name → (originals, adversarial inputs), both (N, *input_shape) with
-            N ≥ 1: the successful examples alone.
+            N ≥ 1: only the successful examples.
 
     Returns:
         Columns `attack`, `examples` (N), `precision` (0 if nothing is flagged), `recall`,
         `f1`, `auroc`, `recall_at_5` (recall at the threshold of 5 % false positives among
-        the detector's held-out normal inputs; 0 where a yes-or-no rule flags more of them)
+        the detector's held-out normal inputs; 0 if a yes-or-no rule flags more of them)
         and `false_positives` (the measured rate among the originals).
 
     Raises:
@@ -55,12 +54,12 @@ def evaluate(
 
 
 def average(table: pd.DataFrame) -> pd.Series:
-    """Return the mean of every figure over the attacks, each attack counting once."""
+    """Return the mean of every metric over the attacks, each weighted equally."""
     return table[list(FIGURES)].mean()
 
 
 def _scores(detector: Detector, x: np.ndarray, known: dict[str, float]) -> np.ndarray:
-    """Return the anomaly scores; `known` has those of earlier inputs, and takes new ones."""
+    """Return the anomaly scores, using `known` as a cache."""
     names = [digest([sample]) for sample in x]
     new = {name: i for i, name in enumerate(names) if name not in known}
     if new:

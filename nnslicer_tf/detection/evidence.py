@@ -1,9 +1,9 @@
-"""`Evidence`: what detectors read of a batch of inputs, each part computed once.
+"""`Evidence`: lazily computed features of a batch of inputs, shared by a detector's scorers.
 
-All scorers of a detector read the same object, so what two of them need is computed once,
-when the first asks for it. Memory: logits, margins, channel statistics and spectra are kept,
-some hundred numbers an input. Slice vectors are larger, a float32 for each synapse that is
-taken and each input: the latest alone are kept.
+All scorers of a detector read the same object, so that what several of them need is computed
+only once. Memory: logits, margins, channel statistics and spectra are kept, a few hundred
+numbers per input. Slice vectors are larger, one float32 per sampled synapse and input: only the
+latest are kept.
 """
 
 import warnings
@@ -23,27 +23,27 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Criterion, Slicer
 from nnslicer_tf.slicing.criterion import PREDICTED
 
-# Samples whose whole feature maps are held at once.
+# Samples whose complete feature maps are held in memory at once.
 _SAMPLES = 512
-# Added to standard deviations before their logarithm is taken: a channel may be constant.
+# Added to standard deviations before taking the logarithm, as a channel may be constant.
 SMALLEST_SPREAD = 1e-3
 
 
 class Evidence:
-    """A batch of inputs and, computed on first use, what a model makes of them.
+    """A batch of inputs and features of how a model responds, computed on first use.
 
     Args:
         im: The watched model.
         x: (N, *input_shape) the inputs.
-        slicer: Makes the slices; None if nothing asks for slices.
-        logits: (N, classes) the model's logits of `x`, where they are known.
+        slicer: Makes the slices; None if no slices are needed.
+        logits: (N, classes) the model's logits of `x`, if already known.
 
     Attributes:
         im: The watched model.
         x: The inputs.
         slicer: Makes the slices.
 
-    Methods raise NonFiniteActivationError where the model gives NaN or infinite values.
+    Methods raise NonFiniteActivationError if the model produces NaN or infinite values.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Evidence:
         return len(self.x)
 
     def rows(self, index: np.ndarray) -> "Evidence":
-        """Return the evidence of some of the inputs; the logits are taken over."""
+        """Return the evidence of some of the inputs, reusing the logits."""
         return Evidence(self.im, self.x[index], self.slicer, logits=self.logits[index])
 
     def views(self, view: str) -> Iterator["Evidence"]:
-        """Yield the evidence of views of the inputs, judged by the inputs' own logits.
+        """Yield the evidence of views of the inputs, with the inputs' own logits.
 
         Args:
-            view: Name of a kind of view, of `VIEWS`.
+            view: A kind of view, from `VIEWS`.
         """
         check_name("view", view, VIEWS)
         for images in VIEWS[view](self.x):
@@ -98,11 +98,11 @@ class Evidence:
         """Return the margins of the inputs' predictions in other views of the inputs.
 
         Args:
-            view: Name of a kind of view, of `VIEWS`.
+            view: A kind of view, from `VIEWS`.
 
         Returns:
-            (N,) float64, the mean over the views of that kind; above 0 where they are
-            classified otherwise.
+            (N,) float64, the mean over the views of that kind; above 0 means they are
+            classified differently.
         """
 
         def compute() -> np.ndarray:
@@ -113,10 +113,10 @@ class Evidence:
         return self._once(("view", view), compute)
 
     def spectrum(self, name: str) -> np.ndarray:
-        """Return the power of the images by frequency, (N, features) float64.
+        """Return the power spectrum of the images, (N, features) float64.
 
         Args:
-            name: How frequencies are taken together, of `SPECTRA`.
+            name: How frequencies are grouped, from `SPECTRA`.
         """
         check_name("spectrum", name, SPECTRA)
         return self._once(("spectrum", name), lambda: SPECTRA[name](self.x))
@@ -134,9 +134,9 @@ class Evidence:
             kernel: Name of the layer's kernel.
 
         Returns:
-            (N, 4 · channels) float32: of all channels the mean, the logarithm of the
-            standard deviation, the largest and the smallest value over their positions.
-            It is what the texture of an image does to a layer.
+            (N, 4 · channels) float32: for all channels the mean, the logarithm of the
+            standard deviation, the largest and the smallest value over the positions.
+            They reflect the texture of an image.
         """
         return self._once(("channels", kernel), lambda: self._channel_statistics(kernel))
 
@@ -146,7 +146,7 @@ class Evidence:
         """Return each input's CONTRIB of some synapses, (N, columns) float32.
 
         Args:
-            kernels: Names of the kernels whose synapses are taken.
+            kernels: Names of the kernels whose synapses are used.
             columns: Indices of the synapses, among those of these kernels.
             local: False: slices for the predicted class. True: the kernels' local slices, each
                 for all outputs of its layer, which do not depend on the prediction.
@@ -156,15 +156,15 @@ class Evidence:
         """
         key = (tuple(kernels), local, columns.tobytes())
         if self._latest_slices is None or self._latest_slices[0] != key:
-            self._latest_slices = None  # frees the memory before more is taken
+            self._latest_slices = None  # frees the memory before allocating more
             self._latest_slices = key, self._slices(kernels, columns, local)
         return self._latest_slices[1]
 
     def runner_up_slices(self, kernels: Sequence[str], columns: np.ndarray) -> np.ndarray:
-        """Return each input's CONTRIB of some synapses to the class after the predicted one.
+        """Return each input's CONTRIB of some synapses to the second most likely class.
 
         Args:
-            kernels: Names of the kernels whose synapses are taken.
+            kernels: Names of the kernels whose synapses are used.
             columns: Indices of the synapses, among those of these kernels.
 
         Returns:
@@ -184,15 +184,15 @@ class Evidence:
         return vectors
 
     def view_slices(self, kernels: Sequence[str], columns: np.ndarray, view: str) -> np.ndarray:
-        """Return the local slices of the inputs' views, their mean over the views of a kind.
+        """Return the mean of the local slices over the inputs' views of a kind.
 
         Args:
-            kernels: Names of the kernels whose synapses are taken.
+            kernels: Names of the kernels whose synapses are used.
             columns: Indices of the synapses, among those of these kernels.
-            view: Name of a kind of view, of `VIEWS`.
+            view: A kind of view, from `VIEWS`.
 
         Returns:
-            (N, columns) float32. The latest alone are kept.
+            (N, columns) float32. Only the latest are kept.
 
         Raises:
             InvalidArgumentError: if there is no slicer.
@@ -249,7 +249,7 @@ class Evidence:
         vectors = np.empty((len(self), len(columns)), np.float32)
         first = 0
         with warnings.catch_warnings():
-            # Inputs that differ from the profiled ones are what a detector is for.
+            # A detector is expected to see inputs that differ from the profiled ones.
             warnings.filterwarnings("ignore", "The mean of the inputs", InputRangeWarning)
             for part in self.slicer.iterate(self.x, outputs, kernels):
                 count = len(part.predicted)

@@ -1,7 +1,7 @@
-"""`FeatureMap`: adversarial inputs by the feature maps of the convolutional layers.
+"""`FeatureMap`: detect adversarial inputs by the feature maps of the convolutional layers.
 
-The naive baseline of NNSlicer, section 6.1: the same classifier as for slices, on what the
-convolutions put out. Cost: a forward pass; memory: a float32 a feature and input.
+The naive baseline of NNSlicer, section 6.1: the same classifier as for slices, on the outputs
+of the convolutions. Cost: a forward pass; memory: one float32 per feature and input.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from nnslicer_tf.detection.vector_detector import VectorDetector
 class FeatureMap(VectorDetector):
     """Flags inputs whose feature maps do not fit the model's prediction.
 
-    Its arguments are those of `VectorDetector`.
+    The arguments are those of `VectorDetector`.
     """
 
     def width(self) -> int:

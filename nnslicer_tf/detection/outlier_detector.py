@@ -1,7 +1,7 @@
-"""`OutlierDetector`: an outlier estimator of scikit-learn on what a model makes of its inputs.
+"""`OutlierDetector`: an outlier estimator of scikit-learn on a model's activations.
 
-For comparison: isolation forests, one-class support vector machines, local outlier factors and
-Gaussian envelopes know nothing of networks. Cost: that of the estimator, and a forward pass.
+A baseline: isolation forests, one-class support vector machines, local outlier factors and
+Gaussian envelopes know nothing about networks. Cost: that of the estimator, and a forward pass.
 """
 
 import os
@@ -20,15 +20,15 @@ from nnslicer_tf.instrument import InstrumentedModel
 class OutlierDetector(Detector):
     """Flags inputs whose logits, or other activations, an outlier estimator finds unusual.
 
-    The estimator has no gradient: `challenge` attacks by differences of its scores.
+    The estimator has no gradient: `challenge` attacks it with differences of its scores.
 
     Args:
         im: The watched model.
-        estimator: Of scikit-learn, with `fit` and `score_samples`, such as `IsolationForest()` or
-            `LocalOutlierFactor(novelty=True)`; a copy is fitted.
-        of: Name of the operation whose values are taken; None: the logits.
+        estimator: A scikit-learn estimator with `fit` and `score_samples`, such as
+            `IsolationForest()` or `LocalOutlierFactor(novelty=True)`; a copy is fitted.
+        of: Name of the operation whose values are used; None: the logits.
 
-    It takes what all detectors take.
+    The other arguments are those of `Detector`.
 
     Attributes:
         estimator_: The fitted estimator.
@@ -39,7 +39,7 @@ class OutlierDetector(Detector):
     of: str | None = None
 
     def check_parameters(self) -> None:
-        """Refuse an operation that the model does not have, and what is no outlier estimator."""
+        """Reject an operation that the model does not have, and unsuitable estimators."""
         _ = self.im[self.of or self.im.logit_operation]
         if not hasattr(self.estimator, "fit") or not hasattr(self.estimator, "score_samples"):
             raise InvalidArgumentError(
@@ -56,7 +56,7 @@ class OutlierDetector(Detector):
         return -self.estimator_.score_samples(self._values(evidence)).astype(np.float64)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Refuse: the estimator could only be written by pickle.
+        """Always raise an error: the estimator could only be saved with pickle.
 
         Raises:
             InvalidArgumentError: always.

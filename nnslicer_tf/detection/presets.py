@@ -1,7 +1,7 @@
-"""The presets of `SliceDetector`: by which votes an input is scored.
+"""The presets of `SliceDetector`: which votes score an input.
 
-Adding a preset: name kinds of evidence, or write a function that returns votes, and enter it into
-`PRESETS`. Where there are several votes, they are fused by their p-values.
+Adding a preset: list kinds of evidence, or write a function that returns votes, and add it to
+`PRESETS`. Several votes are fused by their p-values.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,16 +35,16 @@ ops: Any = LazyModule("keras.ops")
 Preset = Callable[[InstrumentedModel, Sequence[str] | None, int, float], list[Vote]]
 """From the model, `kernels`, `max_synapses` and `alpha` of the detector to its votes."""
 
-# The covariance of `ClassDistance` is a matrix of so many rows and columns at most.
+# Bounds the size of the covariance matrix of `ClassDistance`.
 _DISTANCE_SYNAPSES = 2048
 _LOCAL_LAYERS = 5
-# Of each layer, where those of several layers are taken together.
+# Synapses per layer, when those of several layers are combined.
 _JOINT_SYNAPSES = 1024
-# Layers whose texture is scored: the first sees colours only, later ones the object.
+# Layers whose texture is scored: the first sees only colours, later ones the object.
 _TEXTURE_LAYERS = slice(1, 3)
 # Of the layers at several depths, those whose slices are scaled: the deepest.
 _SCALED_LAYERS = slice(-2, None)
-# By so much, values that were scaled to 0 … 1 may be beyond it.
+# Values scaled to 0 … 1 may leave that range by this much.
 _ROUNDING = 1e-3
 # Layers whose local slices are compared with those of the class.
 _EARLY_LAYERS = slice(1, 4)
@@ -179,12 +179,12 @@ def _scaled(given: "Given") -> list[Vote]:
 
 @dataclass(frozen=True)
 class Given:
-    """The model, slicers and choices from which votes are made.
+    """The model and options from which votes are made.
 
     Attributes:
         im: The watched model.
-        kernels: Names of the convolutions' kernels that are looked at, in order.
-        max_synapses: Of larger kernels, so many synapses are drawn.
+        kernels: Names of the convolutions' kernels to use, in order.
+        max_synapses: Number of synapses drawn from larger kernels.
         alpha: Penalty of the ridge regressions.
     """
 
@@ -212,7 +212,7 @@ EVIDENCE: dict[str, Callable[[Given], list[Vote]]] = {
 }
 """Kind of evidence → its votes; what the presets below fuse."""
 
-# Kinds that read images, not any inputs.
+# Kinds that need images as inputs.
 _OF_IMAGES = {name for name in EVIDENCE if "view" in name} | {
     *("texture", "spectrum", "residuals", "falls of joint slices"),
 }
@@ -228,15 +228,15 @@ def votes_of(
     """Return the votes of kinds of evidence.
 
     Args:
-        kinds: Names of `EVIDENCE`.
+        kinds: Names from `EVIDENCE`.
         im: The watched model.
-        kernels: Names of the kernels that are looked at; None: those of all convolutions.
-        max_synapses: Of larger kernels, so many synapses are drawn.
+        kernels: Names of the kernels to use; None: those of all convolutions.
+        max_synapses: Number of synapses drawn from larger kernels.
         alpha: Penalty of the ridge regressions.
 
     Raises:
-        InvalidArgumentError: for an unknown kind, or one that reads images, of a model that does
-            not take any.
+        InvalidArgumentError: for an unknown kind, or one that needs images if the model does
+            not take images.
     """
     for kind in kinds:
         check_name("evidence", kind, EVIDENCE)
@@ -251,7 +251,7 @@ def votes_of(
 
 
 def _depths(given: Given) -> list[str]:
-    """Return kernels at several depths; those with a window, if there are any."""
+    """Return kernels at several depths, those of windowed convolutions if there are any."""
     wide = [name for name in given.kernels if np.prod(given.im.kernels[name].shape[:-2]) > 1]
     return _spread(wide or given.kernels, _LOCAL_LAYERS)
 
@@ -259,7 +259,7 @@ def _depths(given: Given) -> list[str]:
 def _view_slices(
     im: InstrumentedModel, kernels: Sequence[str], most: int, view: str
 ) -> DrawnColumns:
-    """Return the mean local slices of a kind of view as features."""
+    """Return the features: mean local slices over a kind of view."""
     sizes = [im.kernels[name].size for name in kernels]
     return DrawnColumns(
         sizes, most, lambda evidence, columns: evidence.view_slices(kernels, columns, view)
@@ -267,7 +267,7 @@ def _view_slices(
 
 
 def _fallen(im: InstrumentedModel, kernels: Sequence[str], most: int, view: str) -> DrawnColumns:
-    """Return the local slices of the inputs, then those of a kind of view, as features."""
+    """Return the features: local slices of the inputs, then those of a kind of view."""
 
     def read(evidence: Any, columns: np.ndarray) -> Any:
         pair = [
@@ -282,9 +282,9 @@ def _fallen(im: InstrumentedModel, kernels: Sequence[str], most: int, view: str)
 
 
 def _ratios(im: InstrumentedModel, kernels: Sequence[str], most: int) -> DrawnColumns:
-    """Return how alike the slices for the two best outputs are, of each kernel, as features.
+    """Return the features: similarity of each kernel's slices for the two largest outputs.
 
-    Their cosine, and the logarithm of the ratio of their sizes (sums of absolute values).
+    It is their cosine, and the logarithm of the ratio of their sizes (sums of absolute values).
     """
     sizes = [im.kernels[name].size for name in kernels]
     ends = np.cumsum(sizes)
@@ -310,7 +310,7 @@ def _ratios(im: InstrumentedModel, kernels: Sequence[str], most: int) -> DrawnCo
 def _slices(
     im: InstrumentedModel, kernels: Sequence[str], most: int, local: bool = False
 ) -> DrawnColumns:
-    """Return slice vectors as features, of at most `most` synapses of each kernel."""
+    """Return the features: slice vectors, of at most `most` synapses per kernel."""
     in_order = [name for name in im.kernels if name in kernels]
     sizes = [im.kernels[name].size for name in in_order]
     return DrawnColumns(
@@ -319,7 +319,7 @@ def _slices(
 
 
 def _view_margins(evidence: Evidence, view: str) -> np.ndarray:
-    """Return the margins in views; a function, as the evidence may be of arrays or tensors."""
+    """Return the margins in views, from evidence on arrays or tensors."""
     return evidence.view_margins(view)
 
 
@@ -329,20 +329,20 @@ def _channel_statistics(evidence: Evidence, kernel: str) -> np.ndarray:
 
 
 def _spectrum(evidence: Evidence, name: str) -> np.ndarray:
-    """Return the image's power by frequency."""
+    """Return the power spectrum of the images."""
     return evidence.spectrum(name)
 
 
 def _residual_shares(evidence: Evidence) -> np.ndarray:
-    """Return the image's noise by its size."""
+    """Return the residuals of the images."""
     return evidence.residuals
 
 
 class _Residuals(Features):
-    """Residuals, whose sizes are grey levels of images with values from 0 to 1."""
+    """Residuals, measured in grey levels of images with values from 0 to 1."""
 
     def check(self, evidence: Evidence) -> None:
-        """Refuse normal inputs with other values."""
+        """Reject normal inputs with other values."""
         low, high = evidence.x.min(), evidence.x.max()
         if low < -_ROUNDING or high > 1 + _ROUNDING:
             raise InputRangeError(
@@ -353,7 +353,7 @@ class _Residuals(Features):
 
 
 def _margin_change(evidence: Evidence, view: str) -> np.ndarray:
-    """Return how far the prediction's margin falls from the input to its views."""
+    """Return how far the margin of the prediction drops from the input to its views."""
     return evidence.view_margins(view) - evidence.margins
 
 

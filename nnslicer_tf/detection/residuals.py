@@ -1,10 +1,10 @@
-"""Residuals of images: the noise that neighbouring pixels do not tell, by its size.
+"""Residuals of images: the noise that neighbouring pixels do not predict, by magnitude.
 
 Steganalysis finds changes of single grey levels in such residuals (Pevný et al., "Steganalysis by
-subtractive pixel adjacency matrix", IEEE TIFS 2010; for attacks, with examples of them to learn
-from, Liu et al., "Detection based defense against adversarial examples from the steganalysis point
-of view", CVPR 2019). Here only normal images are learned from. Cost: 24 images of residuals, each
-compared with five sizes.
+subtractive pixel adjacency matrix", IEEE TIFS 2010; for attacks, with adversarial examples for
+training, Liu et al., "Detection based defense against adversarial examples from the steganalysis
+point of view", CVPR 2019). Here only normal images are used for training. Cost: 24 images of
+residuals, each compared with five magnitudes.
 """
 
 from collections.abc import Iterator
@@ -16,22 +16,22 @@ from nnslicer_tf._lazy import LazyModule
 
 ops: Any = LazyModule("keras.ops")
 
-# Grey levels of 255 that residuals are compared with.
+# Magnitudes, in grey levels of 255, with which residuals are compared.
 _SIZES = (1, 2, 4, 8, 16)
-# Added to shares before their logarithm is taken.
+# Added to shares before taking the logarithm.
 _SMALLEST_SHARE = 1e-3
 
 
 def residual_shares(x: Any) -> Any:
-    """Return how many residuals are small, for several sizes, residuals and channels.
+    """Return the share of small residuals, for several magnitudes, residuals and channels.
 
-    Residuals are second differences down, across and both ways, and the fourth difference both
-    ways (Ker and Böhme's predictor), of the channels, of the differences of neighbouring channels,
+    Residuals are second differences along rows, columns and both, and the fourth difference along
+    both (Ker and Böhme's predictor), of the channels, of the differences of neighbouring channels,
     and of the differences of those. A share is the mean of exp(-(residual / size)² / 2).
 
     Args:
         x: `(N, height, width, channels)` images with values in [0, 1], an array or a tensor of the
-            backend, through which gradients pass.
+            backend (differentiable).
 
     Returns:
         `(N, features)` float32, the logarithms of the shares; 120 features for three channels.

@@ -1,10 +1,10 @@
-"""Scorers: how anomalous a feature vector is, given the class that the model predicts for it.
+"""Scorers: how anomalous a feature vector is, given the class that the model predicts.
 
-A scorer learns from normal inputs alone, whose label is the model's own prediction p = M(ξ).
-What it learned is arrays and a function of them, so that it is saved without pickle.
+A scorer learns from normal inputs alone, labelled with the model's own prediction p = M(ξ).
+Its fitted state is a set of arrays, so that it can be saved without pickle.
 
-Adding one: subclass `Scorer`, write `fit` and `score`, and list the fitted arrays in `names`.
-A `Vote` says what it reads, a preset of `SliceDetector` takes the vote.
+Adding one: subclass `Scorer`, implement `fit` and `score`, and list the fitted arrays in `names`.
+A `Vote` combines it with its features; a preset of `SliceDetector` uses the vote.
 """
 
 from abc import ABC, abstractmethod
@@ -16,24 +16,24 @@ from nnslicer_tf._lazy import LazyModule
 
 ops: Any = LazyModule("keras.ops")
 
-# Samples whose distances are computed together.
+# Samples whose distances are computed at once.
 _ROWS = 1024
-# Features that hardly vary among the normal inputs are not scaled up beyond measure.
+# Limits the scaling of features that hardly vary among the normal inputs.
 _SMALLEST_SCALE = 1e-2
 
 
 class Scorer(ABC):
     """Base class; the arrays in `names` are the whole state."""
 
-    #: Names of the attributes that `fit` sets; without any, there is nothing to fit.
+    #: Names of the attributes that `fit` sets; if empty, there is nothing to fit.
     names: ClassVar[tuple[str, ...]] = ()
-    #: Above it a score means adversarial by itself; None: normal inputs' scores tell.
+    #: Scores above it mean adversarial; None: the threshold is set from normal inputs.
     threshold: ClassVar[float | None] = None
-    #: Whether `smooth_score` is written.
+    #: Whether `smooth_score` is implemented.
     differentiable: ClassVar[bool] = False
 
     def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
-        """Learn from normal inputs; nothing, unless a subclass does.
+        """Learn from normal inputs; does nothing by default.
 
         Args:
             vectors: (N, features) float32 or float64.
@@ -44,7 +44,7 @@ class Scorer(ABC):
 
     @abstractmethod
     def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-        """Return anomaly scores (N,) float64, the higher the more anomalous.
+        """Return anomaly scores (N,) float64; higher is more anomalous.
 
         Args:
             vectors: (N, features), as for `fit`.
@@ -52,10 +52,10 @@ class Scorer(ABC):
         """
 
     def smooth_score(self, vectors: Any, predicted: Any) -> Any:
-        """Return the anomaly scores as a tensor (N,) with a gradient, where there is one.
+        """Return the anomaly scores as a tensor (N,) with a gradient.
 
-        For attackers who know the detector. Written with `keras.ops`, by scorers that are
-        `differentiable`.
+        For attackers who know the detector. Scorers that are `differentiable` implement it with
+        `keras.ops`.
 
         Args:
             vectors: Tensor (N, features) float32.
@@ -68,14 +68,14 @@ class Scorer(ABC):
         return {name: getattr(self, name) for name in self.names}
 
     def restore(self, state: dict[str, np.ndarray]) -> Self:
-        """Take over what `state` returned."""
+        """Restore what `state` returned."""
         for name in self.names:
             setattr(self, name, state[name])
         return self
 
 
 class Identity(Scorer):
-    """The feature is the anomaly score itself: there is nothing to learn."""
+    """Uses the feature itself as the anomaly score; there is nothing to learn."""
 
     differentiable = True
 
@@ -89,7 +89,7 @@ class Identity(Scorer):
 
 
 class TreeDisagreement(Scorer):
-    """1 where a decision tree F gives another class than the model, else 0.
+    """1 if a decision tree F disagrees with the model, else 0.
 
     The rule of NNSlicer, section 6.1: flag ξ if F(slice) ≠ M(ξ).
 
@@ -134,8 +134,8 @@ class TreeDisagreement(Scorer):
 class RidgeMargin(Scorer):
     """max over c ≠ p of z_c - z_p, for a ridge regression z on the classes (-1, +1).
 
-    Above 0 the classifier disagrees with the model; a threshold below 0 rejects inputs on
-    which it agrees without conviction too.
+    Above 0 the classifier disagrees with the model; a threshold below 0 also flags inputs on
+    which it agrees with low confidence.
 
     Args:
         alpha: The penalty of the regression.
@@ -167,10 +167,10 @@ class RidgeMargin(Scorer):
 
 
 class ScaledRidgeMargin(RidgeMargin):
-    """`RidgeMargin` of features in units of their standard deviations among the normal inputs.
+    """`RidgeMargin` on features standardised by their standard deviations among normal inputs.
 
     For features of several layers: a synapse's contribution is at most the number of positions at
-    which its layer applies it, so that otherwise those of wide layers drown those of narrow ones.
+    which its layer applies it, so layers with many positions would otherwise dominate.
 
     Args:
         alpha: The penalty of the regression, on the scaled features.
@@ -185,10 +185,10 @@ class ScaledRidgeMargin(RidgeMargin):
 
 
 class RidgeFall(RidgeMargin):
-    """The fall, from input to view, of the margin by which a ridge regression sides with the model.
+    """The drop, from input to view, of a ridge regression's margin for the model's prediction.
 
-    The vectors are two after another, of the input and of its view; the regression learns from the
-    first. The score is its `RidgeMargin` in the view less that in the input.
+    Each vector concatenates those of the input and of its view; the regression learns from the
+    first. The score is its `RidgeMargin` on the view minus that on the input.
 
     Args:
         alpha: The penalty of the regression.
@@ -213,7 +213,7 @@ class RidgeFall(RidgeMargin):
 class ClassDistance(Scorer):
     """Squared Mahalanobis distance to the mean of the predicted class.
 
-    One covariance for all classes, shrunk by Ledoit and Wolf's formula. Cost: cubic in
+    All classes share one covariance, shrunk by Ledoit and Wolf's formula. Cost: cubic in
     the number of features.
     """
 
@@ -252,10 +252,10 @@ class ClassDistance(Scorer):
 
 
 class MembershipRatio(ClassDistance):
-    """Ratio of likelihoods of another class and the predicted one, by distances from their means.
+    """Log-likelihood ratio of the nearest other class and the predicted one.
 
-    The smallest of the other classes' `ClassDistance` is taken from that of the predicted class:
-    twice the logarithm of a ratio of normal densities.
+    It is the `ClassDistance` of the predicted class minus the smallest of the other classes: twice
+    the logarithm of a ratio of normal densities.
     """
 
     def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
@@ -275,7 +275,7 @@ class MembershipRatio(ClassDistance):
         return smooth_margin(-distances, predicted)
 
     def _white_means(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean of the classes' means, and these from it, whitened."""
+        """Return the mean of the class means, and their whitened differences from it."""
         centre = self.means.mean(axis=0)
         return centre, (self.means - centre) @ self.whitening
 

@@ -1,9 +1,9 @@
-"""`SliceDetector`: adversarial inputs by their slices (NNSlicer, section 6.1).
+"""`SliceDetector`: detect adversarial inputs by their slices (NNSlicer, section 6.1).
 
 Each input is sliced for C = (ξ, M(ξ)); F learns from normal inputs which slice belongs to
 which class; an input whose slice does not fit the model's prediction is flagged.
 
-Presets, the ways to score an input:
+The presets define how an input is scored:
 
 - `"paper"`: a decision tree F on the synapses of all kernels; flag if F(slice) ≠ M(ξ).
 - `"margin"`: ridge regression F on the synapses of the convolutions; flag if F's margin
@@ -12,25 +12,25 @@ Presets, the ways to score an input:
   Mahalanobis distance of the last convolution's slice to those of its class; the ridge
   margins of the local slices of up to five convolutions, which do not depend on the
   prediction; and the model's own logit margin, unusually small or unusually large.
-- `"stable"`: the same; the margin of the prediction when the image is mirrored, shifted by
-  a pixel or zoomed, and how far it falls there; the texture: how unusual the strengths
+- `"stable"`: the same, plus the margin of the prediction when the image is mirrored, shifted by
+  a pixel or zoomed, and how far it drops there; the texture: how unusual the strengths
   of the channels of the second and third convolution are for the predicted class; and the
-  spectrum: how unusual the image's power at each frequency is for it. For images of things
-  that look alike from left and right; on digits a mirror tells little.
-- `"slices"`: slices alone, none of which depends on the prediction: the ridge margins of the
-  local slices of up to five convolutions taken together, of the image (unusually small or large)
+  spectrum: how unusual the image's power at each frequency is for it. For images of objects
+  whose mirror image is plausible; on digits, mirroring says little.
+- `"slices"`: only slices that do not depend on the prediction: the ridge margins of the
+  combined local slices of up to five convolutions, of the image (unusually small or large)
   and of its mirrored, shifted and zoomed views, and the Mahalanobis distances of up to three early
   convolutions' local slices to those of the predicted class.
-- `"lean"`: the same ridge margins, and the views and the texture of `"stable"`: a smallest set of
-  evidence that found as much as all of it, chosen on digits. For images.
+- `"lean"`: the same ridge margins, and the views and the texture of `"stable"`: a minimal set of
+  evidence that detected as much as all of it, chosen on digits. For images.
 - `"photos"`: the local slices and the logit margin of `"fused"`, the views and the spectrum of
   `"stable"`, and the image's residuals: how unusual its noise is. Chosen on CIFAR-10. For images
   with values from 0 to 1.
 
-Limits: the synapses near the output reveal the prediction, F copies it from there and then
-flags nothing. Attackers who know the detector: see `challenge`. Cost: slicing,
-about three passes of the model at θ = 0, far more at θ > 0; memory: a float32 for each
-synapse that a vote takes and each input.
+Limits: the synapses near the output reveal the prediction; given them, F copies the prediction
+and flags nothing. For attackers who know the detector, see `challenge`. Cost: slicing,
+about three passes of the model at θ = 0, far more at θ > 0; memory: one float32 per
+synapse used by a vote and per input.
 """
 
 import hashlib
@@ -55,17 +55,17 @@ from nnslicer_tf.slicing import Slicer
 class SliceDetector(VotingDetector):
     """Flags inputs whose slice does not fit the model's prediction.
 
-    It takes what `VotingDetector` and `Detector` take, and:
+    It takes the arguments of `VotingDetector` and `Detector`, and:
 
     Args:
-        slicer: Makes the slices of the watched model. At θ = 0 it is fastest, and the presets
-            were developed there.
-        preset: A name of `PRESETS`: `"paper"`, `"margin"`, `"fused"`, `"stable"`,
+        slicer: Makes the slices of the watched model. It is fastest at θ = 0, for which the
+            presets were developed.
+        preset: A name from `PRESETS`: `"paper"`, `"margin"`, `"fused"`, `"stable"`,
             `"slices"`, `"lean"` or `"photos"`, see this module.
-        theta: Deprecated, give a slicer with that θ. None: the slicer's.
-        kernels: Names of the kernels whose synapses are taken, for `"fused"` and
-            `"stable"` of its convolutions; None: those of the preset.
-        max_synapses: Of a kernel with more synapses, so many are drawn at random.
+        theta: Deprecated; use a slicer with that θ. None: the slicer's.
+        kernels: Names of the kernels whose synapses are used, for `"fused"` and
+            `"stable"` those of convolutions; None: those of the preset.
+        max_synapses: Number of synapses drawn at random from larger kernels.
 
     Attributes:
         slicer_: The slicer that the fitted detector uses.
@@ -82,7 +82,7 @@ class SliceDetector(VotingDetector):
 
     slicer_: Slicer = field(init=False)
 
-    @property  # type: ignore[misc]  # it follows the slicer, which `set_params` may replace
+    @property  # type: ignore[misc]  # derived from the slicer, which `set_params` may replace
     def im(self) -> InstrumentedModel:  # type: ignore[override]  # is never set, see above
         """The watched model."""
         return self.slicer.im
@@ -117,20 +117,20 @@ class SliceDetector(VotingDetector):
         for mean in self.slicer.profile.means.values():
             total.update(mean.tobytes())
         reading = self.slicer.relative_to, self.slicer.rectify
-        if reading != ("output", "sign"):  # files of version 0.1 know no other
+        if reading != ("output", "sign"):  # files of version 0.1 have no other
             total.update(repr(reading).encode())
         neurons = self.slicer.granularity, self.slicer.product
-        if neurons != ("activation", "value"):  # older files do not say
+        if neurons != ("activation", "value"):  # absent from older files
             total.update(repr(neurons).encode())
         return total.hexdigest()
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Take over what `state` returned; see `Detector.restore`."""
+        """Restore what `state` returned; see `Detector.restore`."""
         self.slicer_ = self.slicer
         super().restore(state)
 
     def check_parameters(self) -> None:
-        """Refuse unknown presets and kernels, and numbers that are out of range."""
+        """Reject unknown presets and kernels, and numbers out of range."""
         super().check_parameters()
         check_name("preset", self.preset, PRESETS)
         check_count("max_synapses", self.max_synapses)

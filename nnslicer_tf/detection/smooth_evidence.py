@@ -1,7 +1,7 @@
-"""`SmoothEvidence`: the evidence of a batch as tensors, through which gradients pass.
+"""`SmoothEvidence`: the evidence of a batch as differentiable tensors.
 
-It has the methods of `Evidence`, so that the same features are read of either. Slices are those at
-θ = 0, whose signs have a gradient of their own (see `slicing.SmoothSlices`).
+It has the methods of `Evidence`, so that features can be read from either. Slices are those at
+θ = 0, with a surrogate gradient for their signs (see `slicing.SmoothSlices`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,19 +24,19 @@ from nnslicer_tf.slicing.criterion import PREDICTED
 
 ops: Any = LazyModule("keras.ops")
 
-# Below the root, whose slope at 0 is infinite.
+# Lower bound under the square root, whose slope at 0 is infinite.
 _SMALLEST_VARIANCE = 1e-12
 
 
 class SmoothEvidence:
-    """A batch of inputs and, computed on first use, what a model makes of them, as tensors.
+    """A batch of inputs and features of how a model responds, as tensors computed on first use.
 
     Args:
         im: The watched model.
         x: Tensor (N, *input_shape) float32.
-        slicer: Makes the slices; None if nothing asks for slices.
-        steepness: Of the slices' signs, a number or a scalar tensor.
-        logits: Tensor (N, classes), where they are known.
+        slicer: Makes the slices; None if no slices are needed.
+        steepness: Steepness of the smoothed sign function, a number or a scalar tensor.
+        logits: Tensor (N, classes), if already known.
 
     Attributes:
         im: The watched model.
@@ -92,7 +92,7 @@ class SmoothEvidence:
         return self._once(("view", view), compute)
 
     def spectrum(self, name: str) -> Any:
-        """Return the power of the images by frequency, (N, features); see `Evidence.spectrum`."""
+        """Return the power spectrum of the images, (N, features); see `Evidence.spectrum`."""
         return self._once(("spectrum", name), lambda: SMOOTH_SPECTRA[name](self.x))
 
     @cached_property

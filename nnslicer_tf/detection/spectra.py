@@ -1,7 +1,7 @@
-"""Power by frequency: what noise adds to an image and blur takes from it.
+"""Power spectra, which reveal noise added to an image and detail lost by blur.
 
-Natural images have much the same spectrum; Harder et al. ("SpectralDefense", IJCNN 2021) find
-attacks by it, with examples of them to learn from. Here only normal images are learned from.
+Natural images have similar spectra; Harder et al. ("SpectralDefense", IJCNN 2021) use them to
+detect attacks, trained on adversarial examples. Here only normal images are used for training.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ ops: Any = LazyModule("keras.ops")
 
 _RINGS = 13
 _BLOCKS = 8
-# Added to powers and amplitudes of values in [0, 1] before their logarithm is taken.
+# Added to powers and amplitudes of values in [0, 1] before taking the logarithm.
 _SMALLEST_POWER = 1e-6
 _SMALLEST_AMPLITUDE = 1e-4
 
@@ -28,8 +28,7 @@ def _ring_powers(x: np.ndarray) -> np.ndarray:
         x: `(N, height, width, channels)` images.
 
     Returns:
-        `(N, 13 · channels)` float64, fewer for small images: rings without a frequency are
-        left out.
+        `(N, 13 · channels)` float64, fewer for small images: empty rings are omitted.
     """
     planes = _planes(x)
     height, width = planes.shape[1:3]
@@ -44,12 +43,12 @@ def _ring_powers(x: np.ndarray) -> np.ndarray:
 def _rings(height: int, width: int) -> np.ndarray:
     """Return the ring of each frequency, (height, width // 2 + 1) int."""
     frequency = np.hypot(*np.meshgrid(fft.fftfreq(height), fft.rfftfreq(width), indexing="ij"))
-    # The last ring takes the corners, beyond half a period a pixel.
+    # The last ring includes the corners, beyond half a period per pixel.
     return np.minimum((frequency * 2 * (_RINGS - 1)).astype(int), _RINGS - 1)
 
 
 def _block_amplitudes(x: np.ndarray) -> np.ndarray:
-    """Return the mean logarithm of cosine amplitudes, by blocks of both frequencies.
+    """Return the mean logarithm of cosine amplitudes in blocks of both frequencies.
 
     Args:
         x: `(N, height, width, channels)` images.
@@ -66,12 +65,12 @@ def _block_amplitudes(x: np.ndarray) -> np.ndarray:
 
 
 def _planes(x: np.ndarray) -> np.ndarray:
-    """Return lightness and the differences of neighbouring channels, as many as channels."""
+    """Return lightness and the differences of neighbouring channels, one plane per channel."""
     return np.concatenate([x.mean(axis=-1, keepdims=True), np.diff(x, axis=-1)], axis=-1)
 
 
 def _smooth_ring_powers(x: Any) -> Any:
-    """Return `_ring_powers` of a tensor, `(N, features)` float32: the transform as matrices."""
+    """Return `_ring_powers` of a tensor, `(N, features)` float32, by matrix products."""
     planes = _smooth_planes(x)
     height, width = planes.shape[1:3]
     window = np.outer(np.hanning(height + 2)[1:-1], np.hanning(width + 2)[1:-1])

@@ -1,4 +1,4 @@
-"""Trivial detectors, which any other must beat: flag everything, or go by the logit margin."""
+"""Trivial detectors that any other must beat: flag everything, or use the logit margin."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from nnslicer_tf.instrument import InstrumentedModel
 
 @dataclass(eq=False, repr=False)
 class _Trivial(Detector):
-    """Base class: learns nothing but the threshold."""
+    """Base class of detectors that learn only the threshold."""
 
     im: InstrumentedModel
 
@@ -23,12 +23,12 @@ class _Trivial(Detector):
 
 @dataclass(eq=False, repr=False)
 class FlagEverything(_Trivial):
-    """Flags every input: precision 0.5, recall 1 and F1 2/3 on equally many of both.
+    """Flags every input: precision 0.5, recall 1 and F1 2/3 on balanced data.
 
     Args:
         im: The watched model.
 
-    It takes what all detectors take, and uses none of it.
+    It takes the arguments of `Detector`, but uses none of them.
     """
 
     @property
@@ -43,10 +43,10 @@ class FlagEverything(_Trivial):
 
 @dataclass(eq=False, repr=False)
 class LogitMargin(_Trivial):
-    """Flags inputs whose largest logit is little above the second: the model is unsure.
+    """Flags inputs whose largest logit is barely above the second: the model is unsure.
 
-    Nothing is learned: the inputs that are not held out only serve to make the threshold's
-    share the same as of other detectors.
+    Nothing is learned from the inputs that are not held out; they exist only so that the
+    threshold is set from the same share of inputs as in other detectors.
 
     Args:
         im: The watched model.
@@ -58,7 +58,7 @@ class LogitMargin(_Trivial):
 
     @property
     def differentiable(self) -> bool:
-        """It is; see `Detector.differentiable`."""
+        """Whether the score has a gradient: True; see `Detector.differentiable`."""
         return True
 
     def smooth_scores(self, evidence: SmoothEvidence) -> Any:

@@ -1,4 +1,4 @@
-"""`VectorDetector`: a detector by any feature vector, scored as `SliceDetector` scores slices."""
+"""`VectorDetector`: a detector on any feature vector, scored as `SliceDetector` scores slices."""
 
 from abc import abstractmethod
 from dataclasses import KW_ONLY, dataclass
@@ -16,13 +16,13 @@ _PRESETS = ("paper", "margin")
 
 @dataclass(eq=False, repr=False)
 class VectorDetector(VotingDetector):
-    """Base class; a subclass writes `vectors` and `width`.
+    """Base class; a subclass implements `vectors` and `width`.
 
     Args:
         im: The watched model.
         preset: `"paper"` (decision tree, F ≠ M) or `"margin"` (ridge regression with a
-            threshold), as of `SliceDetector`.
-        max_features: Of longer vectors, so many elements are drawn at random.
+            threshold), as in `SliceDetector`.
+        max_features: Number of elements drawn at random from longer vectors.
     """
 
     im: InstrumentedModel
@@ -32,14 +32,14 @@ class VectorDetector(VotingDetector):
 
     @abstractmethod
     def vectors(self, x: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return those columns of the inputs' feature vectors, (N, columns) float32."""
+        """Return the given columns of the inputs' feature vectors, (N, columns) float32."""
 
     @abstractmethod
     def width(self) -> int:
         """Return the length of the whole feature vector."""
 
     def votes(self) -> list[Vote]:
-        """Return the one vote; see `VotingDetector.votes`."""
+        """Return the single vote; see `VotingDetector.votes`."""
         features = DrawnColumns(
             [self.width()],
             self.max_features,
@@ -50,7 +50,7 @@ class VectorDetector(VotingDetector):
         return [Vote(self.preset, features, scorer)]
 
     def check_parameters(self) -> None:
-        """Refuse an unknown preset, and numbers that are out of range."""
+        """Reject an unknown preset, and numbers out of range."""
         super().check_parameters()
         check_name("preset", self.preset, _PRESETS)
         check_count("max_features", self.max_features)

@@ -1,6 +1,6 @@
-"""Views of an image that leave its class as it is: mirrored, shifted by one pixel, zoomed.
+"""Views of an image that preserve its class: mirrored, shifted by one pixel, zoomed.
 
-They take arrays, and tensors of the backend, through which gradients pass.
+They accept arrays, and tensors of the backend (differentiable).
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ _ZOOMS = (1.12, 0.9)
 
 
 def _shifted(x: Any) -> Iterator[Any]:
-    """Yield the images `(N, height, width, channels)` moved by one pixel four ways.
+    """Yield the images `(N, height, width, channels)` shifted by one pixel in each direction.
 
     The edge is repeated.
     """
@@ -29,24 +29,24 @@ def _shifted(x: Any) -> Iterator[Any]:
 
 
 def _mirrored(x: Any) -> Iterator[Any]:
-    """Yield the images with left and right exchanged, moved by one pixel four ways."""
+    """Yield the images flipped left to right and shifted by one pixel in each direction."""
     return _shifted(_take(x, np.arange(x.shape[2])[::-1], axis=2))
 
 
 def _zoomed(x: Any) -> Iterator[Any]:
-    """Yield the images enlarged and made smaller about their centre, the edge repeated."""
+    """Yield the images enlarged and shrunk about their centre, the edge repeated."""
     for factor in _ZOOMS:
         yield _scaled(_scaled(x, factor, axis=1), factor, axis=2)
 
 
 def _moved(x: Any, by: int, axis: int) -> Any:
-    """Return x moved along an axis by some pixels, the edge repeated."""
+    """Return x shifted along an axis by some pixels, the edge repeated."""
     last = x.shape[axis] - 1
     return _take(x, np.clip(np.arange(last + 1) - by, 0, last), axis)
 
 
 def _scaled(x: Any, factor: float, axis: int) -> Any:
-    """Return x read at other places of an axis, between two values linearly."""
+    """Return x rescaled along an axis, with linear interpolation."""
     last = x.shape[axis] - 1
     places = np.clip((np.arange(last + 1) - last / 2) / factor + last / 2, 0, last)
     below = np.minimum(places.astype(int), max(last - 1, 0))
@@ -59,7 +59,7 @@ def _scaled(x: Any, factor: float, axis: int) -> Any:
 
 
 def _take(x: Any, places: np.ndarray, axis: int) -> Any:
-    """Return the entries of an axis at some places, of an array or a tensor."""
+    """Return the entries of an array or a tensor at some indices of an axis."""
     if isinstance(x, np.ndarray):
         return np.ascontiguousarray(x.take(places, axis))
     return ops.take(x, places, axis=axis)

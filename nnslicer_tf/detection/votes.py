@@ -1,7 +1,7 @@
-"""`Vote`: an anomaly score and how it counts; `VotingDetector`: the votes' joint score.
+"""`Vote`, an anomaly score and its weight, and `VotingDetector`, which fuses several votes.
 
-A single vote's anomaly score is the detector's. Several are fused: each score becomes a p-value
-among normal inputs that nothing was learned from, and the logarithms of the p-values are added
+With a single vote, its anomaly score is the detector's. Several are fused: each score becomes a
+p-value among normal inputs not used for learning, and the logarithms of the p-values are added
 (see `calibration.fuse`).
 """
 
@@ -19,7 +19,7 @@ from nnslicer_tf.detection.scorers import Scorer
 from nnslicer_tf.detection.smooth_evidence import SmoothEvidence
 from nnslicer_tf.errors import InvalidArgumentError
 
-# Share of the normal inputs to learn from that only serve as reference of the p-values.
+# Share of the normal training inputs that is reserved as the reference of the p-values.
 _REFERENCE = 0.25
 
 
@@ -28,7 +28,7 @@ class Features:
 
     Args:
         read: Evidence → (N, features), or (N,) for `Identity`.
-        differentiable: Whether `read` takes `SmoothEvidence` too, and returns tensors of it.
+        differentiable: Whether `read` also accepts `SmoothEvidence`, and then returns tensors.
     """
 
     def __init__(
@@ -38,31 +38,31 @@ class Features:
         self.differentiable = differentiable
 
     def __call__(self, evidence: Any) -> Any:
-        """Return the features of the inputs, as `read` does."""
+        """Return the features of the inputs."""
         return self._read(evidence)
 
     def check(self, evidence: Evidence) -> None:
-        """Refuse normal inputs that `read` is not meant for: none."""
+        """Reject normal inputs that `read` is not meant for; none by default."""
 
     def draw(self, rng: np.random.Generator) -> None:
-        """Draw at random what has to be drawn before the first use: nothing."""
+        """Make random choices before the first use; none by default."""
 
     def state(self) -> dict[str, np.ndarray]:
         """Return what was drawn, as arrays by name."""
         return {}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take over what `state` returned."""
+        """Restore what `state` returned."""
 
 
 class DrawnColumns(Features):
     """A bounded number of columns of long vectors, drawn at random.
 
     Args:
-        sizes: Lengths of the blocks that the vectors are made of.
-        most: Of longer blocks, so many columns are drawn, evenly.
+        sizes: Lengths of the blocks that make up the vectors.
+        most: Number of columns drawn uniformly from longer blocks.
         read: Evidence, indices of columns → (N, columns) float32.
-        differentiable: As of `Features`.
+        differentiable: See `Features`.
     """
 
     columns: np.ndarray
@@ -81,7 +81,7 @@ class DrawnColumns(Features):
         self._sizes, self._most = sizes, most
 
     def draw(self, rng: np.random.Generator) -> None:
-        """Draw the columns, ascending."""
+        """Draw the columns, in ascending order."""
         parts, first = [], 0
         for size in self._sizes:
             drawn = np.arange(size)
@@ -96,21 +96,21 @@ class DrawnColumns(Features):
         return {"columns": self.columns}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take over the columns."""
+        """Restore the columns."""
         self.columns = state["columns"]
 
 
 @dataclass(frozen=True)
 class Vote:
-    """An anomaly score and how it counts among others.
+    """An anomaly score and its weight among others.
 
     Attributes:
-        name: Name of the vote; its state is saved under it.
+        name: Name of the vote, under which its state is saved.
         features: What the scorer reads.
-        scorer: Gives the anomaly score.
-        group: Votes of one group tell nearly the same: their mean counts as one vote. None:
-            a group of its own.
-        two_sided: Unusually low scores count as much as unusually high ones.
+        scorer: Computes the anomaly score.
+        group: Votes in a group are nearly redundant; their mean counts as one vote. None: a
+            group of its own.
+        two_sided: Whether unusually low scores count as much as unusually high ones.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Vote:
         """Draw the features, and let the scorer learn from normal inputs."""
         self.features.check(evidence)
         self.features.draw(rng)
-        if self.scorer.names:  # features that nothing is learned from are not computed
+        if self.scorer.names:  # skip computing features that nothing is learned from
             classes = evidence.logits.shape[1]
             self.scorer.fit(self.features(evidence), evidence.predicted, classes)
 
@@ -145,22 +145,22 @@ class Vote:
         return self.features.state() | self.scorer.state()
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Take over what `state` returned."""
+        """Restore what `state` returned."""
         self.features.restore(state)
         self.scorer.restore(state)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class VotingDetector(Detector):
-    """A detector by votes; a subclass writes `votes`, and takes what `Detector` takes.
+    """A detector that fuses votes; a subclass implements `votes`.
 
     Args:
         alpha: Penalty of the ridge regressions among the scorers.
 
     Attributes:
         votes_: The fitted votes.
-        reference_: Vote → its scores of the normal inputs that p-values are taken among;
-            empty if there is but one vote.
+        reference_: Vote → its scores of the normal inputs that serve as reference of the
+            p-values; empty if there is only one vote.
     """
 
     alpha: float = 1e3
@@ -170,16 +170,16 @@ class VotingDetector(Detector):
 
     @abstractmethod
     def votes(self) -> list[Vote]:
-        """Return new votes, with names of their own, that are not fitted."""
+        """Return new, unfitted votes with distinct names."""
 
     @property
     def fixed_threshold(self) -> float | None:
-        """The threshold of the scorer, if there is but one vote, and it has one."""
+        """The scorer's threshold, if there is only one vote and its scorer has one."""
         votes = self.votes()
         return votes[0].scorer.threshold if len(votes) == 1 else None
 
     def check_parameters(self) -> None:
-        """Refuse a penalty that is not positive."""
+        """Reject a penalty that is not positive."""
         if not self.alpha > 0:
             raise InvalidArgumentError(f"alpha must be above 0. Received: {self.alpha!r}")
 
@@ -209,7 +209,7 @@ class VotingDetector(Detector):
 
     @property
     def differentiable(self) -> bool:
-        """Whether all votes are; see `Detector.differentiable`."""
+        """Whether all votes are differentiable; see `Detector.differentiable`."""
         return all(vote.differentiable for vote in self.votes_)
 
     def smooth_scores(self, evidence: SmoothEvidence) -> Any:
@@ -234,7 +234,7 @@ class VotingDetector(Detector):
         return arrays
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Take over what `state` returned; see `Detector.restore`."""
+        """Restore what `state` returned; see `Detector.restore`."""
         self.check_parameters()
         self.votes_ = self.votes()
         self.reference_ = {}
@@ -248,6 +248,6 @@ class VotingDetector(Detector):
             vote.restore(own)
 
     def _fit_votes(self, evidence: Evidence, rng: np.random.Generator) -> None:
-        """Fit them one after the other: only the latest slices are held."""
+        """Fit the votes one after the other, as only the latest slices are kept in memory."""
         for vote in self.votes_:
             vote.fit(evidence, rng)

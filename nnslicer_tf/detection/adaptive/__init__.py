@@ -1,4 +1,4 @@
-"""Attacks that aim at a model and the detector that watches it, and their sanity checks.
+"""Adaptive attacks on a model and the detector that guards it, and their sanity checks.
 
-The user's door is `detection.challenge`; adding an attack: see `table`.
+The public entry point is `detection.challenge`; to add an attack, see `table`.
 """

@@ -1,14 +1,14 @@
-"""Attacks on a model and its detector that ask for scores or decisions only.
+"""Black-box attacks on a model and its detector, which query only scores or decisions.
 
-- Square: random search by square windows (Andriushchenko et al., "Square attack", ECCV 2020); for
-  L2, windows too, brought back into the ball, which is simpler than the paper's.
+- Square: random search with square windows (Andriushchenko et al., "Square attack", ECCV 2020);
+  L2 uses windows too, projected back into the ball, which is simpler than the paper's scheme.
 - NES: gradients from pairs of random directions (Ilyas et al., "Black-box adversarial attacks with
   limited queries and information", ICML 2018).
 - Decision: from a normal image of another class towards the attacked one, then a random walk that
-  comes nearer (Brendel et al., "Decision-based adversarial attacks", ICLR 2018).
+  moves closer (Brendel et al., "Decision-based adversarial attacks", ICLR 2018).
 
-The first two lower max(margin, excess), each by its spread among the images: below 0 the model is
-wrong and the detector silent. Cost: `queries` inputs scored for each image.
+The first two minimise max(margin, excess), each divided by its spread over the images: below 0
+the model is wrong and the detector silent. Cost: `queries` inputs scored for each image.
 """
 
 from functools import partial
@@ -18,14 +18,14 @@ import numpy as np
 from nnslicer_tf.detection.adaptive.problem import Problem, Tried
 from nnslicer_tf.detection.adaptive.surrogate import difference_slopes
 
-# Share of the pixels in the first window of the square attack; it shrinks as queries are used.
+# Share of the pixels in the first window of the square attack; it shrinks as queries are used up.
 _WINDOW = 0.3
 _PAIRS = 10  # of directions, for a gradient of NES
 _BISECTIONS = 10
 
 
 def objective(problem: Problem, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return max(margin, excess) by their spreads, (N,) float64: at most 0 the pair is evaded."""
+    """Return max(margin, excess) in units of their spreads, (N,) float64: below 0 is evasion."""
     of_margin, of_excess = problem.scales
     margins = problem.pair.margins(x, y) / of_margin
     return np.maximum(margins, problem.pair.excess(x) / of_excess)
@@ -36,7 +36,7 @@ def _of_inputs(problem: Problem, y: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def square(problem: Problem) -> Tried:
-    """Attack by random search with square windows."""
+    """Run the square attack: random search with square windows."""
     x = _stripes(problem)
     loss = objective(problem, x, problem.y)
     for query in range(problem.effort.queries):
@@ -52,7 +52,7 @@ def square(problem: Problem) -> Tried:
 
 
 def nes(problem: Problem) -> Tried:
-    """Attack by gradients from random directions."""
+    """Run the NES attack: descent along gradients estimated from random directions."""
     x, found = problem.x.copy(), np.zeros(len(problem.x), bool)
     steps = max(problem.effort.queries // (2 * _PAIRS), 1)
     elements = np.prod(x.shape[1:])
@@ -74,7 +74,7 @@ def nes(problem: Problem) -> Tried:
 
 
 def decision(problem: Problem) -> Tried:
-    """Attack from the guides, by decisions alone; makes the change as small as it can."""
+    """Run the decision attack: start at the guides and shrink the change, by decisions alone."""
     x = problem.guides.copy()
     found = problem.pair.succeeds(x, problem.y)
     x = nearer(problem, x, found, _BISECTIONS)
@@ -94,7 +94,7 @@ def decision(problem: Problem) -> Tried:
 
 
 def nearer(problem: Problem, x: np.ndarray, found: np.ndarray, times: int) -> np.ndarray:
-    """Return successes moved towards their images by bisection; they stay successes."""
+    """Move successes towards their images by bisection; they remain successes."""
     x, rows = x.copy(), np.flatnonzero(found)
     low, high = np.zeros(len(rows)), np.ones(len(rows))
     if not len(rows):
@@ -112,7 +112,7 @@ def nearer(problem: Problem, x: np.ndarray, found: np.ndarray, times: int) -> np
 
 
 def _stripes(problem: Problem) -> np.ndarray:
-    """Return the images with vertical stripes of random sign, as large as the budget allows."""
+    """Return the images plus vertical stripes of random sign, as strong as the budget allows."""
     images = _as_images(problem.x)
     signs = problem.rng.choice([-1.0, 1.0], (len(images), 1, *images.shape[2:])).astype(np.float32)
     moved = images + _amplitude(problem) * signs
@@ -120,7 +120,7 @@ def _stripes(problem: Problem) -> np.ndarray:
 
 
 def _windows(problem: Problem, x: np.ndarray, share: float) -> np.ndarray:
-    """Return inputs with a square window of each changed by a random sign."""
+    """Return the inputs with one square window of each changed, its sign random per channel."""
     images = _as_images(x).copy()
     height, width = images.shape[1:3]
     side = int(np.clip(np.sqrt(share * height * width), 1, min(height, width)))
@@ -136,7 +136,7 @@ def _windows(problem: Problem, x: np.ndarray, share: float) -> np.ndarray:
 
 
 def _amplitude(problem: Problem) -> float:
-    """Return the change of a single element that a window makes."""
+    """Return the size of a window's change, per element."""
     if problem.norm.name == "linf":
         return problem.step
     return problem.step / np.sqrt(max(np.prod(problem.x.shape[1:]) * _WINDOW / 4, 1))

@@ -1,13 +1,14 @@
-"""`challenge`: attack a detector as one who knows it.
+"""`challenge`: evaluate a detector against adaptive attackers, who know it.
 
-Figures of a detector against attacks that do not know it say little: published detectors with good
-ones fell to attackers who did (Carlini and Wagner, AISec 2017; Tramèr et al., NeurIPS 2020;
-Bryniarski et al., ICLR 2022). Here attacks aim at the pair: the model wrong and the detector
-silent. Sanity checks of the attacks are part of the result; where one fails, nothing is known.
+A detector's results against attacks that do not know it say little: published detectors with good
+results were broken by attackers who did (Carlini and Wagner, AISec 2017; Tramèr et al., NeurIPS
+2020; Bryniarski et al., ICLR 2022). The attacks here target the pair: the model must be wrong and
+the detector silent. The result includes sanity checks of the attacks; if one fails, the result
+proves nothing.
 
-Cost: for each norm, budget and white-box attack some sixty gradients of the model and the detector;
-for each black-box attack some hundred inputs scored for each image. Finished parts are kept in a
-folder, from which an interrupted challenge continues.
+Cost: about sixty gradients of the model and the detector for each norm, budget and white-box
+attack; about a hundred scored inputs per image for each black-box attack. Finished parts are kept
+in a folder, from which an interrupted challenge resumes.
 """
 
 import os
@@ -39,7 +40,7 @@ from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputRangeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 
-# A transferred attack goes below the substitute's threshold by so many spreads of its scores.
+# Safety margin of the transfer attack below the substitute's threshold, in spreads of the scores.
 _LOWERED = 0.5
 _STEEPNESS = 1.0
 
@@ -60,39 +61,39 @@ def challenge(
     folder: str | os.PathLike | None = None,
     progress: bool = True,
 ) -> ChallengeResult:
-    """Attack a model and its detector by attackers who know both.
+    """Attack a model and its detector with adaptive attacks, which know both.
 
     Args:
-        detector: A fitted detector: of this package; an outlier estimator of scikit-learn, fitted
-            on the inputs as vectors; or any object with `decision_function(x)`, above 0 for
-            flagged inputs, or with `score(x)` and `threshold_`. What is `differentiable` (see
-            `Detector`) is attacked by gradients, all else by differences of its scores.
-        im: The model that it watches.
-        x: (N, *input_shape) normal inputs, new to the detector; those that the model is wrong on
-            are left alone. Values are within `im.bounds`, 0 … 1 if it has none.
+        detector: A fitted detector: one of this package; an outlier estimator of scikit-learn,
+            fitted on the inputs as vectors; or any object with `decision_function(x)`, above 0
+            for flagged inputs, or with `score(x)` and `threshold_`. A `differentiable` detector
+            (see `Detector`) is attacked with gradients, any other with score differences.
+        im: The model that the detector guards.
+        x: (N, *input_shape) normal inputs, new to the detector; those that the model
+            misclassifies are skipped. Values are within `im.bounds`, 0 … 1 if it has none.
         y: (N,) their true classes.
         rng: The seed.
         normal: (M, *input_shape) normal inputs of all classes, to start from and to move towards;
             `x` by default.
-        substitute: A differentiable detector fitted on other normal inputs, for transfer; None:
-            no such attack.
-        norms: Of `"linf"` and `"l2"`.
-        budgets: Norm → largest changes, ascending; by default multiples, 0.5 to 4, of the median
+        substitute: A differentiable detector fitted on other normal inputs, for the transfer
+            attack; None skips that attack.
+        norms: Any of `"linf"` and `"l2"`.
+        budgets: Norm → largest changes, ascending; by default multiples, 1 to 4, of the median
             change that misleads the model alone.
-        attacks: Names of `ADAPTIVE_ATTACKS`; all by default.
-        effort: How hard the attacks try.
-        folder: Finished parts are kept there, and not made again. A challenge with other budgets,
-            attacks or norms takes those that do not depend on them.
+        attacks: Names from `ADAPTIVE_ATTACKS`; all by default.
+        effort: Numbers of steps, queries and rounds.
+        folder: Where finished parts are kept and reused. A challenge with other budgets, attacks
+            or norms reuses the parts that do not depend on them.
         progress: Show a progress bar.
 
     Raises:
         NotFittedError: if the detector is not fitted.
-        InvalidArgumentError: for unknown names, labels that are no classes, a detector without
-            a threshold or one that flags most normal inputs, no image that the model is right on,
-            no normal input of another class on which the detector is silent, budgets out of order.
-        InputRangeError: for values beyond the bounds.
+        InvalidArgumentError: for unknown names, labels that are not classes, a detector without
+            a threshold or one that flags most normal inputs, no correctly classified image, no
+            normal input of another class on which the detector is silent, unordered budgets.
+        InputRangeError: for values outside the bounds.
         InputShapeError, NonFiniteActivationError: for bad data.
-        ProfileMismatchError: if the folder is of another challenge.
+        ProfileMismatchError: if the folder belongs to another challenge.
     """
     chosen = _chosen(attacks, substitute)
     for norm in norms:
@@ -215,7 +216,7 @@ def _substitute(
 
 
 def _guides(pair: Pair, x: np.ndarray, y: np.ndarray, pool: np.ndarray) -> np.ndarray:
-    """Return the nearest normal input of another class on which the detector is silent."""
+    """Return each image's nearest normal input of another class that the detector passes."""
     classes = pair.im.logits(pool).argmax(axis=1)
     silent = pair.excess(pool) <= 0
     flat = pool.reshape(len(pool), -1)

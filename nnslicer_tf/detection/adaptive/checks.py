@@ -1,7 +1,7 @@
-"""Sanity checks of adaptive attacks: where one fails, a detector's figures mean nothing.
+"""Sanity checks of adaptive attacks: if one fails, a detector's results mean nothing.
 
-After Carlini et al., "On evaluating adversarial robustness" (2019), and Tramèr et al., "On adaptive
-attacks to adversarial example defenses" (NeurIPS 2020).
+Based on Carlini et al., "On evaluating adversarial robustness" (2019), and Tramèr et al., "On
+adaptive attacks to adversarial example defenses" (NeurIPS 2020).
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ import pandas as pd
 from nnslicer_tf.detection.adaptive.result import Check, Outcome
 from nnslicer_tf.detection.adaptive.table import ADAPTIVE_ATTACKS, WHITE
 
-# What a share of images may differ by without meaning anything.
+# Differences between shares of images up to this size are not significant.
 _TOLERANCE = 0.05
 _CORRELATION = 0.8
 _WITHOUT_GRADIENT = 0.1
 
 
 def unbounded(norms: Mapping[str, Outcome]) -> Check:
-    """Check that attacks which start at the image always succeed without a bound."""
+    """Check that attacks that start at the image always succeed when unbounded."""
     worst = {
         norm: 1.0
         if outcome.runs.empty
@@ -31,7 +31,7 @@ def unbounded(norms: Mapping[str, Outcome]) -> Check:
 
 
 def monotone(norms: Mapping[str, Outcome]) -> Check:
-    """Check that larger budgets do not lose images: each budget is attacked on its own."""
+    """Check that success does not drop as the budget grows: each budget is attacked separately."""
     falls = []
     for norm, outcome in norms.items():
         shares = _by_budget(outcome.runs)
@@ -44,7 +44,7 @@ def monotone(norms: Mapping[str, Outcome]) -> Check:
 
 
 def strongest(norms: Mapping[str, Outcome]) -> Check:
-    """Check that attacks with gradients are no weaker than those without."""
+    """Check that white-box attacks are no weaker than those without gradients."""
     behind, most = [], 0.0
     for norm, outcome in norms.items():
         kinds = {name: ADAPTIVE_ATTACKS[name].kind for name in outcome.attacks}
@@ -63,7 +63,7 @@ def strongest(norms: Mapping[str, Outcome]) -> Check:
 
 
 def correlated(surrogate: np.ndarray, true: np.ndarray) -> Check:
-    """Check that the scores that attacks go by rank inputs as the true ones do."""
+    """Check that the surrogate's scores rank inputs as the true ones do."""
     from scipy.stats import spearmanr
 
     name = "surrogate's score like the true one"
@@ -81,6 +81,6 @@ def sloping(gradients: np.ndarray) -> Check:
 
 
 def _by_budget(runs: pd.DataFrame) -> pd.Series:
-    """Return the share of images that any white-box run of a budget reached, by budget."""
+    """Return, by budget, the share of images on which any white-box run succeeded."""
     finite = runs[np.isfinite(runs["budget"])]
     return finite.groupby("budget")["together"].max().sort_index()

@@ -1,17 +1,17 @@
 """White-box attacks on a model and its detector: descent within a budget.
 
 - Orthogonal PGD (Bryniarski et al., "Evading adversarial example detection defenses with
-  orthogonal projected gradient descent", ICLR 2022): while the model is right, down the model's
-  margin without raising the detector's score to first order; once it is wrong, down the score
-  without raising the margin.
-- Selective PGD (the same): the same without the projection.
+  orthogonal projected gradient descent", ICLR 2022): while the model is right, lowers its margin
+  without raising the detector's score to first order; once it is wrong, lowers the score without
+  raising the margin.
+- Selective PGD (same paper): the same without the projection.
 - Weighted sum (Carlini and Wagner, "Adversarial examples are not easily detected", AISec 2017):
-  down a weighted sum of both gradients, with a search over the weight for each image.
+  lowers a weighted sum of the two, with a search over the weight for each image.
 - Feature matching (Sabour et al., "Adversarial manipulation of deep representations", ICLR 2016):
-  from as near a normal image of another class as the budget allows, towards its representation in
-  the model, then as orthogonal PGD.
+  starts as near a normal image of another class as the budget allows, moves towards that image's
+  representation in the model, then continues as orthogonal PGD.
 
-Cost: a gradient of the model and of the detector for each step.
+Cost: one gradient of the model and of the detector for each step.
 """
 
 from collections.abc import Callable
@@ -25,15 +25,15 @@ from nnslicer_tf.detection.adaptive.surrogate import Values
 Direction = Callable[[Values, np.ndarray, np.ndarray, float], np.ndarray]
 """Values, inputs, indices of their images, share of the steps done → direction to go down."""
 
-# The steps shrink from the first to the second, as shares of the budget.
+# First and last step size, as shares of the budget.
 _FIRST, _LAST = 0.4, 0.01
-# The longest step by element, as a share of the bounds' span: a long step by the gradient's sign
-# moves what had better not move, and it does not come back.
+# Longest step per element, as a share of the bounds' span: a long step along the gradient's sign
+# changes elements that should stay as they are, and they do not move back.
 _LONGEST = 0.04
-# Steepness of the slices' signs at the first and at the last step.
+# Steepness of the smoothed sign function of slices, at the first and the last step.
 GENTLE, STEEP = 1.0, 4.0
-# Every so many steps all inputs are judged that the model is wrong on, not only those on which
-# the surrogate is silent; it errs by less than this share of the scores' spread elsewhere.
+# The true detector checks misclassified inputs whose surrogate score exceeds the threshold by at
+# most this slack, in spreads of the scores; every so many steps it checks all misclassified inputs.
 _THOROUGH, _SLACK = 10, 0.1
 _TINY = 1e-20
 
@@ -49,7 +49,7 @@ def selective(problem: Problem) -> Tried:
 
 
 def weighted(problem: Problem) -> Tried:
-    """Attack by a weighted sum, with bisection of the weight for each image."""
+    """Attack by descent on a weighted sum, with bisection of the weight for each image."""
     low, high = np.zeros(len(problem.x)), np.ones(len(problem.x))
     x, found = problem.x.copy(), np.zeros(len(problem.x), bool)
     for _ in range(problem.effort.rounds):
@@ -68,7 +68,7 @@ def weighted(problem: Problem) -> Tried:
 
 
 def matching(problem: Problem) -> Tried:
-    """Attack by feature matching, from the side of a normal image of another class."""
+    """Attack by feature matching, starting near a normal image of another class."""
     goals = problem.surrogate.representation(problem.guides)
 
     def direction(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
@@ -80,8 +80,8 @@ def matching(problem: Problem) -> Tried:
 
 
 def transfer(problem: Problem) -> Tried:
-    """Attack a substitute by orthogonal PGD; the true pair judges what comes out."""
-    assert problem.substitute is not None  # the attack is left out without one
+    """Attack a substitute by orthogonal PGD; the true pair judges the results."""
+    assert problem.substitute is not None  # without one, the attack is not run
     pair, surrogate = problem.substitute
     theirs = replace(problem, pair=pair, surrogate=surrogate)
     x = orthogonal(theirs).x
@@ -89,7 +89,7 @@ def transfer(problem: Problem) -> Tried:
 
 
 def descend(problem: Problem, start: np.ndarray, direction: Direction) -> Tried:
-    """Go down a direction, step by step, within the budget, until the pair is evaded."""
+    """Step against a direction, within the budget, until the pair is evaded."""
     x, found = start.copy(), np.zeros(len(start), bool)
     active, steps = np.arange(len(x)), problem.effort.steps
     elements = np.prod(x.shape[1:])
@@ -118,7 +118,7 @@ def descend(problem: Problem, start: np.ndarray, direction: Direction) -> Tried:
 def hits(
     problem: Problem, x: np.ndarray, index: np.ndarray, values: Values, thorough: bool
 ) -> np.ndarray:
-    """Return which inputs evade the pair; those are judged that seem to."""
+    """Return which inputs evade the pair; only those that seem to are checked."""
     hit = values.margin < 0
     if not thorough:
         hit &= values.excess <= _SLACK * problem.scales[1]
@@ -134,7 +134,7 @@ def _selective(values: Values, x: np.ndarray, index: np.ndarray, done: float) ->
 
 
 def orthogonal_way(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
-    """Return the way down one score that leaves the other as it is; see `descend`."""
+    """Return the gradient of one score, orthogonal to that of the other; see `descend`."""
     wrong = column(values.margin < 0, x)
     one, other = values.margin_gradient, values.excess_gradient
     way, kept = np.where(wrong, other, one), np.where(wrong, one, other)
@@ -144,7 +144,7 @@ def orthogonal_way(values: Values, x: np.ndarray, index: np.ndarray, done: float
 
 
 def _sum_with(weights: np.ndarray) -> Direction:
-    """Return the direction down the weighted sum, both gradients made equally long."""
+    """Return the direction of a weighted sum of both gradients, each normalised."""
 
     def direction(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
         weight = column(weights[index], x)
@@ -155,7 +155,7 @@ def _sum_with(weights: np.ndarray) -> Direction:
 
 
 def normed(gradient: np.ndarray) -> np.ndarray:
-    """Return gradients of length 1, those that are 0 as they are."""
+    """Return the gradients scaled to length 1; zero gradients stay zero."""
     size = np.sqrt((gradient**2).sum(axis=tuple(range(1, gradient.ndim))))
     return gradient / column(np.maximum(size, _TINY), gradient)
 

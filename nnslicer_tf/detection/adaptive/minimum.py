@@ -1,16 +1,16 @@
-"""White-box attacks that make the change as small as they can, for all budgets at once.
+"""White-box attacks that minimise the change, for all budgets at once.
 
 Fast minimum-norm attacks (Pintor et al., "Fast minimum-norm adversarial attacks through adaptive
 norm constraints", NeurIPS 2021), here on a pair: a radius bounds the change; it shrinks where the
-pair is evaded and grows where it is not. Steps go down what is farthest from being reached, a wrong
-model or a silent detector. They follow the gradient itself, whatever the norm: steps by its sign
-move every element, and what had better not move, such as the black ground of a digit, does not come
-back.
+pair is evaded and grows where it is not. Steps pursue whichever goal is farther away, a wrong model
+or a silent detector. They follow the gradient itself, whatever the norm: steps along its sign
+change every element, and elements that should stay as they are, such as the black background of a
+digit, do not move back.
 
-- Minimum: from the image.
-- Approach: from the nearest success of the other attacks, or a normal image of another class.
+- Minimum: starts at the image.
+- Approach: starts at the nearest success of the other attacks, or a normal image of another class.
 
-Each is started again, from the smallest change so far, until all `rounds` are done.
+Each restarts `rounds` times from the smallest change so far.
 
 Cost: `rounds` times `steps` gradients of the model and of the detector.
 """
@@ -26,26 +26,26 @@ from nnslicer_tf.detection.adaptive.problem import Problem, Tried
 from nnslicer_tf.detection.adaptive.surrogate import Values
 
 _BISECTIONS = 10
-# Lengths of the first and of the last step, as shares of the largest budget, both by element (root
-# mean square).
+# Length of the first and the last step, as shares of the largest budget, both root mean square
+# over elements.
 _FIRST, _LAST = 0.08, 0.0008
-# Two conditions are equally far within this share of the same, by the length of the change.
+# Distances to the goals that differ by less than this share of the largest budget count as equal.
 _WIDTH = 0.01
 _TINY = 1e-12
-_CLOSER = 1e-3  # share by which a change is to be smaller to count as such
-# By what share the radius shrinks or grows, at the first and the last step of a round.
+_CLOSER = 1e-3  # a change must be smaller by this share to count as smaller
+# Share by which the radius shrinks or grows, at the first and the last step of a round.
 _FASTEST, _SLOWEST = 0.05, 0.001
-# Later rounds begin nearer to the end: their steps and shares are smaller by this factor.
+# Later rounds only refine: their first steps and shares are smaller by this factor.
 _LATER = 0.4
 
 
 def minimum(problem: Problem) -> Tried:
-    """Shrink the change from the image on."""
+    """Find the smallest change, starting at the image."""
     return _shrink(problem, problem.x, wide=0)
 
 
 def approach(problem: Problem) -> Tried:
-    """Shrink the changes that lead to the guides."""
+    """Find the smallest change, starting at the guides."""
     found = problem.pair.succeeds(problem.guides, problem.y)
     return _shrink(problem, nearer(problem, problem.guides, found, _BISECTIONS), wide=1)
 
@@ -55,7 +55,7 @@ class _Smallest:
     """The smallest successful changes so far.
 
     Attributes:
-        x: (N, *input_shape) the inputs; where there is none, the latest attempts.
+        x: (N, *input_shape) the changed inputs; where there is none, the latest attempts.
         sizes: (N,) the sizes of their changes, infinite where there is none.
     """
 
@@ -64,11 +64,11 @@ class _Smallest:
 
     @property
     def found(self) -> np.ndarray:
-        """(N,) whether there is one."""
+        """Whether there is a success, (N,) bool."""
         return np.isfinite(self.sizes)
 
     def take(self, x: np.ndarray, sizes: np.ndarray, evaded: np.ndarray) -> None:
-        """Take over smaller successes, and attempts where there is no success."""
+        """Record smaller successes, and attempts where there is no success yet."""
         closer = evaded & (sizes < self.sizes)
         self.sizes[closer] = sizes[closer]
         taken = closer | ~self.found
@@ -76,7 +76,7 @@ class _Smallest:
 
 
 def _shrink(problem: Problem, start: np.ndarray, wide: int) -> Tried:
-    """Go through all rounds; that of the number `wide` takes the long steps."""
+    """Run all rounds; round number `wide` takes long steps."""
     best = _Smallest(start.copy(), np.full(len(start), np.inf))
     for number in range(problem.effort.rounds):
         _round(problem, best, 1.0 if number == wide else _LATER)
@@ -84,7 +84,7 @@ def _shrink(problem: Problem, start: np.ndarray, wide: int) -> Tried:
 
 
 def _round(problem: Problem, best: _Smallest, scale: float) -> None:
-    """Go once through all steps, from long ones to short ones."""
+    """Run one round of steps, from long to short."""
     x, radius = best.x.copy(), np.minimum(best.sizes, problem.budget)
     steps, elements = problem.effort.steps, np.prod(x.shape[1:])
     unit = problem.step / (1 if problem.norm.name == "linf" else np.sqrt(elements))
@@ -97,7 +97,7 @@ def _round(problem: Problem, best: _Smallest, scale: float) -> None:
         values = problem.surrogate(x, problem.y, GENTLE + (STEEP - GENTLE) * done, size)
         sizes = problem.norm.distance(x - problem.x)
         evaded = (values.margin < 0) & (values.excess <= 0)
-        # To judge costs as much as a gradient: only what would be a smaller change is judged.
+        # Checking costs as much as a gradient, so only smaller changes are checked.
         better = np.flatnonzero(sizes < best.sizes * (1 - _CLOSER))
         if len(better):
             some = values.rows(better)
@@ -111,11 +111,11 @@ def _round(problem: Problem, best: _Smallest, scale: float) -> None:
 
 
 def _way(values: Values, width: float) -> np.ndarray:
-    """Return the direction to go against, of length 1.
+    """Return the direction to step against, of length 1.
 
-    Down what is farthest from being reached, the distance of each being its value by the length of
-    its gradient; where both are equally far, within `width`, down both. Steps down whichever is
-    violated, one after the other, come to a halt where the two meet, far from the smallest change.
+    It is the gradient of the goal that is farther away, the distance of a goal being its value
+    divided by the length of its gradient; within `width` of equal distance, a mix of both. Steps
+    that alternate between the two goals would stall where both meet, far from the smallest change.
     """
     of_margin = values.margin / _length(values.margin_gradient)
     of_excess = values.excess / _length(values.excess_gradient)

@@ -1,4 +1,4 @@
-"""The norms that bound an attacker: L∞ and L2, with what the attacks ask of them."""
+"""The norms that bound an attacker, L∞ and L2, with the operations that attacks need."""
 
 from abc import ABC, abstractmethod
 
@@ -8,7 +8,7 @@ _TINY = 1e-12
 
 
 class Norm(ABC):
-    """A norm of changes of inputs, `(N, *input_shape)`."""
+    """A norm on changes of inputs, `(N, *input_shape)`."""
 
     name: str
 
@@ -18,15 +18,15 @@ class Norm(ABC):
 
     @abstractmethod
     def project(self, delta: np.ndarray, budget: float | np.ndarray) -> np.ndarray:
-        """Return the nearest changes of at most that size; `budget` is one number or (N,)."""
+        """Project changes onto the ball of size `budget`, one number or (N,)."""
 
     @abstractmethod
     def unit(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the changes of size 1 that raise a function with this gradient most."""
+        """Return the changes of size 1 that most increase a function with this gradient."""
 
     @abstractmethod
     def largest(self, shape: tuple[int, ...], span: float) -> float:
-        """Return the largest size of a change of inputs of a shape, with values in a span."""
+        """Return the largest possible change of inputs of a shape whose values lie in a span."""
 
 
 class _Linf(Norm):
@@ -74,6 +74,6 @@ def _flat(delta: np.ndarray) -> np.ndarray:
 
 
 def _column(values: float | np.ndarray, like: np.ndarray) -> np.ndarray:
-    """Return one number for each sample, or for all, shaped to multiply `like`."""
+    """Return one number per sample, or one for all, shaped to broadcast against `like`."""
     column = np.asarray(values, like.dtype).reshape(-1, *[1] * (like.ndim - 1))
     return column

@@ -1,7 +1,7 @@
-"""`Pair`: what an attacker faces, a model and the detector that watches it.
+"""`Pair`: the target of an attacker, a model and the detector that guards it.
 
-A detector is one of this package, an outlier estimator of scikit-learn that was fitted on the
-inputs as vectors, or any object with `decision_function(x)`, or with `score(x)` and `threshold_`.
+A detector is one of this package, an outlier estimator of scikit-learn fitted on the inputs as
+vectors, or any object with `decision_function(x)`, or with `score(x)` and `threshold_`.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,7 @@ class Pair:
     Args:
         im: The model.
         excess: The detector's score minus its threshold; None: no detector.
-        lowered: The threshold is taken lower by so much, by attackers who want to be on the safe
-            side.
+        lowered: How far to lower the threshold, as a safety margin for the attacker.
     """
 
     def __init__(self, im: InstrumentedModel, excess: Excess | None, lowered: float = 0.0) -> None:
@@ -40,11 +39,11 @@ class Pair:
         return self._excess is not None
 
     def margins(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return the true logit minus the largest other, (N,) float64: below 0 it is wrong."""
+        """Return the true logit minus the largest other, (N,) float64: below 0 means wrong."""
         return -runner_up_margin(self.im.logits(x), y)
 
     def excess(self, x: np.ndarray) -> np.ndarray:
-        """Return score minus threshold, (N,) float64: above 0 flagged; -1 without detector."""
+        """Return score minus threshold, (N,) float64: above 0 is flagged; -1 without a detector."""
         if self._excess is None:
             return np.full(len(x), -1.0)
         return self._excess(x) + self._lowered
@@ -62,7 +61,7 @@ def excess_of(detector: Any) -> Excess:
     """Return a detector's score minus its threshold, as a function of inputs.
 
     Raises:
-        InvalidArgumentError: if it is no detector, or has no threshold.
+        InvalidArgumentError: if it is not a detector, or has no threshold.
         NotFittedError: if it is not fitted.
     """
     if isinstance(detector, Detector):
@@ -90,7 +89,7 @@ def excess_of(detector: Any) -> Excess:
 
 
 def _scores(values: Any, count: int) -> np.ndarray:
-    """Return a detector's answer as (N,) float64."""
+    """Return a detector's scores as (N,) float64, checked."""
     scores = np.asarray(values, np.float64)
     if scores.shape != (count,) or np.isnan(scores).any():
         raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""`Problem`: what every adaptive attack is given, and `Tried`: what it returns."""
+"""`Problem`, the input of every adaptive attack, and `Tried`, its result."""
 
 from dataclasses import dataclass, replace
 
@@ -15,7 +15,7 @@ class Effort:
 
     Attributes:
         steps: Gradient steps of a white-box attack.
-        queries: Inputs that a black-box attack shows to the pair, for each image.
+        queries: Inputs that a black-box attack submits to the pair, per image.
         rounds: Weights that the weighted sum tries, and rounds of `minimum` and `approach`.
     """
 
@@ -26,10 +26,10 @@ class Effort:
 
 @dataclass(frozen=True, eq=False)
 class Tried:
-    """The inputs that an attack made.
+    """The result of an attack.
 
     Attributes:
-        x: (N, *input_shape) float32: successes, or last attempts.
+        x: (N, *input_shape) float32: the successes, or the last attempts.
         found: (N,) bool: the model is wrong and the detector silent.
     """
 
@@ -39,20 +39,20 @@ class Tried:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Setting:
-    """The images, the judge and the means of attack, whatever the norm and the budget.
+    """The images, the target and the attacker's means, independent of norm and budget.
 
     Attributes:
-        pair: Judges.
-        surrogate: Gives gradients.
+        pair: The target, which decides on success.
+        surrogate: Provides gradients.
         substitute: Pair and surrogate of another detector, for transfer; None if there is none.
         x: (N, *input_shape) float32.
         y: (N,) true classes.
         guides: (N, *input_shape) normal inputs, each of another class than its image, on which
             the detector is silent.
         bounds: Least and largest value of an input.
-        scales: Spread of the margins and of the scores among the images.
+        scales: Spread of the margins and of the scores over the images.
         effort: Numbers of steps and queries.
-        seed: Of what is random.
+        seed: Seed of all random choices.
     """
 
     pair: Pair
@@ -69,14 +69,14 @@ class Setting:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Problem(Setting):
-    """Images to be changed within a budget, until the model is wrong and the detector silent.
+    """Images to change within a budget, until the model is wrong and the detector silent.
 
     Attributes:
-        norm: How changes are measured.
-        budget: The largest change.
-        step: The change that the sizes of steps are shares of: the budget, or, if that has no
-            bound, the largest one that has.
-        rng: Draws what is random.
+        norm: Measures changes.
+        budget: The largest change allowed.
+        step: The reference for step sizes: the budget, or for an unlimited budget the largest
+            limited one.
+        rng: The source of randomness.
     """
 
     norm: Norm
@@ -85,11 +85,11 @@ class Problem(Setting):
     rng: np.random.Generator
 
     def rows(self, index: np.ndarray) -> "Problem":
-        """Return the problem of some of the images."""
+        """Return the problem restricted to some of the images."""
         return replace(self, x=self.x[index], y=self.y[index], guides=self.guides[index])
 
     def within(self, moved: np.ndarray, index: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Return the nearest inputs to `moved` that the budget and the bounds allow."""
+        """Project `moved` onto the inputs that the budget and the bounds allow."""
         x = self.x[index]
         return np.clip(x + self.norm.project(moved - x, self.budget), *self.bounds)
 

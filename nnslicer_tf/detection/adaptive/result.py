@@ -1,4 +1,4 @@
-"""`ChallengeResult`: how far a detector holds out against attackers who know it."""
+"""`ChallengeResult`: how well a detector withstands attackers who know it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Of Okabe and Ito, as in `report.palette`.
+# The palette of Okabe and Ito, as in `report.palette`.
 _COLOURS = (
     *("#0072b2", "#e69f00", "#009e73", "#cc79a7"),
     *("#d55e00", "#56b4e9", "#8f6300", "#222222"),
@@ -25,12 +25,12 @@ MODEL, PAIR = "model alone", "model and detector"
 
 @dataclass(frozen=True)
 class Check:
-    """A sanity check of the attacks: passed, or the detector's figures mean nothing.
+    """A sanity check of the attacks; if it fails, the detector's results mean nothing.
 
     Attributes:
         name: What is checked.
-        passed: Whether it holds.
-        said: The figures, in words.
+        passed: Whether it passed.
+        said: The numbers behind it, in words.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Outcome:
         budgets: (B,) ascending.
         undefended: (N,) smallest change that misleads the model, infinite if none was found.
         attacks: Attack → (N,) smallest change that evades the pair, infinite if none was found.
-        runs: A row for each attack and budget, with the share of images on which that run alone
+        runs: One row for each attack and budget, with the share of images on which that run alone
             succeeded; an unlimited budget is infinite.
         examples: (N, *input_shape) the nearest inputs that evade the pair; the images where none
             was found.
@@ -60,7 +60,7 @@ class Outcome:
 
     @property
     def pair(self) -> np.ndarray:
-        """(N,) the smallest change by which any attack evades the pair."""
+        """The smallest change by which any attack evades the pair, (N,)."""
         return np.min(list(self.attacks.values()), axis=0)
 
 
@@ -69,11 +69,11 @@ class ChallengeResult(ShownAsTable):
     """The outcome of `challenge`.
 
     Attributes:
-        norms: Norm → what was reached in it.
-        index: (N,) which of the given images were attacked: those the model is right on.
+        norms: Norm → the outcome in that norm.
+        index: (N,) which of the given images were attacked: those classified correctly.
         false_positives: Share of these images, unchanged, that the detector flags.
-        checks: The sanity checks. Where one fails, the attacks are at fault or the detector
-            hides its gradients, and nothing is known of how far it holds out.
+        checks: The sanity checks. If one fails, the attacks are at fault or the detector hides
+            its gradients, and nothing is known about its robustness.
     """
 
     norms: Mapping[str, Outcome]
@@ -83,7 +83,7 @@ class ChallengeResult(ShownAsTable):
 
     @property
     def credible(self) -> bool:
-        """Whether all sanity checks passed; otherwise see `reasons`."""
+        """Whether all sanity checks passed; if not, see `reasons`."""
         return all(check.passed for check in self.checks)
 
     @property
@@ -102,7 +102,7 @@ class ChallengeResult(ShownAsTable):
         """Return the share of images with a successful change within a budget.
 
         Args:
-            budget: A budget; None: all those that were tried.
+            budget: A budget; None: all that were tried.
             norm: `"linf"` or `"l2"`; None: all.
 
         Returns:
@@ -119,13 +119,13 @@ class ChallengeResult(ShownAsTable):
         return pd.DataFrame(rows, columns=["norm", "budget", MODEL, PAIR])
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for each norm and attack, the model alone and the pair's best first.
+        """Return one row for each norm and attack, the model alone and the pair's best first.
 
         Returns:
             Columns `norm`, `attack`, `kind`, `median` (smallest change, median over the images;
-            infinite if most withstand), `ratio` (to the median of the model alone), `best` (share
-            of images on which it is the best attack) and `multiples` of the undefended median as
-            `≤ 1×`, …: share of images with a success within.
+            infinite if most images withstand), `ratio` (to the median of the model alone), `best`
+            (share of images on which it is the best attack) and multiples of the undefended median
+            as `≤ 1×`, …: share of images with a success within that change.
         """
         rows = []
         for norm, outcome in self.norms.items():
@@ -146,7 +146,7 @@ class ChallengeResult(ShownAsTable):
         return pd.DataFrame(rows)
 
     def images(self) -> pd.DataFrame:
-        """Return a row for each norm and image: smallest changes, and the best attack.
+        """Return one row for each norm and image: the smallest changes, and the best attack.
 
         Returns:
             Columns `norm`, `image` (index among those given), `model alone`, `model and
@@ -167,7 +167,7 @@ class ChallengeResult(ShownAsTable):
         return pd.concat(parts, ignore_index=True)
 
     def plot(self) -> "Figure":
-        """Return a figure: share of images by budget, of the model alone and of the pair."""
+        """Plot the success rate by budget, for the model alone and for the pair."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(5 * len(self.norms), 4), layout="constrained")
@@ -224,12 +224,12 @@ def _draw(axis: "Axes", outcome: Outcome) -> None:
 
 
 def _median(distances: np.ndarray) -> float:
-    """Return the median; infinite values count as such."""
+    """Return the median, with infinite values included."""
     ordered = np.sort(distances)
     middle = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     return float(middle[0] if middle[0] == middle[1] else np.mean(middle))
 
 
 def _share(distances: np.ndarray, budget: float) -> float:
-    # A change as large as the budget counts, whatever the rounding of float32.
+    # A change as large as the budget counts, despite the rounding of float32.
     return float(np.mean(distances <= budget * (1 + 1e-5)))

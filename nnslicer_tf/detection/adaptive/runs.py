@@ -1,4 +1,4 @@
-"""`Run`: the adaptive attacks in one norm, budget by budget, kept as they are made."""
+"""`Run`: the adaptive attacks in one norm, budget by budget, saved as they finish."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +21,9 @@ from nnslicer_tf.detection.adaptive.surrogate import Surrogate
 from nnslicer_tf.detection.adaptive.table import BLACK, WHITE, AdaptiveAttack
 from nnslicer_tf.engine import Store
 
-# Budgets, as multiples of the smallest change that misleads the undefended model, in the median.
+# Budgets, as multiples of the median smallest change that misleads the undefended model.
 _MULTIPLES = (1.0, 1.5, 2.0, 4.0)
-# Budgets that the undefended model is attacked with, as shares of the largest change.
+# Budgets of the attack on the undefended model, as shares of the largest change.
 _UNDEFENDED = 2.0 ** np.arange(-9, 0.5)
 _BISECTIONS = 6
 _UNDEFENDED_ATTACK = "undefended"
@@ -46,7 +46,7 @@ class Run:
         self._largest = self._norm.largest(setting.x.shape[1:], high - low)
 
     def outcome(self, attacks: Sequence[AdaptiveAttack], budgets: np.ndarray | None) -> Outcome:
-        """Run the attacks; without budgets, those are chosen by the undefended model."""
+        """Run the attacks; by default, budgets are derived from the undefended model."""
         alone = self._undefended(self._largest * _UNDEFENDED)
         limits = self._budgets(alone) if budgets is None else budgets
         parts: list[tuple[str, Tried]] = []
@@ -67,7 +67,7 @@ class Run:
             parts.append((attack.name, tried))
             if not attack.from_guides and attack.kind == from_images:
                 self._reach(reached, [limit] if not attack.smallest else list(reached), tried)
-            # Without a bound, later attacks are run on the images that are left alone.
+            # Unbounded, later attacks run only on the images not yet reached.
             success = np.nan if partial_run else np.mean(tried.found)
             rows.append((attack.name, limit, float(success), float(np.mean(reached[limit]))))
         return self._summed(alone, limits, parts, rows)
@@ -75,7 +75,7 @@ class Run:
     def _summed(
         self, alone: np.ndarray, limits: np.ndarray, parts: list[tuple[str, Tried]], rows: list
     ) -> Outcome:
-        """Return the smallest changes over all budgets, made smaller still by bisection."""
+        """Return the smallest changes over all budgets, refined by bisection."""
         setting = self._setting
         problem = self._problem(setting, self._largest, self._largest, "summed")
         examples, nearest = setting.x.copy(), np.full(len(setting.x), np.inf)
@@ -106,7 +106,7 @@ class Run:
         """Return the smallest changes that mislead the model alone, (N,).
 
         Args:
-            budgets: Those to attack with, ascending; an image is attacked until one succeeds.
+            budgets: The budgets to try, ascending; an image is attacked until one succeeds.
         """
         setting = _alone(self._setting)
         best, x = np.full(len(setting.x), np.inf), setting.x.copy()
@@ -120,7 +120,7 @@ class Run:
         found = np.isfinite(best)
         usual = np.median(best[found]) if found.any() else self._largest
         problem = self._problem(setting, self._largest, _MULTIPLES[-1] * usual, "alone")
-        # As closely as the pair.
+        # Searched as thoroughly as the pair, so that the two are comparable.
         key = f"{self._norm.name}-{_UNDEFENDED_ATTACK}-minimum"
         self._take_nearer(best, x, self._kept(key, problem, partial(minimum, problem)))
         moved = nearer(problem, x, np.isfinite(best), _BISECTIONS)
@@ -142,7 +142,7 @@ class Run:
         )
 
     def _nearest(self, parts: Sequence[tuple[str, Tried]]) -> np.ndarray:
-        """Return the nearest successes of the attacks so far; the guides where there are none."""
+        """Return the nearest success so far for each image, or its guide if there is none."""
         best, x = np.full(len(self._setting.x), np.inf), self._setting.guides.copy()
         for _, tried in parts:
             self._take_nearer(best, x, tried)
@@ -151,7 +151,7 @@ class Run:
     def _reach(
         self, reached: dict[float, np.ndarray], budgets: Sequence[float], tried: Tried
     ) -> None:
-        """Note, in place, which images an attack that starts there reached within budgets."""
+        """Record, in place, on which images an attack succeeded within each budget."""
         sizes = self._norm.distance(tried.x - self._setting.x)
         for budget in budgets:
             reached[budget] |= tried.found & (sizes <= budget * (1 + 1e-5))
@@ -159,7 +159,7 @@ class Run:
     def _rest(
         self, key: str, attack: AdaptiveAttack, problem: Problem, reached: np.ndarray
     ) -> Tried:
-        """Attack the images that no earlier attack without a bound has reached."""
+        """Attack the images on which no earlier unbounded attack succeeded."""
         rows = np.flatnonzero(~reached)
         x, found = problem.x.copy(), np.zeros(len(problem.x), bool)
         if len(rows):
@@ -171,17 +171,17 @@ class Run:
     def _kept(
         self, name: str, problem: Problem, make: Callable[[], Tried], *given: np.ndarray
     ) -> Tried:
-        """Return a part from the store; make and keep it if it is missing.
+        """Return a part from the store; compute and save it if it is missing.
 
         Args:
-            name: Of the part.
-            problem: What it is made for.
-            make: Makes it.
-            *given: What it is made from besides the problem.
+            name: Name of the part.
+            problem: The problem that it solves.
+            make: Computes it.
+            *given: What it is computed from besides the problem.
         """
         if self._store is None:
             return make()
-        # Other budgets or attacks may give a part of the same name other things to start from.
+        # With other budgets or attacks, a part of the same name may start from other inputs.
         key = f"{name}-{_digest(problem, *given)}"
         if key in self._store:
             arrays = self._store.load(key)[1]
@@ -191,14 +191,14 @@ class Run:
         return tried
 
     def _take_nearer(self, best: np.ndarray, x: np.ndarray, tried: Tried) -> None:
-        """Take over, in place, successes that are nearer to their images."""
+        """Record, in place, successes that are nearer to their images."""
         distance = self._norm.distance(tried.x - self._setting.x)
         closer = tried.found & (distance < best)
         best[closer], x[closer] = distance[closer], tried.x[closer]
 
 
 def _digest(problem: Problem, *given: np.ndarray) -> str:
-    """Return a digest of what differs between problems of one store, and of more arrays."""
+    """Return a digest of what varies between problems in one store, and of further arrays."""
     numbers = [float(number) for number in (*problem.bounds, problem.budget, problem.step)]
     arrays = (problem.x, problem.y, problem.guides, *given)
     return digest([repr(numbers).encode(), *arrays])[:12]
@@ -211,7 +211,7 @@ def _alone(setting: Setting) -> Setting:
 
 
 def _attack_some(problem: Problem, rows: np.ndarray) -> Tried:
-    """Attack some of the images by gradients, and leave the others as they are."""
+    """Attack some of the images with orthogonal PGD, and leave the others unchanged."""
     x, found = problem.x.copy(), np.zeros(len(problem.x), bool)
     part = orthogonal(problem.rows(rows))
     x[rows], found[rows] = part.x, part.found
@@ -221,7 +221,7 @@ def _attack_some(problem: Problem, rows: np.ndarray) -> Tried:
 def _runs(
     attacks: Sequence[AdaptiveAttack], limits: np.ndarray
 ) -> Iterator[tuple[AdaptiveAttack, float]]:
-    """Yield each attack with each budget; those that start at the image also without one."""
+    """Yield each attack with each budget; those that start at the image also unbounded."""
     white = _has_white(attacks)
     for attack in sorted(attacks, key=lambda one: one.refines):
         if attack.smallest:

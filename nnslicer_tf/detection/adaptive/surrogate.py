@@ -1,7 +1,7 @@
 """`Surrogate`: the model's margin and the detector's score, with gradients, for an attacker.
 
-A detector of this package that is `differentiable` is attacked through its tensors. Any other is
-attacked by differences of its true score in random directions. The true detector always judges.
+The gradient of a `differentiable` detector of this package comes from its tensors, that of any
+other from differences of its true score in random directions. The true detector always decides.
 """
 
 from collections.abc import Callable
@@ -46,12 +46,12 @@ class Values:
 
 
 class Surrogate:
-    """The pair with gradients.
+    """A pair with gradients.
 
     Args:
         im: The model.
         detector: A differentiable detector; None: the model alone.
-        lowered: As of `Pair`.
+        lowered: See `Pair`.
     """
 
     #: Whether scores are an approximation of the detector's own.
@@ -71,8 +71,8 @@ class Surrogate:
         Args:
             x: (N, *input_shape) float32.
             y: (N,) true classes.
-            steepness: Of the slices' signs.
-            radius: Size of the steps that will be made, root mean square by element.
+            steepness: Steepness of the smoothed sign function of slices.
+            radius: Size of the coming steps, root mean square over elements.
         """
         steep = ops.convert_to_tensor(np.float32(steepness))
         parts = []
@@ -83,7 +83,7 @@ class Surrogate:
         return Values(*map(np.concatenate, zip(*parts, strict=True)))
 
     def representation(self, x: np.ndarray) -> np.ndarray:
-        """Return the values before the logits and the logits, (N, features) float32."""
+        """Return the inputs of the logits and the logits, (N, features) float32."""
         return ops.convert_to_numpy(self._inner(ops.convert_to_tensor(x)))
 
     def toward(self, x: np.ndarray, goal: np.ndarray) -> np.ndarray:
@@ -96,7 +96,7 @@ class Surrogate:
 
         def excess(x: Any) -> Any:
             detector = self._detector
-            assert detector is not None  # it is asked below
+            assert detector is not None  # checked below
             evidence = detector.smooth_evidence(x, steepness)
             return detector.smooth_scores(evidence) - detector.threshold_ + self._lowered
 
@@ -126,11 +126,11 @@ class Surrogate:
 
 
 class DifferenceSurrogate(Surrogate):
-    """The model with gradients, the detector by differences of its score.
+    """A pair whose detector's gradient is estimated from differences of its score.
 
     The score's gradient is the mean slope along random directions, and along the margin's
-    gradient, by steps of the size that the attack makes; a score that is constant nearby may
-    change there. Cost: some fifty inputs scored for each gradient.
+    gradient, over steps as large as the attack's: a score that is constant nearby may change at
+    that distance. Cost: about fifty inputs scored for each gradient.
 
     Args:
         pair: The pair.

@@ -1,6 +1,6 @@
 """The adaptive attacks by name.
 
-Adding one: write a function from `Problem` to `Tried`, and enter it here.
+Adding one: write a function from `Problem` to `Tried`, and add it to the table here.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,14 @@ class AdaptiveAttack:
 
     Attributes:
         name: Its name.
-        kind: `"white-box"` (knows the pair), `"black-box"` (asks it) or `"transfer"` (knows
+        kind: `"white-box"` (knows the pair), `"black-box"` (queries it) or `"transfer"` (knows
             another detector).
-        run: Makes the changed inputs.
-        from_guides: It starts at normal inputs of other classes: without a bound on the change it
-            has nothing to do, so that says nothing about it.
-        smallest: It makes the change as small as it can, and is run once for all budgets.
-        refines: It starts from the nearest successes of the other attacks, and comes last.
+        run: Computes the changed inputs.
+        from_guides: Whether it starts at normal inputs of other classes; if so, success without
+            a bound on the change is trivial and proves nothing.
+        smallest: Whether it minimises the change, and so runs once for all budgets.
+        refines: Whether it starts from the nearest successes of the other attacks, and so runs
+            last.
     """
 
     name: str
@@ -35,8 +36,7 @@ class AdaptiveAttack:
     refines: bool = False
 
 
-# First what need not be told a budget: where it succeeds without a bound, the others need not be
-# run without one.
+# Attacks that need no budget come first: where one succeeds, the others need no unbounded run.
 _ATTACKS = (
     AdaptiveAttack("minimum", WHITE, minimum.minimum, smallest=True),
     AdaptiveAttack("orthogonal", WHITE, gradient.orthogonal),

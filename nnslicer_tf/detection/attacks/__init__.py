@@ -1,13 +1,13 @@
-"""The 17 attacks of the NNSlicer paper's Table 4, by its names, and their use on Keras models.
+"""The 17 attacks of the NNSlicer paper's Table 4, under its names, for Keras models.
 
-Thirteen are Foolbox's own; JSMA, ADef, SinglePixel and LocalSearch are not in Foolbox 3
-and are written here as Foolbox attacks, one in a file (`jsma`, `adef`, `single_pixel`,
-`local_search`). Importing this package does not import Foolbox, calling an entry of
+Thirteen come from Foolbox; JSMA, ADef, SinglePixel and LocalSearch are not in Foolbox 3
+and are implemented here as Foolbox attacks, one per file (`jsma`, `adef`, `single_pixel`,
+`local_search`). Importing this package does not import Foolbox; calling an entry of
 `ATTACKS` does.
 
 Adding an attack: subclass Foolbox's `Attack`, or `ArrayAttack` with one method
-`perturb(query, x, labels)`, and add a line to `ATTACKS`; or give `generate` an `AttackSpec`
-of your own.
+`perturb(query, x, labels)`, and add a line to `ATTACKS`; or pass an `AttackSpec` of your own
+to `generate`.
 """
 
 from typing import Any

@@ -4,10 +4,9 @@ Alaifari, Alberti, Gauksson, "ADef: an iterative algorithm to construct adversar
 deformations", ICLR 2019, algorithm 1. An image is deformed by a smooth vector field τ,
 x(s) ↦ x(s + τ(s)); to first order, the logit difference f to another class changes by
 ⟨α, τ⟩ with α the product of f's gradient and the image's derivative. The smoothed field
-of least norm that brings f to zero is applied, again and again.
+of least norm that brings f to zero is applied repeatedly.
 
-Cost: one gradient for each candidate class and step, for all images that are not yet
-misclassified.
+Cost: one gradient per candidate class and step, for all images not yet misclassified.
 """
 
 import numpy as np
@@ -23,11 +22,11 @@ class ADefAttack(ArrayAttack):
 
     Args:
         steps: The largest number of deformations.
-        candidates: How many classes, the label's included, are considered.
+        candidates: How many classes are considered, including the label's.
         smoothness: The standard deviation, in pixels, of the Gaussian that smooths the
             field; 0 for none.
         max_shift: The farthest, in pixels, that the deformations together may move any
-            pixel; an image that needs more is given up.
+            pixel; the attack gives up on images that need more.
         overshoot: The field is multiplied by 1 + overshoot, to pass the boundary.
     """
 
@@ -101,7 +100,7 @@ class ADefAttack(ArrayAttack):
 
 
 def deform(x: np.ndarray, field: np.ndarray) -> np.ndarray:
-    """Return the images s ↦ x(s + field(s)), bilinear, edges continued.
+    """Return the images s ↦ x(s + field(s)), interpolated bilinearly, with repeated edges.
 
     Args:
         x: (N, height, width, channels).

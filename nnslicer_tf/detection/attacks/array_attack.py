@@ -1,4 +1,4 @@
-"""The base class of this package's own attacks: Foolbox outside, NumPy inside."""
+"""The base class of this package's own attacks: Foolbox attacks written in NumPy."""
 
 from abc import abstractmethod
 from typing import Any
@@ -15,7 +15,7 @@ _BATCH = 512
 
 
 class Query:
-    """The questions that an attack may put to the attacked model.
+    """The attacker's access to the attacked model.
 
     Attributes:
         low: The smallest value of an input.
@@ -28,7 +28,7 @@ class Query:
         self.low, self.high = model.bounds
 
     def logits(self, x: np.ndarray) -> np.ndarray:
-        """Return the logits (N, classes) of any number of images."""
+        """Return the logits (N, classes) of images, however many."""
         parts = [
             self._model(self._tensor(x[i : i + _BATCH])).numpy() for i in range(0, len(x), _BATCH)
         ]
@@ -39,7 +39,7 @@ class Query:
         return self.logits(x).argmax(axis=1)
 
     def gradient(self, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Return the gradients by x of each image's sum of weights × logits.
+        """Return the gradients, with respect to x, of each image's sum of weights × logits.
 
         Args:
             x: (N, height, width, channels) float32.
@@ -58,7 +58,7 @@ class Query:
 
 
 class ArrayAttack(MinimizationAttack):
-    """An untargeted attack on images that is written in NumPy."""
+    """An untargeted attack on images, written in NumPy."""
 
     @abstractmethod
     def perturb(self, query: Query, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -67,7 +67,7 @@ class ArrayAttack(MinimizationAttack):
         Args:
             query: Access to the model.
             x: (N, height, width, channels) float32, within [query.low, query.high].
-            labels: (N,) the classes that are to be lost.
+            labels: (N,) the classes that the model should no longer predict.
         """
 
     def run(
@@ -79,7 +79,7 @@ class ArrayAttack(MinimizationAttack):
         early_stop: float | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Run the attack (Foolbox calls this)."""
+        """Run the attack; called by Foolbox."""
         raise_if_kwargs(kwargs)
         criterion = get_criterion(criterion)
         if not isinstance(criterion, Misclassification):

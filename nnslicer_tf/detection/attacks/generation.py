@@ -1,6 +1,6 @@
-"""Make adversarial examples for a Keras model: batch by batch, cached, resumable.
+"""Generate adversarial examples for a Keras model, in batches, with a cache to resume from.
 
-Needs the TensorFlow backend of Keras. Cost: that of the attack, shown by a progress bar;
+Requires Keras's TensorFlow backend. Cost: that of the attack, shown by a progress bar;
 memory: one batch and the results.
 """
 
@@ -51,7 +51,7 @@ class AdversarialExamples(ShownAsTable):
     predicted: np.ndarray
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with a row an input: whether it misleads, and the model's class."""
+        """Return a table with one row per input: whether it misleads, and the model's class."""
         import pandas as pd
 
         frame = pd.DataFrame({"success": self.success, "predicted": self.predicted})
@@ -83,18 +83,18 @@ def generate(
         attack: A name of `ATTACKS`, or an `AttackSpec`.
         x: (N, height, width, channels), values in [0, 1].
         y: (N,) integer classes.
-        normalise: The normalisation that `model` was trained with, where it takes other
-            values than [0, 1] (`datasets.normalisation("cifar10", "standard")`); attacks
-            work in [0, 1], the normalisation becomes part of the attacked model.
-        rng: The seed; every batch's random numbers depend on it and on the batch alone.
-        cache: A folder; finished batches are kept there by attack, parameters, model,
-            data and seed, and are not made again.
-        batch_size: Inputs that are attacked together.
+        normalise: The normalisation that `model` was trained with, if it takes values outside
+            [0, 1] (`datasets.normalisation("cifar10", "standard")`); attacks work in [0, 1],
+            and the normalisation becomes part of the attacked model.
+        rng: The seed; each batch's random numbers depend only on it and on the batch.
+        cache: A folder in which finished batches are kept and reused, by attack, parameters,
+            model, data and seed.
+        batch_size: Inputs attacked together.
         progress: Show a progress bar.
 
     Raises:
-        InvalidArgumentError: for an unknown attack, data outside [0, 1], outputs that
-            are probabilities but not by a final softmax, or labels that do not fit.
+        InvalidArgumentError: for an unknown attack, data outside [0, 1], probability outputs
+            that do not come from a final softmax, or labels that do not fit.
         InputShapeError: if x does not have the model's input shape.
         CorruptFileError: if a cached batch is damaged.
     """
@@ -129,7 +129,7 @@ def _checked(model: keras.Model, x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray
             "KERAS_BACKEND=tensorflow."
         )
     x = np.asarray(x, np.float32)
-    inputs = getattr(model, "inputs", None) or []  # a subclassed model does not tell
+    inputs = getattr(model, "inputs", None) or []  # unknown for a subclassed model
     if len(inputs) > 1:
         raise InvalidArgumentError(
             f"Attacks need a model with one input, '{model.name}' has {len(inputs)}."
@@ -157,7 +157,7 @@ def _checked(model: keras.Model, x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray
             f"y must be one integer class for each of the {len(x)} inputs. "
             f"Received: {y.dtype} of shape {y.shape}"
         )
-    # eagerpy 0.30 mixes dtypes by a function that NumPy 2 no longer has: int64 throughout.
+    # eagerpy 0.30 mixes dtypes with a function that NumPy 2 removed: use int64 throughout.
     return x, y.astype(np.int64)
 
 
@@ -201,7 +201,7 @@ class _Network:
 
 
 def _check_network(network: _Network, x: np.ndarray, y: np.ndarray) -> None:
-    """Refuse outputs that are not logits, and classes that the model does not have."""
+    """Reject outputs that are not logits, and classes that the model does not have."""
     logits = network.logits(x)
     check_logits(logits)
     if y.min() < 0 or y.max() >= logits.shape[1]:
@@ -214,11 +214,11 @@ def _check_network(network: _Network, x: np.ndarray, y: np.ndarray) -> None:
 def _attack(
     network: _Network, spec: AttackSpec, x: np.ndarray, y: np.ndarray, seed: int
 ) -> np.ndarray:
-    """Return one attacked batch; images that cannot be attacked come back as they were."""
+    """Return one attacked batch; images that cannot be attacked are returned unchanged."""
     attacked = x.copy()
     index = np.flatnonzero(network.predict(x, len(x)) == y)
     with _foolbox_randomness(seed), warnings.catch_warnings():
-        # Foolbox averages over queues that are still empty, and warns of what `success` says.
+        # Foolbox averages over empty queues, and warns of failures that `success` reports.
         warnings.filterwarnings("ignore", "Mean of empty slice", RuntimeWarning)
         warnings.filterwarnings("ignore", ".*failed to draw", UserWarning)
         points = {}
@@ -252,7 +252,7 @@ def _run(
 
 @contextmanager
 def _foolbox_randomness(seed: int) -> Iterator[None]:
-    """Seed the global generators, from which Foolbox draws, and restore NumPy's after.
+    """Seed the global generators, from which Foolbox draws, and restore NumPy's afterwards.
 
     TensorFlow's global seed cannot be read, so it stays set.
     """
@@ -282,7 +282,7 @@ def _open_cache(
     rng: int,
     batch_size: int,
 ) -> Store:
-    """Return the store of this run's batches, in a folder of its own."""
+    """Open the store of this run's batches, in its own folder."""
     run = {
         "attack": asdict(spec),
         "model": model_fingerprint(model),

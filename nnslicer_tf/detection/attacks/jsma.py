@@ -4,9 +4,9 @@ Papernot, McDaniel, Jha, Fredrikson, Celik, Swami, "The limitations of deep lear
 adversarial settings", EuroS&P 2016, algorithms 2 and 3. In every step the pair of values
 that most helps the target class, and hurts the others, is set to its largest value.
 
-Cost: two gradients a step for all images that are not yet misclassified, and at most
-share × values / 2 steps. The best pair is sought among the best values by three orders,
-not among all pairs.
+Cost: two gradients per step for all images not yet misclassified, and at most
+share × values / 2 steps. The best pair is searched for among the best values by three
+orderings, not among all pairs.
 """
 
 import numpy as np
@@ -15,11 +15,11 @@ from foolbox.distances import l0
 from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
 
-_CANDIDATES = 32  # by each of three orders
+_CANDIDATES = 32  # from each of the three orderings
 
 
 class JSMAAttack(ArrayAttack):
-    """JSMA, towards the class that the model holds second most likely.
+    """JSMA, towards the class that the model finds second most likely.
 
     Args:
         share: The largest share of an image's values that may change, in (0, 1].

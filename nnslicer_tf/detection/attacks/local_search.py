@@ -2,12 +2,12 @@
 
 Narodytska and Kasiviswanathan, "Simple black-box adversarial attacks on deep neural
 networks", CVPR Workshops 2017, algorithm 1 (LocSearchAdv). In every round each candidate
-pixel is perturbed strongly, alone, and the label's probability is read; the pixels that
-lower it most are changed for good, cyclically within the bounds; the next candidates are
-the pixels around them. Here a pixel is changed once only: changed again and again, it
-comes back to where it was.
+pixel is strongly perturbed on its own and the label's probability is read; the pixels that
+lower it most are changed permanently, wrapping around at the bounds; the next candidates are
+the pixels around them. Here each pixel changes only once, since repeated changes would bring
+it back to its original value.
 
-Cost: `candidates` images a round, for every image not yet misclassified.
+Cost: `candidates` images per round, for every image not yet misclassified.
 """
 
 import numpy as np
@@ -24,12 +24,12 @@ class LocalSearchAttack(ArrayAttack):
 
     Args:
         rounds: The largest number of rounds (R).
-        candidates: The pixels that are tried in a round, at most.
-        pixels_a_round: The pixels that are changed in a round (t).
+        candidates: The largest number of pixels tried in a round.
+        pixels_a_round: The number of pixels changed in a round (t).
         strength: The factor of the trial perturbation (p).
-        factor: The factor of the lasting one, between 1 and 2 (r).
+        factor: The factor of the permanent one, between 1 and 2 (r).
         radius: The half width of the square of new candidates around a pixel (d).
-        rng: Which candidates are drawn.
+        rng: Draws the candidates.
     """
 
     distance = l0
@@ -91,7 +91,7 @@ class LocalSearchAttack(ArrayAttack):
         middle, scale = (query.low + query.high) / 2, query.high - query.low
         tried = np.repeat(image[None], len(pixels), axis=0)
         sign = np.sign(image[rows, columns] - middle)
-        # Beyond the bounds, as in the paper: only a probe, never an output.
+        # May leave the bounds, as in the paper: it is only a probe, never an output.
         tried[np.arange(len(pixels)), rows, columns] = middle + self.strength * scale * sign
         return log_softmax(query.logits(tried), axis=1)[:, label]
 

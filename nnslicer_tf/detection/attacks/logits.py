@@ -1,4 +1,4 @@
-"""Attacks work on logits: take them from a model that ends in probabilities."""
+"""Expose the logits of a model that ends in probabilities, since attacks work on logits."""
 
 import keras
 
@@ -40,7 +40,7 @@ def logits_model(model: keras.Model) -> keras.Model:
 
 
 def _without_softmax(layer: keras.Operation, before: keras.KerasTensor) -> keras.KerasTensor:
-    """Return what `layer` computes from `before`, less its softmax."""
+    """Return what `layer` computes from `before`, without its softmax."""
     if isinstance(layer, keras.Model):
         return logits_model(layer)(before)
     if not getattr(layer, "weights", None):
@@ -52,7 +52,7 @@ def _without_softmax(layer: keras.Operation, before: keras.KerasTensor) -> keras
 
 
 def _final_activation(layer: keras.Operation) -> str:
-    """Return the name of the function that a model's last operation ends in."""
+    """Return the name of the activation function of a model's last operation."""
     if isinstance(layer, keras.Model):
         return _final_activation(layer.outputs[0]._keras_history.operation)
     if isinstance(layer, keras.layers.Layer):

@@ -1,4 +1,4 @@
-"""The attacks with their parameters and budgets: the one place where they stand."""
+"""The table of attacks, with their parameters and budgets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttackSpec:
-    """An attack, its parameters and its budget; calling it makes the Foolbox attack.
+    """An attack, its parameters and its budget; call it to build the Foolbox attack.
 
     Attributes:
         name: The name in the paper's Table 4.
         family: `"gradient"`, `"score"` or `"decision"`, as the paper groups them.
         factory: `"module:class"` of the Foolbox attack.
         parameters: Keyword arguments of the class.
-        norm: The norm in which the attack is bounded or minimises.
+        norm: The norm that the attack bounds or minimises.
         epsilon: The bound on the change in that norm, for values in [0, 1]; None if the
-            attack looks for the smallest change it finds.
-        framework: `"tensorflow"` where gradients or TensorFlow's image operations are
-            needed, else `"numpy"`.
-        start: The attack that finds the adversarial points from which a decision-based
-            attack comes closer; what it cannot mislead is not attacked.
+            attack minimises the change.
+        framework: `"tensorflow"` if gradients or TensorFlow's image operations are needed,
+            else `"numpy"`.
+        start: The attack that finds the adversarial starting points of a decision-based
+            attack; images on which it fails are not attacked.
     """
 
     name: str
@@ -43,7 +43,7 @@ class AttackSpec:
     start: "AttackSpec | None" = None
 
     def __call__(self, rng: int | np.random.Generator = 0) -> "foolbox.Attack":
-        """Return the Foolbox attack; `rng` goes to a class that has such an argument.
+        """Return the Foolbox attack; `rng` is passed to classes that take it.
 
         Foolbox's own attacks draw from the global generators of NumPy and TensorFlow.
 
@@ -166,7 +166,7 @@ _SPECS = (
         f"{_FOOLBOX}:PointwiseAttack",
         {"l2_binary_search": False},
         "l0",
-        # On TensorFlow tensors, eagerpy refuses the indices that this attack gives it.
+        # With TensorFlow tensors, eagerpy rejects the indices that this attack uses.
         framework="numpy",
         start=_SALT_AND_PEPPER,
     ),
@@ -203,7 +203,7 @@ def find_attack(name: str, table: Mapping[str, AttackSpec] = ATTACKS) -> AttackS
     """Return the attack of that name.
 
     Raises:
-        InvalidArgumentError: for an unknown name; it names those that are near.
+        InvalidArgumentError: for an unknown name; the message suggests similar ones.
     """
     check_name("attack", name, table)
     return table[name]
