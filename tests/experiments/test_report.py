@@ -389,6 +389,55 @@ def test_attackers_who_have_images_alone_are_beside(tmp_path):
     assert (second.case, second.here, second.reached) == ("1,000 images", "27.0%", None)
 
 
+def test_the_papers_own_search_is_the_first(tmp_path):
+    rows = ["pair,method,paper_pair,success_rate,mean_queries,paper_success,paper_queries"]
+    rows += ["lenet1,DFlare,LeNet-1,1,21,1,84", "lenet1,Algorithm 1,LeNet-1,0.99,90,1,84"]
+    rows += ["lenet1,DiffChaser,LeNet-1,1,2501,0.99,5812"]
+    found = headlines.headlines({"dflare/search": table(tmp_path, *rows)})
+    assert [(row.case, row.here, row.reached) for row in found] == [
+        ("LeNet-1: the paper's search", "99.0%", False),
+        ("LeNet-1: the paper's search", "90.0", False),
+        ("LeNet-1: ours, with halving and patience", "100.0%", True),
+        ("LeNet-1: ours, with halving and patience", "21.0", True),
+    ]
+
+    rows = ["pair,method,improvement_ratio,paper_improvement_ratio"]
+    rows += ["lenet1,DFlare,0.84,0.3", "lenet1,Algorithm 1,0.2,0.3", "digits_cnn,DFlare,0.7,"]
+    found = headlines.headlines({"dflare/repair": table(tmp_path, *rows)})
+    assert [(row.here, row.reached) for row in found] == [("20%", False), ("84%", True)]
+
+
+def test_semantic_slices_are_held_against_the_papers_tests(tmp_path):
+    """The paper finds them better than global slices (p < 0.05), and no better than the others."""
+    rows = ["settings,metric,method,against,gain,p_value,repeats"]
+    rows += ["all,taylor,NeuSemSlice,Global,0.02,0.2,5"]
+    rows += ["all,taylor,NeuSemSlice,Category-wise,-0.01,0.2,5"]
+    rows += ['all,taylor,"NeuSemSlice, centred",Global,0.07,0.01,5']
+    rows += ['all,taylor,"NeuSemSlice, centred",Category-wise,-0.03,0.01,5']
+    rows += ["paper,taylor,NeuSemSlice,Global,0.5,0.001,5"]
+    found = headlines.headlines({"semantic/table4-mlp-mnist": table(tmp_path, *rows)})
+    assert [(row.here, row.published, row.reached) for row in found] == [
+        ("+2.0 points (p = 0.2)", "p < 0.05", False),
+        ("-1.0 points (p = 0.2)", "p > 0.05", True),
+        ("+7.0 points (p = 0.01)", "p < 0.05", True),
+        ("-3.0 points (p = 0.01)", "p > 0.05", False),
+    ]
+    assert "as printed" in found[0].what and "centred" in found[2].what
+
+
+def test_one_model_confirms_no_test(tmp_path):
+    rows = ["settings,metric,method,against,gain,p_value,repeats"]
+    rows += ["all,taylor,NeuSemSlice,Global,0.02,,1", "all,taylor,NeuSemSlice,Category-wise,,,0"]
+    rows += ['all,taylor,"NeuSemSlice, centred",Global,-0.07,,1']
+    rows += ['all,taylor,"NeuSemSlice, centred",Category-wise,0.01,,1']
+    found = headlines.headlines({"semantic/table4-vgg16-cifar10": table(tmp_path, *rows)})
+    assert [(row.here, row.reached) for row in found] == [
+        ("+2.0 points (one model)", None),
+        ("-7.0 points (one model)", False),
+        ("+1.0 points (one model)", None),
+    ]
+
+
 def test_headlines_lead_to_the_catalogue():
     found = headlines.headlines(report.tables_by_name(data_folder() / "results"))
     assert found and {row.entry for row in found} <= set(IDS)
