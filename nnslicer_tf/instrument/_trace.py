@@ -1,14 +1,14 @@
 """Tracing of a Keras model: the calls of its layers, in topological order.
 
-It uses Keras's public functions only: `keras.models.clone_model` with a `call_function` visits
+Only Keras's public functions are used: `keras.models.clone_model` with a `call_function` visits
 every call of a functional model. It does not descend into nested models, so each of these is
 visited in turn, and the symbolic tensors inside are mapped to those outside. The visited
 layers are never called, so the user's model gains no nodes.
 
-Masks that travel with tensors are followed as Keras does it, layer by layer; where a layer makes
-a new one, a call that computes it is added. Each tensor has two: the mask that says which of its
-positions are padding, and the one that a layer finds with it when the model runs. They differ where
-Keras loses a mask on the way: `MultiHeadAttention` takes it away from its inputs (Keras 3.15).
+Masks attached to tensors are propagated layer by layer, as in Keras; where a layer makes a new
+mask, a call that computes it is added. Each tensor has two masks: one that says which of its
+positions are padding, and one that a layer receives with it when the model runs. They differ where
+Keras drops a mask: `MultiHeadAttention` removes the masks of its inputs (Keras 3.15).
 """
 
 import inspect
@@ -37,12 +37,12 @@ class Call:
         constants: Positional arguments that are not tensors, by position.
         outputs: Ids of the output tensors.
         output_shapes: Their shapes, without the batch axis.
-        arguments: All arguments but the masks that travel, by name; each tensor is replaced by
+        arguments: All arguments by name, except propagated masks; each tensor is replaced by
             its place among the inputs, a `TensorAt`.
-        masks: Id of the mask that the layer finds with each input, None without one.
-        paddings: Id of the mask of each input's positions, None if none is padding.
-        mask: Id of the mask of the (first) output's positions, None if none is padding.
-        mask_function: For a call that makes a mask: its function, from the inputs to the mask.
+        masks: Id of the mask that the layer receives with each input, None if there is none.
+        paddings: Id of each input's padding mask, None if no position is padding.
+        mask: Id of the (first) output's padding mask, None if no position is padding.
+        mask_function: For a call that makes a mask: the function from the inputs to the mask.
     """
 
     layer: keras.Operation
@@ -69,7 +69,7 @@ class TensorAt:
 
 Shape = tuple[int, ...]
 Shapes = Shape | Sequence[Shape] | Mapping[str, Shape]
-"""The shape of one sample; of a model with several inputs a list or dict of the inputs' shapes."""
+"""The shape of one sample; for a model with several inputs, a list or dict of their shapes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ class Trace:
 
 
 def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model:
-    """Return a functional or sequential model of the same layers.
+    """Return a functional or sequential model with the same layers.
 
     A subclassed model is traced by running its `call` on symbolic inputs.
 
@@ -118,7 +118,7 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
 
     Raises:
         InputShapeError: if the model has axes of unknown size.
-        UnsupportedLayerError: if a layer takes something that cannot be traced.
+        UnsupportedLayerError: if a layer has an argument that cannot be traced.
     """
     shapes = tuple(tuple(tensor.shape[1:]) for tensor in model.inputs)
     if input_shape:
@@ -150,12 +150,12 @@ def functional_class() -> type[keras.Model]:
 
 
 def input_name(tensor: keras.KerasTensor) -> str:
-    """Return the name of an input's layer; that of the tensor is not kept in files."""
+    """Return the name of an input's layer; the tensor's own name is not saved in files."""
     return tensor._keras_history.operation.name
 
 
 def _needed(calls: Iterable[Call], outputs: Iterable[int]) -> tuple[Call, ...]:
-    """Leave out calls that no output depends on, such as the masks that Keras computes itself."""
+    """Drop calls that no output depends on, such as masks that Keras computes itself."""
     reached = set(outputs)
     needed = []
     for call in reversed(list(calls)):  # the call that makes the mask of an output precedes it
@@ -234,7 +234,7 @@ class _Visitor:
         return outputs
 
     def ids(self, tensors: Iterable[Any]) -> list[int]:
-        """Return the ids of the traced tensors that `tensors` are equal to."""
+        """Return the ids of the traced tensors that `tensors` are the same as."""
         return [self._resolve(id(tensor)) for tensor in tensors]
 
     def _record(
@@ -276,9 +276,9 @@ class _Visitor:
         masks: list[Any],
         paddings: list[Any],
     ) -> list[Any]:
-        """Return the masks that a layer finds, where Keras handed over "mask" as an argument.
+        """Return the masks that a layer receives, including those that were passed as "mask".
 
-        It did so when the model was built, whatever is lost when it runs.
+        Keras passed these when the model was built, so they are not lost when it runs.
         """
         given = keras.tree.flatten(explicit.get("mask"))
         count = len(_tensors(next(iter(named.values()), None)))
@@ -289,12 +289,12 @@ class _Visitor:
     def _mask_after(
         self, layer: keras.Operation, path: str, named: Mapping[str, Any], masks: list[Any]
     ) -> Any:
-        """Return the mask tensor of a layer's output, None without one.
+        """Return the mask tensor of a layer's output, None if it has no mask.
 
         Args:
             layer: The layer.
-            path: Its name.
-            named: Its arguments, by name.
+            path: The layer's name.
+            named: The layer's arguments, by name.
             masks: The mask tensors of its inputs, None for those without one.
         """
         compute = _mask_rule(layer)
@@ -351,13 +351,13 @@ _MERGES = (
 def _masks_of(
     named: Mapping[str, Any], explicit: Mapping[str, Any], known: Callable[[Any], Any]
 ) -> list[Any]:
-    """Return the mask tensor of each input, None without one.
+    """Return the mask tensor of each input, None for inputs without one.
 
     Args:
         named: The arguments of a layer, by name.
-        explicit: Masks that were passed as arguments: "mask", for the first argument, or
-            "key_mask" for the argument "key". Keras passes travelling masks so, too.
-        known: From a tensor to its mask, None if it has none; then an explicit one counts.
+        explicit: Masks that were passed as arguments: "mask" for the first argument, or
+            "key_mask" for the argument "key". Keras passes propagated masks in this way too.
+        known: Maps a tensor to its mask, or to None; an explicit mask is then used instead.
     """
     masks = []
     for position, (name, value) in enumerate(named.items()):
@@ -372,29 +372,29 @@ def _masks_of(
 
 @cache
 def _attention_takes_masks() -> bool:
-    """Whether this Keras takes the masks away from the inputs of `MultiHeadAttention`."""
+    """Whether this version of Keras removes the masks of `MultiHeadAttention`'s inputs."""
     embedded = keras.layers.Embedding(2, 1, mask_zero=True)(np.ones((1, 2), np.int32))
     keras.layers.MultiHeadAttention(1, 1)(embedded, embedded)
     return getattr(embedded, "_keras_mask", None) is None
 
 
 def _mask_rule(layer: keras.Operation) -> Callable[[Any, Any], Any] | None:
-    """Return the function from a layer's inputs and their masks to its output's mask.
+    """Return the function that maps a layer's inputs and their masks to its output's mask.
 
-    None: the layer's output has no mask.
+    None if the layer's output has no mask.
     """
     if not isinstance(layer, keras.layers.Layer) or not layer.supports_masking:
         return None
     if isinstance(layer, (keras.layers.MultiHeadAttention, keras.layers.Attention)):
         return lambda inputs, masks: next(iter(keras.tree.flatten(masks)))  # the queries'
     if isinstance(layer, keras.layers.Embedding):
-        # Not the method of a subclass: ReversibleEmbedding leaves its mask to `call`.
+        # Not a subclass's method: ReversibleEmbedding computes its mask in `call`.
         return lambda inputs, masks: keras.layers.Embedding.compute_mask(layer, inputs, masks)
     return layer.compute_mask
 
 
 def _replaced(structure: Any, values: Iterable[Any]) -> Any:
-    """Return `structure` with other leaves in the place of its tensors."""
+    """Return `structure` with its tensors replaced by `values`."""
     values = iter(values)
     return keras.tree.map_structure(
         lambda x: next(values) if isinstance(x, keras.KerasTensor) else x, structure
@@ -404,7 +404,7 @@ def _replaced(structure: Any, values: Iterable[Any]) -> Any:
 def _bound(
     layer: keras.Operation, args: tuple, kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments of a call by name: all but the masks that travel, and these."""
+    """Return a call's arguments by name: those other than propagated masks, and the masks."""
     signature = inspect.signature(layer.call)
     bound = signature.bind_partial(*args, **kwargs).arguments
     named: dict[str, Any] = {}
@@ -418,7 +418,7 @@ def _bound(
 
 
 class _Placeholder(keras.Operation):
-    """A stand-in for a visited call in the clone's graph: the same shapes, no computation."""
+    """A stand-in for a visited call in the clone's graph: same shapes, no computation."""
 
     def __init__(self, specs: Any) -> None:
         super().__init__()
@@ -440,7 +440,7 @@ def _identity_graph() -> tuple[Any, Any]:
 
 
 def _symbolic(shape: Shapes) -> Any:
-    """Return symbolic inputs, in the structure of their shapes, with the same names each time."""
+    """Return symbolic inputs in the structure of their shapes; their names are always the same."""
     if isinstance(shape, Mapping):
         return {name: keras.Input(one, name=name) for name, one in shape.items()}
     if _is_shape(shape):

@@ -37,14 +37,14 @@ class Activations(ShownAsTable, Mapping[str, np.ndarray]):
 
 
 def check_finite(values: Mapping[str, np.ndarray], first: int) -> None:
-    """Refuse NaN and infinite values.
+    """Check that values are neither NaN nor infinite.
 
     Args:
         values: Operation name → values of a batch.
-        first: Index of the batch's first sample, for the message.
+        first: Index of the batch's first sample, for the error message.
 
     Raises:
-        NonFiniteActivationError: names the operation and the sample.
+        NonFiniteActivationError: if one is; the message names the operation and the sample.
     """
     for name, value in values.items():
         if not np.isfinite(value).all():

@@ -14,8 +14,8 @@ def compiled_function(function: Callable[..., Any]) -> Callable[..., Any]:
     if backend == "tensorflow":
         import tensorflow as tf
 
-        # Keras runs models without AutoGraph, too; converting every function that is called
-        # takes longer than tracing them.
+        # Keras also runs models without AutoGraph; converting every called function takes
+        # longer than tracing.
         return tf.function(function, reduce_retracing=True, autograph=False)
     if backend == "jax":
         import jax
@@ -62,9 +62,9 @@ def over_time(
     sequences: Sequence[Any],
     reverse: bool = False,
 ) -> tuple[list[Any], list[Any]]:
-    """Run a step for each entry of sequences, as a loop of the backend.
+    """Run a step for each entry of some sequences, as a loop of the backend.
 
-    `keras.ops.scan` is of no use here: on TensorFlow it wants results of the carry's structure.
+    `keras.ops.scan` cannot be used: on TensorFlow, results must have the carry's structure.
 
     Args:
         step: Maps the carry and the sequences' entries to the next carry and to results.
@@ -100,7 +100,7 @@ def _over_time_tensorflow(
     import tensorflow as tf
 
     length = sequences[0].shape[0]
-    # Traced once to learn the results' number and dtypes; what it adds to a graph is pruned.
+    # Traced once to learn the number and dtypes of the results; the graph's unused part is pruned.
     _, found = step(carry, [sequence[0] for sequence in sequences])
     arrays = [tf.TensorArray(v.dtype, length, element_shape=v.shape) for v in found]
 

@@ -15,7 +15,7 @@ ops: Any = LazyModule("keras.ops")
 
 
 class Expandable(Protocol):
-    """An operation as the walk sees it."""
+    """What the walk needs to know about an operation."""
 
     @property
     def name(self) -> str:
@@ -37,8 +37,8 @@ def propagate(
 ) -> dict[str, Any]:
     """Propagate values backwards; return the values that each operation received.
 
-    Each operation is expanded once, after all its consumers, with the sum of what they
-    propagated to it; operations that received nothing are skipped. A node with `members` stands for
+    Each operation is expanded once, after all its consumers, with the sum of the values that they
+    propagated to it; operations that received nothing are skipped. A node with `members` represents
     several operations that are expanded together.
 
     Args:
@@ -46,13 +46,13 @@ def propagate(
         seed: Operation name → values `(batch, *shape)` with which the walk starts.
         rule: Takes an operation and the values that it received; returns one array for each of
             its inputs, of the input's shape or of a shape that the input was broadcast to, or
-            None for an input that gets nothing. For a node with members it takes what these
-            received by name, and returns a pair: the arrays for the inputs, and by name what
-            members received in the end, if that is more.
+            None for an input that gets nothing. For a node with members, it takes the members'
+            values by name and returns a pair: the arrays for the inputs, and the final values
+            of those members that received more.
         shapes: Operation name → its shape without the batch axis.
 
     Returns:
-        Operation name → `(batch, *shape)`, the seed included.
+        Operation name → `(batch, *shape)`, including the seed.
     """
     received = dict(seed)
     for node in order:
@@ -75,7 +75,7 @@ def propagate(
 
 
 def _plus(first: Any, second: Any) -> Any:
-    """Add values; those of int8, which hold single signs, in int32."""
+    """Add values; int8 values, which hold single signs, are added in int32."""
     if isinstance(first, np.ndarray):
         return np.add(first, second, dtype=_dtype_of_sum(first, second))
     return first + second

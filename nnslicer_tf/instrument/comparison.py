@@ -11,11 +11,11 @@ from nnslicer_tf.instrument.tokens import example
 
 
 def compare_with_original(model: keras.Model, functional: keras.Model, graph: Graph) -> None:
-    """Refuse a graph whose outputs differ from those of the model that it was made of.
+    """Check that a graph's outputs equal those of the model that it was built from.
 
     Args:
         model: The model.
-        functional: The same, as a functional or sequential model.
+        functional: The same model in functional or sequential form.
         graph: The graph.
 
     Raises:

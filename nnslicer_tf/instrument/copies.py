@@ -18,12 +18,12 @@ def copy_model(model: keras.Model, input_shape: Shapes | None = None) -> keras.M
     """Return a copy of a built model, with the same layer names and its own weights.
 
     Args:
-        model: A functional, sequential or subclassed model. The copy of a subclassed one without a
-            config is functional.
+        model: A functional, sequential or subclassed model. If a subclassed model has no config,
+            the copy is functional.
         input_shape: The shape of one sample, if the model does not know it.
 
     Raises:
-        InputShapeError: if a subclassed model without a config does not know its input's shape.
+        InputShapeError: if a subclassed model has no config and its input's shape is not known.
     """
     try:
         copy = _clone(model)
@@ -38,14 +38,14 @@ def copy_model(model: keras.Model, input_shape: Shapes | None = None) -> keras.M
 
 
 def inputs_like(model: keras.Model, shapes: Iterable[tuple[int | None, ...]] | None = None) -> Any:
-    """Return inputs for a clone of a functional model, in the structure of the model's.
+    """Return inputs for a clone of a functional model, in the structure of the model's inputs.
 
-    They are called as the model's are; `clone_model` would call them as their tensors, which Keras
-    numbers.
+    They keep the names of the model's inputs; `clone_model` would use the names of their tensors,
+    which Keras numbers.
 
     Args:
         model: A functional model.
-        shapes: The shape of one sample of each; by default those of the model.
+        shapes: The shape of one sample of each input; by default, those of the model.
     """
     entries = [
         keras.Input(shape, tensor.shape[0], tensor.dtype, name=input_name(tensor))

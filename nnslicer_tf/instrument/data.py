@@ -1,8 +1,9 @@
-"""Users' data: the one door by which samples come in, for all analyses.
+"""Reading of users' data: all analyses read their samples through this module.
 
 Arrays, nested lists, tensors, data frames, `datasets.Dataset`, `tf.data.Dataset`, loaders of
-PyTorch and of Keras, other iterables, and names of files, folders and public data sets are read
-alike: checked once, then cut into float32 batches. `read_labelled` reads labels as well.
+PyTorch and of Keras, other iterables, and names of files, folders and public data sets are all
+treated in the same way: checked once, then cut into float32 batches. `read_labelled` also reads
+labels.
 """
 
 import os
@@ -26,9 +27,9 @@ DataLike: TypeAlias = ArrayLike | Iterable[ArrayLike] | Dataset | str | os.PathL
 
 - an array, nested list, tensor or data frame of samples, or a pair `(x, y)`;
 - a `datasets.Dataset`, or what `datasets.load_data` loads: "cifar10:test", a folder of images, …;
-- an iterable (`tf.data.Dataset`, `DataLoader`, `PyDataset`) of samples or batches, each alone, as
-  `(x, …)`, or as a dictionary with a key x, image, input or the like;
-- for a model with several inputs a dict, list or tuple of arrays, or an iterable of such.
+- an iterable (`tf.data.Dataset`, `DataLoader`, `PyDataset`) of samples or batches; each is an
+  array, a tuple `(x, …)`, or a dictionary with a key such as x, image or input;
+- for a model with several inputs: a dict, list or tuple of arrays, or an iterable of these.
 """
 
 _KEYS = ("x", "image", "images", "input", "inputs", "pixel_values", "features")
@@ -47,7 +48,7 @@ def check_batch_size(batch_size: int) -> int:
 
 
 Bounds: TypeAlias = tuple[float, float]
-"""Least and largest value of an input."""
+"""Smallest and largest value of an input."""
 
 
 def check_array(
@@ -59,10 +60,10 @@ def check_array(
         x: Array or tensor of numbers.
         shape: The model's input shape, without the batch axis.
         first: Index of the first sample, for messages.
-        bounds: Least and largest value of an input, if they are known.
+        bounds: Smallest and largest value of an input, if they are known.
 
     Raises:
-        InputShapeError: if `x` has another shape, or is not numeric.
+        InputShapeError: if `x` has a different shape, or is not numeric.
         InputRangeError: if `x` has values outside the bounds.
         NonFiniteActivationError: if `x` has NaN or infinite values.
     """
@@ -99,19 +100,19 @@ def _check_bounds(array: np.ndarray, bounds: Bounds, first: int) -> None:
 
 
 class Samples:
-    """Checked samples: an array is checked as a whole before any work, other data as it is read.
+    """Checked samples: arrays are checked as a whole before any work, other data as it is read.
 
     Args:
         data: Samples in one of the forms of `DataLike`.
         shape: The model's input shape, without the batch axis.
-        bounds: Least and largest value of an input, if they are known.
+        bounds: Smallest and largest value of an input, if they are known.
 
     Attributes:
-        count: Number of samples, None if it is not known beforehand.
+        count: Number of samples, None if it is not known in advance.
 
     Raises:
         InvalidArgumentError: if an array is empty.
-        InputShapeError: if an array has another shape, or is not numeric, or this is no data.
+        InputShapeError: if an array has a different shape or is not numeric, or `data` is not data.
         InputRangeError: if an array has values outside the bounds.
         NonFiniteActivationError: if a sample of an array has NaN or infinite values.
     """
@@ -152,7 +153,7 @@ class Samples:
             raise _empty()
 
     def array(self) -> np.ndarray:
-        """Return all samples as one float32 array `(samples, *shape)`; errors as of `batches`."""
+        """Return all samples as one float32 array `(samples, *shape)`; errors as in `batches`."""
         if isinstance(self._data, np.ndarray):
             return self._data
         return np.concatenate(list(self.batches(1024)))
@@ -177,11 +178,11 @@ def read_labelled(
         y: Their labels, integers or one-hot; None if `data` has them: a `Dataset`, a pair
             `(x, y)`, a name that `datasets.load_data` knows, or an iterable of pairs.
         shape: The model's input shape, without the batch axis.
-        bounds: Least and largest value of an input, if they are known.
+        bounds: Smallest and largest value of an input, if they are known.
 
     Raises:
         InvalidArgumentError: if there are no labels, or not one for each sample.
-        InputShapeError, InputRangeError, NonFiniteActivationError: as `Samples` does.
+        InputShapeError, InputRangeError, NonFiniteActivationError: as in `Samples`.
     """
     if y is not None:
         x = Samples(data, shape, bounds).array()
@@ -201,7 +202,7 @@ def read_labelled(
 
 
 def count_samples(data: DataLike) -> int | None:
-    """Return the number of samples of `data`, None if it is not known beforehand."""
+    """Return the number of samples in `data`, None if it is not known in advance."""
     if isinstance(data, Dataset):
         return len(data)
     shape = getattr(data, "shape", ())
@@ -222,7 +223,7 @@ def _no_labels(data: object) -> InvalidArgumentError:
 def _opened(
     data: Any, shape: tuple[int, ...], labels: bool
 ) -> tuple[np.ndarray | Iterable[Any], Any]:
-    """Return data as an array of samples, or an iterable, and its labels if they are known.
+    """Return samples as an array or iterable, and their labels if they are known.
 
     Args:
         data: Samples in one of the forms of `DataLike`.
@@ -260,7 +261,7 @@ def _no_data(data: object) -> InputShapeError:
 
 
 class _Items(Iterable):
-    """Iterable over the items of something that has `__getitem__` and a length."""
+    """Iterable over the items of an object that has `__getitem__` and a length."""
 
     def __init__(self, data: Any, count: int) -> None:
         self._data = data
@@ -271,7 +272,7 @@ class _Items(Iterable):
 
 
 def _from_sequence(data: Sequence, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return samples of a list or tuple: samples, batches, pairs, or one pair (x, y)."""
+    """Return the samples in a list or tuple of samples, batches or pairs, or in one pair (x, y)."""
     ranks = [_rank(item) for item in data]
     of_batch = len(ranks) == 2 and ranks[0] == len(shape) + 1
     if of_batch and (isinstance(data, tuple) or ranks[1] != ranks[0]):
@@ -283,7 +284,7 @@ def _from_sequence(data: Sequence, shape: tuple[int, ...]) -> tuple[Any, Any]:
 
 
 def _rank(item: Any) -> int:
-    """Return the number of axes of an array or of nested lists, by their first entries."""
+    """Return the number of axes of an array, or of nested lists judging by their first entries."""
     if hasattr(item, "shape"):
         return len(item.shape)
     if isinstance(item, (list, tuple)):
@@ -292,12 +293,12 @@ def _rank(item: Any) -> int:
 
 
 def _entry(element: Mapping, keys: Sequence[str]) -> Any:
-    """Return the entry of a dictionary under one of some names, None if there is none."""
+    """Return the entry of a dictionary under one of several keys, None if there is none."""
     return next((value for key, value in element.items() if str(key).lower() in keys), None)
 
 
 def _from_mapping(element: Mapping) -> tuple[np.ndarray, Any]:
-    """Return the samples and the labels, or None, of a dictionary.
+    """Return the samples in a dictionary, and the labels if it has any, otherwise None.
 
     Raises:
         InputShapeError: if it has no samples.
@@ -312,7 +313,7 @@ def _from_mapping(element: Mapping) -> tuple[np.ndarray, Any]:
 
 
 def _pair(element: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return samples `(batch, *shape)` of an element of an iterable, and labels if it has any.
+    """Return the samples `(batch, *shape)` in an iterable's element, and labels if it has any.
 
     Raises:
         InputShapeError: if it is neither a sample nor a batch.
@@ -336,11 +337,11 @@ def _pair(element: Any, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray 
 
 
 def _is_pair(element: Any, shape: tuple[int, ...]) -> bool:
-    """Whether an element is `(x, …)`, not a sample or a batch written as a list."""
+    """Whether an element is `(x, …)` rather than a sample or batch written as a list."""
     if not isinstance(element, (tuple, list)) or not element:
         return False
     rank = _rank(element[0])
-    if rank == len(shape):  # a sample and its label; or a batch, a list of samples
+    if rank == len(shape):  # a sample and its label, or a batch as a list of samples
         return isinstance(element, tuple) or len({np.shape(part) for part in element}) > 1
     return rank == len(shape) + 1
 

@@ -1,4 +1,4 @@
-"""Fingerprints of models: equal if architecture and weights are equal."""
+"""Fingerprints of models, which are equal if the architecture and the weights are."""
 
 import hashlib
 import json
@@ -16,12 +16,12 @@ _INCIDENTAL = ("name", "trainable", "build_config", "compile_config", "registere
 def model_fingerprint(model: keras.Model) -> str:
     """Return the SHA-256 of a model's architecture and weights, 64 hexadecimal digits.
 
-    Names are not part of it, as Keras numbers them: a model that is built twice, or saved
-    and loaded, has the same fingerprint.
+    Names do not affect it, because Keras numbers them: a model that is built twice, or saved
+    and loaded, keeps its fingerprint.
 
     Args:
-        model: A built Keras model. For a subclassed model without a config, the architecture
-            is the classes of its layers.
+        model: A built Keras model. For a subclassed model without a config, the classes of its
+            layers stand for the architecture.
     """
     known = hashlib.sha256()
     architecture = json.dumps(
@@ -41,9 +41,9 @@ def weights_digest(model: keras.Model) -> str:
 
 
 def weights_checksum(model: keras.Model) -> int:
-    """Return the sum of all weights' bits, with which a change is noticed at hardly any cost.
+    """Return the sum of all weights' bits, a very cheap way to detect changes.
 
-    It is not a digest: weights in another order have the same.
+    It is not a digest: reordered weights have the same sum.
     """
     total = 0
     for weight in model.weights:

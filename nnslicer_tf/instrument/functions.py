@@ -13,7 +13,7 @@ from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 
 
 class GraphFunctions:
-    """The functions of a graph that were asked for, ready to be called again.
+    """Compiled functions of a graph, kept so that they can be called again.
 
     Args:
         graph: The instrumented graph.
@@ -38,12 +38,12 @@ class GraphFunctions:
         needs: tuple[str, ...],
         wrt: tuple[str, ...],
     ) -> dict[str, np.ndarray]:
-        """Return the gradients of a target for all samples `(samples, *operation shape)` by name.
+        """Return a target's gradients `(samples, *operation shape)` for all samples, by name.
 
         Args:
             stream: The samples, in batches.
             target: Maps {operation: tensor (batch, …)} to a tensor `(batch,)`.
-            needs: Names of the operations that it reads.
+            needs: Names of the operations that the target reads.
             wrt: Names of the operations to differentiate with respect to.
         """
         compute = self._gradient(target, needs, wrt)
@@ -85,7 +85,7 @@ class GraphFunctions:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """A target: the logit with each sample's index. Equal ones are compiled once."""
+    """A target: for each sample, the logit with a given index. Equal targets are compiled once."""
 
     logits: str
 

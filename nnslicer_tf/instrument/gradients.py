@@ -41,7 +41,7 @@ class GradientFunction:
         """Return one gradient `(batch, …)` float32 for each operation of `wrt`.
 
         Args:
-            x: The model's input, `(batch, …)` float32; several in a tuple.
+            x: The model's input, `(batch, …)` float32; several inputs as a tuple.
             *extra: Further arrays, passed to the target after the values.
         """
         inputs = list(x) if isinstance(x, tuple) else [x]
@@ -56,7 +56,7 @@ class GradientFunction:
                 tape.watch(x)
 
                 def watched(name: str, value: Any) -> Any:
-                    if name in self._wrt:  # tokens have no gradient, what is made of them has
+                    if name in self._wrt:  # tokens have no gradient, values made from them do
                         tape.watch(value)
                     return value
 
@@ -72,7 +72,7 @@ class GradientFunction:
     def _jax(self) -> Callable:
         import jax
 
-        # JAX differentiates with respect to arguments only: a zero is added to the value of
+        # JAX differentiates only with respect to arguments, so a zero is added to the value of
         # each operation in `wrt`, and the gradient is taken with respect to these zeros.
         def total(zeros: dict[str, Any], x: Any, *extra: Any) -> Any:
             def change(name: str, value: Any) -> Any:
@@ -110,12 +110,12 @@ class GradientFunction:
         return compute
 
     def _requiring(self, name: str, value: Any) -> Any:
-        """Return a tensor of PyTorch that has a gradient, though it be made of tokens."""
+        """Return a PyTorch tensor that requires a gradient, even if it was computed from tokens."""
         return value.requires_grad_() if name in self._wrt and value.is_leaf else value
 
 
 def logit_indices(of: Sequence[int] | int, samples: int, logits: tuple[int, ...]) -> np.ndarray:
-    """Return the index of a logit for every sample, `(samples,)` int32.
+    """Return the index of each sample's logit, `(samples,)` int32.
 
     Args:
         of: One index, or one for each sample.
@@ -123,7 +123,7 @@ def logit_indices(of: Sequence[int] | int, samples: int, logits: tuple[int, ...]
         logits: Shape of the logits.
 
     Raises:
-        InvalidArgumentError: if it is something else, or out of range.
+        InvalidArgumentError: if `of` is anything else, or an index is out of range.
     """
     index = np.asarray(of)
     valid = index.dtype.kind in "iu" and index.shape in ((), (samples,)) and len(logits) == 1
@@ -136,7 +136,7 @@ def logit_indices(of: Sequence[int] | int, samples: int, logits: tuple[int, ...]
 
 
 def check_differentiable(operations: Iterable[Operation]) -> None:
-    """Refuse gradients with respect to values inside a recurrent layer."""
+    """Check that no operation is inside a recurrent layer, where gradients are incomplete."""
     for operation in operations:
         if isinstance(operation.params, Member):
             raise InvalidArgumentError(

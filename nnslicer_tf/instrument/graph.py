@@ -1,6 +1,6 @@
 """The graph of operations: their dependencies, and the functions that compute them.
 
-All analyses ask this module about a model's structure.
+All analyses get a model's structure from this module.
 """
 
 import copy
@@ -55,8 +55,8 @@ class Graph:
     """The operations of a model, with the functions that compute them.
 
     Attributes:
-        operations: Name → operation, in topological order, the inputs first.
-        wrappers: Name → wrapped layer, for all operations but the inputs.
+        operations: Name → operation, in topological order, starting with the inputs.
+        wrappers: Name → wrapped layer, for all operations except the inputs.
         inputs: Names of the input operations.
         outputs: Names of the operations that compute the model's outputs.
     """
@@ -84,11 +84,11 @@ class Graph:
         return {name: tuple(found) for name, found in consumers.items()}
 
     def ancestors(self, names: Iterable[str], first: str | None = None) -> tuple[Operation, ...]:
-        """Return the operations that `names` depend on, and `names` themselves, in order.
+        """Return the operations `names` and all that they depend on, in topological order.
 
         Args:
             names: Names of operations.
-            first: Name of an operation; those before it in topological order are left out.
+            first: Name of an operation; those that precede it in topological order are left out.
         """
         reached = set(names)
         found = []
@@ -103,7 +103,7 @@ class Graph:
     def between(self, after: Iterable[str], names: Iterable[str]) -> tuple[Operation, ...]:
         """Return the operations that depend on `after` and that `names` depend on, in order.
 
-        The operations `names` themselves are included, `after` are not.
+        Includes `names` themselves, but not `after`.
         """
         reached = set(after)
         later = set()
@@ -116,10 +116,10 @@ class Graph:
     def run(
         self, x: Any, wanted: Iterable[str], change: Callable[[str, Any], Any] | None = None
     ) -> dict[str, Any]:
-        """Return the values of the operations `wanted`, and of all that they depend on, by name.
+        """Return the values of the operations `wanted` and of all that they depend on, by name.
 
         Args:
-            x: The model's input, `(batch, …)`; several as a list or tuple in their order.
+            x: The model's input, `(batch, …)`; several inputs as a list or tuple, in order.
             wanted: Names of operations.
             change: If given, called with each operation's name and value; the value that it
                 returns replaces the original one from then on.
@@ -147,7 +147,7 @@ class Graph:
     def _value(
         self, operation: Operation, inputs: Iterable[Any], through_time: dict[Unrolled, Any]
     ) -> Any:
-        """Return an operation's value; those of a recurrent layer are computed together, once."""
+        """Return an operation's value; those of a recurrent layer are computed once, together."""
         function = self._functions[operation.name]
         if not isinstance(operation.params, Member):
             return function(*inputs)
@@ -158,7 +158,7 @@ class Graph:
 
 
 def _function_of(operation: Operation) -> Callable[..., Any]:
-    """Return what computes an operation; for one of a recurrent layer, all of them by name."""
+    """Return an operation's function; for one in a recurrent layer, it gives all values by name."""
     if isinstance(operation.params, Member):
         return operation.params.unrolled.run
     return operation.compute
@@ -212,10 +212,10 @@ def compiled(
 
 
 def forward_pass(capture: Callable, batch: np.ndarray | Inputs) -> list[np.ndarray]:
-    """Run a forward pass whose values depend on the size of the batch in their last bits at most.
+    """Run a forward pass whose values depend on the batch size in their last bits at most.
 
-    A single sample would be computed by matrix-vector instead of matrix-matrix products,
-    which round differently, so it is duplicated. With that most processors give equal bits.
+    A single sample would be computed by matrix-vector instead of matrix-matrix products, which
+    round differently, so it is duplicated. Most processors then give bit-identical values.
     """
     if len(batch) > 1:
         return [np.asarray(value) for value in capture(arrays_of(batch))]
@@ -239,7 +239,7 @@ def build_graph(trace: Trace) -> Graph:
 
 
 def _mark_final(graph: Graph) -> None:
-    """Make a softmax at the end an elementwise operation: it is captured, but not walked."""
+    """Turn a final softmax into an elementwise operation, which is captured but not walked."""
     for name in graph.outputs:
         operation = graph.operations[name]
         if operation.kind == "softmax" and not graph.consumers[name]:
@@ -247,7 +247,7 @@ def _mark_final(graph: Graph) -> None:
 
 
 def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, ...]:
-    """Add the operations of one call; return the names of its results, those of the last steps.
+    """Add the operations of one call; return the names of its results (those of the last steps).
 
     Args:
         graph: The graph.
@@ -308,10 +308,10 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
 
 
 def _mask_steps(graph: Graph, call: Call, base: str) -> Sequence[Step]:
-    """Return the step of a call that makes a mask, none for another call."""
+    """Return the step of a call that makes a mask; empty for other calls."""
     if call.mask_function is None:
         return ()
-    # A layer makes two masks where the one that it finds is not that of the padding.
+    # A layer makes two masks if the one that it receives is not the padding mask.
     suffix = ":found_mask" if f"{base}:mask" in graph.operations else ":mask"
     return (mask_step(call.mask_function, suffix=suffix),)
 

@@ -12,7 +12,7 @@ keras: Any = LazyModule("keras")
 
 INSERTED = -1
 
-# Indices are sent through the operation as two digits, so that float32 holds them exactly.
+# Indices pass through the operation as two digits, so that float32 holds them exactly.
 _BASE = 1 << 16
 
 
@@ -30,7 +30,7 @@ def routing_map(operation: Operation) -> np.ndarray:
         UnsupportedLayerError: if the operation does more than move values.
     """
     sizes = [int(np.prod(shape)) for shape in operation.input_shapes]
-    # From 1, to distinguish the zeros that padding inserts from the first input.
+    # From 1, to distinguish the first input from the zeros that padding inserts.
     indices = np.arange(1, sum(sizes) + 1)
     digits = [_send(operation, digit, sizes) for digit in np.divmod(indices, _BASE)]
     source = (digits[0] * _BASE + digits[1] - 1).astype(np.int64)
@@ -39,7 +39,7 @@ def routing_map(operation: Operation) -> np.ndarray:
 
 
 def _check(operation: Operation, source: np.ndarray, sizes: list[int]) -> None:
-    """Refuse an operation that computes: random values must come out unchanged."""
+    """Check that the operation only moves values: random values must come out unchanged."""
     count = sum(sizes)
     moves_only = source.min(initial=0) >= INSERTED and source.max(initial=0) < count
     if moves_only:

@@ -1,4 +1,4 @@
-"""Data of models with several inputs: an array for each, which are checked and cut together."""
+"""Data for models with several inputs: one array per input, checked and batched together."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
@@ -13,9 +13,9 @@ Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 
 class Inputs(Mapping[str, np.ndarray]):
-    """Samples of a model with several inputs: name of an input → array `(samples, …)`.
+    """Samples for a model with several inputs: name of an input → array `(samples, …)`.
 
-    Like an array it has a length, the number of samples, and is cut by `rows`.
+    Like an array, it has a length, the number of samples, and can be indexed by rows.
 
     Args:
         arrays: Name → array; all of the same length.
@@ -31,14 +31,14 @@ class Inputs(Mapping[str, np.ndarray]):
         return iter(self._arrays)
 
     def __getitem__(self, key: Any) -> Any:
-        """Return the array of an input, or for anything but a name the `Inputs` of some rows."""
+        """Return the array of a named input, or for any other key the `Inputs` of those rows."""
         if isinstance(key, str):
             return self._arrays[key]
         return Inputs({name: array[key] for name, array in self._arrays.items()})
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of samples alone: the inputs' own shapes differ."""
+        """Only the number of samples, because the inputs' own shapes differ."""
         return (len(self),)
 
     def __repr__(self) -> str:
@@ -52,23 +52,23 @@ def arrays_of(batch: np.ndarray | Inputs) -> tuple[np.ndarray, ...]:
 
 
 class SeveralSamples:
-    """Checked samples of a model with several inputs; see `Samples`.
+    """Checked samples for a model with several inputs; see `Samples`.
 
     Args:
-        data: As Keras takes it: a dict by the inputs' names, or a list or tuple in their order,
-            of arrays; or a `tf.data.Dataset` or other iterable of such batches or samples, each
-            alone or first in a tuple `(x, …)`.
+        data: In any form that Keras accepts: arrays in a dict by input name, or in a list or tuple
+            in the inputs' order; or a `tf.data.Dataset` or other iterable of such batches or
+            samples, each alone or first in a tuple `(x, …)`.
         shapes: Name → shape of the model's inputs, without the batch axis.
-        keys: Other names by which a dict may call the inputs → their names.
-        bounds: Name → least and largest value of the input, if they are known.
+        keys: Alternative keys that a dict may use → names of the inputs.
+        bounds: Name → smallest and largest value of the input, if they are known.
 
     Attributes:
-        count: Number of samples, None if it is not known beforehand.
+        count: Number of samples, None if it is not known in advance.
 
     Raises:
         InvalidArgumentError: if there are no samples, or inputs are missing, unknown or of
             different lengths.
-        InputShapeError, InputRangeError, NonFiniteActivationError: as `check_array` does.
+        InputShapeError, InputRangeError, NonFiniteActivationError: as in `check_array`.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class SeveralSamples:
         """All samples together.
 
         Raises:
-            InvalidArgumentError: if the data are an iterable, or an input has no samples.
+            InvalidArgumentError: if the data is an iterable, or an input has no samples.
         """
         if self._inputs is None:
             raise InvalidArgumentError(f"{self._expected()} Received an iterable.")
@@ -189,9 +189,9 @@ def _empty() -> InvalidArgumentError:
 
 
 def sole_array(data: Any) -> ArrayLike | Iterable[ArrayLike]:
-    """Return the data of a model with one input: a dict of one array stands for the array.
+    """Return data for a model with one input; a dict with one entry is replaced by the entry.
 
-    In a dict of several, `Samples` looks for the one with the samples by its key.
+    In a dict with several, `Samples` finds the samples by their key.
     """
     if isinstance(data, Mapping) and len(data) == 1:
         return next(iter(data.values()))

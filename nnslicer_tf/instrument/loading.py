@@ -1,4 +1,4 @@
-"""Loading of models from files, with errors that say what to do."""
+"""Loading of models from files, with helpful error messages."""
 
 import os
 import zipfile
@@ -13,8 +13,8 @@ def load_model(path: str | os.PathLike) -> keras.Model:
     """Load a Keras model from a .keras or .h5 file, without compiling it.
 
     Raises:
-        InvalidArgumentError: if there is no such file, or its name has another ending.
-        CorruptFileError: if the file is truncated, damaged or holds no model.
+        InvalidArgumentError: if there is no such file, or its name has a different ending.
+        CorruptFileError: if the file is truncated or damaged, or does not hold a model.
         UnsupportedLayerError: if the model has a class that Keras does not know.
     """
     path = Path(path)

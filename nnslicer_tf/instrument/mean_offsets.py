@@ -1,9 +1,9 @@
-"""Masked copies of models whose masked synapses hand on the mean of what they carried.
+"""Masked copies of models in which masked synapses still contribute their mean.
 
-A weighted sum y = W·x + b of which only the synapses W' are left computes W'·(x − x̄) + ȳ, where x̄
-and ȳ are the means of its input and output: the paper's program prunes in this way. Each layer
-with masked synapses is followed by a `Normalization` that adds the constant, so that the copy
-consists of ordinary Keras layers.
+A weighted sum y = W·x + b that keeps only the synapses W' computes W'·(x − x̄) + ȳ, where x̄ and ȳ
+are the means of its input and output; the paper's program prunes in this way. Each layer with
+masked synapses is followed by a `Normalization` that adds the constant, so that the copy consists
+of ordinary Keras layers.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ def masked_with_means(
     means: Mapping[str, np.ndarray],
     configs: Mapping[int, dict[str, Any]] | None = None,
 ) -> keras.Model:
-    """Return a copy whose masked synapses hand on the mean of what they carried.
+    """Return a copy of a model in which masked synapses still contribute their mean.
 
     Args:
-        im: The model; the copy is functional. A fused activation becomes a layer of its own.
+        im: The model. The copy is functional; a fused activation becomes a separate layer.
         keep: Kernel name → bool array of the kernel's shape, false where weights become zero.
-        means: Operation name → mean values `(*operation shape)`, as of `Profile.means`.
+        means: Operation name → mean values `(*operation shape)`, such as `Profile.means`.
         configs: Id of a layer → further entries of its config in the copy.
 
     Raises:
@@ -87,7 +87,7 @@ def masked_with_means(
 
 
 def _inputs_by_call(im: InstrumentedModel) -> dict[int, list[str]]:
-    """Return id of a layer with a kernel → the operation that each of its calls reads."""
+    """Map the id of each layer with a kernel to the operations that its calls read."""
     inputs: dict[int, list[str]] = {}
     for operation in im.operations:
         # A separable convolution is two weighted sums: the second reads the first.
@@ -114,7 +114,7 @@ def _check_not_nested(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> 
 
 
 def _assign(new: keras.Layer, original: keras.Layer, values: Mapping[int, np.ndarray]) -> None:
-    """Give a copied layer the variables of the original, or the values given for them."""
+    """Set a copied layer's variables to the original's, or to the values given for them."""
     for variable, target in zip(original.variables, new.variables, strict=True):
         target.assign(values.get(id(variable), variable))
 

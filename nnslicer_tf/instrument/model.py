@@ -47,26 +47,26 @@ class InstrumentedModel(ShownAsTable):
 
     Args:
         model: A functional, sequential, nested or subclassed Keras model.
-        input_shape: Shape of one sample, if the model does not specify it; of a model with several
-            inputs a list or dict of the inputs' shapes.
-        preprocess: What is done to inputs before the model, so that all analyses take them as they
-            are: a Keras layer, or a function written with `keras.ops` such as
-            `lambda x: x / 255`. It becomes part of the model.
-        bounds: Least and largest value of an input, before `preprocess`. Data beyond them is
-            refused everywhere. Of a model that takes tokens they are known.
+        input_shape: Shape of one sample, if the model does not specify it; for a model with
+            several inputs, a list or dict of the inputs' shapes.
+        preprocess: Preprocessing of the inputs, so that all analyses accept raw data: a Keras
+            layer, or a function written with `keras.ops` such as `lambda x: x / 255`. It becomes
+            part of the model.
+        bounds: Smallest and largest value of an input, before `preprocess`. All analyses reject
+            data outside them. For a model that takes tokens, they are known.
 
     Attributes:
         model: The original model; with `preprocess`, a new one that shares its layers.
-        functional: The same as a functional or sequential model of the same layers.
+        functional: The model in functional or sequential form, with the same layers.
         bounds: The bounds; None if they are not known.
-        operations: Tuple of `Operation`, in topological order, the inputs first.
+        operations: Tuple of `Operation`, in topological order, starting with the inputs.
         graph: Graph of the operations; see `nnslicer_tf.instrument.graph.Graph`.
 
     Raises:
         UnsupportedLayerError: if a layer has no rule, or the wrapped model's output
             differs from the original's.
         InputShapeError: if the shape of the input is not known.
-        InvalidArgumentError: if `model` is no Keras model, or the bounds are no range.
+        InvalidArgumentError: if `model` is not a Keras model, or the bounds are not a range.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class InstrumentedModel(ShownAsTable):
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample, of a model with one input.
+        """Shape of one sample, for a model with one input.
 
         Raises:
             SeveralInputsError: if the model has several inputs.
@@ -112,7 +112,7 @@ class InstrumentedModel(ShownAsTable):
 
     @property
     def input_operation(self) -> str:
-        """Name of the input operation, of a model with one input.
+        """Name of the input operation, for a model with one input.
 
         Raises:
             SeveralInputsError: if the model has several inputs.
@@ -132,7 +132,7 @@ class InstrumentedModel(ShownAsTable):
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name of each input operation → its shape of one sample."""
+        """Name of each input operation → shape of one sample."""
         return {name: self[name].shape for name in self.graph.inputs}
 
     @property
@@ -149,7 +149,7 @@ class InstrumentedModel(ShownAsTable):
     def outputs(self) -> dict[str, str]:
         """Name of each output → the operation that computes it.
 
-        An output's name is its key, where the model's outputs are a dict, or its layer's name.
+        An output's name is its key if the model's outputs are a dict, otherwise its layer's name.
         """
         layers = getattr(self.functional, "output_names", self.graph.outputs)
         by_layer = dict(zip(layers, self.graph.outputs, strict=False))
@@ -174,7 +174,7 @@ class InstrumentedModel(ShownAsTable):
         return self.outputs[output]
 
     def logit_operation_of(self, output: str | None) -> str:
-        """Return the operation before an output's final softmax or sigmoid, otherwise its own.
+        """Return the operation before an output's final softmax or sigmoid, or its own without one.
 
         Args:
             output: Name of the output, or of its operation; the first one by default.
@@ -203,11 +203,11 @@ class InstrumentedModel(ShownAsTable):
         return model_fingerprint(self.functional)
 
     def copy(self) -> "InstrumentedModel":
-        """Return the same of a copy of the model, whose weights can be changed."""
+        """Return an instrumented copy of the model, whose weights can be changed."""
         return self.like(copy_model(self.model, self._given_shape))
 
     def like(self, model: keras.Model) -> "InstrumentedModel":
-        """Return another model, such as a copy, instrumented for samples of the same shapes."""
+        """Instrument another model, such as a copy, for samples of the same shapes."""
         return InstrumentedModel(model, self._given_shape, bounds=self.bounds)
 
     def __getitem__(self, name: str) -> Operation:
@@ -222,15 +222,15 @@ class InstrumentedModel(ShownAsTable):
         return self.graph.operations[name]
 
     def samples(self, data: DataLike) -> Samples | SeveralSamples:
-        """Return data as checked samples, by the model's input shape and bounds.
+        """Return samples that are checked against the model's input shape and bounds.
 
         Args:
-            data: Samples; of a model with several inputs a dict, list or tuple of arrays, or an
-                iterable of such, as `SeveralSamples` takes it.
+            data: Samples; for a model with several inputs, a dict, list or tuple of arrays, or an
+                iterable of these, as in `SeveralSamples`.
 
         Raises:
             InvalidArgumentError, InputShapeError, InputRangeError, NonFiniteActivationError: as
-                `Samples` does.
+                in `Samples`.
         """
         if len(self.graph.inputs) == 1:
             return Samples(sole_array(data), self.input_shape, self.bounds)
@@ -239,12 +239,12 @@ class InstrumentedModel(ShownAsTable):
     def check(self, x: DataLike) -> np.ndarray:
         """Return data as an array `(samples, *input_shape)` float32.
 
-        Of a model with several inputs it returns their arrays as `Inputs`, which are cut like an
-        array.
+        For a model with several inputs, it returns their arrays as `Inputs`, which can be indexed
+        by rows like an array.
 
         Raises:
             InvalidArgumentError: if there are no samples.
-            InputShapeError, InputRangeError, NonFiniteActivationError: as `samples` does.
+            InputShapeError, InputRangeError, NonFiniteActivationError: as in `samples`.
         """
         samples = self.samples(x)
         if isinstance(samples, SeveralSamples):
@@ -261,7 +261,7 @@ class InstrumentedModel(ShownAsTable):
 
         Raises:
             InvalidArgumentError: if there are no labels, or not one for each sample.
-            InputShapeError, InputRangeError, NonFiniteActivationError: as `samples` does.
+            InputShapeError, InputRangeError, NonFiniteActivationError: as in `samples`.
         """
         bounds = self._bounds[self.input_operation]
         return read_labelled(data, y, self.input_shape, bounds)
@@ -274,7 +274,7 @@ class InstrumentedModel(ShownAsTable):
         return SeveralSamples(data, self.input_shapes, names, self._bounds)
 
     def _tokens(self, name: str) -> Bounds | None:
-        """Return the bounds of an input that takes tokens."""
+        """Return the bounds of an input that takes tokens, None for other inputs."""
         tokens = vocabulary(self.graph, name)
         return None if tokens is None else (0.0, tokens - 1.0)
 
@@ -355,7 +355,7 @@ class InstrumentedModel(ShownAsTable):
         """Return the values of operations as tensors of the backend, differentiable.
 
         Args:
-            x: Tensor of samples `(batch, *input_shape)`; of several inputs a list of tensors.
+            x: Tensor of samples `(batch, *input_shape)`; for several inputs, a list of tensors.
             of: Names of operations.
 
         Raises:
@@ -364,7 +364,7 @@ class InstrumentedModel(ShownAsTable):
         return self.graph.run(x, self._names(of))
 
     def predict(self, x: DataLike, batch_size: int = 256, output: str | None = None) -> np.ndarray:
-        """Return an output of the model `(samples, …)` float32, by name or the first.
+        """Return an output of the model `(samples, …)` float32, by default the first.
 
         Raises:
             InvalidArgumentError: if the model has no such output.
@@ -446,13 +446,13 @@ class InstrumentedModel(ShownAsTable):
         return tuple(self[name].name for name in names)
 
     def prepared(self, key: Hashable, prepare: Callable[[], Prepared]) -> Prepared:
-        """Return what is prepared once for the model, such as a compiled function.
+        """Return an object that is prepared once for the model, such as a compiled function.
 
-        It is kept with the model, and prepared again when the weights have changed.
+        It is cached with the model, and prepared again when the weights have changed.
 
         Args:
-            key: What it is.
-            prepare: Makes it.
+            key: Key of the object in the cache.
+            prepare: Creates the object.
         """
         digest = weights_digest(self.model)
         if key not in self._prepared or self._prepared[key][0] != digest:
@@ -461,13 +461,13 @@ class InstrumentedModel(ShownAsTable):
 
 
 ModelLike: TypeAlias = InstrumentedModel | keras.Model
-"""An instrumented model, or a Keras model, which is then instrumented."""
+"""An instrumented model, or a Keras model, which will be instrumented."""
 
 
 def instrumented(model: ModelLike) -> InstrumentedModel:
-    """Return an instrumented model as it is, a Keras model instrumented.
+    """Instrument a Keras model; an instrumented model is returned unchanged.
 
     Raises:
-        InvalidArgumentError, UnsupportedLayerError: as `InstrumentedModel` does.
+        InvalidArgumentError, UnsupportedLayerError: as in `InstrumentedModel`.
     """
     return model if isinstance(model, InstrumentedModel) else InstrumentedModel(model)

@@ -68,7 +68,7 @@ class Synapses(KernelLayout):
 
     @property
     def layout(self) -> KernelLayout:
-        """The layout alone, which unlike this object can be pickled."""
+        """Only the layout, which can be pickled, unlike this object."""
         own = (self.name, self.shape, self.groups, self.axes)
         return KernelLayout(*own, order=self.order, summed=self.summed)
 
@@ -88,12 +88,12 @@ class Synapses(KernelLayout):
 
 @dataclass(frozen=True, eq=False)
 class Lookup(Synapses):
-    """The table of an embedding, `(tokens, channels)`: a kernel whose rows are looked up."""
+    """An embedding table `(tokens, channels)`: a kernel whose rows are looked up."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pooling:
-    """The windows of a pooling operation; `taps` as in `Synapses`, for every channel alike."""
+    """The windows of a pooling operation; `taps` as in `Synapses`, the same for all channels."""
 
     build_taps: Callable[[], np.ndarray]
 
@@ -133,8 +133,9 @@ class ProductSum:
     """A sum of products of two activations, over a common axis.
 
     Attributes:
-        equation: It as in `keras.ops.einsum`, the batch axis first: "bqhe,bkhe->bhqk". An axis
-            is in both inputs (summed, or kept as a common axis), or in one and the output.
+        equation: The equation, as in `keras.ops.einsum`, with the batch axis first, such as
+            "bqhe,bkhe->bhqk". An axis is in both inputs (summed, or kept as a common axis), or
+            in one input and the output.
     """
 
     equation: str
@@ -153,7 +154,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class MaskOf:
-    """The mask that a layer finds with an input, as a source of a step.
+    """The mask that a layer receives with an input, as a source of a step.
 
     Attributes:
         input: Index of the input.
@@ -164,7 +165,7 @@ class MaskOf:
 
 @dataclass(frozen=True)
 class PaddingOf:
-    """The mask that says which positions of an input are padding, as the mask of a step.
+    """The padding mask of an input, as the mask of a step.
 
     Attributes:
         input: Index of the input.
@@ -174,7 +175,7 @@ class PaddingOf:
 
 
 NO_MASK = PaddingOf(-1)
-"""As the mask of a step: all of its elements are neurons, whatever its shape."""
+"""Mask of a step all of whose elements are neurons, whatever its shape."""
 
 Source = int | str | MaskOf | PaddingOf
 
@@ -184,20 +185,20 @@ class Step:
     """One operation of a layer.
 
     Attributes:
-        kind: One of `KINDS`, or a kind that was registered with a rule of its own.
+        kind: One of `KINDS`, or a kind that was registered with its own rule.
         compute: Maps the step's input tensors to its output tensor, written with
             `keras.ops`; it keeps the dtype of its inputs, so that an analysis can run
             it in float64.
         params: `Synapses`, `Pooling`, `Elementwise` or `Affine`, or None.
         suffix: Appended to the layer's name; empty for the layer's last step.
         sources: Inputs of the step: an int is the index of an input of the layer, a str the
-            suffix of an earlier step, `MaskOf(i)` the mask that the layer finds with input i,
-            `PaddingOf(i)` that of its padding. By default the first step takes all inputs of the
-            layer, every other step the result of the one before.
+            suffix of an earlier step, `MaskOf(i)` the mask that the layer receives with input i,
+            `PaddingOf(i)` that input's padding mask. By default, the first step takes all inputs
+            of the layer, and every other step the result of the previous one.
         shape: Shape of the output without the batch axis, if it differs from that of
             the layer's output.
-        mask: Where the mask of the step's own neurons comes from, as in `sources`. By default
-            it is the mask of the layer's output, if the step's shape begins with its axes.
+        mask: Source of the mask of the step's own neurons, as in `sources`. By default, the mask
+            of the layer's output if it fits the leading axes of the step's shape.
     """
 
     kind: str
@@ -225,10 +226,10 @@ class Operation:
         params: `Synapses`, `Pooling`, `Elementwise` or `Affine`, or None.
         compute: Maps input tensors (batch, …) to the output tensor (batch, …), in the
             dtype of the inputs.
-        keras_layer: The Keras layer or operation that it belongs to.
-        mask: Name of the operation, of kind "mask", whose value says which of its elements are
-            neurons: 1, or 0 for padding. Its shape is that of the leading axes, and may have
-            axes of size 1. None: all are neurons.
+        keras_layer: The Keras layer or operation to which it belongs.
+        mask: Name of the operation of kind "mask" whose value says which elements are neurons:
+            1, or 0 for padding. Its shape is that of the leading axes, and may have axes of
+            size 1. None if all elements are neurons.
     """
 
     name: str
@@ -249,7 +250,7 @@ class Operation:
 
     @property
     def kernels(self) -> tuple[Synapses, ...]:
-        """Its kernels: one if `params` is `Synapses`, otherwise those that `params` lists."""
+        """The operation's kernels: one if `params` is `Synapses`, otherwise those that it lists."""
         if isinstance(self.params, Synapses):
             return (self.params,)
         return tuple(getattr(self.params, "kernels", ()))

@@ -1,4 +1,4 @@
-"""A step of preprocessing, and the range of inputs, that are bound to a model."""
+"""Preprocessing and input bounds that are attached to a model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from nnslicer_tf.instrument.data import Bounds
 
 
 def check_bounds(bounds: Bounds | None) -> Bounds | None:
-    """Return the least and the largest value of an input as floats, or None."""
+    """Return the smallest and the largest value of an input as floats, or None."""
     if bounds is None:
         return None
     try:
@@ -29,7 +29,7 @@ def check_bounds(bounds: Bounds | None) -> Bounds | None:
 def preprocessed(
     model: keras.Model, preprocess: Callable[[Any], Any], input_shape: Shapes | None
 ) -> keras.Model:
-    """Return a model of the same layers behind a step of preprocessing."""
+    """Return a model with the same layers that preprocesses its inputs first."""
     inputs = keras.Input(input_shape or model.inputs[0].shape[1:])
     try:
         prepared = preprocess(inputs)
@@ -38,5 +38,5 @@ def preprocessed(
             "preprocess must be a Keras layer, or a function written with keras.ops and "
             f"operators. It failed on a symbolic input: {error}"
         ) from error
-    # Not model(prepared): operations keep their names, which a nested model's name would precede.
+    # Not model(prepared), which would prefix the operations' names with the nested model's name.
     return keras.Model(inputs, model.call(prepared), name=model.name)

@@ -1,8 +1,8 @@
-"""Recurrent layers: the operations of one time step, and how steps follow one another.
+"""Recurrent layers: the operations of one time step, and how time steps are connected.
 
-The operations of a recurrent layer depend on each other through time, so that no order of them is
-topological. They are therefore computed together, and walked together: `Unrolled` holds those of
-one time step, the *cell*, which are acyclic. In the graph each of them is an operation of kind
+The operations of a recurrent layer depend on each other through time, so they have no topological
+order. They are therefore computed and walked together: `Unrolled` holds the operations of one time
+step, the *cell*, which are acyclic. In the graph, each of them is an operation of kind
 "recurrence" whose neurons are (time, units), and whose inputs are the layer's.
 
 This module does not depend on any Keras layer class.
@@ -19,27 +19,27 @@ from nnslicer_tf.instrument.operations import NO_MASK, Operation, Source, Step, 
 ops: Any = LazyModule("keras.ops")
 
 SEQUENCE = "x"
-"""Name by which the operations of a cell read the entry of the sequence at their time."""
+"""Name under which a cell's operations read the sequence's entry at the current time step."""
 
 PRESENT = "present"
-"""Name by which they read whether there is data at their time, or padding."""
+"""Name under which they read whether the current time step is data or padding."""
 
 RECURRENCE = "recurrence"
 GATE = "gate"
 HELD = "held"
-"""Kind of a state as the next step reads it: at padding it is what it was before."""
+"""Kind of a state as the next step reads it: at padding, it keeps its previous value."""
 ZEROED = "zeroed"
 """Kind of a layer's outputs that are 0 at padding."""
 
 
 def before(name: str) -> str:
-    """Return the name by which a cell's operations read a state of the time step before."""
+    """Return the name under which a cell's operations read a state of the previous time step."""
     return f"{name}[t-1]"
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The weights with which a gate multiplies one of its inputs: columns of a kernel.
+    """The weights that a gate applies to one of its inputs: columns of a kernel.
 
     Attributes:
         kernel: The kernel; its taps are those of one time step.
@@ -62,7 +62,7 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class Gate:
-    """The weighted sum of a gate at one time, over all its inputs together.
+    """The weighted sum of a gate at one time step, over all its inputs.
 
     Attributes:
         weights: The weights of each input.
@@ -82,7 +82,7 @@ class Gate:
 
     @property
     def kernels(self) -> tuple[Synapses, ...]:
-        """The kernels that the weights are columns of."""
+        """The kernels that contain the weights as columns."""
         return tuple(weights.kernel for weights in self.weights)
 
 
@@ -91,14 +91,14 @@ class Unrolled:
 
     Args:
         cell: The operations of one time step, in topological order. Their names are the suffixes
-            of the operations in the graph; they read each other, `SEQUENCE`, and states by
-            `before(name)`.
+            of the operations in the graph; they read each other, `SEQUENCE`, and previous states
+            under `before(name)`.
         states: Name of the operation that computes each state, and the state's shape.
         sequence: Shape of the sequence `(time, …)`.
         backwards: Whether the first step reads the sequence's last entry. Values are in the order
             of the steps.
-        masked: Whether the last of the layer's inputs is a mask, in the order of the steps. Each
-            state is then of kind `HELD`, of what is computed, the state before and `PRESENT`.
+        masked: Whether the layer's last input is a mask, in the order of the steps. Each state is
+            then of kind `HELD`, and combines the new state, the previous one and `PRESENT`.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Unrolled:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name of all that the cell computes or reads → shape at one time."""
+        """Name of everything that the cell computes or reads → shape at one time step."""
         return {
             SEQUENCE: self.sequence[1:],
             PRESENT: (),
@@ -131,13 +131,14 @@ class Unrolled:
         }
 
     def run(self, *inputs: Any, added: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the values of the cell's operations at all times, by name, `(batch, time, …)`.
+        """Return the values `(batch, time, …)` of the cell's operations at all time steps, by name.
 
         Args:
             *inputs: The sequence `(batch, time, …)`; the states before the first step, `(batch,
                 …)`, zeros if not given; the mask `(batch, time)`, if there is one.
-            added: Name of an operation of the cell → what is added to its values, `(batch, time,
-                …)`, before others read them. Gradients with respect to it are those by the values.
+            added: Name of an operation of the cell → tensor `(batch, time, …)` that is added to
+                its values before others read them. Gradients with respect to it equal those with
+                respect to the values.
         """
         changes = dict(added or {})
         x, initial, mask = split_inputs(inputs, self.masked)
@@ -166,11 +167,11 @@ class Unrolled:
         return {o.name: time_first(v) for o, v in zip(self.cell, found, strict=True)}
 
     def in_order(self, x: Any) -> Any:
-        """Return values of the sequence `(batch, time, …)` in the order of the steps, or back."""
+        """Convert a sequence `(batch, time, …)` to the order of the steps, or back."""
         return x[:, ::-1] if self.backwards else x
 
     def members(self, sources: Sequence[int], mask: Source | None) -> list[Step]:
-        """Return a step for each of the cell's operations, which computes it at all times.
+        """Return one step for each of the cell's operations, which computes it at all time steps.
 
         Args:
             sources: Indices of the layer's inputs: the sequence, then initial states if given.
@@ -195,11 +196,11 @@ class Unrolled:
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """One of the operations of a recurrent layer, in the graph.
+    """One of a recurrent layer's operations, as it appears in the graph.
 
     Attributes:
-        unrolled: All of them.
-        operation: This one at a single time, with its own kind.
+        unrolled: All operations of the layer.
+        operation: This operation at a single time step, with its own kind.
     """
 
     unrolled: Unrolled
@@ -207,7 +208,7 @@ class Member:
 
     @property
     def kernels(self) -> tuple[Synapses, ...]:
-        """The kernels of a gate; none of others."""
+        """The kernels of a gate; empty for other operations."""
         gate = self.operation.params
         return gate.kernels if isinstance(gate, Gate) else ()
 
@@ -220,15 +221,15 @@ def split_inputs(inputs: Sequence[Any], masked: bool) -> tuple[Any, Sequence[Any
 
 
 def hold(new: Any, before: Any, present: Any) -> Any:
-    """Return a state `(batch, …)` where there is data at a time, otherwise the one before."""
+    """Return the new state `(batch, …)` where there is data, otherwise the previous one."""
     return ops.where(expand_to(present, new) > 0.5, new, before)
 
 
 def expand_to(present: Any, x: Any) -> Any:
-    """Return what is present `(…)` with as many axes as `x`."""
+    """Return `present` with trailing axes added until it has as many axes as `x`."""
     return ops.reshape(present, (*ops.shape(present), *(1,) * (len(x.shape) - len(present.shape))))
 
 
 def time_first(x: Any) -> Any:
-    """Exchange the first two axes, of a tensor."""
+    """Swap the first two axes of a tensor."""
     return ops.swapaxes(x, 0, 1)

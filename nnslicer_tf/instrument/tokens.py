@@ -1,4 +1,4 @@
-"""Inputs that are tokens: their range, and examples of them."""
+"""Inputs that are tokens: their range, and example inputs."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from nnslicer_tf.instrument.operations import Lookup, Operation
 
 
 def vocabulary(graph: Graph, name: str) -> int | None:
-    """Return the number of tokens that an input can be; None if it is not looked up.
+    """Return the number of different tokens that an input accepts; None if it is not looked up.
 
     Args:
         graph: The graph.
@@ -25,7 +25,7 @@ def vocabulary(graph: Graph, name: str) -> int | None:
 
 
 def example(graph: Graph, operation: Operation, samples: int) -> np.ndarray:
-    """Return random inputs `(samples, *shape)` float32, tokens where the model takes tokens.
+    """Return random inputs `(samples, *shape)` float32; tokens if the operation takes tokens.
 
     If the model has masks, the last sample ends with padding.
     """

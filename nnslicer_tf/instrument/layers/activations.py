@@ -21,7 +21,7 @@ _KNOTS = {
     "soft_shrink": (-0.5, 0.5),
 }
 _RECTIFIERS = ("relu", "relu6")
-# What a softmax takes for an entry that does not count: its probability is exactly 0.
+# Input of a softmax for a masked entry, which makes its probability exactly 0.
 _MASKED = -1e9
 
 
@@ -29,7 +29,7 @@ def activation_step(function: Callable, compute: Callable | None = None, suffix:
     """Return the step of an activation function.
 
     Args:
-        function: A function of `keras.activations`, or a user's own.
+        function: A function from `keras.activations`, or a user-defined one.
         compute: The function to run, if it is not `function` itself.
         suffix: The step's suffix.
     """
@@ -54,7 +54,7 @@ def softmax_step(
     Args:
         axis: Axis or axes of a row, as in Keras.
         suffix: The step's suffix.
-        sources: The step's sources; a second one is a mask of the entries that count.
+        sources: The step's sources; a second one is a mask of the entries to include.
         shape: The step's shape.
         mask: The step's mask.
     """

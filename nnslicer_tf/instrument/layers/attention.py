@@ -1,9 +1,9 @@
 """Attention, expanded into operations: projections, scores, probabilities, context.
 
-Keras computes it in one fused step; here the scores and the probabilities are operations of their
-own, so that they are captured. `mha/query` is the projection of layer `mha` to queries,
-`mha/scores` the products of keys and scaled queries, `(heads, queries, keys)`, and `mha` the
-result.
+Keras computes attention in one fused step; here the scores and the probabilities are separate
+operations, so that they can be captured. For a layer `mha`, `mha/query` is the projection to
+queries, `mha/scores` the products of keys and scaled queries `(heads, queries, keys)`, and `mha`
+the result.
 """
 
 import math
@@ -43,12 +43,12 @@ class _Inputs:
 
     Args:
         call: The call.
-        query: Place of the queries among the inputs.
-        key: Place of the keys.
-        value: Place of the values.
-        attention_mask: Place of a mask of pairs of positions; None without one.
-        masked_keys: Whether the mask of the keys counts: Keras ignores it if the keys are the
-            values.
+        query: Index of the queries among the inputs.
+        key: Index of the keys.
+        value: Index of the values.
+        attention_mask: Index of a mask of pairs of positions; None if there is none.
+        masked_keys: Whether the mask of the keys is applied: Keras ignores it if the keys are
+            the values.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class _Inputs:
         """Return the masks of the scores.
 
         Args:
-            causal: Whether a query attends to itself and earlier positions alone.
-            window: Distance from which on positions do not count; None for all.
+            causal: Whether a query attends only to itself and earlier positions.
+            window: Distance at and beyond which positions are ignored; None for no limit.
             heads: Whether the scores begin with an axis of heads.
         """
         row, column = np.arange(self.queries)[:, None], np.arange(self.keys)
@@ -128,9 +128,9 @@ class _Masks:
 
     Attributes:
         steps: The steps that compute them.
-        counting: The pairs of positions that Keras counts.
-        neurons: The pairs that are neurons, with no padding. The two differ where Keras has lost
-            a mask on the way, so that padding is attended to.
+        counting: The pairs of positions that Keras attends to.
+        neurons: The pairs that are neurons, without padding. The two differ where Keras has
+            dropped a mask, so that padding is attended to.
     """
 
     steps: tuple[Step, ...]
@@ -177,10 +177,10 @@ def _heads(
     Args:
         layer: The layer.
         call: The call.
-        dense: The projections of queries, keys, values and of the result.
+        dense: The projections of the queries, keys, values and result.
         heads: Number of heads of the queries, and of the keys and values.
-        scale: Factor of the queries.
-        window: Distance from which on positions do not count; None for all.
+        scale: Factor that multiplies the queries.
+        window: Distance at and beyond which positions are ignored; None for no limit.
         masked_keys: See `_Inputs`.
     """
     given = call.arguments
@@ -277,8 +277,8 @@ def _split(
     repeats: int,
     mask: Source,
 ) -> Step:
-    """Return the routing to `(positions, heads, features)`, each head repeated."""
-    assert shape is not None, source  # that of a projection
+    """Return the routing to `(positions, heads, features)`, with each head repeated."""
+    assert shape is not None, source  # projections have a shape
     positions, channels = shape
     features = channels // heads
 
@@ -310,7 +310,7 @@ def _gated(
 
 
 def _attention(layer: layers.Attention, call: LayerCall) -> tuple[Step, ...]:
-    """Return the steps of attention without projections: by products, or by a sum of tanh."""
+    """Return the steps of attention without projections: dot-product or additive scores."""
     if call.arguments.get("return_attention_scores"):
         raise UnsupportedLayerError(
             f"Layer '{call.path}' ({type(layer).__name__}) returns its scores. Leave that out: the "
@@ -439,7 +439,7 @@ def _additive_scores(
 
 
 def _summed(shape: tuple[int, int, int], mask: Source) -> list[Step]:
-    """Return the steps of a sum over the last axis: a mean over it, times its size."""
+    """Return the steps of a sum over the last axis: its mean, times its size."""
     queries, keys, channels = shape
     factor = np.asarray(float(channels))
     scale = affine_step(lambda: (factor, np.zeros_like(factor)), lambda x: x * channels)

@@ -1,6 +1,6 @@
 """Embeddings: tables whose rows are looked up by token.
 
-Tokens travel through the graph as float32, which holds whole numbers exactly up to 2²⁴.
+Tokens pass through the graph as float32, which holds integers exactly up to 2²⁴.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def lookup_step(path: str, table: Callable[[], Any], positions: int, suffix: str
     Args:
         path: Name of the kernel.
         table: Returns the table, a Keras variable `(tokens, channels)`.
-        positions: Number of tokens of a sample.
+        positions: Number of tokens per sample.
         suffix: The step's suffix.
 
     Raises:

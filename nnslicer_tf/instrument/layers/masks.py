@@ -1,7 +1,7 @@
 """Masks: which positions of a sequence are data, and which are padding.
 
-A mask is an operation of its own, of kind "mask". Its values are 1 and 0, in the dtype that the
-graph computes in, so that an analysis can run in float64. It carries no contributions.
+A mask is a separate operation of kind "mask". Its values are 1 and 0, in the dtype in which the
+graph computes, so that an analysis can run in float64. It carries no contributions.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ def mask_step(
 
 
 def is_set(mask: Any) -> Any:
-    """Return a mask that an operation computed as booleans."""
+    """Convert a mask that an operation computed to booleans."""
     return ops.greater(mask, 0.5)
 
 
@@ -48,7 +48,7 @@ def _floating(x: Any) -> str:
 
 
 def _comparison(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    """Return the mask of a comparison, of two tensors or of a tensor and a constant."""
+    """Return the mask of a comparison of two tensors, or of a tensor and a constant."""
 
     def compute(*tensors: Any) -> Any:
         given = iter(tensors)
@@ -63,14 +63,14 @@ def _logical(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _cast(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    """Return a mask for a cast to booleans, no step otherwise: a graph computes in one dtype."""
+    """Return a mask for a cast to booleans, otherwise no step: a graph computes in one dtype."""
     if operation.dtype == "bool":
         return (mask_step(lambda x: ops.not_equal(x, 0)),)
     return ()
 
 
 def _masking(layer: layers.Masking, call: LayerCall) -> tuple[Step, ...]:
-    """Return a scale by 1, or by 0 at the positions that are masked."""
+    """Return a scale by 1, or by 0 at masked positions."""
 
     def compute(x: Any) -> Any:
         present = ops.any(ops.not_equal(x, layer.mask_value), axis=-1, keepdims=True)

@@ -44,9 +44,9 @@ def _average(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _operator(kind: str) -> OperationsFunction:
-    """Return the operations function of `x + y` and the like.
+    """Return the operations function of an operator such as `x + y`.
 
-    With a constant the operator is a scale, between two tensors a merge.
+    With a constant, the operator is a scale; between two tensors, it is a merge.
     """
     merge = _merge(kind)
 

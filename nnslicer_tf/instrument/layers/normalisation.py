@@ -90,7 +90,7 @@ def _layer_scale(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
 def _statistics(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Normalise by statistics of the sample itself: a scale, but not an affine map.
 
-    It computes in the layer's own precision, regardless of its input's.
+    It computes in the layer's own precision, whatever that of its input.
     """
     return (Step("scale", layer.call),)
 

@@ -92,7 +92,7 @@ def _einsum(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _spread(subscripts: str, ranks: Sequence[int]) -> str | None:
-    """Return an equation of two tensors without ellipses; None if it has no rule."""
+    """Expand the ellipses in an equation of two tensors; None if the equation has no rule."""
     left, _, outputs = subscripts.replace(" ", "").partition("->")
     parts = left.split(",")
     if len(parts) != 2 or len(ranks) != 2 or not outputs:

@@ -1,8 +1,8 @@
 """Projections: `EinsumDense`, any contraction of an input with a kernel.
 
-A projection is a weighted sum over axes of the input, the same at every position. Where its axes
-are not in the order positions, groups, channels, the input or the output is moved by a routing
-operation of its own, so that what follows has the form of a dense layer.
+A projection is a weighted sum over axes of the input, the same at every position. If its axes
+are not in the order (positions, groups, channels), a separate routing operation reorders the input
+or the output, so that the weighted sum has the form of a dense layer.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,12 +39,12 @@ class Axes:
 
     @cached_property
     def positions(self) -> str:
-        """Axes of which the kernel has none."""
+        """Axes that the kernel does not have."""
         return "".join(a for a in self.outputs if a in self.inputs and a not in self.kernel)
 
     @cached_property
     def groups(self) -> str:
-        """Axes that all three have: each place on them has weights of its own."""
+        """Axes that all three have: each index along them has its own weights."""
         return "".join(a for a in self.outputs if a in self.inputs and a in self.kernel)
 
     @cached_property
@@ -54,16 +54,16 @@ class Axes:
 
     @cached_property
     def free(self) -> str:
-        """Axes of the output alone."""
+        """Axes of the output that the input does not have."""
         return "".join(a for a in self.outputs if a in self.kernel and a not in self.inputs)
 
 
 def parse(equation: str, rank: int) -> Axes | None:
-    """Return the axes of an equation; None if it is no projection of single samples.
+    """Return the axes of an equation; None if it is not a projection of single samples.
 
     Args:
-        equation: As `EinsumDense` takes it.
-        rank: Number of axes of the input, with the batch axis.
+        equation: The equation, as in `EinsumDense`.
+        rank: Number of axes of the input, including the batch axis.
     """
     left, outputs = equation.replace(" ", "").split("->")
     inputs, kernel = left.split(",")
@@ -95,7 +95,7 @@ class Projection:
         output_shape: Shape of the output, without the batch axis.
 
     Raises:
-        UnsupportedLayerError: if the equation is no projection.
+        UnsupportedLayerError: if the equation is not a projection.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Projection:
         return int(np.prod(self._shape(letters)))
 
     def _unfolded(self) -> Step:
-        """Return the step that gives the sums the axes of the output, in its order."""
+        """Return the step that reshapes the sums to the output's axes, in their order."""
         parts = self._shape(self._result_order)
         order = [self._result_order.index(a) + 1 for a in self.axes.outputs]
 
@@ -176,7 +176,7 @@ class Projection:
         return Step("routing", compute, None, ":axes", shape=self._output_shape)
 
     def synapses(self) -> Synapses:
-        """Return the kernel; its inputs are on the last axis, as are its outputs."""
+        """Return the kernel; both its inputs and its outputs are on the last axis."""
         axes, layer = self.axes, self._layer
         order = tuple(axes.kernel.index(a) for a in axes.summed + axes.groups + axes.free)
         groups, summed, free = map(self._size, (axes.groups, axes.summed, axes.free))
@@ -205,7 +205,7 @@ class Projection:
 
     @property
     def _bias_axes(self) -> str:
-        """The axes of the output that the bias has, and those after its first one."""
+        """The axes of the output that the bias spans: as many of the last ones as it has axes."""
         last = len(self._layer.bias.shape)
         return self.axes.outputs[len(self.axes.outputs) - last :]
 
@@ -217,7 +217,7 @@ class Projection:
         return any(a in self.axes.positions and extent > 1 for a, extent in extents)
 
     def _bias_vector(self) -> Any:
-        """Return the bias of each of the sums, `(outputs,)`; None without one."""
+        """Return the bias of each sum, `(outputs,)`; None if there is none or it has positions."""
         bias = self._layer.bias
         if bias is None or self._bias_by_position:
             return None
@@ -235,7 +235,7 @@ class Projection:
         return ops.reshape(ops.broadcast_to(ops.reshape(whole, shape), self._shape(letters)), (-1,))
 
     def _add_bias(self) -> Step:
-        """Return the step that adds a bias that differs from position to position."""
+        """Return the step that adds a bias that varies with position."""
         layer = self._layer
 
         def read() -> tuple[np.ndarray, np.ndarray]:

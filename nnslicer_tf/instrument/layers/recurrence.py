@@ -1,6 +1,6 @@
 """Recurrent layers: SimpleRNN, LSTM, GRU, RNN with Keras's cells, ConvLSTM, Bidirectional.
 
-A gate's weighted sum is named by the gate and `:pre`, like a value before a fused activation:
+A gate's weighted sum has the gate's name and `:pre`, like a value before a fused activation:
 
 | cell | operations |
 |---|---|
@@ -10,12 +10,12 @@ A gate's weighted sum is named by the gate and `:pre`, like a value before a fus
 | GRU, reset_after | also `:g:recurrent` (the recurrent part's sum), `:g:reset` = r·recurrent, `:g:input`; `:g:pre` adds the two |
 | GRU, not reset_after | also `:reset` = r·h[t-1] |
 
-Kernels are `layer/kernel` and `layer/recurrent_kernel`; of stacked cells `layer/cell0/kernel` and
-so on, of a `Bidirectional` layer `layer/forward/kernel` and `layer/backward/kernel`.
+Kernels are `layer/kernel` and `layer/recurrent_kernel`; for stacked cells, `layer/cell0/kernel` and
+so on; for a `Bidirectional` layer, `layer/forward/kernel` and `layer/backward/kernel`.
 
-With a mask, a state `:h` has a `:h:held`, which at padding is what it was before. Where states are
-given, Keras holds outputs from zeros and not from these; that differs at padding that precedes all
-data, which is not neurons.
+With a mask, a state `:h` has a `:h:held`, which keeps its previous value at padding. If initial
+states are given, Keras holds outputs starting from zeros instead of these states; the difference
+affects only padding before all data, which has no neurons.
 """  # noqa: E501
 
 from collections.abc import Callable, Sequence
@@ -52,11 +52,11 @@ Read = tuple[str, Synapses]
 
 
 class _Cell:
-    """The operations of one time step, as they are collected.
+    """Collects the operations of one time step.
 
     Args:
         layer: The recurrent layer.
-        sequence: Shape of a sequence's entry.
+        sequence: Shape of one entry of the sequence.
         masked: Whether there is a mask, so that states are held at padding.
     """
 
@@ -68,11 +68,11 @@ class _Cell:
         self._shapes = {SEQUENCE: sequence, PRESENT: ()}
 
     def shape(self, name: str) -> Shape:
-        """Return the shape of something that the cell reads or computes."""
+        """Return the shape of a value that the cell reads or computes."""
         return self._shapes[name]
 
     def state(self, name: str, shape: Shape) -> str:
-        """Announce a state, which an operation `name` will compute; return how it is read."""
+        """Declare a state that an operation `name` will compute; return the name to read it by."""
         read = self.as_state(name)
         self.states[read] = shape
         self._shapes[before(read)] = shape
@@ -90,7 +90,7 @@ class _Cell:
             self.add(step, read, *inputs, read.removesuffix(":held"))
 
     def add(self, step: Step, name: str, *inputs: str, shape: Shape | None = None) -> str:
-        """Add an operation; by default of the shape of its last input. Return its name."""
+        """Add an operation, by default with the shape of its last input, and return its name."""
         shape = self._shapes[inputs[-1]] if shape is None else shape
         self._shapes[name] = shape
         self.operations.append(
@@ -122,10 +122,10 @@ class _Cell:
         Args:
             name: The gate's name.
             shape: Its shape.
-            columns: Columns of the kernels that are the gate's.
-            sources: What the gate reads, with the kernel.
+            columns: The gate's columns of the kernels.
+            sources: The values that the gate reads, each with its kernel.
             bias: Returns the bias, or None.
-            activation: Its activation; None and linear have none: then the sum is `name`.
+            activation: Its activation. Without one (None or linear), the sum itself is `name`.
         """
         weights = tuple(Weights(kernel, *columns) for _, kernel in sources)
         gate = Gate(weights, bias)
@@ -146,12 +146,12 @@ class _Cell:
         return self.add(Step("multiply", ops.multiply), name, first, second)
 
     def plus(self, name: str, first: str, second: str) -> str:
-        """Add a sum of two."""
+        """Add a sum of two values."""
         return self.add(Step("add", ops.add), name, first, second)
 
 
 def _matrix(name: str, read: Callable[[], Any]) -> Synapses:
-    """Return the kernel `(inputs, outputs)` of a weighted sum at one time."""
+    """Return the kernel `(inputs, outputs)` of a weighted sum at one time step."""
     return Synapses(
         name=name,
         shape=tuple(read().shape),
@@ -172,7 +172,7 @@ def _kernels(cell: keras.Layer, path: str) -> tuple[Synapses, Synapses]:
 
 
 def _part(read: Callable[[], Any], start: int, stop: int) -> Callable[[], Any]:
-    """Return a function that reads the bias of some columns; the rows of a matrix are summed."""
+    """Return a function that reads part of a bias; the rows of a bias matrix are summed."""
 
     def bias() -> Any:
         value = read()
@@ -207,7 +207,7 @@ def _lstm(cell: layers.LSTMCell, into: _Cell, path: str, prefix: str, x: str) ->
 def _long_short_term(
     cell: Any, into: _Cell, prefix: str, x: str, shape: Shape, kernels: tuple[Synapses, Synapses]
 ) -> str:
-    """Add an LSTM's operations, on vectors or on maps."""
+    """Add an LSTM's operations, on vectors or on feature maps."""
     units = shape[-1]
     h, c = into.state(f"{prefix}:h", shape), into.state(f"{prefix}:c", shape)
     sources = ((x, kernels[0]), (h, kernels[1]))
@@ -328,10 +328,10 @@ def _add_cell(cell: keras.Layer, into: _Cell, path: str, prefix: str, x: str) ->
 
 
 def _unrolled(layer: keras.Layer, call: LayerCall, path: str, prefix: str) -> tuple[Unrolled, str]:
-    """Return a recurrent layer's operations, and the name of the one that is its output.
+    """Return a recurrent layer's operations, and the name of its output operation.
 
     Raises:
-        UnsupportedLayerError: if its cell is unknown, or it keeps states between batches.
+        UnsupportedLayerError: if its cell is unknown, or the layer keeps states between batches.
     """
     if layer.stateful:
         raise UnsupportedLayerError(
@@ -350,13 +350,13 @@ def _unrolled(layer: keras.Layer, call: LayerCall, path: str, prefix: str) -> tu
 def _through_time(
     layer: keras.Layer, call: LayerCall, path: str, prefix: str, initial: Sequence[int]
 ) -> tuple[list[Step], Unrolled, str]:
-    """Return a recurrent layer's steps, what they unroll, and the suffix of its values in time.
+    """Return a recurrent layer's steps, its unrolled cell, and the suffix of its outputs over time.
 
     Args:
         layer: The layer.
         call: Its call.
-        path: What the names of its kernels begin with.
-        prefix: What its suffixes begin with.
+        path: Prefix of the names of its kernels.
+        prefix: Prefix of its suffixes.
         initial: Indices of the call's inputs that are initial states.
     """
     unrolled, output = _unrolled(layer, call, path, prefix)
@@ -382,7 +382,7 @@ def _zeroed(h: Any, mask: Any) -> Any:
 
 
 def _recurrent(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
-    """Return the operations through time, and the layer's output."""
+    """Return the steps of the operations through time, and of the layer's output."""
     initial = range(1, len(call.input_shapes))
     steps, unrolled, output = _through_time(layer, call, call.path, "", initial)
     steps.append(_output(layer, output, "", call.output_shape))
@@ -399,7 +399,7 @@ def _last_states(unrolled: Unrolled) -> list[Step]:
 
 
 def _output(layer: keras.Layer, source: str, suffix: str, shape: Shape, flip: bool = False) -> Step:
-    """Return the step that picks a layer's output from its values at all times."""
+    """Return the step that selects a layer's output from its values at all time steps."""
     whole = _turned_round if flip else _whole
     compute = whole if layer.return_sequences else _last
     return Step("routing", compute, suffix=suffix, sources=(source,), shape=shape)
@@ -418,7 +418,7 @@ def _turned_round(h: Any) -> Any:
 
 
 def _bidirectional(layer: layers.Bidirectional, call: LayerCall) -> tuple[Step, ...]:
-    """Return the operations of both directions, and their merge."""
+    """Return the steps of both directions, and of their merge."""
     given = list(range(1, len(call.input_shapes)))
     half = len(given) // 2
     steps, states = [], []
@@ -438,7 +438,7 @@ def _bidirectional(layer: layers.Bidirectional, call: LayerCall) -> tuple[Step, 
         steps += found
         shape = tuple(inner.compute_output_shape((None, *call.input_shapes[0])))
         shape = shape[0] if layer.return_state else shape
-        # Keras turns the second direction's sequence round, whichever it is.
+        # Keras always reverses the second direction's sequence, whichever way it runs.
         steps.append(_output(inner, source, f":{name}", tuple(shape[1:]), name == "backward"))
         states += _last_states(unrolled) if layer.return_state else []
     if layer.merge_mode is not None:

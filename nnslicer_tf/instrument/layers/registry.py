@@ -1,4 +1,4 @@
-"""The registry from layer classes to their operations."""
+"""The registry that maps layer classes to their operations."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,15 +16,15 @@ class LayerCall:
         path: Name of the layer, prefixed with the names of the nested models that contain it.
         input_shapes: Shapes of the input tensors, without the batch axis.
         output_shapes: Shapes of the output tensors, without the batch axis.
-        constants: Position → positional argument of a `keras.ops` call, without the
-            tensors; empty for layers.
-        arguments: All arguments but travelling masks, by name; tensors are `TensorAt` places
-            among the inputs.
-        masks: Name of the mask that the layer finds with each input, None without one. If there
-            is one, `MaskOf(i)` is a source for steps.
-        paddings: Name of the mask that says which positions of each input are padding, None
-            without one. If there is one, `PaddingOf(i)` is. The two can differ, as Keras loses
-            some masks on the way to a layer.
+        constants: Position → positional argument of a `keras.ops` call, except tensors;
+            empty for layers.
+        arguments: All arguments by name, except propagated masks; tensors are replaced by their
+            places among the inputs, `TensorAt`.
+        masks: Name of the mask that the layer receives with each input, None if there is none.
+            Steps can use an existing one as the source `MaskOf(i)`.
+        paddings: Name of each input's padding mask, None if there is none. Steps can use an
+            existing one as `PaddingOf(i)`. It can differ from the mask in `masks`, because Keras
+            drops some masks on the way to a layer.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class LayerCall:
 OperationsFunction = Callable[[keras.Operation, LayerCall], Sequence[Step]]
 
 _BY_CLASS: dict[type, OperationsFunction] = {}
-# Classes that Keras does not export (those of keras.ops and some of keras.applications).
+# Classes that Keras does not export: those behind keras.ops, and some of keras.applications.
 _BY_KERAS_NAME: dict[str, OperationsFunction] = {}
 
 
 def register_layer(layer_class: type | str, operations_fn: OperationsFunction) -> None:
     """Register the operations that a layer class consists of.
 
-    A later registration of a class replaces an earlier one. Subclasses are not covered: a
-    subclass may compute something else, and has to be registered itself.
+    A later registration of a class replaces an earlier one. Subclasses are not covered, because
+    they may compute something else; each has to be registered separately.
 
     Args:
         layer_class: A `keras.layers.Layer` subclass, or the name of a class inside Keras
@@ -85,7 +85,7 @@ def register_layer(layer_class: type | str, operations_fn: OperationsFunction) -
 
 
 def registered(layer_class: type) -> OperationsFunction | None:
-    """Return the operations function of a layer class, None without one."""
+    """Return the operations function of a layer class, None if it has none."""
     operations_fn = _BY_CLASS.get(layer_class)
     if operations_fn is None and layer_class.__module__.startswith("keras."):
         operations_fn = _BY_KERAS_NAME.get(layer_class.__name__)

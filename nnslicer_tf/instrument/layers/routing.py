@@ -1,7 +1,7 @@
 """Layers that only move values: pure index maps.
 
-The maps are not written out but found by running the layer on the indices of its
-inputs (`nnslicer_tf.instrument.index_maps`), so a user's own routing layer needs only
+The maps are found by running the layer on the indices of its inputs
+(`nnslicer_tf.instrument.index_maps`), so a user-defined routing layer needs only
 `register_layer(MyLayer, lambda layer, call: [Step("routing", layer.call)])`.
 """
 
@@ -33,7 +33,7 @@ def passes_through(operations_fn: Callable[..., Any]) -> bool:
 
 
 def _nothing(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    """Return no step: the operation's output is its input."""
+    """Return no steps: the operation's output is its input."""
     return ()
 
 
@@ -68,7 +68,7 @@ def _up_sampling(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
 
 
 def _center_crop(layer: layers.CenterCrop, call: LayerCall) -> tuple[Step, ...]:
-    """Return the step in the dtype of its input; the layer itself computes in its own."""
+    """Return a step that keeps its input's dtype; the layer itself computes in its own."""
     axes = (1, 2) if layer.data_format == "channels_last" else (2, 3)
     extents = [call.input_shapes[0][axis - 1] for axis in axes]
     room = [
@@ -111,7 +111,7 @@ LAYERS: dict[type | str, OperationsFunction] = {
         ),
         _identity,
     ),
-    "ConvertToTensor": _nothing,  # what Keras puts between a function and a functional model
+    "ConvertToTensor": _nothing,  # Keras inserts it between a function and a functional model
     layers.Concatenate: _concatenate,
     "Concatenate": _concatenate_operation,
     "Stack": _concatenate_operation,

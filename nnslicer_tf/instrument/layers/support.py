@@ -50,7 +50,7 @@ _REASONS = {
     "Wrapper": "the base class of wrappers",
 }
 
-# Why layers have no rule at granularity "channel", by their family.
+# The reason why a family of layers has no rule at granularity "channel".
 _NO_CHANNELS = {
     "attention": (
         "no: probabilities of a row sum to one, so that their mean over positions says nothing, "
@@ -67,13 +67,13 @@ _NO_CHANNELS = {
 
 @dataclass(frozen=True)
 class LayerSupport:
-    """An entry on one class of `keras.layers`.
+    """How well one class of `keras.layers` is supported.
 
     Attributes:
         name: Name of the class.
         status: "supported", "passes through at inference" or "refused".
         detail: The family of operations that it consists of, or why it is refused.
-        channels: Whether slices at granularity "channel" take it, or why not; "" if it is refused.
+        channels: Whether slices at granularity "channel" support it, or why not; "" if refused.
     """
 
     name: str
@@ -83,9 +83,9 @@ class LayerSupport:
 
 
 def layer_support() -> tuple[LayerSupport, ...]:
-    """Return a row for every class of `keras.layers`, by name.
+    """Return a row for every class of `keras.layers`, sorted by name.
 
-    Classes with several names have one row.
+    A class with several names has one row.
     """
     classes = {
         value.__name__: value
@@ -109,7 +109,7 @@ def _row(name: str, layer_class: type) -> LayerSupport:
 
 
 def layer_support_page() -> str:
-    """Return the table as a page in Markdown."""
+    """Return the table as a Markdown page."""
     lines = [
         "# Every layer of Keras",
         "",

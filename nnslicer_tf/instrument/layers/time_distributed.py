@@ -1,7 +1,7 @@
-"""`TimeDistributed`: the steps of another layer, or of a model's layers, at every time alike.
+"""`TimeDistributed`: another layer or model applied to every time step.
 
-The wrapped layer is described for one time; time then joins the batch in what its steps compute,
-and the positions in their tables of taps.
+The wrapped layer is described for one time step. Time is then merged into the batch axis when its
+steps are computed, and into the positions of their tables of taps.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ def _time_distributed(layer: layers.TimeDistributed, call: LayerCall) -> tuple[S
 
 
 def _steps_of(layer: keras.Layer, path: str, inner: Shape, output: Shape) -> list[Step]:
-    """Return the steps of the wrapped layer or model at one time, all with shape and sources."""
+    """Return the wrapped layer's or model's steps for one time step, with shapes and sources."""
     if not isinstance(layer, keras.Model):
         return _written_out(
             layer_steps(layer, LayerCall(path, [inner], [output])), "", (0,), output
@@ -56,19 +56,19 @@ def _steps_of(layer: keras.Layer, path: str, inner: Shape, output: Shape) -> lis
         found = _written_out(layer_steps(call.layer, view), suffix, given, call.output_shapes[0])
         sources[call.outputs[0]] = found[-1].suffix if found else given[0]
         steps += found
-    # The model's result under the layer's own name.
+    # The model's result has the layer's own name.
     return [*steps, Step("routing", _same, sources=(sources[traced.outputs[0]],), shape=output)]
 
 
 def _written_out(
     steps: Sequence[Step], prefix: str, given: tuple[Source, ...], output: Shape
 ) -> list[Step]:
-    """Return steps with shapes and sources, and a prefix before their suffixes.
+    """Return steps with explicit shapes and sources, and with prefixed suffixes.
 
     Args:
         steps: The steps of one call of a layer.
         prefix: The prefix.
-        given: What the layer's inputs are.
+        given: Sources of the layer's inputs.
         output: Shape of the layer's output.
     """
     found: list[Step] = []
@@ -94,16 +94,16 @@ def _same(x: Any) -> Any:
 
 
 def _at_all_times(step: Step, times: int, positions: int, path: str) -> Step:
-    """Return a step of one time as one of all times.
+    """Convert a step for one time step to a step for all of them.
 
     Args:
         step: The step, with its shape.
-        times: Number of times.
-        positions: Positions of its (first) input at one time.
-        path: Name of the layer, for messages.
+        times: Number of time steps.
+        positions: Number of positions of its (first) input at one time step.
+        path: Name of the layer, for error messages.
 
     Raises:
-        UnsupportedLayerError: if it is of a recurrent layer.
+        UnsupportedLayerError: if it belongs to a recurrent layer.
     """
     if step.kind == RECURRENCE:
         raise UnsupportedLayerError(
@@ -120,7 +120,7 @@ def _at_all_times(step: Step, times: int, positions: int, path: str) -> Step:
 
 
 def _folded(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of `(batch, time, …)` that computes each time by itself."""
+    """Return a function of `(batch, time, …)` that treats each time step separately."""
 
     def at_all_times(*inputs: Any) -> Any:
         batch, times = ops.shape(inputs[0])[0], inputs[0].shape[1]
@@ -131,7 +131,7 @@ def _folded(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _params_at_all_times(params: Any, times: int, positions: int) -> Any:
-    """Return a step's params with the tables of taps of all times."""
+    """Return a step's params with tables of taps for all time steps."""
 
     def taps() -> np.ndarray:
         one = params.build_taps()

@@ -16,7 +16,7 @@ from nnslicer_tf.instrument.operations import Step, Synapses
 
 
 def require_channels_last(layer: keras.Layer, call: LayerCall) -> None:
-    """Refuse a layer whose channels are on the first axis.
+    """Check that a layer's channels are on the last axis.
 
     Raises:
         UnsupportedLayerError: if the layer's data format is channels_first.
@@ -170,7 +170,7 @@ def _depthwise_sum(layer: keras.Layer) -> Callable[[Any, Any], Any]:
 
 
 def _padded(layer: keras.Layer, x: Any) -> tuple[Any, str]:
-    """Pad the input of a causal convolution; return it with the padding still to apply."""
+    """Pad the input of a causal convolution; return it and the padding mode still to apply."""
     if layer.padding != "causal":
         return x, layer.padding
     reach = (layer.kernel_size[0] - 1) * layer.dilation_rate[0]
