@@ -42,17 +42,13 @@ def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
     that are the masked neurons' own weights and biases.
     """
     sliced = SlicedModel(trial, metric)
-    whole = trial.model.count_params()
     for wanted in _COMPRESSIONS:
         for way in WAYS:
             critical = sliced.of_size(way, wanted)
             for name, part in _parts(trial.model, critical).items():
                 kept = np.concatenate([critical[layer] for layer in part])
-                into = sum(
-                    (1 - critical[layer].mean()) * trial.model.get_layer(layer).count_params()
-                    for layer in part
-                )
-                masked = sliced.masker.neurons({layer: critical[layer] for layer in part})
+                taken = CriticalNeurons({layer: critical[layer] for layer in part})
+                masked = sliced.masker.neurons(taken)
                 yield {
                     "wanted": wanted,
                     "method": way,
@@ -60,7 +56,7 @@ def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
                     "compression": sliced.compression(critical),
                     "neurons": len(kept),
                     "kept": kept.mean(),
-                    "into": into / whole,
+                    "into": sliced.own_share(taken),
                     "accuracy": accuracy(masked, trial.test),
                 }
 

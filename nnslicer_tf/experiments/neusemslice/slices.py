@@ -49,6 +49,18 @@ class SlicedModel:
         """Return the share of the parameters that restructuring removes."""
         return 1 - self.masker.size(critical) / self.model.count_params()
 
+    def own_share(self, critical: CriticalNeurons) -> float:
+        """Return the share of the parameters that lead into the neurons that are not critical.
+
+        Their kernels' and biases' parameters alone: what is removed where the weights out of
+        masked neurons are not counted.
+        """
+        own = sum(
+            (1 - mask.mean()) * self.model.get_layer(layer).count_params()
+            for layer, mask in critical.items()
+        )
+        return own / self.model.count_params()
+
     def of_size(self, way: str, compression: float) -> CriticalNeurons:
         """Return a method's slice whose compression rate is nearest to the one given."""
         low, high, found = 0.0, 1.0, []

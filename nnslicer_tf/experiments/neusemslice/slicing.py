@@ -69,7 +69,10 @@ def views_of_slices(s: MaintenanceSettings, repeats: Repeats) -> list[Experiment
 
 
 def curve_rows(trial: Trial, metric: str) -> Iterator[dict]:
-    """Yield compression rate and test accuracy of every method and setting (figures 5, 6)."""
+    """Yield compression rate and test accuracy of every method and setting (figures 5, 6).
+
+    "into" counts the weights into masked neurons alone, "compression" those out of them as well.
+    """
     sliced = SlicedModel(trial, metric)
     for way, settings in SETTINGS.items():
         for setting in settings:
@@ -79,6 +82,7 @@ def curve_rows(trial: Trial, metric: str) -> Iterator[dict]:
                 "method": way,
                 "setting": setting,
                 "compression": sliced.compression(critical),
+                "into": sliced.own_share(critical),
                 "accuracy": accuracy(sliced.masker.neurons(critical), trial.test),
             }
 

@@ -98,8 +98,14 @@ def test_curves_and_their_areas(trial, tmp_path, monkeypatch):
     assert len(curves) == 1 + sum(map(len, fewer.values()))
     assert set(curves.method) == {*ways.WAYS, "DeepArc"}
     tests = area_tests(curves)
-    assert len(tests) == 2 * 2 * 2
-    of_all = tests[tests.settings == "all"]
+    assert len(tests) == 2 * 2 * 2 * 2
+    assert (curves.into.dropna() <= curves.compression[curves.into.notna()]).all()
+    of_all = tests[(tests.settings == "all") & (tests.counted == "weights in and out")]
+    # Tables of curves that were kept before both counts were made are compared by one.
+    kept = area_tests(curves.drop(columns="into"))
+    pd.testing.assert_frame_equal(
+        kept[kept.settings == "all"].reset_index(drop=True), of_all.reset_index(drop=True)
+    )
     assert (of_all.repeats == 1).all()
     one = of_all.set_index(["method", "against"]).gain
     assert one[("NeuSemSlice, centred", "Global")] > 0
