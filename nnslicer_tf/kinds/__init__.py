@@ -1,11 +1,11 @@
-"""The kinds of operations, with all rules of a kind in one place.
+"""The kinds of operations, with all rules for a kind in one place.
 
 A kind's module holds everything that the analyses know about it: the slicing rule at both
-granularities and at θ = 0, DeepLIFT's rule, the effective path, and the transformer of exact
+granularities and at θ = 0, DeepLIFT's rule, the effective path, and the transformer for exact
 lines.
 
 To add a kind, call `register_kind` with a `Kind` that has the entries that you need; an analysis
-whose entry is missing refuses the operation and names it. `register_rule` and
+whose entry is missing raises an error that names the operation. `register_rule` and
 `register_transformer` set single entries. Importing this package does not import Keras.
 """
 

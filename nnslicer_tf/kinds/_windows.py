@@ -16,7 +16,7 @@ def flat(x: np.ndarray) -> np.ndarray:
 
 
 def windows(shape: Sequence[int], x: Any, taps: np.ndarray) -> Any:
-    """Return the values that the taps read `(batch, positions, taps, channels)`, padding as 0.
+    """Return the values that the taps read `(batch, positions, taps, channels)`, 0 for padding.
 
     Args:
         shape: Shape of one input `(…, channels)`.

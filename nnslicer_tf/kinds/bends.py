@@ -1,4 +1,4 @@
-"""`BendingTransformer`: what exact lines and planes share of operations that are not affine."""
+"""`BendingTransformer`: common base of non-affine operations on exact lines and planes."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ class Bends:
     """Bends of an operation: points at which another value becomes the largest.
 
     Attributes:
-        taps: Number of values that each maximum is of; a window has `taps · channels` of them,
-            and each channel has a maximum of its own. A function of single values has one.
+        taps: Number of values over which each maximum is taken; a window has `taps · channels`
+            values, and each channel its own maximum. A function of single values has one tap.
         floors: `(floors,)` constants. Each channel has a maximum with each of them: for a
-            function of single values these are its knots; -inf for a maximum without a constant.
+            function of single values, these are its knots; -inf for a maximum without a constant.
     """
 
     taps: int
     floors: np.ndarray
 
     def crossings(self, window: Curve) -> tuple[np.ndarray, np.ndarray]:
-        """Return the bends on lines, as `Curve.insert` takes them."""
+        """Return the bends on lines, as arguments of `Curve.insert`."""
         rows = window.values, window.start, window.ratio
         if self.taps == 1:
             return _kernels.knot_crossings(*rows, self.floors, TOLERANCE)
@@ -36,7 +36,7 @@ class Bends:
 class BendingTransformer(ABC):
     """The transformer of an operation that is affine between bends.
 
-    Called with the inputs' `Curve`s, it returns that of the output, with points at the bends.
+    Called with the inputs' `Curve`s, it returns the output's `Curve`, with points at the bends.
     """
 
     def __call__(self, *inputs: Curve) -> Curve:
@@ -51,11 +51,11 @@ class BendingTransformer(ABC):
 
     @abstractmethod
     def window(self, *inputs: Any) -> Any:
-        """Return the values that bends are looked for in: `Curve` or `Points`, as the inputs."""
+        """Return the values in which to look for bends: a `Curve` or `Points`, like the inputs."""
 
     @abstractmethod
     def finish(self, window: Any) -> Any:
-        """Return the output for a window whose bends all have points."""
+        """Return the output for a window that has points at all its bends."""
 
 
 def largest_tap(values: np.ndarray, taps: int) -> np.ndarray:

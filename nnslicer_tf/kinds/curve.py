@@ -3,9 +3,8 @@
 A curve is piecewise linear in the ratio along each line. It is stored by *position* (the
 pixels of a feature map; one for a dense layer): each position has only those ratios at which
 something that it depends on changes its affine piece, and the values of all its channels
-there. In an early layer of a convolutional network, where a position depends on a small part
-of the image, each position therefore has few points, however many there are in total, and
-memory and time depend on these few.
+there. In an early layer of a convolutional network, a position depends on a small part of the
+image, so it has few points, however many there are in total. This saves memory and time.
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ import numpy as np
 from nnslicer_tf._kernels import lines as _kernels
 
 TOLERANCE = 1e-12
-"""Ratios in [0, 1] that are no further apart than this count as equal."""
+"""Ratios in [0, 1] that differ by at most this are treated as equal."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,13 @@ class Curve:
         return CommonRows(curves, taps)
 
     def rows_of(self, table: np.ndarray) -> np.ndarray:
-        """Return the entry of a table `(positions, …)` for each row: `(rows, …)`."""
+        """Return the table entry of each row's position: `(positions, …)` becomes `(rows, …)`."""
         if len(table) == 1:
             return table
         return np.repeat(table, np.diff(self.start[:: self.lines]), axis=0)
 
     def with_values(self, values: np.ndarray) -> "Curve":
-        """Return a curve with other values `(rows, channels)` at the same rows."""
+        """Return a curve with new values `(rows, channels)` at the same rows."""
         return Curve(self.lines, self.start, self.ratio, values)
 
     def insert(self, left: np.ndarray, alpha: np.ndarray) -> "Curve":
@@ -68,7 +67,7 @@ class Curve:
         Args:
             left: `(new rows,)` int64, ascending.
             alpha: `(new rows,)` in (0, 1), the place of each between its neighbours; ascending
-                after the same row.
+                for new rows after the same row.
         """
         if not len(left):
             return self
@@ -100,7 +99,7 @@ class Curve:
         return self._segments(first, middle), self._segments(~first, self.lines - middle)
 
     def split_at(self, place: float) -> tuple["Curve", "Curve"]:
-        """Return the parts before and after the ratio `place`, at which both have a row."""
+        """Return the parts before and after the ratio `place`, where both have a row."""
         rows, weights = _kernels.cut(self.start, self.ratio, place)
         at_cut = _kernels.interpolate(self.values, rows, weights)
         before = self._assembled(self.start[:-1], np.where(weights > 0, rows + 1, rows))
@@ -151,7 +150,7 @@ class CommonRows:
         return len(self.ratio)
 
     def gather(self, index: int, first: int, last: int) -> np.ndarray:
-        """Return one curve's values at the rows from `first` to `last`.
+        """Return one curve's values at rows `first` to `last`.
 
         Returns:
             `(rows, taps · channels)`; 0 where a window has no position.
@@ -172,7 +171,7 @@ class CommonRows:
         return out
 
     def window_sums(self, kernel: np.ndarray, bias: np.ndarray, piece: int) -> np.ndarray:
-        """Return the weighted sums of the windows over the only curve, `(rows, outputs)`.
+        """Return the weighted sums of the windows over a single curve, `(rows, outputs)`.
 
         Args:
             kernel: `(taps · channels, outputs)`.
@@ -205,7 +204,7 @@ class CommonRows:
 def _stacked(
     curves: Sequence[Curve], taps: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return start, ratio and taps of all curves together, their positions numbered in turn."""
+    """Return start, ratio and taps of all curves together, with consecutive positions."""
     if len(curves) == 1:
         return curves[0].start, curves[0].ratio, taps[0]
     rows = np.cumsum([0, *(len(curve.ratio) for curve in curves)])

@@ -1,7 +1,7 @@
 """Gates of recurrent layers: weighted sums over several inputs under one exclusion.
 
-All functions take the gates of a cell that read the same inputs together: one call of the kernel
-serves them all. Of each input they read the positions of a table of taps; a dense gate has one.
+All functions process the gates of a cell that read the same inputs together, with one call of the
+kernel. From each input, they read the positions given by a table of taps; a dense gate has one.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ ops: Any = LazyModule("keras.ops")
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """The columns of a kernel that belong to a gate."""
+    """A gate's columns of a kernel."""
 
     kernel: KernelLayout
     start: int
     stop: int
 
     def add_to(self, synapses: dict[str, np.ndarray], matrix: np.ndarray) -> None:
-        """Add contributions `(batch or 1, taps, inputs, columns)` to those of the kernel."""
+        """Add contributions `(batch or 1, taps, inputs, columns)` to the kernel's."""
         whole = self.kernel.to_kernel(self.widened(matrix))
         name = self.kernel.name
         synapses[name] = synapses[name] + whole if name in synapses else whole
@@ -44,7 +44,7 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """The part of the gates that reads one of their inputs.
+    """How the gates read one of their inputs.
 
     Attributes:
         taps: Input position of each tap, `(output positions, taps)` int32, -1 for padding.
@@ -57,10 +57,10 @@ class _Read:
 
 @dataclass(frozen=True, eq=False)
 class GatesTable:
-    """The data about gates with the same inputs that their exclusion needs.
+    """Data for the exclusion of gates with the same inputs.
 
     Attributes:
-        reads: What they read of each input.
+        reads: How each input is read.
         weights: `(1, outputs of all gates, local values)` float32.
     """
 
@@ -69,7 +69,7 @@ class GatesTable:
 
 
 def gates_node(operations: Sequence[Operation]) -> Node:
-    """Return the node that stands for the gates of a cell with the same inputs."""
+    """Return the node that represents the gates of a cell with the same inputs."""
     gates: list[Gate] = [operation.params for operation in operations]
     reads, parts = [], []
     for of_input in zip(*(gate.weights for gate in gates), strict=True):
@@ -98,16 +98,16 @@ def expand_gates(
     synapses: dict[str, np.ndarray],
     each: bool,
 ) -> list[np.ndarray]:
-    """Return the contributions of the inputs; add those of the synapses.
+    """Return the contributions of the inputs, and add those of the synapses to `synapses`.
 
     Args:
         table: The gates.
         theta: Threshold θ.
         signs: sign(CONTRIB · Δy) of the outputs of all gates, `(batch, *space, outputs)` int8.
-        reference: What θ is multiplied by, of the same shape.
+        reference: Values that θ is multiplied by, of the same shape.
         inputs: The inputs.
-        synapses: Kernel name → contributions so far; changed.
-        each: Keep the synapses of every sample separate.
+        synapses: Kernel name → contributions so far; changed in place.
+        each: Keep the synapses' contributions of each sample separate.
     """
     gathered = [_gather(flat(x.delta), r.taps) for x, r in zip(inputs, table.reads, strict=True)]
     positions = len(table.reads[0].taps)
@@ -147,17 +147,17 @@ def _collect(read: _Read, collected: np.ndarray, synapses: dict[str, np.ndarray]
 
 
 def _gather(x: np.ndarray, taps: np.ndarray) -> np.ndarray:
-    """Return what the taps read of `(batch, positions, channels)`, side by side."""
+    """Return the values of `(batch, positions, channels)` that the taps read, side by side."""
     padded = np.pad(x, ((0, 0), (0, 1), (0, 0)))  # padding reads the zero at the end
     return padded[:, taps].reshape(len(x), len(taps), -1)
 
 
 def _scatter(received: np.ndarray, taps: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Add what the taps received to the positions that they read."""
+    """Add the values that the taps received to the positions that they read."""
     batch, channels = len(received), shape[-1]
     total = np.zeros((batch, int(np.prod(shape[1:-1])) + 1, channels), np.int32)
     by_tap = received.reshape(batch, len(taps), -1, channels)
-    for k, read in enumerate(taps.T):  # of one tap no two outputs read the same position
+    for k, read in enumerate(taps.T):  # no two outputs read the same position with one tap
         total[:, read] += by_tap[:, :, k]
     return total[:, :-1].reshape(shape)
 
@@ -167,7 +167,7 @@ class GatesAtZero:
     """Gates with the same inputs at θ = 0, on tensors of the backend.
 
     Args:
-        operations: The gates, of one time step.
+        operations: The gates of one time step.
     """
 
     operations: tuple[Operation, ...]
@@ -188,7 +188,7 @@ class GatesAtZero:
         return self.operations[0].inputs
 
     def weight_signs(self) -> list[Any]:
-        """Return the signs of the weights of each input, those of all gates side by side."""
+        """Return the signs of the weights for each input, with all gates side by side."""
         return [
             ops.concatenate([_signs(w) for w in of_input], axis=-1) for of_input in self._weights()
         ]
@@ -199,7 +199,7 @@ class GatesAtZero:
         Args:
             g: sign(CONTRIB) · sign(Δy) of the outputs of all gates, side by side.
             signs: Signs of the inputs' Δ.
-            weight_signs: As `weight_signs` gives them.
+            weight_signs: Result of the method `weight_signs`.
         """
         received = []
         for of_input, x, weights in zip(self._weights(), signs, weight_signs, strict=True):
@@ -209,10 +209,10 @@ class GatesAtZero:
         return received
 
     def synapses(self, g: Any, signs: Sequence[Any]) -> dict[str, list[tuple[Weights, Any]]]:
-        """Return the synapses' contributions of each sample, summed over time.
+        """Return the contributions of the synapses for each sample, summed over time.
 
         Args:
-            g: As for `expand`, of all times, `(batch, time, …)`.
+            g: As for `expand`, at all times, `(batch, time, …)`.
             signs: Signs of the inputs' Δ at all times.
 
         Returns:
@@ -236,12 +236,12 @@ class GatesAtZero:
         return found
 
     def _weights(self) -> list[tuple[Weights, ...]]:
-        """Return the weights of all gates, by input."""
+        """Return the weights of all gates, grouped by input."""
         return list(zip(*(operation.params.weights for operation in self.operations), strict=True))
 
 
 def joined_columns(parts: Sequence[tuple[Weights, Any]]) -> Any:
-    """Return a kernel's values `(batch, taps, inputs, outputs)` from those of its gates."""
+    """Join the values of gates to their kernel's `(batch, taps, inputs, outputs)`."""
     ordered = sorted(parts, key=lambda part: part[0].start)
     return ops.concatenate([value for _, value in ordered], axis=-1)
 

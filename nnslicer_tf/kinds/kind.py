@@ -1,6 +1,6 @@
 """`Kind`: all rules for one kind of operation, and the registry of kinds.
 
-It imports no Keras, so that workers start fast.
+It does not import Keras, so that workers start fast.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,13 +23,13 @@ class Neurons:
 
     Args:
         captured: Values of the operation `(batch, *operation shape)` float32.
-        mean: The profile's means of the neurons, `(*shape)` float64, where the neurons are all
+        mean: The profile's means of the neurons, `(*shape)` float64; the neurons are either all
             elements of the output or its channels.
         relative_to: Quantity that the exclusion is relative to: "output", the neuron's value y,
             or "sum", the sum of its local values.
         mask: 1 where elements of the output are neurons, 0 for padding; it broadcasts to
-            `captured`. None: all are neurons. Δ is 0 where there is no neuron.
-        product: What the Δ of the other factor of a product is multiplied by: "value", or
+            `captured`. None if all are neurons. Δ is 0 where there is no neuron.
+        product: The factor that multiplies the other factor's Δ in a product: "value", or
             "midpoint", (value + mean) / 2.
     """
 
@@ -54,7 +54,7 @@ class Neurons:
 
     @cached_property
     def factor(self) -> np.ndarray:
-        """The factor that multiplies the other factor's Δ in a product, of the shape of `value`."""
+        """The factor that multiplies the other factor's Δ in a product, shaped like `value`."""
         if self.product == "value":
             return self.value
         middle = ((self._exact.astype(np.float64) + self._mean) / 2).astype(np.float32)
@@ -69,13 +69,13 @@ class Neurons:
         sign: np.ndarray,
         factor: np.ndarray | None = None,
     ) -> "Neurons":
-        """Return neurons whose Δ, with its signs, is known; all `(batch, *shape)`.
+        """Return neurons with a given Δ and its signs; all arrays are `(batch, *shape)`.
 
         Args:
             value: The values.
             delta: Their Δ.
-            sign: Its signs.
-            factor: See the property; by default the values.
+            sign: The signs of Δ.
+            factor: See the property; by default, the values.
         """
         neurons = cls(value, np.zeros(value.shape[1:]))
         neurons._deltas = delta, sign
@@ -88,7 +88,7 @@ class Neurons:
         return cls(np.zeros(shape, np.float32), np.zeros(shape[1:]))
 
     def at_time(self, t: int) -> "Neurons":
-        """Return the neurons at one place of their first axis, such as a time step."""
+        """Return the neurons at one index of their first axis, such as a time step."""
         delta, signs = self._deltas
         one = Neurons.known(self.captured[:, t], delta[:, t], signs[:, t], self.factor[:, t])
         one.relative_to = self.relative_to
@@ -132,11 +132,11 @@ class Neurons:
 
     @cached_property
     def _present(self) -> np.ndarray | None:
-        """Marks of what is not padding, int8, broadcastable to the values; None for all."""
+        """1 where there is no padding, int8, broadcastable to the values; None if there is none."""
         if self.mask is None:
             return None
         present = np.asarray(self.mask > 0, np.int8)
-        if self.captured.ndim != self._mean.ndim + 1:  # a channel is there if a position is
+        if self.captured.ndim != self._mean.ndim + 1:  # a channel exists if any position does
             present = present.reshape(len(present), -1).max(axis=1, keepdims=True)
         return present
 
@@ -152,7 +152,7 @@ class Neurons:
 
 
 def _masked_means(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return the float64 mean of each channel over the positions that the mask has."""
+    """Return the float64 mean of each channel over the positions in the mask."""
     weights = np.broadcast_to(mask > 0, (*values.shape[:-1], 1)).astype(np.float64)
     axes = tuple(range(1, values.ndim - 1))
     count = np.maximum(weights.sum(axis=axes), 1)
@@ -160,11 +160,11 @@ def _masked_means(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def aligned_mask(mask: Any, rank: int, lead: int = 0) -> Any:
-    """Return the values of a mask, an array or a tensor, with axes of size 1 added.
+    """Return a mask, an array or a tensor, with axes of size 1 added.
 
     Args:
         mask: `(batch, …)`: the leading axes of an operation's values.
-        rank: Number of axes of these values, to which axes are appended.
+        rank: Number of axes of these values; axes are appended to reach it.
         lead: Number of axes to insert after the batch, for values that were broadcast.
     """
     batch, *shape = mask.shape
@@ -209,8 +209,8 @@ class Node:
         shape: Shape of its neurons at the walk's granularity.
         mean: The profile's means of its neurons, float64, of that shape.
         table: Result of `Kind.table` for the operation.
-        mask: Name of the operation that says which elements are neurons; None: all are.
-        members: Names of the operations that it stands for, if several that are expanded together.
+        mask: Name of the operation that says which elements are neurons; None if all are.
+        members: Names of the operations that it represents, if several are expanded together.
     """
 
     name: str
@@ -231,14 +231,14 @@ RuleFunction = Callable[
 - `signs`: sign(CONTRIB · Δy) of the output neurons, `(batch, *shape)` int8;
 - `output`, `inputs`: `Neurons` with `.value` and `.delta`, `(batch, *shape)` float32, and
   `.sign`, the sign of Δ, int8;
-- it returns one integer array for each input, of the shape of the input or of the shape to
-  which the input was broadcast, or None for an input that gets nothing, such as a mask.
+- returns: one integer array for each input, of the input's shape or of the shape to which the
+  input was broadcast, or None for an input that gets nothing, such as a mask.
 """
 
 SynapseRule = Callable[..., tuple[Sequence[np.ndarray | None], dict[str, np.ndarray]]]
-"""A `RuleFunction` with a further argument `each`: keep the samples' synapses separate.
+"""A `RuleFunction` with another argument `each`: whether to keep the samples' synapses separate.
 
-It returns the CONTRIB of the inputs, and that of the synapses: kernel name →
+It returns the CONTRIB of the inputs and of the synapses: kernel name →
 `(batch or 1, *kernel shape)`."""
 
 PathRule = Callable[[np.ndarray, np.ndarray, list[np.ndarray], float], Sequence[np.ndarray]]
@@ -264,19 +264,19 @@ def _no_table(operation: Operation, layout: Layout) -> None:
 class Kind:
     """All rules for one kind of operation.
 
-    An analysis whose entry is None refuses operations of the kind.
+    An analysis whose entry is None rejects operations of the kind.
 
     Attributes:
         name: Name of the kind, as in `Step.kind`.
-        reach: Inputs that an output depends on: "element" (those at its own place), "channel"
-            (those of its own channel) or "any".
+        reach: Inputs that an output depends on: "element" (those at its own position), "channel"
+            (those in its own channel) or "any".
         one_to_one: Whether an output is a function of one input, so that CONTRIB can also
             pass unchanged (`rectify="pass"`).
         rule: The exclusion rule (NNSlicer, Table 2).
         synapse_rule: Used instead of `rule` for a kind with synapses.
         move: Used instead of `rule` for a kind that only moves values: maps a node and its
             CONTRIB `(batch, *shape)` to the CONTRIB of each input.
-        table: Computes the data about an operation that the rule needs, once per walk.
+        table: Computes the data that the rule needs about an operation, once per walk.
         at_zero: The rule at θ = 0 on tensors of the backend: maps an operation,
             g = sign(CONTRIB) · sign(Δy) (CONTRIB for a kind that moves values), the sign(Δx) of
             its inputs and the values by name to the CONTRIB of each input, float32.
@@ -284,19 +284,20 @@ class Kind:
             with a synapse rule at θ = 0, summed over the batch: kernel name → tensor of the
             kernel's shape.
         samples_at_zero: The same for every sample: `(batch, taps, inputs, outputs)`.
-        by_change: Whether rules get sign(CONTRIB · Δy); otherwise sign(CONTRIB), 0 where Δy is.
-        multiplies: Whether inputs are multiplied by each other: `at_zero` then gets of its inputs
-            not the values, but the signs of `Neurons.factor`.
+        by_change: Whether rules get sign(CONTRIB · Δy) instead of sign(CONTRIB), which is set to
+            0 where Δy is 0.
+        multiplies: Whether inputs are multiplied by each other: `at_zero` then gets the signs of
+            `Neurons.factor` instead of its inputs' values.
         rescale: DeepLIFT's rule: maps an operation, its inputs, the reference inputs and the
             multipliers of its output to those of its inputs (Shrikumar et al., ICML 2017).
-        path: Makes an operation's rule for effective paths, for one sample: it maps a bool array
-            of the outputs that are on the path, the operation's value, its inputs' values and θ
-            to bool arrays of the inputs that are on the path (Qiu et al., CVPR 2019).
+        path: Creates an operation's rule for effective paths, for one sample: it maps a bool
+            array of the outputs that are on the path, the operation's value, its inputs' values
+            and θ to bool arrays of the inputs that are on the path (Qiu et al., CVPR 2019).
         through_time: Whether operations are those of a recurrent layer, which
             `kinds.recurrence` walks back through time together.
-        kernels: Part of the compiled kernels that the rule needs beyond those of nearly every
-            network (see `nnslicer_tf._kernels.ahead`); "" for none.
-        line: Makes the operation's transformer for exact lines (Sotoudeh and Thakur, NeurIPS
+        kernels: Compiled kernels that the rule needs in addition to those that nearly every
+            network uses (see `nnslicer_tf._kernels.ahead`); "" for none.
+        line: Creates the operation's transformer for exact lines (Sotoudeh and Thakur, NeurIPS
             2019), or raises UnsupportedLayerError if it is not piecewise linear.
     """
 
@@ -329,13 +330,13 @@ _KINDS: dict[str, Kind] = {}
 
 
 def kind_of(operation: Operation) -> Kind:
-    """Return the registered kind of an operation; one without rules if it is unknown."""
+    """Return the registered kind of an operation, or a kind without rules if it is unknown."""
     return _KINDS.get(operation.kind) or Kind(operation.kind)
 
 
 def compile_rules(operations: Iterable[Operation]) -> None:
-    """Let other processes compile the rules of some operations, unless that was done before."""
-    # Imported here: who only looks at kinds needs no compiler.
+    """Compile the rules of some operations in other processes, unless that was done before."""
+    # Imported here, because reading kinds does not need the compiler.
     from nnslicer_tf._kernels.ahead import USUAL, compile_ahead
 
     more = {kind_of(operation).kernels for operation in operations} - {""}
@@ -380,7 +381,7 @@ def register_transformer(kind: str, build: Callable[[Operation], Transformer]) -
     """Register the transformer of a kind of operation for exact lines.
 
     Args:
-        kind: The `kind` of `Step`s, one of your own or of `nnslicer_tf.instrument.KINDS`.
-        build: Maps an operation to its transformer; called once for every walker.
+        kind: The `kind` of `Step`s, your own or one of `nnslicer_tf.instrument.KINDS`.
+        build: Maps an operation to its transformer; called once per walker.
     """
     _KINDS[kind] = replace(_KINDS.get(kind, Kind(kind)), line=build)

@@ -1,6 +1,6 @@
 """Lookup: the rows of an embedding's table, by token.
 
-An element of an embedded token is a weight of the table. Where its Δ is not zero, it hands
+An element of an embedded token is a weight of the table. Where its Δ is not zero, it passes
 sign(CONTRIB) to that weight and to the position of the token.
 """
 
@@ -88,7 +88,7 @@ def _samples_at_zero(
 
 
 def _rescale(operation: Operation, inputs: list, reference: list, multipliers: Any) -> list[None]:
-    """Propagate nothing: between two tokens there is no change of a token."""
+    """Propagate nothing: the difference between two tokens has no meaning."""
     return [None]
 
 

@@ -10,7 +10,7 @@ from nnslicer_tf.kinds.kind import Kind, Node, register_kind
 
 
 def _stop(node: Node, contribution: np.ndarray) -> list[None]:
-    """Propagate nothing: a mask is constant, whatever is compared in it."""
+    """Propagate nothing: a mask is treated as constant, whatever it is computed from."""
     return [None] * len(node.inputs)
 
 

@@ -34,7 +34,7 @@ def _subtract(
 def _multiply(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    """Propagate CONTRIB by local values: Δx_i times the other factors (see `Neurons.factor`)."""
+    """Propagate CONTRIB with local values Δx_i times the other factors (see `Neurons.factor`)."""
     values = []
     for i, x in enumerate(inputs):
         product = x.delta.astype(np.float64)
@@ -48,7 +48,7 @@ def _multiply(
 def _excluded(
     theta: float, signs: np.ndarray, output: Neurons, values: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """Propagate CONTRIB, with exclusion, by the given local values of every output neuron."""
+    """Propagate CONTRIB, with exclusion, using the given local values of every output neuron."""
     shape = signs.shape
     stacked = np.empty((len(values), *shape))
     for place, part in zip(stacked, values, strict=True):
@@ -70,7 +70,7 @@ def _extreme(
 def _channel_extreme(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    """Propagate CONTRIB to every input, as the mean of maxima is not the maximum of means."""
+    """Propagate CONTRIB to every input: the mean of maxima is not the maximum of means."""
     return [signs * x.sign for x in inputs]
 
 
@@ -123,7 +123,7 @@ def _extreme_path(
 
 
 def _smallest_sets(contributions: np.ndarray, goals: np.ndarray) -> np.ndarray:
-    """Return which contributions (k, …) are in the smallest sets that reach the goals (…)."""
+    """Mark which contributions (k, …) are in the smallest sets that reach the goals (…)."""
     order = np.argsort(-contributions, axis=0, kind="stable")
     ordered = np.maximum(np.take_along_axis(contributions, order, axis=0), 0).astype(np.float64)
     before = np.cumsum(ordered, axis=0) - ordered
@@ -162,11 +162,11 @@ class _ExtremeLine(BendingTransformer):
 
     @property
     def bends(self) -> Bends:
-        """Bends at which another input takes over."""
+        """Bends at which another input becomes the extreme."""
         return Bends(len(self._shapes), np.array([-np.inf]))
 
     def window(self, *inputs: Curve) -> Curve:
-        """Return the inputs side by side, with the opposite sign for a minimum."""
+        """Return the inputs side by side, negated for a minimum."""
         curves = [x.regrouped(shape) for x, shape in zip(inputs, self._shapes, strict=True)]
         rows = curves[0].common_rows(curves, self._taps)
         size = (len(rows), self._channels)

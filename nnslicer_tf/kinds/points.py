@@ -1,6 +1,6 @@
 """`Points`: the exact values of an operation at points, such as the vertices of a plane's regions.
 
-It has the methods of `Curve` that affine operations use, so that these serve lines and planes.
+It has the methods of `Curve` that affine operations use, so that these work for lines and planes.
 All positions have the same points.
 """
 
@@ -55,11 +55,11 @@ class Points:
         return CommonPoints(points, taps)
 
     def rows_of(self, table: np.ndarray) -> np.ndarray:
-        """Return the entry of a table `(positions, …)` for each row: `(rows, …)`."""
+        """Return the table entry of each row's position: `(positions, …)` becomes `(rows, …)`."""
         return table if len(table) == 1 else np.repeat(table, self.count, axis=0)
 
     def with_values(self, values: np.ndarray) -> "Points":
-        """Return points with other values `(rows, channels)` at the same rows."""
+        """Return points with new values `(rows, channels)` at the same rows."""
         return Points(self.count, values)
 
     def regrouped(self, shape: tuple[int, ...]) -> "Points":
@@ -69,16 +69,16 @@ class Points:
         return Points.of(self.samples().reshape(self.count, *shape))
 
     def take(self, chosen: np.ndarray) -> "Points":
-        """Return the points of the indices `chosen`."""
+        """Return the points with the indices `chosen`."""
         values = np.take(self.by_position, chosen, axis=1)
         return Points(len(chosen), values.reshape(-1, self.channels))
 
     def extended(self, sources: np.ndarray, weights: np.ndarray) -> "Points":
-        """Return the points with new ones behind them, on the segments between two of them.
+        """Append new points that lie on segments between two existing ones.
 
         Args:
-            sources: `(new points, 2)` indices, which may be of earlier new points.
-            weights: `(new points,)` the place of each between its sources.
+            sources: `(new points, 2)` indices, which may refer to earlier new points.
+            weights: `(new points,)`, the place of each between its sources.
         """
         values = mesh_values.extended(self.by_position, sources, weights)
         return Points(self.count + len(weights), values.reshape(-1, self.channels))
@@ -101,7 +101,7 @@ class CommonPoints:
         return len(self._taps[0]) * self._count
 
     def gather(self, index: int, first: int, last: int) -> np.ndarray:
-        """Return one operation's values at the rows from `first` to `last`.
+        """Return one operation's values at rows `first` to `last`.
 
         Returns:
             `(rows, taps · channels)`; 0 where a window has no position.
@@ -115,7 +115,7 @@ class CommonPoints:
         return rows[first - begin * self._count : last - begin * self._count]
 
     def window_sums(self, kernel: np.ndarray, bias: np.ndarray, piece: int) -> np.ndarray:
-        """Return the weighted sums of the windows over the only operation, `(rows, outputs)`.
+        """Return the weighted sums of the windows over a single operation, `(rows, outputs)`.
 
         Args:
             kernel: `(taps · channels, outputs)`.

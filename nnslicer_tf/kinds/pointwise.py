@@ -15,20 +15,20 @@ from nnslicer_tf.kinds.rescale import midpoint, quotient
 
 keras: Any = LazyModule("keras")
 
-_PROBES = np.linspace(-1.0, 1.0, 7)[1:-1]  # where a function is tested between its knots
+_PROBES = np.linspace(-1.0, 1.0, 7)[1:-1]  # points at which to test between the knots
 
 
 def one_to_one(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray | None]:
-    """Propagate sign(CONTRIB · Δy · Δx) to the first input; others can only be masks."""
+    """Propagate sign(CONTRIB · Δy · Δx) to the first input; any others are masks."""
     return [signs * inputs[0].sign, *(None for _ in inputs[1:])]
 
 
 def _rectify(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray]:
-    """Propagate sign(CONTRIB · Δy · Δx) where the (mean) output is positive, as the input is."""
+    """Propagate sign(CONTRIB · Δy · Δx) where the (mean) output, and so the input, is positive."""
     return [signs * inputs[0].sign * (output.value > 0)]
 
 
@@ -81,8 +81,8 @@ class _PiecewiseLine(BendingTransformer):
     """The transformer of any continuous piecewise-linear function of single values.
 
     Such a function is determined by its values at the knots and the slopes between them. Both
-    are read from the function, for every neuron, when the transformer is made, and are checked
-    at some points between the knots.
+    are computed for every neuron when the transformer is created, and checked at some points
+    between the knots.
 
     Raises:
         InvalidArgumentError: if the function is not linear between its knots, or the
@@ -106,7 +106,7 @@ class _PiecewiseLine(BendingTransformer):
         return Bends(1, self._knots)
 
     def window(self, x: Curve) -> Curve:
-        """Return the input, of the operation's shape."""
+        """Return the input, reshaped to the operation's shape."""
         return x.regrouped(self._shape)
 
     def finish(self, window: Curve) -> Curve:
@@ -124,7 +124,7 @@ class _PiecewiseLine(BendingTransformer):
         return out
 
     def _compute(self, operation: Operation, places: np.ndarray) -> np.ndarray:
-        """Return the function's values with all neurons at each of `places`, in float64."""
+        """Return the function's float64 values with all neurons set to each of `places`."""
         x = np.broadcast_to(
             places.reshape(-1, *(1,) * len(self._shape)), (len(places), *self._shape)
         )
@@ -200,7 +200,7 @@ def not_piecewise_linear(operation: Operation) -> UnsupportedLayerError:
 
 
 def _by_position(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array as `(positions, channels)`, with one position if all are equal."""
+    """Return an array as `(positions, channels)`, or with one position if all are equal."""
     table = array.reshape(-1, shape[-1])
     return table[:1] if (table == table[:1]).all() else table
 

@@ -29,7 +29,7 @@ def _taps(operation: Operation, layout: Layout) -> np.ndarray:
 def _average(
     node: Node, theta: float, signs: np.ndarray, output: Neurons, inputs: Sequence[Neurons]
 ) -> list[np.ndarray | None]:
-    """Propagate CONTRIB, with exclusion, by the local values Δx / k; padding does not count."""
+    """Propagate CONTRIB, with exclusion, using local values Δx / k; padding does not count."""
     x, *mask = inputs
     counts = (mask[0].captured > 0).sum(axis=1, keepdims=True) if mask else None
     received = sums.average(
@@ -86,7 +86,7 @@ def _spread(operation: Operation, chosen: Callable[[Any], Any], g: Any, x: Any) 
 def _average_path(
     operation: Operation, path: np.ndarray, y: np.ndarray, inputs: list[np.ndarray], theta: float
 ) -> list[np.ndarray]:
-    """Select as a sum does: the mean of k inputs reaches θ·y where their sum reaches k·θ·y."""
+    """Select inputs as for a sum: the mean of k inputs reaches θ·y if their sum reaches k·θ·y."""
     taps = operation.params.taps
     count = (taps >= 0).sum(axis=1, keepdims=True)
     (x,) = inputs
@@ -122,7 +122,7 @@ def _maximum_path(
 
 
 class AverageLine:
-    """The transformer of average pooling: the mean of each window, without its padding."""
+    """The transformer of average pooling: the mean of each window, ignoring padding."""
 
     def __init__(self, operation: Operation) -> None:
         self._taps = operation.params.taps
@@ -144,15 +144,15 @@ class AverageLine:
 
 
 class MaximumLine(BendingTransformer):
-    """The transformer of max pooling, with a point where another value becomes the maximum.
+    """The transformer of max pooling, with points where another value becomes the maximum.
 
-    With a floor of 0 it is max pooling and ReLU in one (appendix G): crossings below the
-    window's maximum, of zero or of another value, then add no points.
+    With a floor of 0, it combines max pooling and ReLU (appendix G): crossings of zero or of
+    another value that are below the window's maximum then add no points.
     """
 
     def __init__(self, operation: Operation) -> None:
         taps = operation.params.taps
-        # Padding is ignored: it is replaced by a value of the window.
+        # Padding is ignored by replacing it with a value of the window.
         valid = np.take_along_axis(taps, np.argmax(taps >= 0, axis=1)[:, None], axis=1)
         self._taps = np.where(taps >= 0, taps, valid)
         self._input_shape = operation.input_shapes[0]

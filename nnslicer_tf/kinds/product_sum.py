@@ -1,7 +1,8 @@
 """Product-sum: sums of products of two activations, y = Σ_s a_s · b_s.
 
-Attention scores, from keys and queries, contexts, from probabilities and values, `Dot`, `matmul`.
-Local values are Δa_s · b_s and a_s · Δb_s, twice as many as products, under one exclusion.
+Examples are attention scores (from keys and queries), contexts (from probabilities and values),
+`Dot` and `matmul`. The local values are Δa_s · b_s and a_s · Δb_s, two for each product, under one
+exclusion.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ class _Table:
         a: Axes of the first input in the order group, m, s.
         b: Axes of the second input in the order group, n, s.
         y: Axes of the output in the order group, m, n.
-        extents: Sizes of group, m, n and s, the batch left out of the groups.
+        extents: Sizes of group, m, n and s; the group excludes the batch.
     """
 
     a: tuple[int, ...]
@@ -39,12 +40,12 @@ class _Table:
 
 
 def check_granularity(operation: Operation, layout: Layout) -> None:
-    """Refuse a walk by channel where there are positions, as the last axis of scores does.
+    """Check that a walk at granularity "channel" does not meet an operation with positions.
 
-    Vectors have none: their elements are the channels, and both granularities are one.
+    Vectors have no positions: their elements are the channels, and the granularities coincide.
 
     Raises:
-        UnsupportedLayerError: at granularity "channel".
+        UnsupportedLayerError: at granularity "channel", if the operation has positions.
     """
     has_positions = any(len(shape) > 1 for shape in (operation.shape, *operation.input_shapes))
     if layout.granularity == "channel" and has_positions:
@@ -111,7 +112,7 @@ def _exclusion(
 
 
 def _back(part: np.ndarray, order: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
-    """Undo the arrangement of an input."""
+    """Restore the original axes and shape of a rearranged input."""
     arranged = part.reshape([shape[axis] for axis in order])
     return arranged.transpose(np.argsort(order))
 

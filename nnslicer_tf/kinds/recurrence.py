@@ -1,13 +1,13 @@
-"""Recurrent layers: the walk back through time, by the rules of the operations of one time step.
+"""Recurrent layers: the walk back through time, using the rules of the operations in a time step.
 
-A recurrent layer is one node of a walk. Its operations at one time, the cell, are a small acyclic
-graph; the walk goes through it once for each time step, from the last to the first, by the rules
-of the cell's own kinds on the values of that time. What a step hands to the states before it is
-where the walk of the step before begins. A constant initial state has Δ = 0.
+A recurrent layer is one node of a walk. Its operations at one time step, the cell, form a small
+acyclic graph; the walk traverses it once per time step, from the last to the first, with the rules
+of the cell's kinds and the values at that time. The contributions that a step passes to its
+previous states are where the walk of the previous step begins. A constant initial state has Δ = 0.
 
-A gate's weighted sum is over the entry of the sequence and the state together, under one
-exclusion; its synapses collect over time. At padding there are no neurons: CONTRIB of a state goes
-unchanged to the state before.
+A gate's weighted sum is over the sequence's entry and the state together, under one exclusion; its
+synapses accumulate over time. At padding there are no neurons: CONTRIB of a state passes unchanged
+to the previous state.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,9 +40,9 @@ from nnslicer_tf.kinds.pointwise import sign
 ops: Any = LazyModule("keras.ops")
 
 Passes = Callable[[Kind], bool]
-"""Whether CONTRIB goes through operations of a kind unchanged."""
+"""Whether CONTRIB passes unchanged through operations of a kind."""
 
-# Kinds whose rule at θ = 0 reads signs alone.
+# Kinds whose rule at θ = 0 reads only signs.
 _BY_SIGNS = ("add", "scale", "elementwise", GATE, HELD)
 
 
@@ -51,13 +51,13 @@ class RecurrenceTable:
     """A recurrent layer, without Keras.
 
     Attributes:
-        prefix: What precedes the cell's names in the names of operations.
+        prefix: Prefix of the cell's names in the names of operations.
         cell: The nodes of one time step, in the order of the walk.
         states: Names of the operations whose values are states.
-        shapes: Name of all that the cell computes or reads → shape at one time.
+        shapes: Name of everything that the cell computes or reads → shape at one time step.
         steps: Number of time steps.
         backwards: Whether the first step reads the sequence's last entry.
-        masked: Whether the last of the layer's inputs is a mask.
+        masked: Whether the layer's last input is a mask.
         held: Name of each state that is held at padding → the operation that computes it.
     """
 
@@ -71,19 +71,19 @@ class RecurrenceTable:
     held: dict[str, str]
 
     def place(self, t: int) -> int:
-        """Return the place in the sequence that step t reads."""
+        """Return the index of the sequence's entry that step t reads."""
         return self.steps - 1 - t if self.backwards else t
 
     def inner(self, name: str) -> str:
-        """Return the name in the cell of an operation of the layer."""
+        """Return the name that an operation of the layer has in the cell."""
         return name.removeprefix(self.prefix)
 
 
 def recurrence_node(operation: Operation) -> Node:
-    """Return the node that stands for all operations of a recurrent layer.
+    """Return the node that represents all operations of a recurrent layer.
 
     Args:
-        operation: Any of them.
+        operation: Any of these operations.
     """
     member: Member = operation.params
     unrolled = member.unrolled
@@ -124,7 +124,7 @@ def _cell_nodes(unrolled: Unrolled) -> Iterable[Node]:
 
 
 def _consumers_first(unrolled: Unrolled) -> Iterable[list[Operation]]:
-    """Yield the cell's operations in the order of the walk; gates with the same inputs as one."""
+    """Yield the cell's operations in walk order, grouping gates with the same inputs."""
     gates: list[Operation] = []
     for operation in reversed(unrolled.cell):
         if gates and (operation.kind != GATE or operation.inputs != gates[0].inputs):
@@ -139,7 +139,7 @@ def _consumers_first(unrolled: Unrolled) -> Iterable[list[Operation]]:
 
 
 class _Values:
-    """The values of a recurrent layer and of its inputs at each time.
+    """The values of a recurrent layer and of its inputs at each time step.
 
     Args:
         node: The layer.
@@ -163,8 +163,8 @@ class _Values:
             self._members[name] = self._held(name, computed)
 
     def _held(self, name: str, computed: str) -> Neurons:
-        """Return a state that is held at padding, with the Δ of what it was computed as."""
-        assert self.present is not None  # states are held where there is a mask
+        """Return a state that is held at padding, with the Δ of its latest computed value."""
+        assert self.present is not None  # states are only held if there is a mask
         source, first = self._members[computed], self._first[before(name)]
         times = np.arange(self._table.steps)
         latest = np.maximum.accumulate(np.where(self.present, times, -1), axis=1)
@@ -180,12 +180,12 @@ class _Values:
         return Neurons.known(self._members[name].captured, delta, signs, factor)
 
     def present_at(self, t: int, rank: int) -> np.ndarray:
-        """Return where there is data at step t, int32, with `rank` axes."""
+        """Return 1 where step t is data and 0 where it is padding, int32, with `rank` axes."""
         assert self.present is not None
         return self.present[:, t].astype(np.int32).reshape(-1, *(1,) * (rank - 1))
 
     def at(self, name: str, t: int) -> Neurons:
-        """Return what the cell calls `name` at step t."""
+        """Return the neurons that the cell reads as `name` at step t."""
         if name == SEQUENCE:
             return self._sequence.at_time(self._table.place(t))
         if name in self._members:
@@ -197,12 +197,12 @@ class _Values:
 
 @dataclass(eq=False)
 class Unwound:
-    """Contributions that a walk through a recurrent layer found.
+    """The contributions found by a walk through a recurrent layer.
 
     Attributes:
         inputs: CONTRIB of each of the layer's inputs, None where nothing arrived.
         members: Operation name → CONTRIB `(batch, time, …)`.
-        synapses: Kernel name → CONTRIB `(batch or 1, *kernel shape)`; at θ = 0 `(batch, taps,
+        synapses: Kernel name → CONTRIB `(batch or 1, *kernel shape)`; at θ = 0, `(batch, taps,
             inputs, outputs)`.
     """
 
@@ -219,7 +219,7 @@ def unwind(
     passes: Passes,
     each: bool,
 ) -> Unwound:
-    """Walk back through time by exclusion.
+    """Walk back through time with exclusion.
 
     Args:
         node: The recurrent layer.
@@ -258,7 +258,7 @@ def unwind(
 
 @dataclass(frozen=True, eq=False)
 class _StepRule:
-    """The rule by which the cell's nodes hand on contributions at one time; see `unwind`."""
+    """The rule that propagates contributions through the cell at one time step; see `unwind`."""
 
     values: _Values
     t: int
@@ -279,7 +279,7 @@ class _StepRule:
         inputs = [self.values.at(name, self.t) for name in node.inputs]
         signs = sign(contribution) * output.sign
         rule = node.kind.rule
-        assert rule is not None, node.name  # the cells of `instrument.layers` are of known kinds
+        assert rule is not None, node.name  # cells in `instrument.layers` have only known kinds
         return rule.activation(node, self.theta, signs, output, inputs)
 
     def _gates(self, node: Node, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -310,12 +310,12 @@ def unwind_at_zero(
 
     Args:
         unrolled: The recurrent layer.
-        prefix: What precedes the cell's names in the names of operations.
+        prefix: Prefix of the cell's names in the names of operations.
         inputs: Names of the layer's inputs.
         given: Name of an operation of the layer → CONTRIB that it received from outside.
         values: Values by name.
         sign_of_delta: Returns the signs of an operation's Δ.
-        sign_of_factor: Returns the signs of what other factors of a product are multiplied by.
+        sign_of_factor: Returns the signs of an operation's factor in products.
         passes: See `Passes`.
     """
     nodes: list[Any] = [
@@ -330,11 +330,11 @@ def unwind_at_zero(
     batch = ops.shape(next(iter(given.values())))[0]
 
     def readable(read: Callable[[str], Any], hold: bool) -> dict[str, Any]:
-        """Return what the cell can read, time first: sequence, states and its own values.
+        """Return all that the cell can read, time first: sequence, states and its own values.
 
         Args:
-            read: Returns what is read of an operation.
-            hold: Whether states at padding are still to be read from before.
+            read: Returns a tensor for an operation, by name.
+            hold: Whether to replace states at padding by the latest ones before it.
         """
         found = {name: time_first(read(prefix + name)) for name in names}
         for k, (name, shape) in enumerate(unrolled.states.items()):
@@ -417,7 +417,7 @@ def unwind_at_zero(
 
 
 def _at_latest(values: Any, first: Any, present: Any) -> Any:
-    """Return values, time first, at the latest time that was no padding; `first` before any."""
+    """Return values, time first, at the latest time that is not padding; `first` if none is."""
     steps = values.shape[0]
     times = ops.arange(steps)
     earlier = ops.cast(times[:, None] >= times[None, :], "float32")  # (time, time read)
@@ -429,7 +429,7 @@ def _at_latest(values: Any, first: Any, present: Any) -> Any:
 
 
 def _zeroed(node: Node, contribution: Any) -> list[Any]:
-    """Hand CONTRIB on unchanged: at padding there is none."""
+    """Pass CONTRIB on unchanged: at padding there is none."""
     return [contribution, None]
 
 

@@ -8,15 +8,15 @@ from nnslicer_tf.instrument.operations import Operation
 
 ops: Any = LazyModule("keras.ops")
 
-# If an input changes by less, rounding dominates the quotient, and the gradient is used.
+# If an input changes by less, rounding dominates the quotient, so the gradient is used.
 _SMALL = 1e-5
 
 
 def midpoint(operation: Operation, inputs: list, reference: list, multipliers: Any) -> list[Any]:
-    """Return multipliers from the gradient half-way between reference and sample.
+    """Return multipliers from the gradient halfway between reference and sample.
 
-    The contributions add up exactly if the operation is linear or multiplies two inputs, and
-    to second order for others (a softmax, a normalisation by the sample's own statistics).
+    The contributions add up exactly if the operation is linear or multiplies two inputs, and to
+    second order for others, such as a softmax or a normalisation by the sample's own statistics.
     """
     middle = [(x + x0) / 2 for x, x0 in zip(inputs, reference, strict=True)]
     return list(vector_jacobian_product(operation.compute, middle, multipliers))
@@ -37,7 +37,7 @@ def quotient(operation: Operation, inputs: list, reference: list, multipliers: A
 def largest(
     operation: Operation, inputs: list, reference: list, multipliers: Any, further: Any = None
 ) -> list[Any]:
-    """Return multipliers of a maximum: its change goes to the elements that attain the maximum.
+    """Return multipliers of a maximum: its change is assigned to the elements that attain it.
 
     Args:
         operation: The maximum, or minimum.

@@ -1,4 +1,4 @@
-"""Operations that only move values: reshaping, padding, concatenation and the like."""
+"""Operations that only move values, such as reshaping, padding and concatenation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class _Links:
     Attributes:
         shape: Shape of the input's neurons.
         sources: Row-major indices of neurons of the input.
-        targets: Row-major indices of the neurons of the output that they are moved to.
+        targets: Row-major indices of the output neurons to which they are moved.
     """
 
     shape: tuple[int, ...]
@@ -105,8 +105,8 @@ class _Path:
 class RoutingLine:
     """The transformer of an index map: every output is an input, or zero.
 
-    Padding, cropping, upsampling and concatenation are done by position, any other map on
-    whole tensors.
+    Padding, cropping, upsampling and concatenation are done by position, all other maps on whole
+    tensors.
 
     Attributes:
         is_identity: Whether the operation changes at most the shape.

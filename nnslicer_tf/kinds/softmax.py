@@ -1,4 +1,4 @@
-"""Softmax inside a network: local values y_i · (δ_ij − y_j) · Δx_j over a row, one exclusion."""
+"""Softmax inside a network: local values y_i · (δ_ij − y_j) · Δx_j per row, one exclusion."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ ops: Any = LazyModule("keras.ops")
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """The order of the axes, the batch included, in which those of a row come last."""
+    """The order of axes, including the batch, in which those of a row come last."""
 
     order: tuple[int, ...]
     entries: int
@@ -51,9 +51,9 @@ def _exclusion(
 
 
 def _at_zero(operation: Operation, g: Any, signs: Sequence[Any], values: Mapping) -> list[Any]:
-    """Sum the signs of the local values: that of y_i, and of 1 − y_j for j = i, else of −y_j.
+    """Sum the signs of the local values: of y_i, and of 1 − y_j for j = i, otherwise of −y_j.
 
-    1 − y_j is the sum of the others: next to 1 the difference would be rounding alone.
+    1 − y_j is computed as the sum of the others: near 1, the difference would only be rounding.
     """
     axes = operation.params.axes
     present = ops.sign(values[operation.name])

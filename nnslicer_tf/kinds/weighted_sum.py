@@ -28,7 +28,7 @@ _FEWEST = 32  # rows in a piece: products of smaller matrices are inefficient
 
 @dataclass(frozen=True, eq=False)
 class _SumTable:
-    """The data about a weighted sum that its exclusion rule needs.
+    """Data for the exclusion rule of a weighted sum.
 
     Attributes:
         kernel: Layout of the kernel.
@@ -70,7 +70,7 @@ def _exclusion(
     (x,) = inputs
     if table.tap_means is None:
         dx, taps = flat(x.delta), table.taps
-    else:  # One window for each filter: the mean of the values that each of its taps reads.
+    else:  # One window per filter: the mean of the values that each of its taps reads.
         means = _mean_windows(flat(x.captured), table.taps, output)
         dx = (means - table.tap_means).astype(np.float32)
         taps = np.arange(means.shape[1], dtype=np.int32)[None, :]
@@ -177,11 +177,11 @@ def path_through(
     matrix: np.ndarray,
     used: np.ndarray,
 ) -> np.ndarray:
-    """Return which inputs of a weighted sum are on the effective path, `(*input shape)` bool.
+    """Mark the inputs of a weighted sum that are on the effective path, `(*input shape)` bool.
 
     Args:
         operation: The weighted sum.
-        path: Which of its outputs are on the path, bool.
+        path: Whether each of its outputs is on the path, bool.
         goal: Values that the outputs' contributors must reach, of the same shape.
         x: The inputs' values.
         matrix: Weights `(taps, inputs per group, outputs)` float32.
@@ -209,7 +209,7 @@ def flat_sample(values: np.ndarray) -> np.ndarray:
 
 
 class WeightedSumLine:
-    """The transformer of a weighted sum, by its table of taps; it adds no points (theorem 1)."""
+    """The transformer of a weighted sum, using its table of taps; it adds no points (theorem 1)."""
 
     def __init__(self, operation: Operation) -> None:
         synapses: Synapses = operation.params
@@ -224,7 +224,7 @@ class WeightedSumLine:
         self._pointwise = np.array_equal(self._taps, positions[:, None])
 
     def scale(self, factor: np.ndarray, offset: np.ndarray) -> None:
-        """Fold the following scale into this sum: factor and offset `(outputs,)`."""
+        """Fold the scale that follows into this sum; factor and offset are `(outputs,)`."""
         self._kernel = self._kernel * factor
         self._bias = self._bias * factor + offset
 
@@ -237,7 +237,7 @@ class WeightedSumLine:
         return self._sum_windows(x.regrouped(self._input_shape), self._taps)
 
     def _sum_windows(self, x: Curve, taps: np.ndarray) -> Curve:
-        """Gather the windows of as many rows at a time as fit into the cache, and sum them."""
+        """Gather and sum the windows of as many rows at a time as fit into the cache."""
         rows = x.common_rows([x], [taps])
         width = taps.shape[1] * x.channels
         piece = max(_FEWEST, _GATHERED // width)

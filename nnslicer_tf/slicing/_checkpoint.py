@@ -1,7 +1,7 @@
 """Collection of the results of batches, with checkpoints from which a run resumes.
 
-For every finished batch, a checkpoint has a digest of its data, so that a run with other data
-is refused instead of mixing the results.
+A checkpoint stores a digest of each finished batch's data, so that a run with different data is
+rejected and results are never mixed.
 """
 
 import time
@@ -27,7 +27,7 @@ def digest_of_means(means: Mapping[str, np.ndarray]) -> str:
 
 
 def described_start(plan: Plan) -> dict[str, Any]:
-    """Return what a walk starts from, as JSON has it."""
+    """Return the start of a walk as values that JSON can represent."""
     neurons = {name: indices.tolist() for name, indices in plan.start.neurons.items()}
     return {
         "predicted": plan.start.predicted,
@@ -37,7 +37,7 @@ def described_start(plan: Plan) -> dict[str, Any]:
 
 
 class Collector(ABC):
-    """The results so far, with the digests of the data of the finished batches."""
+    """The results so far, with digests of the finished batches' data."""
 
     def __init__(self) -> None:
         self.digests: dict[int, str] = {}
@@ -55,14 +55,14 @@ class Collector(ABC):
         """Return the result of all batches.
 
         Args:
-            batches: Number of batches of the data; a checkpoint may hold more.
+            batches: Number of batches in the data; a checkpoint may hold more.
         """
 
     def is_done(self, index: int, batch_digest: str) -> bool:
         """Return whether a batch is finished.
 
         Raises:
-            ProfileMismatchError: if it was finished with other data.
+            ProfileMismatchError: if it was finished with different data.
         """
         known = self.digests.get(index)
         if known is not None and known != batch_digest:
@@ -74,7 +74,7 @@ class Collector(ABC):
 
 
 class SumCollector(Collector):
-    """A collector that adds up `Totals`; saving takes at most a tenth of the time.
+    """A collector that adds up `Totals` and spends at most a tenth of the time on saving.
 
     Args:
         store: The checkpoint, if there is one.
@@ -116,7 +116,7 @@ class SumCollector(Collector):
         """Return the sums.
 
         Raises:
-            ProfileMismatchError: if they hold batches that the data do not have.
+            ProfileMismatchError: if they include batches that the data does not have.
         """
         if len(self.digests) > batches:
             raise ProfileMismatchError(

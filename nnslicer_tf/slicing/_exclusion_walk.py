@@ -1,7 +1,7 @@
 """The backward walk of one batch by exclusion (NNSlicer, Algorithm 1), at any θ.
 
-It runs without Keras, in this process or on a worker. It is single-threaded; its memory is a
-few arrays of the size of the batch's activations.
+It runs without Keras, in this process or on a worker. It is single-threaded, and its memory is a
+few times that of the batch's activations.
 """
 
 import itertools
@@ -19,9 +19,9 @@ from nnslicer_tf.kinds.recurrence import unwind
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import Contributions, Part, RowLayout, Rows, Totals
 
-# Size of the dense contributions of the synapses of the samples that are walked together.
+# Size in bytes of the dense synapse contributions of samples that are walked together.
 _ROW_BYTES = 64 << 20
-# Captured bytes of a part for each byte of synapses, and parts for each thread, at most.
+# Least captured bytes of a part per byte of synapses, and largest number of parts per thread.
 _FOR_A_PART = 8
 _MOST_PARTS = 3
 
@@ -53,7 +53,7 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
             synapses[name] = synapses[name] + values if name in synapses else values
 
     def present(name: str, contribution: np.ndarray | None) -> np.ndarray | None:
-        """Leave out what went to padding, which has no neurons."""
+        """Drop contributions to padding, which has no neurons."""
         node = plan.nodes[name]
         if contribution is None or node.mask is None or plan.granularity == "channel":
             return contribution
@@ -95,7 +95,7 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
 
 
 class _ByExclusion(Job):
-    """Base class of the jobs, which take captured values and may walk a batch in parts."""
+    """Base class of jobs that take captured values and can walk a batch in parts."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -103,14 +103,14 @@ class _ByExclusion(Job):
 
     @property
     def compiles_first(self) -> bool:
-        """Whether the kernels are still to be compiled, or loaded, in this process."""
+        """Whether the kernels still have to be compiled, or loaded, in this process."""
         return not sums.is_compiled()
 
     def split(self, item: Captured, parts: int) -> list[Captured]:
-        """Return smaller batches, none of them empty: `parts`, or some for each of them.
+        """Return smaller, non-empty batches: `parts` of them, or a few times as many.
 
-        Samples differ in what they cost, so that threads with several parts finish together; but
-        every part has synapses of its own to clear and to add up.
+        Samples differ in cost, so threads finish together if each has several parts; but every
+        part has its own array of synapses to clear and to add up.
         """
         length = len(item[self._plan.logits])
         captured = sum(values.nbytes for values in item.values())
@@ -134,7 +134,7 @@ class SumByExclusion(_ByExclusion):
 
 
 class _EachByExclusion(_ByExclusion):
-    """The part that jobs on single samples share.
+    """Base class of jobs that return the contributions of every sample.
 
     Args:
         plan: The walk.

@@ -1,4 +1,4 @@
-"""A warning for inputs with other values than the profiled ones: a forgotten step, usually."""
+"""A warning for inputs unlike the profiled ones, usually because preprocessing is missing."""
 
 import warnings
 from collections.abc import Iterable, Iterator
@@ -8,9 +8,10 @@ import numpy as np
 
 from nnslicer_tf.errors import InputRangeWarning
 
-# Inputs beyond the profiled range by more than half of it, as no perturbed image is; or, in
-# batches of some size, within so small a part of it as a wrong scale makes them, or with a mean
-# that is as far beyond the means of single profiled samples.
+# A warning is given for inputs outside the profiled range by more than _BEYOND times its width,
+# which no perturbed image is. In batches of at least _FEWEST samples, it is also given for inputs
+# within less than _SMALL of the range, as after a wrong scaling, or whose mean is as far outside
+# the means of single profiled samples.
 _BEYOND = 0.5
 _SMALL = 0.02
 _FEWEST = 8
@@ -21,15 +22,15 @@ class InputRange:
     """The range of the profiled inputs' values, and of their means.
 
     Attributes:
-        values: The least and the largest.
-        means: The least and the largest mean of a sample; None if they are not known.
+        values: The smallest and the largest value.
+        means: The smallest and the largest mean of a sample; None if they are not known.
     """
 
     values: tuple[float, float]
     means: tuple[float, float] | None = None
 
     def watched(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-        """Yield batches; warn at the first whose values do not fit the range."""
+        """Yield the batches, and warn at the first whose values do not fit the range."""
         warned = False
         for batch in batches:
             difference = "" if warned else self._difference(batch)
@@ -44,7 +45,7 @@ class InputRange:
             yield batch
 
     def _difference(self, batch: np.ndarray) -> str:
-        """Return what is unlike the profiled inputs; nothing if they are alike."""
+        """Describe how a batch differs from the profiled inputs; "" if it does not."""
         least, largest = float(batch.min()), float(batch.max())
         low, high = self.values
         is_batch = len(batch) >= _FEWEST
@@ -64,7 +65,7 @@ class InputRange:
 
 
 def _beyond(value: float, known: tuple[float, float]) -> bool:
-    """Return whether a value is beyond a range by more than half of it."""
+    """Return whether a value is outside a range by more than half of its width."""
     low, high = known
     margin = _BEYOND * (high - low)
     return value < low - margin or value > high + margin

@@ -1,6 +1,6 @@
 """`Plan`: all that a backward walk needs to know about a model, without Keras.
 
-A plan is sent once to every worker. Its size is that of the kernels and of the profile.
+A plan is sent to each worker once. It is as large as the kernels and the profile together.
 """
 
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Plan:
         granularity: "activation" or "channel".
         relative_to: Quantity that the exclusion is relative to: "output" or "sum".
         rectify: Propagation of CONTRIB through one-to-one operations: "sign" or "pass".
-        product: What Δ is multiplied by in products: "value" or "midpoint".
+        product: Factor that multiplies Δ in products: "value" or "midpoint".
         kernels: Name → layout of each of the model's kernels, in topological order.
     """
 
@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def synapse_bytes(self) -> int:
-        """Size of the contributions of all synapses, int32."""
+        """Size in bytes of the contributions of all synapses, int32."""
         return 4 * sum(int(np.prod(kernel.shape)) for kernel in self.kernels.values())
 
     def passes(self, kind: Kind) -> bool:

@@ -56,7 +56,7 @@ def plan_walk(
 
 
 def _order(expanded: Sequence[Operation], nodes: Mapping[str, Node]) -> tuple[Node, ...]:
-    """Return the nodes in the order of the walk, one for all operations of a recurrent layer."""
+    """Return the nodes in the order of the walk; a recurrent layer is a single node."""
     order: list[Node] = []
     walked: set[str] = set()
     for operation in expanded:
@@ -70,11 +70,11 @@ def _order(expanded: Sequence[Operation], nodes: Mapping[str, Node]) -> tuple[No
 
 
 def check_rules(im: InstrumentedModel, granularity: str) -> None:
-    """Refuse a model with operations that no rule covers.
+    """Check that all operations of a model have a rule.
 
     Raises:
-        UnsupportedLayerError: if an operation is of an unknown kind, or a layer is recurrent and
-            the granularity "channel".
+        UnsupportedLayerError: if an operation is of an unknown kind, or if the granularity is
+            "channel" and a layer is recurrent.
     """
     for operation in im.operations:
         if granularity == "channel" and kind_of(operation).through_time:

@@ -10,7 +10,7 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._rows import Matrix, dense_rows, joined, sparse_rows, width
 
-# Size of a batch's dense contributions: products of few samples take longer for each of them.
+# Bytes of a batch's dense contributions; products of few samples take longer per sample.
 _DENSE_BYTES = 288 << 20
 
 
@@ -19,8 +19,8 @@ class Contributions:
     """CONTRIB of a batch, as whole numbers.
 
     Attributes:
-        neurons: Operation name → `(batch, *neuron shape)`; operations that the walk did
-            not reach are left out.
+        neurons: Operation name → `(batch, *neuron shape)`, without operations that the walk did
+            not reach.
         synapses: Kernel name → `(batch or 1, *kernel shape)`, summed over the batch
             unless samples are kept separate.
     """
@@ -44,7 +44,7 @@ class Totals:
 
     @classmethod
     def join(cls, parts: Sequence["Totals"]) -> "Totals":
-        """Return the totals of all parts, in the arrays of the first: no new ones are filled."""
+        """Add all parts up in the arrays of the first one, without allocating new arrays."""
         first, *others = parts
         for part in others:
             for mine, theirs in ((first.neurons, part.neurons), (first.synapses, part.synapses)):
@@ -83,9 +83,9 @@ class Rows:
 
 
 Reduction = Callable[[Mapping[str, Any]], Any]
-"""Reduces contributions: takes kernel name → contributions of its synapses, a tensor
-`(batch, *kernel shape)` float32; returns a tensor or a structure of tensors. Written with
-`keras.ops`."""
+"""Function that reduces contributions, written with `keras.ops`: takes kernel name →
+contributions of its synapses, a tensor `(batch, *kernel shape)` float32, and returns a tensor or a
+structure of tensors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +133,7 @@ class RowLayout:
         Args:
             result: The contributions of each sample separately.
             logits: The samples' logits `(batch, …)`.
-            dense: Whether most of them are not zero.
+            dense: Whether most of the contributions are not zero.
         """
         to_rows = dense_rows if dense else sparse_rows
         samples = len(logits)
@@ -149,7 +149,7 @@ class RowLayout:
         Args:
             result: The contributions of each sample separately.
             logits: The samples' logits `(batch, …)`.
-            reduced: Result of a reduction of the synapses, which it then replaces.
+            reduced: Result of a reduction of the synapses, which replaces them.
         """
         samples = len(logits)
         synapses = {} if reduced is not None else self.kernels
@@ -180,7 +180,7 @@ def _sums(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _sum(values: np.ndarray) -> np.ndarray:
-    """Sum over the first axis, int64; the synapses of a whole batch come as one sample."""
+    """Sum over the first axis, int64; a whole batch's synapses count as one sample."""
     if len(values) == 1:
         return values[0].astype(np.int64)
     return values.sum(axis=0, dtype=np.int64)
@@ -189,7 +189,7 @@ def _sum(values: np.ndarray) -> np.ndarray:
 def row_layout(
     plan: Plan, kernels: Iterable[str] | None, operations: Iterable[str] | None
 ) -> RowLayout:
-    """Return the layout of the named kernels and operations; None stands for all.
+    """Return the layout of the named kernels and operations; None means all.
 
     Raises:
         InvalidArgumentError: for unknown names.

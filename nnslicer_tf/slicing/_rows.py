@@ -1,7 +1,7 @@
 """Rows of contributions, one for each sample: sparse, or dense where most values are not zero.
 
-A value of a sparse row takes twice the memory of one of a dense row. At θ = 0 three quarters of
-the synapses of a typical network have a contribution, so rows are dense there.
+A value in a sparse row takes twice as much memory as one in a dense row. At θ = 0, three quarters
+of the synapses of a typical network have a contribution, so rows are dense.
 """
 
 import os
@@ -26,7 +26,7 @@ def width(shapes: Shapes) -> int:
 
 
 def sparse_rows(arrays: Mapping[str, np.ndarray], shapes: Shapes, samples: int) -> sp.csr_array:
-    """Concatenate flattened arrays to sparse rows; missing arrays are zero."""
+    """Concatenate flattened arrays into sparse rows; missing arrays are zero."""
     blocks = _blocks(arrays, shapes, samples)
     counts = np.zeros(samples, np.int64)
     for block in blocks.values():
@@ -40,7 +40,7 @@ def sparse_rows(arrays: Mapping[str, np.ndarray], shapes: Shapes, samples: int) 
 
 
 def dense_rows(arrays: Mapping[str, np.ndarray], shapes: Shapes, samples: int) -> np.ndarray:
-    """Concatenate flattened arrays to dense rows; missing arrays are zero."""
+    """Concatenate flattened arrays into dense rows; missing arrays are zero."""
     rows = np.zeros((samples, width(shapes)), np.int32)
     for first, block in _blocks(arrays, shapes, samples).items():
         rows[:, first : first + block.shape[1]] = block
@@ -57,7 +57,7 @@ def joined(parts: Sequence[Matrix]) -> Matrix:
 
 
 def row(matrix: Matrix, index: int) -> np.ndarray:
-    """Return one row as a dense int64 array, without reading the rest of a matrix on disk."""
+    """Return one row as a dense int64 array, without reading the rest of the matrix from disk."""
     if isinstance(matrix, np.ndarray):
         return matrix[index].astype(np.int64)
     begin, end = matrix.indptr[index], matrix.indptr[index + 1]
@@ -79,7 +79,7 @@ def counts(matrix: Matrix) -> np.ndarray:
 
 
 def to_sparse(matrix: Matrix) -> sp.csr_array:
-    """Return a matrix as a sparse one; itself if it is."""
+    """Return a matrix in sparse form; a sparse matrix is returned unchanged."""
     return sp.csr_array(matrix) if isinstance(matrix, np.ndarray) else matrix
 
 
@@ -103,15 +103,15 @@ def from_arrays(name: str, arrays: Mapping[str, np.ndarray], columns: int) -> Ma
 
 
 class RowsOnDisk:
-    """Rows that are written to files part by part, and memory-mapped in the end.
+    """Rows that are written to files in parts, and finally memory-mapped.
 
-    Existing files are replaced when all is written: an earlier result that maps them keeps its
-    rows.
+    Existing files are replaced when everything is written; earlier results that map them keep
+    their rows.
 
     Args:
         folder: Folder of the files.
-        name: Beginning of their names.
-        columns: Values in a row.
+        name: Prefix of their names.
+        columns: Number of values in a row.
     """
 
     def __init__(self, folder: Path, name: str, columns: int) -> None:
@@ -167,7 +167,7 @@ class RowsOnDisk:
 def _blocks(
     arrays: Mapping[str, np.ndarray], shapes: Shapes, samples: int
 ) -> dict[int, np.ndarray]:
-    """Return the arrays that there are, flattened, by the column where each begins."""
+    """Map the first column of each array that is present to the flattened array."""
     sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
     starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
     return {

@@ -1,10 +1,10 @@
 """The backward walk at θ = 0 as tensor operations of the backend, on a GPU if there is one.
 
-As nothing is excluded, sign(CONTRIB · Δy · w · Δx) factors: each kind's `at_zero` rule is
-a product of signs and a vector-Jacobian product. All contributions are whole numbers, which
-float32 represents exactly up to 2²⁴; `counts_are_exact` checks that a plan stays below.
+Because nothing is excluded, sign(CONTRIB · Δy · w · Δx) factorises: each kind's `at_zero` rule is
+a product of signs and a vector-Jacobian product. All contributions are integers, which float32
+represents exactly up to 2²⁴; `counts_are_exact` checks that a plan stays below this.
 
-Cost: about two more forward passes; memory a few times that of a forward pass.
+The walk costs about two more forward passes, and a few times the memory of a forward pass.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ def counts_are_exact(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
     """
     largest = dict.fromkeys((plan.logits, *plan.start.neurons), 1)
     for node in plan.expanded:
-        if node.members:  # every neuron of a cell adds at most 1 to what it reads
+        if node.members:  # each neuron of a cell adds at most 1 to every value that it reads
             cell = sum(im[name].size for name in node.members)
             most = cell + max(largest.get(name, 0) for name in node.members)
             largest.update(dict.fromkeys(node.members, most))
@@ -67,7 +67,7 @@ def counts_are_exact(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
 
 
 class _AtZero(Job):
-    """Base class of the jobs: the compiled walk, which takes samples.
+    """Base class of jobs that run the compiled walk on samples.
 
     Args:
         im: The model.
@@ -107,14 +107,14 @@ class _AtZero(Job):
     ) -> tuple:
         """Walk a batch; return CONTRIB of the neurons (float32) and the logits.
 
-        `on_sum` is called for each operation with synapses, with what its `at_zero` rule gets;
-        `on_gates` for each kernel of a recurrent layer, with its name and its contributions
+        `on_sum` is called for each operation with synapses, with the arguments of its `at_zero`
+        rule; `on_gates` for each kernel of a recurrent layer, with its name and contributions
         `(batch, taps, inputs, outputs)`.
         """
         values = self._im.compute(x, self._plan.captured)
 
         def present(name: str, tensor: Any) -> Any:
-            """Set to 0 what is padding, where there are no neurons."""
+            """Set padding, which has no neurons, to 0."""
             operation = self._im[name]
             if operation.mask is None or tensor is None:
                 return tensor
@@ -126,7 +126,7 @@ class _AtZero(Job):
             return present(name, self._sign_of_delta(name, values[name]))
 
         def factor_sign(name: str) -> Any:
-            """Return the signs of what the other factors of a product are multiplied by."""
+            """Return the signs of an operation's factor in products."""
             value = values[name]
             if self._plan.product == "value":
                 return ops.sign(value)
@@ -228,7 +228,7 @@ class SumAtZero(_AtZero):
 
 
 class _EachAtZero(_AtZero):
-    """Base class of the jobs that return the contributions of every sample.
+    """Base class of jobs that return the contributions of every sample.
 
     Args:
         im: The model.
@@ -262,7 +262,7 @@ class _EachAtZero(_AtZero):
         return kept, synapses, logits
 
     def _as_planned(self, kernel: Synapses, matrices: Any) -> Any:
-        """Return matrices in the layout of the plan, whose kernel may be read transposed here."""
+        """Convert matrices of a kernel, which may be used transposed here, to the plan's layout."""
         same = kernel.axes == self._plan.kernels[kernel.name].axes
         return matrices if same else ops.swapaxes(matrices, -1, -2)
 
@@ -321,7 +321,7 @@ class PartsAtZero(_EachAtZero):
 
 
 class SplitMean:
-    """A float64 mean as two float32 bounds: Δ > 0 above one of them, Δ < 0 below the other.
+    """A float64 mean as two float32 bounds: Δ > 0 above the first, Δ < 0 below the second.
 
     The sign of Δ = value − mean is thus exact without float64, which accelerators lack: no
     float32 value lies strictly between the mean and its nearest float32.
@@ -333,7 +333,7 @@ class SplitMean:
         self.nearest = nearest
         below = np.nextafter(nearest, np.float32(-np.inf))
         above = np.nextafter(nearest, np.float32(np.inf))
-        # Tensors: arrays would be written into the compiled walk, several copies of them.
+        # Tensors, because arrays would be embedded in the compiled walk, in several copies.
         self._positive_above = ops.convert_to_tensor(np.where(exact > mean, below, nearest))
         self._negative_below = ops.convert_to_tensor(np.where(exact < mean, above, nearest))
 
@@ -352,5 +352,5 @@ def _to_int(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _host(tensor: Any) -> np.ndarray:
-    """Return a tensor as an array, without a copy where the backend allows it."""
+    """Return a tensor as an array, without copying if the backend allows it."""
     return ops.convert_to_numpy(tensor) if backend() == "torch" else np.asarray(tensor)

@@ -1,7 +1,7 @@
-"""Profiles by class: each sample is compared with the mean of the class that is predicted for it.
+"""Profiles by class: each sample is compared with the mean of its predicted class.
 
-The paper's program does so, with 1,000 correctly classified training images of each class; the
-paper has one mean over the whole data set (NNSlicer, section 4.2).
+The paper's program does this, with 1,000 correctly classified training images of each class; the
+paper itself uses one mean over the whole data set (NNSlicer, section 4.2).
 """
 
 import os
@@ -55,13 +55,13 @@ class ClassProfiles(Mapping[int, Profile]):
         batch_size: int = 256,
         progress: bool = True,
     ) -> "ClassProfiles":
-        """Profile a model by the class that it predicts.
+        """Profile a model separately for each class that it predicts.
 
         Args:
             im: The model; a Keras model is instrumented.
             x: Samples `(samples, *input_shape)`.
-            y: Their classes `(samples,)`; if given, samples that the model gets wrong are left
-                out, as in the paper's program.
+            y: Their classes `(samples,)`. If given, misclassified samples are left out, as in
+                the paper's program.
             batch_size: Samples in one forward pass.
             progress: Show a progress bar.
 
@@ -84,7 +84,7 @@ class ClassProfiles(Mapping[int, Profile]):
 
 
 class ClassSlicer:
-    """Computes slices of samples against the profiles of the classes predicted for them.
+    """Computes slices of samples, using the profile of the class predicted for each.
 
     Args:
         im: The model; a Keras model is instrumented.
@@ -92,7 +92,7 @@ class ClassSlicer:
         options: Further arguments of `Slicer`, by name.
 
     Raises:
-        InvalidArgumentError, ProfileMismatchError, UnsupportedLayerError: as of `Slicer`.
+        InvalidArgumentError, ProfileMismatchError, UnsupportedLayerError: as in `Slicer`.
     """
 
     def __init__(self, im: ModelLike, profiles: ClassProfiles, **options: Any) -> None:
@@ -107,14 +107,14 @@ class ClassSlicer:
         Raises:
             InvalidArgumentError: if there is no profile of the class.
         """
-        self.profiles[target]  # refuses unknown classes
+        self.profiles[target]  # raises an error for unknown classes
         return self._slicers[target]
 
     def slice(self, x: np.ndarray, outputs: Outputs | Criterion = PREDICTED) -> Slice:
         """Return the slice for all samples together; see `Slicer.slice`.
 
         Raises:
-            InvalidArgumentError: if a class is predicted that has no profile.
+            InvalidArgumentError: if a predicted class has no profile.
         """
         x, groups = self._grouped(x)
         first, *others = [self[c].slice(x[rows], outputs) for c, rows in groups]
@@ -140,7 +140,7 @@ class ClassSlicer:
             folder: Folder for the rows, from which an interrupted run resumes.
 
         Raises:
-            InvalidArgumentError: if a class is predicted that has no profile.
+            InvalidArgumentError: if a predicted class has no profile.
         """
         x, groups = self._grouped(x)
         chosen = {
@@ -164,10 +164,10 @@ class ClassSlicer:
         )
 
     def _grouped(self, x: np.ndarray) -> tuple[np.ndarray, list[tuple[int, np.ndarray]]]:
-        """Return checked samples, and each predicted class with the rows that have it."""
+        """Return checked samples, and each predicted class with the indices of its samples."""
         x = self.im.check(x)
         predicted = self.im.logits(x).argmax(axis=-1)
         groups = [(int(c), np.flatnonzero(predicted == c)) for c in np.unique(predicted)]
         for c, _ in groups:
-            self.profiles[c]  # refuses unknown classes before long work
+            self.profiles[c]  # raises an error for unknown classes before long work
         return x, groups

@@ -24,7 +24,7 @@ class ResolvedCriterion:
 
     Attributes:
         start: The neurons at which the walk starts.
-        last: Name of the last operation that is expanded, None for all.
+        last: Name of the last operation to expand, None to expand all.
         logits: Name of the operation whose largest value is the predicted class.
     """
 
@@ -45,11 +45,12 @@ class Criterion:
     Attributes:
         outputs: Indices of outputs, "predicted" for each sample's own top-1 class, or a mapping
             from the name of an output or inner operation to indices of its neurons (row-major; of
-            its channels at "channel" granularity) or "all". The name of an output stands for its
-            logits, the values before a final softmax; alone it may also have "predicted".
-        until: Name of the last operation or layer that is expanded; by default the walk
-            continues to the input. `Criterion({"conv": "all"}, until="conv")` gives a local
-            slice of the layer conv.
+            its channels at "channel" granularity) or "all". The name of an output refers to its
+            logits, the values before a final softmax. A mapping with only one output may also
+            use "predicted".
+        until: Name of the last operation or layer to expand; by default, the walk continues to
+            the input. `Criterion({"conv": "all"}, until="conv")` gives a local slice of the
+            layer conv.
     """
 
     outputs: Outputs = PREDICTED
@@ -111,7 +112,7 @@ class Criterion:
 
     @staticmethod
     def _operation(im: InstrumentedModel, name: str) -> str:
-        """Return the operation that a name of the criterion stands for."""
+        """Return the operation that a name in the criterion refers to."""
         if name in im.outputs:
             return im.logit_operation_of(name)
         try:

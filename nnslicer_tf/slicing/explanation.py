@@ -1,6 +1,6 @@
-"""`Explanation`: why a model gave one sample its class, by the sample's slice.
+"""`Explanation`: why a model assigned a class to one sample, based on the sample's slice.
 
-Time: a slice of one sample, two masked copies of the model, and what is asked for to compare with.
+Time: a slice of one sample, two masked copies of the model, and any methods to compare with.
 """
 
 import os
@@ -39,7 +39,7 @@ _UNDECIDED = 1.5  # largest probability of an untrained model, times the number 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Attributions of the same output by other methods, beside the slice's contributions.
+    """Attributions of the same output by other methods, next to the slice's contributions.
 
     Attributes:
         values: Method → attribution of each input feature, of the sample's shape, float64.
@@ -52,7 +52,7 @@ class Comparison:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table: the area below each method's deletion curve, the best first."""
+        """Return a table of the area under each method's deletion curve, best first."""
         import pandas as pd
 
         rows = [(name, curve.area) for name, curve in self.curves.items()]
@@ -62,27 +62,26 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation(ShownAsTable):
-    """The explanation of why a model gave one sample a class.
+    """An explanation of why a model assigned a class to one sample.
 
-    In a notebook it shows itself; `save` writes a picture or a page.
+    Notebooks display it as a page; `save` writes a picture or a page.
 
     Attributes:
         sample: The sample, of the model's input shape, float32.
         target: The class that is explained.
-        probabilities: Of the whole model, `(classes,)` float64; if the model ends in logits, their
-            softmax; of a model with one sigmoid, 1 − p and p.
-        kept: The same with nothing but the slice: other synapses hand on the mean of what they
-            carry.
+        probabilities: Probabilities of the whole model, `(classes,)` float64. If the model ends in
+            logits, their softmax; for a model with one sigmoid, 1 − p and p.
+        kept: The same with only the slice; all other synapses still contribute their mean.
         removed: The same without the slice.
-        slice: The sample's slice for the class; both classes of a single sigmoid have the same.
+        slice: The sample's slice for the class; both classes of a single sigmoid share one.
         values: Operation name → its output for the sample.
         means: Operation name → its mean over the profiled data.
-        classes: Names of the classes; empty where they have none.
-        finding: What there is to know of a slice that is empty or holds nearly everything, and
-            of a dead network, in words; "" for an ordinary slice.
+        classes: Names of the classes; empty if they have none.
+        finding: A message about a slice that is empty or nearly complete, or about a dead
+            network; "" for an ordinary slice.
         frequencies: Kernel name → share of the usual samples whose slices have each synapse; None
             if no usual samples were given.
-        comparison: Other methods; None if none were asked for.
+        comparison: Results of other methods; None if none were requested.
     """
 
     sample: np.ndarray
@@ -107,7 +106,7 @@ class Explanation(ShownAsTable):
     def contributions(self) -> np.ndarray:
         """Signed contributions of the input's features, of the sample's shape, int64.
 
-        At channel granularity those of a channel stand at each of its positions.
+        At channel granularity, each position has the contribution of its channel.
         """
         found = next(iter(self.slice.neurons.values()))
         return np.broadcast_to(found, self.sample.shape)
@@ -117,7 +116,7 @@ class Explanation(ShownAsTable):
         return self.classes[label] if self.classes else str(label)
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return the probabilities of the leading classes: whole, slice alone, without it."""
+        """Return the probabilities of the leading classes: whole model, only the slice, without."""
         import pandas as pd
 
         leading = np.argsort(-self.probabilities, kind="stable")[:3].tolist()
@@ -135,7 +134,7 @@ class Explanation(ShownAsTable):
         """Return the channels (or units) that matter most in each layer, from output to input.
 
         Args:
-            most: Number of channels in a layer.
+            most: Number of channels per layer.
 
         Returns:
             Columns layer, channel, contribution (the sum over its positions), share (its
@@ -160,11 +159,11 @@ class Explanation(ShownAsTable):
         """Return the synapses that matter most in each layer, from output to input.
 
         Args:
-            most: Number of synapses in a layer.
+            most: Number of synapses per layer.
 
         Returns:
             Columns layer, synapse (its index in the kernel), contribution, share (its part of
-            the layer's magnitudes), and with usual samples frequency.
+            the layer's magnitudes) and, with usual samples, frequency.
         """
         import pandas as pd
 
@@ -184,9 +183,9 @@ class Explanation(ShownAsTable):
         """Return how the slice differs from the usual slices of the class, for each kernel.
 
         Returns:
-            Columns layer, synapses (in this slice), usual (of these, in at least half of the
-            usual slices), rare (in fewer than a tenth), missing (in at least half of the usual
-            slices, and not here).
+            Columns layer, synapses (number in this slice), usual (those that are in at least half
+            of the usual slices), rare (those in fewer than a tenth), missing (synapses in at least
+            half of the usual slices, but not in this one).
 
         Raises:
             InvalidArgumentError: if no usual samples were given.
@@ -207,7 +206,7 @@ class Explanation(ShownAsTable):
         return pd.DataFrame(rows, columns=["layer", "synapses", "usual", "rare", "missing"])
 
     def summary(self) -> str:
-        """Return the answer in words and numbers."""
+        """Return the explanation as text."""
         synapses = np.concatenate([v.ravel() for v in self.slice.synapses.values()])
         label, p = self.name(self.target), self.probabilities
         lines = [
@@ -241,7 +240,7 @@ class Explanation(ShownAsTable):
         """Write a page (.html) or a picture (.png, .pdf, .svg).
 
         Raises:
-            InvalidArgumentError: if the file has another ending, or cannot be written.
+            InvalidArgumentError: if the file has a different ending, or cannot be written.
         """
         from nnslicer_tf.report.explanations import save_explanation
 
@@ -257,7 +256,7 @@ class Explanation(ShownAsTable):
 
     @property
     def _layers(self) -> set[str]:
-        """Names of the operations that stand for layers with kernels, before activations."""
+        """Names of the operations that represent layers with kernels, before activations."""
         kernels = set(self.slice.synapses)
         return {name for name in self.slice.neurons if name.split(":")[0] in kernels} - {
             name for name in self.slice.neurons if f"{name}:pre" in self.slice.neurons
@@ -273,7 +272,7 @@ def explain(
     usual: DataLike | None = None,
     compare: bool | Iterable[str] = False,
 ) -> Explanation:
-    """Return why a model gave one sample its class; see `Slicer.explain`."""
+    """Explain why a model assigned a class to one sample; see `Slicer.explain`."""
     im = slicer.im
     sample = _one_sample(im, x)
     values = {name: value[0] for name, value in im.capture(sample[None]).items()}
@@ -321,14 +320,14 @@ def _one_sample(im: InstrumentedModel, x: Any) -> np.ndarray:
 def _neuron(im: InstrumentedModel, target: int) -> int:
     """Return the index of a class's logit.
 
-    Both classes of a sigmoid have the same slice: contributions are counted for or against the
+    Both classes of a sigmoid have the same slice: contributions count for or against the
     change of the output, whichever its sign.
     """
     return 0 if _is_binary(im) and target in (0, 1) else target
 
 
 def _is_binary(im: InstrumentedModel) -> bool:
-    """Whether one sigmoid stands for two classes."""
+    """Whether the model represents two classes by one sigmoid."""
     is_one = im[im.output_operations[0]].size == 1
     return is_one and im.logit_operation != im.output_operations[0]
 
@@ -358,10 +357,10 @@ def _check_methods(compare: bool | Iterable[str], im: InstrumentedModel) -> tupl
 
 
 def _probabilities(im: InstrumentedModel, outputs: np.ndarray) -> np.ndarray:
-    """Return a model's output as probabilities: by a softmax if it ends in logits.
+    """Convert a model's outputs to probabilities, by a softmax if it ends in logits.
 
     Raises:
-        InvalidArgumentError: if the model has one output, and no sigmoid.
+        InvalidArgumentError: if the model has one output and no sigmoid.
     """
     flat = np.asarray(outputs, np.float64).reshape(-1)
     if _is_binary(im):
@@ -384,7 +383,7 @@ def _masked(
     means: Mapping[str, np.ndarray],
     sample: np.ndarray,
 ) -> np.ndarray:
-    """Return the probabilities of the model with some of its synapses."""
+    """Return the probabilities of the model with only some of its synapses."""
     try:
         model = masked_with_means(im, keep, means)
     except UnsupportedLayerError as error:
@@ -397,7 +396,7 @@ def _masked(
 
 
 def _frequencies(slicer: "Slicer", usual: DataLike, target: int) -> dict[str, np.ndarray]:
-    """Return how often each synapse is in the slices of some samples."""
+    """Return the share of some samples' slices that contain each synapse."""
     totals = {n: np.zeros(k.shape, np.int64) for n, k in slicer.im.kernels.items()}
     samples = 0
     for part in slicer.iterate(usual, outputs=[target]):
@@ -435,7 +434,7 @@ def _finding(
     probabilities: np.ndarray,
     target: int,
 ) -> str:
-    """Return in words why a slice is empty or nearly whole, and whether the network is dead."""
+    """Say why a slice is empty or nearly complete, and whether the network is dead."""
     synapses = np.concatenate([v.ravel() for v in one.synapses.values()])
     share = float((synapses != 0).mean())
     dead = _first_constant(slicer, values)
@@ -478,7 +477,7 @@ def _finding(
 
 
 def _first_constant(slicer: "Slicer", values: Mapping[str, np.ndarray]) -> str:
-    """Return the first operation all of whose values are those of the profile, or ""."""
+    """Return the first operation whose values all equal the profile's, or ""."""
     for operation in slicer.im.operations:
         mean = slicer.profile.means[operation.name]
         scale = max(float(np.abs(mean).max()), 1e-30)
@@ -488,6 +487,6 @@ def _first_constant(slicer: "Slicer", values: Mapping[str, np.ndarray]) -> str:
 
 
 def _largest(sizes: np.ndarray, most: int) -> list[int]:
-    """Return the indices of the largest sizes above zero, in descending order."""
+    """Return the indices of the `most` largest positive sizes, in descending order."""
     order = np.argsort(-sizes, kind="stable")[:most]
     return [int(i) for i in order if sizes[i] > 0]

@@ -15,7 +15,7 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable, arrays_frame
 from nnslicer_tf.errors import ProfileMismatchError
 
-if TYPE_CHECKING:  # a saved profile is shown without Keras
+if TYPE_CHECKING:  # saved profiles can be displayed without Keras
     import pandas as pd
 
     from nnslicer_tf.instrument import InstrumentedModel
@@ -33,11 +33,11 @@ class Profile(ShownAsTable):
         means: Operation name → float64 array of the operation's shape.
         samples: Number of samples that were averaged.
         fingerprint: Fingerprint of the model that was profiled.
-        input_range: Least and largest value of the samples; None if it is not known, as in files
-            of version 0.1, and of models with several inputs.
+        input_range: Smallest and largest value of the samples; None if it is not known, as in
+            files of version 0.1 and for models with several inputs.
         positions: "each": every neuron has its own mean; "pooled": the neurons of operations
             with a mask (`Operation.mask`) share their means over all positions.
-        input_means: Least and largest mean of a single sample's values; None where there is no
+        input_means: Smallest and largest mean of a single sample's values; None if there is no
             `input_range`, and in files of older versions.
     """
 
@@ -68,25 +68,25 @@ class Profile(ShownAsTable):
     ) -> "Profile":
         """Profile a model.
 
-        Padding enters no mean.
+        Padding is left out of all means.
 
         Args:
-            im: The model; a Keras model will also do.
+            im: The model; a Keras model is instrumented.
             data: Samples `(samples, *input_shape)`, in any form of `DataLike`; the paper uses
                 the whole training set.
             batch_size: Samples in one forward pass.
             progress: Show a progress bar.
-            positions: For operations through which a mask travels: "pooled", one mean over all
-                positions, or "each", a mean for each position (a position that is padding in
-                all samples has the mean over all positions). By default "pooled" where a mask
-                travels; all other neurons always have a mean of their own.
+            positions: For operations with a mask: "pooled", one mean over all positions, or
+                "each", a mean for each position (a position that is padding in all samples gets
+                the mean over all positions). By default "pooled" if any operation has a mask; all
+                other neurons always have their own means.
 
         Raises:
             InvalidArgumentError: if `positions` is neither.
             InvalidArgumentError, InputShapeError, NonFiniteActivationError: as in
                 `InstrumentedModel.capture_batches`.
         """
-        # Imported here: a profile that is only loaded needs neither.
+        # Imported here, because loading a profile needs none of these.
         from nnslicer_tf.instrument import instrumented
         from nnslicer_tf.instrument.tokens import vocabulary
         from nnslicer_tf.kinds import compile_rules
@@ -96,7 +96,7 @@ class Profile(ShownAsTable):
         if positions is None:
             positions = "pooled" if masks else "each"
         check_name("positions", positions, POSITIONS)
-        compile_rules(im.operations)  # slices come next
+        compile_rules(im.operations)  # for the slices that usually follow
         sums = {operation.name: np.zeros(operation.shape) for operation in im.operations}
         counts = {name: np.zeros(sums[name].shape) for name in masks}
         samples = 0
@@ -119,14 +119,14 @@ class Profile(ShownAsTable):
             means[name] = _masked_mean(sums[name], counts[name], axes, positions)
         means = {name: means[name] for name in sums}
         numbers = len(im.input_operations) == 1 and vocabulary(im.graph, im.input_operation) is None
-        # Of tokens neither says anything.
+        # For tokens, ranges and means are meaningless.
         seen = [found.pair if numbers else None for found in (values_seen, means_seen)]
         return cls(means, samples, im.fingerprint, seen[0], positions, seen[1])
 
     def per_channel(self) -> "Profile":
-        """Return a profile with the same mean, that of its channel, at every position.
+        """Return a profile with the mean of each channel at all its positions.
 
-        Means of single positions differ most near the border of images.
+        The means of single positions differ most near the borders of images.
         """
         means = {}
         for name, mean in self.means.items():
@@ -136,7 +136,7 @@ class Profile(ShownAsTable):
         return Profile(means, self.samples, self.fingerprint, positions="pooled", **of_inputs)
 
     def check_model(self, im: "InstrumentedModel") -> None:
-        """Refuse a model other than the profiled one.
+        """Check that a model is the profiled one.
 
         Raises:
             ProfileMismatchError: if architecture, weights or names of operations differ.
@@ -203,7 +203,7 @@ class Profile(ShownAsTable):
 
 
 class _Extremes:
-    """The least and the largest of numbers that come in batches."""
+    """The smallest and the largest of numbers that arrive in batches."""
 
     def __init__(self) -> None:
         self.pair = (np.inf, -np.inf)
@@ -216,11 +216,11 @@ class _Extremes:
 def _masked_mean(
     total: np.ndarray, count: np.ndarray, axes: tuple[int, ...], positions: str
 ) -> np.ndarray:
-    """Return the means of neurons that are not there in every sample.
+    """Return the means of neurons that not every sample has.
 
     Args:
-        total: Sums of the values that there are.
-        count: Their numbers, of the same shape.
+        total: Sums of the existing values.
+        count: Numbers of existing values, of the same shape.
         axes: The axes of the positions.
         positions: "each" or "pooled".
     """

@@ -1,6 +1,6 @@
 """Names for writing a rule that propagates CONTRIB to an operation's inputs (NNSlicer, Table 2).
 
-The rules themselves are in `nnslicer_tf.kinds`, with everything else about a kind.
+The rules themselves are in `nnslicer_tf.kinds`, together with everything else about a kind.
 """
 
 from nnslicer_tf.kinds.kind import Neurons, Node, Rule, RuleFunction, register_rule

@@ -11,7 +11,7 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import ProfileMismatchError
 
-if TYPE_CHECKING:  # a saved slice is shown without Keras
+if TYPE_CHECKING:  # saved slices can be displayed without Keras
     import keras
     import pandas as pd
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ class Slice(ShownAsTable):
         neurons: Operation name → int64 array of the operation's shape (at "channel"
             granularity: one value for each channel).
         synapses: Kernel name → int64 array of the kernel's shape, in topological order.
-        info: Description of the slice's origin, for information only: theta, granularity,
+        info: Description of the slice's origin, only for information: theta, granularity,
             relative_to, rectify, product, fingerprint, samples and outputs.
     """
 
@@ -70,7 +70,7 @@ class Slice(ShownAsTable):
         return np.concatenate([self.synapses[name].ravel() for name in names])
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with one row per operation and kernel: members of the slice, and size."""
+        """Return a table with one row per operation and kernel: members of the slice and size."""
         import pandas as pd
 
         rows = [
@@ -83,7 +83,7 @@ class Slice(ShownAsTable):
         return frame
 
     def summary(self) -> str:
-        """Return a table of the numbers of neurons and synapses kept, per operation, as text."""
+        """Return a text table of the numbers of neurons and synapses kept, per operation."""
         kernels = {self._operation_of(kernel): kernel for kernel in self.synapses}
         rows = [
             (name, *_counts(values), *_counts(self.synapses.get(kernels.get(name, ""))))
@@ -96,7 +96,7 @@ class Slice(ShownAsTable):
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot the share of synapses kept in each kernel.
 
-        `nnslicer_tf.report` has plots of the neurons.
+        See `nnslicer_tf.report` for plots of the neurons.
         """
         from nnslicer_tf.report import plot_kept_synapses
 
@@ -105,18 +105,18 @@ class Slice(ShownAsTable):
     def apply(self, model: "ModelLike", means: "Profile | None" = None) -> "keras.Model":
         """Return a copy of the model whose synapses outside the slice are zero.
 
-        Biases and normalisations stay as they are.
+        Biases and normalisations are unchanged.
 
         Args:
-            model: The sliced model, or one with the same kernels; an `InstrumentedModel` where the
-                size of inputs is not fixed.
-            means: The model's profile. If given, what is left out hands on the mean of what it
-                carried: a layer computes W·(x − x̄) + ȳ with the slice's W and the profile's x̄
-                and ȳ. The paper's program does so; the copy then has a constant after each layer.
+            model: The sliced model, or one with the same kernels; an `InstrumentedModel` if the
+                size of the inputs is not fixed.
+            means: The model's profile. If given, synapses outside the slice still contribute
+                their mean, as in the paper's program: a layer computes W·(x − x̄) + ȳ with the
+                slice's W and the profile's x̄ and ȳ. The copy then has a constant after each layer.
 
         Raises:
             ProfileMismatchError: if the model's kernels are not those of the slice, or the
-                profile is of another model.
+                profile belongs to a different model.
             UnsupportedLayerError: if means are given, and a kernel is in a nested model.
         """
         from nnslicer_tf.instrument import instrumented, masked_with_means
@@ -133,7 +133,7 @@ class Slice(ShownAsTable):
         return copy.model
 
     def _check_kernels(self, im: "InstrumentedModel") -> None:
-        """Refuse a model whose kernels are not those of the slice."""
+        """Check that a model has the slice's kernels."""
         kernels = im.kernels
         shapes = {name: kernel.shape for name, kernel in kernels.items()}
         if shapes != {name: values.shape for name, values in self.synapses.items()}:
@@ -148,7 +148,7 @@ class Slice(ShownAsTable):
         return self._combine(other, lambda a, b: np.where(b != 0, a, 0))
 
     def __or__(self, other: "Slice") -> "Slice":
-        """Return the members of either slice, with this slice's contributions where it has any."""
+        """Return the members of either slice, preferring this slice's contributions."""
         return self._combine(other, lambda a, b: np.where(a != 0, a, b))
 
     def __sub__(self, other: "Slice") -> "Slice":

@@ -38,7 +38,7 @@ class SliceSet(ShownAsTable):
         kernels: Kernel name → shape, in topological order.
         operations: Operation name → shape of its neurons, in topological order.
         predicted: Index of each sample's largest logit, `(samples,)` int64.
-        info: Description of the slices' origin, for information only: theta, granularity,
+        info: Description of the slices' origin, only for information: theta, granularity,
             relative_to, rectify, product, fingerprint and outputs.
     """
 
@@ -62,8 +62,8 @@ class SliceSet(ShownAsTable):
     def matrix(self) -> sp.csr_array:
         """CONTRIB of the synapses, `(samples, synapses)` int32.
 
-        Columns run over `kernels`, each in C order. At θ = 0, where most values are not zero,
-        it is made from dense rows when it is first asked for: see `to_array`.
+        Columns run over `kernels`, each in C order. At θ = 0, where most values are not zero, the
+        matrix is made from dense rows on first access; see `to_array`.
         """
         return to_sparse(self._synapses)
 
@@ -79,7 +79,7 @@ class SliceSet(ShownAsTable):
         """Return CONTRIB of the synapses as a dense array, `(samples, synapses)` int32.
 
         Args:
-            kernels: Names of kernels, whose synapses the columns run over; all by default.
+            kernels: Names of the kernels whose synapses become columns; all by default.
 
         Raises:
             InvalidArgumentError: if a kernel is not in the set.
@@ -94,7 +94,7 @@ class SliceSet(ShownAsTable):
         """Return the slice of one sample, without neurons if they were not kept.
 
         Raises:
-            IndexError, TypeError: if there is no such sample, or it is no integer.
+            IndexError, TypeError: if there is no such sample, or `index` is not an integer.
         """
         index = operator.index(index)
         if not -len(self) <= index < len(self):
@@ -110,7 +110,7 @@ class SliceSet(ShownAsTable):
         return (self[i] for i in range(len(self)))
 
     def columns(self, kernels: Iterable[str]) -> np.ndarray:
-        """Return the columns of `matrix` that belong to some kernels.
+        """Return the indices of the columns of `matrix` that belong to some kernels.
 
         Raises:
             InvalidArgumentError: if a kernel is not in the set.
@@ -118,7 +118,7 @@ class SliceSet(ShownAsTable):
         return _columns(kernels, self.kernels, "kernel")
 
     def neuron_columns(self, operations: Iterable[str]) -> np.ndarray:
-        """Return the columns of `neuron_matrix` that belong to some operations.
+        """Return the indices of the columns of `neuron_matrix` that belong to some operations.
 
         Raises:
             InvalidArgumentError: if an operation is not in the set.
@@ -145,7 +145,7 @@ class SliceSet(ShownAsTable):
         return pd.DataFrame(columns).rename_axis("sample").reset_index()
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot the mean share of synapses kept in each kernel, with the deviation over samples."""
+        """Plot the mean share of synapses kept in each kernel, and its deviation across samples."""
         from nnslicer_tf.report import plot_kept_synapses
 
         return plot_kept_synapses(self, ax)

@@ -1,7 +1,7 @@
 """`Slicer`: forward and backward analysis of samples (NNSlicer, section 4).
 
 Most of the time is spent in the backward walk. Memory holds one batch of activations for this
-process and two for each worker, whatever the number of samples.
+process and two per worker, whatever the number of samples.
 """
 
 import math
@@ -51,7 +51,7 @@ from nnslicer_tf.slicing.profile import Profile
 from nnslicer_tf.slicing.slice import Slice
 from nnslicer_tf.slicing.slice_set import SliceSet
 
-# Size of the activations of a batch, which is captured, and sent to a worker, as a whole.
+# Size of a batch's activations, which are captured and sent to a worker as a whole.
 _BATCH_BYTES = 96 << 20
 LARGEST_BATCH = 1024
 
@@ -72,13 +72,13 @@ class Slicer:
     """Computes slices of a model for samples.
 
     Args:
-        im: The model; a Keras model will also do.
+        im: The model; a Keras model is instrumented.
         profile: The model's profile.
         theta: Threshold θ ≥ 0 of the exclusion; larger values give smaller slices.
         granularity: "activation" (every element of an operation's output is a neuron) or
             "channel" (a filter is one neuron, the paper's Equation 1; far cheaper).
-        workers: 0: one thread of this process. N: that many Ray actors. None: one thread per
-            core for short work, and one Ray actor per core if it takes long.
+        workers: 0: one thread in this process. N: that many Ray actors. None: one thread per
+            core for short work, and one Ray actor per core for long work.
         ray_address: Address of a running Ray cluster to use.
         progress: Show a progress bar.
         relative_to: Quantity that the exclusion is relative to: "output", θ·|y|, as in the
@@ -87,14 +87,14 @@ class Slicer:
             and other activations, normalisations): "sign", multiplied by the signs of the
             changes and 0 at inactive ReLUs (the paper's Table 2), or "pass", unchanged, as in
             the paper's program.
-        product: Local values of a product a·b of activations: "value", Δa·b and a·Δb, or
-            "midpoint", with the middle between value and mean in place of the other factor's value,
-            so that both together are a·b less the product of the means. With more than two factors
-            the middles of all others are multiplied.
+        product: Local values of a product a·b of activations: "value", Δa·b and a·Δb; or
+            "midpoint", which replaces the other factor's value by the midpoint between value and
+            mean, so that the two add up to a·b minus the product of the means. With more than two
+            factors, the midpoints of all others are multiplied.
 
     Raises:
         InvalidArgumentError: if an argument is out of range.
-        ProfileMismatchError: if the profile is of another model.
+        ProfileMismatchError: if the profile belongs to a different model.
         UnsupportedLayerError: if an operation has no rule.
     """
 
@@ -130,12 +130,12 @@ class Slicer:
         self.workers = workers
         self.ray_address = ray_address
         self.progress = progress
-        # Kept, as planning and compiling a walk takes longer than slicing a few samples.
+        # Kept, because planning and compiling a walk takes longer than slicing a few samples.
         self._plans: dict[tuple, Plan] = {}
         self._work: dict[tuple, _Work] = {}
 
     def at_theta(self, theta: float) -> "Slicer":
-        """Return a slicer with the same settings and this θ (itself if θ is its own).
+        """Return a slicer with the same settings and this θ (the same object if θ is unchanged).
 
         Raises:
             InvalidArgumentError: if theta is out of range.
@@ -178,7 +178,7 @@ class Slicer:
         Raises:
             CriterionError: if the criterion does not fit the model.
             InputShapeError, NonFiniteActivationError, InvalidArgumentError: for bad data.
-            ProfileMismatchError: if the checkpoint is of another run or of more data, or the
+            ProfileMismatchError: if the checkpoint is from another run or from more data, or the
                 model's weights have changed.
             CorruptFileError: if the checkpoint is damaged.
             WorkerError: if a batch fails three times on a worker.
@@ -209,20 +209,20 @@ class Slicer:
         usual: DataLike | None = None,
         compare: bool | Iterable[str] = False,
     ) -> Explanation:
-        """Return why the model gave one sample its class.
+        """Explain why the model assigned a class to one sample.
 
         Args:
             x: The sample, of the model's input shape.
-            target: The class to explain; by default the predicted one.
+            target: The class to explain; by default, the predicted one.
             classes: Names of the classes, in order.
-            usual: Samples of the class; how the slice differs from theirs is part of the
-                explanation. Some hundred are enough.
-            compare: Whether to compute the other methods too, with their deletion curves: all of
+            usual: Samples of the class. If given, the explanation says how the slice differs from
+                theirs; a few hundred are enough.
+            compare: Whether to also compute other methods, with their deletion curves: all of
                 `attributions.ATTRIBUTIONS`, or some by name. Methods that do not apply to the
-                model are left out, and named.
+                model are left out, with the reason.
 
         Raises:
-            InvalidArgumentError: if this is not one sample, or a name is unknown.
+            InvalidArgumentError: if `x` is not one sample, or a name is unknown.
             CriterionError: if the model has no such class.
             UnsupportedLayerError: if a kernel is in a nested model.
             InputShapeError, NonFiniteActivationError: for bad data.
@@ -245,13 +245,13 @@ class Slicer:
             kernels: Names of the kernels whose synapses are kept; all by default.
             operations: Names of the operations whose neurons are kept; all by default.
                 Large models have many neurons: `operations=()` keeps none.
-            folder: Folder to which the rows are written as they are computed, and in which they
-                stay; an interrupted run resumes from it.
+            folder: Folder to which the rows are written as they are computed, and where they
+                remain; an interrupted run resumes from it.
 
         Raises:
             InvalidArgumentError: for unknown kernels or operations.
-            CriterionError, InputShapeError, NonFiniteActivationError: as `slice` does.
-            ProfileMismatchError, CorruptFileError, WorkerError: as `slice` does.
+            CriterionError, InputShapeError, NonFiniteActivationError: as in `slice`.
+            ProfileMismatchError, CorruptFileError, WorkerError: as in `slice`.
         """
         plan = self._checked_plan(outputs)
         layout = row_layout(plan, kernels, operations)
@@ -283,10 +283,10 @@ class Slicer:
         operations: Iterable[str] = (),
         reduce: Reduction | None = None,
     ) -> Iterator[Part]:
-        """Yield the dense contributions of every sample as they are computed; none are kept.
+        """Yield the dense contributions of every sample as they are computed, keeping none.
 
         For code that needs some values of each slice, but not the slices themselves. Memory is
-        bounded by the batch.
+        bounded by the batch size.
 
         Args:
             x: Samples, as for `slice`.
@@ -303,7 +303,7 @@ class Slicer:
 
         Raises:
             InvalidArgumentError: for unknown kernels or operations.
-            CriterionError, InputShapeError, NonFiniteActivationError: as `slice` does.
+            CriterionError, InputShapeError, NonFiniteActivationError: as in `slice`.
             WorkerError: if a batch fails three times on a worker.
         """
         plan = self._checked_plan(outputs)
@@ -317,7 +317,7 @@ class Slicer:
             layout.batch_size,
         )
         by_exclusion = isinstance(work.job, PartsByExclusion)
-        # The yielded arrays are dense for either walk.
+        # The yielded arrays are dense for both walks.
         work = replace(work, batch_size=min(work.batch_size, layout.batch_size))
         for part in _in_order(self._results(work, samples)):
             yield _reduced(part, reduce) if by_exclusion and reduce is not None else part
@@ -341,7 +341,7 @@ class Slicer:
         return InputRange(*known).watched(batches)
 
     def _checked_plan(self, outputs: Any) -> Plan:
-        """Return the plan of a walk, if the model's weights are those that were profiled."""
+        """Return the plan of a walk, after checking that the weights have not changed."""
         if weights_checksum(self.im.model) != self._weights:
             raise ProfileMismatchError(
                 f"The weights of '{self.im.model.name}' have changed since this slicer was made. "
@@ -378,9 +378,9 @@ class Slicer:
 
         Args:
             plan: The walk.
-            key: Distinguishes the job from others on the same plan.
-            at_zero: Makes the job for the backend; the job is compiled, and kept for reuse.
-            by_exclusion: Makes the job by exclusion.
+            key: Distinguishes the job from others with the same plan.
+            at_zero: Creates the job for the backend, which is compiled and kept for reuse.
+            by_exclusion: Creates the job by exclusion.
             dense_size: Number of samples whose dense rows fit into memory; None for sums.
         """
         size = self._batch_size(plan)
@@ -392,7 +392,7 @@ class Slicer:
         return self._work[id(plan), key]
 
     def _run(self, work: _Work, samples: Samples | SeveralSamples, collector: Collector) -> int:
-        """Run the job on the unfinished batches; return the number of all batches."""
+        """Run the job on the unfinished batches; return the total number of batches."""
         digests: dict[int, str] = {}
         sizes: dict[int, int] = {}
         with tqdm(
@@ -460,7 +460,7 @@ class Slicer:
 def check_options(
     theta: float, granularity: str, workers: int | None, relative_to: str, rectify: str
 ) -> None:
-    """Check arguments of `Slicer`, for those who profile before they make one.
+    """Check arguments of `Slicer`, for callers that profile before they create one.
 
     Raises:
         InvalidArgumentError: if one is out of range.
@@ -496,7 +496,7 @@ def _in_order(results: Iterable[tuple[int, Part]]) -> Iterator[Part]:
 
 
 def _reduced(part: Part, reduce: Reduction) -> Part:
-    """Apply the reduction, on the backend, to contributions computed by exclusion."""
+    """Apply the reduction on the backend to contributions that were computed by exclusion."""
     tensors = {
         name: keras.ops.convert_to_tensor(values.astype(np.float32))
         for name, values in part.synapses.items()

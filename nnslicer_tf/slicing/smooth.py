@@ -1,12 +1,12 @@
-"""`SmoothSlices`: slices at θ = 0 as tensors with a gradient, for attackers and for optimisation.
+"""`SmoothSlices`: slices at θ = 0 as tensors with a gradient, for attacks and for optimisation.
 
-At θ = 0 a contribution is a product of signs, whose gradient is zero. Here each sign keeps its
-value, and its gradient is that of tanh(k · v), where v is the number relative to the mean size of
-those around it, and k the steepness: the straight-through estimator (Bengio et al., "Estimating or
+At θ = 0, a contribution is a product of signs, whose gradient is zero. Here each sign keeps its
+value, but has the gradient of tanh(k · v), where v is the number divided by the mean magnitude of
+its tensor, and k the steepness: the straight-through estimator (Bengio et al., "Estimating or
 propagating gradients through stochastic neurons", 2013). The slices are therefore exact up to the
-rounding of Δ in float32; the gradient is a direction that an attacker can follow, no derivative.
+rounding of Δ in float32; the gradient is a direction that an attack can follow, not a derivative.
 
-Cost: some passes of the model.
+Cost: a few passes of the model.
 """
 
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ _SMALLEST = 1e-12
 
 
 class SmoothSlices(_EachAtZero):
-    """The contributions of synapses as a function of tensors that can be differentiated.
+    """The contributions of synapses as a differentiable function of tensors.
 
     Args:
-        slicer: Model, profile and reading of the definitions; its θ is taken as 0.
+        slicer: Provides the model, the profile and the other settings; its θ is ignored.
         outputs: The neurons at which the slices start, as for `Slicer.slice`.
         kernels: Names of the kernels whose synapses are returned.
-        steepness: Of the tanh, a number or a scalar tensor.
+        steepness: Steepness k of the tanh, a number or a scalar tensor.
 
     Raises:
         InvalidArgumentError: if the model has operations without a rule at θ = 0, or the slicer's
