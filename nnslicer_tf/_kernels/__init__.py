@@ -1,5 +1,5 @@
-"""The inner loops, compiled by Numba: free of Keras, so that workers start fast.
+"""The inner loops, compiled by Numba; independent of Keras, so that workers start fast.
 
-For slices: `sums` (weighted sums, by `exclusion` in `vectors`), `pools`, `pointwise` and `rows`;
-`paths` for effective paths, `lines` for exact lines. They take and return NumPy arrays alone.
+For slices: `sums` (weighted sums, using `exclusion` and `vectors`), `pools`, `pointwise` and
+`rows`; `paths` for effective paths, `lines` for exact lines. All take and return NumPy arrays only.
 """

@@ -1,6 +1,6 @@
-"""Compiling the kernels of slices in other processes, while this one does other things.
+"""Compilation of the slicing kernels in other processes, while this one does other things.
 
-It takes some seconds, once on a machine: as long as loading a model and profiling it.
+It takes a few seconds, once per machine: as long as loading and profiling a model.
 """
 
 import os
@@ -26,20 +26,20 @@ PARTS = {
     "others": [k for k in KERNELS if k not in _LONGEST + _PRODUCTS],
 }
 USUAL = ("sums", "others")
-"""Parts that nearly every network needs; "products" are those of attention."""
+"""Parts that nearly every network needs; "products" is only needed for attention."""
 
 _PACKAGE = Path(__file__).parents[1]
 _started: set[str] = set()
 
 
 def compile_ahead(parts: Iterable[str] = USUAL) -> None:
-    """Start processes that compile the kernels of slices, unless they are on disk.
+    """Start processes that compile the slicing kernels, unless they are on disk.
 
-    Each part has a process. A kernel that is called meanwhile waits for them. If they fail,
-    kernels are compiled where they are called, as without them.
+    Each part has its own process. A kernel that is called in the meantime waits for them. If they
+    fail, kernels are compiled when they are called.
 
     Args:
-        parts: Names of parts, of `PARTS`.
+        parts: Names of parts, from `PARTS`.
     """
     path = [str(_PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     for part in parts:
@@ -58,10 +58,10 @@ def compile_ahead(parts: Iterable[str] = USUAL) -> None:
 
 
 def compile_part(part: str) -> None:
-    """Compile some kernels of slices, or load them from disk.
+    """Compile some of the slicing kernels, or load them from disk.
 
     Args:
-        part: Name of a part of them, one of `PARTS`.
+        part: Name of a part, from `PARTS`.
     """
     for kernel in PARTS[part]:
         kernel.compile()

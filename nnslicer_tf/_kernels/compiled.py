@@ -1,4 +1,4 @@
-"""Inner loops compiled by Numba, their machine code kept on disk for every process."""
+"""Compilation of inner loops by Numba, with machine code cached on disk for all processes."""
 
 import functools
 import hashlib
@@ -12,7 +12,7 @@ from filelock import FileLock
 from numba import njit, types
 from numba.core.caching import FunctionCache
 
-# A function that becomes part of the compiled function that calls it.
+# For functions that are inlined into the compiled function that calls them.
 _INLINED: dict[str, Any] = {
     "forceinline": True,
     "no_cpython_wrapper": True,
@@ -21,20 +21,21 @@ _INLINED: dict[str, Any] = {
 inlined = njit(**_INLINED)
 
 KERNELS: list["_Compiled"] = []
-"""Functions with a signature, of all modules that were imported."""
+"""Functions with a signature, from all imported modules."""
 
 COMPILING: list[subprocess.Popen] = []
-"""Processes that compile them; whatever is called meanwhile waits (see `ahead`)."""
+"""Processes that compile them; functions called in the meantime wait (see `ahead`)."""
 
 
 def compiled(signature: tuple | None = None, **options: Any) -> Callable[[Callable], Any]:
     """Return a decorator that compiles a function with Numba's `njit` at its first call.
 
-    The function runs without Python's lock, and is compiled once for each machine.
+    The function runs without the GIL, and is compiled once per machine.
 
     Args:
-        signature: Numba types of the arguments: compiled for these alone, so that an array that
-            is read-only, say, is not a reason to compile again. None: for whatever comes.
+        signature: Numba types of the arguments. The function is compiled only for these, so that
+            a read-only array, for example, does not cause another compilation. None: compiled for
+            all argument types that occur.
         options: Further options of `njit`.
     """
 
@@ -52,21 +53,21 @@ def compiled(signature: tuple | None = None, **options: Any) -> Callable[[Callab
 
 
 def is_compiled(dispatcher: Any) -> bool:
-    """Return whether a function without a signature was compiled before, here or on disk."""
+    """Return whether a function without a signature has been compiled, here or on disk."""
     return bool(dispatcher.signatures) or dispatcher._cache.holds_any()
 
 
 def argument(dtype: types.Type, dimensions: int) -> types.Array:
-    """Return the type of a C-ordered array that is only read, and may be read-only."""
+    """Return the type of a C-ordered array that is only read, so that it may be read-only."""
     return types.Array(dtype, dimensions, "C", readonly=True)
 
 
 class _Compiled:
-    """A function that is compiled for one signature, at its first call.
+    """A function that is compiled for one signature when it is first called.
 
     Args:
         function: The function.
-        dispatcher: What Numba made of it.
+        dispatcher: Numba's dispatcher for it.
         signature: Types of the arguments.
 
     Attributes:
@@ -86,8 +87,8 @@ class _Compiled:
         return self._dispatcher._cache.holds(self._signature, self._dispatcher.targetctx)
 
     def compile(self) -> None:
-        """Compile it, or load its machine code from disk, unless that was done."""
-        with self._compiling:  # threads that come meanwhile wait for the first
+        """Compile it, or load its machine code from disk, unless this was already done."""
+        with self._compiling:  # other threads wait for the first one
             if not self.ready:
                 self._dispatcher.compile(self._signature)
                 self._dispatcher.disable_compile()
@@ -103,7 +104,7 @@ class _Compiled:
 
 @functools.cache
 def _source() -> str:
-    """Return a digest of this package: what a function calls changes its machine code too."""
+    """Return a digest of this package, because a function's callees affect its machine code too."""
     files = sorted(Path(__file__).parent.glob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
@@ -112,13 +113,13 @@ class _SharedCache(FunctionCache):
     """Numba's cache, used by one process at a time, and only for the same sources.
 
     Numba numbers the files of a function's signatures by an index that it reads and writes
-    back without a lock. Two workers that compile two signatures at once give both the same
-    number, and the function that a later process loads reads its arguments as if they were
-    of the other's types: wrong results without an error. After a change of the source it writes
-    the index before the code, so that who reads in between gets the old code for the new.
+    back without a lock. Two workers that compile two signatures at the same time assign the same
+    number to both, and the function that a later process loads interprets its arguments with the
+    other signature's types: wrong results without an error. After a change of the source, Numba
+    writes the index before the code, so a process that reads in between gets the old code.
 
-    Numba compares the file of the function alone, and would run old code after a change in a
-    file of functions that it calls.
+    Numba checks only the function's own file for changes, and would run old code after a change
+    to functions in other files that it calls.
     """
 
     def __init__(self, function: Callable) -> None:
@@ -146,4 +147,4 @@ class _SharedCache(FunctionCache):
     def _lock(self) -> FileLock:
         folder = Path(self.cache_path)
         folder.mkdir(parents=True, exist_ok=True)
-        return FileLock(folder / "compiled.lock", is_singleton=True)  # what is called may load too
+        return FileLock(folder / "compiled.lock", is_singleton=True)  # callees may load code too

@@ -1,24 +1,24 @@
-"""The exclusion rule: the values of a sum that are kept, by sums above a few bounds.
+"""The exclusion rule: finds which values of a sum are kept, from sums above a few bounds.
 
 The rule orders the local values v by magnitude, ascending, and excludes the longest
-prefix whose sum is below the threshold in magnitude. Seen from the other end: take
-values away from the whole sum, the largest first, until what is left is below the
-threshold; those taken away are kept. So only one magnitude is sought, the *bound*:
+prefix whose sum is below the threshold in magnitude. Equivalently: remove values from
+the whole sum, largest first, until the remainder is below the threshold; the removed
+values are kept. So only one magnitude has to be found, the *bound*:
 
-1. one pass sums the values above each of four magnitudes, and their magnitudes too. An
-   interval between two of them cannot hold the bound if neither its positive nor its
-   negative values alone bring what is left below the threshold. These sums are float32:
-   an interval is passed over only where the rounding error cannot matter.
-2. The values of the highest interval that is left over are collected. If they are few,
-   each one's prefix sum is formed in float64, 16 side by side, by comparing all pairs:
-   nothing is sorted. If they are many, the interval is divided by the same pass.
-3. If the interval does not hold the bound, the next one is collected.
+1. One pass sums the values above each of four magnitudes, and also their magnitudes. An
+   interval between two of them cannot contain the bound if neither its positive nor its
+   negative values alone bring the remainder below the threshold. These sums are float32:
+   an interval is skipped only if the rounding error cannot matter.
+2. The values in the highest remaining interval are collected. If they are few, the prefix
+   sum of each is computed in float64, 16 side by side, by comparing all pairs: nothing is
+   sorted. If they are many, the interval is divided by the same pass.
+3. If the interval does not contain the bound, the next one is collected.
 
-The first division is a function of its own: a kernel calls it for several sums before it
-searches any, as one sum's arithmetic fills the time in which another's waits for its results.
+The first division is a separate function: a kernel calls it for several sums before it
+searches any of them, so that the arithmetic of one sum hides the latency of another's.
 
 Everything is inlined into one kernel and works on pointers (see `vectors`); nothing is
-allocated. benchmarks/README.md says what else was tried.
+allocated. benchmarks/README.md describes what else was tried.
 """
 
 from collections import namedtuple
@@ -50,17 +50,18 @@ from nnslicer_tf._kernels.vectors import (
     write,
 )
 
-# Sums that are worked on together, at most.
+# Largest number of sums that are processed together.
 TOGETHER = 16
 
-# A band of up to this many values is worked out directly.
+# A band with up to this many values is solved directly.
 _FEW = 32
-# Bands within bands that are kept at a time; deeper ones are collected from the last.
+# Number of nested bands that are kept; deeper ones are collected from the last of these.
 _LEVELS = 5
-# From this depth on intervals are divided evenly in their bits, which always comes to an end.
+# From this depth on, intervals are divided evenly by their bits, which always terminates.
 _BY_BITS = 6
 _CACHE_LINE = 64
-# Intervals wait on a stack, four at most from each depth; bits run out within 20 more.
+# Size of the stack of waiting intervals: at most four from each depth; the bits are exhausted
+# after at most 20 further depths.
 _INTERVALS = 4 * (_BY_BITS + 22)
 
 _LEAST = np.float32(1e-45)
@@ -71,13 +72,13 @@ _FEW_PADDED = -(-_FEW // LANES) * LANES
 
 # Pointers to the buffers of `excluded_bound`: bands of values, the number of values in each and
 # the sum of all smaller ones; the bits of a small band's magnitudes and its values in float64;
-# what tells later positions from earlier ones; for each of the sums that are worked on
-# together a stack of intervals that wait: lower, upper, depth.
+# markers that distinguish later positions from earlier ones; and, for each of the sums that are
+# processed together, a stack of waiting intervals: lower, upper, depth.
 Workspace = namedtuple("Workspace", ["bands", "sizes", "bases", "keys", "wide", "later", "stacks"])
 
 
 def aligned(shape: int | tuple[int, ...], dtype: type) -> np.ndarray:
-    """Return zeros at an address where no vector lies across two cache lines."""
+    """Return zeros, aligned so that no vector crosses a cache line."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.zeros(size + _CACHE_LINE, np.uint8)
     start = -memory.ctypes.data % _CACHE_LINE
@@ -85,7 +86,7 @@ def aligned(shape: int | tuple[int, ...], dtype: type) -> np.ndarray:
 
 
 def buffers(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return memory for sums of up to `size` values: float32, int32 and float64."""
+    """Return buffers for sums of up to `size` values: float32, int32 and float64."""
     stride = -(-size // LANES) * LANES + LANES
     whole = aligned(3 * _FEW_PADDED + LANES + _LEVELS, np.int32)
     whole[2 * _FEW_PADDED : 3 * _FEW_PADDED + LANES] = 1
@@ -98,7 +99,7 @@ def buffers(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @inlined
 def workspace(single, whole, double):
-    """Return the `Workspace` in the memory that `buffers` made."""
+    """Return the `Workspace` in the memory that `buffers` allocated."""
     single, whole, double = pointer(single), pointer(whole), pointer(double)
     return Workspace(
         stacks=single,
@@ -113,28 +114,28 @@ def workspace(single, whole, double):
 
 @inlined
 def _padded(size):
-    """Return the length of whole vectors that hold `size` values."""
+    """Return `size` rounded up to whole vectors."""
     return (size + LANES - 1) // LANES * LANES
 
 
 @inlined
 def first_division(values, size, total, magnitudes, threshold, work, number):
-    """Begin the search for a bound: see `excluded_bound`, which goes on from here.
+    """Begin the search for a bound, which `excluded_bound` continues.
 
     Args:
-        values: Pointer to the local values, float32, with zeros up to a whole vector.
+        values: Pointer to the local values, float32, padded with zeros to a whole vector.
         size: Number of values.
         total: Their sum, float64, with |total| >= threshold > 0.
         magnitudes: Sum of their magnitudes, float32.
         threshold: θ·|y|, float64.
         work: `Workspace`.
-        number: Which of the sums that are worked on together this is.
+        number: Index of this sum among those that are processed together.
 
     Returns:
-        How many intervals wait to be searched.
+        Number of intervals waiting to be searched.
     """
     stack = at(work.stacks, 3 * _INTERVALS * number)
-    # Not a literal: Numba would compile what is called once more for that.
+    # Not a literal, for which Numba would compile the called functions once more.
     waiting = np.int64(0)
     none = np.float32(0)
     undivided = size <= _FEW or not threshold > 0
@@ -142,7 +143,7 @@ def first_division(values, size, total, magnitudes, threshold, work, number):
         return _push(stack, waiting, _LEAST, _MOST, none, undivided)
     mean = max(magnitudes / np.float32(size), _LEAST)
     f = np.float32
-    # Most bounds that are sought lie between once and eight times the mean magnitude.
+    # Most bounds lie between one and eight times the mean magnitude.
     bounds = (f(6) * mean, f(3) * mean, f(1.5) * mean, f(0.75) * mean)
     part = (total, f(total), magnitudes, threshold)
     return _divide(values, size, bounds, (_LEAST, _MOST, none), part, stack, waiting)
@@ -154,15 +155,15 @@ def excluded_bound(values, size, threshold, waiting, work, number):
 
     Args:
         values: As for `first_division`.
-        size: See there.
-        threshold: See there.
-        waiting: What it returned.
+        size: As for `first_division`.
+        threshold: As for `first_division`.
+        waiting: Result of `first_division`.
         work: `Workspace`.
         number: As for `first_division`.
 
     Returns:
-        (bound, ties): kept are the values above the bound in magnitude, and of those equal to
-        it the last `ties`.
+        (bound, ties): values above the bound in magnitude are kept, and the last `ties` of those
+        equal to it.
     """
     if not threshold > 0:
         return np.float32(0), 0
@@ -212,7 +213,7 @@ def excluded_bound(values, size, threshold, waiting, work, number):
 
 @inlined
 def _push(stack, waiting, lower, upper, depth, condition):
-    """Put an interval on the stack if a condition holds; return how many wait."""
+    """Push an interval onto the stack if a condition holds; return the number waiting."""
     write(stack, 3 * waiting, lower)
     write(stack, 3 * waiting + 1, upper)
     write(stack, 3 * waiting + 2, depth)
@@ -229,7 +230,7 @@ def _collect(source, size, lower, upper, band):
     """Collect the values with lower <= |v| < upper.
 
     Returns:
-        (their number, the sum of the values below `lower`).
+        (number collected, sum of the values below `lower`).
     """
     low, high, zero = splat(lower), splat(upper), splat(np.float32(0))
     below = splat(0.0)
@@ -247,7 +248,7 @@ def _collect(source, size, lower, upper, band):
 
 @inlined
 def _sums(band, size):
-    """Return the sum of the values, float64, and of their magnitudes, float32."""
+    """Return the sum of the values (float64) and of their magnitudes (float32)."""
     total, magnitudes = splat(0.0), splat(np.float32(0))
     for i in range(0, size, LANES):
         v = load(band, i)
@@ -283,7 +284,7 @@ def _bounds_by_bits(lower, upper):
 
 @inlined
 def _divide(band, size, bounds, interval, part, stack, waiting):
-    """Put the parts of an interval that may hold the bound on the stack, the highest on top.
+    """Push the parts of an interval that may contain the bound, with the highest on top.
 
     Args:
         band: The interval's values.
@@ -292,10 +293,10 @@ def _divide(band, size, bounds, interval, part, stack, waiting):
         interval: (lower, upper, depth).
         part: (sum of the values below `upper`, sum of the band, of its magnitudes, threshold).
         stack: The stack.
-        waiting: Number of intervals on it.
+        waiting: Number of intervals on the stack.
 
     Returns:
-        The number of intervals on it.
+        The new number of intervals on the stack.
     """
     b0, b1, b2, b3 = splat(bounds[0]), splat(bounds[1]), splat(bounds[2]), splat(bounds[3])
     s0 = s1 = s2 = s3 = m0 = m1 = m2 = m3 = splat(np.float32(0))
@@ -310,8 +311,8 @@ def _divide(band, size, bounds, interval, part, stack, waiting):
     weight = lane_sums(m0, m1, m2, m3)
     lower, upper, depth = interval
     left, total, magnitudes, threshold = part
-    # A sum of float32 in 16 lanes and a tree errs by less than this share of the magnitudes;
-    # two sums take part in each comparison.
+    # The rounding error of a float32 sum in 16 lanes and a tree is below this share of the
+    # magnitudes; each comparison involves two sums.
     error = np.float32(size // LANES + 8) * np.float32(2) * _ROUNDING * magnitudes
     t = threshold + error
     deeper = depth + np.float32(1)
@@ -330,10 +331,10 @@ def _divide(band, size, bounds, interval, part, stack, waiting):
 
 @inlined
 def _possible(left, above, weight, next_above, next_weight, threshold):
-    """Return whether what is left can fall below the threshold in an interval.
+    """Return whether the remainder can fall below the threshold in an interval.
 
-    `above` and `weight` are the sums of values and magnitudes that are taken away before the
-    interval, the next ones those at its end. An undefined sum rules nothing out.
+    `above` and `weight` are the sums of values and magnitudes removed before the interval,
+    `next_above` and `next_weight` those at its end. A NaN sum rules nothing out.
     """
     taken_negative = 0.5 * np.float64(above - weight)
     taken_positive = 0.5 * np.float64(above + weight)
@@ -354,18 +355,18 @@ def _last_below(band, size, base, threshold, work):
         work: `Workspace`.
 
     Returns:
-        (the bits of its magnitude, -1 if there is none; how many equal ones follow it).
+        (bits of its magnitude, -1 if there is none; number of equal ones that follow it).
     """
     for j in range(0, _FEW_PADDED, LANES):
         v = load(band, j)
         store(work.keys, j, bits(magnitude(v)))
         store(work.wide, j, widen(v))
-    # Both halves at once: each addition waits for the one before.
+    # Both halves are interleaved, because each addition waits for the one before.
     keys, more_keys = load(work.keys, 0), load(work.keys, LANES)
     prefix = more_prefix = splat(base)
     for i in range(size):
         key, value = splat(read(work.keys, i)), splat(read(work.wide, i))
-        # Equal magnitudes count if they come no later: `later` adds 1 where they do.
+        # Equal magnitudes count unless they come later: `later` adds 1 where they count.
         before = key < keys + load(work.later, _FEW_PADDED - i)
         more_before = key < more_keys + load(work.later, _FEW_PADDED - i + LANES)
         prefix = where(before, prefix + value, prefix)
@@ -391,10 +392,10 @@ def _last_below(band, size, base, threshold, work):
 
 @inlined
 def _ties(band, size, left, threshold):
-    """Take equal magnitudes away, the last position first.
+    """Remove equal magnitudes, last position first.
 
     Returns:
-        How many are taken until what is left is below the threshold, -1 if it never is.
+        Number removed until the remainder is below the threshold, -1 if it never is.
     """
     for k in range(size - 1, -1, -1):
         left -= np.float64(read(band, k))

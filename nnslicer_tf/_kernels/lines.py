@@ -1,7 +1,7 @@
-"""Compiled loops over curves: where they bend, their common points, their values there.
+"""Compiled loops over curves: their bends, their common points, and their values there.
 
 A curve has *rows*; those of segment s are `start[s]` to `start[s + 1]`, at ascending
-ratios. No loop holds Python's lock.
+ratios. No loop holds the GIL.
 """
 
 import numpy as np
@@ -51,7 +51,7 @@ def knot_crossings(values, start, ratio, knots, tolerance):
 
 @compiled()
 def _keep_distinct(left, alpha, j, first, last, width, tolerance):
-    """Sort the crossings after row j; drop those nearer than `tolerance` to another row.
+    """Sort the crossings after row j, and drop those closer than `tolerance` to another row.
 
     Returns the new end of the crossings.
     """
@@ -70,14 +70,14 @@ def _keep_distinct(left, alpha, j, first, last, width, tolerance):
 
 @compiled()
 def window_crossings(values, start, ratio, channels, floor, tolerance):
-    """Find where a maximum over taps, and `floor`, passes to another tap.
+    """Find where another tap becomes the maximum over taps and `floor`.
 
     Args:
-        values: `(rows, taps · channels)`; each channel has a maximum of its own.
+        values: `(rows, taps · channels)`; each channel has its own maximum.
         start: `(segments + 1,)` the first row of each segment.
         ratio: `(rows,)`.
         channels: Number of channels.
-        floor: A constant that takes part in every maximum; -inf for none.
+        floor: A constant that is part of every maximum; -inf for none.
         tolerance: Smallest distance of two ratios.
 
     Returns:
@@ -96,7 +96,7 @@ def window_crossings(values, start, ratio, channels, floor, tolerance):
                 continue
             first = found
             for c in range(channels):
-                if before[c] == now[c]:  # the same at both ends: by convexity, in between
+                if before[c] == now[c]:  # by convexity, the same tap in between
                     continue
                 if len(alpha) - found < taps + 1:
                     left, alpha = _grown(left, taps), _grown(alpha, taps)
@@ -126,10 +126,10 @@ def _argmax(row, channels, floor, best):
 
 @compiled()
 def _follow(begin, end, channels, c, floor, alpha, found):
-    """Follow a maximum from one row to the next, and write where it changes.
+    """Follow a maximum from one row to the next, and write where its tap changes.
 
-    The maximum of affine functions is convex: its slope only grows, so that from the
-    present maximum the next is the value of larger slope that meets it first.
+    The maximum of affine functions is convex: its slope only grows. The next maximum is
+    therefore the value with a larger slope that meets the current one first.
     """
     constant = floor > -np.inf
     value, slope = floor, (0.0 if constant else -np.inf)
@@ -159,7 +159,7 @@ def _follow(begin, end, channels, c, floor, alpha, found):
 
 @compiled()
 def insertion(start, ratio, left, alpha):
-    """Return the rows after an insertion: row before, weight of the next, start, ratio."""
+    """Return the rows after an insertion: preceding row, weight of the next, start, ratio."""
     total = len(ratio) + len(left)
     source = np.empty(total, np.int64)
     weight = np.zeros(total)
@@ -201,14 +201,14 @@ def _blend(values, j, weight, out):
 
 @compiled()
 def common_rows(start, ratio, taps, lines, tolerance):
-    """Return start and ratio of rows wherever one of a window's positions has a row.
+    """Return start and ratio of the rows where any of a window's positions has a row.
 
     Args:
-        start: First rows of segments: position after position, each with `lines` of them.
+        start: First rows of the segments, ordered by position, with `lines` for each.
         ratio: `(rows,)`.
         taps: `(windows, taps)` positions, -1 for none.
         lines: Number of lines.
-        tolerance: Rows nearer than this are one.
+        tolerance: Rows closer than this are merged.
     """
     windows = len(taps)
     new_start = np.zeros(windows * lines + 1, np.int64)
@@ -230,7 +230,7 @@ def common_rows(start, ratio, taps, lines, tolerance):
 @compiled()
 def _merge(start, ratio, taps, lines, k, tolerance, heads, out, at):
     """Write the ratios of line k at a window's positions into `out`, each once."""
-    begin = ratio[start[k]]  # the same at every position, and so is the end
+    begin = ratio[start[k]]  # the same at every position, like the end
     end = ratio[start[k + 1] - 1]
     out[at] = last = begin
     for t in range(len(taps)):
@@ -256,7 +256,7 @@ def _merge(start, ratio, taps, lines, k, tolerance, heads, out, at):
 
 @compiled()
 def gather(start, ratio, values, taps, lines, new_start, new_ratio, first, out):
-    """Write the values of every window's positions at common rows, 0 where there is none.
+    """Write the values of every window's positions at common rows, 0 where there is no position.
 
     Args:
         start: The curve's segments.
@@ -266,8 +266,8 @@ def gather(start, ratio, values, taps, lines, new_start, new_ratio, first, out):
         lines: Number of lines.
         new_start: The common rows' segments.
         new_ratio: The common rows' ratios.
-        first: The first of the common rows that is wanted.
-        out: `(wanted rows, taps · channels)`, written.
+        first: The first common row to write.
+        out: Output, `(rows, taps · channels)`.
     """
     channels = values.shape[1]
     stop = first + len(out)
@@ -298,7 +298,7 @@ def gather(start, ratio, values, taps, lines, new_start, new_ratio, first, out):
 
 @compiled()
 def nonzero_channels(start, values, lines):
-    """Return which channels are not zero in all rows of a position, `(positions, channels)`."""
+    """Mark the channels that are not zero in all rows of a position, `(positions, channels)`."""
     positions, channels = (len(start) - 1) // lines, values.shape[1]
     found = np.zeros((positions, channels), np.bool_)
     for p in range(positions):
@@ -312,7 +312,7 @@ def nonzero_channels(start, values, lines):
 def window_sums(start, ratio, values, taps, lines, new_start, new_ratio, kernel, bias, piece):
     """Return the weighted sums of windows at common rows, `(common rows, outputs)`.
 
-    Channels that are zero all along the lines (behind a ReLU most are) are left out of
+    Channels that are zero along the whole lines (most are, after a ReLU) are left out of
     the matrix products.
 
     Args:
@@ -325,7 +325,7 @@ def window_sums(start, ratio, values, taps, lines, new_start, new_ratio, kernel,
         new_ratio: The common rows' ratios.
         kernel: `(taps · channels, outputs)`.
         bias: `(outputs,)`.
-        piece: How many rows to gather at a time.
+        piece: Number of rows to gather at a time.
     """
     windows, width = taps.shape
     channels = values.shape[1]
@@ -386,9 +386,9 @@ def _gather_channels(ratio, values, begin, end, chosen, places, out):
 
 @compiled()
 def cut(start, ratio, place):
-    """Return for every segment the row at or before `place`, and its place after it.
+    """Return, for each segment, the row at or before `place` and the distance from it.
 
-    The place is a share of the distance to the next row, 0 if the row is at `place`.
+    The distance is a share of that to the next row, 0 if the row is at `place`.
     """
     rows = np.empty(len(start) - 1, np.int64)
     weights = np.zeros(len(rows))
@@ -428,9 +428,9 @@ def grouped_sum(gathered, groups, kernel, bias):
 
 @compiled()
 def bends(start, ratio, values, noise):
-    """Return which rows are the end of a segment, or a place where the values bend.
+    """Mark the rows that end a segment, or at which the values bend.
 
-    Nothing bends at a row that lies on the chord between the last row kept and the next
+    There is no bend at a row that lies on the chord between the last kept row and the next
     one, within `noise` times the segment's largest value.
     """
     size = values.shape[1]

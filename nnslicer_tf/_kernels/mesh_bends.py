@@ -1,10 +1,10 @@
-"""Bends of the values at a mesh's vertices: compiled loops.
+"""Compiled loops that find the bends of the values on a mesh.
 
 A mesh has vertices and convex faces. Face f has the corners `start[f]` to `start[f + 1]` of
-`loop`, counter-clockwise. No loop holds Python's lock.
+`loop`, counter-clockwise. No loop holds the GIL.
 A *group* is a maximum of some affine values (*taps*) and a constant (*floor*): a ReLU is the
-maximum of one value and 0. Its bends are where another tap becomes the largest. A vertex's
-*winners* are the taps within the tolerance of the largest, a bit each, the floor last; by
+maximum of one value and 0. It bends where another tap becomes the largest. A vertex's
+*winners* are the taps within the tolerance of the largest, one bit each, the floor last; by
 convexity, a group does not bend in a face if one tap wins at all its corners.
 """
 
@@ -19,13 +19,13 @@ _NONE = np.uint64(0)
 
 @compiled()
 def active_groups(values, taps, floors, tolerance):
-    """Return the groups of which no tap wins at all vertices.
+    """Return the groups in which no tap wins at all vertices.
 
     Args:
         values: `(positions, vertices, taps · channels)`.
         taps: Number of taps.
-        floors: `(floors,)`: each channel has as many groups; -inf for no floor.
-        tolerance: Values this near the largest win too.
+        floors: `(floors,)`: each channel has one group per floor; -inf for no floor.
+        tolerance: Values this close to the largest win too.
 
     Returns:
         `(groups,)`: (position · channels + channel) · floors + index of the floor.
@@ -76,7 +76,7 @@ def active_groups(values, taps, floors, tolerance):
 
 @compiled()
 def group_values(values, taps, kinds, groups):
-    """Return the taps of some groups, `(vertices, taps · groups)`, tap after tap."""
+    """Return the taps of some groups, `(vertices, taps · groups)`, ordered by tap."""
     vertices, channels = values.shape[1], values.shape[2] // taps
     out = np.empty((vertices, taps * len(groups)))
     for v in range(vertices):
@@ -89,14 +89,14 @@ def group_values(values, taps, kinds, groups):
 
 @compiled()
 def winners(values, taps, columns, floors, tolerance, out):
-    """Write every vertex's winners of some groups.
+    """Write the winners of some groups at every vertex.
 
     Args:
         values: `(vertices, taps · all groups)`.
         taps: Number of taps.
-        columns: `(groups,)` the groups to look at.
+        columns: `(groups,)` the groups to consider.
         floors: `(all groups,)`; -inf for no floor.
-        tolerance: Values this near the largest win too.
+        tolerance: Values this close to the largest win too.
         out: `(vertices, groups)` unsigned integers.
     """
     vertices, size = values.shape[0], values.shape[1] // taps
@@ -121,7 +121,7 @@ def winners(values, taps, columns, floors, tolerance, out):
 
 @compiled()
 def bending_groups(sets, start, loop):
-    """Return the groups, columns of `sets`, that bend in every face: (starts, groups)."""
+    """Return, for each face, the groups (columns of `sets`) that bend in it: (starts, groups)."""
     faces, size = len(start) - 1, sets.shape[1]
     counts = np.zeros(faces + 1, np.int64)
     found = np.empty(64, np.int64)
@@ -145,13 +145,13 @@ def bending_groups(sets, start, loop):
 
 @compiled()
 def last_group(counts, groups, size, most):
-    """Return the group before which to stop, so that about `most` vertices are added.
+    """Return the group before which to stop, so that at most about `most` vertices are added.
 
     Args:
         counts: Starts of the faces in `groups`.
         groups: The groups that bend in each face.
-        size: Number of all groups.
-        most: Number of vertices; one group is cut in any case.
+        size: Total number of groups.
+        most: Number of vertices; at least one group is always cut.
     """
     order = np.argsort(groups, kind="mergesort")
     face = np.empty(len(groups), np.int64)

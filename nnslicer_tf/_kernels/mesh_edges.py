@@ -1,4 +1,4 @@
-"""The edges of a mesh, and the vertices that bends put on them: compiled loops.
+"""Compiled loops over the edges of a mesh, and the vertices where bends cross them.
 
 Groups, taps and winners are those of `mesh_bends`.
 """
@@ -47,7 +47,7 @@ def find_edges(start, loop, vertices):
 
 @compiled()
 def take_overs(begin, end, floor, first, last, places, before, after):
-    """Follow a maximum along an edge, and write where another tap takes over, and which.
+    """Follow a maximum along an edge, and write where it changes to another tap, and to which.
 
     The maximum of affine functions is convex: its slope only grows.
 
@@ -57,9 +57,9 @@ def take_overs(begin, end, floor, first, last, places, before, after):
         floor: The constant; -inf for none.
         first: Winners at the beginning.
         last: Winners at the end; no tap wins at both.
-        places: Written: shares of the edge in [0, 1], ascending.
-        before: Written: taps.
-        after: Written: taps.
+        places: Output: positions on the edge in [0, 1], ascending.
+        before: Output: tap before each.
+        after: Output: tap after each.
     """
     taps = len(begin)
     now, slope = -1, -np.inf
@@ -95,7 +95,7 @@ def take_overs(begin, end, floor, first, last, places, before, after):
 
 @compiled()
 def tap_pair(a, b, taps):
-    """Return a number of two taps, the same in both directions of an edge."""
+    """Return a number for two taps that is the same in both directions of an edge."""
     return np.uint64(min(a, b) * (taps + 1) + max(a, b))
 
 
@@ -109,22 +109,22 @@ def cut_edges(
     Args:
         values: `(vertices, taps · all groups)`.
         taps: Number of taps.
-        columns: `(groups,)` the groups to look at.
+        columns: `(groups,)` the groups to consider.
         names: `(all groups,)` numbers from which keys are made.
         floors: `(all groups,)`; -inf for no floor.
-        tolerance: Values that differ by no more are equal.
+        tolerance: Values that differ by at most this are equal.
         sets: Winners `(vertices, groups)`.
         counts: Starts of the faces in `groups`.
         groups: Groups that bend in each face.
         stop: Only groups before this one are cut.
         ends: `(edges, 2)` vertices.
-        face: `(edges,)` one of the faces of each.
+        face: `(edges,)` one face of each edge.
         keys: `(vertices,)`.
         own: `(edges,)` keys of the edges.
 
     Returns:
-        Starts of the edges among the new vertices; and for each of these, in the order from the
-        edge's first vertex to its last, its place on the edge, and its key.
+        Starts of the edges among the new vertices; and for each new vertex, in the order from the
+        edge's first vertex to its last, its position on the edge and its key.
     """
     size = values.shape[1] // taps
     new_start = np.zeros(len(ends) + 1, np.int64)

@@ -1,4 +1,4 @@
-"""The faces of a mesh, cut along the bends inside them: compiled loops.
+"""Compiled loops that cut the faces of a mesh along the bends inside them.
 
 Groups, taps and winners are those of `mesh_bends`.
 """
@@ -22,10 +22,10 @@ from nnslicer_tf._kernels.mesh_rings import (
     with_more,
 )
 
-# What is known of the mesh's vertices; the new ones on its edges, from `cut_edges`.
+# Data of the mesh's vertices, and of the new ones on its edges, from `cut_edges`.
 Known = namedtuple("Known", ["keys", "places", "values"])
 OnEdges = namedtuple("OnEdges", ["ends", "start", "place", "key"])
-# Faces: where the corners of each start, the corners, keys of the edges that begin there.
+# Faces: start of each face's corners, the corners, and keys of the edges that begin there.
 Faces = namedtuple("Faces", ["start", "loop", "edges"])
 
 _NONE = np.uint64(0)
@@ -58,10 +58,10 @@ def cut_faces(
     Args:
         values: `(vertices, taps · all groups)`.
         taps: Number of taps.
-        columns: `(groups,)` the groups to look at.
+        columns: `(groups,)` the groups to consider.
         names: `(all groups,)` numbers from which keys are made.
         floors: `(all groups,)`; -inf for no floor.
-        tolerance: Values that differ by no more are equal.
+        tolerance: Values that differ by at most this are equal.
         counts: Starts of the faces in `groups`.
         groups: Groups that bend in each face.
         stop: Only groups before this one are cut.
@@ -73,12 +73,12 @@ def cut_faces(
         keys: `(vertices,)`.
         places: `(vertices, 2)` plane coordinates.
         new_start: Starts of the edges among the new vertices, from `cut_edges`.
-        new_place: Their places on the edges.
-        new_key: Their keys.
+        new_place: Positions of the new vertices on the edges.
+        new_key: Keys of the new vertices.
 
     Returns:
-        Of all new vertices, those of the edges first: `(new, 2)` vertices between which they lie,
-        `(new,)` place between these, keys; and of the faces: starts, corners, keys of the
+        For all new vertices, with those on edges first: `(new, 2)` vertices between which they
+        lie, `(new,)` position between these, keys. For the faces: starts, corners, keys of the
         corners' edges.
     """
     known = Known(keys, places, values)
@@ -113,7 +113,7 @@ def cut_faces(
 
 @compiled()
 def _new_vertices(on_edges):
-    """Return the new vertices on the edges, with room for as many again."""
+    """Return the new vertices on the edges, with room for as many more."""
     total = len(on_edges.place)
     new = New(
         np.empty((2 * total + 64, 2), np.int64),
@@ -129,7 +129,7 @@ def _new_vertices(on_edges):
 
 @compiled()
 def _no_faces(faces, corners):
-    """Return a list of faces that is empty, with room for some."""
+    """Return an empty list of faces, with room for so many faces and corners."""
     start = np.empty(faces, np.int64)
     start[0] = 0
     return Faces(start, np.empty(corners, np.int64), np.empty(corners, np.uint64))
@@ -137,7 +137,7 @@ def _no_faces(faces, corners):
 
 @compiled()
 def _with_room(out, found, faces, corners):
-    """Return a list of faces with room for so many more."""
+    """Return the list of faces, enlarged if needed to hold so many more."""
     while found + faces >= len(out.start) or out.start[found] + corners > len(out.loop):
         out = Faces(grown(out.start, faces), grown(out.loop, corners), grown(out.edges, corners))
     return out
@@ -145,7 +145,7 @@ def _with_room(out, found, faces, corners):
 
 @compiled()
 def _opened(face, known, on_edges, groups):
-    """Return the vertices of a face and of its edges' cuts, and the face made of all of them.
+    """Return the vertices of a face, including cuts of its edges, and the face that they form.
 
     Args:
         face: `(corners,)` vertices; edges; keys of the edges.
@@ -194,7 +194,7 @@ def _opened(face, known, on_edges, groups):
 
 @compiled()
 def _appended(out, found, faces, ids):
-    """Append the parts of a face to the mesh's, with the vertices' numbers there."""
+    """Append the parts of a face to those of the mesh, with the mesh's vertex numbers."""
     out = _with_room(out, found, len(faces.start), len(faces.loop))
     begins = out.start[found]
     for i in range(len(faces.loop)):
@@ -210,14 +210,14 @@ def _cut_by(j, groups, faces, vertices, used, new, total, old):
     """Cut the parts of a face by one group.
 
     Args:
-        j: Which of the face's groups it is.
+        j: Index of the group among the face's groups.
         groups: `Groups`.
         faces: The parts.
         vertices: `Vertices`.
-        used: Number of these.
+        used: Number of `vertices` in use.
         new: `New`.
-        total: Number of these.
-        old: Number of the mesh's vertices without them.
+        total: Number of `new` in use.
+        old: Number of the mesh's vertices without the new ones.
 
     Returns:
         (parts, vertices, used, new, total).
@@ -267,7 +267,7 @@ def _cut_by(j, groups, faces, vertices, used, new, total, old):
 
 @compiled()
 def _emit(corners, edges, out, found):
-    """Append a face; return their number."""
+    """Append a face; return the number of faces."""
     begins = out.start[found]
     out.loop[begins : begins + len(corners)] = corners
     out.edges[begins : begins + len(corners)] = edges
@@ -277,9 +277,9 @@ def _emit(corners, edges, out, found):
 
 @compiled()
 def _emit_cells(cells, starts, ring, ring_edges, keys, out, found):
-    """Append the cells of a ring; return the faces, and their number.
+    """Append the cells of a ring; return the faces and their number.
 
-    Edges on the ring keep their keys, those inside are named after their vertices.
+    Edges on the ring keep their keys; those inside get keys made from their vertices.
     """
     n = len(ring)
     place_in = np.full(len(keys), -1, np.int64)
@@ -301,11 +301,11 @@ def _emit_cells(cells, starts, ring, ring_edges, keys, out, found):
 
 @compiled()
 def _halve(ring, ring_edges, breaks, keys, out, found):
-    """Append both halves of a ring, cut from one break to the other; return the faces' number."""
+    """Cut a ring between its two breaks and append both halves; return the number of faces."""
     n = len(ring)
     chord = edge_key(keys[ring[breaks[0]]], keys[ring[breaks[1]]])
     sizes = ((breaks[1] - breaks[0]) % n + 1, (breaks[0] - breaks[1]) % n + 1)
-    if min(sizes) < 3:  # rounding: there is nothing between the breaks
+    if min(sizes) < 3:  # by rounding, there is nothing between the breaks
         return _emit(ring, ring_edges, out, found)
     for side in range(2):
         begins = out.start[found]

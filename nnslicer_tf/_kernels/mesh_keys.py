@@ -1,7 +1,7 @@
-"""Keys of a planar mesh's vertices and edges: compiled loops.
+"""Compiled loops that compute keys of a planar mesh's vertices and edges.
 
-Vertices have keys that do not depend on rounding or on the order of the work: tiles that were cut
-apart find the vertices on their seam again by them.
+Keys do not depend on rounding or on the order of the work. They identify common vertices on the
+seams of tiles that were cut separately.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ _C = np.uint64(0x94D049BB133111EB)
 
 @compiled()
 def hash_pair(x, y):
-    """Return a key made of two, in this order (SplitMix64)."""
+    """Return a key made from two keys, which depends on their order (SplitMix64)."""
     z = x * _A + y + _B
     z = (z ^ (z >> np.uint64(30))) * _B
     z = (z ^ (z >> np.uint64(27))) * _C

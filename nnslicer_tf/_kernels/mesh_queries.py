@@ -1,7 +1,7 @@
-"""Questions to a finished mesh: compiled loops.
+"""Compiled loops that query a finished mesh.
 
 A mesh has vertices and convex faces. Face f has the corners `start[f]` to `start[f + 1]` of
-`loop`, counter-clockwise. No loop holds Python's lock.
+`loop`, counter-clockwise. No loop holds the GIL.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ def areas(places, start, loop):
 
 @compiled()
 def edge_faces(start, loop, edge_of, edges):
-    """Return the faces on both sides of every edge, `(edges, 2)`, -1 outside; -2 if too many."""
+    """Return the faces on both sides of each edge, `(edges, 2)`; -1 outside, -2 if too many."""
     out = np.full((edges, 2), -1, np.int64)
     for f in range(len(start) - 1):
         for c in range(start[f], start[f + 1]):
@@ -47,7 +47,7 @@ def edge_faces(start, loop, edge_of, edges):
 
 @compiled()
 def means(places, start, loop, values):
-    """Return the mean of the values over every face, `(faces, outputs)`, weighted by its area."""
+    """Return each face's mean values times its area, `(faces, outputs)`."""
     out = np.zeros((len(start) - 1, values.shape[1]))
     for f in range(len(out)):
         a = loop[start[f]]
@@ -65,7 +65,7 @@ def means(places, start, loop, values):
 def slopes(places, start, loop, values):
     """Return the gradients of the values in every face, `(faces, outputs, 2)`.
 
-    They are those of the largest triangle of three corners, one of which is the first.
+    Each is computed on the face's largest triangle of three corners that includes the first.
     """
     out = np.zeros((len(start) - 1, values.shape[1], 2))
     for f in range(len(out)):
@@ -93,10 +93,10 @@ def slopes(places, start, loop, values):
 
 @compiled()
 def box_tree(places, start, loop):
-    """Return a tree of boxes to find faces by: order of the faces, boxes, children or faces.
+    """Return a tree of bounding boxes of faces: order of the faces, boxes, nodes.
 
-    Node n has the box `boxes[n]` (least x and y, largest x and y); `nodes[n]` is its first child,
-    whose sibling follows, or -1, and the range of its faces in the order.
+    Node n has the box `boxes[n]` (smallest x and y, largest x and y); `nodes[n]` has its first
+    child, whose sibling follows it, or -1, and the range of its faces in the order.
     """
     faces = len(start) - 1
     face_boxes = np.empty((faces, 4))
@@ -142,10 +142,10 @@ def locate(points, places, start, loop, order, boxes, nodes, slack):
         places: Vertices.
         start: Faces.
         loop: Corners.
-        order: From `box_tree`, as are `boxes` and `nodes`.
-        boxes: See there.
-        nodes: See there.
-        slack: How far outside of a face a point may be.
+        order: From `box_tree`.
+        boxes: From `box_tree`.
+        nodes: From `box_tree`.
+        slack: Distance by which a point may be outside a face.
     """
     out = np.full(len(points), -1, np.int64)
     stack = np.empty(128, np.int64)
@@ -181,7 +181,7 @@ def locate(points, places, start, loop, order, boxes, nodes, slack):
 
 @compiled()
 def interpolated(points, faces, places, start, loop, values):
-    """Return the values at points in faces, `(points, outputs)`, from the triangles around them."""
+    """Interpolate the values at points in faces, `(points, outputs)`, from enclosing triangles."""
     out = np.empty((len(points), values.shape[1]))
     for i in range(len(points)):
         f = faces[i]

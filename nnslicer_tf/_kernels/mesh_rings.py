@@ -1,7 +1,7 @@
-"""The ring of a face's corners, cut by one group of values: compiled loops.
+"""Compiled loops that cut the ring of a face's corners by one group of values.
 
-Groups, taps and winners are those of `mesh_bends`. Vertices where the group bends the ring's edges
-come first; where three taps or more win, each has a cell.
+Groups, taps and winners are those of `mesh_bends`. First, vertices are added where the group bends
+on the ring's edges; if three or more taps win on the ring, each of them gets a cell.
 """
 
 from collections import namedtuple
@@ -13,13 +13,13 @@ from nnslicer_tf._kernels.mesh_edges import take_overs, tap_pair
 from nnslicer_tf._kernels.mesh_keys import grown, hash_pair
 from nnslicer_tf._kernels.mesh_queries import area
 
-# The groups that bend in a face: columns of the values, number of taps, floors, numbers from
+# The groups that bend in a face: columns of values, number of taps, floors, numbers from
 # which keys are made, tolerance.
 Groups = namedtuple("Groups", ["columns", "taps", "floors", "names", "tolerance"])
 # The vertices of a face that is being cut: numbers in the mesh, keys, places, taps of the face's
-# groups `(vertices, groups · taps)`, winners `(vertices, groups)`. There is room for more.
+# groups `(vertices, groups · taps)`, winners `(vertices, groups)`, with room for more vertices.
 Vertices = namedtuple("Vertices", ["ids", "keys", "places", "taps", "sets"])
-# New vertices of the mesh: two between which each lies, its place between them, its key.
+# New vertices of the mesh: the two between which each lies, its place between them, its key.
 New = namedtuple("New", ["sources", "weights", "keys"])
 
 _ONE = np.uint64(1)
@@ -28,7 +28,7 @@ _NONE = np.uint64(0)
 
 @compiled()
 def most_added(taps):
-    """Return how many vertices one cut of a face adds at most, whatever its size."""
+    """Return the largest number of vertices that one cut of a face adds, whatever its size."""
     return 8 * (taps + 2) * (taps + 2)
 
 
@@ -52,8 +52,8 @@ def with_more(vertices, used, new, total, room):
 def bent(j, groups, corners, edges, crossed, crossings, vertices, used, new, total, old):
     """Return the corners of a face with a vertex wherever a group bends one of its edges.
 
-    A neighbour within the same face that was cut before has some of these vertices already;
-    `crossed` says which.
+    A neighbour within the same face that was cut earlier already has some of these vertices, which
+    are listed in `crossed`.
 
     Returns:
         (corners, keys of the edges, crossings, used, total).
@@ -112,7 +112,7 @@ def _cross(j, groups, low, high, edge, vertices, used, new, total, old):
 
 @compiled()
 def breaks_of(ring, sets):
-    """Return the corners of a ring at which another tap wins the edges from there on."""
+    """Return the corners of a ring from which on another tap wins on the edges."""
     n = len(ring)
     common = sets[ring[0]] & sets[ring[1 % n]]
     first = -1
@@ -142,7 +142,7 @@ def breaks_of(ring, sets):
 
 @compiled()
 def cells_of(ring, j, groups, vertices, used, new, total, old):
-    """Return for a ring that three taps or more win the cell of each: corners, starts, used."""
+    """Return the cells of a ring on which three or more taps win: corners, starts, used."""
     taps, floor, tolerance = groups.taps, groups.floors[j], groups.tolerance
     n, before = len(ring), used
     whole = area(ring, vertices.places)
@@ -197,7 +197,7 @@ def cells_of(ring, j, groups, vertices, used, new, total, old):
 
 @compiled()
 def _gap(vertices, j, groups, vertex, first, second):
-    """Return the difference of two taps of a group, of which one may be the floor."""
+    """Return the difference between two taps of a group, one of which may be the floor."""
     taps, row = groups.taps, vertices.taps[vertex]
     a = row[j * taps + first] if first < taps else groups.floors[j]
     b = row[j * taps + second] if second < taps else groups.floors[j]
@@ -206,7 +206,7 @@ def _gap(vertices, j, groups, vertex, first, second):
 
 @compiled()
 def _same(vertex, before, others, sets, places, whole):
-    """Return the vertex of earlier cells at the place of a new one, or the new one."""
+    """Return an earlier cell's vertex at the same place as a new one, otherwise the new one."""
     if vertex < before:
         return vertex
     for other in others:
@@ -223,7 +223,7 @@ def _same(vertex, before, others, sets, places, whole):
 
 @compiled()
 def read_taps(values, groups, vertex, out):
-    """Write the taps of some groups at a vertex, `(groups · taps,)`, group after group."""
+    """Write the taps of some groups at a vertex, `(groups · taps,)`, ordered by group."""
     taps, columns = groups.taps, groups.columns
     size = values.shape[1] // taps
     for j in range(len(columns)):
@@ -249,7 +249,7 @@ def own_winners(row, groups, out):
 
 @compiled()
 def _between(vertices, a, b, weight, at, groups, new, number, old):
-    """Write a vertex between two others, without its key: in the face, and in the mesh."""
+    """Write a vertex between two others to the face and to the mesh, without its key."""
     taps, places = vertices.taps, vertices.places
     for j in range(taps.shape[1]):
         taps[at, j] = taps[a, j] + weight * (taps[b, j] - taps[a, j])

@@ -1,4 +1,4 @@
-"""Values at the vertices of a mesh: compiled loops."""
+"""Compiled loops over the values at the vertices of a mesh."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from nnslicer_tf._kernels.compiled import compiled
 
 @compiled()
 def extended(values, sources, weights):
-    """Return values `(positions, vertices, channels)` with those of new vertices behind them."""
+    """Append the values of new vertices to values `(positions, vertices, channels)`."""
     positions, vertices, channels = values.shape
     out = np.empty((positions, vertices + len(weights), channels))
     for p in range(positions):
@@ -22,7 +22,7 @@ def extended(values, sources, weights):
 
 @compiled()
 def nonzero(values):
-    """Return which channels are not zero at all vertices of a position, `(positions, channels)`."""
+    """Mark channels that are not zero at all vertices of a position, `(positions, channels)`."""
     positions, vertices, channels = values.shape
     found = np.zeros((positions, channels), np.bool_)
     for p in range(positions):
@@ -34,14 +34,14 @@ def nonzero(values):
 
 @compiled()
 def window_sums(values, taps, kernel, bias, piece):
-    """Return weighted sums of windows, without channels that are zero at all vertices.
+    """Return weighted sums of windows, skipping channels that are zero at all vertices.
 
     Args:
         values: `(positions, vertices, channels)`.
         taps: `(windows, taps)` positions, -1 for none.
         kernel: `(taps · channels, outputs)`.
         bias: `(outputs,)`.
-        piece: How many vertices to gather at a time.
+        piece: Number of vertices to gather at a time.
 
     Returns:
         `(windows, vertices, outputs)`.

@@ -1,4 +1,4 @@
-"""Compiled loops of the effective path. All arrays are (positions, channels), C-ordered."""
+"""Compiled loops for effective paths. All arrays are (positions, channels), C-ordered."""
 
 import numpy as np
 
@@ -16,17 +16,17 @@ def weighted_sum(
     reached: np.ndarray,
     used: np.ndarray,
 ) -> None:
-    """Take each path neuron's smallest set of positive contributions that reaches its goal.
+    """Select each path neuron's smallest set of positive contributions that reaches its goal.
 
     Args:
-        path: which outputs are on the path, bool.
-        goals: what their contributors must reach.
-        inputs: the inputs' values.
-        matrix: (taps, inputs per group, outputs) weights.
-        taps: (output positions, taps) input positions, -1 for padding.
-        groups: the number of channel groups.
-        reached: set where an input is on the path, bool.
-        used: set where a synapse is on the path, bool, the shape of `matrix`.
+        path: Whether each output is on the path, bool.
+        goals: Values that the outputs' contributors must reach.
+        inputs: The inputs' values.
+        matrix: Weights (taps, inputs per group, outputs).
+        taps: Input positions (output positions, taps), -1 for padding.
+        groups: Number of channel groups.
+        reached: Set to True where an input is on the path, bool.
+        used: Set to True where a synapse is on the path, bool, of the shape of `matrix`.
     """
     tap_count, per_group, outputs = matrix.shape
     found = np.empty(tap_count * per_group)
@@ -65,7 +65,7 @@ def maximum(
     taps: np.ndarray,
     reached: np.ndarray,
 ) -> None:
-    """Take every input that equals the maximum on the path."""
+    """Select every input that equals a maximum on the path."""
     for p in range(path.shape[0]):
         for t in range(taps.shape[1]):
             position = taps[p, t]

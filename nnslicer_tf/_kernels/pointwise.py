@@ -42,12 +42,12 @@ def merge(signs: np.ndarray, y: np.ndarray, values: np.ndarray, theta: float) ->
 
     Args:
         signs: `(neurons,)` int8.
-        y: What θ is multiplied with, up to its sign, `(neurons,)` float32 or float64.
+        y: Values that θ is multiplied by, up to their sign, `(neurons,)` float32 or float64.
         values: Local values, `(tensors, neurons)` float64.
         theta: Threshold θ.
 
     Returns:
-        What each input receives, `(tensors, neurons)` int32.
+        CONTRIB that each input receives, `(tensors, neurons)` int32.
     """
     received = np.zeros(values.shape, np.int32)
     if len(values) == 2:
@@ -60,7 +60,7 @@ def merge(signs: np.ndarray, y: np.ndarray, values: np.ndarray, theta: float) ->
 
 @compiled((argument(int8, 1), argument(float64, 1), argument(float64, 2), float64, int32[:, ::1]))
 def _merge_two(signs, y, values, theta, received):
-    """Do what `_merge` does for two tensors, in vector code: nothing is sorted."""
+    """Do the same as `_merge` for two tensors, in vector code: nothing is sorted."""
     for n in range(values.shape[1]):
         first, second = values[0, n], values[1, n]
         threshold = theta * abs(y[n])

@@ -1,4 +1,4 @@
-"""Loops over the windows of pooling: maxima, and means at channel granularity.
+"""Loops over pooling windows: maxima, and means at channel granularity.
 
 Arrays are channel-last: values `(batch, positions, channels)`.
 """
@@ -12,7 +12,7 @@ from nnslicer_tf._kernels.compiled import argument, compiled
 def maximum(
     signs: np.ndarray, y: np.ndarray, x: np.ndarray, x_signs: np.ndarray, taps: np.ndarray
 ) -> np.ndarray:
-    """Expand a maximum pooling: every input equal to the output gets the sign.
+    """Expand a max pooling: every input equal to the output gets the sign.
 
     Args:
         signs: `(batch, output positions, channels)` int8.
@@ -49,14 +49,14 @@ def _maximum(signs, y, x, x_signs, taps, received):
                 if source < 0:
                     continue
                 for c in range(x.shape[2]):
-                    # Without a branch: which input is the largest cannot be predicted.
+                    # Without a branch, because the largest input cannot be predicted.
                     given = np.int32(x[sample, source, c] == y[sample, p, c])
                     given *= np.int32(signs[sample, p, c]) * np.int32(x_signs[sample, source, c])
                     received[sample, source, c] += given
 
 
 def tap_means(x: np.ndarray, taps: np.ndarray) -> np.ndarray:
-    """Return the mean over output positions of what each tap reads, padding as 0.
+    """Return the mean over output positions of the values that each tap reads, 0 for padding.
 
     Args:
         x: `(batch, input positions, inputs)` float32 or float64.
@@ -72,7 +72,7 @@ def tap_means(x: np.ndarray, taps: np.ndarray) -> np.ndarray:
 
 @compiled()
 def _add_taps(x: np.ndarray, taps: np.ndarray, totals: np.ndarray) -> None:
-    """Add up what each tap reads; NumPy would copy the values once for each tap."""
+    """Add up the values that each tap reads; NumPy would copy the values once per tap."""
     for sample in range(x.shape[0]):
         for p in range(taps.shape[0]):
             for t in range(taps.shape[1]):

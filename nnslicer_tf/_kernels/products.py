@@ -1,8 +1,8 @@
 """The exclusion of sums of products and of softmax rows, compiled by Numba.
 
-Both form the local values of one output at a time, some outputs together, and find which of them
-are kept as a weighted sum does (see `exclusion`). A product-sum has two local values for each
-product: Δa·b, for all products, then a·Δb.
+Both compute the local values of a few outputs together, and find those that are kept in the same
+way as a weighted sum (see `exclusion`). A product-sum has two local values for each product: first
+Δa·b for all products, then a·Δb.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ from nnslicer_tf._kernels.vectors import (
     write,
 )
 
-# Local values that are worked on together: they stay in the first-level cache.
+# Number of local values that are processed together, so that they stay in the L1 cache.
 _TOGETHER_VALUES = 1 << 13
 
 
@@ -47,15 +47,15 @@ def product_sum(
     """Expand sums y[g, m, n] = Σ_s a[g, m, s] · b[g, n, s].
 
     Args:
-        signs: sign(CONTRIB · Δy), `(groups, m, n)` int8; samples are groups, too.
+        signs: sign(CONTRIB · Δy), `(groups, m, n)` int8; samples are groups as well.
         y: Values of the outputs, of the same shape, float32.
         first: Values and Δ of a, `(groups, m, s)` float32.
         second: Values and Δ of b, `(groups, n, s)` float32.
         theta: Threshold θ.
-        by_sum: Whether the exclusion is relative to the sum of the local values, not to y.
+        by_sum: Whether the exclusion is relative to the sum of the local values instead of y.
 
     Returns:
-        CONTRIB of a and of b, int32, of their shapes.
+        CONTRIB of a and of b, int32, with their shapes.
     """
     size = first[0].shape[-1]
     a, da, b, db = (_padded(x) for x in (*first, *second))
@@ -89,7 +89,7 @@ def softmax(
     Args:
         signs: sign(CONTRIB · Δy), `(rows, entries)` int8.
         y: Probabilities, of the same shape, float32.
-        delta: Δ of the inputs, of the same shape, float32; 0 for entries that do not count.
+        delta: Δ of the inputs, of the same shape, float32; 0 for masked entries.
         theta: Threshold θ.
         by_sum: As in `product_sum`.
 
@@ -117,7 +117,7 @@ def softmax(
 
 
 def _padded(x: np.ndarray) -> np.ndarray:
-    """Return float32 rows of whole vectors, at an address where no vector lies across lines."""
+    """Return float32 rows padded to whole vectors, none of which crosses a cache line."""
     width = x.shape[-1]
     rows = aligned((*x.shape[:-1], -(-width // LANES) * LANES), np.float32)
     rows[..., :width] = x
@@ -279,7 +279,7 @@ def _softmax(
 
 @inlined
 def _form_products(a, da, b, db, size, v):
-    """Write the local values Δa·b, then a·Δb; return their sum and that of their magnitudes."""
+    """Write the local values Δa·b, then a·Δb; return their sum and the sum of their magnitudes."""
     total, magnitudes = splat(0.0), splat(np.float32(0))
     for i in range(0, size, LANES):
         value = load(da, i) * load(b, i)
@@ -296,9 +296,9 @@ def _form_products(a, da, b, db, size, v):
 
 @inlined
 def _form_softmax(y, delta, i, size, v):
-    """Write the local values y_i · (δ_ij − y_j) · Δ_j; return as `_form_products` does.
+    """Write the local values y_i · (δ_ij − y_j) · Δ_j; returns the same as `_form_products`.
 
-    1 − y_i is the sum of the others: next to 1 the difference would be rounding alone.
+    1 − y_i is computed as the sum of the others: near 1, the difference would only be rounding.
     """
     own = read(y, i)
     factor, others = splat(-own), splat(0.0)
@@ -319,7 +319,7 @@ def _form_softmax(y, delta, i, size, v):
 
 @inlined
 def _give(v, size, bound, ties, sign, received):
-    """Add signs to the inputs of the values that are kept; return the ties that are left."""
+    """Add signs to the inputs of the kept values; return the number of ties that are left."""
     above, below = splat(bound), splat(-bound)
     plus, none = splat(sign), splat(np.int32(0))
     for i in range(0, size, LANES):

@@ -18,7 +18,7 @@ from nnslicer_tf._kernels.vectors import (
     write,
 )
 
-# Values of a sparse row that are collected before they are copied to their place.
+# Number of values of a sparse row that are collected before they are copied to their place.
 _RUN = 1024
 
 
@@ -32,9 +32,9 @@ def copy_nonzero(
     """Append the non-zero values of each row, and their columns, to sparse rows.
 
     Args:
-        block: `(rows, columns)`, whole numbers that int32 holds.
+        block: `(rows, columns)`, integers that fit into int32.
         first_column: Column of the sparse matrix where the block begins.
-        places: Where the next value of each row goes, int64; moved on.
+        places: Index where the next value of each row goes, int64; advanced in place.
         data: Values of the sparse matrix, int32.
         indices: Columns of the sparse matrix, int32.
     """

@@ -1,7 +1,7 @@
 """The exclusion of weighted sums and averages, compiled by Numba.
 
 Arrays are channel-last: values `(batch, positions, channels)`. `signs` is
-sign(CONTRIB · Δy) of the output neurons as int8; where it is 0 a neuron costs nothing.
+sign(CONTRIB · Δy) of the output neurons as int8; neurons where it is 0 are skipped.
 """
 
 from collections import namedtuple
@@ -34,12 +34,12 @@ from nnslicer_tf._kernels.vectors import (
     write,
 )
 
-# Pointers to what is held of each sum of those that are worked on together.
+# Pointers to the data of the sums that are processed together.
 Batch = namedtuple("Batch", ["values", "magnitudes", "totals", "thresholds", "waiting"])
 
-# Windows gathered at a time, in values: they stay in the second-level cache.
+# Number of values of windows gathered at a time, so that they stay in the L2 cache.
 _BLOCK = 1 << 17
-# Local values of the sums that are worked on together: they stay in the first-level cache.
+# Number of local values of sums that are processed together, so that they stay in the L1 cache.
 _TOGETHER_VALUES = 1 << 13
 
 
@@ -62,11 +62,11 @@ def weighted_sum(
         weights: `(groups, outputs per group, taps · inputs per group)` float32.
         taps: Input position of each tap, `(output positions, taps)` int32, -1: padding.
         theta: Threshold θ.
-        each: Keep the synapses of every sample apart.
-        by_sum: Whether thresholds are relative to the sum of the local values, not to y.
+        each: Keep the synapses of each sample separate.
+        by_sum: Whether thresholds are relative to the sum of the local values instead of y.
 
     Returns:
-        CONTRIB of the inputs, shaped as `dx`, and of the synapses,
+        CONTRIB of the inputs, shaped like `dx`, and of the synapses,
         `(batch or 1, groups, outputs per group, taps · inputs per group)`, both int32.
     """
     scale = np.ones((1, len(taps)))
@@ -84,8 +84,8 @@ def average(
 ) -> np.ndarray:
     """Expand an average pooling; shapes as in `weighted_sum`, one channel at a time.
 
-    The local values are Δx / k; k multiplies the threshold instead. `counts` is k where it
-    differs from sample to sample, `(batch, output positions)`.
+    The local values are Δx / k; instead of dividing, k multiplies the threshold. `counts` is k if
+    it differs between samples, `(batch, output positions)`.
     """
     weights = np.ones((dx.shape[2], 1, taps.shape[1]), np.float32)
     if counts is None:
@@ -96,7 +96,7 @@ def average(
 
 
 def is_compiled() -> bool:
-    """Return whether this process has the compiled exclusion."""
+    """Return whether the exclusion is compiled in this process."""
     return _weighted_sum.ready
 
 
@@ -112,12 +112,12 @@ def _expand(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Expand sums whose thresholds are θ·|y| times a scale `(batch or 1, positions)`.
 
-    `threshold` is θ, and whether it is multiplied by the sum of the local values instead.
+    `threshold` is θ, and whether it is relative to the sum of the local values instead of y.
     """
     width = weights.shape[2]
     if rest := -width % LANES:
         weights = np.pad(weights, ((0, 0), (0, 0), (0, rest)))
-    inputs = np.zeros(dx.size + LANES, np.int32)  # whole vectors are added at the end too
+    inputs = np.zeros(dx.size + LANES, np.int32)  # room to add a whole vector at the end
     synapses = np.zeros((len(dx) if each else 1, *weights.shape), np.int32)
     stride = weights.shape[2]
     block = max(1, min(len(taps), _BLOCK // stride))
@@ -133,8 +133,8 @@ def _expand(
         width,
         inputs,
         synapses,
-        aligned(block * stride + LANES, np.float32),  # whole vectors are copied at the end too
-        aligned((block + 1, stride), np.int32),  # and may be read beyond the last window's
+        aligned(block * stride + LANES, np.float32),  # room to copy a whole vector at the end
+        aligned((block + 1, stride), np.int32),  # may be read beyond the last window
         np.zeros((*taps.shape, 2), np.int32),
         np.zeros(2 * (block + 1) + TOGETHER, np.int32),
         aligned((together + 1, stride), np.float32),
@@ -263,8 +263,8 @@ def _weighted_sum(
 def _find_runs(taps, positions, width, joined, runs):
     """Write (source, number of taps) where a run of taps with consecutive sources begins.
 
-    Padding has the source -1. Runs are longer than a tap if all inputs of a position are
-    read (`joined`). Between the beginnings of runs, what is written has no meaning.
+    Padding has the source -1. Runs can be longer than one tap if all inputs of a position are
+    read (`joined`). Entries between the beginnings of runs are meaningless.
     """
     for p in range(positions):
         length, following = np.int32(0), np.int32(-2)
@@ -296,7 +296,7 @@ def _list_active(marks, o, rows, size, active):
     """List those of `size` positions at which an output is active; return their number."""
     signs, channels, _ = marks
     found = 0
-    for k in range(size):  # without a branch: which ones are active cannot be predicted
+    for k in range(size):  # without a branch, because active ones cannot be predicted
         p = read(rows, k)
         write(active, found, p)
         found += np.int64(read(signs, p * channels + o) != 0)
@@ -305,9 +305,9 @@ def _list_active(marks, o, rows, size, active):
 
 @inlined
 def _gather(dx, size, windows, received, rows, needed, place):
-    """Copy what each of `needed` positions reads, padding as zeros.
+    """Copy the values that each of `needed` positions reads, with zeros for padding.
 
-    Runs are copied in whole vectors: what follows the end of one is overwritten by the next.
+    Runs are copied in whole vectors; the excess at the end of one is overwritten by the next.
     """
     runs, taps, first_source, sources, per_group, stride = place
     for k in range(needed):
@@ -332,7 +332,7 @@ def _gather(dx, size, windows, received, rows, needed, place):
 
 @inlined
 def _copy(source, target, size, readable):
-    """Copy a run in whole vectors, or one by one where fewer values can be read than that."""
+    """Copy a run in whole vectors, or value by value if too few values can be read."""
     if size + LANES <= readable:
         for i in range(0, size, LANES):
             store(target, i, load(source, i))
@@ -343,7 +343,7 @@ def _copy(source, target, size, readable):
 
 @inlined
 def _scatter(received, inputs, rows, needed, place):
-    """Add what the windows received to the input neurons."""
+    """Add the contributions that the windows received to the input neurons."""
     runs, taps, first_source, sources, per_group, stride = place
     for k in range(needed):
         p = np.int64(read(rows, k))
@@ -359,7 +359,7 @@ def _scatter(received, inputs, rows, needed, place):
 
 @inlined
 def _add(source, target, size):
-    """Add a run in whole vectors, zeros where it has ended."""
+    """Add a run in whole vectors, with zeros beyond its end."""
     for i in range(0, size, LANES):
         inside = lanes() < splat(np.int32(size - i))
         given = where(inside, load(source, i), splat(np.int32(0)))
@@ -368,22 +368,22 @@ def _add(source, target, size):
 
 @inlined
 def _form_all(weights, windows, stride, neurons, places, size, given_y, batch):
-    """Form the sums of some positions, but hold only those that are not excluded altogether.
+    """Compute the sums of some positions, keeping only those that are not excluded entirely.
 
     Args:
         weights: Pointer to an output's weights.
         windows: Pointer to the windows of the block.
         stride: Length of a window.
-        neurons: (index of the output at the block's first position, outputs in all, the
+        neurons: (index of the output at the block's first position, total number of outputs, the
             block's first position).
-        places: Positions in the block; on return those of the sums that are held.
+        places: Positions in the block; on return, those of the sums that are kept.
         size: Number of positions.
-        given_y: (values of the outputs, scales of the positions, θ, whether that is multiplied
-            by the sum instead).
+        given_y: (values of the outputs, scales of the positions, θ, whether θ is relative to the
+            sum instead).
         batch: `Batch`.
 
     Returns:
-        The number of sums that are held.
+        The number of sums that are kept.
     """
     first, channels, start = neurons
     y, scales, theta, by_sum = given_y
@@ -418,7 +418,7 @@ def _form(weights, window, size, v):
 
 @inlined
 def _give(v, size, bound, ties, sign, received, synapses):
-    """Add signs to the inputs and synapses of the values that are kept."""
+    """Add signs to the inputs and synapses of the kept values."""
     above, below = splat(bound), splat(-bound)
     plus, none = splat(sign), splat(np.int32(0))
     for i in range(0, size, LANES):

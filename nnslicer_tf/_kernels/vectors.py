@@ -1,16 +1,17 @@
-"""Vectors of 16 values and pointers to them, inside code compiled by Numba.
+"""Vectors of 16 values and pointers to them, for code compiled by Numba.
 
-Numba turns a loop into vector code where LLVM sees how. The exclusion's inner loops are
-written in vectors instead: what they cost does not depend on what LLVM sees. LLVM splits
-a vector where the processor's registers are shorter, and compresses one in a single
-instruction where the processor can.
+Numba only vectorises the loops that LLVM recognises. The exclusion's inner loops are written
+with explicit vectors instead, so that their cost does not depend on LLVM. LLVM splits a
+vector if the processor's registers are shorter, and compresses one in a single instruction
+if the processor supports it.
 
-An array that is passed to a function is counted even where the function is inlined, which
-costs more than the sum of 16 values. So functions take pointers. A pointer keeps nothing
-alive and checks no index: whoever makes it from an array sees to both.
+An array that is passed to a function is reference-counted even if the function is inlined,
+which costs more than the sum of 16 values. So functions take pointers. A pointer keeps
+nothing alive and checks no index: the caller that makes it from an array is responsible for
+both.
 
 Vector types: `floats` (float32), `doubles` (float64), `integers` (int32), `mask` (bool).
-Their operators are `+ - *`, comparisons, and `& |` of masks.
+Their operators are `+ - *`, comparisons, and `& |` for masks.
 """
 
 import operator
@@ -58,7 +59,7 @@ _COMPARISONS = {
 
 
 def _define(symbol: Callable, operand: _Vector, result: _Vector, emit: Callable) -> None:
-    """Give an operator a meaning for two vectors of a type."""
+    """Define an operator for two vectors of a type."""
     cases = [signature(result, operand, operand)]
     infer_global(symbol)(type("_Typing", (ConcreteTemplate,), {"cases": cases}))
 
@@ -87,7 +88,7 @@ _define_operators()
 
 @intrinsic
 def pointer(typing, array):
-    """Return where the values of a C-ordered array begin."""
+    """Return a pointer to the first value of a C-ordered array."""
     result = types.CPointer(array.dtype)
 
     def emit(context, builder, sig, args):
@@ -129,7 +130,7 @@ def write(typing, place, index, value):
 
 @intrinsic
 def load(typing, place, index):
-    """Return the 16 values from an index on."""
+    """Return the 16 values starting at an index."""
     result = _VECTOR[place.dtype]
 
     def emit(context, builder, sig, args):
@@ -142,7 +143,7 @@ def load(typing, place, index):
 
 @intrinsic
 def store(typing, place, index, vector):
-    """Set the 16 values from an index on."""
+    """Set the 16 values starting at an index."""
 
     def emit(context, builder, sig, args):
         start = builder.gep(args[0], [args[1]])
@@ -154,7 +155,7 @@ def store(typing, place, index, vector):
 
 @intrinsic
 def splat(typing, value):
-    """Return 16 times a value."""
+    """Return a vector with 16 copies of a value."""
     result = _VECTOR[value]
 
     def emit(context, builder, sig, args):
@@ -177,7 +178,7 @@ def lanes(typing):
 
 @intrinsic
 def magnitude(typing, vector):
-    """Return |x| of floats or doubles."""
+    """Return |x| for floats or doubles."""
 
     def emit(context, builder, sig, args):
         return _call(builder, f"llvm.fabs.{_suffix(vector)}", vector.llvm, args)
@@ -187,7 +188,7 @@ def magnitude(typing, vector):
 
 @intrinsic
 def widen(typing, vector):
-    """Return floats as doubles."""
+    """Convert floats to doubles."""
 
     def emit(context, builder, sig, args):
         return builder.fpext(args[0], doubles.llvm)
@@ -197,9 +198,9 @@ def widen(typing, vector):
 
 @intrinsic
 def bits(typing, value):
-    """Return float32, a scalar or a vector, as the whole numbers of the same bits.
+    """Return the bits of float32, a scalar or a vector, as integers.
 
-    Those of magnitudes are ordered as the magnitudes are.
+    The bits of magnitudes have the same order as the magnitudes.
     """
     result = integers if value is floats else types.int32
 
@@ -211,7 +212,7 @@ def bits(typing, value):
 
 @intrinsic
 def float_of_bits(typing, value):
-    """Return the float32 of the bits of a whole number."""
+    """Return the float32 that has the bits of an integer."""
 
     def emit(context, builder, sig, args):
         return builder.bitcast(args[0], ir.FloatType())
@@ -221,7 +222,7 @@ def float_of_bits(typing, value):
 
 @intrinsic
 def where(typing, condition, x, y):
-    """Return x where a mask is set, else y."""
+    """Return x where a mask is set, otherwise y."""
 
     def emit(context, builder, sig, args):
         return builder.select(*args)
@@ -231,7 +232,7 @@ def where(typing, condition, x, y):
 
 @intrinsic
 def larger(typing, x, y):
-    """Return the larger of each two whole numbers."""
+    """Return the elementwise maximum of two integer vectors."""
 
     def emit(context, builder, sig, args):
         return _larger(builder, *args)
@@ -241,7 +242,7 @@ def larger(typing, x, y):
 
 @intrinsic
 def compress(typing, vector, condition):
-    """Move the values where a mask is set to the front, in order; the rest is undefined."""
+    """Move the values where a mask is set to the front, in order; the others are undefined."""
 
     def emit(context, builder, sig, args):
         name = f"llvm.experimental.vector.compress.{_suffix(vector)}"
@@ -252,7 +253,7 @@ def compress(typing, vector, condition):
 
 @intrinsic
 def count(typing, condition):
-    """Return how many lanes of a mask are set."""
+    """Return the number of lanes of a mask that are set."""
 
     def emit(context, builder, sig, args):
         word = builder.bitcast(args[0], ir.IntType(LANES))
@@ -287,7 +288,7 @@ def lane_sum(typing, vector):
 
 @intrinsic
 def lane_max(typing, vector):
-    """Return the largest of 16 whole numbers."""
+    """Return the largest of 16 integers."""
 
     def emit(context, builder, sig, args):
         return _fold(builder, args[0], partial(_larger, builder))
@@ -297,7 +298,7 @@ def lane_max(typing, vector):
 
 @intrinsic
 def lane_sums(typing, a, b, c, d):
-    """Return the sums of four vectors of floats: a third of the work of four times one."""
+    """Return the sums of four vectors of floats, with a third of the work of four single sums."""
 
     def emit(context, builder, sig, args):
         pairs = [_halve(builder, args[k], args[k + 1], LANES) for k in (0, 2)]
@@ -323,7 +324,7 @@ def _halve(builder: ir.IRBuilder, x: Any, y: Any, group: int) -> Any:
 
 
 def _fold(builder: ir.IRBuilder, vector: Any, combine: Callable) -> Any:
-    """Combine the lanes in a tree."""
+    """Combine all lanes in a tree."""
     width = LANES
     while width > 1:
         width //= 2
@@ -337,7 +338,7 @@ def _shuffle(builder: ir.IRBuilder, x: Any, y: Any, index: Sequence[int]) -> Any
 
 
 def _call(builder: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[Any]) -> Any:
-    """Call one of LLVM's own functions."""
+    """Call an LLVM intrinsic."""
     kind = ir.FunctionType(result, [argument.type for argument in args])
     function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
     return builder.call(function, args)
