@@ -1,11 +1,11 @@
-"""Attributions of an output to the inputs, and the deletion curves by which they are judged.
+"""Attributions of an output to the inputs, and deletion curves to evaluate them.
 
     values = ATTRIBUTIONS["occlusion"](im, x, baseline, target)
     curve = deletion_curve(im, x, baseline, target, values)
 
-The methods that slices are compared with: gradient × input, integrated gradients (exact and
-sampled), Grad-CAM and occlusion. Adding one: write a function with the arguments of `Attribution`,
-and add a line to `ATTRIBUTIONS`.
+These are the methods that slices are compared with: gradient × input, integrated gradients (exact
+and sampled), Grad-CAM and occlusion. To add one, write a function with the arguments of
+`Attribution`, and add a line to `ATTRIBUTIONS`.
 """
 
 from collections.abc import Callable
@@ -24,8 +24,8 @@ from nnslicer_tf.attributions.occlusion import occlusion
 from nnslicer_tf.instrument import InstrumentedModel
 
 Attribution: TypeAlias = Callable[[InstrumentedModel, np.ndarray, np.ndarray, int], np.ndarray]
-"""Takes the model, a sample, a baseline of the sample's shape and the index of a logit, and returns
-an array of the sample's shape, float64."""
+"""Function that takes the model, a sample, a baseline of the sample's shape and the index of a
+logit, and returns a float64 array of the sample's shape."""
 
 ATTRIBUTIONS: dict[str, Attribution] = {
     "gradient × input": gradient_times_input,

@@ -1,8 +1,7 @@
-"""Deletion curves (Petsiuk et al., BMVC 2018): what attributions are worth.
+"""Deletion curves (Petsiuk et al., BMVC 2018), which measure the quality of attributions.
 
 Features are replaced by a baseline, those with the largest attribution first. The sooner the
-output falls, the better the attribution found what it depends on. Cost: a forward pass for each
-point of the curve.
+output falls, the better the attribution. Cost: a forward pass for each point of the curve.
 """
 
 from dataclasses import dataclass
@@ -17,10 +16,10 @@ from nnslicer_tf.instrument import InstrumentedModel
 
 @dataclass(frozen=True, eq=False)
 class DeletionCurve:
-    """Probability of a class while features are taken away.
+    """Probability of a class as features are removed.
 
     Attributes:
-        shares: Share of the features taken away, ascending from 0 to 1.
+        shares: Share of the features removed, ascending from 0 to 1.
         probabilities: Probability of the class at each share.
     """
 
@@ -29,7 +28,7 @@ class DeletionCurve:
 
     @property
     def area(self) -> float:
-        """Area below the curve, 0 … 1; less is better."""
+        """Area under the curve, from 0 to 1; lower is better."""
         return float(np.trapezoid(self.probabilities, self.shares))
 
 
@@ -41,17 +40,17 @@ def deletion_curve(
     values: np.ndarray,
     steps: int = 40,
 ) -> DeletionCurve:
-    """Return the softmax of a logit while a sample's features are taken away.
+    """Return the softmax of a logit as a sample's features are removed.
 
     A feature is a pixel with all its channels, or an entry of a sample with one axis.
 
     Args:
         im: The model.
         x: A sample, of the model's input shape.
-        baseline: What features are replaced by, of the same shape.
+        baseline: Values that replace removed features, of the same shape.
         target: Index of the logit.
         values: Attributions, of the same shape; ties are broken at random, with a fixed seed.
-        steps: Number of points after the first, 1 at least.
+        steps: Number of points after the first, at least 1.
 
     Raises:
         InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
@@ -74,7 +73,7 @@ def deletion_curve(
 
 
 def _checked(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return attributions of a shape, which can be ranked, as float64."""
+    """Return attributions as float64, after checking their shape and that they can be ranked."""
     values = np.asarray(values, np.float64)
     if values.shape != shape or np.isnan(values).any():
         what = f"shape {values.shape}" if values.shape != shape else "NaN in places"
@@ -85,7 +84,7 @@ def _checked(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Return each value's place in descending order."""
+    """Return each value's rank in descending order."""
     shuffled = np.random.default_rng(0).permutation(len(values))
     order = shuffled[np.argsort(-values[shuffled], kind="stable")]
     ranks = np.empty(len(values), int)

@@ -1,6 +1,7 @@
-"""Grad-CAM (Selvaraju et al., ICCV 2017): where the last convolution speaks for an output.
+"""Grad-CAM (Selvaraju et al., ICCV 2017): where the last convolution supports an output.
 
-Coarse: a map of the last convolution's size, enlarged to the input's. Cost: one gradient.
+The result is coarse: a map of the last convolution's size, enlarged to the input's. Cost: one
+gradient.
 """
 
 import cv2
@@ -11,10 +12,10 @@ from nnslicer_tf.instrument import InstrumentedModel
 
 
 def grad_cam(im: InstrumentedModel, x: np.ndarray, baseline: np.ndarray, target: int) -> np.ndarray:
-    """Return Grad-CAM of a sample, 0 or more, the same for all channels of a pixel.
+    """Return a sample's Grad-CAM, which is non-negative and equal for all channels of a pixel.
 
-    The maps are those after the convolution's activation, if it follows at once; where a batch
-    normalisation is in between, those of the bare convolution.
+    The maps are taken after the convolution's activation if it follows directly; if a batch
+    normalisation is in between, those of the convolution itself are used.
 
     Args:
         im: A model of images with a convolution.
@@ -37,7 +38,7 @@ def grad_cam(im: InstrumentedModel, x: np.ndarray, baseline: np.ndarray, target:
 
 
 def _last_maps(im: InstrumentedModel) -> str:
-    """Return the last operation with a kernel over images, or the activation right behind it."""
+    """Return the last operation with a kernel over images, or the activation directly after it."""
     sums = [o.name for o in im.operations if o.kind == "weighted_sum" and len(o.shape) == 3]
     if not sums or len(im.input_shape) != 3:
         raise UnsupportedLayerError(

@@ -1,4 +1,4 @@
-"""Attributions by gradients at the sample, and along a line from a baseline to it."""
+"""Attributions by gradients, at the sample or along a line from a baseline to it."""
 
 import numpy as np
 
@@ -11,14 +11,14 @@ _SAMPLES = 50
 def gradient_times_input(
     im: InstrumentedModel, x: np.ndarray, baseline: np.ndarray, target: int
 ) -> np.ndarray:
-    """Return the logit's gradient times the difference to the baseline.
+    """Return the logit's gradient times the difference between sample and baseline.
 
-    With a baseline of zero it is gradient × input (Shrikumar et al., 2016). One gradient.
+    With a baseline of zero, this is gradient × input (Shrikumar et al., 2016). Cost: one gradient.
 
     Args:
         im: The model.
         x: A sample, of the model's input shape.
-        baseline: What stands for the absence of a feature, of the same shape.
+        baseline: Values that represent absent features, of the same shape.
         target: Index of the logit.
 
     Raises:
@@ -44,7 +44,7 @@ def exact_gradients(
 def sampled_gradients(
     im: InstrumentedModel, x: np.ndarray, baseline: np.ndarray, target: int
 ) -> np.ndarray:
-    """Return integrated gradients by the trapezoid rule with 50 steps, 51 gradients.
+    """Return integrated gradients by the trapezoidal rule with 50 steps (51 gradients).
 
     Arguments are those of `gradient_times_input`.
     """

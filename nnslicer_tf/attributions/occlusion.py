@@ -1,6 +1,6 @@
-"""Occlusion (Zeiler and Fergus, ECCV 2014): how much an output falls without a part of the input.
+"""Occlusion (Zeiler and Fergus, ECCV 2014): how much an output falls if the input is partly hidden.
 
-Cost: a forward pass for each place of the window, at most some 200.
+Cost: a forward pass for each position of the window, at most about 200.
 """
 
 import numpy as np
@@ -8,21 +8,21 @@ import numpy as np
 from nnslicer_tf.exactline._points import check_points, check_target
 from nnslicer_tf.instrument import InstrumentedModel
 
-_PLACES = 14  # of the window, along an axis of an image
+_PLACES = 14  # positions of the window along an axis of an image
 
 
 def occlusion(
     im: InstrumentedModel, x: np.ndarray, baseline: np.ndarray, target: int
 ) -> np.ndarray:
-    """Return, for each feature, the mean fall of the logit over the windows that hide it.
+    """Return, for each feature, the mean decrease of the logit over the windows that hide it.
 
-    Windows are squares of twice their step, a fourteenth of the image, with all channels; in
-    samples with one axis each feature is hidden alone.
+    Windows are squares with all channels; their side is twice the step, which is a fourteenth of
+    the image. In samples with one axis, features are hidden one at a time.
 
     Args:
         im: The model.
         x: A sample, of the model's input shape.
-        baseline: What a hidden feature is replaced by, of the same shape.
+        baseline: Values that replace hidden features, of the same shape.
         target: Index of the logit.
 
     Raises:
@@ -43,7 +43,7 @@ def occlusion(
 
 
 def _windows(shape: tuple[int, ...]) -> np.ndarray:
-    """Return masks of what is hidden, `(windows, *axes)` bool; an image's channels are no axis."""
+    """Return masks of hidden features, `(windows, *axes)` bool, without an image's channel axis."""
     axes = shape[:2] if len(shape) == 3 else shape[:1]
     if len(axes) == 1:
         return np.eye(axes[0], dtype=bool)

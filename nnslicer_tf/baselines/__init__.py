@@ -11,7 +11,7 @@ __all__ = ["EffectivePath", "FeatureMap", "FlagEverything", "LogitMargin", "effe
 
 
 def __getattr__(name: str) -> object:
-    """Return a detector, which was defined here up to version 0.1."""
+    """Return a detector; up to version 0.1, detectors were defined here."""
     if name in __all__:
         return getattr(importlib.import_module("nnslicer_tf.detection"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,18 +1,18 @@
 """Effective paths: the synapses that matter for a prediction (Qiu et al., CVPR 2019).
 
 The path starts at the predicted class and goes backwards. For each neuron on it, the smallest
-set of positive contributions w·x that together reach the share θ of its value is taken; the
+set of positive contributions w·x that together reach the share θ of its value is selected; the
 synapses of this set are on the path, and so are the neurons that they come from.
 
-The paper leaves some points open; here, contributions are taken largest first, ties by input
-position; a bias is part of the neuron's value but is not a contributor; where all positive
-contributions together do not reach the share θ of the value, all are taken; a neuron whose
-value is not positive has an empty set. A scale after a weighted sum (batch normalisation) is
-folded into it. Additions (residual connections) and averages select among their inputs in the
-same way; a maximum takes every input equal to it; other operations propagate the path unchanged.
+The paper leaves some points open. Here, contributions are taken largest first, with ties in the
+order of the inputs; a bias is part of the neuron's value but is not a contributor; if all positive
+contributions together do not reach the share θ of the value, all are taken; a neuron whose value
+is not positive has an empty set. A scale after a weighted sum (batch normalisation) is folded into
+it. Additions (residual connections) and averages select among their inputs in the same way; a
+maximum takes every input equal to it; other operations propagate the path unchanged.
 
-Cost: a forward pass and, for each neuron on the path, a sort of its positive contributions:
-slow for wide layers.
+Cost: a forward pass and, for each neuron on the path, a sort of its positive contributions, which
+is slow for wide layers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ def effective_paths(
     kernels: Iterable[str] | None = None,
     progress: bool = True,
 ) -> sp.csr_array:
-    """Return which synapses are on each sample's effective path.
+    """Return the synapses on each sample's effective path.
 
     Args:
         im: The model.
@@ -89,7 +89,7 @@ class _Walk:
         self._folded = self._folded_scales()
 
     def __call__(self, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return kernel → which of its synapses are on the path (bool).
+        """Return kernel → whether each of its synapses is on the path (bool).
 
         Args:
             values: Operation name → its value for the sample.
@@ -112,7 +112,7 @@ class _Walk:
         values: dict[str, np.ndarray],
         used: dict[str, np.ndarray],
     ) -> Sequence[np.ndarray]:
-        """Return which neurons of each input are on the path; mark the synapses in `used`."""
+        """Mark the neurons of each input that are on the path, and the synapses in `used`."""
         inputs = [values[name] for name in operation.inputs]
         if not _is_sum(operation):
             rule = self._rules[operation.name]
@@ -155,10 +155,10 @@ def _rule(operation: Operation) -> PathRule:
 
 
 def check_share(theta: float) -> float:
-    """Return θ, the share of a neuron's value that its contributors must reach.
+    """Check θ, the share of a neuron's value that its contributors must reach.
 
     Raises:
-        InvalidArgumentError: if it is not above 0 and at most 1.
+        InvalidArgumentError: if it is not in (0, 1].
     """
     if isinstance(theta, bool) or not isinstance(theta, (int, float)) or not 0 < theta <= 1:
         raise InvalidArgumentError(

@@ -3,7 +3,7 @@
     train = load("cifar10", "train", normalise="standard")
     mine = load_data("photos/", shape=(32, 32, 3))  # folders of images, .npz, .npy, .csv
 
-Either gives a `Dataset`, with samples and labels.
+Both return a `Dataset` with samples and labels.
 """
 
 from nnslicer_tf.datasets.files import load_data, load_npz

@@ -1,7 +1,7 @@
 """Users' data: folders of images, `.npz`, `.npy` and `.csv` files.
 
-All are read into memory as a whole. A larger folder of images comes in as the `tf.data.Dataset`
-of `keras.utils.image_dataset_from_directory`, which every analysis takes.
+All are read into memory as a whole. For larger folders of images, pass the `tf.data.Dataset` of
+`keras.utils.image_dataset_from_directory`, which every analysis accepts.
 """
 
 import os
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 _LABELS = ("label", "labels", "class", "target")
-# Pillow's modes of grey images with 16 bits, "I" in older versions of it. No kind of file that is
-# read here has more.
+# Pillow's modes for 16-bit grey images ("I" in older versions). No file type that is read here
+# has more bits.
 _DEEP_GREY = ("I", "I;16", "I;16L", "I;16B", "I;16N")
 
 
@@ -35,32 +35,32 @@ def load_data(
     shape: Sequence[int] | None = None,
     split: str = "test",
 ) -> Dataset:
-    """Load data that is named by one string, as on a command line.
+    """Load data that is specified by one string, as on a command line.
 
     Args:
         spec: One of
 
             - `"name:split"`, a public data set, such as `"cifar10:test[:100]"`;
-            - a folder of images, or of one folder of images for each class, as
-              `keras.utils.image_dataset_from_directory` takes them: classes are numbered in the
-              order of their names, images may lie in folders of a class's folder, and what begins
-              with a dot is left out; or a single image. Grey images may have 16 bits;
+            - a single image, a folder of images, or a folder with a folder of images for each
+              class, as for `keras.utils.image_dataset_from_directory`: classes are numbered in
+              the order of their names, a class's folder may contain further folders, and names
+              that begin with a dot are ignored. Grey images may have 16 bits;
             - an `.npz` file with arrays x and y, or an `.npy` file with x;
             - a `.csv` file with a row for each sample; a column called label, class or target,
-              or else y, has the labels, as whole numbers or as names.
-        normalise: For public sets see `load`. Images are divided by 255 by `"unit"` and stay
-            0 … 255 by `"none"`. Values of other files are used as they are.
-        labels: Whether there must be labels. If not, those of `.npz` files are not read.
-        shape: Shape of one sample. Images are resized to its height and width and become
-            grey or coloured by its channels; rows of a `.csv` file are reshaped to it.
-        split: Split of a public set that is named without one.
+              or otherwise y, has the labels, as integers or as names.
+        normalise: For public sets, see `load`. Images are divided by 255 if `"unit"`, and keep
+            their values 0 … 255 if `"none"`. Values in other files are used unchanged.
+        labels: Whether there must be labels. If not, those in `.npz` files are not read.
+        shape: Shape of one sample. Images are resized to its height and width, and converted to
+            grey or colour by its channels; rows of a `.csv` file are reshaped to it.
+        split: Split of a public set to use if `spec` does not name one.
 
     Raises:
         InvalidArgumentError: if there is no such file or data set, or a class has no images.
-        CorruptFileError: if a file cannot be read, or its contents do not fit together.
-        InputShapeError: if images differ in size and no shape is given, or a row has
-            another number of values than the shape.
-        DatasetUnavailableError: as `load` does.
+        CorruptFileError: if a file cannot be read, or its contents are inconsistent.
+        InputShapeError: if images differ in size and no shape is given, or the number of values
+            in a row does not fit the shape.
+        DatasetUnavailableError: as in `load`.
     """
     path = Path(spec)
     if path.is_dir() or path.suffix.lower() in _IMAGES:
@@ -92,16 +92,16 @@ _NO_LABELS = np.zeros(0, np.int64)
 
 
 def load_npz(path: str | os.PathLike, *, labels: bool = True) -> Dataset:
-    """Load a file that `np.savez(path, x=x, y=y)` wrote: x (N, …), y (N,) integers or one-hot.
+    """Load a file written by `np.savez(path, x=x, y=y)`: x (N, …), y (N,) integers or one-hot.
 
     Args:
         path: The file.
-        labels: Whether it must have labels. If not, they are not read: y is (0,).
+        labels: Whether it must have labels. If not, they are not read, and y is (0,).
 
     Raises:
         InvalidArgumentError: if there is no such file.
         CorruptFileError: if it is not an `.npz` file, is damaged, needs pickle, or its arrays
-            are missing, not numeric, or do not fit together.
+            are missing, not numeric, or inconsistent.
     """
     path = _existing(path)
     try:
@@ -164,17 +164,17 @@ def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarra
     """Return a table's samples and labels, and the names of its classes.
 
     Args:
-        frame: A row for each sample; a column called label, class or target, or else y, has the
-            labels.
-        what: What it is, for messages.
+        frame: A row for each sample; a column called label, class or target, or otherwise y, has
+            the labels.
+        what: Name of the data, for error messages.
 
     Returns:
-        x `(rows, columns)` float32, y `(rows,)` int64, or `(0,)` without labels, and the names
-        of the classes in the order of their numbers, empty where labels are numbers.
+        x `(rows, columns)` float32; y `(rows,)` int64, or `(0,)` without labels; and the names
+        of the classes in the order of their numbers, empty if labels are numbers.
 
     Raises:
-        CorruptFileError: if other columns than the labels' are not numbers, several columns could
-            be the labels', or a label is missing or no class.
+        CorruptFileError: if a column other than the labels is not numeric, several columns could
+            be the labels, or a label is missing or is not a class.
     """
     label = _label_column(frame, what)
     values = frame if label is None else frame.drop(columns=label)
@@ -192,7 +192,7 @@ def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarra
 def _label_column(frame: "pd.DataFrame", what: str) -> Any:
     """Return the name of the column with the labels, None if there is none.
 
-    A column y is a coordinate, and no label, where another column has a clearer name.
+    If another column has a clearer name, a column y is treated as a coordinate.
     """
     columns = [name for name in frame if str(name).lower() in _LABELS]
     columns = columns or [name for name in frame if str(name).lower() == "y"]
@@ -213,7 +213,7 @@ def _classes(column: "pd.Series", what: str) -> tuple[np.ndarray, tuple[str, ...
             f"{column.name!r}). Fill it in, or leave the row out. In files 'NA', 'None' and 'null' "
             "count as missing."
         )
-    labels = column.astype(object).infer_objects()  # categories as what they stand for
+    labels = column.astype(object).infer_objects()  # replaces categories by their values
     if labels.dtype.kind not in "iuf":
         names, y = np.unique(labels.astype(str).to_numpy(object), return_inverse=True)
         return y.astype(np.int64), tuple(names.tolist())
@@ -269,7 +269,7 @@ def _class_folders(path: Path) -> list[Path]:
 
 
 def _images_in(path: Path) -> list[Path]:
-    """Return the images of a folder and of the folders in it, in the order of Keras; or one."""
+    """Return the images in a folder and its subfolders, in Keras's order; or a single image."""
     if not path.is_dir():
         return [_existing(path)]
     found = []
@@ -288,7 +288,7 @@ def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:
         with Image.open(path) as opened:
             deep = opened.mode in _DEEP_GREY
             grey = (deep or opened.mode in ("L", "1")) if shape is None else shape[2] == 1
-            if deep:  # Pillow would cut off all values above 255
+            if deep:  # Pillow would clip all values above 255
                 image = Image.fromarray(np.asarray(opened, np.float32) * (255 / 65535))
             else:
                 image = opened.convert("L" if grey else "RGB")

@@ -1,12 +1,12 @@
 """Public data sets by name, as arrays or `tf.data`, with splits and a choice of normalisations.
 
-`digits` (scikit-learn's 1,797 images of 8×8) needs no download; `mnist`, `fashion_mnist`
-and `cifar10` come through TensorFlow Datasets: from the folder `TFDS_DATA_DIR` if they are
-prepared there, else by download. `sst2` holds sentences as numbers of words; `texts` has the
-sentences themselves.
+`digits` (scikit-learn's 1,797 images of 8×8) needs no download; `mnist`, `fashion_mnist` and
+`cifar10` come from TensorFlow Datasets: from the folder `TFDS_DATA_DIR` if they are prepared
+there, otherwise by download. `sst2` holds sentences as word numbers; `texts` has the sentences
+themselves.
 
-`load` holds a whole split in memory as float32 (CIFAR-10's training images: 600 MB);
-`stream` does not. `"standard"` reads all training images once per process (seconds).
+`load` holds a whole split in memory as float32 (600 MB for CIFAR-10's training images); `stream`
+does not. `"standard"` reads all training images once per process, which takes seconds.
 """
 
 import os
@@ -38,7 +38,7 @@ _DIGITS_TRAIN = 1_437
 
 @dataclass(frozen=True)
 class _Source:
-    """Facts about a data set that are known without opening it."""
+    """Properties of a data set that are known without opening it."""
 
     maximum: float  # the largest raw value
     classes: tuple[str, ...]  # their names
@@ -84,7 +84,7 @@ class Normalisation:
 
     def apply(self, raw: np.ndarray) -> np.ndarray:
         """Return raw images (N, height, width, channels) as float32 model input."""
-        x = np.array(raw, np.float32)  # changed in place: a float64 copy would double the memory
+        x = np.array(raw, np.float32)  # in place, because a float64 copy would double the memory
         x -= self.mean.astype(np.float32)
         x /= self.std.astype(np.float32)
         return x
@@ -99,13 +99,13 @@ class Dataset:
     """Images and labels.
 
     Attributes:
-        x: (N, height, width, channels) float32 (of any shape and dtype from a file).
-        y: (N,) int64 class indices; (0,) of a file that was read without labels.
+        x: (N, height, width, channels) float32; from a file, of any shape and dtype.
+        y: (N,) int64 class indices; (0,) for a file that was read without labels.
         name: Name of the data set, or path of the file.
         split: Split in TFDS syntax; empty for a file.
         normalise: Name of the normalisation; `"none"` for a file.
         classes: Number of classes; 0 without labels.
-        class_names: Names of the classes, in order; empty where they have none.
+        class_names: Names of the classes, in order; empty if they have none.
     """
 
     x: np.ndarray
@@ -145,15 +145,15 @@ def load(name: str, split: str = "train", *, normalise: str = "unit") -> Dataset
         name: One of `names()`.
         split: TFDS syntax: `"test"`, `"train[:1000]"`, `"train[80%:]"`,
             `"train[:10]+test[:10]"`. The digits are ordered by their index modulo 10, so
-            that every split has digits of every writer (those of writers not seen in training
+            that every split has digits by every writer (those by writers not seen in training
             are harder); the first 1,437 are the training split, the other 360 the test split.
-        normalise: `"none"` (raw values as float32), `"unit"` (divided by 255, digits by 16:
-            within [0, 1]) or `"standard"` ((raw - mean) / std for each channel, over
-            the training images). Sentences have none.
+        normalise: `"none"` (raw values as float32), `"unit"` (divided by 255, digits by 16, to
+            lie within [0, 1]) or `"standard"` ((raw - mean) / std for each channel, with
+            statistics of the training images). Has no effect on sentences.
 
     Returns:
-        A `Dataset` with x (N, height, width, channels) float32, of sentences (N, words) int32,
-        and y (N,) int64.
+        A `Dataset` with x (N, height, width, channels) float32, or (N, words) int32 for
+        sentences, and y (N,) int64.
 
     Raises:
         InvalidArgumentError: for an unknown name, split or normalisation.
@@ -172,7 +172,7 @@ def load(name: str, split: str = "train", *, normalise: str = "unit") -> Dataset
 def stream(
     name: str, split: str = "train", *, normalise: str = "unit", batch_size: int = 256
 ) -> "tf.data.Dataset":
-    """Return the batches (x float32, y int64) of a split, in order, read when needed.
+    """Return the batches (x float32, y int64) of a split, in order, reading them lazily.
 
     Arguments and errors are those of `load`.
     """
@@ -191,7 +191,7 @@ def stream(
 
 
 def load_spec(spec: str, *, normalise: str = "unit", split: str = "test") -> Dataset:
-    """Load `"name:split"`, e.g. `"cifar10:test[:100]"`; `"name"` alone is the given split."""
+    """Load `"name:split"`, such as `"cifar10:test[:100]"`; without a split, `split` is used."""
     name, _, chosen = spec.partition(":")
     return load(name, chosen or split, normalise=normalise)
 
@@ -217,7 +217,7 @@ def normalisation(name: str, kind: str) -> Normalisation:
 def _training_statistics(name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return every channel's mean and standard deviation over the training images.
 
-    Sums are float64: float32 sums over 50,000 images lose a third of the mean.
+    Sums are float64, because float32 sums over 50,000 images lose a third of the mean.
     """
     count, total, squares = 0, np.zeros(1), np.zeros(1)
     for raw in _raw_chunks(name):
@@ -281,7 +281,7 @@ def split_indices(split: str, splits: dict[str, np.ndarray]) -> np.ndarray:
         splits: Name → indices of each whole split.
 
     Raises:
-        InvalidArgumentError: if the split is not written so, or its name is unknown.
+        InvalidArgumentError: if the split does not have this syntax, or its name is unknown.
     """
     return np.concatenate([_part(part, splits) for part in split.split("+")])
 
@@ -311,7 +311,7 @@ def _part(part: str, splits: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _sentences(name: str, split: str) -> Dataset:
-    """Return sentences as numbers of the words of the zoo's vocabulary."""
+    """Return sentences as word numbers in the zoo's vocabulary."""
     from nnslicer_tf import texts
 
     sentences = texts.load(name, split)
@@ -322,7 +322,7 @@ def _sentences(name: str, split: str) -> Dataset:
 
 
 def tfds_rows(name: str, split: str) -> "tf.data.Dataset":
-    """Return the rows of a split, dicts of features, in the order of the files."""
+    """Return the rows of a split as dicts of features, in the order of the files."""
     return _tfds(name, split, supervised=False)
 
 
@@ -362,9 +362,9 @@ def _data_dir() -> Path:
 
 
 def _prepared(name: str) -> Any | None:
-    """Return the TFDS builder of a set that is prepared on this machine, or None.
+    """Return the TFDS builder of a data set that is prepared on this machine, or None.
 
-    It is made from the set's folder, so that TFDS does not use the network.
+    It is created from the data set's folder, so that TFDS does not use the network.
     """
     tfds = _tfds_package()
     versions = sorted((_data_dir() / name).glob("*/dataset_info.json"))
@@ -374,11 +374,11 @@ def _prepared(name: str) -> Any | None:
 
 
 def _download(name: str) -> Any:
-    """Download and prepare a set; fail at once if its host cannot be reached."""
+    """Download and prepare a data set; fail at once if its host cannot be reached."""
     tfds = _tfds_package()
     host = _SOURCES[name].host if name in _SOURCES else _GLUE
     try:
-        # TFDS retries for minutes; an unreachable host shows at once.
+        # TFDS would retry for minutes; this detects an unreachable host at once.
         socket.create_connection((host, 443), timeout=5).close()
         builder = tfds.builder(name, data_dir=_data_dir())
         builder.download_and_prepare()

@@ -1,4 +1,4 @@
-"""Engines that run long work, and stores that keep its finished parts, for all analyses."""
+"""Engines that run long work, and stores that keep its finished parts."""
 
 import lazy_loader
 

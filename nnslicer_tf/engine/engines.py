@@ -1,7 +1,7 @@
 """Engines, which run work in this process, on its threads, or on Ray if it takes long.
 
 An engine maps a job over a stream of items and yields `(index, result)` as results arrive.
-The stream is read no faster than items are processed, so memory is bounded.
+The stream is read only as fast as items are processed, so memory is bounded.
 """
 
 import itertools
@@ -19,17 +19,17 @@ Item = tuple[int, Any]
 
 _LOG = logging.getLogger(__name__)
 
-# Starting Ray and its workers takes some five seconds. It gains what threads lose to
-# Python's lock, which is little on few cores.
+# Starting Ray and its workers takes about five seconds. It saves the time that threads lose to
+# the GIL, which is little on few cores.
 PATIENCE_SECONDS = 30.0
 
 
 class Job(ABC):
-    """The work to do on every item. A job whose items consist of samples can be split."""
+    """The work to do on each item. A job whose items consist of samples can be split."""
 
     @property
     def compiles_first(self) -> bool:
-        """Whether the first item waits for a compiler, which takes seconds."""
+        """Whether the first item has to wait for a compiler, which takes seconds."""
         return False
 
     @abstractmethod
@@ -41,12 +41,12 @@ class Job(ABC):
 
         Args:
             item: The item.
-            parts: Number of threads; a job may return more items, so that they end together.
+            parts: Number of threads; a job may return more items, so that threads finish together.
         """
         return [item]
 
     def join(self, results: Sequence[Any]) -> Any:
-        """Return the result of an item, put together from those of its parts."""
+        """Combine the results of an item's parts into the item's result."""
         (result,) = results
         return result
 
@@ -59,7 +59,7 @@ class Engine(Protocol):
 
 
 class InProcessEngine:
-    """Runs jobs one after the other in this process."""
+    """Runs jobs one after another in this process."""
 
     def map(self, job: Job, items: Iterable[Item]) -> Iterator[tuple[int, Any]]:
         """Yield `(index, job(item))` in order."""
@@ -70,7 +70,7 @@ class InProcessEngine:
 class ThreadEngine:
     """Runs the parts of each item on several threads of this process.
 
-    Compiled kernels release Python's lock, so that threads keep the cores busy.
+    Compiled kernels release the GIL, so that threads keep the cores busy.
 
     Args:
         threads: Number of threads.
@@ -87,9 +87,9 @@ class ThreadEngine:
 
 
 class AdaptiveEngine:
-    """Runs jobs on threads of this process, and moves on to Ray if the work takes long.
+    """Runs jobs on threads of this process, and switches to Ray if the work takes long.
 
-    Where Ray is not installed it stays with the threads.
+    If Ray is not installed, it continues with threads.
 
     Args:
         workers: Number of threads, then of Ray actors.
@@ -99,7 +99,7 @@ class AdaptiveEngine:
         self._workers = workers
 
     def map(self, job: Job, items: Iterable[Item]) -> Iterator[tuple[int, Any]]:
-        """Yield `(index, job(item))`, in order while in this process."""
+        """Yield `(index, job(item))`; results from this process are in order."""
         if not is_installed("ray"):
             yield from ThreadEngine(self._workers).map(job, items)
             return

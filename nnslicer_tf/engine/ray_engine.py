@@ -1,8 +1,8 @@
 """Work on Ray: across the cores of one machine, or of a cluster.
 
-Each actor is one single-threaded process that holds the job once. Two items are queued for
-each actor, so that it need not wait for the driver, and memory is bounded. The items of an
-actor that dies are done again by its replacement; each result is used exactly once.
+Each actor is a single-threaded process that holds one copy of the job. Two items are queued for
+each actor, so that it does not have to wait for the driver and memory is bounded. If an actor dies,
+its replacement repeats its items; each result is used exactly once.
 """
 
 import logging
@@ -37,8 +37,8 @@ class RayEngine:
 
     Args:
         workers: Number of actors; with an address, None means one per core of the cluster.
-        address: Address of a running cluster ("auto" for this machine's). None starts a new
-            one on this machine, beside any that already run, and stops it at the end.
+        address: Address of a running cluster ("auto" for this machine's). None starts a new one
+            on this machine, separate from any that are already running, and stops it at the end.
 
     Raises:
         MissingPackageError: if Ray is not installed.
@@ -78,7 +78,7 @@ class RayEngine:
             ray.init(address=self._address, **options)
             return
         ray.init(
-            address="local",  # not a cluster that already runs on this machine
+            address="local",  # not a cluster that is already running on this machine
             num_cpus=self._workers,
             include_dashboard=False,
             object_store_memory=_OBJECT_STORE_BYTES,
@@ -141,7 +141,7 @@ class _Pool:
             yield task.index, result
 
     def _replace(self, task: _Task, error: Exception) -> None:
-        """Start a new actor for a dead one, and give it all tasks of the dead one."""
+        """Replace a dead actor by a new one, and give it all tasks of the dead one."""
         _LOG.warning("A worker died and is replaced; its batches are done again.")
         lost = {r: t for r, t in self._tasks.items() if t.actor == task.actor}
         for reference in lost:

@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
-_SECONDS = 5.0  # between two writes of rows that are computed one by one
+_SECONDS = 5.0  # between writes of rows that are computed one by one
 
 
 class RowStore:
     """A table in a CSV file; the values in its key columns identify a row, or a group of rows.
 
-    Every addition rewrites the whole file, atomically: meant for thousands of rows, not millions.
+    Every addition atomically rewrites the whole file: meant for thousands of rows, not millions.
 
     Args:
         path: The CSV file; it need not exist.
         keys: Names of the key columns.
 
     Raises:
-        CorruptFileError: if the file exists but holds no table with these columns.
+        CorruptFileError: if the file exists but does not hold a table with these columns.
     """
 
     def __init__(self, path: str | os.PathLike, keys: Iterable[str]) -> None:

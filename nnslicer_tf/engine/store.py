@@ -4,7 +4,7 @@
 Each part is an archive `<key>.npz` with a JSON header. All files are written atomically, so
 a process that is killed leaves only complete parts.
 
-Cost: a part is read and written as a whole; its header can be read without the arrays.
+A part is read and written as a whole, but its header can be read without the arrays.
 """
 
 import json
@@ -26,8 +26,8 @@ class Store:
 
     Args:
         folder: Created if it is missing.
-        identity: Everything that the parts depend on, as values that JSON can hold.
-        what: Name of the kind of work, for messages and the file format, such as
+        identity: Everything that the parts depend on, as values that can be stored as JSON.
+        what: Name of the kind of work, for error messages and the file format, such as
             "checkpoint of a training".
         compress: Whether files are compressed; uncompressed ones are written faster.
 
@@ -35,7 +35,7 @@ class Store:
         folder: The folder.
 
     Raises:
-        ProfileMismatchError: if the folder belongs to work with another identity.
+        ProfileMismatchError: if the folder belongs to work with a different identity.
         CorruptFileError: if the identity in the folder cannot be read.
         InvalidArgumentError: if the folder cannot be written to.
     """
@@ -68,11 +68,11 @@ class Store:
     def save(
         self, key: str, header: Mapping[str, object], arrays: Mapping[str, np.ndarray]
     ) -> None:
-        """Write a part, replacing an older one of the same key.
+        """Write a part, replacing an older one with the same key.
 
         Args:
-            key: A file name without its ending.
-            header: Values that JSON can hold.
+            key: The file's name without its ending.
+            header: Values that can be stored as JSON.
             arrays: Arrays by name.
 
         Raises:
@@ -81,7 +81,7 @@ class Store:
         write_archive(self.path(key), self._format, header, arrays, compress=self._compress)
 
     def load(self, key: str) -> tuple[dict, dict[str, np.ndarray]]:
-        """Return header and arrays of a part.
+        """Return the header and the arrays of a part.
 
         Raises:
             FileNotFoundError: if there is no such part.
@@ -90,11 +90,11 @@ class Store:
         return read_archive(self.path(key), self._format, self._what)
 
     def header(self, key: str) -> dict:
-        """Return the header of a part without reading its arrays; raises the errors of `load`."""
+        """Return the header of a part without reading its arrays; errors as in `load`."""
         return read_header(self.path(key), self._format, self._what)
 
     def remove(self, key: str) -> None:
-        """Remove a part, if it exists."""
+        """Remove a part if it exists."""
         self.path(key).unlink(missing_ok=True)
 
     def _open(self, identity: dict[str, object]) -> None:
