@@ -15,7 +15,7 @@ from nnslicer_tf._kernels import (
 from nnslicer_tf.kinds.bends import Bends
 from nnslicer_tf.kinds.points import Points
 
-MOST_TAPS = 64  # a vertex's winners are bits of an integer
+MOST_TAPS = 64  # a vertex's winners are stored as bits of an integer
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Mesh:
 
     Attributes:
         places: `(vertices, 2)` float64, plane coordinates.
-        keys: `(vertices,)` uint64, the same for the same vertex in all parts of a plane.
+        keys: `(vertices,)` uint64, identifying a vertex across all parts of a plane.
         start: `(faces + 1,)` int64: face f has the corners `start[f]` to `start[f + 1]`.
         loop: `(corners,)` int64 vertices, counter-clockwise.
-        edge_keys: `(corners,)` uint64 keys of the edges that begin there.
+        edge_keys: `(corners,)` uint64 keys of the edges that start there.
     """
 
     places: np.ndarray
@@ -61,12 +61,12 @@ class Mesh:
         return mesh_queries.areas(self.places, self.start, self.loop)
 
     def means(self, values: np.ndarray) -> np.ndarray:
-        """Return means over the faces, times their areas, of values `(vertices, outputs)`."""
+        """Return each face's mean of values `(vertices, outputs)`, times its area."""
         values = np.ascontiguousarray(values)
         return mesh_queries.means(self.places, self.start, self.loop, values)
 
     def part(self, faces: np.ndarray) -> tuple["Mesh", np.ndarray]:
-        """Return some of the faces, and the indices of the vertices that they have."""
+        """Return the mesh of some of the faces, and the indices of their vertices."""
         lengths = np.diff(self.start)[faces]
         start = np.concatenate([[0], np.cumsum(lengths)])
         corners = np.repeat(self.start[faces] - start[:-1], lengths) + np.arange(start[-1])
@@ -90,8 +90,8 @@ class Cut:
 
     Attributes:
         mesh: The mesh; its vertices are the old ones, then the new ones.
-        sources: `(new vertices, 2)` vertices between which they lie.
-        weights: `(new vertices,)` their places between them.
+        sources: `(new vertices, 2)` the two vertices between which each lies.
+        weights: `(new vertices,)` its position between them.
         kept: Indices of old and new vertices that the faces use; None for all.
     """
 
@@ -111,10 +111,10 @@ class Search:
     """The groups of values that bend in a mesh: see `nnslicer_tf._kernels.mesh_bends`.
 
     Attributes:
-        taps: Number of values that each maximum is of.
-        groups: `(groups,)` their numbers among all groups of the operation.
+        taps: Number of values in each maximum.
+        groups: `(groups,)` their indices among all groups of the operation.
         floors: `(groups,)` the constant of each; -inf for none.
-        tolerance: Values that differ by no more are equal.
+        tolerance: Values that differ by no more count as equal.
         values: `(vertices, taps · groups)` at the mesh's vertices.
         waiting: Indices of the groups that faces have not been cut by.
     """
@@ -146,7 +146,7 @@ class Search:
         return replace(self, values=new.apply(self.values), waiting=waiting)
 
     def take(self, used: np.ndarray) -> "Search":
-        """Return the search in a part of the mesh that has the vertices `used`."""
+        """Return the search in the part of the mesh with the vertices `used`."""
         return replace(self, values=self.values.take(used))
 
     def sets(self) -> np.ndarray:
@@ -180,7 +180,7 @@ def cut(mesh: Mesh, search: Search, most: int) -> tuple[Cut | None, np.ndarray]:
     Args:
         mesh: The mesh.
         search: Where the operation bends.
-        most: Number of new vertices at which to stop, about.
+        most: Approximate number of new vertices at which to stop.
 
     Returns:
         The cut, or None if no face bends; and the groups that are still waiting.

@@ -1,6 +1,6 @@
 """The walk of planes: tiles of a mesh that the operations' bends cut, one operation at a time.
 
-`plane` has what users call, and says how it works.
+The public interface is in `plane`, which also explains the method.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _PROBES = 16  # points inside the polygon at which the size of values is measure
 
 
 class PlaneWalk:
-    """The walk through one plane: what each step needs, and where finished tiles go."""
+    """Walks a network through one plane and collects finished tiles."""
 
     def __init__(
         self, program: LineProgram, plane: Plane, scale: np.ndarray, finished: FinishedTiles
@@ -41,7 +41,7 @@ class PlaneWalk:
         return _Tile("", Mesh.polygon(plane.corners / self._scale), values)
 
     def finish(self, tile: "_Tile", waiting: list["_Tile"]) -> None:
-        """Walk a tile to the end; what is split off on the way is appended to the list."""
+        """Walk a tile to the end, appending tiles that are split off on the way to the list."""
         if self._finished.has(tile.path):
             return
         while tile.next_step < len(self._program.steps):
@@ -55,7 +55,7 @@ class PlaneWalk:
         self._finished.add(tile.path, tile.mesh, tile.values[self._program.output].samples())
 
     def _advance(self, tile: "_Tile") -> None:
-        """Do one step, or a part of one that cuts many faces."""
+        """Run one step, or part of one that cuts many faces."""
         step = self._program.steps[tile.next_step]
         if tile.search is not None:
             tile.cut(tile.search)
@@ -64,7 +64,7 @@ class PlaneWalk:
             bends = step.transformer.bends
             tile.begin(bends, window, self._tolerances[step.name])
             if bends.taps > 1:
-                # Between old vertices, outputs of groups that do not bend there are affine, too.
+                # Between old vertices, groups that do not bend there have affine outputs.
                 tile.values[step.name] = step.transformer.finish(window)
             else:
                 tile.values[step.name] = window
@@ -85,8 +85,8 @@ def _finished(transformer: BendingTransformer, values: Points, search: Search) -
 
     Args:
         transformer: The operation.
-        values: Of a function of single values its inputs. Otherwise the outputs before the cut,
-            and between them at new vertices, which only the groups that bend differ from.
+        values: For an element-wise function, its inputs. Otherwise the outputs before the cut,
+            interpolated at new vertices; only the groups that bend differ from them.
         search: The groups that bend.
     """
     if search.taps == 1:
@@ -101,7 +101,7 @@ class _Tile:
     """Some faces of the plane, with the values at their vertices that later steps need.
 
     Attributes:
-        path: How it was split off: "" for the whole, then "0" or "1" for each cut in two.
+        path: How it was split off: "" for the whole polygon, then "0" or "1" for each split.
         mesh: The faces.
         values: Operation name → values at the vertices.
         next_step: Index of the next step.
@@ -116,14 +116,14 @@ class _Tile:
 
     @property
     def _limit(self) -> int:
-        """Number of vertices above which it is large."""
+        """Number of vertices above which the tile counts as large."""
         live = [*self.values.values(), *([] if self.search is None else [self.search.values])]
         width = sum(points.positions * points.channels for points in live)
         return max(FEWEST, TILE // width)
 
     @property
     def is_large(self) -> bool:
-        """Whether it should be cut in two, and can be."""
+        """Whether the tile should and can be split in two."""
         return len(self.mesh.keys) > self._limit and len(self.mesh) > 1
 
     def inputs(self, step: LineStep) -> list[Points]:
@@ -134,12 +134,12 @@ class _Tile:
         return inputs
 
     def begin(self, bends: Bends, window: Points, tolerance: float) -> None:
-        """Begin to look for the bends of a step."""
+        """Start the search for the bends of a step."""
         self.search = Search.of(window, bends, tolerance)
         self.mesh = self.mesh.with_new_edge_keys()
 
     def cut(self, search: Search) -> None:
-        """Cut the faces by bends that are waiting, as many as there is room for."""
+        """Cut the faces along waiting bends, as many as there is room for."""
         limit = self._limit
         room = max(limit - len(self.mesh.keys), limit // 4)
         new, waiting = cut(self.mesh, search, room)
@@ -167,7 +167,7 @@ class _Tile:
 
 
 def check_taps(step: LineStep) -> None:
-    """Refuse a maximum of so many values that their winners do not fit an integer."""
+    """Reject a maximum of too many values for their winners to fit an integer."""
     if not isinstance(step.transformer, BendingTransformer):
         return
     bends = step.transformer.bends
@@ -207,7 +207,7 @@ def forward(
     Args:
         program: The steps.
         x: The points.
-        see: Called with every step that bends and the values in which it does.
+        see: Called with every step that bends and its input values.
     """
     values = {program.input: Points.of(x)}
     for step in program.steps:

@@ -1,4 +1,4 @@
-"""The checks of the points and targets that callers pass."""
+"""Validation of the points and targets that callers pass."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from nnslicer_tf.instrument import InstrumentedModel
 def check_points(
     x: np.ndarray, name: str, shape: tuple[int, ...], batch_axes: int = 0
 ) -> np.ndarray:
-    """Return points of the model's input space as float64.
+    """Validate points of the model's input space and return them as float64.
 
     Args:
         x: One point of shape `shape`, or several along a batch axis.
@@ -39,7 +39,7 @@ def check_points(
 
 
 def check_target(im: InstrumentedModel, target: int) -> None:
-    """Refuse anything but the index of a logit.
+    """Reject anything but the index of a logit.
 
     Raises:
         InvalidArgumentError: if there is no such logit.

@@ -29,7 +29,7 @@ class Plane:
     def through(polygon: np.ndarray, shape: tuple[int, ...]) -> "Plane":
         """Return the plane of the corners `(corners, *shape)`, in order around the polygon.
 
-        Corners that are equal to the one before count once; the last may repeat the first.
+        Repeated consecutive corners count once; the last may repeat the first.
 
         Raises:
             InputShapeError, NonFiniteActivationError: if they are not points of the input space.
@@ -95,9 +95,9 @@ def area_of(corners: np.ndarray) -> float:
 
 
 def _without_repeats(points: np.ndarray) -> np.ndarray:
-    """Return points `(n, values)` without those that repeat the one before, or close the ring.
+    """Remove points `(n, values)` that repeat the previous one, or close the ring.
 
-    The first stays, whatever it is equal to: coordinates are relative to it.
+    The first is always kept, as coordinates are relative to it.
     """
     new = np.ones(len(points), bool)
     new[1:] = np.any(points[1:] != points[:-1], axis=1)
@@ -107,7 +107,7 @@ def _without_repeats(points: np.ndarray) -> np.ndarray:
 
 
 def _check_convex(corners: np.ndarray) -> None:
-    """Refuse a polygon that is not convex, or that goes around more than once."""
+    """Reject a polygon that is not convex, or that goes around more than once."""
     edges = np.roll(corners, -1, axis=0) - corners
     following = np.roll(edges, -1, axis=0)
     turns = edges[:, 0] * following[:, 1] - edges[:, 1] * following[:, 0]

@@ -1,4 +1,4 @@
-"""The walk through a model as a list of steps, shortened where the result stays exact."""
+"""The walk through a model as a list of steps, simplified without loss of exactness."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ class LineStep:
         name: The operation's name.
         inputs: Names of the operations whose outputs it takes.
         transformer: Its transformer.
-        dead: Names of the values that no later step needs.
+        dead: Names of the values that no later step needs any more.
     """
 
     name: str
@@ -93,14 +93,14 @@ def joined_program(models: Sequence[InstrumentedModel], fuse: bool) -> LineProgr
 
 
 def _side_by_side(*inputs: Curve) -> Curve:
-    """Return the values of several operations as one vector."""
+    """Concatenate the values of several operations into one vector."""
     whole = [x.regrouped((x.positions * x.channels,)) for x in inputs]
     rows = whole[0].common_rows(whole, [np.zeros((1, 1), np.int32)] * len(whole))
     return rows.curve(np.hstack([curve.values for curve in rows.gathered()]))
 
 
 def _drop_identities(steps: list[LineStep], output: str) -> tuple[list[LineStep], str]:
-    """Remove routing that changes at most the shape (flatten, dropout), which curves ignore."""
+    """Remove routing that at most changes the shape (flatten, dropout), which curves ignore."""
     stands_for: dict[str, str] = {}
     kept = []
     for step in steps:

@@ -15,15 +15,15 @@ from nnslicer_tf.exactline._mesh import Mesh
 
 
 class FinishedTiles:
-    """The finished tiles of a plane; used as a context, in which the progress is shown.
+    """The finished tiles of a plane; used as a context manager that shows progress.
 
-    A tile's path says how it was split off, so that a run that resumes finds what is finished: a
-    tile whose two halves are, is finished too.
+    A tile's path records how it was split off, so that a resumed run recognises finished tiles;
+    a tile is also finished if both its halves are.
 
     Args:
         area: Area of all tiles.
-        store: Where tiles are kept; None for in memory alone.
-        most: Largest number of regions; None for any.
+        store: Where tiles are kept; None keeps them in memory only.
+        most: Largest number of regions; None for no limit.
         progress: Whether to show a progress bar.
     """
 
@@ -55,7 +55,7 @@ class FinishedTiles:
         self._bar.close()
 
     def has(self, path: str) -> bool:
-        """Return whether a tile is finished, with all that was split off from it."""
+        """Return whether a tile and all that was split off from it are finished."""
         return path in self._whole
 
     def add(self, path: str, mesh: Mesh, outputs: np.ndarray) -> None:
@@ -83,10 +83,10 @@ class FinishedTiles:
             self.check_count()
 
     def check_count(self) -> None:
-        """Refuse to go on with too many regions, which a checkpoint may have from the start.
+        """Raise an error if there are too many regions, perhaps already in the checkpoint.
 
         Raises:
-            TooManyRegionsError: if there are more than there may be.
+            TooManyRegionsError: if there are more than the limit.
         """
         if self._most is not None and self._regions > self._most:
             raise TooManyRegionsError(
@@ -96,7 +96,7 @@ class FinishedTiles:
             )
 
     def joined(self) -> tuple[Mesh, np.ndarray]:
-        """Return the faces of all tiles with the vertices that they share, and the outputs."""
+        """Return the faces of all tiles, merging shared vertices, and the outputs."""
         tiles = [self._tiles[path] for path in sorted(self._tiles)]
         meshes = [mesh for mesh, _ in tiles]
         keys, first, index = np.unique(

@@ -13,8 +13,8 @@ Work = TypeVar("Work")
 def run_splitting(first: Work, finish: Callable[[Work, list[Work]], None], workers: int) -> None:
     """Do a piece of work and all pieces that it splits into; return when all are done.
 
-    The first piece runs on this thread; threads are started only if it splits. The piece that
-    was split off last is done first, so that few are waiting at a time.
+    The first piece runs on this thread; threads are started only if it splits. The most recent
+    piece is done first, so that few are waiting at a time.
 
     Args:
         first: The first piece.
@@ -23,7 +23,7 @@ def run_splitting(first: Work, finish: Callable[[Work, list[Work]], None], worke
 
     Raises:
         BaseException: any exception that `finish` raises, and `KeyboardInterrupt`, as soon as the
-            pieces that are under way are finished.
+            pieces in progress are finished.
     """
     waiting: list[Work] = []
     finish(first, waiting)
@@ -72,7 +72,7 @@ def _run_on_threads(
         try:
             for future in [pool.submit(work) for _ in range(workers)]:
                 future.result()
-        except BaseException:  # an interrupt, too: the threads take no further piece
+        except BaseException:  # includes interrupts: the threads take no further piece
             with changed:
                 failed = True
                 changed.notify_all()

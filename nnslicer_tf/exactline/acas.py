@@ -1,8 +1,8 @@
 """ACAS Xu: reading `.nnet` networks, and turning them into Keras models.
 
 The format (K. Julian, Stanford 2016): comment lines that begin with `//`; the number of
-layers, inputs and outputs, and the size of the largest layer; the layers' sizes; a flag that is
-not used; the inputs' minima, maxima, means and ranges (the last two with one more entry, for
+layers, inputs and outputs, and the size of the largest layer; the layers' sizes; an unused
+flag; the inputs' minima, maxima, means and ranges (the last two with one more entry, for
 the outputs); then for every layer its weights row by row, and its biases one per line.
 """
 
@@ -65,8 +65,8 @@ def load_nnet(path: str | os.PathLike) -> NNet:
 
     Raises:
         InvalidArgumentError: if there is no such file.
-        CorruptFileError: if it is truncated, too long, or its values are not those that its
-            header announces; the message gives the line.
+        CorruptFileError: if it is truncated, too long, or its values do not match its header;
+            the message gives the line.
     """
     path = Path(path)
     if not path.is_file():
@@ -80,7 +80,7 @@ def load_nnet(path: str | os.PathLike) -> NNet:
     sizes = lines.whole_numbers(depth + 1, "the layers' sizes")
     if (sizes[0], sizes[-1]) != (inputs, outputs):
         raise lines.error(f"sizes from {inputs} inputs to {outputs} outputs", f"{sizes}")
-    next(lines)  # a flag that is not used
+    next(lines)  # an unused flag
     minima = lines.numbers(inputs, "the inputs' minima")
     maxima = lines.numbers(inputs, "the inputs' maxima")
     means = lines.numbers(inputs + 1, "the means")
@@ -103,7 +103,7 @@ def to_keras(nnet: NNet, dtype: str = "float32") -> keras.Model:
 
     Args:
         nnet: The network, from `load_nnet`.
-        dtype: Dtype of the layers; with "float64" exact lines use all digits of the file.
+        dtype: Dtype of the layers; with "float64", exact lines use all digits of the file.
     """
     ranges, means = nnet.ranges, nnet.means
     x = inputs = keras.Input((len(nnet.minima),), dtype=dtype, name="input")
@@ -155,7 +155,7 @@ class _Lines(Iterator[list[str]]):
         return [int(value) for value in values]
 
     def expect_end(self) -> None:
-        """Refuse a file that has further lines."""
+        """Reject a file with further lines."""
         for number, line in self._lines:
             self._number = number
             if line.strip():

@@ -1,8 +1,8 @@
-"""Exact disagreement of two networks on a line or a polygon: a model and its compressed version.
+"""Exact disagreement of two networks, such as a model and its compressed version.
 
-Both networks are walked as one, so that both are affine on every part. On each part the classes
-of both are known exactly, and so is the share of the length or area on which they differ, which
-no number of sampled deviations gives.
+Both networks are walked as one over a line or a polygon, so that both are affine on every part.
+On each part the classes of both are known exactly, and so is the share of the length or area on
+which they differ, which no number of samples can give.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ class Disagreement(ShownAsTable):
 
     Attributes:
         shares: `(classes, classes)` float64: the share of the length or area on which the first
-            network answers the row, and the second the column.
-        difference: Largest difference of a logit anywhere.
+            network predicts the row's class, and the second the column's.
+        difference: Largest difference of any logit anywhere.
         parts: Number of parts or regions on which both networks are affine.
         point: An input, of the model's input shape, at which they differ, in the middle of the
             largest part where they do; None if there is none.
@@ -52,7 +52,7 @@ class Disagreement(ShownAsTable):
         return float(self.shares.sum() - np.trace(self.shares))
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with one row per pair of answers: first, second, share."""
+        """Return a table with one row per pair of predicted classes: first, second, share."""
         import pandas as pd
 
         first, second = np.nonzero(self.shares)
@@ -126,7 +126,7 @@ def _on_plane(plane: PlanarPartition, classes: int) -> Disagreement:
 
 
 def _largest(sizes: np.ndarray, labels: Sequence[np.ndarray]) -> int:
-    """Return the largest part on which the labels differ."""
+    """Return the index of the largest part on which the labels differ."""
     return int(np.argmax(sizes * (labels[0] != labels[1])))
 
 

@@ -41,7 +41,7 @@ def integrated_gradients(
     For many calls on one model, make an `Attributor` and reuse it.
 
     Args:
-        im: A piecewise-linear model; a Keras model will also do. A final softmax is ignored.
+        im: A piecewise-linear model; a Keras model also works. A final softmax is ignored.
         x: The input, of the model's input shape.
         baseline: Start of the line, of the same shape.
         target: Index of the logit.
@@ -65,7 +65,7 @@ def approximate(
     """Return integrated gradients approximated by a sum (equation 5).
 
     Args:
-        im: The model, which need not be piecewise linear; a Keras model will also do.
+        im: The model, which need not be piecewise linear; a Keras model also works.
         x: The input, of the model's input shape.
         baseline: Start of the line, of the same shape.
         target: Index of the logit.
@@ -81,10 +81,10 @@ def approximate(
 
 
 class Attributor:
-    """A model prepared for integrated gradients, anew for lines after its weights have changed.
+    """Computes integrated gradients of a model, following changes of its weights.
 
     Args:
-        im: The model; a Keras model will also do.
+        im: The model; a Keras model also works.
         batch_size: Number of gradients computed at a time.
     """
 
@@ -102,7 +102,7 @@ class Attributor:
 
     @property
     def walker(self) -> LineWalker:
-        """The walker that partitions the lines, of the model's current weights."""
+        """The walker that partitions the lines, with the model's current weights."""
         return self._im.prepared(LineWalker, lambda: LineWalker(self._im))
 
     def exact(self, x: np.ndarray, baseline: np.ndarray, target: int) -> np.ndarray:
@@ -123,7 +123,7 @@ class Attributor:
         return (line.r - line.q) * self._weighted(line, ratios, weights, target)
 
     def along(self, partition: LinearPartition, target: int) -> "PathGradients":
-        """Return the gradients on all parts of a line, all in memory.
+        """Return the gradients on all parts of a line, held in memory.
 
         Raises:
             InvalidArgumentError: if there is no such logit.
@@ -204,7 +204,7 @@ class PathGradients(ShownAsTable):
         part = np.searchsorted(self.partition.ratios, ratios, side="right") - 1
         part = np.minimum(part, len(self.partition) - 1)
         total = np.bincount(part, weights, minlength=len(self.partition))
-        used = np.flatnonzero(total)  # a few samples meet a few of the parts
+        used = np.flatnonzero(total)  # a few samples fall into only a few of the parts
         return self._weighted(total[used], self.gradients[used])
 
     def samples_for_completeness(
@@ -234,7 +234,7 @@ class PathGradients(ShownAsTable):
         most: int = 1_000,
         by: str = "norm",
     ) -> int | None:
-        """Return the smallest number of samples m from which on the error stays small.
+        """Return the smallest number of samples m from which the error stays small.
 
         Args:
             rule: One of `RULES`.
@@ -264,8 +264,8 @@ def relative_error(approximation: np.ndarray, exact: np.ndarray, by: str = "norm
         approximation: An array.
         exact: An array of the same shape.
         by: `"norm"`, Σ|approximation - exact| / Σ|exact|; or `"components"`, the mean of
-            |approximation - exact| / |exact + 1e-11|, as the paper's program has it, which
-            components near zero dominate.
+            |approximation - exact| / |exact + 1e-11|, as in the paper's program, which is
+            dominated by components near zero.
 
     Raises:
         InvalidArgumentError: for another `by`.
@@ -278,7 +278,7 @@ def relative_error(approximation: np.ndarray, exact: np.ndarray, by: str = "norm
 
 
 def _straight_line(q: np.ndarray, r: np.ndarray, shape: tuple[int, ...]) -> LinearPartition:
-    """Return a line as a single part without outputs, for its points only."""
+    """Return a line as a single part without outputs, used only for its points."""
     q, r = (check_points(end, name, shape) for end, name in ((q, "baseline"), (r, "x")))
     return LinearPartition(q, r, np.array([0.0, 1.0]), np.zeros((2, 0)))
 

@@ -36,7 +36,7 @@ def fgsm(
 
     Args:
         im: A classifier of images with values in [0, 1], whose logits are used; a Keras model
-            will also do.
+            also works.
         x: `(images, *input shape)`.
         labels: `(images,)` integers.
         epsilon: Size of the change of every pixel.
@@ -64,15 +64,15 @@ def gradient_error(
     """Return the mean relative change of a logit's gradient over the line, 0 for an affine line.
 
     Parts are weighted by their length; g is a part's gradient, g₀ that at the start of the line.
-    By norm it is NaN where g₀ is zero: the line starts where the logit is constant.
+    By norm it is NaN if g₀ is zero, that is, if the line starts where the logit is constant.
 
     Args:
-        attributor: Of the model.
+        attributor: The model's attributor.
         partition: The line.
         target: Index of the logit.
         by: `"norm"`, ‖g - g₀‖₁ / ‖g₀‖₁; or `"components"`, the mean over the components of
-            |g - g₀| / |g + 1e-12|, as the paper's program has it, which components near zero
-            dominate.
+            |g - g₀| / |g + 1e-12|, as in the paper's program, which is dominated by components
+            near zero.
 
     Raises:
         InvalidArgumentError: for another `by`.
@@ -106,8 +106,8 @@ def linearity(
     """Measure the lines from images to their FGSM and random neighbours.
 
     Args:
-        im: A piecewise-linear classifier of images with values in [0, 1]; a Keras model will
-            also do.
+        im: A piecewise-linear classifier of images with values in [0, 1]; a Keras model
+            also works.
         x: `(images, *input shape)`.
         labels: `(images,)` integers.
         epsilon: Size of the change of every pixel.
@@ -117,7 +117,7 @@ def linearity(
     Returns:
         A table with one row per image: label, predicted classes before and after FGSM, and for
         both directions the number of parts, their density and the gradient error. The density is
-        NaN where FGSM does not move an image: of one that the classifier is so sure of that the
+        NaN where FGSM does not move an image, because the classifier is so confident that the
         gradient of its loss is zero. For the gradient error see `gradient_error`.
 
     Raises:

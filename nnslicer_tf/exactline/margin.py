@@ -15,7 +15,7 @@ class Margin:
         label: The class.
         other: The class that comes nearest, or exceeds it most.
         value: The difference; negative if `other` wins.
-        place: Where it is: plane coordinates `(2,)`, or the ratio on a line.
+        place: Where it occurs: plane coordinates `(2,)`, or the ratio on a line.
         point: The same in the input space.
     """
 
@@ -30,7 +30,7 @@ class Margin:
 
 
 def check_label(values: np.ndarray, label: int | None, first: int) -> int:
-    """Return a class, by default the one that row `first` of values `(n, classes)` has.
+    """Return `label`, checked, or by default the class of row `first` of values `(n, classes)`.
 
     Raises:
         InvalidArgumentError: if there is no such class, or the values are not vectors.

@@ -1,11 +1,11 @@
 """Integrated gradients averaged exactly over a polygon of baselines.
 
-The points between an input x and the baselines b of a polygon in one plane with it fill a part of
-that plane. On each region of its partition the gradient is constant, so that the mean over all
-baselines is a sum over regions: the gradient, times the mean over b of how far the path from b to
-x runs through the region, times its direction x - b. In polar coordinates around x these weights
-are integrals of rational functions along the regions' edges, which have a closed form. A choice
-of a single baseline, or a mean over some sampled ones, is not needed.
+The paths from a polygon of baselines b to an input x in the same plane fill a part of that plane.
+On each region of its partition the gradient is constant, so that the mean over all baselines is a
+sum over regions: the gradient, times the mean over b of how far the path from b to x runs through
+the region, times its direction x - b. In polar coordinates around x these weights are integrals of
+rational functions along the regions' edges, which have a closed form. There is no need to choose
+a single baseline or to average over sampled ones.
 """
 
 import numpy as np
@@ -36,10 +36,10 @@ def mean_integrated_gradients(
 ) -> np.ndarray:
     """Return the exact mean of integrated gradients over a polygon of baselines, float64.
 
-    They add up to the logit at x less its mean over the polygon.
+    They add up to the logit at x minus its mean over the polygon.
 
     Args:
-        im: A piecewise-linear model; a Keras model will also do. A final softmax is ignored.
+        im: A piecewise-linear model; a Keras model also works. A final softmax is ignored.
         x: The input, of the model's input shape, in the plane of the baselines.
         baselines: `(corners, *input shape)` corners of a convex polygon, in order.
         target: Index of the logit.
@@ -47,7 +47,7 @@ def mean_integrated_gradients(
         progress: Show a progress bar.
 
     Raises:
-        InvalidArgumentError: if x is not in the plane of the baselines, they are not the corners
+        InvalidArgumentError: if x is not in the plane of the baselines, these are not the corners
             of a convex polygon, or there is no such logit.
         UnsupportedLayerError, InputShapeError, NonFiniteActivationError, TooManyRegionsError: as
             `exact_plane`.
@@ -80,7 +80,7 @@ def _hull(places: np.ndarray) -> np.ndarray:
 
 
 def _weights(partition: PlanarPartition, x: np.ndarray, polygon: np.ndarray) -> np.ndarray:
-    """Return for each region the mean over baselines of (x - b) · its part of the path.
+    """Return for each region the mean over baselines of (x - b) · its share of the path.
 
     Args:
         partition: The regions.
@@ -143,7 +143,7 @@ def _face_weights(
 ) -> np.ndarray:
     """Return the integrals over the faces' edges, `(faces, 2)`.
 
-    With y relative to x, s(y) = `shares` · y is the part of the way to a side that y has gone.
+    With y relative to x, s(y) = `shares` · y is the fraction of the way to a side that y covers.
     An edge from a to b adds ∫ (1/(2 s_far²) - 1/6) y dτ · (a × b) in the polygon, and
     ∫ (1/(2 s_far²) - 1/(2 s_near²)) y dτ · (a × b) before it.
     """
@@ -153,7 +153,7 @@ def _face_weights(
     a, b = mesh.places[mesh.loop] - x, mesh.places[mesh.loop[after]] - x
     cross = a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]
     total = np.zeros_like(a)
-    # An edge on a ray adds nothing; at x itself its integral is not finite.
+    # An edge on a ray contributes nothing; at x itself its integral is not finite.
     turns = np.abs(cross) > 1e-15 * np.abs(a).max() ** 2
     inside, before = turns & (zone[face] == 2), turns & (zone[face] == 1)
     on_path = inside | before

@@ -139,7 +139,7 @@ class LinearPartition(ShownAsTable):
         With a single output the classes are 0 (negative) and 1 (positive).
 
         Args:
-            lowest: The class is that of the lowest output, not of the highest.
+            lowest: Use the class of the lowest output instead of the highest.
 
         Raises:
             InvalidArgumentError: if the output is not a vector.
@@ -169,7 +169,7 @@ class LinearPartition(ShownAsTable):
         that the smallest is at an end of one.
 
         Args:
-            label: The class; by default the one that the start has.
+            label: The class; by default that of the start.
 
         Raises:
             InvalidArgumentError: if there is no such class, or the output is not a vector of two

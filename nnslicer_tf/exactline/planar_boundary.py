@@ -1,10 +1,10 @@
 """`BoundaryFollower`: follows decision boundaries in a plane without visiting all its regions.
 
-A boundary is followed by small rectangles, each of which is partitioned exactly. Where the
-boundary leaves a rectangle, the next one begins and points in the direction in which it left.
-They are so large that each has some `_REGIONS` regions, in a strip a few regions wide. A
-rectangle's boundaries are all recorded, and those that leave it are followed unless they enter
-an earlier one; so a boundary that closes, or meets others, ends by itself.
+A boundary is followed with small rectangles, each of which is partitioned exactly. Where the
+boundary leaves a rectangle, the next one starts and points in the direction of the boundary.
+Rectangles are sized to have about `_REGIONS` regions, in a strip a few regions wide. All of a
+rectangle's boundaries are recorded, and those that leave it are followed unless they enter
+an earlier one; so the following of a boundary that closes, or meets others, terminates.
 
 Cost: a few visited regions for each that the boundary crosses, however many there are elsewhere.
 """
@@ -38,8 +38,8 @@ _FIRST = 1e-2  # length of the first rectangle, relative to the polygon
 _SLIM = 5.0  # length of the first rectangle, relative to its width
 _SLIMMEST = 60.0
 _WIDEST = 2.0
-_BACK = 0.02  # part of a rectangle that lies before the point where the boundary enters
-_NEAR = 1e-9  # distances that count as none, relative to a rectangle or the polygon
+_BACK = 0.02  # share of a rectangle that lies before the point where the boundary enters
+_NEAR = 1e-9  # distances that count as zero, relative to a rectangle or the polygon
 _BATCH = 256  # points evaluated at a time
 
 
@@ -132,11 +132,11 @@ class PlanarBoundary(ShownAsTable):
 
 @dataclass(frozen=True)
 class _Front:
-    """A place where a boundary goes on.
+    """A place where a boundary continues.
 
     Attributes:
         place: `(2,)`.
-        direction: `(2,)` of length 1; None if it is not known.
+        direction: `(2,)` of length 1; None if unknown.
         size: Length of the rectangle to try.
         slim: Its length relative to its width.
     """
@@ -173,7 +173,7 @@ class _Rectangle:
         return self.centre + (signs * self.half) @ self.axes
 
     def outside(self, segments: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what of segments `(n, 2, 2)` is outside of it, and of which segment it is."""
+        """Return the parts of segments `(n, 2, 2)` outside of it, and the index of each segment."""
         own = (segments - self.centre) @ self.axes.T
         begin, step = own[:, 0], own[:, 1] - own[:, 0]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -197,7 +197,7 @@ class _Rectangle:
 
 
 class _Rectangles:
-    """Rectangles, many thousands, of which those at a place are found at once."""
+    """A spatial index of many thousands of rectangles."""
 
     def __init__(self) -> None:
         self._all: list[_Rectangle] = []
@@ -229,11 +229,11 @@ class _Found:
     """The contents of a rectangle.
 
     Attributes:
-        rectangle: It.
+        rectangle: The rectangle.
         regions: Number of regions.
         segments: `(n, 2, 2)` boundaries.
         labels: `(n, 2)` classes on both sides.
-        exits: Places on its border, with the directions in which boundaries leave there.
+        exits: Places on its border where boundaries leave, with their directions.
     """
 
     rectangle: _Rectangle
@@ -277,7 +277,7 @@ class BoundaryFollower:
 
         Args:
             seeds: Points of the grid along the longer side.
-            most: Largest number of regions to visit; None for any.
+            most: Largest number of regions to visit; None for no limit.
             progress: Whether to show a progress bar.
 
         Raises:
@@ -309,7 +309,7 @@ class BoundaryFollower:
         )
 
     def _entries(self, seeds: int) -> list[np.ndarray]:
-        """Return a place on a boundary for every two neighbours of a grid that differ in class."""
+        """Return a place on a boundary between any two grid neighbours that differ in class."""
         low, wide = self._plane.corners.min(axis=0), np.ptp(self._plane.corners, axis=0)
         count = np.maximum(np.rint(seeds * wide / wide.max()).astype(int), 2)
         lines = [low[i] + wide[i] * (np.arange(n) + 0.5) / n for i, n in enumerate(count)]
@@ -336,7 +336,7 @@ class BoundaryFollower:
         return np.concatenate([self._values(self._plane.at(p)).argmax(axis=1) for p in parts])
 
     def _next(self, fronts: list[_Front]) -> list[_Front]:
-        """Take some fronts that no rectangle covers, and that are far from each other."""
+        """Pop some fronts that no rectangle covers and that are far from each other."""
         batch: list[_Front] = []
         later = []
         while fronts and len(batch) < self._workers:
@@ -356,7 +356,7 @@ class BoundaryFollower:
         return batch
 
     def _look(self, front: _Front) -> _Found:
-        """Partition a rectangle at a front, smaller and smaller until it has few regions."""
+        """Partition a rectangle at a front, shrinking it until it has few regions."""
         size = front.size
         while True:
             rectangle = _rectangle(front, size)
@@ -415,7 +415,7 @@ class BoundaryFollower:
         ]
 
     def _following(self, found: _Found, place: np.ndarray, direction: np.ndarray) -> _Front:
-        """Return the front at an exit: slimmer if it is at the far end, wider if at a side."""
+        """Return the front at an exit: slimmer if at the far end, wider if at a side."""
         length, width = 2 * found.rectangle.half
         ahead = (place - found.rectangle.centre) @ found.rectangle.along
         far = ahead > found.rectangle.half[0] * (1 - _NEAR)
@@ -426,7 +426,7 @@ class BoundaryFollower:
 
 
 def _rectangle(front: _Front, size: float) -> _Rectangle:
-    """Return the rectangle of a length that begins at a front, or a square around it."""
+    """Return the rectangle of a given length that starts at a front, or a square around it."""
     if front.direction is None:
         half = np.full(2, size / 2 / np.sqrt(front.slim))
         return _Rectangle(front.place, np.array([1.0, 0.0]), half)
@@ -442,7 +442,7 @@ def _inside(corners: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 
 def _clipped(corners: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """Return the part of a convex polygon that is in another one."""
+    """Return the intersection of two convex polygons."""
     for a, b in zip(by, np.roll(by, -1, axis=0), strict=True):
         off = (b[0] - a[0]) * (corners[:, 1] - a[1]) - (b[1] - a[1]) * (corners[:, 0] - a[0])
         kept = []

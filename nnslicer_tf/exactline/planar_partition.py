@@ -47,7 +47,7 @@ class Edges:
 
 
 class _Faces:
-    """Convex faces in a plane: the base of partitions and classes.
+    """Convex faces in a plane: the base class of partitions and classes.
 
     Attributes:
         origin: Point of the input space with coordinates (0, 0).
@@ -180,7 +180,7 @@ class PlanarPartition(_Faces, ShownAsTable):
         return found.reshape(-1, *self.values.shape[1:])
 
     def slopes(self) -> np.ndarray:
-        """Return the gradients of the outputs by both coordinates, `(regions, outputs, 2)`."""
+        """Return the gradients of the outputs in plane coordinates, `(regions, outputs, 2)`."""
         return mesh_queries.slopes(self.vertices, self.start, self.loop, self._flat)
 
     def integrate(self) -> np.ndarray:
@@ -195,7 +195,7 @@ class PlanarPartition(_Faces, ShownAsTable):
         that the smallest is at a vertex.
 
         Args:
-            label: The class; by default the one that the first corner has.
+            label: The class; by default that of the first corner.
 
         Raises:
             InvalidArgumentError: if there is no such class, or the output is not a vector of two
@@ -290,12 +290,12 @@ class PlanarPartition(_Faces, ShownAsTable):
 
 
 def divided(mesh: Mesh, values: np.ndarray, classes: slice = np.s_[:]) -> tuple[Mesh, np.ndarray]:
-    """Return a mesh cut where another class wins, and the values at its vertices.
+    """Return a mesh cut along the decision boundaries, and the values at its vertices.
 
     Args:
         mesh: The mesh.
         values: `(vertices, outputs)`.
-        classes: The outputs that are compared, `MOST_TAPS` at most.
+        classes: The outputs to compare, `MOST_TAPS` at most.
     """
     scores = np.ascontiguousarray(values[:, classes])
     bends = Bends(scores.shape[1], np.array([-np.inf]))
@@ -354,7 +354,7 @@ class PlanarClasses(_Faces, ShownAsTable):
         return float(self.areas[self.labels == label].sum() / self.areas.sum())
 
     def label_at(self, places: np.ndarray) -> np.ndarray:
-        """Return the classes at coordinates `(n, 2)`: `(n,)`; at a boundary, one of both.
+        """Return the classes at coordinates `(n, 2)`: `(n,)`; at a boundary, either one.
 
         Raises:
             InvalidArgumentError: if a place is not in the polygon.
@@ -366,7 +366,7 @@ class PlanarClasses(_Faces, ShownAsTable):
 
         Args:
             a: Only boundaries of this class.
-            b: Only boundaries of this class, too.
+            b: Only boundaries that also belong to this class.
         """
         segments, sides = self._between
         chosen = np.ones(len(sides), bool)

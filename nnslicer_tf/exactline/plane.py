@@ -1,18 +1,18 @@
 """`PlaneWalker`: cuts a polygon into the regions on which a network is affine.
 
-The polygon is a mesh of convex faces whose vertices have the values of the operations. An affine
-operation is computed at the vertices. Any other cuts the faces where it bends: a value at a new
-vertex lies between those at the ends of the edge that is cut, because everything so far is affine
+The polygon is a mesh of convex faces whose vertices carry the values of the operations. An affine
+operation is computed at the vertices. Any other cuts the faces where it bends: the value at a new
+vertex is interpolated between the ends of the edge that is cut, as everything so far is affine
 on every face. Faces share vertices, so that neighbours fit together exactly.
 
 Lines and planes have the same programs and transformers (see `nnslicer_tf.kinds.bends`).
 
-Cost: an operation's forward pass for every vertex that there is before it, and one pass over its
-values to find bends. Both are linear in the number of regions.
+Cost: each operation's forward pass for every vertex so far, and one pass over its values to find
+bends. Both are linear in the number of regions.
 
-Memory is bounded: a tile of faces that has grown too large is cut in two, of which one is
+Memory is bounded: a tile of faces that has grown too large is split in two, one of which is
 finished before the other continues. A tile has 8 MB of values, or 128 vertices if the
-network is very wide, for every thread, and a few tiles wait. Only the result grows.
+network is very wide; there is one per thread, and a few are waiting. Only the result grows.
 """
 
 import os
@@ -81,26 +81,26 @@ def exact_plane(
     The model's walker is kept, and reused until the weights change.
 
     Args:
-        im: The model; a Keras model will also do. A final softmax or sigmoid is ignored.
+        im: The model; a Keras model also works. A final softmax or sigmoid is ignored.
         polygon: `(corners, *input shape)`, three or more corners of a convex polygon in one
             plane, in order around it; the last may repeat the first. `rectangle` makes one from
             two directions.
         max_regions: Stop with an error if there are more regions.
         checkpoint: Folder that keeps finished parts, from which an interrupted run resumes.
         progress: Show a progress bar.
-        boundary_only: Follow the decision boundaries alone, as `exact_boundary` does.
+        boundary_only: Only follow the decision boundaries, as `exact_boundary` does.
 
     Returns:
         The partition: one region for every combination of affine pieces of the network's
         operations that occurs in the polygon.
 
     Raises:
-        UnsupportedLayerError: if an operation is not piecewise linear; it is named.
+        UnsupportedLayerError: if an operation is not piecewise linear; the message names it.
         InputShapeError: if the corners have another shape than the model's input.
         InvalidArgumentError: if they are not those of a convex polygon with an area.
         NonFiniteActivationError: if they or the network's outputs are NaN or infinite.
-        TooManyRegionsError: if there are more than `max_regions`; it says how far it came.
-        ProfileMismatchError: if the checkpoint is of another model or polygon.
+        TooManyRegionsError: if there are more than `max_regions`; the message gives the progress.
+        ProfileMismatchError: if the checkpoint belongs to another model or polygon.
     """
     if boundary_only:
         if checkpoint is not None:
@@ -118,23 +118,23 @@ def exact_boundary(
     max_regions: int | None = None,
     progress: bool = False,
 ) -> PlanarBoundary:
-    """Follow the decision boundaries in a polygon through the regions that they cross.
+    """Follow the decision boundaries in a polygon, visiting only the regions near them.
 
-    For networks whose regions are too many to visit. The boundaries found are exact. Each is
-    entered between two points of a grid that have different classes, and followed from there to
-    the border, or around: what lies between the points of the grid, and touches none of these
-    boundaries, is missed.
+    For networks with too many regions to visit. The boundaries found are exact. Each is
+    entered between two grid points of different classes, and followed from there to the border,
+    or until it closes: a boundary that lies between grid points, and touches none of these, is
+    missed.
 
     Args:
-        im: The model; a Keras model will also do. A final softmax is ignored.
+        im: The model; a Keras model also works. A final softmax is ignored.
         polygon: As for `exact_plane`.
         seeds: Points of the grid along the longer side.
         max_regions: Stop with an error if more regions have to be visited.
         progress: Show a progress bar.
 
     Raises:
-        InvalidArgumentError: if the output is not a vector of 2 to 64 values; and, as the other
-            errors, as `exact_plane`.
+        InvalidArgumentError: if the output is not a vector of 2 to 64 values; this and the other
+            errors also as `exact_plane`.
     """
     walker = _walker(im)
     return walker.boundary(polygon, seeds=seeds, max_regions=max_regions, progress=progress)
@@ -152,16 +152,16 @@ def exact_planes(
     """Partition many polygons, on all cores or on Ray.
 
     Args:
-        im: The model; a Keras model will also do.
+        im: The model; a Keras model also works.
         polygons: As for `exact_plane`.
-        workers: 0 for this process alone, a number of Ray workers, or None for threads, and Ray
+        workers: 0 for this process only, a number of Ray workers, or None for threads, and Ray
             if the work takes long.
         ray_address: Address of a running Ray cluster.
         max_regions: Stop with an error if one of them has more regions.
         progress: Show a progress bar.
 
     Raises:
-        The errors of `exact_plane`; those of the polygons before any work.
+        The errors of `exact_plane`; those about polygons before any work.
         WorkerError: if Ray workers fail.
     """
     if max_regions is not None:
@@ -230,8 +230,8 @@ class PlaneWalker:
             on it.
 
     Raises:
-        UnsupportedLayerError: if an operation before the logits is not piecewise linear, or a
-            maximum is of more than 64 values.
+        UnsupportedLayerError: if an operation before the logits is not piecewise linear, or takes
+            a maximum of more than 64 values.
     """
 
     def __init__(self, im: InstrumentedModel, *, fuse: bool = True, workers: int = 0) -> None:
@@ -245,11 +245,11 @@ class PlaneWalker:
 
     @classmethod
     def of_several(cls, models: Sequence[InstrumentedModel], **options: Any) -> "PlaneWalker":
-        """Return a walker of several models at once, whose outputs are all their logits.
+        """Return a walker of several models at once, with all their logits as outputs.
 
         Args:
             models: Models with inputs of the same shape, and vectors as outputs.
-            options: Those of a walker.
+            options: The arguments of a walker.
         """
         walker = cls(models[0], **options)
         walker.output_shape = (sum(im[im.logit_operation].size for im in models),)

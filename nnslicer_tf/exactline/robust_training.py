@@ -1,9 +1,9 @@
 """Training of the networks whose linearity is compared: normal, with PGD, or with boxes (DiffAI).
 
-The networks are those of the paper's CIFAR-10 and MNIST experiments, which ERAN published. Box
+The networks are those of the paper's CIFAR-10 and MNIST experiments, published by ERAN. Box
 training propagates intervals through the network and minimises the loss at their worst corner:
 DiffAI (Mirman, Gehr and Vechev, ICML 2018) with its Box domain; its other domains are
-not implemented. Needs the TensorFlow backend. Time: seconds to minutes per epoch.
+not implemented. Requires the TensorFlow backend. Time: seconds to minutes per epoch.
 """
 
 from collections.abc import Callable

@@ -4,9 +4,9 @@ Each operation adds points where it changes its affine piece. The cost per opera
 matrix product over the points so far, and one pass over all values to find crossings.
 
 Memory is bounded, whatever the number of points: points are walked in chunks of consecutive
-ones, and a chunk that has grown too large is cut in two, of which one is finished before the
-other continues. A chunk has `CHUNK` values, or `FEWEST` points if the network is very wide;
-at most as many chunks wait as there are operations, times the logarithm of the growth. Chunks
+points, and a chunk that has grown too large is split in two, one of which is finished before the
+other continues. A chunk has `CHUNK` values, or `FEWEST` points if the network is very wide; the
+number of waiting chunks is at most that of operations times the logarithm of the growth. Chunks
 are distributed over threads, one per core.
 """
 
@@ -38,16 +38,16 @@ def exact_line(im: ModelLike, q: np.ndarray, r: np.ndarray) -> LinearPartition:
     The model's walker is kept, and reused until the weights change.
 
     Args:
-        im: The model; a Keras model will also do. A final softmax or sigmoid is ignored.
+        im: The model; a Keras model also works. A final softmax or sigmoid is ignored.
         q: Start, of the model's input shape.
         r: End, of the same shape.
 
     Returns:
-        The partition, with all points where the network changes its affine piece, both
-        ends included (Sotoudeh and Thakur 2019, definition 1).
+        The partition, with all points where the network changes its affine piece, and both
+        ends (Sotoudeh and Thakur 2019, definition 1).
 
     Raises:
-        UnsupportedLayerError: if an operation is not piecewise linear; it is named.
+        UnsupportedLayerError: if an operation is not piecewise linear; the message names it.
         InputShapeError: if q or r has another shape than the model's input.
         NonFiniteActivationError: if q, r or the network's outputs are NaN or infinite.
     """
@@ -84,7 +84,7 @@ class LineWalker:
     Args:
         im: The model.
         fuse: Treat consecutive ReLU and max pooling as one operation, which gives fewer points.
-        every_crossing: Keep also the points at which an operation changes its affine piece but
+        every_crossing: Also keep the points at which an operation changes its affine piece but
             the network's output does not bend.
         workers: Number of threads for long work; 0 for as many as there are cores. The
             result does not depend on it.
@@ -109,11 +109,11 @@ class LineWalker:
 
     @classmethod
     def of_several(cls, models: Sequence[InstrumentedModel], **options: Any) -> "LineWalker":
-        """Return a walker of several models at once, whose outputs are all their logits.
+        """Return a walker of several models at once, with all their logits as outputs.
 
         Args:
             models: Models with inputs of the same shape, and vectors as outputs.
-            options: Those of a walker.
+            options: The arguments of a walker.
         """
         walker = cls(models[0], **options)
         walker.output_shape = (sum(im[im.logit_operation].size for im in models),)
@@ -212,7 +212,7 @@ class _Chunk:
 
     @property
     def is_large(self) -> bool:
-        """Whether it should be cut, and can be: it has several lines, or inner points."""
+        """Whether it should and can be split: it has several lines, or inner points."""
         width = sum(curve.positions * curve.channels for curve in self.curves.values())
         size = sum(curve.values.size for curve in self.curves.values())
         longest = self._longest

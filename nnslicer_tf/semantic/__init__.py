@@ -1,13 +1,13 @@
-"""Semantic slicing of neurons, and what it serves: maintenance of models (NeuSemSlice).
+"""Semantic slicing of neurons, and model maintenance based on it (NeuSemSlice).
 
     critical = semantic_slice(im, x, y, metric="taylor", threshold=0.95)
     small = restructure(model, critical)  # only the critical neurons
     robust = readapt(model, critical, x, y, adversarial)  # train them alone
     wider = develop(model, critical, new_x, new_y, learned=range(5))  # train the others
 
-`SemanticSlicer` tries many thresholds at the price of one; `METRICS` are the contribution
+`SemanticSlicer` tries many thresholds at the cost of one; `METRICS` are the contribution
 metrics; `deeparc` is the layer-level baseline; `compress` iterates one of `COMPRESSORS`;
-`experiments.neusemslice` measures what the paper does.
+`experiments.neusemslice` runs the paper's experiments.
 """
 
 from nnslicer_tf._training import selective_optimizer

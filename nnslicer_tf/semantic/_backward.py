@@ -1,9 +1,9 @@
-"""A walk from the logits back through the operations, by a rule for each.
+"""A backward pass from the logits through the operations, with a pluggable rule.
 
 With `gradient_rule` it is back-propagation; with `rescale_rule` it gives DeepLIFT's
 multipliers (Shrikumar et al., "Learning Important Features Through Propagating Activation
-Differences", ICML 2017, sections 3.2 and 3.5.1). One compiled function does a batch:
-twice the forward pass (for the rescale rule: of the samples and of the reference) and one
+Differences", ICML 2017, sections 3.2 and 3.5.1). One compiled function processes a batch:
+two forward passes (for the rescale rule: of the samples and of the reference) and one
 backward pass.
 """
 
@@ -26,13 +26,13 @@ Rule = Callable[[Operation, list, list, Any], Sequence[Any]]
 
 
 class Backward:
-    """Values, reference values and multipliers of chosen operations, batch by batch.
+    """Computes values, reference values and multipliers of chosen operations, batch by batch.
 
     Args:
         im: A classifier.
         wanted: Names of the operations.
-        seed: From logits and labels to the cotangent of the logits.
-        rule: From an operation, its inputs, its inputs for the reference, and its output's
+        seed: Maps logits and labels to the cotangent of the logits.
+        rule: Maps an operation, its inputs, its inputs for the reference, and its output's
             multipliers to its inputs' multipliers.
     """
 
@@ -56,7 +56,7 @@ class Backward:
         """Return operation → (values, reference values, multipliers), `(batch, …)` float32.
 
         Args:
-            x: Samples `(batch, *input shape)`; of several inputs, `Inputs`.
+            x: Samples `(batch, *input shape)`; `Inputs` for a model with several inputs.
             y: Labels `(batch,)`.
             reference: One sample `(1, *input shape)`; the gradient rule does not use it.
         """
@@ -99,14 +99,14 @@ class Backward:
     def _through_time(
         self, operation: Operation, values: Mapping[str, Any], received: Mapping[str, Any]
     ) -> Any:
-        """Return the gradients by an operation's values at all steps, also through later steps.
+        """Return the gradients with respect to an operation's values at all steps, through time.
 
-        The graph does not say how the steps depend on each other: the layer is run again.
+        The graph does not record how the steps depend on each other, so the layer is run again.
 
         Args:
             operation: An operation of a recurrent layer.
             values: Values of the layer's inputs.
-            received: The gradients by its operations, as what comes after the layer reads them.
+            received: The gradients with respect to its operations, from the layer's consumers.
         """
         member: Member = operation.params
         inputs = [values[name] for name in operation.inputs]
@@ -123,14 +123,14 @@ class Backward:
 
 
 def _members(im: InstrumentedModel, operation: Operation) -> list[Operation]:
-    """Return all operations of an operation's recurrent layer."""
+    """Return all operations of the recurrent layer that an operation belongs to."""
     unrolled = operation.params.unrolled
     found = [o for o in im.operations if isinstance(o.params, Member)]
     return [o for o in found if o.params.unrolled is unrolled]
 
 
 def gradient_rule(operation: Operation, inputs: list, reference: list, cotangent: Any) -> Any:
-    """Return the gradients by the inputs."""
+    """Return the gradients with respect to the inputs."""
     return vector_jacobian_product(operation.compute, inputs, cotangent)
 
 
@@ -141,10 +141,10 @@ def rescale_rule(operation: Operation, inputs: list, reference: list, cotangent:
 
 
 def label_logit(logits: Any, y: Any) -> Any:
-    """Return the cotangent of each sample's own label's logit."""
+    """Return the cotangent that selects the logit of each sample's label."""
     return ops.one_hot(y, logits.shape[-1], dtype=logits.dtype)
 
 
 def cross_entropy(logits: Any, y: Any) -> Any:
-    """Return the gradient of each sample's cross-entropy by the logits."""
+    """Return the gradient of each sample's cross-entropy with respect to the logits."""
     return keras.activations.softmax(logits) - label_logit(logits, y)

@@ -25,9 +25,9 @@ class Comparison(ShownAsTable):
 
     Attributes:
         difference: Mean of first - second.
-        p_value: Of the two-sided paired t-test; NaN for a single repeat or where all
+        p_value: p-value of the two-sided paired t-test; NaN for a single repeat or if all
             differences are the same.
-        cohens_d: The mean difference over the differences' standard deviation.
+        cohens_d: The mean difference divided by the differences' standard deviation.
         repeats: Number of pairs.
     """
 
@@ -44,17 +44,17 @@ class Comparison(ShownAsTable):
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> Comparison:
-    """Compare two methods by the figures of the same repeats.
+    """Compare two methods by their results in the same repeats.
 
-    Where all differences are the same, up to rounding, there is nothing to test: p-value and
+    If all differences are the same, up to rounding, there is nothing to test, and the p-value and
     Cohen's d are NaN.
 
     Args:
-        first: One method's figures, one a repeat.
+        first: One method's results, one per repeat.
         second: The other's, in the same order.
 
     Raises:
-        InvalidArgumentError: if there are not equally many, one at least.
+        InvalidArgumentError: if the numbers of results differ or are zero.
     """
     from scipy import stats
 
@@ -94,7 +94,7 @@ def area_under(curve: AccuracyCurve, low: float, high: float) -> float:
     """Return the mean height of a curve between two rates, interpolated linearly.
 
     Args:
-        curve: Rates and accuracies, in any order; of equal rates the best counts.
+        curve: Rates and accuracies, in any order; for equal rates the best accuracy counts.
         low: The lower rate.
         high: The higher rate.
     """
@@ -107,14 +107,14 @@ def area_under(curve: AccuracyCurve, low: float, high: float) -> float:
 
 
 def compare(first: Sequence[AccuracyCurve], second: Sequence[AccuracyCurve]) -> Comparison:
-    """Compare two methods by their curves' areas, each repeat over its common range.
+    """Compare two methods by the areas under their curves, over each repeat's common range.
 
     Args:
-        first: One method's curves (rates, accuracies), one a repeat.
+        first: One method's curves (rates, accuracies), one per repeat.
         second: The other's, in the same order.
 
     Raises:
-        InvalidArgumentError: if there are not equally many, or two have no common range.
+        InvalidArgumentError: if the numbers of curves differ, or two have no common range.
     """
     areas = []
     for pair in zip(first, second, strict=True):

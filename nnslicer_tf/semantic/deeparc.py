@@ -1,9 +1,8 @@
 """DeepArc, the layer-level baseline (Ren et al., ICSE 2023; NeuSemSlice, section 2.2).
 
-A layer whose embedding landscape is almost that of the layer before it is redundant. It is
-removed by leaving it out; where its output has another shape than its input, a sewing
-layer takes its place: a 1×1 convolution (a dense layer for vectors) that is fitted to the
-removed layer's output by least squares.
+A layer whose embedding landscape is almost that of the layer before it is redundant and is
+removed. If its output has another shape than its input, a sewing layer takes its place: a 1×1
+convolution (a dense layer for vectors), fitted to the removed layer's output by least squares.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,13 +38,13 @@ def layer_similarities(
 
     Args:
         im: A classifier.
-        x: Samples `(samples, *input shape)`; the landscapes are samples × samples, so some
-            hundreds to a few thousand.
+        x: Samples `(samples, *input shape)`; the landscapes are samples × samples, so a few
+            hundred to a few thousand.
         batch_size: Samples in one pass.
 
     Returns:
         Layer → similarity, in topological order: the layers with neurons and the output
-        layer, without the first, which has none before it.
+        layer, except for the first, which has no predecessor.
     """
     found = {}
     before = None
@@ -62,7 +61,7 @@ def redundant_layers(similarities: Mapping[str, float], threshold: float = 0.99)
     """Return the layers whose similarity with the layer before exceeds a threshold.
 
     Args:
-        similarities: As of `layer_similarities`.
+        similarities: The result of `layer_similarities`.
         threshold: In (0, 1].
 
     Raises:
@@ -93,12 +92,12 @@ def remove_layers(
     """Return a copy of a model without some of its hidden layers.
 
     A convolution or dense layer is removed with its batch normalisation; the activation stays,
-    even where it is the layer's own.
+    even if it is part of the layer.
 
     Args:
         model: A model without nested ones; the copy of a subclassed one is functional.
         layers: Names of hidden layers.
-        x: Samples `(samples, *input shape)` to which sewing layers are fitted.
+        x: Samples `(samples, *input shape)` on which sewing layers are fitted.
         batch_size: Samples in one pass.
 
     Raises:
@@ -145,7 +144,7 @@ def _again(layer: keras.Operation) -> keras.Operation:
 
 
 def _affine_part(layer: NeuronLayer) -> tuple[Operation, Operation]:
-    """Return a layer's weighted sum, and the normalisation behind it or itself."""
+    """Return a layer's weighted sum, and the normalisation after it (or the sum again)."""
     first = last = layer.chain[0]
     for operation in layer.chain[1:]:
         if operation.kind != "scale":
@@ -155,7 +154,7 @@ def _affine_part(layer: NeuronLayer) -> tuple[Operation, Operation]:
 
 
 def _activation(operation: Operation) -> Any:
-    """Return the layer's own activation, linear if it has none."""
+    """Return the layer's built-in activation, linear if it has none."""
     return getattr(operation.keras_layer, "activation", None) or "linear"
 
 
@@ -185,7 +184,7 @@ def _strides(operation: Operation) -> tuple[int, ...]:
 
 
 def _strided(operation: Operation) -> tuple[int, ...]:
-    """Return the positions that a padded convolution with the operation's strides has."""
+    """Return the output positions of a padded convolution with the operation's strides."""
     extents = zip(operation.input_shapes[0][:-1], _strides(operation), strict=True)
     return tuple(-(-extent // stride) for extent, stride in extents)
 
@@ -193,7 +192,7 @@ def _strided(operation: Operation) -> tuple[int, ...]:
 def _fitted(
     im: InstrumentedModel, first: Operation, last: Operation, x: DataLike, batch_size: int
 ) -> list[np.ndarray]:
-    """Return kernel and bias that map the layer's inputs to its outputs best."""
+    """Return the kernel and bias that best map the layer's inputs to its outputs."""
     source = first.inputs[0]
     width = first.input_shapes[0][-1]
     steps = tuple(slice(None, None, s) for s in _strides(first))

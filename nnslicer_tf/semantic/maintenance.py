@@ -1,11 +1,11 @@
 """Re-adaptation and incremental development (sections 4.2 and 4.3).
 
-Re-adaptation trains the critical neurons alone, on samples and their adversarial versions.
-Incremental development trains the others alone, on a new task, so that the critical ones
-keep what the model knows.
+Re-adaptation trains only the critical neurons, on samples and their adversarial versions.
+Incremental development trains only the others, on a new task, so that the critical ones
+preserve what the model knows.
 
-The units of the output layer are the classes. In re-adaptation all are trained; in
-development those of the classes learned before are frozen, the others trained.
+The units of the output layer are the classes. Re-adaptation trains all of them; development
+freezes those of the classes learned before and trains the others.
 
 A neuron's parameters are its incoming weights, bias and normalisation; its outgoing weights
 belong to the neurons that read it. So in development the new classes also learn from critical
@@ -43,7 +43,7 @@ def readapt(
 
     Args:
         model: A classifier that ends in logits or a softmax; it is not changed.
-        critical: Layer → bool array `(units,)`, as of `semantic_slice`.
+        critical: Layer → bool array `(units,)`, from `semantic_slice`.
         x: Samples `(samples, *input shape)`.
         y: Their labels `(samples,)`.
         adversarial: Adversarial versions of the samples, of their shape.
@@ -55,7 +55,7 @@ def readapt(
         SeveralInputsError: if the model has several inputs.
     """
     im = instrumented(model)
-    shape = im.input_shape  # refuses models with several inputs
+    shape = im.input_shape  # raises an error for models with several inputs
     if np.shape(adversarial) != np.shape(x):
         raise InvalidArgumentError(
             f"There must be one adversarial sample for each sample, of shape {shape}. Received: "
@@ -85,11 +85,11 @@ def develop(
         model: A classifier that ends in logits or a softmax, with outputs for the new
             classes too; it is not changed.
         critical: Layer → bool array `(units,)`: the semantic slice on the earlier tasks.
-        x: Samples of the new task `(samples, *input shape)`, with those of earlier tasks
-            that are replayed, if any.
+        x: Samples of the new task `(samples, *input shape)`, plus any samples of earlier tasks
+            to replay.
         y: Their labels `(samples,)`.
         learned: The classes of the earlier tasks, whose outputs are frozen.
-        freeze_outgoing: Freeze the outgoing weights of critical neurons too (see the module).
+        freeze_outgoing: Also freeze the outgoing weights of critical neurons (see the module).
         **options: `optimizer`, `epochs`, `batch_size`, `rng`, `progress` of `train_neurons`.
 
     Raises:
@@ -105,10 +105,10 @@ def develop(
 def readapted_neurons(
     model: ModelLike, critical: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return what `readapt` trains: the critical neurons and all classes.
+    """Return the neurons that `readapt` trains: the critical ones and all classes.
 
     Raises:
-        InvalidArgumentError: if the masks are not of the model's layers.
+        InvalidArgumentError: if the masks do not match the model's layers.
     """
     im = instrumented(model)
     check_critical(critical, neuron_layers(im))
@@ -119,10 +119,10 @@ def readapted_neurons(
 def developed_neurons(
     model: ModelLike, critical: Mapping[str, np.ndarray], learned: Iterable[int]
 ) -> dict[str, np.ndarray]:
-    """Return what `develop` trains: the neurons that are not critical and the new classes.
+    """Return the neurons that `develop` trains: the non-critical ones and the new classes.
 
     Raises:
-        InvalidArgumentError: if the masks or classes are not of the model.
+        InvalidArgumentError: if the masks or classes do not match the model.
     """
     im = instrumented(model)
     layers = neuron_layers(im)

@@ -10,16 +10,16 @@
 | `taylor_weights` | mean squared sum of weight × gradient over the neuron's weights |
 
 A filter's activation on a sample is the mean over its positions, a recurrent unit's that over its
-steps; contributions and Taylor terms are summed over them. Padding is no position. Gradients by the
-states of recurrent units go on through time; DeepLIFT and `taylor_weights` refuse such layers. Data
-are streamed; only means and squares are kept.
+steps; contributions and Taylor terms are summed over them. Padding does not count as a position.
+Gradients with respect to the states of recurrent units go through time; DeepLIFT and
+`taylor_weights` reject such layers. Data are streamed; only means and squares are kept.
 
 DeepLIFT is the rescale rule of Shrikumar et al. (ICML 2017). `taylor` is the criterion of
 Molchanov et al., "Pruning Convolutional Neural Networks for Resource Efficient Inference"
 (ICLR 2017), `taylor_weights` that of their "Importance Estimation for Neural Network
 Pruning" (CVPR 2019, eq. 8, the neuron's weights as one group) on batches of one sample.
 
-Adding a metric: a `Metric` in `METRICS`. Cost: a forward pass for the first three, about
+Adding a metric: add a `Metric` to `METRICS`. Cost: a forward pass for the first three, about
 three for the Taylor metrics, six for DeepLIFT.
 """
 
@@ -58,10 +58,10 @@ class Metric:
     """A contribution metric.
 
     Attributes:
-        prepare: From the instrumented model, its layers with neurons and the baseline
-            `(1, *input shape)` to a function from samples and labels to one value for each
+        prepare: Maps the instrumented model, its layers with neurons and the baseline
+            `(1, *input shape)` to a function from samples and labels to one value per
             sample and neuron, layer → `(samples, units)`.
-        score: From their means and variances over samples, float64 `(units,)`, to scores.
+        score: Maps their means and variances over samples, float64 `(units,)`, to scores.
         labels: Whether the values depend on the labels.
     """
 
@@ -72,7 +72,7 @@ class Metric:
 
 @dataclass
 class Moments:
-    """Count, mean and sum of squared differences from it, of values that stream by."""
+    """Running count, mean and sum of squared deviations of a stream of values."""
 
     count: int = 0
     mean: Any = 0.0
@@ -91,7 +91,7 @@ class Moments:
 
     @property
     def variance(self) -> np.ndarray:
-        """Variance over all values, divided by their count."""
+        """Population variance of all values."""
         return self.squares / self.count
 
 
@@ -112,19 +112,19 @@ def contributions(
         x: Samples in any form of `DataLike`; a `tf.data.Dataset`, loader or generator is read
             batch by batch.
         metric: A name of `METRICS`.
-        y: Labels `(samples,)`, integers or one-hot. Without them those that `x` has; of an array,
-            which has none, the model's own predictions.
+        y: Labels `(samples,)`, integers or one-hot. By default those in `x`; for an array, which
+            has none, the model's own predictions.
         baseline: DeepLIFT's reference sample `(*input shape)`; zeros by default.
         batch_size: Samples in one pass. It does not change the scores.
         progress: Show a progress bar.
 
     Returns:
         Layer's name → scores `(units,)` float64, larger for neurons that matter more. Only
-        their order within a layer has a meaning.
+        their order within a layer is meaningful.
 
     Raises:
         InvalidArgumentError: for an unknown metric, labels that do not fit or are missing, or a
-            metric by labels and a model that is no classifier of two classes or more.
+            metric that needs labels on a model that is not a classifier of two or more classes.
         UnsupportedLayerError: if the model has no layer with neurons.
         InputShapeError: if the samples or the baseline have another shape.
     """
@@ -168,7 +168,7 @@ def find_metric(name: str) -> Metric:
     """Return a metric by name.
 
     Raises:
-        InvalidArgumentError: if there is none; the message lists them.
+        InvalidArgumentError: if there is no such metric; the message lists them.
     """
     check_name("metric", name, METRICS)
     return METRICS[name]
@@ -186,13 +186,13 @@ def labelled(
     Args:
         im: A classifier.
         x: The samples.
-        y: Their labels; None for those of `x`, or where it is an array, for the predictions.
+        y: Their labels; None for those in `x`, or the predictions if `x` is an array.
         batch_size: Samples in one pass.
         needs_labels: Whether labels are used; if not, and none are given, they are 0.
 
     Raises:
         InvalidArgumentError: if there are no samples, labels are missing or do not fit samples or
-            outputs, or labels are used and the model is no classifier.
+            outputs, or labels are used and the model is not a classifier.
         InputShapeError: if the samples have another shape.
     """
     check_batch_size(batch_size)
@@ -229,13 +229,13 @@ def reference_sample(im: InstrumentedModel, baseline: Baseline) -> np.ndarray | 
 
 
 def _has_labels(x: DataLike, im: InstrumentedModel) -> bool:
-    """Whether data must have labels of their own: all but arrays, and data of several inputs."""
+    """Whether data must include labels: all but arrays, and data of several inputs."""
     is_array = hasattr(x, "shape") or (isinstance(x, Mapping) and len(x) == 1)
     return len(im.input_operations) == 1 and not is_array
 
 
 def _is_stream(x: DataLike, im: InstrumentedModel) -> TypeGuard[Iterable[ArrayLike]]:
-    """Whether data are read one element after the other."""
+    """Whether data are read one element at a time."""
     in_memory = isinstance(x, (str, os.PathLike, Dataset, Mapping, list, tuple))
     return _has_labels(x, im) and not in_memory and isinstance(x, Iterable)
 
@@ -243,7 +243,7 @@ def _is_stream(x: DataLike, im: InstrumentedModel) -> TypeGuard[Iterable[ArrayLi
 def _stream(
     im: InstrumentedModel, data: Iterable[ArrayLike], batch_size: int, needs_labels: bool
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the batches of an iterable, and single samples together."""
+    """Yield the batches of an iterable, grouping single samples into batches."""
     if not needs_labels:
         for x in im.samples(data).batches(batch_size):
             yield x, np.zeros(len(x), np.int64)
@@ -337,7 +337,7 @@ def _taylor_weights(
 
 
 def mask_names(layers: Mapping[str, NeuronLayer]) -> list[str]:
-    """Return the names of the masks' operations that say which positions of layers are data."""
+    """Return the names of the mask operations that mark which positions of layers are data."""
     return sorted({layer.mask for layer in layers.values() if layer.mask is not None})
 
 
@@ -362,7 +362,7 @@ def _terms(
 
 
 def _mean_over_data(layer: NeuronLayer, values: np.ndarray, masks: Mapping) -> np.ndarray:
-    """Return the means over positions that are no padding, 0 if there are none."""
+    """Return the means over positions that are not padding, 0 if there are none."""
     means = _over_positions(layer.of_data(values, masks), np.mean)
     if layer.mask is None:
         return means

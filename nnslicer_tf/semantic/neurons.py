@@ -1,18 +1,18 @@
-"""Neurons and sets of critical ones.
+"""Neurons and sets of critical neurons.
 
 A neuron is an output unit of a dense layer, a filter of a convolution, a head of a
 `MultiHeadAttention` layer, whose value is its context, or a unit of a `SimpleRNN`, `LSTM` or `GRU`,
-whose value is its state at all steps. The value of a unit or filter is that
-after the batch normalisation, the activation and the depthwise convolution that follow, as long
-as these map zero to zero, channel to channel, and nothing else reads the values in between.
-So a neuron whose parameters are zero has the value zero: it is masked.
+whose value is its state at all steps. The value of a unit or filter is taken after any batch
+normalisation, activation and depthwise convolution that follow it, as long as these map zero to
+zero, channel to channel, and nothing else reads the values in between. So a neuron whose
+parameters are zero has the value zero: it is masked.
 
-Not among these neurons are the output layer's units (the classes), layers followed by a
+These neurons exclude the output layer's units (the classes), layers followed by a
 function that does not map zero to zero (a convolution that gates others through a sigmoid, a
 dense layer before a layer normalisation), grouped and depthwise convolutions, layers that
 are called more than once, queries, keys and values, and units of recurrent layers that are wrapped
-(`Bidirectional`, stacked cells), convolutional, or exchange states with other layers. Of other
-attention layers than `MultiHeadAttention` the channels of the output are neurons.
+(`Bidirectional`, stacked cells), convolutional, or exchange states with other layers. In attention
+layers other than `MultiHeadAttention`, the neurons are the output channels.
 """
 
 import math
@@ -70,17 +70,17 @@ class NeuronLayer:
 
     @property
     def mask(self) -> str | None:
-        """Name of the operation that says which positions are data; None without padding."""
+        """Name of the operation that marks which positions are data; None without padding."""
         return self.chain[-1].mask
 
     def kernel_masks(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the masks that leave chosen neurons alone: kernel's name → bools of its shape."""
+        """Return the masks that keep only chosen neurons: kernel's name → bools of its shape."""
         shape = self.kernel.shape
         chosen = along(neurons, len(shape), _unit_axis(self.chain[0]))
         return {self.kernel.name: np.broadcast_to(chosen, shape)}
 
     def bias_masks(self, neurons: np.ndarray) -> list[tuple[Any, np.ndarray]]:
-        """Return masked biases, bools of their shape, that no kernel's mask implies."""
+        """Return the biases that need a mask of their own, each with bools of its shape."""
         return []
 
     def units_last(self, values: np.ndarray) -> np.ndarray:
@@ -88,7 +88,7 @@ class NeuronLayer:
         return values
 
     def of_data(self, values: np.ndarray, masks: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return values as of `units_last`, with zeros at padding.
+        """Return the values of `units_last`, with zeros at padding.
 
         Args:
             values: Values of the operations `sum` or `value`.
@@ -99,7 +99,7 @@ class NeuronLayer:
         return self.units_last(values)
 
     def channels(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the channels that chosen neurons are: operation's name → bool `(channels,)`."""
+        """Return the channels of chosen neurons: operation's name → bool `(channels,)`."""
         return {self.sum: np.asarray(neurons, bool)}
 
     @cached_property
@@ -118,7 +118,7 @@ class NeuronLayer:
 class HeadLayer(NeuronLayer):
     """The heads of an attention layer.
 
-    The chain is the projection of what the heads hand on: a masked head has no weight in it.
+    The chain is the projection of the heads' outputs; in it, the weights of a masked head are zero.
     """
 
     def kernel_masks(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
@@ -131,7 +131,7 @@ class HeadLayer(NeuronLayer):
         return np.moveaxis(by_head, -2, -1)
 
     def channels(self, neurons: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the channels of what the chosen heads hand on."""
+        """Return the output channels of the chosen heads."""
         return {self.chain[0].inputs[0]: np.repeat(np.asarray(neurons, bool), self._features)}
 
     @cached_property
@@ -152,7 +152,7 @@ class HeadLayer(NeuronLayer):
 class RecurrentLayer(NeuronLayer):
     """The units of a recurrent layer.
 
-    A masked unit's candidate is 0, and with it its state at every step, whatever its gates are.
+    A masked unit's candidate is 0, and so is its state at every step, whatever its gates are.
 
     Attributes:
         im: The model.
@@ -254,7 +254,7 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         return int(sum(map(len, self.values())))
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with a row a layer: neurons, critical ones, their share."""
+        """Return a table with one row per layer: neurons, critical ones, their share."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -267,7 +267,7 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
         )
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw a bar for every layer: the share of its neurons that is critical."""
+        """Draw a bar for every layer: the share of its neurons that are critical."""
         from nnslicer_tf.report import plot_bars
 
         ax = plot_bars(self.to_frame().set_index("layer")[["share"]], ax)
@@ -316,7 +316,7 @@ def neuron_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
             continue
         chain = _chain(operation, im)
         readers = [taker.kind for taker in im.graph.consumers[chain[-1].name]]
-        offset = "elementwise" in readers or "scale" in readers  # zero is not mapped to zero
+        offset = "elementwise" in readers or "scale" in readers  # does not map zero to zero
         if final.isdisjoint(o.name for o in chain) and not offset:
             layers[operation.layer] = _neuron_layer(operation, chain)
     if not layers:
@@ -346,7 +346,7 @@ def output_layer(im: InstrumentedModel) -> NeuronLayer:
 
 
 def _back_through_routing(im: InstrumentedModel) -> list[str]:
-    """Return the logits' operation, and those before it that are only routed to it."""
+    """Return the logits' operation, and those before it that only route values to it."""
     names = [im.logit_operation]
     while im[names[-1]].kind == "routing" and len(im[names[-1]].inputs) == 1:
         names.append(im[names[-1]].inputs[0])
@@ -354,7 +354,7 @@ def _back_through_routing(im: InstrumentedModel) -> list[str]:
 
 
 def check_critical(critical: Mapping[str, np.ndarray], layers: Mapping[str, NeuronLayer]) -> None:
-    """Refuse masks that are not of a model's layers.
+    """Reject masks that do not match a model's layers.
 
     Raises:
         InvalidArgumentError: for a layer that the model does not have, or another width.
@@ -368,7 +368,7 @@ def check_critical(critical: Mapping[str, np.ndarray], layers: Mapping[str, Neur
 
 
 def along(mask: np.ndarray, rank: int, axis: int) -> np.ndarray:
-    """Return a vector over neurons in a shape that broadcasts to an array of `rank` axes."""
+    """Reshape a vector over neurons so that it broadcasts to an array of `rank` axes."""
     shape = [1] * rank
     shape[axis] = -1
     return mask.reshape(shape)
@@ -390,7 +390,7 @@ def _has_neurons(operation: Operation, im: InstrumentedModel) -> bool:
 
 
 def _is_joined_heads(operation: Operation, im: InstrumentedModel) -> bool:
-    """Whether an operation projects what the heads of an attention layer hand on."""
+    """Whether an operation projects the outputs of an attention layer's heads."""
     is_output = operation.kind == "weighted_sum" and operation.name == operation.layer
     return is_output and has_heads(operation) and _called_once(operation, im)
 
@@ -418,7 +418,7 @@ def _called_once(operation: Operation, im: InstrumentedModel) -> bool:
 
 
 def _chain(operation: Operation, im: InstrumentedModel) -> tuple[Operation, ...]:
-    """Return the weighted sum and what computes the neurons' values from it; no last routing."""
+    """Return the operations from the weighted sum to the neurons' values, less final routing."""
     chain = [operation]
     while len(takers := im.graph.consumers[chain[-1].name]) == 1:
         (following,) = takers
@@ -431,7 +431,7 @@ def _chain(operation: Operation, im: InstrumentedModel) -> tuple[Operation, ...]
 
 
 def _keeps_neurons(operation: Operation, im: InstrumentedModel) -> bool:
-    """Whether channels stay apart, and a channel without parameters is mapped to zero."""
+    """Whether channels stay separate, and a channel without parameters is mapped to zero."""
     if operation.kind in ("rectify", "elementwise"):
         return _maps_zero_to_zero(operation)
     if operation.kind == "scale":
@@ -452,7 +452,7 @@ def _is_zero(values: Any) -> bool:
 
 
 def _keeps_channels(operation: Operation) -> bool:
-    """Whether every value of an output channel is of the same input channel, or padding."""
+    """Whether every value of an output channel comes from the same input channel, or padding."""
     if operation.shape[-1] != operation.input_shapes[0][-1]:
         return False
     numbers = np.arange(1, operation.shape[-1] + 1, dtype=np.float32)

@@ -1,8 +1,7 @@
 """Masked and restructured models (section 4.1).
 
-Masking a neuron makes its parameters zero, and with them its value. Restructuring removes
-it: its row of weights, its normalisation, and the weights of all that read it. The outputs
-are the same.
+Masking a neuron sets its parameters, and thus its value, to zero. Restructuring removes it:
+its row of weights, its normalisation, and the weights that read it. The outputs are the same.
 """
 
 from collections.abc import Mapping
@@ -23,16 +22,16 @@ from nnslicer_tf.semantic.neurons import check_critical, neuron_layers
 
 
 class Masker:
-    """One working copy of a model, which is masked again and again.
+    """Applies masks to a reusable working copy of a model.
 
-    Cheaper than a new model for each of many masks: nothing is built or compiled again. All
-    methods return the same model; the next mask changes it.
+    This is cheaper than a new model for each of many masks, as nothing is rebuilt or recompiled.
+    All methods return the same model; the next mask changes it.
 
     Args:
         model: A Keras model; it is not changed.
 
     Raises:
-        UnsupportedLayerError: if `InstrumentedModel` does not take the model.
+        UnsupportedLayerError: if `InstrumentedModel` does not support the model.
     """
 
     def __init__(self, model: ModelLike) -> None:
@@ -44,13 +43,13 @@ class Masker:
         self._places = {id(variable): i for i, variable in enumerate(model.weights)}
 
     def neurons(self, critical: Mapping[str, np.ndarray]) -> keras.Model:
-        """Return the working copy with all but the critical neurons zero.
+        """Return the working copy with all but the critical neurons masked.
 
         Args:
-            critical: Layer → bool array `(units,)`; layers that are not named stay whole.
+            critical: Layer → bool array `(units,)`; layers that are not named are unchanged.
 
         Raises:
-            InvalidArgumentError: if the masks are not of the model's layers.
+            InvalidArgumentError: if the masks do not match the model's layers.
         """
         layers = neuron_layers(self._im)
         check_critical(critical, layers)
@@ -65,7 +64,7 @@ class Masker:
         return self._working
 
     def size(self, critical: Mapping[str, np.ndarray]) -> int:
-        """Return how many parameters the restructured model has, without building it.
+        """Return the number of parameters of the restructured model, without building it.
 
         Arguments and errors are those of `neurons`.
         """
@@ -76,10 +75,10 @@ class Masker:
         """Return the working copy with masked kernels.
 
         Args:
-            keep: Kernel's name → bool array of its shape, False where weights become zero.
+            keep: Kernel's name → bool array of its shape, False for weights to set to zero.
 
         Raises:
-            InvalidArgumentError: if there is no such kernel, or its shape is another.
+            InvalidArgumentError: if there is no such kernel, or its shape differs.
         """
         self._working.set_weights(self._masked(keep))
         return self._working
@@ -101,15 +100,15 @@ def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.M
     """Return a smaller model with only the critical neurons (section 4.1).
 
     Its outputs are those of the model with the other neurons masked. Masked neurons that cannot
-    be removed, such as those that are added to critical ones, stay, as zeros.
+    be removed, such as those that are added to critical ones, remain as zeros.
 
     Args:
         model: A Keras model; it is not changed.
-        critical: Layer → bool array `(units,)`, as of `semantic_slice`; layers that are not
-            named stay whole.
+        critical: Layer → bool array `(units,)`, from `semantic_slice`; layers that are not
+            named are unchanged.
 
     Raises:
-        InvalidArgumentError: if the masks are not of the model's layers, or leave a layer
+        InvalidArgumentError: if the masks do not match the model's layers, or leave a layer
             without neurons.
     """
     im = instrumented(model)

@@ -1,10 +1,10 @@
 """Selective training: only the parameters of chosen neurons change.
 
-`train_neurons` trains a copy of a model by a `selective_optimizer`. A neuron's parameters are its
-weights and bias (of a recurrent unit, those of all its gates), and its own in the batch
-normalisation and the depthwise convolution behind it. Batch normalisation uses its moving
-statistics, as at inference, and does not update them: otherwise frozen neurons would change their
-values. Parameters that belong to no neuron are frozen.
+`train_neurons` trains a copy of a model with a `selective_optimizer`. A neuron's parameters are
+its weights and bias (for a recurrent unit, those of all its gates), and its share of the batch
+normalisation and the depthwise convolution after it. Batch normalisation uses its moving
+statistics, as at inference, and does not update them: otherwise the values of frozen neurons
+would change. Parameters that belong to no neuron are frozen.
 """
 
 from collections.abc import Mapping
@@ -64,8 +64,8 @@ def train_neurons(
             layer's units are the classes. Layers that are not named are not trained.
         x: Samples `(samples, *input shape)`.
         y: Labels `(samples,)`.
-        frozen_outgoing: Neurons, named alike, whose outgoing weights are not trained either,
-            whichever neuron these belong to.
+        frozen_outgoing: Neurons, in the same form, whose outgoing weights are not trained
+            either, whichever neuron these belong to.
         optimizer: Any Keras optimiser, whose settings are used; Adam by default.
         epochs: Passes over the samples.
         batch_size: Samples in a step.
@@ -91,7 +91,7 @@ def train_neurons(
     }
     logits = im.logit_operation in im.output_operations
     selective = selective_optimizer(optimizer or keras.optimizers.Adam(), by_variable)
-    selective.build(learner.trainable_variables)  # else the first step is compiled twice
+    selective.build(learner.trainable_variables)  # otherwise the first step is compiled twice
     compile_classifier(learner, selective, logits)
     train_epochs(
         lambda rows, _: learner.train_on_batch(_as_keras(x[rows]), y[rows]),
@@ -115,7 +115,7 @@ def parameter_share(model: ModelLike, neurons: NeuronMasks) -> float:
 
     Args:
         model: A Keras model.
-        neurons: As of `train_neurons`.
+        neurons: As for `train_neurons`.
 
     Raises:
         InvalidArgumentError: if the masks do not fit the model, or nothing is chosen.
@@ -129,7 +129,7 @@ def parameter_share(model: ModelLike, neurons: NeuronMasks) -> float:
 def parameter_masks(
     im: InstrumentedModel, neurons: NeuronMasks, frozen_outgoing: NeuronMasks | None = None
 ) -> dict[int, np.ndarray]:
-    """Return id of a variable → bools of its shape, True for what `train_neurons` trains.
+    """Return the id of each variable → bools of its shape, True for what `train_neurons` trains.
 
     Raises:
         InvalidArgumentError: if the masks do not fit the model, or nothing is chosen.
@@ -164,9 +164,9 @@ def _check_units(neurons: NeuronMasks, layers: Mapping[str, NeuronLayer]) -> Non
 def _unread(
     im: InstrumentedModel, layers: Mapping[str, NeuronLayer], neurons: NeuronMasks
 ) -> dict[int, np.ndarray]:
-    """Return id of a kernel → bools of its shape, False for weights that read given neurons.
+    """Return the id of each kernel → bools of its shape, False for weights that read the neurons.
 
-    A channel that is made of several neurons (an addition's) counts if all of them are given.
+    A channel that combines several neurons (an addition's) counts if all of them are given.
     """
     _check_units(neurons, layers)
     chosen: dict[str, np.ndarray] = {}
@@ -189,14 +189,14 @@ def _unread(
 
 
 def _all_layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
-    """Return the layers with neurons, and the output layer as the last."""
+    """Return the layers with neurons, with the output layer last."""
     last = output_layer(im)
     return {**neuron_layers(im), last.name: last}
 
 
 @keras.saving.register_keras_serializable("nnslicer_tf")
 class _SteadyNormalization(keras.layers.BatchNormalization):
-    """Batch normalisation by its moving statistics, also in training."""
+    """Batch normalisation that uses its moving statistics even in training."""
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Return the normalised inputs."""
@@ -214,7 +214,7 @@ def _steady(layer: keras.Layer) -> keras.Layer:
 
 
 def _reseed(model: keras.Model, generator: np.random.Generator) -> None:
-    """Set the random states of dropout layers, which Keras draws anew for a clone."""
+    """Seed the dropout layers, as Keras gives those of a clone new random states."""
     for variable in model.variables:
         if variable.path.endswith("seed_generator_state"):
             variable.assign(generator.integers(1 << 32, size=variable.shape, dtype=np.uint32))

@@ -1,14 +1,13 @@
 """Semantic similarity of layers and of their neurons (Equations 1, 2 and 4).
 
-The embedding landscape of a layer on N samples is M = F·Fᵀ, with a row of F for the values
-of the layer on a sample; two landscapes are as similar as the cosine between them, not
-centred.
+The embedding landscape of a layer on N samples is M = F·Fᵀ, where each row of F holds the values
+of the layer on one sample; the similarity of two landscapes is their cosine, not centred.
 
-`prefix_similarities` compares the k first neurons of an order with the whole layer, for
+`prefix_similarities` compares the first k neurons of an order with the whole layer, for
 every k. With F_i, `(N, positions)`, for the values of neuron i, M is the sum of the
 F_i·F_iᵀ, so the landscape of a prefix grows by one term at a time, and a scan of all
 prefixes costs little more than M itself: 2·N²·positions for each neuron, and 4·N² for the
-two products with it. Where samples outnumber values, the same sums are read from the Gram
+two products with it. If samples outnumber values, the same sums are read from the Gram
 matrix of the values, ⟨F_i·F_iᵀ, F_j·F_jᵀ⟩ = ‖F_iᵀ·F_j‖², without any N×N matrix. All in float64.
 """
 
@@ -19,7 +18,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 
 
 def centre(features: np.ndarray) -> np.ndarray:
-    """Return values less their means over samples: their landscape is centred.
+    """Centre values by subtracting their means over samples, which centres their landscape.
 
     The similarity of centred landscapes is the centred kernel alignment of Kornblith et al.
     ("Similarity of Neural Network Representations Revisited", ICML 2019, section 3), which
@@ -37,14 +36,14 @@ def landscape(features: np.ndarray) -> np.ndarray:
 def similarity(first: np.ndarray, second: np.ndarray) -> float:
     """Return the similarity of two landscapes, 0 … 1 (Equation 2, not centred).
 
-    Landscapes of zeros only are similar to each other, and to nothing else.
+    All-zero landscapes are similar to each other, and to nothing else.
 
     Args:
         first: A landscape `(samples, samples)`.
         second: Another, on the same samples.
 
     Raises:
-        InvalidArgumentError: if they are not of the same samples.
+        InvalidArgumentError: if their shapes do not match.
     """
     if first.shape != second.shape:
         raise InvalidArgumentError(
@@ -62,7 +61,7 @@ def prefix_similarities(features: np.ndarray, order: np.ndarray) -> np.ndarray:
         order: The neurons' indices `(units,)`, each once, the first prefix first.
 
     Returns:
-        `(units,)` float64; entry k - 1 is the similarity of the k first neurons.
+        `(units,)` float64; entry k - 1 is the similarity of the first k neurons.
 
     Raises:
         InvalidArgumentError: if `order` is not a permutation of the units.
@@ -87,7 +86,7 @@ def _scan(features: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 def _through_samples(features: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Let the landscape of the prefix grow, neuron by neuron."""
+    """Grow the landscape of the prefix neuron by neuron."""
     whole = landscape(features)
     grown = np.zeros_like(whole)
     cross, own = np.zeros(len(order)), np.zeros(len(order))

@@ -2,7 +2,7 @@
 
 All use a metric's scores. Global slicing selects the top share of every layer by the scores on
 the whole data set; category-wise slicing by those on each category, and takes the union;
-semantic slicing selects, for each category, the fewest neurons of the highest scores whose
+semantic slicing selects, for each category, the fewest top-scoring neurons whose
 embedding landscape is similar enough to the whole layer's (Algorithm 1), and takes the union.
 
 Memory: the values of some layers for one category's samples (`_AT_ONCE` numbers at most,
@@ -49,7 +49,7 @@ class SlicerOptions(TypedDict, total=False):
 
 
 class SemanticSlicer:
-    """Scores and similarities of a model's neurons on a data set, and slices by them.
+    """Computes scores and similarities of a model's neurons on a data set, and slices from them.
 
     Once the scores (and, for semantic slicing, the similarities) are computed, a slice costs
     next to nothing: use one slicer to try many thresholds.
@@ -57,14 +57,14 @@ class SemanticSlicer:
     Args:
         im: A classifier.
         x: Samples in any form of `DataLike`.
-        y: Labels `(samples,)`, integers or one-hot; without them those that `x` has, or of an
-            array, which has none, the model's own predictions.
+        y: Labels `(samples,)`, integers or one-hot; by default those in `x`, or for an array,
+            which has none, the model's own predictions.
         metric: A name of `METRICS`.
         centred: Compare centred landscapes (see `similarity.centre`), not those of
-            Equation 2 as it is printed. Within one category values vary little around
-            their mean, which a few neurons share with the whole layer; centred landscapes
-            ask for the differences between samples as well.
-        categories: The labels whose samples are used, by all kinds of slices; by default all that
+            Equation 2 as printed. Within one category values vary little around their mean,
+            which a few neurons suffice to reproduce; centred landscapes require the
+            differences between samples as well.
+        categories: The labels whose samples are used, in all kinds of slices; by default all that
             occur.
         baseline: DeepLIFT's reference sample; zeros by default.
         batch_size: Samples in one pass. It does not change the result.
@@ -79,7 +79,7 @@ class SemanticSlicer:
 
     Raises:
         InvalidArgumentError: for an unknown metric, labels that do not fit or are missing, a
-            category without samples, or a model that is no classifier of two classes or more.
+            category without samples, or a model that is not a classifier of two or more classes.
         UnsupportedLayerError: if the model has no layer with neurons.
         InputShapeError: if the samples or the baseline have another shape.
     """
@@ -124,8 +124,8 @@ class SemanticSlicer:
     def similarities(self) -> dict[str, np.ndarray]:
         """Layer → similarity of each category's prefixes `(categories, units)`.
 
-        Entry [c, k - 1] compares the k neurons of the highest scores for category c with
-        the whole layer, on the samples of c.
+        Entry [c, k - 1] compares the k top-scoring neurons for category c with the whole
+        layer, on the samples of c.
         """
         found: dict[str, list[np.ndarray]] = {name: [] for name in self._layers}
         for row, c in enumerate(track(self.categories, "Similarity", progress=self._progress)):
@@ -153,7 +153,7 @@ class SemanticSlicer:
         """Return the top share of every layer by the scores on all samples of the categories.
 
         Args:
-            share: Share of the neurons, (0, 1]; at least one neuron is taken.
+            share: Share of the neurons, (0, 1]; at least one neuron is selected.
 
         Raises:
             InvalidArgumentError: if `share` is out of range.
@@ -162,7 +162,7 @@ class SemanticSlicer:
         return CriticalNeurons({k: largest(s, _count(share, s)) for k, s in self.scores.items()})
 
     def category_slice(self, share: float) -> CriticalNeurons:
-        """Return the top share of every layer by each category's scores, united.
+        """Return the union over categories of the top share of every layer by their scores.
 
         Args:
             share: Share of the neurons, (0, 1], for each category.
@@ -179,11 +179,11 @@ class SemanticSlicer:
         )
 
     def semantic_slice(self, threshold: float = 0.95, step: int = 1) -> CriticalNeurons:
-        """Return each category's shortest prefix that is similar enough, united.
+        """Return the union of each category's shortest prefix that is similar enough.
 
         Args:
             threshold: Θ in (0, 1]: the similarity with the whole layer must be above it.
-            step: Algorithm 1's interval i: prefixes grow by so many neurons.
+            step: Algorithm 1's interval i: the number of neurons by which prefixes grow.
 
         Raises:
             InvalidArgumentError: if an argument is out of range.
@@ -247,10 +247,10 @@ def semantic_slice(
     Args:
         im: A classifier.
         x: Samples in any form of `DataLike`.
-        y: Labels `(samples,)`; without them as `SemanticSlicer`.
+        y: Labels `(samples,)`; by default as in `SemanticSlicer`.
         metric: A name of `METRICS`.
         threshold: Θ in (0, 1]; higher keeps more.
-        step: Prefixes grow by so many neurons.
+        step: Number of neurons by which prefixes grow.
         **options: `centred`, `categories`, `baseline`, `batch_size`, `progress` of
             `SemanticSlicer`.
 
@@ -269,7 +269,7 @@ def category_slice(
     share: float = 0.5,
     **options: Unpack[SlicerOptions],
 ) -> CriticalNeurons:
-    """Return the top share of every layer for each category, united (section 3.1).
+    """Return the union over categories of the top share of every layer (section 3.1).
 
     Arguments and errors are those of `semantic_slice`, with `share` in (0, 1].
     """
@@ -285,7 +285,7 @@ def global_slice(
     share: float = 0.5,
     **options: Unpack[SlicerOptions],
 ) -> CriticalNeurons:
-    """Return the top share of every layer by the whole data set (section 3.1).
+    """Return the top share of every layer on the whole data set (section 3.1).
 
     Arguments and errors are those of `semantic_slice`, with `share` in (0, 1].
     """
@@ -316,7 +316,7 @@ def _count(share: float, scores: np.ndarray) -> int:
 
 
 def _shortest(similarities: np.ndarray, threshold: float, step: int) -> int:
-    """Return the length of the shortest prefix above the threshold, all if there is none."""
+    """Return the length of the shortest prefix above the threshold, or of the whole order."""
     lengths = np.append(np.arange(step, len(similarities), step), len(similarities))
     above = similarities[lengths - 1] > threshold
     return int(lengths[np.argmax(above)]) if above.any() else len(similarities)

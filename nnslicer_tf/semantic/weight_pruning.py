@@ -9,7 +9,7 @@ All keep the largest weights of each kernel; they differ in how many each kernel
 | `uniform_plus` | the same share of every kernel, but all of a first convolution, and at least 20 % of the last kernel (Gale et al., "The State of Sparsity in Deep Neural Networks", 2019, section 6.2) |
 | `erk` | shares in proportion to (sum of the kernel's extents) / (product of them), none above 1 (Evci et al., "Rigging the Lottery", ICML 2020, section 3) |
 
-`compress` removes a tenth of the remaining weights, iteratively, until the accuracy falls. As
+`compress` iteratively removes a tenth of the remaining weights until the accuracy falls. As
 all keep the largest weights and shares only shrink, a removed weight stays removed.
 """  # noqa: E501
 
@@ -40,7 +40,7 @@ Masks = dict[str, np.ndarray]
 
 
 def lamp(kernels: Kernels, density: float) -> Masks:
-    """Keep the weights of the largest layer-adaptive scores.
+    """Keep the weights with the largest layer-adaptive scores.
 
     Args:
         kernels: Kernel name → weights, in topological order.
@@ -56,12 +56,12 @@ def lamp(kernels: Kernels, density: float) -> Masks:
 
 
 def global_magnitude(kernels: Kernels, density: float) -> Masks:
-    """Keep the largest weights of all kernels together; arguments as of `lamp`."""
+    """Keep the largest weights of all kernels together; arguments as in `lamp`."""
     return _RULES["global"].keep(kernels, density)
 
 
 def uniform_plus(kernels: Kernels, density: float) -> Masks:
-    """Keep the same share of every kernel, with two exceptions; arguments as of `lamp`.
+    """Keep the same share of every kernel, with two exceptions; arguments as in `lamp`.
 
     If the exceptions alone exceed a density, the other kernels keep nothing.
     """
@@ -69,7 +69,7 @@ def uniform_plus(kernels: Kernels, density: float) -> Masks:
 
 
 def erk(kernels: Kernels, density: float) -> Masks:
-    """Keep shares by the Erdős-Rényi-kernel rule; arguments as of `lamp`."""
+    """Keep shares by the Erdős-Rényi-kernel rule; arguments as in `lamp`."""
     return _RULES["erk"].keep(kernels, density)
 
 
@@ -88,12 +88,13 @@ class Compression(ShownAsTable):
 
     Attributes:
         model: The most compressed model before the accuracy fell, a copy of the given one if
-            nothing could be removed; its masks stay when it is trained and when it is saved (see
+            nothing could be removed; training and saving preserve its masks (see
             `pruning.apply_masks`).
-        rate: Share of the parameters removed, of the model that compression began with.
+        rate: Share of the original model's parameters that were removed.
         iterations: Number of iterations that led to `model`.
-        accuracy: Its accuracy, as `evaluate` gave it.
-        history: The accuracy after each iteration, the last one too low (or the last asked).
+        accuracy: Its accuracy, as returned by `evaluate`.
+        history: The accuracy after each iteration; the last is too low, unless the number of
+            iterations ran out.
     """
 
     model: keras.Model
@@ -103,7 +104,7 @@ class Compression(ShownAsTable):
     history: tuple[float, ...]
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with a row an iteration: its number and accuracy."""
+        """Return a table with one row per iteration: its number and accuracy."""
         import pandas as pd
 
         numbers = range(1, len(self.history) + 1)
@@ -136,18 +137,18 @@ def compress(
     most: int = 40,
     progress: bool = False,
 ) -> Compression:
-    """Remove a share of the remaining weights, iteratively, until the accuracy falls.
+    """Iteratively remove a share of the remaining weights until the accuracy falls.
 
-    Nothing is trained in between.
+    The model is not retrained in between.
 
     Args:
         model: A Keras model; it is not changed.
         method: A name of `COMPRESSORS`.
-        evaluate: Returns the accuracy of a model; called once an iteration with a working
+        evaluate: Returns the accuracy of a model; called once per iteration with a working
             copy that it must not keep.
-        lowest: The accuracy below which compression stops; the iteration before counts.
+        lowest: The accuracy below which compression stops; the previous iteration is the result.
         share: Share of the remaining weights that an iteration removes, (0, 1).
-        most: Largest number of iterations, 1 at least.
+        most: Largest number of iterations, at least 1.
         progress: Show a progress bar.
 
     Raises:
@@ -189,8 +190,8 @@ class _Rule:
     """A compressor in two steps, of which only the second depends on the density.
 
     Attributes:
-        score: From a kernel's weights to their scores.
-        chosen: From all scores and a density to the weights to keep.
+        score: Maps a kernel's weights to their scores.
+        chosen: Maps all scores and a density to the weights to keep.
     """
 
     score: Callable[[np.ndarray], np.ndarray]
@@ -210,7 +211,7 @@ class _Rule:
 def _lamp_scores(weights: np.ndarray) -> np.ndarray:
     squares = weights.astype(np.float64).ravel() ** 2
     order = np.argsort(squares, kind="stable")
-    # From the smallest on: what is left, this weight included.
+    # In ascending order: the sum of the remaining squares, this weight included.
     left = np.cumsum(squares[order][::-1])[::-1]
     scores = np.empty_like(squares)
     scores[order] = np.divide(squares[order], left, out=np.zeros_like(left), where=left > 0)
@@ -255,7 +256,7 @@ def _erk(scores: Kernels, density: float) -> Masks:
 
 
 def _rest(scores: Kernels, fixed: Mapping[str, float], density: float) -> float:
-    """Return the share of the kernels that are not fixed, within [0, 1]."""
+    """Return the share to keep of the kernels that are not fixed, within [0, 1]."""
     budget = density * sum(s.size for s in scores.values())
     budget -= sum(fixed[name] * scores[name].size for name in fixed)
     free = sum(s.size for name, s in scores.items() if name not in fixed)
