@@ -1,4 +1,4 @@
-"""The attacker, who recovers hidden weights by training (NNSlicer, section 6.3.2)."""
+"""An attacker who recovers hidden weights by training (NNSlicer, section 6.3.2)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,24 +26,24 @@ Labelled = tuple[np.ndarray, np.ndarray]
 """Samples `(samples, *input_shape)` and their classes `(samples,)`."""
 
 TRAINED = ("all", "hidden", "known")
-"""The sets of weights that an attacker may train, see `Attacker`."""
+"""The sets of weights that an attacker can train; see `Attacker`."""
 
 
 @dataclass(frozen=True)
 class Attacker:
-    """Someone who knows a model but for its hidden weights, and trains it.
+    """An attacker who knows a model except its hidden weights, and trains it.
 
     Attributes:
-        epochs: Passes over the samples.
-        learning_rate: Adam's.
-        batch_size: Samples in a step.
-        trains: "all": all weights. "hidden": the hidden weights alone. "known": all but the
-            hidden weights, whose synapses are left out. The paper does not say which it has. In
-            all three the moving statistics of batch normalisations follow the samples.
+        epochs: Number of passes over the samples.
+        learning_rate: Learning rate of Adam.
+        batch_size: Samples per step.
+        trains: "all": all weights. "hidden": only the hidden weights. "known": all weights except
+            the hidden ones, whose synapses are left out. The paper does not say which it uses.
+            With all three, the moving statistics of batch normalisations follow the samples.
         progress: Show progress bars.
 
     Raises:
-        InvalidArgumentError: if `trains` is something else.
+        InvalidArgumentError: if `trains` has another value.
     """
 
     epochs: int = 5
@@ -69,14 +69,14 @@ class Attacker:
         """Train a stolen model in place, and return the Keras model.
 
         Args:
-            stolen: A model of `hide`.
+            stolen: A model returned by `hide`.
             hidden: Its hidden synapses.
             x: The attacker's samples `(samples, *input_shape)`.
             y: Their classes, `(samples,)` integers.
             rng: Draws the order of the samples.
 
         Raises:
-            InvalidArgumentError: if there are no samples, or not as many labels.
+            InvalidArgumentError: if there are no samples, or not one label for each.
         """
         held = []
         if self.trains != "all":
@@ -103,8 +103,8 @@ class AttackReport(ShownAsTable):
 
     Attributes:
         targets: The target classes.
-        budgets: The number of samples of each attack.
-        figures: For each attack, the accuracies of `pruning.subsets.subset_figures`:
+        budgets: The number of samples in each attack.
+        figures: For each attack, the accuracies from `pruning.subsets.subset_figures`:
             on "targets", "others", "all", and "among_targets".
     """
 
@@ -120,7 +120,7 @@ class AttackReport(ShownAsTable):
         return pd.DataFrame(rows)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw accuracy on the target classes and on all by budget."""
+        """Draw the accuracy on the target classes and on all classes by budget."""
         from nnslicer_tf.report.figures import new_axes
 
         ax = new_axes(ax)
@@ -148,22 +148,21 @@ def steal(
     attacker: Attacker | None = None,
     rng: int | np.random.Generator = 0,
 ) -> keras.Model:
-    """Return what an attacker makes of a protected model.
+    """Return the model that an attacker recovers from a protected one.
 
-    The attack starts from the hidden weights drawn anew; of one seed, a larger budget has the
-    samples of the smaller ones and more.
+    The hidden weights start from new random values. With the same seed, a larger budget includes
+    the samples of smaller ones.
 
     Args:
         model: The model, with logits as output; it is not changed.
-        hidden: Kernel name → bool array, the hidden synapses, as of `select`.
-        train: The samples that attackers may have, with their classes.
-        budget: How many of them this one has, drawn at random.
-        attacker: How to train; `Attacker()` by default.
+        hidden: Kernel name → bool array, the hidden synapses, as from `select`.
+        train: The samples available to attackers, with their classes.
+        budget: Number of these samples that this attacker has, drawn at random.
+        attacker: The attacker; `Attacker()` by default.
         rng: Draws hidden weights, samples and their order.
 
     Raises:
-        InvalidArgumentError: for a budget that does not exist, samples without classes, or wrong
-            masks.
+        InvalidArgumentError: for a budget out of range, samples without classes, or invalid masks.
         SeveralInputsError: if the model has several inputs.
     """
     im = instrumented(model)
@@ -182,21 +181,21 @@ def simulate_attacks(
     attacker: Attacker | None = None,
     rng: int | np.random.Generator = 0,
 ) -> AttackReport:
-    """Return how much of a protected model attackers get back.
+    """Measure the accuracy that attackers recover from a protected model.
 
     Args:
         model: The model, with logits as output.
-        hidden: Kernel name → bool array, the hidden synapses, as of `select`.
-        train: The samples that attackers may have, with their classes.
-        test: The samples to measure on, with their classes.
-        targets: The classes that were to be protected.
-        budgets: How many samples each attacker has, at most as many as `train` has.
-        attacker: How to train; `Attacker()` by default.
+        hidden: Kernel name → bool array, the hidden synapses, as from `select`.
+        train: The samples available to attackers, with their classes.
+        test: The samples for measuring accuracy, with their classes.
+        targets: The protected classes.
+        budgets: Number of samples of each attacker, at most as many as `train` has.
+        attacker: The attacker; `Attacker()` by default.
         rng: Draws hidden weights, samples and their order, the same for all budgets.
 
     Raises:
-        InvalidArgumentError: for a budget or classes that do not exist, samples without classes,
-            or wrong masks.
+        InvalidArgumentError: for a budget or classes out of range, samples without classes, or
+            invalid masks.
         SeveralInputsError: if the model has several inputs.
     """
     im = instrumented(model)
@@ -222,7 +221,7 @@ def _check_budget(budget: int, samples: Labelled) -> None:
 
 
 def _seeds(rng: int | np.random.Generator) -> tuple[int, ...]:
-    """Return seeds of an attack's samples, hidden weights, and training."""
+    """Return seeds for an attack's samples, hidden weights and training."""
     return tuple(int(seed) for seed in as_generator(rng).integers(2**31, size=3))
 
 
@@ -244,10 +243,10 @@ def _steal(
 def _hold(
     im: InstrumentedModel, hidden: Mapping[str, np.ndarray], trains: str
 ) -> list[tuple[Any, Any]]:
-    """Constrain what is not trained to its value, hidden synapses that are left out to zero.
+    """Constrain untrained weights to their values, and omitted hidden synapses to zero.
 
     Returns:
-        The constrained variables, and what their constraints were.
+        The constrained variables, with their previous constraints.
     """
     masks = {id(im.kernels[name].variable()): mask for name, mask in hidden.items()}
     held = []
@@ -263,7 +262,7 @@ def _hold(
 
 
 class _Held:
-    """A constraint that puts weights back after each step, but those that are free."""
+    """A constraint that restores weights after each step, except those that are free."""
 
     def __init__(self, free: np.ndarray, values: np.ndarray) -> None:
         self._free = free

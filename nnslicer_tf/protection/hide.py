@@ -1,4 +1,4 @@
-"""Choice of the synapses to hide, and the model without them (NNSlicer, 6.3.1)."""
+"""Selection of the synapses to hide, and the model without them (NNSlicer, 6.3.1)."""
 
 from collections.abc import Mapping
 from numbers import Real
@@ -16,12 +16,12 @@ from nnslicer_tf.pruning.masks import check_masks, kernel_layers
 
 
 def select(scores: Mapping[str, np.ndarray], share: float) -> dict[str, np.ndarray]:
-    """Return the synapses to hide: those of every kernel with the largest |score|.
+    """Return the synapses to hide: those with the largest |score| in every kernel.
 
     Args:
-        scores: Kernel name → scores of the kernel's shape, as of `pruning.scores` for the
+        scores: Kernel name → scores of the kernel's shape, as from `pruning.scores` for the
             target classes.
-        share: The budget: the share of every kernel's synapses to hide, 0 < share ≤ 1.
+        share: The budget: share of every kernel's synapses to hide, 0 < share ≤ 1.
 
     Returns:
         Kernel name → bool array of the kernel's shape, true where a synapse is hidden.
@@ -40,18 +40,18 @@ def select(scores: Mapping[str, np.ndarray], share: float) -> dict[str, np.ndarr
 def hide(
     model: ModelLike, hidden: Mapping[str, np.ndarray], rng: int | np.random.Generator = 0
 ) -> keras.Model:
-    """Return the model that an attacker gets: a copy whose hidden weights are drawn anew.
+    """Return the model that an attacker gets: a copy with new random values for hidden weights.
 
-    They are drawn by the layer's initializer; all other weights stay. The copy is an ordinary
+    They are drawn by the layer's initializer; all other weights are kept. The copy is an ordinary
     Keras model.
 
     Args:
         model: The model to protect.
-        hidden: Kernel name → bool array of the kernel's shape, as of `select`.
+        hidden: Kernel name → bool array of the kernel's shape, as from `select`.
         rng: Draws the weights.
 
     Raises:
-        InvalidArgumentError: if there is no such kernel, or its shape is another.
+        InvalidArgumentError: if there is no such kernel, or its shape is different.
     """
     generator = as_generator(rng)
     original = instrumented(model)
@@ -68,7 +68,7 @@ def hide(
 
 
 def _initializer(layer: keras.Layer, slot: str | None, seed: int) -> keras.Initializer:
-    """Return a kernel's own initializer with another seed; Glorot's if it draws nothing."""
+    """Return a kernel's initializer with a new seed, or Glorot's if it is not random."""
     name = (slot or "kernel_constraint").replace("constraint", "initializer")
     initializer = getattr(layer, name, None)
     if initializer is None or "seed" not in initializer.get_config():

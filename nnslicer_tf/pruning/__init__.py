@@ -1,4 +1,4 @@
-"""Pruning: scores of synapses, masks that stay in training, removal of dead neurons.
+"""Pruning: scores of synapses, masks that persist in training, removal of dead neurons.
 
     found = scores(im, "nnslicer", x, y, classes=[3, 5])
     pruned = prune(model, found, 0.6)  # a masked Keras model

@@ -1,4 +1,4 @@
-"""Copies of models with other weights, sizes or constraints."""
+"""Copies of models with different weights, sizes or constraints."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 from nnslicer_tf.instrument import InstrumentedModel
 
 Twins = list[tuple[keras.Variable, keras.Variable]]
-"""Variables of a model, each with the one of a copy that stands for it."""
+"""Variables of a model, each paired with the corresponding one in a copy."""
 
 
 def rebuild(
@@ -18,8 +18,8 @@ def rebuild(
     """Return a copy of the instrumented model with some variables and layer configs replaced.
 
     Args:
-        im: The model; the copy of a subclassed one is functional.
-        values: Id of a variable → its value in the copy, of the copy's shape.
+        im: The model; the copy of a subclassed model is functional.
+        values: Id of a variable → its value in the copy, with the copy's shape.
         configs: Id of a layer → entries of its config in the copy.
     """
     return rebuild_with_twins(im, values, configs)[0]
@@ -28,10 +28,10 @@ def rebuild(
 def rebuild_with_twins(
     im: InstrumentedModel, values: Mapping[int, np.ndarray], configs: Mapping[int, dict[str, Any]]
 ) -> tuple[keras.Model, Twins]:
-    """Return what `rebuild` does, and the copy's variables beside those of the model.
+    """Do the same as `rebuild`, and also pair the model's variables with the copy's.
 
-    They are paired layer by layer: a subclassed model has its layers in the order in which they
-    were declared, its functional copy in the order in which they are called.
+    They are paired layer by layer, because a subclassed model has its layers in the order of their
+    declaration, but its functional copy in the order of their calls.
     """
     pairs: list[tuple[Any, Any]] = []
 

@@ -1,7 +1,7 @@
-"""Channels of a model's operations: how each is made of others, and which are zero.
+"""Channels of a model's operations: how they depend on each other, and which are zero.
 
 A channel is an index into the last axis of an operation's output: a filter, a unit, or one
-of the values that a `Flatten` makes of a filter's positions.
+of the values that a `Flatten` makes from a filter's positions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,9 +26,9 @@ class Offset:
 
     Attributes:
         layer: The layer that has it.
-        variable: `(channels,)`, a Keras variable.
-        slot: Name of the constraint in the layer's config; None if it is not trained.
-        channels: The channels that are to be zero, bool `(channels,)`.
+        variable: Keras variable `(channels,)`.
+        slot: Name of its constraint in the layer's config; None if it is not trained.
+        channels: The channels that should be zero, bool `(channels,)`.
     """
 
     layer: keras.Layer
@@ -43,14 +43,14 @@ def is_reader(operation: Operation) -> bool:
 
 
 def mixes_channels(operation: Operation) -> bool:
-    """Whether an output channel depends on other input channels, but for weighted sums."""
+    """Whether an output channel depends on other input channels; false for weighted sums."""
     params = operation.params
     if operation.kind == "mask":
         return True
     if operation.kind == "elementwise":
         return isinstance(params, Elementwise) and params.function in _MIXING
     if operation.kind == "scale":
-        # A normalisation by statistics of the sample itself is no affine map.
+        # A normalisation by statistics of the sample itself is not an affine map.
         return not isinstance(params, Affine)
     if isinstance(params, Lookup):  # its input has no channels
         return True
@@ -72,7 +72,7 @@ class ChannelGraph:
         self._at_zero = {o.name: _is_zero_at_zero(o) for o in im.operations if _is_fixed(o)}
 
     def affected(self, pruned: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return which channels depend on pruned channels of weighted sums alone.
+        """Mark the channels that depend only on pruned channels of weighted sums.
 
         Args:
             pruned: Name of a weighted sum → bool `(channels,)`.
@@ -91,9 +91,9 @@ class ChannelGraph:
         return affected
 
     def zeroed(self, affected: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return which of the affected channels are zero once their offsets are.
+        """Mark the affected channels that are zero once their offsets are zero.
 
-        Those after an activation that is not zero at zero (a sigmoid) are not.
+        Those after an activation that is not zero at zero (such as a sigmoid) are not.
         """
         zeroed: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
@@ -108,7 +108,7 @@ class ChannelGraph:
         return zeroed
 
     def zeros(self) -> dict[str, np.ndarray]:
-        """Return which channels are zero for every input: operation name → bool `(channels,)`."""
+        """Mark the channels that are zero for every input: operation name → bool `(channels,)`."""
         zero: dict[str, np.ndarray] = {}
         for operation in self.im.operations:
             states = [zero[name] for name in self._values(operation)]
@@ -116,12 +116,12 @@ class ChannelGraph:
         return zero
 
     def offsets(self, affected: Mapping[str, np.ndarray]) -> Iterator[Offset]:
-        """Yield the biases and shifts that must be zero for the affected channels to be."""
+        """Yield the biases and shifts that must be zero for the affected channels to be zero."""
         seen: dict[int, Offset] = {}
         for operation in self.im.operations:
             for variable, slot in _shifts(operation):
                 channels = affected[operation.name]
-                if id(variable) in seen:  # a shared layer: affected only if it is at every call
+                if id(variable) in seen:  # a shared layer is affected only if every call is
                     channels = channels & seen[id(variable)].channels
                 seen[id(variable)] = Offset(operation.keras_layer, variable, slot, channels)
         yield from (offset for offset in seen.values() if offset.channels.any())
@@ -131,10 +131,10 @@ class ChannelGraph:
         return tuple(name for name in operation.inputs if self.im[name].kind != "mask")
 
     def propagate(self, operation: Operation, states: list[np.ndarray]) -> np.ndarray:
-        """Return the state of an operation's channels from those of its inputs'.
+        """Return the state of an operation's channels, given the states of its inputs' channels.
 
-        A channel has the state if all channels that it is made of have it; a product, if
-        one of its factors has it.
+        A channel has the state if all channels that it is computed from have it; a product has
+        it if one of its factors does.
         """
         if operation.kind == "routing":
             state = np.ones(operation.shape[-1], bool)
@@ -164,7 +164,7 @@ class ChannelGraph:
 
 
 def _zero_sums(synapses: Synapses, zero: np.ndarray) -> np.ndarray:
-    """Return which outputs have no bias and no synapse to an input that is not zero."""
+    """Mark the outputs that have no bias, and no synapse to an input that is not zero."""
     weights = synapses.matrix() != 0
     groups = synapses.groups
     live = ~zero.reshape(groups, 1, -1)
@@ -175,7 +175,7 @@ def _zero_sums(synapses: Synapses, zero: np.ndarray) -> np.ndarray:
 
 
 def _shifts(operation: Operation) -> list[tuple[keras.Variable, str | None]]:
-    """Return the variables of an operation that shift its channels, with their constraints."""
+    """Return an operation's variables that shift its channels, with their constraints' names."""
     if operation.kind == "weighted_sum":
         bias = operation.params.bias()
         return [(bias, "bias_constraint")] if isinstance(bias, keras.Variable) else []
@@ -187,7 +187,7 @@ def _shifts(operation: Operation) -> list[tuple[keras.Variable, str | None]]:
 
 
 def _has_fixed_bias(operation: Operation) -> np.ndarray:
-    """Return for which sums a bias is not zero, and is no variable of one number for each sum."""
+    """Mark the sums with a bias that is not zero and not a variable with one value per sum."""
     bias = operation.params.bias()
     if bias is None or isinstance(bias, keras.Variable):
         return np.zeros(operation.shape[-1], bool)
@@ -195,27 +195,27 @@ def _has_fixed_bias(operation: Operation) -> np.ndarray:
 
 
 def is_last_axis(layer: keras.layers.BatchNormalization, operation: Operation) -> bool:
-    """Whether a batch normalisation is over the last axis."""
+    """Whether a batch normalisation acts on the last axis."""
     return layer.axis in (-1, len(operation.shape))
 
 
 def _is_fixed(operation: Operation) -> bool:
-    """Whether masking does not change what an operation makes of zero."""
+    """Whether masking leaves an operation's value at zero unchanged."""
     has_value = operation.kind in ("rectify", "elementwise", "scale")
     return has_value and not mixes_channels(operation) and not _shifts(operation)
 
 
 def _is_zero_at_zero(operation: Operation) -> np.ndarray:
-    """Return for which channels an operation turns zero into zero."""
+    """Mark the channels in which an operation maps zero to zero."""
     zeros = (keras.ops.zeros((1, *shape)) for shape in operation.input_shapes)
     value = keras.ops.convert_to_numpy(operation.compute(*zeros))
     return ~value.reshape(-1, operation.shape[-1]).any(axis=0)
 
 
 def _sources(operation: Operation) -> tuple[np.ndarray, np.ndarray]:
-    """Return which channels a routing operation joins: output channels, input channels.
+    """Return the pairs of channels that a routing operation connects: outputs, inputs.
 
-    Input channels count through all inputs.
+    Input channels are numbered consecutively over all inputs.
     """
     sources = routing_map(operation).reshape(-1, operation.shape[-1])
     sizes = [int(np.prod(shape)) for shape in operation.input_shapes]

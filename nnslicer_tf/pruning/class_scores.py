@@ -1,4 +1,4 @@
-"""Scores by class, from which the scores of any set of target classes are summed."""
+"""Scores by class, which can be summed to the scores of any set of target classes."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,13 +40,13 @@ class ClassScores(ShownAsTable, Mapping[int, Scores]):
         return len(self._by_class)
 
     def total(self, classes: Iterable[int] | None = None) -> Scores:
-        """Return the scores of a set of target classes together: the sum.
+        """Return the scores of a set of target classes, which are the sum of their scores.
 
         Args:
             classes: The target classes; all by default.
 
         Raises:
-            InvalidArgumentError: if the set is empty, or has a class without scores.
+            InvalidArgumentError: if the set is empty, or contains a class without scores.
         """
         wanted = list(self) if classes is None else sorted(set(classes))
         if not wanted:
@@ -64,7 +64,7 @@ class ClassScores(ShownAsTable, Mapping[int, Scores]):
         }
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table: for each class and kernel, how many synapses have a score."""
+        """Return a table of the number of synapses with a score, for each class and kernel."""
         import pandas as pd
 
         rows = [
@@ -75,7 +75,7 @@ class ClassScores(ShownAsTable, Mapping[int, Scores]):
         return pd.DataFrame(rows, columns=["class", "kernel", "scored", "synapses"])
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the scores to an .npz file, replacing it only when all is written."""
+        """Write the scores to an .npz file, replacing an older one only when it is complete."""
         kernels = list(next(iter(self.values()), {}))
         header = {"classes": [int(target) for target in self], "kernels": kernels}
         arrays = {f"{c}/{i}": self[c][name] for c in self for i, name in enumerate(kernels)}
@@ -109,7 +109,7 @@ def check_classes(
         classes: The target classes.
 
     Raises:
-        InvalidArgumentError: if there are none, or the model or the samples do not have one.
+        InvalidArgumentError: if there are none, or the model or the samples lack one of them.
     """
     present = np.unique(check_labels(y, len(as_array(y))))
     wanted = present.tolist() if classes is None else sorted(set(classes))

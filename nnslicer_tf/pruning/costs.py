@@ -1,7 +1,7 @@
-"""Costs of a model: parameters, multiply-adds, latency, size of its file.
+"""Costs of a model: parameters, multiply-adds, latency, file size.
 
-Latencies are medians over single samples, measured here and now: other work on the machine
-shows in them. LiteRT runs in one thread.
+Latencies are medians over single samples, measured on this machine, so other work on it affects
+them. LiteRT runs in one thread.
 """
 
 import time
@@ -28,11 +28,11 @@ class Costs:
     """The costs of a model.
 
     Attributes:
-        parameters: Number of its parameters.
-        multiply_adds: Of its weighted sums, for one sample.
-        keras_ms: Median latency of one sample in Keras, a compiled call, in milliseconds.
-        litert_ms: The same in LiteRT, one thread; NaN where TensorFlow cannot convert the model.
-        file_bytes: Size of its LiteRT file in 32-bit floating point; 0 where there is none.
+        parameters: Number of parameters.
+        multiply_adds: Number of multiply-adds in its weighted sums, for one sample.
+        keras_ms: Median latency of a compiled Keras call with one sample, in milliseconds.
+        litert_ms: The same in LiteRT, one thread; NaN if TensorFlow cannot convert the model.
+        file_bytes: Size of its LiteRT file in 32-bit floating point; 0 if there is none.
     """
 
     parameters: int
@@ -46,7 +46,7 @@ def multiply_adds(model: ModelLike) -> int:
     """Return the number of multiply-adds of a model's weighted sums, for one sample.
 
     Args:
-        model: Any model that `InstrumentedModel` takes. Padding counts as if it were computed.
+        model: Any model that `InstrumentedModel` accepts. Padding counts as if it were computed.
     """
     im = instrumented(model)
     return sum(
@@ -57,12 +57,12 @@ def multiply_adds(model: ModelLike) -> int:
 
 
 def measure_costs(model: keras.Model, sample: np.ndarray, runs: int = 50) -> Costs:
-    """Measure what a model costs.
+    """Measure the costs of a model.
 
     Args:
         model: The model.
-        sample: One sample, of its input shape.
-        runs: Calls that the medians are of.
+        sample: One sample, of the model's input shape.
+        runs: Number of calls for each median.
     """
     batch = np.asarray(sample, np.float32)[None]
     try:
@@ -79,10 +79,10 @@ def measure_costs(model: keras.Model, sample: np.ndarray, runs: int = 50) -> Cos
 
 
 def to_litert(model: keras.Model) -> bytes:
-    """Return the content of a LiteRT file (.tflite), in 32-bit floating point.
+    """Return a model as the content of a LiteRT file (.tflite), in 32-bit floating point.
 
     Raises:
-        UnsupportedLayerError: if TensorFlow cannot convert the model, or the backend is another.
+        UnsupportedLayerError: if TensorFlow cannot convert the model, or is not the backend.
     """
     if keras.backend.backend() != "tensorflow":
         raise UnsupportedLayerError(
@@ -103,9 +103,10 @@ def to_litert(model: keras.Model) -> bytes:
 
 
 def save_model(model: keras.Model, path: Path) -> None:
-    """Write a model by its file's ending: .keras, .tflite, .onnx, or a folder (SavedModel).
+    """Write a model in the format of its file's ending: .keras, .tflite, .onnx, or a SavedModel.
 
-    A file is written completely or not at all.
+    A path without an ending becomes a folder (SavedModel). A file is written completely or not at
+    all.
 
     Raises:
         ImportError: if a library that Keras needs for ONNX is missing.

@@ -1,7 +1,7 @@
-"""Short training of a pruned or a stolen model, by labels or by another model's outputs.
+"""Short training of a pruned or stolen model, with labels or another model's outputs.
 
-By labels as in NNSlicer, sections 6.2.2 and 6.3.2; by outputs as in Hinton, Vinyals and Dean,
-"Distilling the knowledge in a neural network", 2015.
+Training with labels follows NNSlicer, sections 6.2.2 and 6.3.2; training with outputs follows
+Hinton, Vinyals and Dean, "Distilling the knowledge in a neural network", 2015.
 """
 
 from collections.abc import Iterator
@@ -32,16 +32,16 @@ def fine_tune(
     progress: bool = True,
     from_logits: bool = True,
 ) -> keras.Model:
-    """Train a classifier, in place, by Adam; masks hold.
+    """Train a classifier in place with Adam; masks stay in effect.
 
     Args:
         model: A model with logits `(samples, classes)`, or probabilities.
         x: Samples `(samples, *input_shape)`.
         y: Their classes, `(samples,)` integers, or one-hot.
-        epochs: Passes over the samples.
-        learning_rate: Adam's, or its schedule.
-        batch_size: Samples in a step; a batch that is not full at the end is left out,
-            unless it is the only one.
+        epochs: Number of passes over the samples.
+        learning_rate: Learning rate of Adam, or its schedule.
+        batch_size: Samples per step; an incomplete last batch is left out, unless it is the
+            only one.
         rng: Draws the order of the samples.
         progress: Show a progress bar.
         from_logits: Whether the outputs are logits.
@@ -50,8 +50,8 @@ def fine_tune(
         The Keras model.
 
     Raises:
-        InvalidArgumentError: if there are no samples, there is not one label for each, or the
-            model has no output for a label.
+        InvalidArgumentError: if there are no samples, not one label for each, or no output for a
+            label.
         InputShapeError: if the samples do not fit the model, or its input shape is not known.
         SeveralInputsError: if the model has several inputs.
     """
@@ -84,20 +84,20 @@ def imitate(
     rng: int | np.random.Generator = 0,
     progress: bool = True,
 ) -> keras.Model:
-    """Train a model, in place, to give a teacher's outputs; no labels are needed.
+    """Train a model in place to reproduce a teacher's outputs; no labels are needed.
 
-    Adam minimises the mean squared difference of the outputs. Samples are blended with each other,
-    up to one half, and the teacher is asked about the blends: there are more of them than samples,
-    which a small set needs (after Zhang et al., "mixup", ICLR 2018). Tokens stay as they are.
+    Adam minimises the mean squared difference of the outputs. Each sample is blended with up to one
+    half of another, and the teacher's outputs for the blends are the targets. This enlarges small
+    sets of samples (after Zhang et al., "mixup", ICLR 2018). Tokens are not blended.
 
     Args:
         model: A model with outputs `(samples, classes)`.
-        teacher: A model of the same inputs and outputs.
+        teacher: A model with the same inputs and outputs.
         x: Samples `(samples, *input_shape)`.
-        epochs: Passes over the samples.
-        learning_rate: Adam's, or its schedule.
-        batch_size: Samples in a step; a batch that is not full at the end is left out,
-            unless it is the only one.
+        epochs: Number of passes over the samples.
+        learning_rate: Learning rate of Adam, or its schedule.
+        batch_size: Samples per step; an incomplete last batch is left out, unless it is the
+            only one.
         rng: Draws the order of the samples and their blends.
         progress: Show a progress bar.
 
@@ -138,20 +138,20 @@ def imitate(
 
 
 def _opened(model: ModelLike) -> tuple[keras.Model, keras.Model]:
-    """Return the Keras model, and a functional one of the same layers, which knows its shapes."""
+    """Return the Keras model, and a functional one with the same layers, which has shapes."""
     if isinstance(model, InstrumentedModel):
         return model.model, model.functional
     return model, as_functional(model, None)
 
 
 def _classes(model: keras.Model) -> int | None:
-    """Return the number of a classifier's outputs, None if they are no vector."""
+    """Return the number of a classifier's outputs, None if they are not a vector."""
     shape = model.output_shape
     return shape[1] if isinstance(shape, tuple) and len(shape) == 2 else None
 
 
 def _samples(model: keras.Model, x: DataLike) -> np.ndarray:
-    """Return the samples as an array that fits the model; axes without a size take any."""
+    """Return the samples as an array that fits the model; axes without a size accept any."""
     if len(model.inputs) > 1:
         raise SeveralInputsError(
             f"Model '{model.name}' has {len(model.inputs)} inputs; this training takes models with "
@@ -171,7 +171,7 @@ def _takes_tokens(model: keras.Model) -> bool:
 
 
 def _all_layers(model: keras.Model) -> Iterator[keras.Layer]:
-    """Yield the layers of a model and of the models nested in it."""
+    """Yield the layers of a model and of its nested models."""
     for layer in model.layers:
         yield layer
         if isinstance(layer, keras.Model):
@@ -179,6 +179,6 @@ def _all_layers(model: keras.Model) -> Iterator[keras.Layer]:
 
 
 def _blended(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return samples with a share of another sample each, from 0 to 1/2."""
+    """Return samples that are each blended with a share, from 0 to 1/2, of another sample."""
     share = rng.uniform(0, 0.5, (len(x), *[1] * (x.ndim - 1))).astype(x.dtype)
     return (1 - share) * x + share * x[rng.permutation(len(x))]

@@ -1,4 +1,4 @@
-"""Groups of channels that can only be removed together, or not at all."""
+"""Groups of channels that can only be removed together."""
 
 import re
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ _SUMS = (
     *(layers.SeparableConv1D, layers.SeparableConv2D),
     *(layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose),
 )
-# Routing that adapts to another number of channels by itself.
+# Routing layers that adapt to a different number of channels.
 _ADAPTING = (
     *(layers.Flatten, layers.Concatenate, layers.RepeatVector),
     *(layers.ZeroPadding1D, layers.ZeroPadding2D, layers.ZeroPadding3D),
@@ -33,8 +33,8 @@ class ChannelGroups:
     """A partition of all channels into groups that are removed together.
 
     Attributes:
-        of: Operation name → the number of each channel's group, int `(channels,)`.
-        fixed: Which groups must stay, bool `(groups,)`.
+        of: Operation name → number of each channel's group, int `(channels,)`.
+        fixed: Whether each group must stay, bool `(groups,)`.
     """
 
     of: dict[str, np.ndarray]
@@ -42,12 +42,12 @@ class ChannelGroups:
 
 
 def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) -> ChannelGroups:
-    """Return the groups of a model's channels: connected through all but weighted sums.
+    """Return the groups of channels that are connected by anything except weighted sums.
 
     Args:
-        graph: Of the model.
-        classes: Outputs of a classifier that must stay; all by default. If only some must, the
-            model is one that ends in a vector of logits, or an activation of them.
+        graph: The model's channels.
+        classes: Outputs of a classifier that must stay; all by default. If only some must stay,
+            the model has to end in a vector of logits, or an activation of it.
     """
     operations = graph.im.operations
     free = set() if classes is None else _after_logits(graph.im)
@@ -60,7 +60,7 @@ def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) ->
     first_call: dict[str, Operation] = {}
     for operation in operations:
         inputs = [numbers[name] for name in operation.inputs]
-        if is_removable(operation):  # all that a unit consists of
+        if is_removable(operation):  # everything that belongs to a unit
             union.join(numbers[operation.name], numbers[first_member(operation)])
             continue
         if has_heads(operation):
@@ -87,7 +87,7 @@ def channel_groups(graph: ChannelGraph, classes: Iterable[int] | None = None) ->
 
 
 def _tie_heads(operation: Operation, numbers: dict[str, np.ndarray], union: "_Union") -> None:
-    """Join all channels of a head of attention, those of every projection."""
+    """Join all channels of each attention head, over all projections."""
     heads = head_of_channels(operation)
     if heads is not None:
         first = numbers[first_projection(operation)]
@@ -96,7 +96,7 @@ def _tie_heads(operation: Operation, numbers: dict[str, np.ndarray], union: "_Un
 
 
 def _fixed_of_attention(operation: Operation, numbers: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the channels that must stay because of a projection: all but those of its heads."""
+    """Return the channels that must stay because of a projection: those outside the heads."""
     if operation.kind != "weighted_sum":
         return numbers[operation.name][:0]
     is_split = head_of_channels(operation) is not None
@@ -104,7 +104,7 @@ def _fixed_of_attention(operation: Operation, numbers: dict[str, np.ndarray]) ->
 
 
 def _after_logits(im: InstrumentedModel) -> set[str]:
-    """Return the operations that make probabilities of logits: they take any number of them."""
+    """Return the operations that turn logits into probabilities, which accept any number."""
     names = {im.logit_operation, im.output_operations[0]}
     return names - {im.logit_operation}
 
@@ -116,7 +116,7 @@ def _tie(
     graph: ChannelGraph,
     union: "_Union",
 ) -> None:
-    """Join an operation's output channels with the input channels they are made of."""
+    """Join an operation's output channels with the input channels they are computed from."""
     if is_reader(operation):
         return
     if operation.kind == "routing":
@@ -140,7 +140,7 @@ def _fixed(
 
 
 def _fits(operation: Operation, inputs: np.ndarray, outputs: np.ndarray) -> bool:
-    """Whether no channel is broadcast to many."""
+    """Whether no channel is broadcast to several."""
     elementwise = operation.kind not in ("routing", "weighted_sum")
     return not elementwise or len(inputs) == len(outputs)
 
@@ -165,13 +165,13 @@ def _adapts(operation: Operation, graph: ChannelGraph) -> bool:
 
 
 def _keeps_channels(operation: Operation, graph: ChannelGraph) -> bool:
-    """Whether each output channel of a routing operation is made of the same input channel."""
+    """Whether each output channel of a routing operation comes from the same input channel."""
     channels, sources = graph.sources[operation.name]
     return len(operation.inputs) == 1 and np.array_equal(channels, sources)
 
 
 class _Union:
-    """Disjoint sets of the numbers 0 … size - 1."""
+    """Disjoint sets (union-find) of the numbers 0 … size - 1."""
 
     def __init__(self, size: int) -> None:
         self._parents = list(range(size))
@@ -182,7 +182,7 @@ class _Union:
             self._parents[self._root(x)] = self._root(y)
 
     def roots(self) -> np.ndarray:
-        """Return a number that is the same for all members of a set."""
+        """Return for each number a representative that all members of its set share."""
         return np.array([self._root(x) for x in range(len(self._parents))])
 
     def _root(self, x: int) -> int:

@@ -1,7 +1,7 @@
-"""Heads of attention, as the removal of neurons sees them.
+"""Attention heads, for the removal of neurons.
 
 A head of a `MultiHeadAttention` layer is a slice of the kernels and biases of its queries, keys and
-values, and of the kernel of its output. All channels of a head go together, or not at all.
+values, and of the kernel of its output. All channels of a head can only be removed together.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _JOINED = ":in"
 def has_heads(operation: Operation) -> bool:
     """Whether an operation is inside an attention layer whose heads can be removed.
 
-    Layers with constraints are left out (masks of weights hold on), and those in nested models.
+    Excludes layers with constraints, so that masks of weights persist, and layers in nested models.
     """
     layer = operation.keras_layer
     if type(layer) is not layers.MultiHeadAttention or "#" in operation.name:
@@ -30,7 +30,7 @@ def has_heads(operation: Operation) -> bool:
 
 
 def head_of_channels(operation: Operation) -> np.ndarray | None:
-    """Return the head of each of an operation's channels, `(channels,)`; None if it has others."""
+    """Return the head of each channel, `(channels,)`; None if channels do not belong to heads."""
     part = operation.name.removeprefix(operation.layer)
     if not has_heads(operation) or part not in (*_SPLIT, _JOINED):
         return None
@@ -39,7 +39,7 @@ def head_of_channels(operation: Operation) -> np.ndarray | None:
 
 
 def first_projection(operation: Operation) -> str:
-    """Return the name of the first operation of the same layer whose channels are heads'."""
+    """Return the name of the layer's first operation whose channels belong to heads."""
     return f"{operation.layer}{_SPLIT[0]}"
 
 
@@ -50,8 +50,8 @@ def head_cuts(
 
     Args:
         operation: One of the layer's operations.
-        outputs: Which of its channels stay.
-        inputs: Which channels of its first input stay.
+        outputs: Whether each of its channels stays.
+        inputs: Whether each channel of its first input stays.
     """
     if not isinstance(operation.params, Synapses):
         return {}
@@ -68,11 +68,11 @@ def head_cuts(
 
 
 def clear_heads(model: keras.Model, keep: Mapping[str, np.ndarray]) -> None:
-    """Set the weights by which heads are read to 0, in place; in training they may change.
+    """Set the weights that read heads to 0, in place; training can change them.
 
     Args:
         model: The model.
-        keep: Name of an attention layer → bool array `(heads,)`, false for the heads.
+        keep: Name of an attention layer → bool array `(heads,)`, false for heads to clear.
     """
     for name, mask in keep.items():
         kernel = model.get_layer(name).output_dense.kernel

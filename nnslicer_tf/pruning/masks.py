@@ -1,14 +1,14 @@
-"""Masks of weights: masked weights are zero and stay zero, also in training.
+"""Masks of weights: masked weights are zero and stay zero, even in training.
 
-A mask is a kernel constraint, `WeightMask`, which Keras applies after every step of an
-optimiser, saves with its layer and loads again. `without_masks` removes the constraints; the
-weights are still zero, but may be trained.
+A mask is a kernel constraint, `WeightMask`, which Keras applies after every step of an optimiser
+and saves and loads with its layer. `without_masks` removes the constraints; the weights are still
+zero, but can be trained.
 
-The kernels of an attention layer share one constraint in its config. There the variables themselves
-get the constraint, which a file of the model does not keep: the weights stay zero in training, but
-not in training after loading.
+The kernels of an attention layer share one constraint in its config, so their variables get the
+constraint directly. Model files do not preserve it: the weights stay zero in training, but not if
+the model is trained after loading.
 
-Cost: a copy of the model; in a file, one bit for each weight.
+Cost: a copy of the model; in a file, one bit per weight.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ def masks(model: ModelLike) -> dict[str, np.ndarray]:
     """Return the masks of a model.
 
     Args:
-        model: A model of `prune`, `apply_masks` or `compact`, or one loaded from its file.
+        model: A model from `prune`, `apply_masks` or `compact`, or one loaded from its file.
 
     Returns:
         Kernel name → bool array of the kernel's shape, true where weights are kept; only
@@ -55,32 +55,32 @@ def masks(model: ModelLike) -> dict[str, np.ndarray]:
 
 
 def apply_masks(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
-    """Return a copy whose kernels are masked; the masks stay in training and in files.
+    """Return a copy with masked kernels; the masks persist in training and in files.
 
-    A neuron that keeps no synapse is pruned as a whole: its bias becomes and stays zero, and so
-    does the shift of a batch normalisation behind it. Where an activation does not map zero to
-    zero (a sigmoid), the outgoing synapses are masked instead.
+    A neuron that keeps no synapse is pruned completely: its bias becomes and stays zero, and so
+    does the shift of a batch normalisation after it. If an activation does not map zero to zero
+    (such as a sigmoid), the outgoing synapses are masked instead.
 
     Args:
-        model: Any model that `InstrumentedModel` takes; the copy of a subclassed one is
+        model: Any model that `InstrumentedModel` accepts; the copy of a subclassed model is
             functional.
         keep: Kernel name → bool array of the kernel's shape, false where weights become
-            zero. Kernels that are not named stay as they are; masks that the model already
-            has stay too.
+            zero. Kernels that are not named are unchanged, and existing masks of the model
+            are kept.
 
     Raises:
-        InvalidArgumentError: if there is no such kernel, or its shape is another.
-        UnsupportedLayerError: if a layer cannot be masked: it takes no constraint on its
-            kernel, or has another one.
+        InvalidArgumentError: if there is no such kernel, or its shape is different.
+        UnsupportedLayerError: if a layer cannot be masked, because it does not accept a
+            constraint on its kernel, or has a different one.
     """
     im = instrumented(model)
     return MaskPlan(im).apply(keep)
 
 
 def without_masks(model: ModelLike) -> keras.Model:
-    """Return a copy without its masks: equal weights, but training may change them all.
+    """Return a copy without its masks: the weights are equal, but training can change them all.
 
-    Its file loads where this package is not installed.
+    Its file can be loaded without this package.
 
     Args:
         model: A masked model.
@@ -95,7 +95,7 @@ def without_masks(model: ModelLike) -> keras.Model:
 
 
 class MaskPlan:
-    """Masks one model many times; its graph is analysed once.
+    """Masks one model many times, analysing its graph only once.
 
     Args:
         im: The model.
@@ -124,7 +124,7 @@ class MaskPlan:
         return copy
 
     def _hold(self, copy: keras.Model, keep: Mapping[str, np.ndarray]) -> None:
-        """Keep weights of a copy at zero in training where no constraint of a layer can."""
+        """Keep masked weights at zero in training for kernels whose layer has no own constraint."""
         held = [name for name in keep if self._owners[name][1] == SHARED]
         kernels = self.im.like(copy).kernels if held else {}
         for name in held:
@@ -133,9 +133,9 @@ class MaskPlan:
     def apply_with_means(
         self, keep: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray]
     ) -> keras.Model:
-        """Return a masked copy whose masked synapses hand on means; see `prune`.
+        """Return a masked copy in which masked synapses still contribute means; see `prune`.
 
-        A neuron that keeps no synapse hands on its mean as well, so that nothing else changes.
+        A neuron that keeps no synapse has its mean as output, so that nothing else changes.
         """
         keep, configs = self._kernel_configs(check_masks(self.im, keep))
         return masked_with_means(self.im, keep, means, configs)
@@ -143,7 +143,7 @@ class MaskPlan:
     def _kernel_configs(
         self, keep: Mapping[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[int, dict[str, Any]]]:
-        """Return the masks joined with those that are there, and id of a layer → its config."""
+        """Return the masks combined with existing ones, and id of a layer → its new config."""
         keep = dict(keep)
         configs: dict[int, dict[str, Any]] = {}
         for name, mask in keep.items():
@@ -157,9 +157,9 @@ class MaskPlan:
         return keep, configs
 
     def values(self, keep: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
-        """Return what masking assigns: id of a variable of the model → its value, masked.
+        """Return the values that masking assigns: id of a variable of the model → masked value.
 
-        To try many masks: assigning values costs less than building copies.
+        For trying many masks, since assigning values is cheaper than building copies.
         """
         return self._values(self._complete(keep))
 
@@ -175,7 +175,7 @@ class MaskPlan:
         return values
 
     def _complete(self, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the masks without the outgoing synapses of pruned neurons that are not zero."""
+        """Also mask the outgoing synapses of pruned neurons whose value is not zero."""
         keep, affected = dict(keep), self._affected(keep)
         zeroed = self._graph.zeroed(affected)
         for operation in filter(is_reader, self.im.operations):
@@ -188,7 +188,7 @@ class MaskPlan:
         return keep
 
     def _affected(self, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the channels that depend on neurons without a synapse alone."""
+        """Mark the channels that depend only on neurons without any synapse."""
         pruned: dict[str, np.ndarray] = {}
         for name, mask in keep.items():
             for operation in self._operations.get(name, ()):
@@ -200,15 +200,15 @@ class MaskPlan:
 def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[keras.Layer, str | None]]:
     """Return kernel name → its layer, and the name of its constraint in the layer's config.
 
-    The name is `SHARED` where the layer's config has one constraint for several kernels, as that
-    of an attention layer has; None where it has none.
+    The name is `SHARED` if the layer's config has one constraint for several kernels, as in
+    attention layers; None if it has none.
     """
     owners: dict[str, tuple[keras.Layer, str | None]] = {}
     for operation in im.operations:
         for kernel in operation.kernels:
             layer = operation.keras_layer
             slot = _slot(kernel.name, layer)
-            inside = operation.kind == "recurrence" and slot is None  # of a cell
+            inside = operation.kind == "recurrence" and slot is None  # in a cell
             owners.setdefault(kernel.name, (layer, SHARED if inside else slot))
     uses = Counter((id(layer), slot) for layer, slot in owners.values())
     return {
@@ -218,7 +218,7 @@ def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[keras.Layer, str | N
 
 
 def read_mask(layer: keras.Layer, slot: str) -> np.ndarray | None:
-    """Return the mask in a constraint of a layer; None if it is no `WeightMask`."""
+    """Return the mask in a constraint of a layer; None if it is not a `WeightMask`."""
     constraint = getattr(layer, slot, None)
     return constraint.mask if isinstance(constraint, WeightMask) else None
 
@@ -227,7 +227,7 @@ def check_masks(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> dict[s
     """Return masks as bool arrays, after checking their names and shapes.
 
     Raises:
-        InvalidArgumentError: if there is no such kernel, or its shape is another.
+        InvalidArgumentError: if there is no such kernel, or its shape is different.
     """
     kernels = im.kernels
     for name, mask in keep.items():
@@ -258,7 +258,7 @@ def _slot(kernel: str, layer: keras.Layer) -> str | None:
 
 
 def _checked_slot(layer: keras.Layer, slot: str | None, kernel: str) -> str:
-    """Return the name of the constraint that a mask becomes."""
+    """Return the name of the constraint for a mask, after checking that it can be used."""
     kind = type(layer).__name__
     if slot is None:
         raise UnsupportedLayerError(

@@ -1,4 +1,4 @@
-"""Predictions of pruned models whose pruned synapses hand on means, without a model for each."""
+"""Predictions of models pruned with means, without building a model for each."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ Statistics = dict[str, tuple[Any, Any]]
 
 
 class MeanPredictor:
-    """Computes what `prune` with means would give, for many masks in turn.
+    """Computes the outputs of models that `prune` with means would give, for many masks in turn.
 
     A weighted sum computes W·(x − x̄) + ȳ with the masked W, as the paper's program does.
 
@@ -26,7 +26,7 @@ class MeanPredictor:
         plain: Names of kernels that are pruned without means.
 
     Raises:
-        ProfileMismatchError: if the profile is of another model.
+        ProfileMismatchError: if the profile belongs to a different model.
     """
 
     def __init__(self, im: InstrumentedModel, profile: Profile, plain: Iterable[str] = ()) -> None:
@@ -47,11 +47,11 @@ class MeanPredictor:
         renormalise_on: np.ndarray | None = None,
         batch_size: int = 200,
     ) -> np.ndarray:
-        """Return the logits of the pruned model; as `MaskedPredictor.logits`.
+        """Return the logits of the pruned model; see `MaskedPredictor.logits`.
 
         Raises:
             InvalidArgumentError: if the masks do not fit the model.
-            InputShapeError: if the samples do not.
+            InputShapeError: if the samples do not fit the model.
         """
         masks = {
             name: tf.constant(mask, tf.float32)
@@ -73,7 +73,7 @@ class MeanPredictor:
         return self._values(x, masks, given)[self._im.logit_operation]
 
     def _statistics(self, x: Any, masks: dict[str, Any]) -> Statistics:
-        """Return name of a batch normalisation → mean and variance of its input."""
+        """Return the mean and variance of each batch normalisation's input, by name."""
         found: Statistics = {}
 
         def measure(name: str, value: Any) -> tuple[Any, Any]:
@@ -90,7 +90,7 @@ class MeanPredictor:
     ) -> dict[str, Any]:
         """Return the values of all operations.
 
-        `statistics` gives mean and variance of a batch normalisation by name and input.
+        `statistics` returns the mean and variance of a batch normalisation by name and input.
         """
         values = {self._im.input_operation: x}
         for operation in self._order:

@@ -1,6 +1,6 @@
 """Batch normalisation after pruning: statistics of the pruned model (ours, not the paper's).
 
-Pruning changes the mean and the spread of every sum, and the moving statistics of batch
+Pruning changes the mean and the variance of every sum, so the moving statistics of batch
 normalisations no longer fit. Measuring them again needs samples, but no labels and no
 training. Cost: a forward pass of the samples, all in one batch.
 """
@@ -18,11 +18,11 @@ from nnslicer_tf.pruning._rebuild import Twins, rebuild, rebuild_with_twins
 def renormalise(model: ModelLike, x: DataLike) -> keras.Model:
     """Return a copy whose batch normalisations have the statistics of these samples.
 
-    Masks stay. Layers that act in training alone, such as dropout, act here too.
+    Masks are kept. Layers that are only active in training, such as dropout, are active here too.
 
     Args:
-        model: Any model with one input that `InstrumentedModel` takes, as a rule a pruned one.
-        x: Samples `(samples, *input_shape)`, some hundred at least.
+        model: Any model with one input that `InstrumentedModel` accepts, usually a pruned one.
+        x: Samples `(samples, *input_shape)`, at least a few hundred.
 
     Raises:
         InputShapeError: if the samples do not fit the model.
@@ -39,7 +39,7 @@ def renormalise(model: ModelLike, x: DataLike) -> keras.Model:
 
 
 def with_batch_statistics(im: InstrumentedModel) -> tuple[keras.Model, Twins]:
-    """Return a copy whose normalisations keep the statistics of the last batch in training.
+    """Return a copy whose normalisations keep the statistics of the last training batch.
 
     The second value pairs the model's variables with those of the copy.
     """

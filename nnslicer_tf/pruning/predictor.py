@@ -1,4 +1,4 @@
-"""Predictions under many masks, without a model for each."""
+"""Predictions under many masks, without building a model for each."""
 
 from collections.abc import Mapping
 
@@ -12,9 +12,9 @@ from nnslicer_tf.pruning.normalisation import with_batch_statistics
 
 
 class MaskedPredictor:
-    """One copy of a model whose weights are masked in turn.
+    """One copy of a model, to which many masks are applied in turn.
 
-    Cost of a prediction: assigning the weights, and forward passes that are compiled once.
+    Cost of a prediction: assigning the weights, and forward passes, which are compiled once.
 
     Args:
         im: The model; it is not changed.
@@ -36,9 +36,9 @@ class MaskedPredictor:
         """Return the logits of the model that `apply_masks` would give.
 
         Args:
-            keep: Kernel name → bool array of the kernel's shape, as of `keep_masks`.
+            keep: Kernel name → bool array of the kernel's shape, as from `keep_masks`.
             x: Samples `(samples, *input_shape)`.
-            renormalise_on: Samples on which batch normalisations are measured again first
+            renormalise_on: Samples on which batch normalisations are first measured again
                 (see `renormalise`).
             batch_size: Samples in one forward pass.
 

@@ -22,28 +22,28 @@ def prune(
     ratio: Ratio,
     means: Profile | None = None,
 ) -> keras.Model:
-    """Return a copy without the synapses of the smallest scores.
+    """Return a copy without the synapses that have the smallest scores.
 
     Of each layer's synapses S, the first ⌊ratio · |S|⌋ by ascending |score| become zero and
-    stay so in training (see `apply_masks`), ties by position; a neuron whose synapses are
-    all pruned is pruned with its bias and normalisation.
+    stay zero in training (see `apply_masks`), with ties in the order of position. A neuron whose
+    synapses are all pruned is pruned together with its bias and normalisation.
 
     Args:
-        model: Any model that `InstrumentedModel` takes; the copy of a subclassed one is
+        model: Any model that `InstrumentedModel` accepts; the copy of a subclassed model is
             functional.
-        scores: Kernel name → array of the kernel's shape, as of `scores`. Kernels that are
+        scores: Kernel name → array of the kernel's shape, as from `scores`. Kernels that are
             not named are not pruned.
         ratio: Share of the synapses of every layer to prune, 0 ≤ ratio < 1; or a share for
-            each kernel by name, as of `global_ratios`.
-        means: The model's profile. If given, what is pruned hands on the mean of what it
-            carried: a layer computes W·(x − x̄) + ȳ with the pruned W and the profile's x̄ and
-            ȳ, and a neuron without synapses its mean ȳ. The paper's program does so for
-            NNSlicer and EffectivePath, and for no other method.
+            each kernel by name, as from `global_ratios`.
+        means: The model's profile. If given, pruned synapses still contribute their mean: a layer
+            computes W·(x − x̄) + ȳ with the pruned W and the profile's x̄ and ȳ, and a neuron
+            without synapses outputs its mean ȳ. The paper's program does this for NNSlicer and
+            EffectivePath only.
 
     Raises:
         InvalidArgumentError: if a ratio is out of range, a kernel does not exist, or scores
-            have another shape or are NaN.
-        ProfileMismatchError: if the profile is of another model.
+            have a different shape or are NaN.
+        ProfileMismatchError: if the profile belongs to a different model.
         UnsupportedLayerError: if a layer cannot be masked, or means are given and a kernel is
             in a nested model.
     """
@@ -56,7 +56,7 @@ def prune(
 
 
 def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.ndarray]:
-    """Return which synapses pruning keeps: kernel name → bool array of its shape.
+    """Mark the synapses that pruning keeps: kernel name → bool array of the kernel's shape.
 
     Arguments and errors are those of `prune`.
     """
@@ -65,11 +65,11 @@ def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.n
 
 
 def global_ratios(scores: Mapping[str, np.ndarray], ratio: float) -> dict[str, float]:
-    """Return each kernel's share of the synapses that are the smallest of the whole model.
+    """Return each kernel's pruning ratio if the model's smallest scores are pruned globally.
 
     Args:
         scores: Kernel name → scores, comparable between kernels.
-        ratio: Share of all synapses together, 0 ≤ ratio < 1.
+        ratio: Share of all the model's synapses to prune, 0 ≤ ratio < 1.
 
     Returns:
         Kernel name → its ratio, for `prune`; a kernel keeps at least one synapse.
@@ -96,7 +96,7 @@ def _keep(name: str, score: np.ndarray, ratio: float) -> np.ndarray:
 
 
 def _share(ratio: float, size: int) -> int:
-    """Return ⌊ratio · size⌋; in floating point 0.29 · 100 is a little less than 29."""
+    """Return ⌊ratio · size⌋, although 0.29 · 100 is slightly below 29 in floating point."""
     return int(ratio * size + 1e-9)
 
 

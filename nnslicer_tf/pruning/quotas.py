@@ -1,7 +1,7 @@
-"""Quotas of units over the layers, until enough parameters are taken away.
+"""Quotas, which distribute the removal of units over the layers until enough parameters are gone.
 
-Adding one: write a function from candidates, scores and ratio to what stays, and add a line to
-`QUOTAS`.
+To add one, write a function that maps candidates, scores and ratio to the groups that stay, and
+add a line to `QUOTAS`.
 """
 
 from collections.abc import Callable
@@ -13,22 +13,22 @@ from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.pruning.groups import ChannelGroups
 from nnslicer_tf.pruning.removal import size_without_groups
 
-_LEAST = 8  # of every layer an eighth stays, and two units
-_MULTIPLY_ADDS = 0.4  # the largest share that "balanced" leaves
+_LEAST = 8  # at least an eighth of every layer stays, and at least two units
+_MULTIPLY_ADDS = 0.4  # largest share of multiply-adds that "balanced" leaves
 _STEPS = 16
 
 
 class Candidates:
-    """The groups of channels that can go.
+    """The groups of channels that can be removed.
 
     Args:
         im: The model.
         groups: Its groups of channels.
-        families: The family of each group: groups of one compete for the same layer.
-        first: What stays if nothing is removed; without outputs that nobody needs.
+        families: The family of each group; groups in a family compete for the same layer.
+        first: Groups that stay at first, which are all except unwanted outputs.
 
     Attributes:
-        numbers: Numbers of the groups that can go.
+        numbers: Numbers of the groups that can be removed.
         families: Their families, of the same length.
     """
 
@@ -51,7 +51,7 @@ class Candidates:
 
     @property
     def any(self) -> bool:
-        """Whether something can go."""
+        """Whether any group can be removed."""
         return len(self.numbers) > 0
 
     def parameters(self, stays: np.ndarray) -> float:
@@ -63,7 +63,7 @@ class Candidates:
         return self._count(stays) / self._multiply_adds
 
     def best(self, shares: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Return what stays if every family keeps a share of its groups, the best.
+        """Return the groups that stay if every family keeps a share of its groups, best first.
 
         Args:
             shares: Family → share of its groups that stay.
@@ -79,7 +79,7 @@ class Candidates:
         return stays
 
     def costs(self) -> np.ndarray:
-        """Return what each family costs: its share of parameters plus that of multiply-adds."""
+        """Return each family's cost: its share of parameters plus its share of multiply-adds."""
         costs = np.zeros(self.families.max() + 1)
         for family in np.unique(self.families):
             stays = self.first.copy()
@@ -101,8 +101,8 @@ class Candidates:
 
 
 Quota = Callable[[Candidates, np.ndarray, float], np.ndarray]
-"""Takes candidates, the score of each group and the share of the parameters to take away, and
-returns which groups stay, bool `(groups,)`."""
+"""Function that takes candidates, the score of each group and the share of parameters to remove,
+and returns whether each group stays, bool `(groups,)`."""
 
 
 def by_layer(candidates: Candidates, scores: np.ndarray, ratio: float) -> np.ndarray:
@@ -125,10 +125,10 @@ def overall(candidates: Candidates, scores: np.ndarray, ratio: float) -> np.ndar
 
 
 def balanced(candidates: Candidates, scores: np.ndarray, ratio: float) -> np.ndarray:
-    """Keep less of the families that cost more, until multiply-adds are down as well.
+    """Keep less of the families that cost more, until multiply-adds are reduced as well.
 
-    The share of a family is inversely proportional to the root of its cost, as the costs of a
-    layer are to first order the product of its own share and the one of the layer before.
+    The share of a family is inversely proportional to the square root of its cost, because a
+    layer's cost is, to first order, the product of its own share and the previous layer's.
     """
     costs = candidates.costs()
     relative = 1 / np.sqrt(np.maximum(costs, costs.max() / 100) / costs.max())
@@ -141,7 +141,7 @@ def balanced(candidates: Candidates, scores: np.ndarray, ratio: float) -> np.nda
 def _largest(
     of: Callable[[float], np.ndarray], candidates: Candidates, ratio: float, multiply_adds: float
 ) -> np.ndarray:
-    """Return what stays at the largest share that brings the costs down, by bisection."""
+    """Return the groups that stay at the largest share that meets the limits, by bisection."""
 
     def fits(stays: np.ndarray) -> bool:
         few = candidates.parameters(stays) <= 1 - ratio

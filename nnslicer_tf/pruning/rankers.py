@@ -1,14 +1,15 @@
 """Rankers: how much each synapse matters (NNSlicer, section 6.2.2).
 
-A ranker gives every synapse a score; pruning removes those whose score is smallest in
-magnitude, protection hides those whose score is largest. `scores(im, "weight")` calls one
-by name.
+A ranker assigns a score to every synapse; pruning removes the synapses with the smallest
+scores in magnitude, protection hides those with the largest. `scores(im, "weight")` calls
+a ranker by name.
 
-Adding a ranker: subclass `Ranker`, write `scores`, and add a line to `RANKERS`. One that
-ranks for target classes by samples subclasses `ClassRanker` and writes `class_scores`.
+To add a ranker, subclass `Ranker`, implement `scores`, and add a line to `RANKERS`. If it
+ranks for target classes by their samples, subclass `ClassRanker` and implement `class_scores`.
 
-Cost: rankers by samples slice every sample once, however many sets of target classes there
-are: scores are kept by class, and those of a set are their sum. The others cost next to nothing.
+Cost: rankers that use samples process every sample once, however many sets of target classes
+there are: scores are kept by class, and those of a set are their sum. The others cost almost
+nothing.
 """
 
 import warnings
@@ -58,7 +59,7 @@ class Ranker(ABC):
 
 
 class _ModelRanker(Ranker):
-    """A ranker that needs no samples, and has no use for target classes."""
+    """A ranker that uses neither samples nor target classes."""
 
     def scores(
         self,
@@ -101,7 +102,7 @@ class RandomRanker(_ModelRanker):
     """Random scores, between 0 and 1.
 
     Attributes:
-        rng: Draws them; an int gives the same scores each time.
+        rng: Draws the scores; an int gives the same scores each time.
     """
 
     rng: int | np.random.Generator = 0
@@ -113,7 +114,7 @@ class RandomRanker(_ModelRanker):
 
 @dataclass(frozen=True)
 class ClassRanker(Ranker):
-    """A ranker by samples of the target classes.
+    """A ranker that uses samples of the target classes.
 
     Attributes:
         correct_only: Use only the samples that the model classifies correctly.
@@ -123,7 +124,7 @@ class ClassRanker(Ranker):
 
     @abstractmethod
     def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
-        """Return the scores for one class, by samples of it."""
+        """Return the scores for one class, given its samples."""
 
     def by_class(
         self,
@@ -132,7 +133,7 @@ class ClassRanker(Ranker):
         y: np.ndarray,
         classes: Iterable[int] | None = None,
     ) -> ClassScores:
-        """Return the scores of each class, of which `ClassScores.total` sums any set.
+        """Return the scores of each class, which `ClassScores.total` can sum for any set.
 
         Arguments and errors are those of `scores`.
         """
@@ -170,23 +171,23 @@ class ClassRanker(Ranker):
 
 @dataclass(frozen=True)
 class NNSlicerRanker(ClassRanker):
-    """Contributions of the synapses to the target classes: slices (section 6.2.1).
+    """Contributions of the synapses to the target classes, by slicing (section 6.2.1).
 
-    The slice of each class is that of its samples for its own output.
+    The slice of each class is computed from its samples, for its own output.
 
     Attributes:
-        profile: The model's profile, or a profile of each class; by default that of the given
-            samples. The paper takes the whole training set, its program each class by itself.
+        profile: The model's profile, or a profile for each class; by default, that of the given
+            samples. The paper uses the whole training set, its program each class separately.
         theta: Threshold θ of the slices; 0 is far cheaper.
-        granularity: "activation" or "channel", as of `Slicer`.
-        collect: How the contributions to single samples are added up: "netted", with their
-            signs, as the paper's Equation 4 says; "magnitudes", without, so that those of
-            opposite signs do not cancel, as the paper's program does; or "samples", the number
-            of samples whose slices have the synapse.
-        relative_to: "output" or "sum", as of `Slicer`.
-        rectify: "sign" or "pass", as of `Slicer`.
-        per_sample: Deprecated, `True` means `collect="magnitudes"`.
-        workers: Threads and processes that slice, as of `Slicer`; by default one thread.
+        granularity: "activation" or "channel", as in `Slicer`.
+        collect: How the contributions for single samples are combined: "netted", summed with
+            their signs, as in the paper's Equation 4; "magnitudes", summed without signs, so that
+            opposite contributions do not cancel, as in the paper's program; or "samples", the
+            number of samples whose slices include the synapse.
+        relative_to: "output" or "sum", as in `Slicer`.
+        rectify: "sign" or "pass", as in `Slicer`.
+        per_sample: Deprecated; `True` means `collect="magnitudes"`.
+        workers: Number of workers, as in `Slicer`; by default, one thread.
         progress: Show progress bars.
 
     Raises:
@@ -229,7 +230,7 @@ class NNSlicerRanker(ClassRanker):
         return slicing.by_class(im, x, y, classes)
 
     def _slicers(self, im: InstrumentedModel, x: np.ndarray) -> Callable[[int], Slicer]:
-        """Return what gives the slicer of a class; one for all where there is one profile."""
+        """Return a function from a class to its slicer; one profile gives one slicer for all."""
         profile = self.profile or Profile.from_data(im, x, progress=self.progress)
         if isinstance(profile, ClassProfiles):
             by_class = profile
@@ -256,7 +257,7 @@ class NNSlicerRanker(ClassRanker):
 
 @dataclass(frozen=True)
 class _Slicing(ClassRanker):
-    """Contributions by the slicer of each class."""
+    """Contributions computed with the slicer of each class."""
 
     slicer_of: Callable[[int], Slicer]
     collect: str
@@ -277,12 +278,12 @@ class _Slicing(ClassRanker):
 
 
 def _magnitudes(synapses: Mapping[str, Any]) -> dict[str, Any]:
-    """Sum the sizes of contributions over a batch, on the backend."""
+    """Sum the magnitudes of contributions over a batch, on the backend."""
     return {name: keras.ops.sum(keras.ops.abs(values), 0) for name, values in synapses.items()}
 
 
 def _occurrences(synapses: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the samples of a batch with contributions, on the backend."""
+    """Count the samples of a batch that have contributions, on the backend."""
     return {
         name: keras.ops.sum(keras.ops.cast(values != 0, "float32"), 0)
         for name, values in synapses.items()
@@ -291,12 +292,12 @@ def _occurrences(synapses: Mapping[str, Any]) -> dict[str, Any]:
 
 _REDUCTIONS = {"magnitudes": _magnitudes, "samples": _occurrences}
 COLLECT = ("netted", *_REDUCTIONS)
-"""Ways to add up the contributions to single samples, see `NNSlicerRanker`."""
+"""Ways to combine the contributions for single samples; see `NNSlicerRanker`."""
 
 
 @dataclass(frozen=True)
 class EffectivePathRanker(ClassRanker):
-    """Number of effective paths that a synapse is on (Qiu et al., CVPR 2019).
+    """Number of effective paths that contain a synapse (Qiu et al., CVPR 2019).
 
     Attributes:
         theta: Share of a neuron's value that its contributors must reach.
@@ -307,7 +308,7 @@ class EffectivePathRanker(ClassRanker):
     progress: bool = True
 
     def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
-        """Return the number of samples whose path takes each synapse."""
+        """Return the number of samples whose path contains each synapse."""
         paths = effective_paths(im, x, self.theta, progress=self.progress)
         return _split(im, paths.sum(axis=0, dtype=np.int64))
 
@@ -332,8 +333,8 @@ def scores(
     """Return how much each synapse matters: kernel name → array of the kernel's shape.
 
     Args:
-        im: The model; a Keras model will also do.
-        method: A name in `RANKERS`, or a ranker with options of its own.
+        im: The model; a Keras model is instrumented.
+        method: A name in `RANKERS`, or a ranker with its own options.
         x: Samples `(samples, *input_shape)`; "nnslicer" and "effective_path" need them.
         y: Their classes, `(samples,)` integers, or one-hot.
         classes: The target classes; by default all of `y` ("NNSlicer all").
@@ -350,7 +351,7 @@ def scores(
 
 
 def _split(im: InstrumentedModel, row: np.ndarray) -> Scores:
-    """Return one number for each synapse, laid end to end, by kernel."""
+    """Split a row with one number for each synapse into arrays by kernel."""
     kernels = im.kernels
     ends = np.cumsum([kernel.size for kernel in kernels.values()])
     parts = np.split(row, ends[:-1])

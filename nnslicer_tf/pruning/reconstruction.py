@@ -1,10 +1,10 @@
-"""Reconstruction: what is left of each layer learns to give what the whole layer gave.
+"""Reconstruction: fits the remaining part of each layer to the outputs of the whole layer.
 
 Layer by layer, the weights of a smaller copy become the least-squares solution that maps the copy's
 own inputs of the layer to the original's outputs (He, Zhang and Sun, "Channel pruning for
-accelerating very deep neural networks", ICCV 2017, section 3.1). There are no labels, gradients or
-steps of training. Cost: one forward pass of the original, and for each layer one of the copy up to
-it, and a linear system.
+accelerating very deep neural networks", ICCV 2017, section 3.1). This uses no labels, gradients or
+training steps. Cost: one forward pass of the original and, for each layer, one of the copy up to
+the layer and a linear system.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,11 +18,11 @@ from nnslicer_tf._random import as_generator
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.operations import Lookup
 
-_ROWS = 20_000  # of a system, at least
+_ROWS = 20_000  # least number of rows in a system
 _ROWS_PER_COLUMN = 15
-_RIDGE = 1e-2  # of the mean of the squares; shrinks the change, not the weights
+_RIDGE = 1e-2  # relative to the mean square; shrinks the change, not the weights
 _BATCH = 128
-_SMALL = 1e-3  # factors below are not divided by
+_SMALL = 1e-3  # smaller factors are not divided by
 
 
 def reconstruct(
@@ -33,17 +33,18 @@ def reconstruct(
     rng: int | np.random.Generator = 0,
     progress: bool = True,
 ) -> None:
-    """Change the weights of a smaller copy, in place, so that it follows the original.
+    """Change the weights of a smaller copy in place, so that it approximates the original.
 
-    Depthwise and grouped convolutions, embeddings, projections whose bias has several axes, as
-    the queries, keys and values of attention, and layers that are called twice stay as they are.
+    Depthwise and grouped convolutions, embeddings, projections whose bias has several axes (such
+    as the queries, keys and values of attention), and layers that are called twice are unchanged.
 
     Args:
         im: The original.
         small: The copy, whose operations have the same names.
-        kept: Operation name → which of the original's channels the copy has, bool `(channels,)`.
-        x: Samples `(samples, *input_shape)`, some hundred at least.
-        rng: Draws the positions of convolutions that are used.
+        kept: Operation name → whether the copy has each of the original's channels, bool
+            `(channels,)`.
+        x: Samples `(samples, *input_shape)`, at least a few hundred.
+        rng: Draws the positions of convolutions to use.
         progress: Show a progress bar.
     """
     generator = as_generator(rng)
@@ -65,7 +66,7 @@ def reconstruct(
 
 
 def _is_linear_map(kernel: Synapses) -> bool:
-    """Whether a kernel is of all inputs together, with a bias of one number for each output."""
+    """Whether a kernel reads all inputs together, and has one bias per output."""
     bias = kernel.bias()
     one_each = bias is None or isinstance(bias, keras.Variable)
     return kernel.groups == 1 and one_each and not isinstance(kernel, Lookup)
@@ -73,13 +74,13 @@ def _is_linear_map(kernel: Synapses) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Goal:
-    """A layer's goal: ((the original's values of `of`) - `others` - offset) / factor.
+    """The target values of a layer: ((the original's values of `of`) - `others` - offset) / factor.
 
     Attributes:
         of: An operation of the original.
         others: Operations of the copy that are added to the layer's branch.
-        factor: Of the normalisation in between.
-        offset: Of the normalisation in between.
+        factor: Factor of the normalisation in between.
+        offset: Offset of the normalisation in between.
     """
 
     of: str
@@ -94,8 +95,8 @@ class _Plan:
 
     Attributes:
         operation: The layer's weighted sum in the copy.
-        goal: What it shall give.
-        places: For each batch the positions of a convolution that are used.
+        goal: Its target values.
+        places: For each batch, the positions of a convolution to use.
     """
 
     operation: Operation
@@ -106,7 +107,7 @@ class _Plan:
 def _plan(
     copy: InstrumentedModel, operation: Operation, samples: int, rng: np.random.Generator
 ) -> _Plan:
-    """Draw the positions whose inputs and outputs make up a layer's system."""
+    """Draw the positions whose inputs and outputs form a layer's system."""
     kernel: Synapses = operation.params
     taps, inputs, _ = kernel.layout.from_kernel(np.empty(kernel.shape, np.int8)).shape
     rows = max(_ROWS, _ROWS_PER_COLUMN * (taps * inputs + 1))
@@ -119,9 +120,9 @@ def _plan(
 def _targets(
     im: InstrumentedModel, plans: list[_Plan], kept: Mapping[str, np.ndarray], x: np.ndarray
 ) -> list[list[np.ndarray]]:
-    """Return for each plan and batch what the original gave at the plan's positions.
+    """Return, for each plan and batch, the original's values at the plan's positions.
 
-    The original is asked once for all layers; the positions drawn are few enough to be kept.
+    The original is run once for all layers; the drawn positions are few enough to be kept.
     """
     found: list[list[np.ndarray]] = [[] for _ in plans]
     asked = sorted({plan.goal.of for plan in plans})
@@ -163,7 +164,7 @@ def _refit(copy: InstrumentedModel, plan: _Plan, targets: list[np.ndarray], x: n
 def _windows(
     copy: InstrumentedModel, plan: _Plan, targets: list[np.ndarray], x: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the copy's inputs of a layer, with a column of ones, and what it shall give."""
+    """Yield the copy's inputs of a layer, with a column of ones, and the target values."""
     taps, source, goal = plan.operation.params.taps, plan.operation.inputs[0], plan.goal
     for places, target, start in zip(plan.places, targets, range(0, len(x), _BATCH), strict=True):
         found = copy.capture(x[start : start + _BATCH], of=[source, *goal.others])
@@ -182,7 +183,7 @@ def _windows(
 
 
 def _goal(copy: InstrumentedModel, operation: Operation) -> _Goal:
-    """Return the goal of a layer; where branches are added, the last makes up for the others."""
+    """Return the goal of a layer; if branches are added, the last compensates for the others."""
     order = {o.name: i for i, o in enumerate(copy.operations)}
     factor: np.ndarray | float = 1.0
     offset: np.ndarray | float = 0.0

@@ -1,11 +1,11 @@
-"""Units of recurrent layers, as the removal of neurons sees them.
+"""Units of recurrent layers, for the removal of neurons.
 
 A unit of a SimpleRNN, LSTM or GRU has a column in each gate, a row of the recurrent kernel, and
-biases. Its state is 0 for every input where its candidate is: no weight leads to that, its bias is
-0, and the activation maps 0 to 0; the gates then do not matter.
+biases. Its state is 0 for every input if its candidate is: all weights into the candidate and its
+bias are 0, and the activation maps 0 to 0. The gates then do not matter.
 
-Units of layers that get their initial states from elsewhere, or return them, and those of stacked
-cells, `Bidirectional` and convolutional layers are not removed.
+Units are not removed from layers that receive initial states or return states, from stacked cells,
+or from `Bidirectional` and convolutional layers.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def gate_of(operation: Operation) -> Gate | None:
 def gate_reads(operation: Operation) -> Iterator[tuple[str, Weights]]:
     """Yield the operations that a gate reads, and its weights for each.
 
-    The state before is the layer's own first operation: all have the same units.
+    The previous state is represented by the layer's first operation, which has the same units.
     """
     member: Member = operation.params
     gate = gate_of(operation)
@@ -55,7 +55,7 @@ def gate_reads(operation: Operation) -> Iterator[tuple[str, Weights]]:
 
 
 def zero_units(operation: Operation) -> np.ndarray:
-    """Return which units of an operation's layer have a state that is always 0, bool `(units,)`."""
+    """Mark the units of an operation's layer whose state is always 0, bool `(units,)`."""
     member: Member = operation.params
     never = np.zeros(operation.shape[-1], bool)
     zero = keras.ops.convert_to_numpy(operation.keras_layer.activation(keras.ops.zeros((1, 1))))
@@ -94,11 +94,11 @@ def candidate_masks(im: InstrumentedModel, layer: str, keep: np.ndarray) -> dict
 
 
 def clear_biases(im: InstrumentedModel, keep: dict[str, np.ndarray]) -> None:
-    """Set the candidates' biases of units to 0, in place.
+    """Set the candidate biases of some units to 0, in place.
 
     Args:
         im: The model.
-        keep: Name of a recurrent layer → bool array `(units,)`, false for the units.
+        keep: Name of a recurrent layer → bool array `(units,)`, false for these units.
     """
     cells = {o.layer: o.keras_layer.cell for o in im.operations if is_removable(o)}
     for name, mask in keep.items():
@@ -108,7 +108,7 @@ def clear_biases(im: InstrumentedModel, keep: dict[str, np.ndarray]) -> None:
 
 
 def candidate_bias(cell: keras.Layer, keep: np.ndarray) -> np.ndarray:
-    """Return a mask of a cell's bias, false for the candidates' biases of some units.
+    """Return a mask of a cell's bias that is false for the candidate biases of some units.
 
     Args:
         cell: The cell of a recurrent layer.

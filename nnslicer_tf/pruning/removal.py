@@ -1,12 +1,12 @@
-"""Physical removal of dead neurons: smaller kernels, the same outputs.
+"""Physical removal of dead neurons: smaller kernels with the same outputs.
 
-A channel (a filter, a unit) is removed if it is zero for every input, or if no living channel
+A channel (a filter or a unit) is removed if it is zero for every input, or if no living channel
 reads it. Its weights in batch normalisations, depthwise kernels and PReLUs are removed with it,
-and so are its rows in the kernels that read it, also through pooling, `Flatten`, padding,
-`Concatenate` and merges. Units of a SimpleRNN, LSTM or GRU are removed likewise (see
-`recurrent_units`), and heads of attention (see `heads`).
+and so are its rows in the kernels that read it, even through pooling, `Flatten`, padding,
+`Concatenate` and merges. Units of a SimpleRNN, LSTM or GRU (see `recurrent_units`) and attention
+heads (see `heads`) are removed in the same way.
 
-Limits. Channels that are added to each other are removed only if all of them can be. Channels
+Limits: channels that are added to each other are removed only if all of them can be. Channels
 next to reshapes that move channels, grouped convolutions, layer normalisation and custom layers
 are kept, and every layer keeps at least one. A neuron that is constant but not zero is not dead.
 
@@ -38,7 +38,7 @@ from nnslicer_tf.pruning.recurrent_units import (
     is_removable,
 )
 
-Cuts = list[tuple[int, np.ndarray]]  # axis, what to keep of it
+Cuts = list[tuple[int, np.ndarray]]  # axis, what to keep along it
 
 
 def remove_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
@@ -47,15 +47,15 @@ def remove_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Mode
     Its outputs are those of `mask_units`: a removed unit counts as zero wherever it is read.
 
     Args:
-        model: Any model that `InstrumentedModel` takes; the copy of a subclassed one is
+        model: Any model that `InstrumentedModel` accepts; the copy of a subclassed model is
             functional.
         keep: Name of a layer with a kernel → bool array `(units,)`, false for the units or
-            filters to remove (of a separable convolution: those of its pointwise part; of
-            `MultiHeadAttention`: its heads).
-            Layers that are not named lose only units that are dead without the removed ones.
+            filters to remove (for a separable convolution, those of its pointwise part; for
+            `MultiHeadAttention`, its heads). Layers that are not named only lose units that are
+            dead without the removed ones.
 
     Raises:
-        InvalidArgumentError: if there is no such layer, or it has another number of units.
+        InvalidArgumentError: if there is no such layer, or it has a different number of units.
         UnsupportedLayerError: if a layer cannot be masked (see `apply_masks`).
     """
     im = instrumented(model)
@@ -63,7 +63,7 @@ def remove_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Mode
 
 
 def mask_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
-    """Return a copy of the same shape, in which some units or filters are zero for good.
+    """Return a copy of the same shape, in which some units or filters are always zero.
 
     Arguments and errors are those of `remove_units`.
     """
@@ -71,7 +71,7 @@ def mask_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
 
 
 def masked_units(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> keras.Model:
-    """Return what `mask_units` does, for a model that is instrumented already."""
+    """Do the same as `mask_units` for a model that is already instrumented."""
     kernels = {}
     for operation in im.operations:
         if operation.kind == "weighted_sum" and not operation.name.endswith(":depthwise"):
@@ -109,13 +109,13 @@ def _check_units(name: str, mask: np.ndarray, units: int) -> None:
 
 
 def compact(model: ModelLike) -> keras.Model:
-    """Return a copy without dead neurons, with equal outputs.
+    """Return a copy without dead neurons that has the same outputs.
 
-    Masks of what remains hold on.
+    Masks of the remaining weights are kept.
 
     Args:
-        model: Any model that `InstrumentedModel` takes, as a rule one that was pruned; the
-            copy of a subclassed one is functional.
+        model: Any model that `InstrumentedModel` accepts, usually a pruned one; the copy of a
+            subclassed model is functional.
     """
     im = instrumented(model)
     graph = ChannelGraph(im)
@@ -124,12 +124,12 @@ def compact(model: ModelLike) -> keras.Model:
 
 
 def without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.ndarray) -> keras.Model:
-    """Return a copy without some groups of channels; what reads them has fewer inputs.
+    """Return a copy without some groups of channels; layers that read them have fewer inputs.
 
     Args:
         im: The model.
         groups: Its `channel_groups`.
-        stays: Which groups stay, bool `(groups,)`; every operation keeps at least one channel.
+        stays: Whether each group stays, bool `(groups,)`; operations keep at least one channel.
     """
     kept = {name: stays[numbers] for name, numbers in groups.of.items()}
     values: dict[int, np.ndarray] = {}
@@ -145,19 +145,19 @@ def without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.ndarr
 
 
 def compact_size(graph: ChannelGraph, groups: ChannelGroups) -> int:
-    """Return how many parameters `compact` would leave, without building the copy.
+    """Return the number of parameters that `compact` would leave, without building the copy.
 
-    For those who try many masks: graph and groups do not depend on the weights.
+    For trying many masks, since graph and groups do not depend on the weights.
 
     Args:
-        graph: Of the masked model.
+        graph: Channels of the masked model.
         groups: Its `channel_groups`.
     """
     return size_without_groups(graph.im, groups, _living(graph, groups))
 
 
 def size_without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.ndarray) -> int:
-    """Return how many parameters `without_groups` would leave; arguments are the same."""
+    """Return the number of parameters that `without_groups` would leave, given its arguments."""
     kept = {name: stays[numbers] for name, numbers in groups.of.items()}
     sizes: dict[int, int] = {}
     for operation in im.operations:
@@ -174,7 +174,7 @@ def size_without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.
 
 
 def _living(graph: ChannelGraph, groups: ChannelGroups) -> np.ndarray:
-    """Return which groups matter, going back from those that must stay."""
+    """Mark the groups that matter, by going back from those that must stay."""
     zeros = graph.zeros()
     stays = groups.fixed.copy()
     before = -1
@@ -197,7 +197,7 @@ def _living(graph: ChannelGraph, groups: ChannelGroups) -> np.ndarray:
 
 
 def _recurrent_cuts(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[int, Cuts]:
-    """Return how the variables of a gate's layer shrink."""
+    """Return how the variables of a gate's layer shrink: id of a variable → axes to cut."""
     units, cell = kept[operation.name], operation.keras_layer.cell
     cuts: dict[int, Cuts] = {}
     for source, weights in gate_reads(operation):
@@ -253,7 +253,7 @@ def _cut_values(layer: layers.Layer, cuts: Mapping[int, Cuts]) -> dict[int, np.n
 
 
 def _cut_masks(layer: layers.Layer, cuts: Mapping[int, Cuts]) -> dict[str, Any]:
-    """Return the layer's masks for what remains; none where nothing is masked any more."""
+    """Return the layer's masks for the remaining weights; None where nothing is masked."""
     entries: dict[str, Any] = {}
     for slot in SLOTS:
         mask = read_mask(layer, slot)
@@ -265,7 +265,7 @@ def _cut_masks(layer: layers.Layer, cuts: Mapping[int, Cuts]) -> dict[str, Any]:
 
 
 def _sizes(operation: Operation, kept: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return what a layer's config says of its number of channels."""
+    """Return the entries of a layer's config that give its number of channels."""
     layer = operation.keras_layer
     count = int(kept[operation.name].sum())
     if is_removable(operation):

@@ -1,13 +1,13 @@
-"""`shrink`: a really smaller model for the classes that are needed (ours, not the paper's).
+"""`shrink`: a physically smaller model for the classes that are needed (ours, not the paper's).
 
 1. Units and filters are scored by their contributions to the classes (NNSlicer), or by any ranker.
 2. The least important are removed until a share of the parameters, and of the multiply-adds, is
-   gone. Channels that are added to each other go together.
-3. The head keeps the wanted classes alone, or these and "other".
-4. What is left of each layer is fitted to what the whole layer gave (`reconstruct`), without
-   labels or gradients; then the model is trained to imitate the original, if asked for.
+   gone. Channels that are added to each other are removed together.
+3. The head keeps only the wanted classes, or these and "other".
+4. The remaining part of each layer is fitted to the outputs of the whole layer (`reconstruct`),
+   without labels or gradients; if requested, the model is then trained to imitate the original.
 
-Cost: slices of some hundred samples, two forward passes and a linear system for each layer.
+Cost: slices of a few hundred samples, two forward passes and a linear system for each layer.
 """
 
 import os
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
 
 CONTRIBUTIONS = "contributions"
 _SCORED = 200  # samples of each class that are sliced
-_FITTED = 4_000  # samples that layers are fitted to
+_FITTED = 4_000  # samples to which layers are fitted
 _FILES = (".keras", ".tflite", ".onnx", "")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Shrunk(ShownAsTable):
-    """A smaller model, and what it costs and does beside the original.
+    """A smaller model, with its costs and accuracy compared to the original.
 
     Attributes:
-        model: The smaller model, of ordinary Keras layers: it loads without this package.
-        classes: The classes of its outputs, in order; a last output may be all others.
-        other: Whether its last output stands for all other classes.
+        model: The smaller model, made of ordinary Keras layers: it loads without this package.
+        classes: The classes of its outputs, in order; a last output may represent all others.
+        other: Whether its last output represents all other classes.
         before: Costs of the original.
         after: Costs of the smaller model.
         accuracy: Accuracy of the original and of the smaller model on the test samples, both
@@ -71,7 +71,7 @@ class Shrunk(ShownAsTable):
 
     @property
     def table(self) -> "pd.DataFrame":
-        """The costs and the accuracy before and after, and what is left of each cost."""
+        """The costs and the accuracy before and after, and the remaining share of each cost."""
         import pandas as pd
 
         rows = []
@@ -86,11 +86,11 @@ class Shrunk(ShownAsTable):
         return self.table
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the model: .keras, .tflite, .onnx, or a folder (SavedModel).
+        """Write the model to a .keras, .tflite or .onnx file, or to a folder (SavedModel).
 
         Raises:
-            InvalidArgumentError: for another ending, or where nothing can be written.
-            MissingPackageError: if Keras needs a package for it that is not installed.
+            InvalidArgumentError: for a different ending, or if nothing can be written there.
+            MissingPackageError: if Keras needs a package for the format that is not installed.
             UnsupportedLayerError: if Keras cannot write this format here.
         """
         path = Path(path)
@@ -150,21 +150,21 @@ def shrink(
         model: A classifier that ends in logits or a softmax of them.
         x: Training samples, in any form of `DataLike`.
         y: Their classes; None if `x` has them.
-        classes: The classes that are needed, two at least; one if `other`.
-        ratio: Share of the parameters to take away, 0 < ratio < 1.
+        classes: The classes that are needed, at least two; at least one if `other`.
+        ratio: Share of the parameters to remove, 0 < ratio < 1.
         by: "contributions" (to the classes, times the weights), a name in `RANKERS`, or a ranker.
-        quota: "layer" takes the same share of every layer; "balanced" takes more of the layers
-            that cost more, in parameters and multiply-adds, until multiply-adds are down to 0.4 as
-            well; "global" takes the least scores of all layers.
-        other: Add an output for all other classes. The model then gives probabilities.
-        epochs: Epochs of imitating the original, after the fit; 0 for none.
+        quota: "layer" removes the same share from every layer; "balanced" removes more from the
+            layers that cost more, in parameters and multiply-adds, until multiply-adds are down to
+            0.4 as well; "global" removes the smallest scores over all layers.
+        other: Add an output for all other classes. The model then outputs probabilities.
+        epochs: Number of epochs of imitating the original after the fit; 0 for none.
         test: Labelled samples, such as a pair (x, y), for the accuracy; by default `x` and `y`,
-            whose accuracy says little of new samples.
-        rng: Draws the samples that are used, and the order of training.
+            whose accuracy says little about new samples.
+        rng: Draws the samples to use and the order of training.
         progress: Show progress bars.
 
     Raises:
-        InvalidArgumentError: for arguments out of range, or if so much cannot be taken away.
+        InvalidArgumentError: for arguments out of range, or if so much cannot be removed.
         UnsupportedLayerError: if no unit of the model can be removed.
         InputShapeError, NonFiniteActivationError: for bad samples.
     """
@@ -232,7 +232,7 @@ def _chosen(
     choice: tuple[str | Ranker, float, str],
     progress: bool,
 ) -> np.ndarray:
-    """Return which groups of channels stay."""
+    """Return whether each group of channels stays."""
     by, ratio, quota = choice
     first = _with_head(im, groups, None if groups.fixed[_logits(im, groups)].all() else classes)
     candidates = Candidates(im, groups, families(im, groups), first)
@@ -256,7 +256,7 @@ def _synapse_scores(
     rows = np.concatenate([np.flatnonzero(y == c)[:_SCORED] for c in classes])
     if by != CONTRIBUTIONS:
         return scores(im, by, x[rows], y[rows], classes)
-    # At θ = 0 all samples are walked at once on the backend.
+    # At θ = 0, all samples are walked at once on the backend.
     ranker = NNSlicerRanker(theta=0.0, collect="magnitudes", progress=progress, correct_only=False)
     return times_weight(im, scores(im, ranker, x[rows], y[rows], classes))
 
@@ -268,7 +268,7 @@ def _logits(im: InstrumentedModel, groups: ChannelGroups) -> np.ndarray:
 def _with_head(
     im: InstrumentedModel, groups: ChannelGroups, classes: Iterable[int] | None
 ) -> np.ndarray:
-    """Return all groups, but the outputs of other classes than the given ones."""
+    """Return all groups except the outputs of classes that are not given."""
     stays = np.ones(len(groups.fixed), bool)
     if classes is not None:
         logits = _logits(im, groups)
@@ -282,7 +282,7 @@ def _ends_in_logits(im: InstrumentedModel) -> bool:
 
 
 def _joined(model: keras.Model, logits: bool, classes: list[int]) -> keras.Model:
-    """Return a model that gives probabilities of the classes, and of all others together."""
+    """Return a model that outputs probabilities of the classes, and of all others together."""
     outputs = model.outputs[0]
     if logits:
         outputs = keras.layers.Softmax(name="probabilities")(outputs)
@@ -295,7 +295,7 @@ def _joined(model: keras.Model, logits: bool, classes: list[int]) -> keras.Model
 
 
 def _positions(y: np.ndarray, classes: list[int]) -> np.ndarray:
-    """Return the output of each sample's class: its place in `classes`, or the last of all."""
+    """Return the output index of each sample's class: its place in `classes`, or the last."""
     found = np.full(len(y), len(classes))
     for place, label in enumerate(classes):
         found[y == label] = place
@@ -310,7 +310,7 @@ def _train(
     rng: np.random.Generator,
     progress: bool,
 ) -> None:
-    """Train by Adam to imitate the original, with a rate that falls to zero."""
+    """Train with Adam to imitate the original, with a learning rate that falls to zero."""
     batch = min(128, len(x))
     rate = keras.optimizers.schedules.CosineDecay(1e-3, epochs * (len(x) // batch))
     imitate(
@@ -328,7 +328,7 @@ def _train(
 def _accuracy(
     model: keras.Model, x: np.ndarray, y: np.ndarray, classes: list[int], other: bool
 ) -> float:
-    """Return the accuracy on samples of the classes, or with `other` on all."""
+    """Return the accuracy on samples of the classes, or on all samples if `other`."""
     used = np.arange(len(x)) if other else np.flatnonzero(np.isin(y, classes))
     if not len(used):
         raise InvalidArgumentError(f"The test samples have none of the classes {classes}.")

@@ -1,4 +1,4 @@
-"""Sets of target classes, and how well a model does on them."""
+"""Sets of target classes, and a model's accuracy on them."""
 
 from collections.abc import Iterable
 from itertools import combinations
@@ -13,13 +13,13 @@ from nnslicer_tf.errors import InvalidArgumentError
 def draw_subsets(
     classes: int, size: int, count: int | None = None, rng: int | np.random.Generator = 0
 ) -> list[tuple[int, ...]]:
-    """Return sets of target classes in lexical order: all of a size, or some at random.
+    """Return sets of target classes in lexicographic order: all of a given size, or random ones.
 
     Args:
         classes: Number of classes of the model.
-        size: Classes in a set.
-        count: How many sets to draw; all by default.
-        rng: Draws them.
+        size: Number of classes in a set.
+        count: Number of sets to draw; all by default.
+        rng: Draws the sets.
 
     Raises:
         InvalidArgumentError: if sets of this size do not exist.
@@ -34,7 +34,7 @@ def draw_subsets(
 
 
 def subset_figures(logits: np.ndarray, y: np.ndarray, targets: Iterable[int]) -> dict[str, float]:
-    """Return how well a model does on target classes, and on the others.
+    """Return a model's accuracies on the target classes and on the others.
 
     Args:
         logits: `(samples, classes)`.
@@ -43,8 +43,8 @@ def subset_figures(logits: np.ndarray, y: np.ndarray, targets: Iterable[int]) ->
 
     Returns:
         "targets": accuracy on the samples of target classes; "others": on the other
-        samples (NaN if there are none); "all": on all; "among_targets": on the samples of
-        target classes, where only target classes may be predicted.
+        samples (NaN if there are none); "all": on all samples; "among_targets": on the samples
+        of target classes, if only target classes may be predicted.
     """
     targets, y = sorted(targets), check_labels(y, len(logits))
     chosen = np.isin(y, targets)

@@ -1,7 +1,7 @@
-"""Scores of units: those of their synapses, for all channels that are removed together.
+"""Scores of units from the scores of their synapses, for channels that are removed together.
 
-The score of a channel is the sum of the magnitudes of its synapses' scores, those that it reads and
-those by which it is read, each kernel's divided by their mean so that kernels count alike.
+The score of a channel is the sum of the magnitudes of its incoming and outgoing synapses' scores,
+divided by their mean in each kernel so that all kernels have equal weight.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def unit_scores(
     Args:
         im: The model.
         groups: Its `channel_groups`.
-        scores: Kernel name → scores of its synapses, as of `pruning.scores`.
+        scores: Kernel name → scores of its synapses, as from `pruning.scores`.
     """
     total = np.zeros(len(groups.fixed))
     seen = set()
@@ -45,9 +45,9 @@ def _over_mean(values: np.ndarray) -> np.ndarray:
 
 
 def families(im: InstrumentedModel, groups: ChannelGroups) -> np.ndarray:
-    """Return which groups compete with each other: the number of each group's family.
+    """Return the number of each group's family; groups in a family compete with each other.
 
-    A family is the channels of one layer, or of layers whose channels are added to each other.
+    A family has the channels of one layer, or of layers whose channels are added to each other.
     """
     family = np.full(len(groups.fixed), -1)
     count = 0

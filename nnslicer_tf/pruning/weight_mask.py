@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 
 @keras.saving.register_keras_serializable(package="nnslicer_tf")
 class WeightMask(keras.constraints.Constraint):
-    """Multiplies weights by a mask of zeros and ones, after every step of an optimiser.
+    """Constraint that multiplies weights by a mask of zeros and ones after every optimiser step.
 
-    It is saved with its layer: once `nnslicer_tf.pruning` is imported, Keras finds it when
-    it loads a model. `without_masks` makes models that load without this package.
+    It is saved with its layer, and Keras finds it when loading a model if `nnslicer_tf.pruning`
+    has been imported. `without_masks` makes models that load without this package.
 
     Args:
         mask: Array of the weights' shape, false (or 0) where weights are pruned.
@@ -29,13 +29,13 @@ class WeightMask(keras.constraints.Constraint):
         return keras.ops.where(self.mask, w, keras.ops.zeros_like(w))
 
     def get_config(self) -> dict[str, Any]:
-        """Return the mask as text that JSON can hold, one bit for each weight."""
+        """Return the mask as text for JSON, with one bit per weight."""
         bits = base64.b64encode(np.packbits(self.mask).tobytes()).decode()
         return {"bits": bits, "shape": list(self.mask.shape)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "WeightMask":
-        """Return the constraint of a config."""
+        """Create the constraint from its config."""
         bits = np.frombuffer(base64.b64decode(config["bits"]), np.uint8)
         count = int(np.prod(config["shape"]))
         return cls(np.unpackbits(bits, count=count).reshape(config["shape"]))

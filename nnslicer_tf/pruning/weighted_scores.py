@@ -1,7 +1,7 @@
-"""Scores combined with weights, where contributions are equal (ours, not the paper's).
+"""Scores combined with weights, to order equal contributions (ours, not the paper's).
 
-Contributions are integers, many of them zero: many synapses have equal ones, and their
-weights decide between them.
+Contributions are integers, and many are zero, so many synapses have equal contributions; their
+weights then decide between them.
 """
 
 from collections.abc import Mapping
@@ -10,18 +10,18 @@ import numpy as np
 
 from nnslicer_tf.instrument import InstrumentedModel
 
-# Synapses without any score still differ by weight.
+# With this, synapses without any score still differ by weight.
 _FLOOR = 0.05
 
 
 def ties_by_weight(
     im: InstrumentedModel, scores: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return scores that order synapses by |score|, equal ones by |weight|.
+    """Return scores that order synapses by |score|, and ties by |weight|.
 
     Args:
         im: The model.
-        scores: Kernel name → whole numbers of the kernel's shape.
+        scores: Kernel name → integers of the kernel's shape.
     """
     return {name: np.abs(s) + _share_of_largest(im, name) / 2 for name, s in scores.items()}
 
@@ -31,12 +31,12 @@ def times_weight(
 ) -> dict[str, np.ndarray]:
     """Return |weight| · (|score| / its mean in the kernel + 0.05) ^ power.
 
-    Unlike plain scores, these can be compared between kernels, as `global_ratios` does.
+    Unlike plain scores, these can be compared between kernels, as in `global_ratios`.
 
     Args:
         im: The model.
         scores: Kernel name → scores of the kernel's shape.
-        power: Influence of the scores beside the weights; 0: none.
+        power: Influence of the scores relative to the weights; 0 for none.
     """
     kernels = im.kernels
     return {
@@ -51,6 +51,6 @@ def _over_mean(magnitudes: np.ndarray) -> np.ndarray:
 
 
 def _share_of_largest(im: InstrumentedModel, name: str) -> np.ndarray:
-    """Return |w| as a share of the kernel's largest, 0 … 1."""
+    """Return |w| as a share of the kernel's largest |w|, from 0 to 1."""
     weights = np.abs(im.kernels[name].kernel().astype(np.float64))
     return weights / max(weights.max(), np.finfo(np.float64).tiny)
