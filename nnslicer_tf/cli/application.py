@@ -1,4 +1,4 @@
-"""The application `nnslicer`, put together from the commands."""
+"""The application `nnslicer`, assembled from its commands."""
 
 from typing import Annotated
 
@@ -47,7 +47,7 @@ def _nnslicer(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Show the version, and exit.", callback=_version, is_eager=True
+            "--version", help="Show the version and exit.", callback=_version, is_eager=True
         ),
     ] = False,
 ) -> None:
@@ -55,5 +55,5 @@ def _nnslicer(
 
 
 def main() -> None:
-    """Run the command line; bad input ends with one line and exit code 2."""
+    """Run the command line; bad input gives one line and exit code 2."""
     run(app, "nnslicer")

@@ -1,4 +1,4 @@
-"""Inputs of the commands (models, data, lists of numbers), and the options that they share."""
+"""Inputs of the commands (models, data, lists of numbers) and their common options."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,10 +44,10 @@ SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
 
 
 def writable(path: Path, *endings: str) -> Path:
-    """Return a path after checking that it can be written, and has one of some endings.
+    """Return a path after checking that it can be written and has one of the given endings.
 
     Raises:
-        InvalidArgumentError: if it has another, or nothing can be written there.
+        InvalidArgumentError: if it has a different ending, or nothing can be written there.
     """
     from nnslicer_tf._files import check_writable
 
@@ -59,11 +59,11 @@ def writable(path: Path, *endings: str) -> Path:
 
 
 def keras_model(path: Path) -> Any:
-    """Load a Keras model, or an ACAS Xu network as one; a terminal shows that it is loading."""
+    """Load a Keras model, or convert an ACAS Xu network; a terminal shows that it is loading."""
     with Console(stderr=True).status(f"Loading TensorFlow and {path.name}"):
         import_keras_quietly()
         import nnslicer_tf.pruning
-        import nnslicer_tf.zoo.transformer  # noqa: F401 - both register classes with Keras
+        import nnslicer_tf.zoo.transformer  # noqa: F401 - both imports register classes with Keras
         from nnslicer_tf.instrument.loading import load_model
 
         if path.suffix == ".nnet":
@@ -82,13 +82,13 @@ def instrumented(path: Path) -> "InstrumentedModel":
 
 
 def slicer(model: Path, profile: Path, theta: float, **options: Any) -> "Slicer":
-    """Return a slicer of a model's file and a profile's."""
+    """Return a slicer, given the files of a model and a profile."""
     from nnslicer_tf import Profile
 
     found = Profile.load(profile)
     compile_ahead()
     im = instrumented(model)
-    from nnslicer_tf import Slicer  # imports Keras, which has been done quietly by now
+    from nnslicer_tf import Slicer  # imports Keras, which was already imported quietly
 
     return Slicer(im, found, theta, **options)
 
@@ -101,7 +101,7 @@ def dataset(
     labels: bool = False,
     split: str = "test",
 ) -> "Dataset":
-    """Load the data of an option, in the shape of a model's samples."""
+    """Load the data that an option specifies, in the shape of a model's samples."""
     from nnslicer_tf import datasets
 
     return datasets.load_data(
@@ -110,7 +110,7 @@ def dataset(
 
 
 def words(spec: str, x: "np.ndarray") -> list[list[str]]:
-    """Return the words of sentences if data are of a set of sentences by name, otherwise none."""
+    """Return the words of the samples if the data is a named set of sentences, otherwise none."""
     from nnslicer_tf import texts
 
     name = spec.partition(":")[0]
@@ -121,10 +121,10 @@ def words(spec: str, x: "np.ndarray") -> list[list[str]]:
 
 
 def numbers(text: str, option: str) -> list[int]:
-    """Return the whole numbers of an option, separated by commas.
+    """Return the integers in an option, which are separated by commas.
 
     Raises:
-        InvalidArgumentError: if it has something else.
+        InvalidArgumentError: if it contains anything else.
     """
     try:
         return [int(part) for part in text.split(",")]
@@ -135,19 +135,19 @@ def numbers(text: str, option: str) -> list[int]:
 
 
 def names(text: str, known: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the names of an option, or those of the data."""
+    """Return the names in an option, or those of the data if it is empty."""
     return tuple(name.strip() for name in text.split(",")) if text else known
 
 
 def compile_ahead() -> None:
-    """Let another process compile the kernels while the model is loaded."""
+    """Compile the kernels in another process while the model is loading."""
     from nnslicer_tf._kernels.ahead import compile_ahead
 
     compile_ahead()
 
 
 def in_range(index: int, count: int, what: str) -> int:
-    """Return an index.
+    """Return an index after checking its range.
 
     Raises:
         InvalidArgumentError: if there is no such sample.

@@ -1,4 +1,4 @@
-"""Commands about smaller models: prune, deviations."""
+"""Commands for smaller models: prune, deviations."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +27,7 @@ def prune(
         Path,
         typer.Option(help="File for the model: .keras, .tflite, .onnx; or a folder (SavedModel)."),
     ] = Path("small.keras"),
-    ratio: Annotated[float, typer.Option(help="Share of the parameters to take away.")] = 0.75,
+    ratio: Annotated[float, typer.Option(help="Share of the parameters to remove.")] = 0.75,
     quota: Annotated[
         str, typer.Option(help="The same share of every 'layer', 'balanced' or 'global'.")
     ] = "layer",
@@ -42,9 +42,9 @@ def prune(
     seed: SeedOption = 0,
     normalise: NormaliseOption = "unit",
 ) -> None:
-    """Make a smaller model for the classes that are needed; show what it costs and does.
+    """Make a smaller model for the classes that are needed; show its costs and accuracy.
 
-    The data needs labels; of a data set that is named without a split the training split is taken.
+    The data needs labels; a data set that is named without a split means its training split.
     """
     inputs.writable(output, ".keras", ".tflite", ".onnx", "")
     wanted = inputs.numbers(classes, "--classes")
@@ -75,25 +75,25 @@ def deviations(
     original: Annotated[Path, typer.Option(help="The original, a Keras model.")],
     compressed: Annotated[Path, typer.Option(help="The compressed model, .tflite or Keras.")],
     data: DataOption,
-    output: Annotated[Path, typer.Option(help="File for what is found, .npz.")] = Path(
+    output: Annotated[Path, typer.Option(help="File for the deviations, .npz.")] = Path(
         "deviations.npz"
     ),
     picture: Annotated[
-        Path | None, typer.Option(help="File for a picture of the smallest, .png or .pdf.")
+        Path | None, typer.Option(help="File for a picture of the smallest ones, .png or .pdf.")
     ] = None,
     table: Annotated[Path | None, typer.Option(help="File for the table, .csv.")] = None,
     suite: Annotated[
-        Path | None, typer.Option(help="Folder for tests of the next compressed model.")
+        Path | None, typer.Option(help="Folder for a test suite for future compressed models.")
     ] = None,
     scale: Annotated[
-        float, typer.Option(help="The models take pixels of 0 … 255 divided by this.")
+        float, typer.Option(help="The models expect pixels 0 … 255 divided by this.")
     ] = 255.0,
     max_distance: Annotated[
-        float | None, typer.Option(help="Largest change of a pixel, of 255.")
+        float | None, typer.Option(help="Largest change of a pixel, on a scale of 0 … 255.")
     ] = None,
-    max_queries: Annotated[int, typer.Option(help="Queries for a seed.", min=1)] = 1000,
+    max_queries: Annotated[int, typer.Option(help="Most queries per seed.", min=1)] = 1000,
     minimise: Annotated[
-        bool, typer.Option("--minimise", help="Undo what a deviation does not need.")
+        bool, typer.Option("--minimise", help="Undo changes that a deviation does not need.")
     ] = False,
     seed: SeedOption = 0,
 ) -> None:
@@ -121,7 +121,7 @@ def deviations(
             f"The seeds are images of values 0 … 255; those of '{data}' reach {images.max():g}. "
             "Multiply them by 255, or name the images' folder."
         )
-    # The digits have values 0 … 16.
+    # The digits' values are 0 … 16.
     images = np.rint(images * (255 / 16 if found.name == "digits" else 1)).astype(np.uint8)
 
     def preprocess(x: np.ndarray) -> np.ndarray:
@@ -155,7 +155,7 @@ def deviations(
 
 
 def _with_probabilities(im: "InstrumentedModel") -> "keras.Model":
-    """Return a model that gives probabilities: itself, or with a softmax behind its logits."""
+    """Return a model that outputs probabilities, adding a softmax if it ends in logits."""
     from nnslicer_tf.dflare import with_softmax
 
     return with_softmax(im.model) if im.logit_operation in im.output_operations else im.model

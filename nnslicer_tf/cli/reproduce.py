@@ -1,4 +1,4 @@
-"""Commands about the papers' experiments (reproduce), and warmup."""
+"""Commands for the papers' experiments (reproduce), and warmup."""
 
 import shlex
 import subprocess
@@ -34,7 +34,7 @@ def run(
     quick: Annotated[bool, typer.Option("--quick", help="A trial of a few minutes.")] = False,
     trials: Trials = Path("runs/reproduce"),
 ) -> None:
-    """Run the command of a table; arguments after `--` are added to it."""
+    """Run the command that makes a table; arguments after `--` are added to it."""
     from nnslicer_tf.experiments.catalogue import load_catalogue
     from nnslicer_tf.experiments.report import command_of
 
@@ -52,7 +52,7 @@ def report(
     output: Annotated[Path | None, typer.Option(help="Folder for the pages.")] = None,
     readme: Annotated[Path | None, typer.Option(help="File for the headlines.")] = None,
 ) -> None:
-    """Write report.html, report.md, and the headlines between their marks in docs/results.md."""
+    """Write report.html, report.md, and the headlines between their markers in docs/results.md."""
     from nnslicer_tf.experiments.report import write_report
 
     folder = results or data_folder() / "results"
@@ -63,7 +63,7 @@ def report(
 
 @app.command()
 def redraw(results: Kept = None) -> None:
-    """Draw figures again from their tables, without measuring anything."""
+    """Redraw figures from their tables, without measuring anything."""
     from nnslicer_tf.demo import draw_demo
     from nnslicer_tf.experiments import redraw
 

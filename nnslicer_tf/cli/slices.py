@@ -1,4 +1,4 @@
-"""Commands about slices: demo, profile, explain, slice, show, explore."""
+"""Commands for slices: demo, profile, explain, slice, show, explore."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,9 +61,9 @@ def profile(
     normalise: NormaliseOption = "unit",
     batch_size: BatchOption = 256,
 ) -> None:
-    """Average every neuron's activation over a data set (the training set, usually).
+    """Average every neuron's activation over a data set (usually the training set).
 
-    Of a data set that is named without a split, such as 'mnist', the training split is taken.
+    A data set that is named without a split, such as 'mnist', means its training split.
     """
     inputs.writable(output, ".npz")
     im = inputs.instrumented(model)
@@ -83,24 +83,24 @@ def explain(
     output: Annotated[
         Path, typer.Option(help="File for the explanation: .html, .png, .pdf or .svg.")
     ] = Path("explanation.html"),
-    index: Annotated[int, typer.Option(help="Which sample of the data, from 0.")] = 0,
+    index: Annotated[int, typer.Option(help="Index of the sample in the data, from 0.")] = 0,
     target: Annotated[
-        int | None, typer.Option(help="Class to explain; by default the predicted one.")
+        int | None, typer.Option(help="Class to explain; by default, the predicted one.")
     ] = None,
     usual: Annotated[
         str | None,
         typer.Option(
-            help="Labelled data, as for --data: the slice is compared with those of its class."
+            help="Labelled data, as for --data, to compare the slice with those of its class."
         ),
     ] = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Beside other methods, with deletion curves.")
+        bool, typer.Option("--compare", help="Compare with other methods, with deletion curves.")
     ] = False,
     theta: ThetaOption = 0.3,
     classes: ClassesOption = "",
     normalise: NormaliseOption = "unit",
 ) -> None:
-    """Say why the model gave one sample its class: a picture, numbers, what is left."""
+    """Explain why the model assigned a class to one sample, with a picture and numbers."""
     inputs.writable(output, ".html", ".png", ".pdf", ".svg")
     slicer = inputs.slicer(model, profile, theta, workers=0)
     found = inputs.dataset(data, slicer.im, normalise)
@@ -135,7 +135,7 @@ def slice_(
     ] = "predicted",
     theta: ThetaOption = 0.3,
     granularity: Annotated[
-        str, typer.Option(help="'activation' (exact) or 'channel' (coarse, far faster).")
+        str, typer.Option(help="'activation' (exact) or 'channel' (coarse, much faster).")
     ] = "activation",
     relative_to: Annotated[
         str,
@@ -143,12 +143,12 @@ def slice_(
     ] = "output",
     rectify: Annotated[
         str,
-        typer.Option(help="Contributions at ReLUs and the like: by 'sign', or 'pass' unchanged."),
+        typer.Option(help="Contributions at ReLUs and similar: by 'sign', or 'pass' unchanged."),
     ] = "sign",
-    each: Annotated[bool, typer.Option("--each", help="Keep one slice for each sample.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="Keep a separate slice per sample.")] = False,
     workers: Annotated[
         int | None,
-        typer.Option(help="Ray processes; 0 for none. Default: one per core if the work is long."),
+        typer.Option(help="Ray processes; 0 for none. Default: one per core for long work."),
     ] = None,
     checkpoint: Annotated[
         Path | None,
@@ -183,10 +183,10 @@ def show(
         Path | None, typer.Option(help="File for a picture of a slice, .png or .pdf.")
     ] = None,
     sample: Annotated[
-        int | None, typer.Option(help="Of a set of slices: show only this sample's, from 0.")
+        int | None, typer.Option(help="For a set of slices: show only this sample's, from 0.")
     ] = None,
 ) -> None:
-    """Print a table of a profile or slice, and of every sample of a set; draw a slice."""
+    """Print a table of a profile, a slice or every sample of a set; draw a slice."""
     if plot is not None:
         inputs.writable(plot, ".png", ".pdf", ".svg")
     result = _load_result(file)
@@ -225,7 +225,7 @@ def explore(
     classes: ClassesOption = "",
     normalise: NormaliseOption = "unit",
 ) -> None:
-    """Write an interactive view of slices as one HTML file, which opens without a server."""
+    """Write an interactive view of slices as one HTML file, which needs no server."""
     inputs.writable(output, ".html")
     stems = [path.stem for path in files]
     slices = {

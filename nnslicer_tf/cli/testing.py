@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nnslicer_tf import InstrumentedModel, Slicer
 
 _MOST = 40  # rows of a table that are printed
-_MOST_SEEN = 10  # inputs of each kind in a view
+_MOST_SEEN = 10  # most inputs of each kind in a view
 
 Table = Annotated[Path | None, typer.Option("--output", help="File for the table, .csv.")]
 
@@ -44,12 +44,12 @@ def detect(
     ] = 0.05,
     explore: Annotated[
         Path | None,
-        typer.Option(help="File for a view of slices of flagged inputs and of others, .html."),
+        typer.Option(help="File for a view of slices of flagged and other inputs, .html."),
     ] = None,
     seed: SeedOption = 0,
     normalise: NormaliseOption = "unit",
 ) -> None:
-    """Flag inputs that are adversarial: whose slice does not fit the prediction."""
+    """Flag adversarial inputs, whose slices do not fit the prediction."""
     for path, ending in ((output, ".csv"), (explore, ".html")):
         if path is not None:
             inputs.writable(path, ending)
@@ -87,12 +87,12 @@ def cover(
     model: ModelOption,
     data: DataOption,
     threshold: Annotated[
-        float, typer.Option(help="A neuron is covered above it, in its layer's scaled values.")
+        float, typer.Option(help="Neurons above it, in their layer's scaled values, are covered.")
     ] = 0.25,
     output: Table = None,
     normalise: NormaliseOption = "unit",
 ) -> None:
-    """Measure how much of the network inputs exercise (neuron coverage)."""
+    """Measure how much of the network the inputs exercise (neuron coverage)."""
     if output is not None:
         inputs.writable(output, ".csv")
     im = inputs.instrumented(model)
@@ -116,7 +116,7 @@ def inspect(
     classes: ClassesOption = "",
     normalise: NormaliseOption = "unit",
 ) -> None:
-    """Say which units respond to which class (DeepBase); the data needs labels."""
+    """Show which units respond to which class (DeepBase); the data needs labels."""
     if output is not None:
         inputs.writable(output, ".csv")
     im = inputs.instrumented(model)
@@ -136,23 +136,23 @@ def lines(
         str,
         typer.Option(
             "--from",
-            help="Where the line begins: values such as '0,0.5', or the index of a sample.",
+            help="Start of the line: values such as '0,0.5', or the index of a sample.",
         ),
     ],
-    end: Annotated[str, typer.Option("--to", help="Where it ends, likewise.")],
+    end: Annotated[str, typer.Option("--to", help="End of the line, in the same form.")],
     data: Annotated[
-        str | None, typer.Option(help="Data with the samples, where indices are given.")
+        str | None, typer.Option(help="Data with the samples, if indices are given.")
     ] = None,
     output: Table = None,
     picture: Annotated[
         Path | None, typer.Option(help="File for a picture of the outputs, .png or .pdf.")
     ] = None,
     least: Annotated[
-        bool, typer.Option("--least", help="The answer is the smallest output (ACAS Xu).")
+        bool, typer.Option("--least", help="The prediction is the smallest output (ACAS Xu).")
     ] = False,
     normalise: NormaliseOption = "unit",
 ) -> None:
-    """Say exactly which answers the model gives on the line between two inputs."""
+    """Show exactly what the model predicts on the line between two inputs."""
     for path, endings in ((output, (".csv",)), (picture, (".png", ".pdf"))):
         if path is not None:
             inputs.writable(path, *endings)
@@ -180,7 +180,7 @@ def lines(
 def _point(
     text: str, im: "InstrumentedModel", samples: "np.ndarray | None", option: str
 ) -> "np.ndarray":
-    """Return a point of the input space from its values, or a sample from its index."""
+    """Return a point in the input space, given its values or the index of a sample."""
     import numpy as np
 
     try:
@@ -200,7 +200,7 @@ def _point(
 
 
 def _show(frame: "pd.DataFrame", output: Path | None) -> None:
-    """Print a table's first rows; write all of them."""
+    """Print a table's first rows, and write all of them to a file."""
     shown = frame.head(_MOST)
     print(shown.to_string(index=False, float_format="{:.4g}".format, na_rep=""))
     if len(frame) > len(shown):

@@ -1,6 +1,6 @@
 """Reports: plots of the analyses' results, tables, and pages of both.
 
-Plots take `ax=None` and return the axes, or return a figure where they need several
+Plots take `ax=None` and return the axes, or return a figure if they need several
 panels. `pages` puts tables and pictures on one page; `explorer` is an interactive view.
 """
 

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 def plot_bars(
     table: "pd.DataFrame", ax: "Axes | None" = None, spread: "pd.DataFrame | None" = None
 ) -> "Axes":
-    """Draw vertical bars, a group for each row and a bar for each column.
+    """Draw vertical bars, with a group for each row and a bar for each column.
 
     Args:
         table: Heights; the index names the groups, the columns the series.
         ax: Where to draw.
-        spread: Half the length of an error bar for every bar, of the table's shape.
+        spread: Half the length of every bar's error bar, of the table's shape.
 
     Raises:
-        InvalidArgumentError: if there is nothing to draw, or the spread has another shape.
+        InvalidArgumentError: if there is nothing to draw, or the spread has a different shape.
     """
     if table.empty:
         raise InvalidArgumentError("There is nothing to draw: the table is empty.")
@@ -52,14 +52,14 @@ def plot_kept_synapses(
 ) -> "Axes":
     """Draw the share of every kernel's synapses that a slice keeps.
 
-    Of a set of slices the mean over the samples is drawn, with the standard deviation.
+    For a set of slices, the mean over the samples is drawn, with the standard deviation.
 
     Args:
-        slices: A slice, a set of slices, or several with names, all of one model.
+        slices: A slice, a set of slices, or several by name, all of the same model.
         ax: Where to draw.
 
     Raises:
-        InvalidArgumentError: if there is none, or they are of different models.
+        InvalidArgumentError: if there are none, or they belong to different models.
     """
     import pandas as pd
 
@@ -85,7 +85,7 @@ def plot_coverage(coverages: Mapping[str, CoverageLike], ax: "Axes | None" = Non
         ax: Where to draw.
 
     Raises:
-        InvalidArgumentError: if there is none, or their operations differ.
+        InvalidArgumentError: if there are none, or their operations differ.
     """
     import pandas as pd
 

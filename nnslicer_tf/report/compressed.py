@@ -1,4 +1,4 @@
-"""Pictures of compressed models: the errors of each layer, and what they cause."""
+"""Pictures of compressed models: each layer's errors, and their effects."""
 
 from typing import TYPE_CHECKING
 
@@ -15,11 +15,11 @@ _MADE, _PASSED, _CAUSE = METHODS["Weight"], METHODS["NNSlicer (all)"], METHODS["
 
 
 def errors_figure(frame: "pd.DataFrame") -> "Figure":
-    """Draw for each layer the error that is made and passed on, and the deviation it causes.
+    """Draw, for each layer, the error made and passed on, and the deviation that it causes.
 
     Args:
-        frame: A row for each layer, whose name is the index, from the input to the output;
-            columns "made", "passed", "cause" and "mended alone", shares of 1.
+        frame: A row for each layer, indexed by its name, from the input to the output; columns
+            "made", "passed", "cause" and "mended alone", as shares of 1.
 
     Raises:
         InvalidArgumentError: if there is no layer.

@@ -1,4 +1,4 @@
-"""Curves with the spread over repeats; histograms of queries."""
+"""Curves with their spread over repeats; histograms of queries."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ SPREADS: Mapping[str, Callable[[np.ndarray], tuple[float, float]]] = {
     "quartiles": lambda v: (np.percentile(v, 25), np.percentile(v, 75)),
     "range": lambda v: (v.min(), v.max()),
 }
-"""Bands around a mean: one standard deviation, the quartiles, the smallest to the largest."""
+"""Bands around a mean: one standard deviation, the quartiles, or the full range."""
 
 
 def plot_curves(
@@ -30,14 +30,14 @@ def plot_curves(
     spread: str = "deviation",
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draw means over repeats as curves, one for each group, with a band of the spread.
+    """Draw means over repeats as curves, one for each group, with a band for the spread.
 
     Args:
         table: A row for each repeat, group and value of x.
         x: Column of the horizontal axis.
         y: Column of the values.
         by: Column that names the groups.
-        spread: The kind of band, a name of `SPREADS`. There is none without repeats.
+        spread: The kind of band, a name in `SPREADS`. Without repeats, no band is drawn.
         ax: Where to draw.
 
     Raises:

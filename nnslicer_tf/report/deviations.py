@@ -1,4 +1,4 @@
-"""Deviations as pictures: the seed, what was made of it, and the change."""
+"""Deviations as pictures: the seed, the mutant, and the change."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,8 @@ def deviations_figure(
 
     Args:
         seeds: `(deviations, height, width, channels)`, values 0 … 255.
-        images: What was made of them, of the same shape.
-        rows: For each the entries of `DeviationSet.to_frame`: original, compressed, confidence,
+        images: The mutants, of the same shape.
+        rows: For each, the entries of `DeviationSet.to_frame`: original, compressed, confidence,
             L∞, SSIM …
     """
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Explanations of single predictions, as a figure and as one HTML page."""
+"""Explanations of single predictions, as a figure or an HTML page."""
 
 import tempfile
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class CurveLike(Protocol):
 
     @property
     def shares(self) -> np.ndarray:
-        """Shares of the features taken away."""
+        """Shares of the features removed."""
 
     @property
     def probabilities(self) -> np.ndarray:
@@ -36,7 +36,7 @@ class CurveLike(Protocol):
 
     @property
     def area(self) -> float:
-        """Area below the curve."""
+        """Area under the curve."""
 
 
 class ComparisonLike(Protocol):
@@ -101,7 +101,7 @@ class ExplanationLike(Protocol):
         """Return how the slice differs from usual ones."""
 
     def summary(self) -> str:
-        """Return the answer in words."""
+        """Return the explanation as text."""
 
 
 def explanation_figure(one: ExplanationLike) -> "Figure":
@@ -109,7 +109,7 @@ def explanation_figure(one: ExplanationLike) -> "Figure":
     from matplotlib.figure import Figure
 
     maps = {} if one.comparison is None else dict(list(one.comparison.values.items())[1:])
-    panels = len(maps) + 2 if maps else 0  # the curves, and their legend
+    panels = len(maps) + 2 if maps else 0  # two for the curves and their legend
     rows = 1 + -(-panels // _COLUMNS)
     figure = Figure(figsize=(3.1 * _COLUMNS, 3.2 * rows), layout="constrained")
     axes = figure.subplots(rows, _COLUMNS, squeeze=False)
@@ -135,7 +135,7 @@ def save_explanation(one: ExplanationLike, path: Path) -> None:
     """Write a page (.html) or a picture (.png, .pdf, .svg).
 
     Raises:
-        InvalidArgumentError: if the file has another ending, or cannot be written.
+        InvalidArgumentError: if the file has a different ending, or cannot be written.
     """
     if path.suffix in (".png", ".pdf", ".svg"):
         save_figure(explanation_figure(one), path)
@@ -153,14 +153,14 @@ def save_explanation(one: ExplanationLike, path: Path) -> None:
 
 
 def explanation_html(one: ExplanationLike) -> str:
-    """Return an explanation as HTML, for a notebook: no whole page."""
+    """Return an explanation as an HTML fragment for a notebook."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         return "\n".join(block.html(folder) for block in _blocks(one, folder))
 
 
 def _blocks(one: ExplanationLike, folder: Path) -> list[Block]:
-    """Return the parts of a page; the picture is written to a folder."""
+    """Return the blocks of a page; the picture is written to a folder."""
     picture = folder / "explanation.png"
     save_figure(explanation_figure(one), picture)
     blocks: list[Block] = [Text(line) for line in one.summary().splitlines()]
@@ -239,12 +239,12 @@ def _draw_probabilities(table: "pd.DataFrame", ax: "Axes") -> None:
     ax.set_yticks(np.arange(len(table)), table["class"])
     ax.invert_yaxis()
     ax.set(xlabel="probability", xlim=(0, 1))
-    # Above the axes, where no bar can be hidden.
+    # Above the axes, where it cannot hide a bar.
     ax.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=1, frameon=False)
 
 
 def _draw_curves(curves: Mapping[str, CurveLike], ax: "Axes", beside: "Axes") -> None:
-    """Draw deletion curves, and their legend on axes of its own."""
+    """Draw deletion curves, and their legend on separate axes."""
     for i, (name, curve) in enumerate(curves.items()):
         ax.plot(
             curve.shares,
@@ -252,7 +252,7 @@ def _draw_curves(curves: Mapping[str, CurveLike], ax: "Axes", beside: "Axes") ->
             label=f"{name} ({curve.area:.2f})",
             color=METHODS.get(name),
             marker=MARKERS.get(name),
-            markevery=(i, len(curves)),  # not one upon the other where curves coincide
+            markevery=(i, len(curves)),  # avoids overlapping markers where curves coincide
             markersize=5,
             linewidth=1.2,
         )

@@ -1,4 +1,4 @@
-"""Common parts of all plots: axes to draw into, colours, writing a figure to a file."""
+"""Common parts of all plots: axes, images, and writing figures to files."""
 
 import os
 from pathlib import Path
@@ -35,7 +35,7 @@ def save_figure(
     Args:
         figure: The figure.
         path: The file; its ending determines the format. A PNG has at most 256 colours.
-        dpi: Pixels an inch.
+        dpi: Pixels per inch.
         tight: Cut off the empty margin.
 
     Raises:

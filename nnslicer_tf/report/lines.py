@@ -1,6 +1,6 @@
 """Plots of exact lines: the outputs along a line, with a tick wherever the network bends.
 
-Nothing is sampled: between two ticks the network is affine, so straight pieces from tick
+Nothing is sampled: between two ticks the network is affine, so straight segments from tick
 to tick are its exact graph (Sotoudeh and Thakur 2019, figures 2, 4 and 5).
 """
 
@@ -31,7 +31,7 @@ def plot_line(
         ax: Where to draw.
 
     Raises:
-        InvalidArgumentError: if the outputs are no vector, or an index does not exist.
+        InvalidArgumentError: if the outputs are not a vector, or an index does not exist.
     """
     if partition.outputs.ndim != 2:
         raise InvalidArgumentError(
@@ -45,7 +45,7 @@ def plot_line(
     for index in chosen:
         values = partition.outputs[:, index]
         ax.plot(partition.ratios, values, color=_colour(index), linewidth=1.2, label=f"{index}")
-    # Minor ticks would vanish where a major one is near.
+    # Drawn as lines, because minor ticks close to a major one would vanish.
     along = ax.get_xaxis_transform()
     ax.vlines(partition.ratios, 0, 0.04, color="#08519c", linewidth=0.6, transform=along)
     ax.set(xlim=(0, 1), ylabel="output")
@@ -72,7 +72,7 @@ def plot_ticks(lines: Mapping[str, LineLike], ax: "Axes | None" = None) -> "Axes
     """Draw lines below each other, to scale, each with a tick at every end of a part.
 
     Args:
-        lines: Name → line, each from an image.
+        lines: Name → line, starting at an image.
         ax: Where to draw.
 
     Raises:

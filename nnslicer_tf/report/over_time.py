@@ -1,4 +1,4 @@
-"""Contributions of a recurrent layer's units, drawn over time."""
+"""Plots of the contributions of a recurrent layer's units over time."""
 
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def plot_over_time(values: np.ndarray, title: str = "", ax: "Axes | None" = None) -> "Axes":
-    """Draw contributions of units over time: a row a unit, a column a step.
+    """Draw contributions of units over time, with a row per unit and a column per time step.
 
     Args:
-        values: `(time, units)`; of a slice, `one.neurons["lstm:h"]`, or of its input.
+        values: `(time, units)`, such as `one.neurons["lstm:h"]` of a slice, or those of its input.
         title: Title of the plot.
         ax: Where to draw.
 

@@ -1,4 +1,4 @@
-"""Contributions of an input's pixels, drawn over the input.
+"""Plots of pixels' contributions or attributions over the input.
 
 For the contributions of a slice's input neurons, and for attributions.
 """
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def overlay(values: np.ndarray) -> np.ndarray:
-    """Return a transparent image to lay over another: blue positive, red negative.
+    """Return a transparent image to overlay on another: blue positive, red negative.
 
     Larger magnitudes are less transparent; the largest has an opacity of 0.9.
 
     Args:
-        values: `(height, width)` or `(height, width, channels)`; channels are added up.
+        values: `(height, width)` or `(height, width, channels)`; channels are summed.
 
     Returns:
         RGBA image `(height, width, 4)` float64 in 0 … 1.
@@ -50,14 +50,14 @@ def plot_over_image(values: np.ndarray, image: np.ndarray, ax: "Axes | None" = N
     """Draw contributions or attributions over the image that they belong to.
 
     Args:
-        values: One value for each pixel, or for each of its channels; of a slice,
-            `one.neurons[im.input_operation]`.
+        values: One value for each pixel, or for each of its channels, such as
+            `one.neurons[im.input_operation]` of a slice.
         image: `(height, width)` or `(height, width, channels)`; drawn in light grey.
         ax: Where to draw.
 
     Raises:
-        InvalidArgumentError: if values and image are not of one height and width, or a
-            value is not finite.
+        InvalidArgumentError: if values and image differ in height or width, or a value is not
+            finite.
     """
     image = np.asarray(image, np.float64)
     if image.ndim not in (2, 3) or np.shape(values)[:2] != image.shape[:2]:
@@ -69,7 +69,7 @@ def plot_over_image(values: np.ndarray, image: np.ndarray, ax: "Axes | None" = N
     ax = new_axes(ax)
     grey = image.mean(axis=-1) if image.ndim == 3 else image
     span = float(np.ptp(grey)) or 1.0
-    # With half the contrast, so that the colours show.
+    # With half the contrast, so that the colours stand out.
     ax.imshow(grey, cmap="gray", vmin=grey.min() - span, vmax=grey.min() + span)
     ax.imshow(sheet, interpolation="nearest")
     ax.set_axis_off()

@@ -1,11 +1,11 @@
-"""One page as self-contained HTML and as Markdown: headings, text, tables, pictures.
+"""Pages as self-contained HTML and as Markdown: headings, text, tables, pictures.
 
     page = Page("Results")
     page.add(Heading("Detection"), Table(frame, "F1 by attack"), Picture(Path("f1.png"), "F1"))
     page.html(folder); page.markdown(folder)
 
-The HTML loads nothing: pictures are inside, style is inside, there is no script. It
-follows the reader's light or dark colours; wide tables scroll by themselves.
+The HTML loads nothing: pictures and styles are embedded, and there is no script. It
+follows the reader's light or dark theme; wide tables scroll separately.
 """
 
 import base64
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Block(Protocol):
-    """A part of a page. For a kind of your own, write a class with these two methods."""
+    """A part of a page. To add a kind of block, write a class with these two methods."""
 
     def html(self, folder: Path) -> str:
         """Return HTML for a page in a folder."""
@@ -37,14 +37,14 @@ class Block(Protocol):
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading, of level 2 or 3; it is listed in the table of contents."""
+    """A heading of level 2 or 3, listed in the table of contents."""
 
     text: str
     level: int = 2
 
     @property
     def anchor(self) -> str:
-        """The anchor by which links lead to it: lower-case words with hyphens."""
+        """The anchor for links to the heading: lower-case words with hyphens."""
         return re.sub(r"[^\w-]+", "-", self.text.lower()).strip("-")
 
     def html(self, folder: Path) -> str:
@@ -105,12 +105,12 @@ class Link:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A table; a long one is folded.
+    """A table, which is folded if it is long.
 
     Attributes:
         frame: The rows.
         caption: The caption.
-        longest: A table with more rows is folded.
+        longest: Tables with more rows are folded.
     """
 
     frame: "pd.DataFrame"
@@ -138,7 +138,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG picture: inside the HTML, linked by the Markdown.
+    """A PNG picture, embedded in the HTML and linked from the Markdown.
 
     Attributes:
         path: The file.
@@ -162,10 +162,10 @@ class Picture:
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """Blocks that are folded away; links to a heading among them unfold them.
+    """Folded blocks; links to a heading among them unfold them.
 
     Attributes:
-        summary: What is shown of them, plain text.
+        summary: Plain text that is shown when they are folded.
         blocks: The blocks.
     """
 
@@ -207,7 +207,7 @@ class Page:
             folder: The page's folder; links are relative to it.
 
         Raises:
-            InvalidArgumentError: if two headings have one anchor.
+            InvalidArgumentError: if two headings have the same anchor.
             OSError: if a picture cannot be read.
         """
         contents = "".join(
@@ -218,7 +218,7 @@ class Page:
         return _HTML.format(title=escape(self.title), style=_STYLE, contents=contents, body=body)
 
     def markdown(self, folder: str | os.PathLike) -> str:
-        """Return the page as Markdown; arguments and errors are those of `html`."""
+        """Return the page as Markdown; arguments and errors are the same as for `html`."""
         contents = "\n".join(
             f"{'  ' * (h.level - 2)}- [{h.text}](#{h.anchor})" for h in self._headings()
         )
@@ -235,7 +235,7 @@ class Page:
 
 
 def _headings(blocks: Iterable[Block]) -> Iterator[Heading]:
-    """Yield headings in order, those among folded blocks too."""
+    """Yield headings in order, including those in folded blocks."""
     for block in blocks:
         if isinstance(block, Heading):
             yield block

@@ -1,19 +1,19 @@
-"""Colours that mean the same in every picture, and that the colour-blind can tell apart.
+"""Colours that have the same meaning in every picture, and are safe for the colour-blind.
 
-Methods have colours of Okabe and Ito ("Color universal design", 2008), families of methods shades
-of one of them. Contributions, and what only one of two slices has, have the same colours in static
-pictures and in the explorer.
+Methods have colours of Okabe and Ito ("Color universal design", 2008), and families of methods have
+shades of one of them. Contributions, and the differences of two slices, have the same colours in
+static pictures and in the explorer.
 """
 
 RGB = tuple[int, int, int]
 
 POSITIVE: RGB = (31, 90, 180)
 NEGATIVE: RGB = (200, 40, 40)
-"""Contributions to an output, and against it."""
+"""Contributions for an output, and against it."""
 
 FIRST_ONLY: RGB = (27, 158, 119)
 SECOND_ONLY: RGB = (217, 95, 2)
-"""Members of only the first, and only the second of two slices."""
+"""Members of only the first and of only the second of two slices."""
 
 METHODS = {
     # NNSlicer's rankings and presets are blue.
@@ -29,7 +29,7 @@ METHODS = {
     "stable": "#00375c",
     "lean": "#4a4ab0",
     "photos": "#5b2a86",
-    # What it is compared with.
+    # Methods that NNSlicer is compared with.
     "EffectivePath": "#e69f00",
     "EffectivePath margin": "#8f6300",
     "FeatureMap": "#009e73",
@@ -108,4 +108,4 @@ MARKERS = {
     "occlusion": "P",
     "random order": "x",
 }
-"""Method → its marker, where curves may coincide."""
+"""Method → its marker in figures where curves may coincide."""

@@ -18,7 +18,7 @@ def plot_plane(classes: ClassesLike, regions: bool = False, ax: "Axes | None" = 
 
     Args:
         classes: The regions, each with a class.
-        regions: Also draw the borders of all regions, for planes of few.
+        regions: Also draw the borders of all regions, for planes with few of them.
         ax: Where to draw.
     """
     from matplotlib.collections import LineCollection, PolyCollection
@@ -28,7 +28,7 @@ def plot_plane(classes: ClassesLike, regions: bool = False, ax: "Axes | None" = 
     corners = np.split(classes.vertices[classes.loop], classes.start[1:-1])
     colours = [f"C{label % 10}" for label in classes.labels]
     edges = "#ffffff" if regions else colours
-    # Faces without a border of their own colour would leave gaps of less than a pixel.
+    # Faces have a border in their own colour, to close gaps of less than a pixel.
     ax.add_collection(
         PolyCollection(corners, facecolors=colours, edgecolors=edges, linewidths=0.15)
     )
@@ -43,7 +43,7 @@ def plot_plane(classes: ClassesLike, regions: bool = False, ax: "Axes | None" = 
 
 
 def plot_boundary(boundary: BoundaryLike, ax: "Axes | None" = None) -> "Axes":
-    """Draw decision boundaries, a colour for each pair of classes, and the polygon."""
+    """Draw decision boundaries, with a colour for each pair of classes, and the polygon."""
     from matplotlib.collections import LineCollection
     from matplotlib.patches import Polygon
 
@@ -60,13 +60,13 @@ def plot_boundary(boundary: BoundaryLike, ax: "Axes | None" = None) -> "Axes":
 
 
 def _legend(ax: "Axes", title: str, **options: Any) -> None:
-    """Write a legend beside the axes; a search for a free place in them would take long."""
+    """Draw a legend next to the axes; searching for a free place inside them would be slow."""
     options |= {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}
     ax.legend(title=title, fontsize=7, title_fontsize=7, **options)
 
 
 def _framed(ax: "Axes", corners: np.ndarray) -> "Axes":
-    """Set limits around a polygon, and an equal scale unless it is very thin."""
+    """Set limits around a polygon, with equal scales unless it is very thin."""
     low, wide = corners.min(axis=0), np.ptp(corners, axis=0)
     first, last = low - 0.03 * wide, low + 1.03 * wide
     ax.set(xlim=(first[0], last[0]), ylim=(first[1], last[1]))

@@ -1,4 +1,4 @@
-"""Protocols of results that can be drawn; the analyses' own types follow them."""
+"""Protocols of results that can be drawn; the analyses' own types implement them."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -40,7 +40,7 @@ class ProfileLike(Protocol):
         """Operation name → means of its neurons."""
 
     def check_model(self, im: "InstrumentedModel") -> None:
-        """Refuse a model other than the profiled one."""
+        """Check that a model is the profiled one."""
 
 
 class LineLike(Protocol):
@@ -90,18 +90,18 @@ class ClassesLike(Protocol):
 
     @property
     def start(self) -> np.ndarray:
-        """First corner of each region in `loop`, and their number."""
+        """Index in `loop` of each region's first corner, and the length of `loop`."""
 
     @property
     def loop(self) -> np.ndarray:
-        """Vertices of the regions, one region after the other."""
+        """Vertices of the regions, one region after another."""
 
     @property
     def labels(self) -> np.ndarray:
         """The class of each region."""
 
     def area(self, label: int) -> float:
-        """Return the share of a class in the area."""
+        """Return a class's share of the area."""
 
     def boundary(self) -> np.ndarray:
         """Return the segments between different classes, `(segments, 2, 2)`."""

@@ -1,8 +1,8 @@
 """Result tables read back from their files, with their provenance.
 
 Reads the files that this project's apps and benchmarks write: CSV files whose first lines are
-`# key: value`, and JSON files of figures by model, with their provenance in a Markdown file of
-the same name.
+`# key: value`, and JSON files of figures by model, with their provenance in a Markdown file
+with the same name.
 """
 
 import json
@@ -39,17 +39,17 @@ class ResultTable(ShownAsTable):
 
     @property
     def command(self) -> str:
-        """The command that made it; empty if the file has none."""
+        """The command that made it; empty if the file does not say."""
         return self.head.get("command", "")
 
     @property
     def date(self) -> str:
-        """The day on which it was made, year-month-day; empty if the file has none."""
+        """The date on which it was made, year-month-day; empty if the file does not say."""
         return self.head.get("date", "")
 
     @property
     def quick(self) -> bool:
-        """Whether a trial made it."""
+        """Whether it was made by a quick trial."""
         return "--quick" in self.command.split()
 
     def to_frame(self) -> "pd.DataFrame":
@@ -68,7 +68,7 @@ def read_table(path: str | os.PathLike) -> ResultTable:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        CorruptFileError: if it holds no table.
+        CorruptFileError: if it does not hold a table.
     """
     path = Path(path)
     try:
@@ -105,7 +105,7 @@ def _read_json(path: Path, text: str) -> "tuple[dict[str, str], pd.DataFrame]":
 
 
 def _head(lines: Iterable[str]) -> dict[str, str]:
-    """Return key → text; command and date are found wherever they stand."""
+    """Return key → text; command and date are found anywhere in the lines."""
     lines = list(lines)
     head: dict[str, str] = {}
     for line in lines:

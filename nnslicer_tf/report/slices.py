@@ -1,6 +1,6 @@
 """Pictures of slices: a layer's neurons as pixels (NNSlicer, Figure 2).
 
-Blue neurons contribute to the output, red ones against it; white ones are not in the slice.
+Blue neurons contribute to the output, red ones work against it; white ones are not in the slice.
 """
 
 import math
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _WHITE, _BORDER = (255, 255, 255), (215, 215, 215)
-_TITLE = 42  # characters of 9 points above a column
+_TITLE = 42  # characters in 9 points that fit above a column
 _LEGEND = "blue: positive contribution, red: negative, white: none"
 
 
@@ -28,8 +28,8 @@ def neuron_picture(contributions: np.ndarray) -> np.ndarray:
     """Return an operation's neurons as an image: blue positive, red negative.
 
     Args:
-        contributions: CONTRIB of an operation: `(height, width, channels)` becomes one
-            tile for each channel, `(units,)` (or channels) a rectangle of pixels.
+        contributions: CONTRIB of an operation: `(height, width, channels)` becomes one tile per
+            channel, and `(units,)` (or channels) a rectangle of pixels.
 
     Returns:
         RGB image `(rows, columns, 3)` uint8.
@@ -79,7 +79,7 @@ def difference_picture(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def plot_neurons(contributions: np.ndarray, ax: "Axes | None" = None) -> "Axes":
-    """Draw an operation's neurons, a tile for each channel; see `neuron_picture`."""
+    """Draw an operation's neurons, with a tile for each channel; see `neuron_picture`."""
     ax = new_axes(ax)
     ax.imshow(neuron_picture(contributions), interpolation="nearest")
     ax.set_axis_off()
@@ -87,7 +87,7 @@ def plot_neurons(contributions: np.ndarray, ax: "Axes | None" = None) -> "Axes":
 
 
 def plot_unrolled(contributions: np.ndarray, rows: int = 2, ax: "Axes | None" = None) -> "Axes":
-    """Draw an operation's neurons one after the other in rows; see `unrolled_picture`.
+    """Draw an operation's neurons one after another in rows; see `unrolled_picture`.
 
     Raises:
         InvalidArgumentError: if there are no neurons, or fewer than rows.
@@ -104,7 +104,7 @@ def plot_slices(
     operations: Sequence[str],
     images: Mapping[str, np.ndarray] | None = None,
 ) -> "Figure":
-    """Draw slices side by side, one column each, one row for each operation.
+    """Draw slices side by side, with a column for each slice and a row for each operation.
 
     Args:
         slices: Title → slice; all of the same model.
@@ -138,14 +138,14 @@ def plot_normal_and_adversarial(
     """Draw the slices of a normal and an adversarial input, and their difference.
 
     Args:
-        normal: Slice of the normal input, for the class that the model predicts for it.
-        adversarial: Slice of the adversarial input, for its own predicted class.
-        operations: Names of the operations to draw, a row each.
+        normal: Slice of the normal input, for its predicted class.
+        adversarial: Slice of the adversarial input, for its predicted class.
+        operations: Names of the operations to draw, one row each.
         images: The two inputs, `(height, width, channels)`.
 
     Raises:
         InvalidArgumentError: if there is nothing to draw, an operation is not in a slice,
-            or the slices are of different models.
+            or the slices belong to different models.
     """
     _check_drawable({"normal": normal, "adversarial": adversarial}, operations)
     figure, axes = _grid(len(operations) + 1, 3)
@@ -185,7 +185,7 @@ def _grid(rows: int, columns: int) -> "tuple[Figure, np.ndarray]":
 
 
 def _entitle(axis: "Axes", text: str) -> None:
-    """Set a title that fits the width of a column."""
+    """Set a title in a font size that fits the width of a column."""
     longest = max(len(line) for line in text.split("\n"))
     axis.set_title(text, fontsize=9 * min(1, _TITLE / longest))
 
@@ -196,7 +196,7 @@ def _label(name: str, contributions: np.ndarray) -> str:
 
 
 def _sheet(values: np.ndarray) -> np.ndarray:
-    """Lay out neurons: channels as tiles with a border of NaN, units in a rectangle."""
+    """Arrange neurons: channels as tiles with a border of NaN, units in a rectangle."""
     if values.ndim == 1:
         return _in_rows(values.astype(float), math.ceil(math.sqrt(2 * len(values))))
     if values.ndim == 2:

@@ -1,4 +1,4 @@
-"""Result tables in files: CSV and Markdown, with their provenance above the rows."""
+"""Result tables as CSV and Markdown files, with their provenance above the rows."""
 
 import datetime
 import os
@@ -36,7 +36,7 @@ def _machine() -> str:
 
 
 def command_line() -> str:
-    """Return the command that runs; a folder outside the working folder is shown as `<folder>`."""
+    """Return the running command, with folders outside the working folder as `<folder>`."""
     return " ".join(["python", *map(_shown, sys.argv)])
 
 
@@ -57,11 +57,11 @@ def write_table(
     """Write `path` with the endings .csv and .md, each completely or not at all.
 
     Args:
-        path: The files' path without an ending.
+        path: Path of the files, without an ending.
         title: Heading of the Markdown.
         table: The rows.
-        head: The lines above them, see `provenance`.
-        text: Markdown below them.
+        head: The lines above the rows; see `provenance`.
+        text: Markdown below the rows.
     """
     path, lines = Path(path), [f"{key}: {value}" for key, value in head.items()]
     with atomic_path(path.with_suffix(".csv")) as temporary:
@@ -74,7 +74,7 @@ def write_table(
 
 
 def markdown_table(table: "pd.DataFrame") -> str:
-    """Return a table as Markdown, numbers with four significant digits."""
+    """Return a table as Markdown, with four significant digits for numbers."""
     rows = [[_cell(title) for title in table.columns], ["---"] * len(table.columns)]
     rows += [[_cell(value) for value in row] for row in table.itertuples(index=False)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)

@@ -1,4 +1,4 @@
-"""Contributions of words, drawn over the sentence."""
+"""Plots of words' contributions over the sentence."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,16 +12,16 @@ from nnslicer_tf.report.palette import NEGATIVE, POSITIVE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_SIZE = 9  # of the letters, in points
+_SIZE = 9  # font size in points
 _LETTER = 0.602 * _SIZE  # width of a letter of a monospaced font
-_GAP, _LINE = 8.0, 17.0  # points between words, and from line to line
+_GAP, _LINE = 8.0, 17.0  # points between words, and between lines
 
 
 def plot_words(values: np.ndarray, words: Sequence[str], ax: "Axes | None" = None) -> "Axes":
-    """Draw the words of a sentence, blue where they speak for the output, red against it.
+    """Draw the words of a sentence, blue if they support the output, red if they oppose it.
 
     Args:
-        values: `(words,)` or longer; what is behind the last word is left out.
+        values: `(words,)` or longer; values after the last word are ignored.
         words: The words.
         ax: Where to draw; by default a new figure.
 

@@ -1,8 +1,8 @@
 """The explorer: an interactive view of slices, as a Jupyter widget and as one HTML file.
 
-`explore` gathers what is to be seen into a packed document (`packing`, a format with a
-version), `page` puts it into a page. Everything that is drawn is drawn by the page's own script,
-`static/explorer.js`, from that document alone.
+`explore` collects the data to show in a packed document (`packing`, a versioned format), and `page`
+puts it into a page. The page's own script, `static/explorer.js`, draws everything from that
+document alone.
 """
 
 from nnslicer_tf.report.explorer.explorer import Explorer, explore

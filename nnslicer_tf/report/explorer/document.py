@@ -1,10 +1,10 @@
-"""The explorer's document: all that a page shows, gathered and packed.
+"""The explorer's document: all the data that a page shows, collected and packed.
 
-Its size is that of the contributions, plus the values that are needed to say why a synapse was
-excluded. Both are stored without loss while they are few. In larger documents values and weights
-are rounded, of synapses only membership is stored, and what the page can do without is left out;
-of very large kernels only the strongest weights are stored. The document says so, and the page
-repeats it.
+Its size is that of the contributions, plus the values that are needed to explain why a synapse
+was excluded. Small documents store both without loss. In larger ones, values and weights are
+rounded, only the membership of synapses is stored, and everything that the page can do without is
+left out; for very large kernels, only the strongest weights are stored. The document records
+this, and the page says so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,16 +27,16 @@ from nnslicer_tf.report.explorer.sequences import head_axes, product_facts, thro
 from nnslicer_tf.report.explorer.shown import Exhibit, Part
 
 EXACT_VALUES = 1_000_000
-"""Up to so many neurons' values, of all samples together, are stored exactly."""
+"""Up to this number of neurons, over all samples, values are stored exactly."""
 
 DENSE_WEIGHTS = 1_500_000
-"""Models with more weights store the strongest of each neuron alone, and round all values."""
+"""Models with more weights store only the strongest of each neuron, and round all values."""
 
 STRONGEST = 16
 """Number of weights stored for each neuron of such a model."""
 
 STORED_SYNAPSES = 4_000_000
-"""Up to so many synapses, of all parts together, are stored with their contributions."""
+"""Up to this number of synapses, over all parts, contributions are stored."""
 
 LARGEST_MAP = 500_000
 """Index maps of routing operations with more neurons are left out."""
@@ -57,11 +57,11 @@ _RULES = {
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A model with what belongs to it.
+    """A model with the data that belongs to it.
 
     Attributes:
         im: The model.
-        x: Samples of its exhibits, `(samples, *input_shape)` float32, or None.
+        x: Samples for its exhibits, `(samples, *input_shape)` float32, or None.
         means: The profile's means by operation, or None.
     """
 
@@ -72,12 +72,12 @@ class Source:
 
 @dataclass(eq=False)
 class Document:
-    """A document in the making.
+    """A document that is being built.
 
     Attributes:
         title: Title of the page.
         classes: Names of the classes, in order; empty for plain numbers.
-        words: For inputs that are sequences of tokens: the tokens of each sample; else empty.
+        words: For inputs that are sequences of tokens, the tokens of each sample; otherwise empty.
         progress: Whether to show a progress bar.
     """
 
@@ -94,7 +94,7 @@ class Document:
         """Return the packed document.
 
         Args:
-            shown: The exhibits, each with its model; all models have the same operations.
+            shown: The exhibits, each with its model; all models must have the same operations.
         """
         im = shown[0][1].im
         sources = list({id(source.im): source for _, source in shown}.values())
@@ -145,7 +145,7 @@ class Document:
     def _plan(
         self, im: InstrumentedModel, needed: set[str], shown: Sequence[tuple[Exhibit, Source]]
     ) -> None:
-        """Decide what is stored, and how."""
+        """Decide what to store, and how."""
         self._places = {o.name: place for place, o in enumerate(im.operations)}
         self._kernel_places = {name: place for place, name in enumerate(im.kernels)}
         samples = {
@@ -155,7 +155,7 @@ class Document:
         }
         count = measured.total_size(im.operations) * sum(samples.values())
         few = "activation" not in needed or count <= EXACT_VALUES
-        # The weights of a looked up word are the values of the lookup.
+        # Lookups are left out, because the weights of a word are the values of its lookup.
         weights = sum(k.size for k in im.kernels.values() if not isinstance(k, Lookup))
         self._dense = weights <= DENSE_WEIGHTS
         self._exact = few and self._dense
@@ -179,11 +179,11 @@ class Document:
     # --- the model -----------------------------------------------------------------
 
     def _operation(self, operation: Operation, by_position: bool) -> dict[str, Any]:
-        """Return what the page knows about an operation.
+        """Return the data of an operation for the page.
 
         Args:
             operation: The operation.
-            by_position: Whether connections of single positions are needed.
+            by_position: Whether the connections of single positions are needed.
         """
         params = operation.params
         kind = kind_of(operation)
@@ -202,7 +202,7 @@ class Document:
         if isinstance(params, Synapses):
             found["kernel"] = self._kernel_places[params.name]
         if isinstance(params, (Synapses, Pooling)) and by_position and operation.kind != "lookup":
-            # By tap: what a tap reads moves on by one with each position.
+            # By tap, because the position that a tap reads mostly advances by one each time.
             found["taps"] = self._packer.add_steps(params.taps.T)
         if kind.move is not None and operation.kind != "mask":
             found["rule"] = "move"
@@ -277,13 +277,13 @@ class Document:
         return found
 
     def _synapses(self, values: np.ndarray) -> int:
-        """Store contributions to synapses; of a large document which are not 0."""
+        """Store contributions of synapses; in a large document, only which are not 0."""
         if self._exact:
             return self._packer.add(_stored(values))
         return self._packer.add_bits(values != 0)
 
     def _neurons(self, im: InstrumentedModel, part: Part) -> dict[int, int]:
-        """Return operation → array; from the outputs on, as inputs are stored like outputs."""
+        """Return operation → array, starting at the outputs, as inputs refer to them."""
         found: dict[int, int] = {}
         for operation in reversed(im.operations):
             name = operation.name
@@ -302,13 +302,13 @@ class Document:
 
     @staticmethod
     def _elementwise_reader(im: InstrumentedModel, operation: Operation) -> str:
-        """Return the only reader of an operation if it works element by element, otherwise ""."""
+        """Return an operation's only reader if that is elementwise, otherwise ""."""
         readers = im.graph.consumers[operation.name]
         alone = len(readers) == 1 and kind_of(readers[0]).reach == "element"
         return readers[0].name if alone else ""
 
     def _row(self, key: tuple, x: np.ndarray, source: Source, granularity: str) -> int:
-        """Return the number of the row with a sample's values, which exhibits may share."""
+        """Return the number of the row with a sample's values, which exhibits can share."""
         if key not in self._row_of:
             self._row_of[key] = len(self._rows)
             mean = x.mean(axis=0)
@@ -336,7 +336,7 @@ class Document:
         }
 
     def _changes(self, source: Source, values: Mapping[str, np.ndarray]) -> dict[int, int]:
-        """Return Δ of the inputs of all filters' synapses, at channel granularity."""
+        """Return Δ of the inputs of all filters' synapses at channel granularity."""
         assert source.means is not None
         return {
             self._places[o.name]: self._floats(
@@ -347,7 +347,7 @@ class Document:
         }
 
     def _picture(self, x: np.ndarray) -> dict[str, Any]:
-        """Return an input as bytes, with the values that 0 and 255 stand for."""
+        """Return an input as bytes, with the values that 0 and 255 represent."""
         low, high = float(x.min()), float(x.max())
         scaled = np.round((x - low) * (255 / (high - low or 1))).astype(np.uint8)
         return {"picture": self._packer.add(scaled), "low": low, "high": high}
@@ -385,13 +385,13 @@ def _answer(answer: measured.Answer) -> list[list[float]]:
 
 
 def _stored(values: np.ndarray) -> np.ndarray:
-    """Return contributions, marks or scores in a type that the packer keeps compact."""
+    """Return contributions, marks or scores in a type that the packer stores compactly."""
     values = np.asarray(values)
     return values.astype(np.float32) if values.dtype.kind == "f" else values.astype(np.int64)
 
 
 def _facts(exhibit: Exhibit) -> dict[str, Any]:
-    """Return an exhibit's facts in the types of JSON."""
+    """Return an exhibit's facts as JSON types."""
     facts = exhibit.facts
     theta = facts.get("theta")
     return {

@@ -1,4 +1,4 @@
-"""`explore`: one view of slices, as a Jupyter widget and as one HTML file."""
+"""`explore`: a view of slices, as a Jupyter widget or an HTML file."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Explorer:
-    """A view of slices that was made with `explore`; a notebook shows it as a widget.
+    """A view of slices, made by `explore`; notebooks show it as a widget.
 
     Attributes:
         title: Title of the page.
@@ -47,7 +47,7 @@ class Explorer:
 
     @cached_property
     def widget(self) -> Any:
-        """The Jupyter widget; its `selection` says what is chosen in it.
+        """The Jupyter widget; its `selection` holds the current selection.
 
         Raises:
             ImportError: if anywidget is not installed.
@@ -73,30 +73,30 @@ def explore(
     title: str = "",
     progress: bool = True,
 ) -> Explorer:
-    """Return an interactive view of slices and the like.
+    """Return an interactive view of slices or similar results.
 
-    It shows the network with how much of each operation is in the slice, every operation's
-    neurons, why a synapse is in the slice or not, the input, and what the model says if the
-    slice alone is kept or taken away; two slices can be compared.
+    It shows the network with the share of each operation in the slice, every operation's neurons,
+    why a synapse is in the slice or not, the input, and the model's prediction with only the slice
+    and without it; two slices can be compared.
 
     Args:
         slices: A `Slice`, a `SliceSet`, or a mapping from operations, layers or kernels to arrays
-            of marks or scores (critical neurons, coverage, pruning masks); several as a mapping
-            of names to them, or as a list.
-        im: The model; or models of equal operations, by the names of the slices.
+            of marks or scores (critical neurons, coverage, pruning masks); or several of these, as
+            a mapping by name or as a list.
+        im: The model; or models with equal operations, by the names of the slices.
         x: The samples that were sliced, in order, `(samples, *input_shape)`; or several by the
-            names of the slices. Without it, there are neither inputs nor values.
-        profile: The profile that the slices were made with, which says how far every value is
-            from its mean; or several by the names of the slices. Without it, there are no local
-            values.
+            names of the slices. Without it, neither inputs nor values are shown.
+        profile: The profile with which the slices were made, for the distance of every value from
+            its mean; or several by the names of the slices. Without it, no local values are
+            shown.
         classes: Names of the classes, in order.
-        words: For models of text: the tokens of each sample.
+        words: For text models, the tokens of each sample.
         title: Title of the view; the model's name by default.
         progress: Show a progress bar.
 
     Raises:
-        InvalidArgumentError: if names, shapes or numbers of samples do not fit together.
-        ProfileMismatchError: if a slice or a profile is of another model.
+        InvalidArgumentError: if names, shapes or numbers of samples are inconsistent.
+        ProfileMismatchError: if a slice or a profile belongs to a different model.
         InputShapeError, NonFiniteActivationError: for bad data.
     """
     found = []
@@ -122,7 +122,7 @@ def _source(name: str, im: Any, x: Any, profile: Any, arrays: dict[int, np.ndarr
         im: The models.
         x: The samples.
         profile: The profiles.
-        arrays: Samples that were read before: exhibits of the same samples share their array.
+        arrays: Samples that were read before, so that exhibits with the same samples share them.
     """
     model = _by_name("im", im, name)
     if not isinstance(model, InstrumentedModel):

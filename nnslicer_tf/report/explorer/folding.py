@@ -1,9 +1,8 @@
-"""Folding of a graph of operations into groups that a picture can show as one box each.
+"""Folding of a graph of operations into groups, each shown as one box in a picture.
 
 An operation is a *joint* if every path from the input to the output goes through it. Between two
-joints lies a block with branches, such as that of a residual network, which is one group. Along
-a chain of joints, what belongs together is one group: a weighted sum with the normalisation
-and the activation that follow it.
+joints lies a block with branches, such as a residual block, which is one group. Along a chain of
+joints, a weighted sum forms a group with the normalisation and the activation that follow it.
 """
 
 import itertools
@@ -20,7 +19,7 @@ class Group:
     """Operations that are shown as one box.
 
     Attributes:
-        label: What the box is called.
+        label: Text in the box.
         members: Names of the operations, in topological order.
     """
 
@@ -52,10 +51,10 @@ def fold(operations: Sequence[Operation]) -> tuple[Group, ...]:
 
 
 def _joints(operations: Sequence[Operation]) -> list[bool]:
-    """Return which operations no connection passes by; masks travel beside the values."""
+    """Mark the operations that no connection bypasses; connections of masks are ignored."""
     masks = {operation.name for operation in operations if operation.kind == "mask"}
     places = {operation.name: place for place, operation in enumerate(operations)}
-    furthest = 0  # the last reader of anything that stands before the operation
+    furthest = 0  # the last reader of anything before the operation
     readers = dict.fromkeys(places, 0)
     for operation in operations:
         for source in set(operation.inputs) - masks:
@@ -68,13 +67,13 @@ def _joints(operations: Sequence[Operation]) -> list[bool]:
 
 
 def _follows(operation: Operation) -> bool:
-    """Return whether an operation belongs to the one before it."""
+    """Return whether an operation belongs to the previous one."""
     kind = kind_of(operation)
     return kind.one_to_one or kind.move is not None
 
 
 def _label(block: Sequence[Operation]) -> str:
-    """Return the common beginning of the names of a block's layers, or its first layer."""
+    """Return the common prefix of the names of a block's layers, or its first layer."""
     if len(block) == 1:
         return block[0].name
     summing = _layers(block)
@@ -86,7 +85,7 @@ def _label(block: Sequence[Operation]) -> str:
 
 
 def _range(block: Sequence[Operation]) -> str:
-    """Return a block's first and last layer, where their common beginning is none of its own."""
+    """Return a block's first and last layer, for blocks without a unique common prefix."""
     if len(block) == 1:
         return block[0].name
     layers = _layers(block)

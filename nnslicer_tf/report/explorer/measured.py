@@ -1,4 +1,4 @@
-"""Activations and answers of the model for the inputs of slices, whole and without parts."""
+"""Activations and predictions for the inputs of slices, of the whole model and of parts."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ def activations(im: InstrumentedModel, x: np.ndarray) -> dict[str, np.ndarray]:
 
     Args:
         im: The model.
-        x: Samples `(samples, *input_shape)`; of one sample the values themselves are returned.
+        x: Samples `(samples, *input_shape)`; for a single sample, its values are returned.
     """
     if len(x) == 1:
         return {name: values[0] for name, values in im.capture(x).items()}
@@ -56,21 +56,21 @@ def tap_changes(operation: Operation, value: np.ndarray, mean: np.ndarray) -> np
 
 
 def layout_means(means: Mapping[str, np.ndarray], granularity: str) -> dict[str, np.ndarray]:
-    """Return the profile's means of the neurons of a granularity, float64."""
+    """Return the profile's means of neurons at a granularity, float64."""
     layout = Layout(granularity, means)
     return {name: layout.mean(name) for name in means}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The likeliest classes, with their probabilities, the likeliest first."""
+    """The most likely classes with their probabilities, in descending order."""
 
     classes: tuple[int, ...]
     probabilities: tuple[float, ...]
 
 
 class Remainder:
-    """A copy of a model in which only some synapses are left.
+    """A copy of a model in which only some synapses are kept.
 
     Args:
         im: The model; it is not changed.
@@ -82,12 +82,12 @@ class Remainder:
         self._whole = {name: kernel.kernel() for name, kernel in self._kernels.items()}
 
     def answer(self, x: np.ndarray, kept: Mapping[str, np.ndarray] | None = None) -> Answer:
-        """Return what the model says on average about samples.
+        """Return the model's mean prediction for some samples.
 
         Args:
             x: Samples `(samples, *input_shape)`.
-            kept: Kernel name → bools of the kernel's shape, False for the weights that are zero;
-                other kernels stay as they are.
+            kept: Kernel name → bool array of the kernel's shape, False for weights to set to
+                zero; other kernels are unchanged.
         """
         with self._only(kept or {}):
             return _answer(self.im.logits(x))
@@ -104,13 +104,13 @@ class Remainder:
 
 
 def is_classifier(im: InstrumentedModel) -> bool:
-    """Return whether a model answers with one vector of at least two logits."""
+    """Return whether a model's output is one vector of at least two logits."""
     shape = im[im.logit_operation].shape
     return len(im.output_operations) == 1 and len(shape) == 1 and shape[0] > 1
 
 
 def masks(synapses: Mapping[str, np.ndarray], inverted: bool) -> dict[str, Any]:
-    """Return which synapses are members, or which are not."""
+    """Mark the synapses that are members, or those that are not if `inverted`."""
     return {
         name: (np.asarray(v) == 0 if inverted else np.asarray(v) != 0)
         for name, v in synapses.items()
@@ -118,7 +118,7 @@ def masks(synapses: Mapping[str, np.ndarray], inverted: bool) -> dict[str, Any]:
 
 
 def strongest(weights: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the largest weights of each output, in magnitude.
+    """Return the weights of each output that are largest in magnitude.
 
     Args:
         weights: `(taps, inputs per group, outputs)`.
@@ -134,7 +134,7 @@ def strongest(weights: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def total_size(operations: Iterable[Operation]) -> int:
-    """Return the number of neurons of operations, activations and not channels."""
+    """Return the number of neurons of operations, counting activations instead of channels."""
     return sum(operation.size for operation in operations)
 
 

@@ -3,14 +3,14 @@
 A packed document is the gzip stream of
 
 1. the length of the header in bytes, uint32, little-endian;
-2. the header, JSON in UTF-8, with the `format` and a list `arrays` beside what the caller put in;
-3. the arrays, one after the other, at the offsets that the list gives.
+2. the header, JSON in UTF-8, with the `format`, a list `arrays`, and the caller's entries;
+3. the arrays, one after another, at the offsets given in the list.
 
-Elsewhere in the header an array is referred to by its place in that list. An array of more than
-one byte an element is stored in *planes*, first the first byte of every element, then the
-second and so on: bytes that are alike stand together, which halves what gzip leaves of floats.
-For the same reason an array of three axes is stored `by_channel`, its last axis first, if that is
-smaller: a channel's neighbours often are more alike than the channels of a place.
+Elsewhere in the header, an array is referred to by its index in that list. An array with more than
+one byte per element is stored in *planes*: the first byte of every element, then the second, and
+so on. Similar bytes are then adjacent, which halves the compressed size of floats. For the same
+reason, an array with three axes is stored `by_channel`, with its last axis first, if that is
+smaller: neighbours in a channel are often more similar than the channels at a position.
 """
 
 import gzip
@@ -26,7 +26,7 @@ import numpy as np
 from nnslicer_tf.errors import CorruptFileError
 
 FORMAT = "nnslicer_tf explorer 3"
-"""Name and version of the format; a page refuses data of another one."""
+"""Name and version of the format; a page rejects data with another one."""
 
 _TYPES = {"i1": "<i1", "u1": "<u1", "i2": "<i2", "i4": "<i4", "f4": "<f4", "f8": "<f8"}
 _LEVELS, _BITS = "q8", "b1"
@@ -45,8 +45,8 @@ class Packer:
     def add(self, array: np.ndarray) -> int:
         """Add an array and return the number that refers to it.
 
-        Whole numbers and bools are stored in the smallest signed type that holds them all,
-        floats as float32, unless they are float64.
+        Integers and bools are stored in the smallest signed type that holds them all, floats as
+        float32 unless they are float64.
         """
         array = np.asarray(array)
         if array.dtype.kind == "f":
@@ -56,9 +56,9 @@ class Packer:
         return self._store(array.astype(_TYPES[name]), name, array.shape)
 
     def add_levels(self, array: np.ndarray) -> int:
-        """Add floats in seven bits each: they are off by at most 2 % of the largest magnitude.
+        """Add floats with seven bits each, with errors of at most 2 % of the largest magnitude.
 
-        The levels lie closer together for small values: a level is the square root of a share of
+        The levels are closer together for small values: a level is the square root of a share of
         the largest magnitude.
         """
         array = np.asarray(array, np.float32)
@@ -67,20 +67,20 @@ class Packer:
         return self._store(levels.astype(np.int8), _LEVELS, array.shape, largest=largest)
 
     def add_bits(self, array: np.ndarray) -> int:
-        """Add bools in a bit each; they are read as 0 and 1."""
+        """Add bools with one bit each; they are read as 0 and 1."""
         array = np.asarray(array, bool)
         return self._store(np.packbits(array, bitorder="little"), _BITS, array.shape)
 
     def add_like(self, array: np.ndarray, like: np.ndarray, reference: int) -> int:
-        """Add whole numbers as what they differ by from the signs of an array added before.
+        """Add integers as their differences from the signs of an array that was added before.
 
-        Contributions to the inputs of a one-to-one operation mostly are the signs of those to its
-        outputs. If they are not, the array is added by itself.
+        The contributions of a one-to-one operation's inputs are mostly the signs of its outputs'
+        contributions. If they are not, the array is added on its own.
 
         Args:
-            array: The numbers.
+            array: The integers.
             like: The other array, of the same shape.
-            reference: What adding it returned.
+            reference: The number returned when it was added.
         """
         array = np.asarray(array, np.int64)
         rest = array - np.sign(np.asarray(like, np.int64))
@@ -90,7 +90,7 @@ class Packer:
         return self._store(rest.astype(_TYPES[name]), name, array.shape, like=reference)
 
     def add_steps(self, array: np.ndarray) -> int:
-        """Add whole numbers as the steps between them: index maps compress well like this."""
+        """Add integers as the steps between them, which makes index maps compress well."""
         array = np.asarray(array, np.int64)
         steps = np.diff(array.ravel(), prepend=0)
         name = _smallest(steps)
@@ -100,7 +100,7 @@ class Packer:
         """Return the document.
 
         Args:
-            header: Values that JSON can hold.
+            header: Values that can be stored as JSON.
         """
         whole = {"format": FORMAT, **header, "arrays": self._arrays}
         text = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
@@ -130,7 +130,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], list[np.ndarray]]:
     """Return the header and the arrays of a packed document.
 
     Raises:
-        CorruptFileError: if the data is damaged, or of another format.
+        CorruptFileError: if the data is damaged or has another format.
     """
     try:
         raw = gzip.decompress(data)
@@ -178,7 +178,7 @@ def _read(
 
 
 def _smallest(array: np.ndarray) -> str:
-    """Return the smallest signed type that holds all whole numbers of an array."""
+    """Return the smallest signed type that holds all integers of an array."""
     low, high = int(array.min(initial=0)), int(array.max(initial=0))
     for name in ("i1", "i2"):
         limits = np.iinfo(_TYPES[name])

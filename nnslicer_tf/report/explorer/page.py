@@ -1,7 +1,7 @@
 """The page around a packed document: one HTML file, or the module of a widget.
 
-The libraries d3 (drawing, zooming; ISC) and dagre (layout of graphs; MIT) are part of the
-package, and are written into the page, which loads nothing from anywhere.
+The libraries d3 (drawing, zooming; ISC) and dagre (graph layout; MIT) are part of the package and
+embedded in the page, which loads nothing from elsewhere.
 """
 
 import base64
@@ -56,7 +56,7 @@ export default { render };
 
 
 def html(title: str, data: bytes) -> str:
-    """Return a whole page.
+    """Return a complete page.
 
     Args:
         title: Its title, plain text.
@@ -76,7 +76,7 @@ def script() -> str:
     libraries = "\n".join(
         f"const {name} = {_library(name, value)};" for name, value in _LIBRARIES.items()
     )
-    # Inside a page, a script ends at the first "</script", wherever that stands.
+    # In a page, a script ends at the first "</script", even inside a string.
     return f"{libraries}\n{_read('explorer.js')}".replace("</script", "<\\/script")
 
 
@@ -105,11 +105,11 @@ def widget(data: bytes) -> Any:
 
 
 def _library(name: str, value: str) -> str:
-    """Return an expression whose value is a library, whatever module loader is around.
+    """Return an expression whose value is a library, whatever module loader is present.
 
     Args:
         name: The library's name.
-        value: The expression that is the library once its code has run.
+        value: The expression that gives the library after its code has run.
     """
     body = _read(f"{name}.min.js")
     header = f"/* The licence is in {name}.LICENSE of the package. */"

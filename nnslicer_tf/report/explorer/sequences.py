@@ -1,4 +1,4 @@
-"""Attention and recurrent layers as the page shows them: heads, and reads through time."""
+"""Data that the page needs for attention and recurrent layers: heads, and reads over time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,16 +12,16 @@ _RULES = {GATE: "gate", HELD: "held", "add": "add", "multiply": "multiply"}
 
 
 def head_axes(operations: Sequence[Operation]) -> dict[str, int]:
-    """Return the axis of the heads of operations that have one: scores, probabilities, contexts.
+    """Return the heads' axis of operations that have one: scores, probabilities, contexts.
 
-    Heads are what both factors of a product-sum and its result have in common, but for the batch.
-    What is computed from scores element by element, or row by row, has the same heads.
+    It is the axis, apart from the batch, that both factors of a product-sum and its result share.
+    Operations computed from scores element by element, or row by row, have the same heads.
 
     Args:
         operations: All operations of a model, in topological order.
 
     Returns:
-        Operation name → axis, the batch left out; of operations of three axes alone.
+        Operation name → axis, not counting the batch; only for operations with three axes.
     """
     found: dict[str, int] = {}
     for operation in operations:
@@ -45,7 +45,7 @@ def head_axes(operations: Sequence[Operation]) -> dict[str, int]:
 
 
 def product_facts(operation: Operation) -> dict[str, Any]:
-    """Return how the values of a product-sum or of a softmax depend on those before."""
+    """Return how the values of a product-sum or a softmax depend on its inputs."""
     params = operation.params
     if isinstance(params, ProductSum):
         return {"rule": "products", "equation": params.equation}
@@ -58,10 +58,10 @@ def product_facts(operation: Operation) -> dict[str, Any]:
 def through_time(
     operation: Operation, places: Mapping[str, int], kernels: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return what an operation of a recurrent layer reads, at its own time or at the one before.
+    """Return what a recurrent layer's operation reads, at its own time step or the previous one.
 
     Args:
-        operation: An operation; of others than those of recurrent layers nothing is returned.
+        operation: An operation; the result is empty if it is not in a recurrent layer.
         places: Operation name → place in the document.
         kernels: Kernel name → place in the document.
     """

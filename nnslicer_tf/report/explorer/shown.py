@@ -1,8 +1,8 @@
 """Things to explore: slices, sets of slices, and marks or scores of neurons and weights.
 
-Everything becomes an `Exhibit`: a name, a few facts, and for each sample arrays by operation and
-by kernel. Slices are known by protocol alone, so that any analysis's result fits that
-maps operations, layers or kernels to arrays: critical neurons, coverage, pruning masks.
+Everything becomes an `Exhibit`: a name, a few facts and, for each sample, arrays by operation and
+by kernel. Slices are recognised only by protocol, so that every result can be shown that maps
+operations, layers or kernels to arrays: critical neurons, coverage, pruning masks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,9 +24,9 @@ class Part:
 
     Attributes:
         neurons: Operation name → contributions, marks or scores, of the operation's shape or
-            one for each channel; what is 0 or False is not a member.
-        synapses: Kernel name → the same, of the kernel's shape.
-        samples: Number of samples that it is of.
+            one for each channel; neurons with 0 or False are not members.
+        synapses: Kernel name → the same for synapses, of the kernel's shape.
+        samples: Number of samples that it describes.
     """
 
     neurons: Arrays
@@ -36,11 +36,11 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Exhibit:
-    """One thing to explore, of one sample or of each of several.
+    """One thing to explore, for one sample or for each of several.
 
     Attributes:
-        name: What the user called it.
-        facts: What is known of its origin, such as theta and granularity.
+        name: Name given by the user.
+        facts: Facts about its origin, such as theta and granularity.
         parts: One for each sample, or one for all of them.
         each: Whether there is a part for each sample.
     """
@@ -52,11 +52,11 @@ class Exhibit:
 
 
 def exhibits(shown: Any) -> list[Exhibit]:
-    """Return what a user gave as exhibits.
+    """Convert the user's input to exhibits.
 
     Args:
         shown: A slice, a set of slices, a mapping of operations, layers or kernels to arrays, or
-            several of these: a mapping of names to them, or a list.
+            several of these as a mapping by name or as a list.
 
     Raises:
         InvalidArgumentError: if it is none of these, or empty.
@@ -73,10 +73,10 @@ def exhibits(shown: Any) -> list[Exhibit]:
 
 
 def check_fits(exhibit: Exhibit, im: InstrumentedModel) -> None:
-    """Refuse what is not of a model.
+    """Check that an exhibit belongs to a model.
 
     Raises:
-        ProfileMismatchError: if the fingerprint is that of another model.
+        ProfileMismatchError: if the fingerprint is that of a different model.
         InvalidArgumentError: if names or shapes are not those of the model.
     """
     fingerprint = exhibit.facts.get("fingerprint")
@@ -105,10 +105,10 @@ def _check_shape(exhibit: Exhibit, name: str, values: np.ndarray, known: Sequenc
 
 
 def with_operations(exhibit: Exhibit, im: InstrumentedModel) -> Exhibit:
-    """Return an exhibit whose arrays are named by the model's operations and kernels.
+    """Return an exhibit whose arrays are named after the model's operations and kernels.
 
-    The marks of a mapping are neurons where the name and the shape are those of an operation or of
-    a layer's units, weights where they are those of a kernel.
+    The marks in a mapping are for neurons if name and shape are those of an operation or of a
+    layer's units, and for weights if they are those of a kernel.
     """
     if "marks" not in exhibit.facts:
         return exhibit
@@ -128,7 +128,7 @@ def with_operations(exhibit: Exhibit, im: InstrumentedModel) -> Exhibit:
 
 
 def _operation_of(name: str, im: InstrumentedModel) -> str:
-    """Return the operation that a name of an operation or layer stands for."""
+    """Return the operation that an operation's or layer's name refers to."""
     if name in im.graph.operations:
         return name
     of_layer = [o.name for o in im.operations if o.layer == name]
@@ -155,7 +155,7 @@ def _exhibit(name: str, one: Any) -> Exhibit:
 
 
 class _SetParts(Sequence):
-    """The slices of a set, made when they are asked for: all at once are large."""
+    """The slices of a set, created on access, because all of them together would be large."""
 
     def __init__(self, slices: Any) -> None:
         self._slices = slices
