@@ -11,7 +11,7 @@ from nnslicer_tf._files import atomic_path
 from nnslicer_tf.errors import CorruptFileError
 
 _LARGE = 1_000_000  # bytes; larger files of weights are kept in half precision
-_PACKED = 100_000  # bytes, above which an array is compressed; small ones would grow
+_PACKED = 100_000  # bytes; larger arrays are compressed, smaller ones would grow
 
 
 def load_weights(model: keras.Model, path: str | os.PathLike) -> None:
@@ -42,7 +42,7 @@ def keep_weights(model: keras.Model, path: str | os.PathLike) -> None:
 
 
 def halve(path: str | os.PathLike) -> None:
-    """Rewrite a file of weights in half precision, compressed; `load_weights` makes them float32.
+    """Rewrite a weight file in half precision, compressed; `load_weights` reads it as float32.
 
     A weight changes by at most 2⁻¹¹ of its value, or by 2⁻²⁵ if it is tiny. Bytes of equal
     significance are stored together, which makes the file about a seventh smaller.
