@@ -46,7 +46,7 @@ def load_data(
               the order of their names, a class's folder may contain further folders, and names
               that begin with a dot are ignored. Grey images may have 16 bits;
             - an `.npz` file with arrays x and y, or an `.npy` file with x;
-            - a `.csv` file with a row for each sample; a column called label, class or target,
+            - a `.csv` file with a row for each sample; a column called label(s), class or target,
               or otherwise y, has the labels, as integers or as names.
         normalise: For public sets, see `load`. Images are divided by 255 if `"unit"`, and keep
             their values 0 … 255 if `"none"`. Values in other files are used unchanged.

@@ -234,7 +234,7 @@ class _Visitor:
         return outputs
 
     def ids(self, tensors: Iterable[Any]) -> list[int]:
-        """Return the ids of the traced tensors that `tensors` are the same as."""
+        """Return the ids under which `tensors` were traced."""
         return [self._resolve(id(tensor)) for tensor in tensors]
 
     def _record(

@@ -124,7 +124,7 @@ class MaskPlan:
         return copy
 
     def _hold(self, copy: keras.Model, keep: Mapping[str, np.ndarray]) -> None:
-        """Keep masked weights at zero in training for kernels whose layer has no own constraint."""
+        """Keep weights at zero in training for kernels that share a constraint in their layer."""
         held = [name for name in keep if self._owners[name][1] == SHARED]
         kernels = self.im.like(copy).kernels if held else {}
         for name in held:

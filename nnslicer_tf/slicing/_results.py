@@ -16,7 +16,7 @@ _DENSE_BYTES = 288 << 20
 
 @dataclass(frozen=True, eq=False)
 class Contributions:
-    """CONTRIB of a batch, as whole numbers.
+    """CONTRIB of a batch, as integers.
 
     Attributes:
         neurons: Operation name → `(batch, *neuron shape)`, without operations that the walk did

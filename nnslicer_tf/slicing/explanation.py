@@ -64,7 +64,7 @@ class Comparison:
 class Explanation(ShownAsTable):
     """An explanation of why a model assigned a class to one sample.
 
-    Notebooks display it as a page; `save` writes a picture or a page.
+    Notebooks display it; `save` writes a picture or a page.
 
     Attributes:
         sample: The sample, of the model's input shape, float32.
