@@ -164,8 +164,8 @@ def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarra
     """Return a table's samples and labels, and the names of its classes.
 
     Args:
-        frame: A row for each sample; a column called label, class or target, or otherwise y, has
-            the labels.
+        frame: A row for each sample; a column called label, labels, class or target, or otherwise
+            y, has the labels.
         what: Name of the data, for error messages.
 
     Returns:

@@ -160,6 +160,7 @@ def load(name: str, split: str = "train", *, normalise: str = "unit") -> Dataset
         DatasetUnavailableError: if the set is neither prepared nor downloadable.
     """
     if name in _SENTENCES:
+        check_name("normalisation", normalise, NORMALISATIONS)
         return _sentences(name, split)
     scale = normalisation(name, normalise)
     raw, y = _raw(name, split)
