@@ -5,8 +5,8 @@
     cov = NeuronCoverage(im, threshold=0.25)
     cov.update(images); cov.total()
 
-`generate` searches; a `Constraint` says how inputs may change. To add a coverage criterion,
-subclass `Coverage`. `retrain` trains on found inputs.
+`generate` searches; a `Constraint` defines how inputs may change. To add a coverage criterion,
+subclass `Coverage`. `retrain` trains on the inputs found.
 """
 
 from nnslicer_tf.deepxplore.constraints import (

@@ -15,7 +15,7 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
 
 class Constraint:
-    """Any change; the base class of the other constraints.
+    """Allows any change; the base class of the other constraints.
 
     Attributes:
         step: Default change in one iteration, root mean square over the values that may
@@ -30,7 +30,7 @@ class Constraint:
         Args:
             shape: Shape of one input.
             count: Number of seeds.
-            rng: For what is drawn.
+            rng: Source of randomness.
 
         Raises:
             InputShapeError: if inputs of this shape cannot be changed this way.
@@ -44,17 +44,17 @@ class Constraint:
 
         Args:
             gradient: The objective's gradient `(batch, *shape)` float32.
-            kept: What `begin` gave for these seeds.
-            rng: For what is drawn in every iteration.
+            kept: The result of `begin` for these seeds.
+            rng: Source of randomness in every iteration.
         """
         return gradient
 
     def project(self, x: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-        """Return changed inputs as valid ones; they are clipped to their bounds afterwards.
+        """Project changed inputs to valid ones; they are clipped to their bounds afterwards.
 
         Args:
             x: Changed inputs `(batch, *shape)` float32.
-            seeds: What they were changed from.
+            seeds: The seeds that they were made from.
         """
         return x
 
@@ -74,7 +74,7 @@ class Light(Constraint):
 class Occlusion(Constraint):
     """Occlusion by one small rectangle: only its values change.
 
-    Its place is drawn once for every seed.
+    Its position is drawn once for every seed.
 
     Attributes:
         size: Height and width of the rectangle, in pixels.
@@ -106,7 +106,7 @@ class Blackout(Constraint):
     size: tuple[int, int] = (6, 6)
 
     def begin(self, shape: tuple[int, ...], count: int, rng: np.random.Generator) -> np.ndarray:
-        """Keep nothing."""
+        """Return an empty state."""
         _corners(shape, self.size, 0, rng)
         return super().begin(shape, count, rng)
 
@@ -125,17 +125,17 @@ class Projection(Constraint):
     """Any change, projected to valid inputs by a function.
 
     Attributes:
-        function: From changed inputs and their seeds, both `(batch, *shape)`, to valid
+        function: Maps changed inputs and their seeds, both `(batch, *shape)`, to valid
             inputs of the same shape.
     """
 
     function: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
     def project(self, x: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-        """Return what the function gives.
+        """Return the function's result.
 
         Raises:
-            InputShapeError: if that has another shape.
+            InputShapeError: if it has another shape.
         """
         projected = np.asarray(self.function(x, seeds), np.float32)
         if projected.shape != x.shape:
@@ -157,7 +157,7 @@ CONSTRAINTS: dict[str, Constraint] = {
 def find_constraint(
     constraint: str | Constraint | Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> Constraint:
-    """Return a constraint by its name, a function as a `Projection`, or what was given.
+    """Return a constraint by name, a function as a `Projection`, or the given constraint.
 
     Raises:
         InvalidArgumentError: if it is none of these.

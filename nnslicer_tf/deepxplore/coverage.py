@@ -4,7 +4,7 @@
     cov.update(x_test); cov.total(); cov.covered["conv1"]
 
 Updating costs a forward pass and the memory of one batch of activations, however many
-inputs there are. To add a criterion, subclass `Coverage` and write one method, `_hits`.
+inputs there are. To add a criterion, subclass `Coverage` and implement one method, `_hits`.
 """
 
 import os
@@ -34,8 +34,8 @@ class Coverage(ShownAsTable, ABC):
     Args:
         neurons: The neurons that count.
         per_neuron: How many items of each neuron can be covered.
-        options: The criterion's own settings, as JSON can hold them: criteria are merged
-            only if these are equal.
+        options: The criterion's own settings, JSON-serialisable; criteria are merged only if
+            these are equal.
 
     Attributes:
         neurons: As given.
@@ -64,7 +64,7 @@ class Coverage(ShownAsTable, ABC):
 
     @abstractmethod
     def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Return what one batch covers, a mask of the shape of `covered[name]`.
+        """Return a mask, of the shape of `covered[name]`, of what one batch covers.
 
         Args:
             name: Name of an operation.
@@ -72,7 +72,7 @@ class Coverage(ShownAsTable, ABC):
         """
 
     def update(self, x: DataLike, batch_size: int = 256, progress: bool = False) -> int:
-        """Add what inputs cover.
+        """Add the coverage of inputs.
 
         Args:
             x: Samples `(samples, *input_shape)`, in any form of `DataLike`.
@@ -102,11 +102,11 @@ class Coverage(ShownAsTable, ABC):
         return {name: float(mask.mean()) for name, mask in self.covered.items()}
 
     def merge(self, other: "Coverage") -> None:
-        """Add what another criterion of the same kind covered, of the same model.
+        """Add the coverage of another criterion of the same kind, on the same model.
 
         Raises:
             InvalidArgumentError: if the other is of another kind or has other settings.
-            ProfileMismatchError: if it is of another model.
+            ProfileMismatchError: if it is for another model.
         """
         if type(other) is not type(self) or other._options != self._options:
             raise InvalidArgumentError(
@@ -120,7 +120,7 @@ class Coverage(ShownAsTable, ABC):
         self.samples += other.samples
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write what is covered to an `.npz` file, atomically."""
+        """Write the coverage to an `.npz` file, atomically."""
         header = {
             "kind": type(self).__name__,
             "options": self._options,
@@ -131,12 +131,12 @@ class Coverage(ShownAsTable, ABC):
         write_archive(path, _FORMAT, header, masks)
 
     def restore(self, path: str | os.PathLike) -> Self:
-        """Add what a file has of the same criterion on the same model; return self.
+        """Add the coverage in a file, of the same criterion on the same model; return self.
 
         Raises:
             FileNotFoundError: if there is no such file.
             CorruptFileError: if it is damaged or of another kind.
-            ProfileMismatchError: if it is of another model, criterion or settings.
+            ProfileMismatchError: if it is for another model, criterion or settings.
         """
         header, masks = read_archive(path, _FORMAT, "coverage")
         kept = (header.get("kind"), header.get("options"), header.get("fingerprint"))
@@ -153,7 +153,7 @@ class Coverage(ShownAsTable, ABC):
         return self
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a row an operation: operation, items, covered, share."""
+        """Return one row per operation: operation, items, covered, share."""
         import pandas as pd
 
         rows = [
@@ -194,8 +194,8 @@ class Coverage(ShownAsTable, ABC):
 class NeuronCoverage(Coverage):
     """Neurons whose output was above a threshold (Pei et al., SOSP 2017, section 4.1).
 
-    For every input, the outputs of a layer are scaled to [0, 1] by the layer's least and
-    largest value first; where these are equal, nothing is covered.
+    For every input, the outputs of a layer are first scaled to [0, 1] by the layer's smallest and
+    largest value; if these are equal, nothing is covered.
 
     Args:
         im: The model.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FORMAT = "nnslicer_tf neuron ranges 1"
-_ROUNDING = 2.0**-20  # of an operation's largest output: what forward passes may differ by
+_ROUNDING = 2.0**-20  # relative difference, to an operation's largest output, of forward passes
 
 
 class NeuronRanges(ShownAsTable):
@@ -80,7 +80,7 @@ class NeuronRanges(ShownAsTable):
                 np.fmin(low[name], np.fmin.reduce(outputs, axis=0), out=low[name])
                 np.fmax(high[name], np.fmax.reduce(outputs, axis=0), out=high[name])
         for name in neurons.names:
-            never = low[name] > high[name]  # padding in all samples
+            never = low[name] > high[name]  # padded in all samples
             low[name][never] = high[name][never] = np.nan
         return cls(neurons, low, high)
 
@@ -110,7 +110,7 @@ class NeuronRanges(ShownAsTable):
         Raises:
             FileNotFoundError: if there is no such file.
             CorruptFileError: if it is damaged or of another kind.
-            ProfileMismatchError: if it is of another model.
+            ProfileMismatchError: if it is for another model.
         """
         header, arrays = read_archive(path, _FORMAT, "set of neuron ranges")
         if header["fingerprint"] != im.fingerprint:
@@ -124,7 +124,7 @@ class NeuronRanges(ShownAsTable):
         return cls(Neurons(im, header["granularity"], names), low, high)
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with a row an operation: neurons, least and largest output."""
+        """Return a table with one row per operation: neurons, least and largest output."""
         import pandas as pd
 
         rows = [
@@ -151,7 +151,7 @@ class _RangeCoverage(Coverage):
         self.ranges = ranges
 
     def _outputs(self, name: str, values: np.ndarray) -> np.ndarray:
-        """Return outputs, float64; those that rounding may have taken out of a range, at its end.
+        """Return float64 outputs; those just outside a range, perhaps by rounding, at its end.
 
         On some processors the last bits of an output depend on the batch that it is computed in.
         """
@@ -163,17 +163,17 @@ class _RangeCoverage(Coverage):
 
 
 class KMultisectionCoverage(_RangeCoverage):
-    """Each neuron's range is cut into k equal sections; those that were hit are covered.
+    """Sections of neurons' ranges that were hit, out of k equal ones per neuron (KMNC).
 
-    The last section has both its ends. Of a neuron with an empty range only the first
-    section can be hit. Outputs beyond the range cover nothing.
+    The last section includes both its ends. For a neuron with an empty range only the first
+    section can be hit. Outputs outside the range cover nothing.
 
     Args:
         ranges: Ranges on the training data.
         sections: K.
 
     Raises:
-        InvalidArgumentError: if there are less than two sections.
+        InvalidArgumentError: if there are fewer than two sections.
     """
 
     def __init__(self, ranges: NeuronRanges, sections: int = 1000) -> None:
@@ -198,7 +198,7 @@ class KMultisectionCoverage(_RangeCoverage):
 class BoundaryCoverage(_RangeCoverage):
     """Both corners of each neuron: outputs below and above its range (NBC).
 
-    `covered[name][..., 0]` is the corner below, `[..., 1]` that above.
+    `covered[name][..., 0]` is the lower corner, `[..., 1]` the upper one.
 
     Args:
         ranges: Ranges on the training data.
@@ -231,7 +231,7 @@ class StrongActivationCoverage(_RangeCoverage):
 class TopKCoverage(Coverage):
     """Neurons that were among the k largest of their layer for some input (TKNC).
 
-    Of equal outputs those at earlier positions count.
+    Among equal outputs, those at earlier positions count.
 
     Args:
         im: The model.
@@ -240,7 +240,7 @@ class TopKCoverage(Coverage):
         of: Names of operations, see `Neurons`.
 
     Raises:
-        InvalidArgumentError: if k is less than one; for an unknown granularity or operation.
+        InvalidArgumentError: if k is below one; for an unknown granularity or operation.
     """
 
     def __init__(

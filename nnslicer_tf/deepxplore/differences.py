@@ -1,4 +1,4 @@
-"""`Differences`: inputs on which models disagree, as `generate` found them."""
+"""`Differences`: the inputs found by `generate`, on which models disagree."""
 
 import os
 from collections.abc import Sequence
@@ -32,19 +32,19 @@ def majority_of(predictions: np.ndarray) -> np.ndarray:
 
 
 class Differences(ShownAsTable):
-    """Difference-inducing inputs, one a row, in the order in which they were found.
+    """Difference-inducing inputs, one per row, in the order in which they were found.
 
     Args:
         inputs: `(found, *input shape)` float32.
         seed_index: `(found,)` int64, which seed each was made from.
         predictions: `(found, models)` int64, each model's class.
         labels: `(found,)` int64, the class on which the models agreed for the seed, -1
-            where they did not.
-        iterations: `(found,)` int64, steps from the seed; 0 where the models disagree on
-            the seed itself.
+            if they did not agree.
+        iterations: `(found,)` int64, steps from the seed; 0 if the models disagree on the
+            seed itself.
         tried: Number of seeds that were tried.
         seconds: Time of the search.
-        coverage: What the found inputs cover of each model; empty after `load`.
+        coverage: Each model's coverage by the inputs found; empty after `load`.
     """
 
     def __init__(
@@ -72,19 +72,19 @@ class Differences(ShownAsTable):
 
     @property
     def generated(self) -> np.ndarray:
-        """Marks of those made by changing a seed, `(found,) bool`; the others are seeds."""
+        """Whether each was made by changing a seed, `(found,) bool`; the others are seeds."""
         return self.iterations > 0
 
     @property
     def success_rate(self) -> float:
-        """Generated, as a share of the seeds on which the models agreed; NaN without any."""
+        """Inputs generated per seed on which the models agreed; NaN without such seeds."""
         agreed = self.tried - int((~self.generated).sum())
         return float(self.generated.sum() / agreed) if agreed else float("nan")
 
     def majority(self) -> np.ndarray:
         """Return the class that most models voted for, `(found,)` int64; -1 for a tie.
 
-        The paper labels inputs so for retraining, without anybody's help (section 7.3).
+        The paper uses it to label inputs for retraining automatically (section 7.3).
         """
         return majority_of(self.predictions)
 
@@ -111,7 +111,7 @@ class Differences(ShownAsTable):
         return cls(**arrays, tried=header["tried"], seconds=header["seconds"])
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a row for each: seed, its label, iterations, every model's prediction."""
+        """Return one row per input: seed, its label, iterations, every model's prediction."""
         import pandas as pd
 
         columns = {"seed": self.seed_index, "label": self.labels, "iterations": self.iterations}
@@ -119,11 +119,11 @@ class Differences(ShownAsTable):
         return pd.DataFrame(columns)
 
     def plot(self, seeds: np.ndarray, most: int = 8) -> "Figure":
-        """Draw seeds, and under each what was made of it, titled with the predictions.
+        """Draw seeds, and under each the input made from it, titled with the predictions.
 
         Args:
             seeds: The seeds, `(seeds, height, width, channels)` within 0 … 1.
-            most: How many of the generated inputs to draw, the first ones.
+            most: How many of the generated inputs to draw, starting with the first.
         """
         from matplotlib import pyplot
 

@@ -1,12 +1,12 @@
-"""`generate`: inputs on which models disagree, by joint gradient ascent.
+"""`generate`: find inputs on which models disagree, by joint gradient ascent.
 
 Pei et al., "DeepXplore: Automated Whitebox Testing of Deep Learning Systems" (SOSP 2017),
 Algorithm 1. From a seed on which all models agree, the input is changed so that one of
 them, drawn at random, leaves the common class while the others keep it, and that in every
-model a neuron that is not covered yet becomes active. Labels are not needed.
+model a neuron not yet covered becomes active. Labels are not needed.
 
-Many seeds ascend together, so that a step is one forward and backward pass through each model
-for all of them; a finished seed is replaced by the next.
+Many seeds are processed together, so that a step is one forward and backward pass through each
+model for all of them; a finished seed is replaced by the next.
 
 Limits: classifiers with one input and one output. Memory: the activations of one batch.
 """
@@ -32,7 +32,7 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, check_array
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 
-_FEWEST = 8  # seeds that say something about the models
+_FEWEST = 8  # fewer seeds say nothing about the models
 _RIGHT, _AGREE = 0.5, 0.25
 
 
@@ -61,29 +61,29 @@ def generate(
         constraint: `"light"`, `"occlusion"`, `"blackout"`, a `Constraint`, or a function
             `(x, seeds) -> x` that projects changed inputs to valid ones.
         lambda1: Weight of making one model leave the class, against the others keeping it.
-        lambda2: Weight of the uncovered neurons; 0 for differences alone.
+        lambda2: Weight of the uncovered neurons; 0 to search only for differences.
         step: Change in one iteration: root mean square over the values that the
-            constraint lets change. By default the constraint's own, times the width of the bounds.
-        max_iterations: Steps after which a seed is given up.
-        coverage: One for each model, which the found inputs are added to; by default new
+            constraint lets change. By default the constraint's, times the width of the bounds.
+        max_iterations: Steps after which the search gives up on a seed.
+        coverage: One for each model, to which the inputs found are added; by default new
             ones with threshold 0.
         desired_coverage: Start no more seeds once every model's coverage is at least this.
         bounds: Least and largest value of a valid input.
-        rng: Seed or generator of everything drawn: models, neurons, rectangles.
-        labels: The true classes of the seeds, integers or one-hot. If they are given, every model
-            must be right on half of the seeds.
-        batch_size: How many seeds ascend together.
+        rng: Seed or generator of all random choices: models, neurons, rectangles.
+        labels: The true classes of the seeds, integers or one-hot. If given, every model must be
+            right on half of the seeds.
+        batch_size: How many seeds are processed together.
         progress: Show a progress bar.
 
     Returns:
-        The inputs found, with the seeds on which the models disagree already, which have 0
+        The inputs found, including seeds on which the models already disagree, with 0
         iterations.
 
     Raises:
-        InvalidArgumentError: if there are less than two models, they differ in their
-            classes or have less than two, an argument is out of range, a model is wrong on most
-            seeds, by `labels`, or the models disagree on most: they are not scaled as for
-            training, usually.
+        InvalidArgumentError: if there are fewer than two models, they differ in their
+            classes or have fewer than two, an argument is out of range, a model is wrong on most
+            seeds, by `labels`, or the models disagree on most (usually because the seeds are not
+            scaled as in training).
         InputShapeError: if the models take inputs of different shapes, or the seeds have
             another or lie outside the bounds.
         NonFiniteActivationError: if seeds or outputs are NaN or infinite.
@@ -96,7 +96,7 @@ def generate(
     seeds = _check_seeds(seeds, ims[0].input_shape, bounds)
     coverage = [NeuronCoverage(im) for im in ims] if coverage is None else list(coverage)
     _check_coverage(coverage, ims)
-    constraint.begin(seeds.shape[1:], 0, rng)  # refuses inputs that it cannot change
+    constraint.begin(seeds.shape[1:], 0, rng)  # rejects inputs that it cannot change
 
     started = time.perf_counter()
     predicted = np.stack([im.predict(seeds, batch_size).argmax(axis=1) for im in ims], axis=1)
@@ -147,15 +147,15 @@ def generate(
 
 @dataclass
 class _Active:
-    """The seeds that ascend, one a row of every array."""
+    """The seeds in progress, one per row of every array."""
 
     seed: np.ndarray  # index of the seed
     x: np.ndarray
     label: np.ndarray  # the class on which the models agreed
     iteration: np.ndarray
-    turned: np.ndarray  # which model is to leave the label
+    turned: np.ndarray  # the model that should leave the label
     neuron: np.ndarray  # (rows, models), the neuron to activate
-    kept: np.ndarray  # the constraint's
+    kept: np.ndarray  # the constraint's state
 
     def __len__(self) -> int:
         return len(self.seed)
@@ -164,7 +164,7 @@ class _Active:
         return _Active(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def join(self, other: "_Active") -> "_Active":
-        """Return both, the other's rows last."""
+        """Concatenate both, the other's rows last."""
         pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
         return _Active(*(np.concatenate(pair) for pair in pairs))
 
@@ -185,7 +185,7 @@ class _Ascent:
         )
 
     def draw_neurons(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw neurons to activate, different ones while there are enough that are uncovered."""
+        """Draw neurons to activate, without repetition while enough are uncovered."""
         masks = [mask.ravel() for mask in self._coverage.covered.values()]
         candidates = np.flatnonzero(~np.concatenate(masks))
         if not len(candidates):
@@ -230,13 +230,13 @@ def _gradient_and_output(
         return weight * logit + lambda2 * _pick(neurons.vector(values), neuron)
 
     (gradient,) = vector_jacobian_product(objective, [x], keras.ops.ones_like(weight))
-    # The forward pass is the same: the compiler computes it once.
+    # The forward pass is shared: the compiler computes it only once.
     output = im.output_operations[0]
     return gradient, im.compute(x, (output,))[output]
 
 
 class _Found:
-    """The inputs found so far, and what they cover."""
+    """The inputs found so far, and their coverage."""
 
     def __init__(self, coverage: Sequence[Coverage], batch_size: int) -> None:
         self._coverage = coverage
@@ -255,7 +255,7 @@ class _Found:
         return all(coverage.total() >= share for coverage in self._coverage)
 
     def differences(self, tried: int, seconds: float) -> Differences:
-        """Return what was found."""
+        """Return the inputs found as `Differences`."""
         columns = zip(*self._rows, strict=True)
         x, seeds, predictions, labels, iterations = map(np.concatenate, columns)
         return Differences(
@@ -334,7 +334,7 @@ def _check_seeds(
 
 
 def _check_answers(predicted: np.ndarray, agree: np.ndarray, labels: ArrayLike | None) -> None:
-    """Refuse seeds that the models do not seem to be made for.
+    """Reject seeds that the models do not seem to be made for.
 
     Args:
         predicted: Each model's class for each seed, `(seeds, models)`.

@@ -2,8 +2,8 @@
 
 A filter is one neuron, whose output is the mean over its positions; a unit of a dense
 layer is one neuron; a unit of a recurrent layer is one, whose output is the mean of its state over
-the steps. All layers count but the input, masks and those that only move values, so
-that LeNet-1, LeNet-4 and LeNet-5 have the paper's 52, 148 and 268 neurons. Padding is not counted.
+the steps. All layers count except the input, masks and those that only move values, so
+that LeNet-1, LeNet-4 and LeNet-5 have the paper's 52, 148 and 268 neurons. Padding is ignored.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,9 +28,9 @@ class Neurons:
 
     Args:
         im: The model.
-        granularity: `"channel"`: one neuron a channel, the mean over its positions;
+        granularity: `"channel"`: one neuron per channel, the mean over its positions;
             `"activation"`: every element of an operation's output is a neuron.
-        of: Names of operations; by default the output of every layer but the input and
+        of: Names of operations; by default the output of every layer except the input and
             routing layers (the values before a fused activation do not count), and the states
             of recurrent layers.
 

@@ -25,7 +25,7 @@ PUBLISHED: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 
 
 def published_lenet(name: str, weights: str | os.PathLike | None = None) -> keras.Model:
-    """Build a LeNet as the authors did: images within 0 … 1 to probabilities.
+    """Build a LeNet as the authors did: it maps images within 0 … 1 to probabilities.
 
     Its layers fuse their activations and have the authors' names, so that it has as many
     neurons as in the paper.

@@ -1,4 +1,4 @@
-"""Retraining on found inputs, labelled by the majority of the models (section 7.3)."""
+"""Retraining on inputs that were found, labelled by the majority of the models (section 7.3)."""
 
 import keras
 import numpy as np
@@ -24,19 +24,19 @@ def retrain(
     batch_size: int = 128,
     rng: int | np.random.Generator = 0,
 ) -> keras.Model:
-    """Return a copy of a classifier, trained further by Adam; the model is not changed.
+    """Return a copy of a classifier, trained further with Adam; the model is not changed.
 
     Args:
         model: A classifier whose output is logits, probabilities or their logarithms.
-        x: Training inputs and found inputs together, `(samples, *input_shape)`.
+        x: Training inputs together with those found, `(samples, *input_shape)`.
         y: Their classes, `(samples,)` integers.
         epochs: Passes over the inputs, in an order that `rng` determines.
-        learning_rate: Of Adam.
+        learning_rate: Learning rate of Adam.
         batch_size: Samples in one step.
-        rng: For the order, and dropout.
+        rng: Source of randomness of the order, and dropout.
 
     Raises:
-        InvalidArgumentError: if there is not one class for every input, or a class is
+        InvalidArgumentError: unless there is one class for every input, or if a class is
             negative, such as the -1 of a tie.
     """
     y = check_labels(y, len(x))

@@ -3,8 +3,8 @@
     found = find_deviations(model, "model.tflite", images, preprocess=lambda x: x / 255)
     found.summary(); found.images; found[0].deviation.trace
 
-`find_deviation` and `find_deviations` search, by `DFlare` or `DiffChaser`, in the inputs of a
-`Domain`. `compressors` compresses models, `Repair` corrects deviations, `verify` replays them.
+`find_deviation` and `find_deviations` search the inputs of a `Domain` with `DFlare` or
+`DiffChaser`. `compressors` compresses models, `Repair` corrects deviations, `verify` replays them.
 To add a mutation operator, subclass `MutationOperator` and add it to a `Domain`'s operators.
 """
 

@@ -1,8 +1,8 @@
 """Finished searches on disk, so that an interrupted call resumes.
 
-Models are known by their content: the bytes of a file, or architecture and weights. A function,
-which has no content that could be read, is known by its answers to all seeds; a function that is
-changed and answers these as before is not noticed.
+Models are identified by their content: the bytes of a file, or architecture and weights. A
+function, whose content cannot be read, is identified by its outputs for all seeds; a change that
+does not affect these goes unnoticed.
 """
 
 import os
@@ -25,10 +25,10 @@ class Checkpoint:
 
     Args:
         folder: The folder, or None to keep them in memory only.
-        work: What the results depend on, as of `identity`.
+        work: What the results depend on, from `identity`.
 
     Raises:
-        ProfileMismatchError: if the folder is of other searches.
+        ProfileMismatchError: if the folder belongs to other searches.
         CorruptFileError: if a file in it is damaged.
         InvalidArgumentError: if nothing can be written there.
     """
@@ -44,14 +44,14 @@ class Checkpoint:
             self.outcomes.update(zip(header["seeds"], unpack(arrays), strict=True))
 
     def add(self, index: int, outcome: Outcome) -> None:
-        """Keep the outcome of seed `index`; writes what is new every 15 seconds."""
+        """Keep the outcome of seed `index`; new outcomes are written every 15 seconds."""
         self.outcomes[index] = outcome
         self._unwritten.append(index)
         if time.monotonic() - self._written > INTERVAL:
             self.write()
 
     def write(self) -> None:
-        """Write the outcomes that are not written yet, if there is a folder."""
+        """Write the outcomes not yet written, if there is a folder."""
         self._written = time.monotonic()
         if self._store is None or not self._unwritten:
             return

@@ -1,7 +1,7 @@
-"""Descriptions of options, by which a later run recognises them.
+"""Stable descriptions of options, so that a later run can recognise them.
 
-A `repr` will not do: that of an object without one has its address in memory, that of a large
-array leaves out most of it, and that of a subclass may leave out what it adds.
+A `repr` does not suffice: the default one contains the object's address in memory, that of a large
+array omits most of it, and that of a subclass may omit what it adds.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ def described(value: Any, inside: tuple[int, ...] = ()) -> str:
 
     Args:
         value: Numbers, text, arrays, functions, models, containers and objects of these.
-        inside: Ids of the objects that are being described, which may refer to one another.
+        inside: Ids of the objects being described, which may refer to one another.
     """
     if id(value) in inside:
         return "..."
@@ -49,7 +49,7 @@ def described(value: Any, inside: tuple[int, ...] = ()) -> str:
 
 
 def _parts(value: Any) -> Iterable[Any] | None:
-    """Return what a function consists of, None of anything else."""
+    """Return the parts of a function, or None for anything else."""
     if isinstance(value, FunctionType):
         held = [cell.cell_contents for cell in value.__closure__ or ()]
         return value.__code__, value.__defaults__, value.__kwdefaults__, held

@@ -1,11 +1,10 @@
 """One-dimensional audio: the operators of the DFlare paper's section 6.1.
 
-Signals are `(samples,) float32` in −1 … 1 and keep their length: what a stretch adds is
-cut off, what it lacks is silence. Stretching in time and shifting in pitch use a phase
-vocoder (short-time Fourier transform with 75 % overlap), so that one does not change the
-other.
+Signals are `(samples,) float32` in −1 … 1 and keep their length: longer results are cut,
+shorter ones padded with silence. Time stretching and pitch shifting use a phase vocoder
+(short-time Fourier transform with 75 % overlap), so that neither affects the other.
 
-Cost: about 1 ms for a second of 16 kHz audio.
+Cost: about 1 ms per second of 16 kHz audio.
 """
 
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ class TimeStretch(MutationOperator):
     name = "time_stretch"
 
     def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw the rate, evenly on a log scale."""
+        """Draw the rate, uniformly on a log scale."""
         return {"rate": float(np.exp(rng.uniform(np.log(0.8), np.log(1.25))))}
 
     def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
@@ -51,7 +50,7 @@ class PitchShift(MutationOperator):
 
 
 class TimeShift(MutationOperator):
-    """Shift by up to a quarter of the signal; silence moves in."""
+    """Shift by up to a quarter of the signal, filling with silence."""
 
     name = "time_shift"
 
@@ -72,7 +71,7 @@ class TimeShift(MutationOperator):
 
 
 class Gain(MutationOperator):
-    """Change the volume by up to 12 decibels; what exceeds −1 … 1 is clipped."""
+    """Change the volume by up to 12 decibels; values beyond −1 … 1 are clipped."""
 
     name = "gain"
 
@@ -113,7 +112,7 @@ class AudioDomain(Domain):
 
 
 def _valid(signal: np.ndarray, length: int) -> np.ndarray:
-    """Return `signal` cut or filled to `length` and clipped to −1 … 1."""
+    """Return `signal` cut or padded to `length` and clipped to −1 … 1."""
     fixed = np.zeros(length, np.float32)
     kept = min(length, len(signal))
     fixed[:kept] = np.clip(signal[:kept], -1, 1)
@@ -121,7 +120,7 @@ def _valid(signal: np.ndarray, length: int) -> np.ndarray:
 
 
 def _stretch(x: np.ndarray, rate: float) -> np.ndarray:
-    """Return `x` played `rate` times as fast, by a phase vocoder."""
+    """Return `x` played `rate` times as fast, using a phase vocoder."""
     window = min(_WINDOW, len(x))
     hop = max(1, window // 4)
     spectrum = stft(x, nperseg=window, noverlap=window - hop)[2]

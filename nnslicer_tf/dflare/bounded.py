@@ -1,4 +1,4 @@
-"""A domain whose mutants stay near one seed, for those who want small changes."""
+"""A domain whose mutants stay near one seed, for small changes."""
 
 import numpy as np
 
@@ -9,12 +9,12 @@ class BoundedDomain(Domain):
     """The inputs of a domain whose values differ from a seed's by a limited amount.
 
     Mutants are clipped, so that every operator can be used; the inputs between two of them are
-    within the limit, too. To replay a trace of a bounded search, pass this domain to `replay`.
+    also within the limit. To replay a trace of a bounded search, pass this domain to `replay`.
 
     Args:
-        domain: The whole domain.
+        domain: The unbounded domain.
         seed: The seed.
-        max_distance: Largest change of a value (L∞); a fraction counts only where values are not
+        max_distance: Largest change of a value (L∞); fractions only matter if values are not
             integers.
     """
 
@@ -38,15 +38,15 @@ class BoundedDomain(Domain):
         return self._clipped(mutant), mutation
 
     def blend(self, x: np.ndarray, mutant: np.ndarray, share: float) -> np.ndarray:
-        """Return the input between `x` and `mutant`, which may be beyond the limit."""
+        """Return the input between `x` and `mutant`, which may exceed the limit."""
         return self._domain.blend(x, self._clipped(mutant), share)
 
     def judge(self, original: np.ndarray, compressed: np.ndarray) -> Answers:
-        """Compare outputs as the whole domain does."""
+        """Compare outputs as the unbounded domain does."""
         return self._domain.judge(original, compressed)
 
     def check_outputs(self, outputs: np.ndarray, resolution: float, whose: str) -> None:
-        """Check outputs as the whole domain does."""
+        """Check outputs as the unbounded domain does."""
         self._domain.check_outputs(outputs, resolution, whose)
 
     def _clipped(self, x: np.ndarray) -> np.ndarray:

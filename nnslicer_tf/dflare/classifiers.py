@@ -5,10 +5,10 @@ object with `predict`, or a function.
 
 The last bits of a floating-point result can depend on the size of the batch, and a search that
 compares nearly equal numbers then takes another path. Keras models are therefore always called
-with one fixed, padded batch size, and TFLite models with one input at a time: the answer for an
-input then does not depend on the others in its batch. (Of Keras models the last bits can still
-depend on the place in the batch, on processors whose kernels sum the last rows in another order. A
-function that is passed in must see to all of this itself.)
+with one fixed, padded batch size, and TFLite models with one input at a time, so that the output
+for an input does not depend on the others in its batch. (For Keras models the last bits can still
+depend on the position in the batch, on processors whose kernels sum the last rows in another order.
+A function that is passed in must ensure all of this itself.)
 
 Cost: a Keras call computes a whole batch even for one input. TFLite's kernels are not faster on
 batches (its quantised ones are slower), so several interpreters run in threads.
@@ -39,11 +39,11 @@ _STEPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 class Classifier(ABC):
-    """A black box that gives class probabilities.
+    """A black box that returns class probabilities.
 
     Attributes:
         resolution: The step between two output values (0 for floating point of 32 bits or more);
-            quantised outputs sum to one only up to half a step a class.
+            quantised outputs sum to one only up to half a step per class.
     """
 
     resolution: float = 0.0
@@ -53,7 +53,7 @@ class Classifier(ABC):
         """Return the probabilities `(batch, classes) float32` for `(batch, ...)` inputs."""
 
     def content(self) -> str | None:
-        """Return a digest of all that the answers depend on; None if it cannot be read."""
+        """Return a digest of all that the outputs depend on; None if it cannot be read."""
         return None
 
 
@@ -62,7 +62,7 @@ class KerasClassifier(Classifier):
 
     Args:
         model: A Keras model with one input and one output.
-        batch_size: Inputs a call; the last batch is padded with copies of its first input.
+        batch_size: Inputs per call; the last batch is padded with copies of its first input.
 
     Raises:
         InvalidArgumentError: if the batch size is below 1, or the model has several outputs.
@@ -99,7 +99,7 @@ class KerasClassifier(Classifier):
 
 
 def _check_one_input_and_output(model: keras.Model) -> None:
-    """Refuse a model with several inputs or outputs; one without symbolic ones is not known."""
+    """Reject a model with several inputs or outputs, as far as they are known symbolically."""
     inputs, outputs = (getattr(model, name, None) or () for name in ("inputs", "outputs"))
     if len(inputs) > 1:
         raise SeveralInputsError(
@@ -114,7 +114,7 @@ def _check_one_input_and_output(model: keras.Model) -> None:
 
 
 def _rounding(model: keras.Model) -> float:
-    """Return the step between two outputs near 1 of a model that computes in 16 bits, else 0."""
+    """Return the step between outputs near 1 if a model computes in 16 bits, else 0."""
     outputs = getattr(model, "outputs", None)
     dtype = outputs[0].dtype if outputs else model.compute_dtype
     return _STEPS.get(dtype, 0.0)
@@ -123,15 +123,15 @@ def _rounding(model: keras.Model) -> float:
 class TFLiteClassifier(Classifier):
     """A TFLite model, run by LiteRT's interpreter, one input at a time.
 
-    Float inputs are quantised and integer outputs dequantised as the file says.
+    Float inputs are quantised and integer outputs dequantised as the file specifies.
 
     Args:
         model: A path or the file's content.
-        workers: Interpreters that run in parallel threads; None: one a core, at most 4.
+        workers: Interpreters that run in parallel threads; None: one per core, at most 4.
 
     Raises:
-        CorruptFileError: if it is no TFLite model or a damaged one.
-        InvalidArgumentError: if it has not exactly one input and one output, each for one sample.
+        CorruptFileError: if it is damaged or not a TFLite model.
+        InvalidArgumentError: unless it has exactly one input and one output, each for one sample.
     """
 
     def __init__(self, model: str | os.PathLike | bytes, workers: int | None = None) -> None:
@@ -193,10 +193,10 @@ class FunctionClassifier(Classifier):
         self.function = function
 
     def probabilities(self, inputs: np.ndarray) -> np.ndarray:
-        """Return what the function gives.
+        """Return the function's result.
 
         Raises:
-            InvalidArgumentError: if that is not one row for each input.
+            InvalidArgumentError: if it does not have one row for each input.
         """
         outputs = np.asarray(self.function(inputs))
         if outputs.ndim != 2 or len(outputs) != len(inputs):

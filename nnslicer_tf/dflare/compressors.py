@@ -1,4 +1,4 @@
-"""Compressed versions of a Keras model, as the second of a pair (paper, sections 2.2 and 5.4).
+"""Compressed versions of a Keras model, to compare with it (paper, sections 2.2 and 5.4).
 
 Two kinds of 8-bit quantisation (TFLite files, as bytes), magnitude pruning, knowledge
 distillation, and the mutation of a share of the weights. The given model is never changed.
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 def with_softmax(model: keras.Model) -> keras.Model:
-    """Return a model that gives probabilities where `model` gives logits; weights are shared.
+    """Return a model that appends a softmax to one that returns logits; weights are shared.
 
     Raises:
-        InvalidArgumentError: if the model ends in a softmax or sigmoid already, has several
-            outputs, or is not a functional or sequential model that is built.
+        InvalidArgumentError: if the model already ends in a softmax or sigmoid, has several
+            outputs, or is not a built functional or sequential model.
     """
     _check_one_output(model)
     if (final := _final_activation(model)) in ("softmax", "sigmoid"):
@@ -47,7 +47,7 @@ def with_softmax(model: keras.Model) -> keras.Model:
 
 
 def quantize_dynamic(model: keras.Model) -> bytes:
-    """Return a TFLite model with 8-bit weights; activations are quantised as it runs.
+    """Return a TFLite model with 8-bit weights; activations are quantised at run time.
 
     TFLite leaves kernels of fewer than 1,024 values in floating point.
 
@@ -64,10 +64,10 @@ def quantize_integer(model: keras.Model, samples: DataLike, keep: Sequence[str] 
 
     Args:
         model: A Keras model.
-        samples: `(samples, ...)` preprocessed inputs that show the range of every
-            activation; some hundred are enough.
-        keep: Names of the tensors whose steps stay in floating point, such as
-            `debugging.Recipe.tensors` gives them.
+        samples: `(samples, ...)` preprocessed inputs for calibrating the range of every
+            activation; a few hundred are enough.
+        keep: Names of the tensors whose steps stay in floating point, such as those of
+            `debugging.Recipe.tensors`.
 
     Raises:
         InvalidArgumentError: if there are no samples, the model takes integers or has no input
@@ -90,10 +90,10 @@ def quantize_integer(model: keras.Model, samples: DataLike, keep: Sequence[str] 
 
 
 def quantize_16x8(model: keras.Model, samples: DataLike) -> bytes:
-    """Return a TFLite model with 8-bit weights and activations of 16 bits, throughout.
+    """Return a TFLite model with 8-bit weights and 16-bit activations throughout.
 
-    TensorFlow's converter has this for whole models only. To keep some layers of a model of 8 bits
-    in 16, use `quantize_ai_edge` with `debugging.Recipe.ai_edge(kept="int16")`.
+    TensorFlow's converter supports this only for whole models. To keep some layers of an 8-bit
+    model in 16 bits, use `quantize_ai_edge` with `debugging.Recipe.ai_edge(kept="int16")`.
 
     Args:
         model: A Keras model.
@@ -118,15 +118,15 @@ def quantize_16x8(model: keras.Model, samples: DataLike) -> bytes:
 def quantize_ai_edge(
     content: bytes, recipe: Sequence[Mapping], samples: np.ndarray | None = None
 ) -> bytes:
-    """Return a LiteRT model that the AI Edge Quantizer made from one in floating point.
+    """Quantise a floating-point LiteRT model with the AI Edge Quantizer.
 
     Args:
-        content: The model in floating point, such as `pruning.costs.to_litert` gives it.
+        content: The floating-point model, such as the result of `pruning.costs.to_litert`.
         recipe: The quantizer's recipe as JSON: its own, such as
-            `ai_edge_quantizer.recipe.dynamic_wi8_afp32()`, and what `debugging.Recipe.ai_edge`
-            gives to append.
-        samples: Preprocessed inputs that show the range of every activation, for recipes that
-            make integers of activations.
+            `ai_edge_quantizer.recipe.dynamic_wi8_afp32()`, followed by the result of
+            `debugging.Recipe.ai_edge`.
+        samples: Preprocessed inputs for calibrating the range of every activation, for recipes
+            with integer activations.
 
     Raises:
         InvalidArgumentError: if the package ai-edge-quantizer is not installed.
@@ -154,12 +154,12 @@ def prune_magnitude(
 
     Args:
         model: A Keras model.
-        ratio: The share of weights that become zero, 0 … 1 (1 excluded); biases and other
-            vectors stay.
-        layers: Names of the model's layers that are pruned; all if None.
+        ratio: The share of weights to set to zero, 0 … 1 (1 excluded); biases and other
+            vectors are unchanged.
+        layers: Names of the layers to prune; all if None.
 
     Raises:
-        InvalidArgumentError: if the ratio is out of range, a layer is not there, or the model
+        InvalidArgumentError: if the ratio is out of range, a layer does not exist, or the model
             cannot be copied.
     """
     if not 0 <= ratio < 1:
@@ -183,7 +183,7 @@ def mutate_weights(
     Args:
         model: A Keras model.
         share: The share of the weights of all kernels together, 0 … 1.
-        rng: Chooses the weights and the direction of each.
+        rng: Chooses the weights, and the sign of each change.
 
     Raises:
         InvalidArgumentError: if the share is out of range, or the model cannot be copied.
@@ -218,17 +218,17 @@ def distill(
     rng: int | np.random.Generator = 0,
     progress: bool = True,
 ) -> keras.Model:
-    """Train a copy of `student` to give the teacher's softened probabilities.
+    """Train a copy of `student` to reproduce the teacher's softened probabilities.
 
     Args:
-        teacher: Gives probabilities.
-        student: Gives probabilities of the same classes, usually from a smaller network.
+        teacher: A model that returns probabilities.
+        student: One that returns probabilities of the same classes, usually a smaller network.
         x: Training inputs `(samples, ...)`.
         temperature: Softening of both models' probabilities, p^(1/T) normalised.
         epochs: Passes over `x`.
-        batch_size: Samples a step.
-        learning_rate: Of Adam.
-        rng: Order of the samples, and dropout. Weights start as they are in `student`.
+        batch_size: Samples per step.
+        learning_rate: Learning rate of Adam.
+        rng: Order of the samples, and dropout. Training starts from the weights of `student`.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -236,7 +236,7 @@ def distill(
 
     Raises:
         InvalidArgumentError: if the outputs differ in size, the temperature is not above 0, or a
-            model has several outputs or is not a functional or sequential one that is built.
+            model has several outputs or is not a built functional or sequential model.
     """
     _check_one_output(teacher)
     _check_one_output(student)
@@ -297,7 +297,7 @@ def _calibrated(model: keras.Model, samples: DataLike) -> "tf.lite.TFLiteConvert
 
 
 def _convert(converter: "tf.lite.TFLiteConverter") -> bytes:
-    """Convert without the converter's prints and its warnings of ignored entries."""
+    """Convert, suppressing the converter's output and its warnings about ignored entries."""
     from tensorflow.lite.python.convert import ConverterError
 
     with redirect_stdout(StringIO()), warnings.catch_warnings():
@@ -313,7 +313,7 @@ def _convert(converter: "tf.lite.TFLiteConverter") -> bytes:
 
 
 def _convert_but_for(converter: "tf.lite.TFLiteConverter", keep: list[str]) -> bytes:
-    """Convert to integers, but for the steps that compute some tensors."""
+    """Convert to integers, except for the steps that compute some tensors."""
     import tensorflow as tf
 
     options = tf.lite.experimental.QuantizationDebugOptions(
@@ -331,7 +331,7 @@ def _convert_but_for(converter: "tf.lite.TFLiteConverter", keep: list[str]) -> b
 
 
 def _check_tensors(names: list[str], content: bytes) -> None:
-    """Refuse names of tensors that a file does not have; the converter would ignore them."""
+    """Reject names of tensors that a file does not have; the converter would ignore them."""
     details = interpreter_of(content, "the calibrated model").get_tensor_details()
     known = [tensor["name"] for tensor in details]
     for name in names:
@@ -347,7 +347,7 @@ def _check_built(model: keras.Model) -> None:
 
 
 def _check_symbolic(model: keras.Model) -> None:
-    """Refuse a model whose inputs and outputs are not known as those of a functional one."""
+    """Reject a model whose inputs and outputs are not symbolic, unlike a functional model's."""
     _check_built(model)
     if not getattr(model, "outputs", None):
         raise InvalidArgumentError(
@@ -376,20 +376,20 @@ def _check_copyable(model: keras.Model) -> None:
 
 
 def _final_activation(model: keras.Model) -> str:
-    """Return the name of the function that a model's only output went through last."""
+    """Return the name of the last function applied to a model's only output."""
     if isinstance(model, keras.Sequential):
         last = model.layers[-1]
     else:
         last = next(o for o in model.operations if o.name == model.output_names[0])
     if isinstance(last, keras.Model) and getattr(last, "outputs", None):
         return _final_activation(last)
-    # The layer Softmax and the operation keras.ops.softmax are classes of one name.
+    # The layer Softmax and the operation keras.ops.softmax are classes of the same name.
     function = getattr(getattr(last, "activation", None), "__name__", type(last).__name__)
     return function.lower()
 
 
 def _signature_samples(content: bytes, samples: np.ndarray | None) -> dict[str, list[dict]]:
-    """Return samples in the form in which the quantizer takes them."""
+    """Return samples in the format that the quantizer takes."""
     if samples is None or not len(samples):
         raise InvalidArgumentError("This recipe needs samples: at least one preprocessed input.")
     interpreter = interpreter_of(content, "the given bytes")
@@ -403,7 +403,7 @@ def _changed(
     change: Callable[[np.ndarray], np.ndarray],
     layers: Sequence[str] | None = None,
 ) -> keras.Model:
-    """Return a copy whose kernels (weights of two dimensions or more) went through `change`."""
+    """Return a copy with `change` applied to its kernels (weights of two or more dimensions)."""
     _check_copyable(model)
     copy = copy_model(model)
     changed = [copy] if layers is None else [copy.get_layer(name) for name in layers]

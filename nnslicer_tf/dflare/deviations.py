@@ -45,11 +45,11 @@ class Deviation(ShownAsTable):
 
     Attributes:
         image: The triggering input, of the seed's shape and dtype.
-        queries: Number of inputs that both models were queried about, with the seed.
-        seconds: The search's share of the time that all searches beside it took.
+        queries: Number of inputs that both models were queried with, including the seed.
+        seconds: The search's share of the time of all concurrent searches.
         labels: The original's and the compressed model's label.
-        trace: The mutations from the seed to `image`, see `replay`; None if the search is not
-            by a chain of mutations (`DiffChaser`).
+        trace: The mutations from the seed to `image`, see `replay`; None if the search does not
+            use a chain of mutations (`DiffChaser`).
     """
 
     image: np.ndarray
@@ -59,7 +59,7 @@ class Deviation(ShownAsTable):
     trace: tuple[Mutation, ...] | None
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with a row a mutation of the trace: operator and parameters."""
+        """Return a table with one row per mutation of the trace: operator and parameters."""
         import pandas as pd
 
         rows = [{k: str(v) for k, v in asdict(m).items()} for m in self.trace or ()]
@@ -89,9 +89,9 @@ class Outcome:
 
     Attributes:
         status: One of `found`, `already_deviates`, `query_budget`, `timeout`.
-        queries: Number of inputs that both models were queried about.
+        queries: Number of inputs that both models were queried with.
         seconds: The search's share of the time.
-        deviation: What was found, or None.
+        deviation: The deviation found, or None.
     """
 
     status: Status
@@ -105,10 +105,10 @@ class DeviationSet(ShownAsTable):
 
     Args:
         outcomes: One for each seed.
-        seeds: The seeds `(seeds, ...)`, for distances and pictures; None if they are not known.
-        truth: Their true labels `(seeds,)`, if they are known.
-        confidences: The original's and the compressed model's probability of its label, for what
-            was found, `(found, 2)`; None if they are not known.
+        seeds: The seeds `(seeds, ...)`, for distances and figures; None if unknown.
+        truth: Their true labels `(seeds,)`, if known.
+        confidences: The original's and the compressed model's probability of its label, for each
+            deviation found, `(found, 2)`; None if unknown.
         max_distance: Largest change of a value that the search allowed, which `verify` needs to
             replay it; None: any. Files of older versions do not have it: set it after `load`.
     """
@@ -138,7 +138,7 @@ class DeviationSet(ShownAsTable):
 
     @property
     def status(self) -> np.ndarray:
-        """The end of each search, `(seeds,)` of str."""
+        """How each search ended, `(seeds,)` of str."""
         return np.array([outcome.status for outcome in self.outcomes])
 
     @property
@@ -153,12 +153,12 @@ class DeviationSet(ShownAsTable):
 
     @property
     def found(self) -> np.ndarray:
-        """Marks of the searches that found a deviation, `(seeds,) bool`."""
+        """Whether each search found a deviation, `(seeds,) bool`."""
         return self.status == "found"
 
     @property
     def images(self) -> np.ndarray:
-        """The triggering inputs of the searches that found one, `(found, ...)`."""
+        """The triggering inputs of the successful searches, `(found, ...)`."""
         images = [deviation.image for deviation in self._deviations]
         return np.stack(images) if images else np.empty((0,))
 
@@ -173,7 +173,7 @@ class DeviationSet(ShownAsTable):
         return [o.deviation for o in self.outcomes if o.status == "found" and o.deviation]
 
     def _of_found(self) -> dict[str, np.ndarray]:
-        """Return confidences and distances of what was found, as far as they are known."""
+        """Return the confidences and distances of the deviations found, if known."""
         known = {}
         if self.confidences is not None:
             known = {"confidence": self.confidences[:, 0]}
@@ -185,13 +185,13 @@ class DeviationSet(ShownAsTable):
         return known
 
     def figure(self, most: int = 6) -> "Figure":
-        """Return a picture of what was found: seed, mutant and change, with labels.
+        """Return a figure of the deviations found: seed, mutant and change, with labels.
 
         Args:
             most: Number of deviations to draw; those with the smallest L∞ first.
 
         Raises:
-            InvalidArgumentError: if none was found, or the seeds are not known or no images.
+            InvalidArgumentError: if none was found, or the seeds are unknown or not images.
         """
         from nnslicer_tf.report.deviations import deviations_figure
 
@@ -215,12 +215,12 @@ class DeviationSet(ShownAsTable):
 
     @property
     def success_rate(self) -> float:
-        """Found, as a share of the seeds on which the models agreed; NaN without any."""
+        """Deviations found per seed on which the models agreed; NaN without such seeds."""
         valid = self.status != "already_deviates"
         return float(self.found[valid].mean()) if valid.any() else float("nan")
 
     def summary(self) -> dict[str, float]:
-        """Return the paper's figures: success rate, time and queries of what was found.
+        """Return the paper's metrics: success rate, time and queries.
 
         Times and queries are over the successful searches, as in the paper's section 5.2;
         `distinct` counts different triggering inputs.
@@ -238,11 +238,11 @@ class DeviationSet(ShownAsTable):
         }
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with a row a seed: status, queries, seconds, both models' labels.
+        """Return a table with one row per seed: status, queries, seconds, both models' labels.
 
-        With seeds also the true label, the models' confidences in their labels, and the distances
-        of what was found from its seed: L∞, L2 and SSIM (1: equal), or of sentences the number
-        of words that were edited.
+        If seeds are known, it also has the true label, the models' confidences in their labels,
+        and the distances of deviations from their seeds: L∞, L2 and SSIM (1: equal), or for
+        sentences the number of edited words.
         """
         import pandas as pd
 
@@ -317,13 +317,13 @@ def pack(outcomes: Sequence[Outcome]) -> dict[str, np.ndarray]:
         "has_deviation": np.array([outcome.deviation is not None for outcome in outcomes], bool),
         "images": np.stack([d.image for d in deviations]) if deviations else np.empty((0,)),
         "labels": np.array([d.labels for d in deviations], np.int64).reshape(-1, 2),
-        # What operators draw may be NumPy's numbers, which JSON does not know.
+        # Operators may draw NumPy numbers, which JSON does not support.
         "traces": np.array(json.dumps(traces, default=lambda number: number.item())),
     }
 
 
 def unpack(arrays: dict[str, np.ndarray]) -> list[Outcome]:
-    """Return the outcomes that `pack` made into arrays."""
+    """Return the outcomes from the arrays that `pack` made."""
     deviations = zip(
         arrays["images"],
         arrays["labels"].tolist(),

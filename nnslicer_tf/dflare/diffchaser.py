@@ -1,13 +1,13 @@
-"""DiffChaser, the baseline: a genetic search by k-uncertainty.
+"""DiffChaser, the baseline: a genetic search guided by k-uncertainty.
 
 Source: Xie et al., "DiffChaser: Detecting Disagreements for Deep Neural Networks" (IJCAI
-2019), as sections 2.5 and 4.4 of the DFlare paper describe it. A pool of mutants of the
+2019), as described in sections 2.5 and 4.4 of the DFlare paper. A pool of mutants of the
 seed is bred in two branches, one for each model: a branch prefers inputs on which its
 model is uncertain, that is, with a small difference between the highest and the k-highest
-probability. Details that the descriptions do not give (tournaments, uniform crossover, rates)
-are options.
+probability. Details that the descriptions omit (tournaments, uniform crossover, rates) are
+options.
 
-Cost: `population` queries a generation, thousands a seed; run few seeds together, since each
+Cost: `population` queries per generation, thousands per seed; run few seeds together, since each
 queries a whole generation at once.
 """
 
@@ -21,7 +21,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 
 
 def k_uncertainty(probabilities: np.ndarray, k: int) -> np.ndarray:
-    """Return highest minus k-highest probability; the smaller, the less certain.
+    """Return the highest minus the k-highest probability; smaller is less certain.
 
     Args:
         probabilities: `(batch, classes)`.
@@ -36,14 +36,14 @@ class DiffChaser(Search):
     """The genetic search.
 
     Args:
-        population: Inputs in the pool, and new ones a generation.
+        population: Inputs in the pool, and new ones per generation.
         k: Which probability is compared with the highest.
         tournament: How many inputs compete to become a parent.
         mutation_rate: The share of children that are mutated after the crossover.
 
     Raises:
         InvalidArgumentError: if an option is out of range; `k` above the number of classes is
-            noticed when a search begins.
+            only detected when a search starts.
     """
 
     population: int = 1000

@@ -1,9 +1,9 @@
-"""Distances between a seed and what was made of it."""
+"""Distances between a seed and its mutant."""
 
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-# Of Wang, Bovik, Sheikh and Simoncelli, "Image quality assessment", IEEE TIP 2004: a Gaussian
+# From Wang, Bovik, Sheikh and Simoncelli, "Image quality assessment", IEEE TIP 2004: a Gaussian
 # window of 11×11 pixels, and the constants that keep the quotient stable.
 _SIGMA = 1.5
 _RADIUS = 5
@@ -21,10 +21,10 @@ def euclidean(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def structural_similarity(a: np.ndarray, b: np.ndarray) -> float:
-    """Return SSIM of two images `(height, width, channels)` of values 0 … 255: 1 if equal.
+    """Return the SSIM of two images `(height, width, channels)` of values 0 … 255: 1 if equal.
 
-    The mean over pixels and channels, with the Gaussian window of Wang et al. (2004); NaN for
-    other things than images, and for images smaller than the window.
+    It is the mean over pixels and channels, with the Gaussian window of Wang et al. (2004); NaN
+    for inputs that are not images, and for images smaller than the window.
     """
     if np.ndim(a) != 3 or min(np.shape(a)[:2]) < 2 * _RADIUS + 1:
         return float("nan")

@@ -3,8 +3,8 @@
 There are domains for images, one-dimensional audio and sentences. To add one, subclass `Domain`
 with its operators and `check_seeds`, and, if the outputs are not class probabilities, `judge`.
 
-A mutation is first drawn, then applied: `apply` uses only the drawn parameters, the seed of
-noise included, so that a deviation can be replayed from its trace.
+A mutation is first drawn, then applied: `apply` uses only the drawn parameters, including any
+noise seed, so that a deviation can be replayed from its trace.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
 
 Parameters = dict[str, int | float]
 
-_HALVINGS = 8  # of the way back to a seed
+_HALVINGS = 8  # bisection steps on the way back to a seed
 
 _LABEL_MARGIN = 1e-5
 """A top-1 label counts only if its probability leads by this much: far above what the batch
@@ -27,7 +27,7 @@ with 8-bit outputs, is no label."""
 
 @dataclass(frozen=True)
 class Mutation:
-    """One applied operator: its name, and all that repeats it exactly.
+    """One applied operator: its name, and all that is needed to repeat it exactly.
 
     Attributes:
         operator: The operator's name.
@@ -71,7 +71,7 @@ class Answers:
 
 
 class MutationOperator(ABC):
-    """One way to change an input a little.
+    """A way to change an input slightly.
 
     Attributes:
         name: The operator's name in traces and tables.
@@ -99,7 +99,7 @@ class Domain(ABC):
         operators: The pool; names must differ.
 
     Raises:
-        InvalidArgumentError: if the pool is empty or has two operators of one name.
+        InvalidArgumentError: if the pool is empty or has two operators of the same name.
     """
 
     def __init__(self, operators: Sequence[MutationOperator]) -> None:
@@ -121,9 +121,9 @@ class Domain(ABC):
         return chosen.apply(x, parameters), Mutation(operator, parameters)
 
     def blend(self, x: np.ndarray, mutant: np.ndarray, share: float) -> np.ndarray:
-        """Return the input between `x` (share 0) and `mutant` (share 1), linearly.
+        """Interpolate linearly between `x` (share 0) and `mutant` (share 1).
 
-        Integers are rounded. Override it where inputs do not form a convex set.
+        Integers are rounded. Override it if inputs do not form a convex set.
         """
         if share == 1:
             return mutant
@@ -131,9 +131,9 @@ class Domain(ABC):
         return (np.rint(blended) if x.dtype.kind in "iu" else blended).astype(x.dtype)
 
     def cross(self, first: np.ndarray, second: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return a child of each pair of inputs: every value is that of either, by chance.
+        """Return a child of each pair of inputs, taking every value from either at random.
 
-        Override it where such mixtures are no inputs.
+        Override it if such mixtures are not valid inputs.
 
         Args:
             first: `(batch, …)`.
@@ -143,7 +143,7 @@ class Domain(ABC):
         return np.where(rng.random(first.shape) < 0.5, first, second)
 
     def as_inputs(self, batch: np.ndarray) -> np.ndarray:
-        """Return what models take without any preprocessing: the values as float32."""
+        """Return the model inputs if there is no preprocessing: the values as float32."""
         return batch.astype(np.float32)
 
     def smaller(
@@ -151,7 +151,7 @@ class Domain(ABC):
     ) -> np.ndarray:
         """Return an input nearer to the seed on which the models still disagree.
 
-        By bisection between the two. Override it where more can be undone.
+        Bisects between the two. Override it if more can be undone.
 
         Args:
             seed: The seed.
@@ -168,15 +168,15 @@ class Domain(ABC):
         return x if high == 1 else self.blend(seed, x, high)
 
     def check_outputs(self, outputs: np.ndarray, resolution: float, whose: str) -> None:
-        """Refuse outputs that are not probabilities of two classes or more.
+        """Reject outputs that are not probabilities of two or more classes.
 
         Args:
             outputs: One model's outputs for a batch.
-            resolution: The step between two output values, as of `Classifier`.
+            resolution: The step between two output values, see `Classifier`.
             whose: The model's role, for the message.
 
         Raises:
-            InvalidArgumentError: if they have another form, or are logits.
+            InvalidArgumentError: if they have another shape, or are logits.
             NonFiniteActivationError: if they are NaN or infinite.
         """
         if outputs.ndim != 2 or outputs.shape[1] < 2:
@@ -226,7 +226,7 @@ def _top_two(outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def replay(seed: np.ndarray, trace: Iterable[Mutation], domain: Domain) -> np.ndarray:
-    """Apply a trace to the seed that it began with.
+    """Apply a trace to the seed from which it started.
 
     Args:
         seed: The seed input.

@@ -1,13 +1,13 @@
-"""`find_deviation` and `find_deviations`: run searches, many at once, within their budgets.
+"""`find_deviation` and `find_deviations`: run many searches at once, within their budgets.
 
-Searches advance in rounds. A round queries both models in one batch about the inputs of all
+Searches advance in rounds. A round queries both models with one batch of inputs from all
 running searches. A finished search is replaced by the next seed, so memory and batch size stay
 bounded however many seeds there are.
 
-A seed's result depends on the seed, the models, the options and `rng` alone: its random stream
-comes from `rng` and the seed's content, and the models' answers do not depend on their batch (but
-for the last bits of some, see `classifiers`). It is the same in any order, beside any other seeds
-and after a resumption, unless it is cut off by a timeout.
+A seed's result depends only on the seed, the models, the options and `rng`: its random stream
+comes from `rng` and the seed's content, and the models' outputs do not depend on the batch
+(except for the last bits of some, see `classifiers`). It is the same in any order, with any other
+seeds and after a resumption, unless a timeout cuts it off.
 """
 
 import os
@@ -34,9 +34,9 @@ from nnslicer_tf.dflare.search import DFlare, Found, Search, SearchSteps
 from nnslicer_tf.dflare.text import TextDomain
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
-_LOOKED_AT = 64  # seeds that show whether a step of preprocessing is missing
+_LOOKED_AT = 64  # seeds used to check whether preprocessing is missing
 _CERTAIN = 1 - 1e-6
-_FEWEST = 8  # seeds that say something about the models
+_FEWEST = 8  # fewer seeds say nothing about the models
 _RIGHT, _DIFFER = 0.5, 0.75
 
 
@@ -109,7 +109,7 @@ def find_deviations(
     checkpoint: str | os.PathLike | None = None,
     progress: bool = True,
 ) -> DeviationSet:
-    """Search from many seeds at once (paper, Algorithm 1, one search a seed).
+    """Search from many seeds at once (paper, Algorithm 1, one search per seed).
 
     Args:
         original: The original model; anything that `as_classifier` takes.
@@ -118,13 +118,13 @@ def find_deviations(
         preprocess: Maps `(batch, height, width, channels) uint8` to the models' inputs;
             None: the values as float32, sentences as they are.
         timeout: Seconds after which a search gives up; a search's time is its share of
-            the time of all that run beside it.
-        rng: Seed or generator of everything random.
-        labels: The true classes of the seeds, integers or one-hot. If they are given, the
-            original must be right on half of the first 64, and they stand in the table.
+            the time of all concurrent searches.
+        rng: Seed or generator of all random choices.
+        labels: The true classes of the seeds, integers or one-hot. If given, the original must
+            be right on half of the first 64, and they are included in the table.
         max_queries: Queries after which a search gives up; None: no limit.
         max_distance: Largest change of a value of the seed, L∞; None: no limit. Without it the
-            mutations of images change single pixels by up to 255. A fraction counts only for
+            mutations of images change single pixels by up to 255. Fractions only matter for
             seeds that are not integers.
         search: How to search; None: `DFlare()`.
         domain: The kind of input; None: `ImageDomain()`.
@@ -135,17 +135,17 @@ def find_deviations(
         progress: Whether to show a progress bar.
 
     Returns:
-        One outcome a seed; a seed on which the models already disagree is reported as
+        One outcome per seed; a seed on which the models already disagree is reported as
         `already_deviates` and not searched.
 
     Raises:
         InputShapeError: if the seeds are not valid inputs of the domain.
-        InvalidArgumentError: if the models differ in their outputs' size or give no
-            probabilities, an argument is out of range, or `preprocess` seems to be missing: the
-            original is certain of nearly all seeds as they are, and not when they are scaled to
+        InvalidArgumentError: if the models' outputs differ in size or are not probabilities, an
+            argument is out of range, or `preprocess` seems to be missing: the original is
+            certain about nearly all seeds as they are, but not when they are scaled to
             [0, 1]; it is wrong on most of them, by `labels`; or the two models disagree on most.
         CorruptFileError: if a TFLite model or the checkpoint is damaged.
-        ProfileMismatchError: if the checkpoint is of other seeds, models or options.
+        ProfileMismatchError: if the checkpoint belongs to other seeds, models or options.
     """
     search = DFlare() if search is None else search
     domain = ImageDomain() if domain is None else domain
@@ -187,7 +187,7 @@ def find_deviations(
 
 
 def _confidences(pair: ModelPair, outcomes: list[Outcome]) -> np.ndarray:
-    """Return both models' probability of their labels for what was found, `(found, 2)`."""
+    """Return both models' probability of their labels on the deviations, `(found, 2)`."""
     images = [o.deviation.image for o in outcomes if o.status == "found" and o.deviation]
     if not images:
         return np.zeros((0, 2))
@@ -196,10 +196,10 @@ def _confidences(pair: ModelPair, outcomes: list[Outcome]) -> np.ndarray:
 
 
 def _check_answers(pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | None) -> None:
-    """Refuse seeds that the models do not seem to be made for.
+    """Reject seeds that the models do not seem to be made for.
 
-    An original that is wrong on most seeds, or a compressed model that disagrees with it on most,
-    is given inputs that it was not trained on: what a search finds is then no deviation.
+    If the original is wrong on most seeds, or the compressed model disagrees with it on most, they
+    were not trained on such inputs, and what a search finds is not a deviation.
     """
     if len(seeds) < _FEWEST:
         return
@@ -224,10 +224,10 @@ def _check_answers(pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | None)
 
 
 def _check_scale(pair: ModelPair, seeds: np.ndarray) -> None:
-    """Refuse images of 0 to 255 for an original model that was trained on images of 0 to 1.
+    """Reject images of 0 to 255 if the original model was trained on images of 0 to 1.
 
-    Its outputs are saturated then, and mutations cross the boundary anywhere: most deviations
-    that are found do not exist on scaled images.
+    Its outputs would be saturated, and mutations would cross the boundary anywhere: most
+    deviations found would not exist on scaled images.
     """
     raw, scaled = (
         np.mean(pair.original.probabilities(seeds * np.float32(factor)).max(axis=1) >= _CERTAIN)
@@ -244,7 +244,7 @@ def _check_scale(pair: ModelPair, seeds: np.ndarray) -> None:
 
 @dataclass(frozen=True)
 class _Budget:
-    """When a search gives up."""
+    """The limits at which a search gives up."""
 
     timeout: float
     max_queries: int | None
@@ -258,7 +258,7 @@ class _Budget:
 
 @dataclass
 class _Running:
-    """A search under way."""
+    """A search in progress."""
 
     steps: SearchSteps
     asked: np.ndarray
@@ -273,7 +273,7 @@ def _run(
     budget: _Budget,
     together: int,
 ) -> Iterator[tuple[int, Outcome]]:
-    """Run the searches, `together` at a time; yield each outcome when it is known."""
+    """Run the searches, `together` at a time; yield each outcome as it becomes known."""
     queue = iter(waiting)
     running: dict[int, _Running] = {}
     while True:
@@ -294,7 +294,7 @@ def _run(
 def _round(
     running: dict[int, _Running], pair: ModelPair, budget: _Budget
 ) -> dict[int, tuple[str, Found | None]]:
-    """Answer every running search once; return those that ended, with how and what."""
+    """Answer every running search once; return those that ended, with status and result."""
     answers = pair.ask(np.concatenate([search.asked for search in running.values()]))
     finished: dict[int, tuple[str, Found | None]] = {}
     row = 0
@@ -351,9 +351,9 @@ def _check_distance(max_distance: float, seeds: np.ndarray, domain: Domain) -> N
 
 
 def _streams(seeds: np.ndarray, rng: np.random.Generator) -> list[np.random.Generator]:
-    """Give every seed a random stream of its own, from its content.
+    """Derive a separate random stream for every seed from its content.
 
-    Equal seeds get different streams by their order, so that they end differently.
+    Equal seeds get different streams by their order, so that their results differ.
     """
     common = int(rng.integers(2**63))
     seen: dict[bytes, int] = {}

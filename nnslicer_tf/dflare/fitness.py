@@ -1,14 +1,14 @@
 """Fitness: which mutants replace the best input so far (paper, section 3.3).
 
 A fitness decides about every mutant that does not deviate. It remembers the pairs of
-probability vectors of one search; `start` gives a copy without any for the next.
+probability vectors of one search; `start` returns an empty copy for the next.
 
-The paper's H = D / δ + O compares the difference D of the top-1 probabilities first; where
+The paper's H = D / δ + O compares the difference D of the top-1 probabilities first; if
 two D lie within δ, the one whose pair of probability vectors is new wins. By the time of a
 comparison the best input so far has been observed, so its own O counts 0 and a mutant is
 accepted if D(mutant) / δ + O(mutant) ≥ D(best) / δ.
 
-Cost: one comparison with all pairs observed so far, some microseconds up to 1,000 of them.
+Cost: one comparison with all pairs observed so far, a few microseconds up to 1,000 of them.
 """
 
 from abc import ABC, abstractmethod
@@ -34,7 +34,7 @@ class ObservedStates:
     def add(self, state: np.ndarray) -> bool:
         """Remember the pair `(2 × classes,) float32`; return whether it was new."""
         new = self._is_new(state)
-        if new:  # a pair near another one adds nothing that later decisions need
+        if new:  # a pair near another one cannot affect later decisions
             self._append(state)
         return new
 
@@ -78,10 +78,10 @@ class Fitness(ABC):
 
 
 class NoveltyFitness(Fitness):
-    """The paper's fitness: H = D / δ + O, accepted if it does not fall.
+    """The paper's fitness, H = D / δ + O; a mutant is accepted if it does not decrease.
 
     Args:
-        delta: δ, the difference of D below which O decides.
+        delta: δ, the difference in D below which O decides.
         radius: How far a pair of probability vectors must be from all others to be new.
 
     Raises:
@@ -114,7 +114,7 @@ class NoveltyFitness(Fitness):
 
 
 class DistanceFitness(Fitness):
-    """DFlare_D of the ablation (section 5.3): H = D alone."""
+    """DFlare_D of the ablation (section 5.3): H = D."""
 
     def __repr__(self) -> str:
         return "DistanceFitness()"
@@ -128,18 +128,18 @@ class DistanceFitness(Fitness):
         return False
 
     def accepts(self, distance: float, best: float, new: bool) -> bool:
-        """Return whether D does not fall."""
+        """Return whether D does not decrease."""
         return distance >= best
 
 
 class GrowthFitness(DistanceFitness):
     """DFlare_D of the authors' program: D must exceed that of the last accepted mutant.
 
-    Before the first one it must exceed `first`. The program begins at 1, which no difference of
-    probabilities exceeds: no mutant is ever accepted there, and each is made from the seed.
+    Before the first one it must exceed `first`. The program starts at 1, which no difference of
+    probabilities exceeds: it never accepts a mutant, and makes each from the seed.
 
     Args:
-        first: What the D of the first accepted mutant must exceed.
+        first: Threshold that the D of the first accepted mutant must exceed.
     """
 
     def __init__(self, first: float = 1.0) -> None:
@@ -154,10 +154,10 @@ class GrowthFitness(DistanceFitness):
 
 
 class AnyChangeFitness(NoveltyFitness):
-    """The fitness of the authors' program: D changed by more than δ, up or down, or a new pair.
+    """The fitness of the authors' program: D changes by more than δ, up or down, or a new pair.
 
     Args:
-        delta: The change of D that is enough.
+        delta: The change in D that suffices.
         radius: As in `NoveltyFitness`; the program's squared distance is 0.5.
     """
 
@@ -165,5 +165,5 @@ class AnyChangeFitness(NoveltyFitness):
         super().__init__(delta, radius)
 
     def accepts(self, distance: float, best: float, new: bool) -> bool:
-        """Return whether D moved by more than δ or the pair is new."""
+        """Return whether D changed by more than δ or the pair is new."""
         return abs(distance - best) > self.delta or new

@@ -1,8 +1,8 @@
 """8-bit images: the mutation operators of the DFlare paper (Table 3).
 
 The paper names the operators, but not their strength. Here every application draws its own
-strength, between hardly visible and strong, and values saturate at 0 and 255. The smallest
-blur is of size 2, as one of size 1 changes nothing.
+strength, between barely visible and strong, and values saturate at 0 and 255. The smallest
+blur has size 2, as size 1 changes nothing.
 
 Cost: 10–40 µs for a 28 × 28 or 32 × 32 image.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from nnslicer_tf.dflare.domain import Domain, MutationOperator, Parameters
 from nnslicer_tf.errors import InputShapeError
 
-_SIDES = (4, 8, 16)  # blocks along a side of an image that go back to the seed
+_SIDES = (4, 8, 16)  # numbers of blocks along a side of an image that are reset to the seed
 
 
 class _Noise(MutationOperator):
@@ -22,7 +22,7 @@ class _Noise(MutationOperator):
 
     Args:
         weakest: Smallest strength, above 0.
-        strongest: Largest strength; strengths are drawn evenly on a log scale.
+        strongest: Largest strength; strengths are drawn uniformly on a log scale.
     """
 
     weakest: float
@@ -40,7 +40,7 @@ class _Noise(MutationOperator):
 
 
 class RandomPixels(_Noise):
-    """Set a share of the values to arbitrary ones in 0 … 255; the strength is the share."""
+    """Set a share of the values to random ones in 0 … 255; the strength is the share."""
 
     name = "random_pixels"
     weakest, strongest = 0.005, 0.2
@@ -87,7 +87,7 @@ class MultiplicativeNoise(GaussianNoise):
 
 
 class WrappingGaussianNoise(GaussianNoise):
-    """As the authors' program has it: values are cut off and wrap around at 256."""
+    """Gaussian noise as in the authors' program: values are truncated and wrap around at 256."""
 
     def to_bytes(self, values: np.ndarray) -> np.ndarray:
         """Return `values` modulo 256."""
@@ -95,7 +95,7 @@ class WrappingGaussianNoise(GaussianNoise):
 
 
 class WrappingMultiplicativeNoise(WrappingGaussianNoise, MultiplicativeNoise):
-    """As the authors' program has it: values are cut off and wrap around at 256."""
+    """Multiplicative noise as in the authors' program: truncated, wrapping around at 256."""
 
 
 class SaltAndPepper(RandomPixels):
@@ -109,7 +109,7 @@ class SaltAndPepper(RandomPixels):
 
 
 class AverageBlur(MutationOperator):
-    """Blur by a box of 2 × 2 … 5 × 5."""
+    """Blur with a box of 2 × 2 … 5 × 5."""
 
     name = "average_blur"
 
@@ -126,7 +126,7 @@ class AverageBlur(MutationOperator):
 
 
 class GaussianBlur(MutationOperator):
-    """Blur by a Gaussian of standard deviation 0.5 … 2 pixels, cut to 3 × 3 or 5 × 5."""
+    """Blur with a Gaussian of standard deviation 0.5 … 2 pixels, cut to 3 × 3 or 5 × 5."""
 
     name = "gaussian_blur"
 
@@ -214,8 +214,8 @@ class ImageDomain(Domain):
     ) -> np.ndarray:
         """Return an image nearer to the seed on which the models still disagree.
 
-        First the whole change is reduced; then block after block, from quarters of the sides to
-        single pixels, goes back to the seed; at last what is left is reduced again.
+        First the whole change is reduced; then blocks, from quarters of the sides down to single
+        pixels, are reset to the seed one by one; finally the rest is reduced again.
         """
         image = super().smaller(seed, x, deviates)
         for block in _blocks(seed.shape):

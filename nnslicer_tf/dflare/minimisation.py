@@ -1,8 +1,8 @@
-"""Minimised deviations: as much of the seed as the deviation allows.
+"""Minimise deviations by undoing every change that is not needed.
 
-The domain says what can be undone: an image goes back to its seed block after block, a sentence
-edit after edit, where the models still disagree (as in delta debugging, Zeller and Hildebrandt,
-2002). Cost: some hundred queries an image, one at a time; few a sentence.
+The domain defines what can be undone: an image is reset to its seed block by block, a sentence
+edit by edit, as long as the models still disagree (as in delta debugging, Zeller and Hildebrandt,
+2002). Cost: a few hundred queries per image, one at a time; a few per sentence.
 """
 
 from dataclasses import replace
@@ -27,12 +27,12 @@ def minimise(
     domain: Domain | None = None,
     progress: bool = True,
 ) -> DeviationSet:
-    """Return the deviations with the smallest changes of their seeds that were found.
+    """Return the deviations with their changes from the seeds minimised.
 
-    The same two labels are not kept: any disagreement counts. What is minimised has no trace.
+    Any disagreement counts, so the labels may change. Minimised deviations have no trace.
 
     Args:
-        found: Deviations with their seeds, as of `find_deviations`.
+        found: Deviations with their seeds, from `find_deviations`.
         original: As in the search.
         compressed: As in the search.
         preprocess: As in the search.

@@ -22,7 +22,7 @@ class ModelPair:
         original: Anything that `as_classifier` takes.
         compressed: Likewise.
         domain: How outputs are checked and compared.
-        preprocess: Maps a batch of raw inputs to model inputs; None: those of the domain.
+        preprocess: Maps a batch of raw inputs to model inputs; None: the domain's default.
         batch_size: Fixed batch size for Keras models.
     """
 
@@ -40,10 +40,10 @@ class ModelPair:
         self.preprocess = domain.as_inputs if preprocess is None else preprocess
 
     def ask(self, batch: np.ndarray) -> Answers:
-        """Query both models about raw inputs `(batch, ...)`.
+        """Query both models with raw inputs `(batch, ...)`.
 
         Raises:
-            InvalidArgumentError: if the outputs differ in size, or the domain refuses them.
+            InvalidArgumentError: if the outputs differ in size, or the domain rejects them.
         """
         parts = [self._outputs(batch[s : s + _CHUNK]) for s in range(0, len(batch), _CHUNK)]
         original, compressed = (np.concatenate(outputs) for outputs in zip(*parts, strict=True))
@@ -52,7 +52,7 @@ class ModelPair:
         return self.domain.judge(original, compressed)
 
     def identity(self, seeds: np.ndarray) -> dict[str, str]:
-        """Return what answers depend on: the models, and what they are given for the seeds.
+        """Return what the outputs depend on: the models, and their inputs for the seeds.
 
         Args:
             seeds: Raw inputs `(seeds, ...)`.

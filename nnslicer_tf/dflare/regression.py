@@ -1,4 +1,4 @@
-"""Deviations as a regression suite: a folder that pytest runs against the next compressed model.
+"""Export deviations as a regression suite that pytest runs against the next compressed model.
 
 export_suite(found, "suite", preprocess)
 COMPRESSED_MODEL=new.tflite pytest suite
@@ -68,7 +68,7 @@ def export_suite(
     Args:
         found: The deviations.
         folder: Where `test_deviations.py` and `deviations.npz` are written.
-        preprocess: As in the search; the file has the models' inputs.
+        preprocess: As in the search; the file stores the models' inputs.
         domain: As in the search; None: `ImageDomain()`.
 
     Returns:

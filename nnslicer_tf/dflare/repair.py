@@ -4,7 +4,7 @@ A perceptron with a single hidden layer learns the original model's label from t
 one's probability vector, on seeds and the triggering inputs found for them. The compressed
 model stays a black box.
 
-Cost: a second or two to fit 1,000 inputs; microseconds an input afterwards.
+Cost: a second or two to fit 1,000 inputs; microseconds per input afterwards.
 """
 
 import warnings
@@ -49,7 +49,7 @@ class Repair(ClassifierMixin, BaseEstimator):
             labels: `(inputs,)` integers, the labels of the original model.
 
         Raises:
-            InputShapeError: if there is not one label for each row of probabilities.
+            InputShapeError: unless there is one label for each row of probabilities.
             InvalidArgumentError: if a label is not a class.
         """
         probabilities, labels = np.asarray(probabilities), np.asarray(labels)
@@ -74,13 +74,13 @@ class Repair(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, probabilities: np.ndarray) -> np.ndarray:
         """Return probabilities of `classes_`, `(inputs, known classes)`."""
-        if len(self.classes_) == 1:  # the perceptron takes two as the least, and gives two columns
+        if len(self.classes_) == 1:  # the perceptron always returns two columns or more
             return np.ones((len(probabilities), 1))
         return self.network_.predict_proba(probabilities)
 
 
 class RepairedClassifier(Classifier):
-    """A compressed model with its `Repair` behind it; gives probabilities of all classes.
+    """A compressed model followed by its `Repair`; returns probabilities of all classes.
 
     Args:
         compressed: The compressed model; anything that `as_classifier` takes.
@@ -155,12 +155,12 @@ class RepairScore(ShownAsTable):
 
     @property
     def repair_ratio(self) -> float:
-        """Share of the triggering inputs that is repaired."""
+        """Share of the triggering inputs that are repaired."""
         return self.repair_count / self.triggers
 
     @property
     def inducing_ratio(self) -> float:
-        """Share of the seeds that is broken."""
+        """Share of the seeds that are broken."""
         return self.inducing_count / self.seeds
 
     @property
@@ -175,7 +175,7 @@ class RepairScore(ShownAsTable):
 
 
 def repair_data(pair: ModelPair, seeds: np.ndarray, found: DeviationSet) -> RepairData:
-    """Query the models about the seeds of successful searches and the triggering inputs found.
+    """Query the models with the seeds of successful searches and the triggering inputs found.
 
     Args:
         pair: The models of the search.
@@ -200,12 +200,12 @@ def cross_validate(
 
     Args:
         data: Pairs of seeds and triggering inputs.
-        folds: How many.
+        folds: Number of folds.
         rng: Seed of the folds and of the perceptrons.
         repair: An unfitted `Repair` with other options; None: the default.
 
     Returns:
-        One row a fold: `repair_count`, `repair_ratio`, `inducing_count`,
+        One row per fold: `repair_count`, `repair_ratio`, `inducing_count`,
         `inducing_ratio`, `improvement_count`, `improvement_ratio`.
 
     Raises:

@@ -1,22 +1,22 @@
 """Algorithm 1: the search for one deviation, as a coroutine.
 
 A search is a generator: it yields a batch of inputs and is sent the two models' `Answers` for
-them; it returns when it has found a deviation, and otherwise runs without end. Its caller counts
-queries and time. So one caller can advance many searches in step and query the models about all
+them; it returns when it has found a deviation, and otherwise never ends. Its caller counts
+queries and time. So one caller can advance many searches in step and query the models with all
 their inputs at once.
 
 Two things go beyond the paper; each has an option that turns it off.
 
 *Patience.* The search is stuck where no mutant reaches the fitness of the best input: the
-difference D has a local maximum there, at the seed itself when the compressed model's
-probabilities are coarse. The last of `patience` refused mutants in a row is accepted,
+difference D has a local maximum there, perhaps at the seed itself if the compressed model's
+probabilities are coarse. The last of `patience` rejected mutants in a row is accepted,
 whatever its fitness.
 
 *Bisection.* The two models have nearly the same decision boundary, and deviate between
 one's and the other's. When a mutation moves the input across it (both models change their
 label, to the same one), the search applies less of that mutation: it bisects until the models
-disagree, or after `bisections` halvings, or until two neighbours differ by rounding only. The
-input nearest to the boundary is then accepted or refused by its fitness, as any mutant.
+disagree, or for `bisections` halvings, or until two neighbours differ only by rounding. The
+input nearest to the boundary is then accepted or rejected by its fitness, like any mutant.
 """
 
 from abc import ABC, abstractmethod
@@ -33,7 +33,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 
 @dataclass(frozen=True)
 class Found:
-    """A triggering input, as a search returns it.
+    """The result of a search: a triggering input.
 
     Attributes:
         x: The triggering input.
@@ -76,10 +76,10 @@ class DFlare(Search):
     `DFlare(patience=None, bisections=0)` is exactly Algorithm 1.
 
     Args:
-        fitness: Which mutants are accepted.
-        selection: Which operator comes next.
-        patience: After so many refused mutants in a row the last one is accepted; None:
-            never.
+        fitness: Decides which mutants are accepted.
+        selection: Chooses the next operator.
+        patience: Number of rejected mutants in a row after which the last one is accepted;
+            None: never.
         bisections: Halvings after a mutation that crossed the decision boundary; 0: none.
 
     Raises:
@@ -141,7 +141,7 @@ class DFlare(Search):
 
 @dataclass(frozen=True)
 class _Candidate:
-    """An input, the mutations that made it, and the answers of models and fitness."""
+    """An input, the mutations that made it, and the responses of the models and the fitness."""
 
     x: np.ndarray
     trace: tuple[Mutation, ...]
@@ -154,7 +154,7 @@ class _Candidate:
 def _ask(
     x: np.ndarray, trace: tuple[Mutation, ...], fitness: Fitness
 ) -> Generator[np.ndarray, Answers, _Candidate]:
-    """Query the models about one input, and let the fitness observe the answers."""
+    """Query the models with one input, and let the fitness observe the answers."""
     answers = yield x[None]
     state = np.concatenate([answers.original[0], answers.compressed[0]])
     return _Candidate(

@@ -1,7 +1,7 @@
 """Selection of the next mutation operator (paper, Algorithm 2).
 
 A selection ranks the operators by v = accepted mutants / uses, and chooses them as a Markov
-chain. Cost: some microseconds a choice.
+chain. Cost: a few microseconds per choice.
 """
 
 from abc import ABC, abstractmethod
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class OperatorSelection(ABC):
-    """Chooses operators for one search; `start` gives a fresh one for each search."""
+    """Chooses operators for one search; `start` returns a fresh one for each search."""
 
     @abstractmethod
     def start(self, operators: Sequence[str]) -> Self:
@@ -24,7 +24,7 @@ class OperatorSelection(ABC):
 
     @abstractmethod
     def update(self, operator: str, accepted: bool) -> None:
-        """Learn whether the operator's last mutant was accepted."""
+        """Record whether the operator's last mutant was accepted."""
 
 
 class Uniform(OperatorSelection):
@@ -47,7 +47,7 @@ class Uniform(OperatorSelection):
         return self._operators[rng.integers(len(self._operators))]
 
     def update(self, operator: str, accepted: bool) -> None:
-        """Learn nothing."""
+        """Do nothing."""
 
 
 class MetropolisHastings(Uniform):
@@ -67,7 +67,7 @@ class MetropolisHastings(Uniform):
         self._last: str | None = None
 
     def start(self, operators: Sequence[str]) -> Self:
-        """Return a copy for these operators, none of which was used."""
+        """Return a copy for these operators, all unused."""
         fresh = super().start(operators)
         fresh._accepted = dict.fromkeys(operators, 0)
         fresh._used = dict.fromkeys(operators, 0)

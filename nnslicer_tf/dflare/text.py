@@ -1,10 +1,10 @@
-"""Sentences as numbers of words: small edits, as a domain for searches.
+"""Sentences as word indices: a domain whose mutations are small edits.
 
-The operators are those of "easy data augmentation" (Wei and Zou, EMNLP 2019): replace a word by a
-similar one, insert one, swap two neighbours, leave one out. Similar words are the nearest ones in
-an embedding, as in TextFooler (Jin et al., AAAI 2020), in place of a dictionary of synonyms.
+The operators are those of "easy data augmentation" (Wei and Zou, EMNLP 2019): replace a word with
+a similar one, insert one, swap two neighbours, delete one. Similar words are the nearest ones in
+an embedding, as in TextFooler (Jin et al., AAAI 2020), instead of a dictionary of synonyms.
 
-A sentence is `(length,)` integers: words, then 0 as padding. Cost: microseconds a mutation.
+A sentence is `(length,)` integers: words, then 0 as padding. Cost: microseconds per mutation.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ _PIECE = 1024  # words whose similarities are computed at a time
 
 
 def similar_words(embedding: np.ndarray, count: int = 8) -> np.ndarray:
-    """Return for each word the words with the most similar vectors, by their cosine.
+    """Return for each word the words with the most similar vectors, by cosine.
 
-    No word has padding or the unknown word among its similar ones. These two have similar words
-    as all others have, so that an unknown word of a sentence can be replaced.
+    Padding and the unknown word never appear among the similar words, but have similar words
+    themselves, so that an unknown word in a sentence can be replaced.
 
     Args:
         embedding: Vectors of the words `(words, features)`, such as the weights of an
@@ -35,7 +35,7 @@ def similar_words(embedding: np.ndarray, count: int = 8) -> np.ndarray:
         `(words, count)` int64, the most similar first.
 
     Raises:
-        InvalidArgumentError: if there are fewer words than that.
+        InvalidArgumentError: if there are too few words.
     """
     check_count("count", count)
     vectors = np.array(embedding, np.float32)
@@ -58,30 +58,30 @@ def similar_words(embedding: np.ndarray, count: int = 8) -> np.ndarray:
 
 
 def word_count(sentence: np.ndarray) -> int:
-    """Return how many words a sentence has."""
+    """Return the number of words in a sentence."""
     return int(np.count_nonzero(sentence != PADDING))
 
 
 def word_edits(a: np.ndarray, b: np.ndarray) -> int:
-    """Return how many words must be replaced, inserted or left out to make one of the other.
+    """Return the Levenshtein distance of two sentences, in words.
 
-    The Levenshtein distance of two sentences.
+    It is the number of words to replace, insert or delete to turn one into the other.
     """
     a, b = a[: word_count(a)], b[: word_count(b)]
     row = np.arange(len(b) + 1)
     for i, word in enumerate(a, start=1):
         replaced = row[:-1] + (b != word)
         row = np.concatenate([[i], np.minimum(replaced, row[1:] + 1)])
-        for j in range(1, len(row)):  # insertions come one after the other
+        for j in range(1, len(row)):  # insertions depend on each other
             row[j] = min(row[j], row[j - 1] + 1)
     return int(row[-1])
 
 
 class ReplaceWord(MutationOperator):
-    """Replace a word by a similar one.
+    """Replace a word with a similar one.
 
     Args:
-        similar: Similar words of each word, `(words, count)`, as of `similar_words`.
+        similar: Similar words of each word, `(words, count)`, from `similar_words`.
     """
 
     name = "replace_word"
@@ -93,19 +93,19 @@ class ReplaceWord(MutationOperator):
         return f"ReplaceWord({self.similar.shape}, sum={int(self.similar.sum())})"
 
     def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw a place and the word that comes there."""
+        """Draw a position and the new word."""
         place = int(rng.integers(word_count(x)))
         return {"place": place, "word": int(rng.choice(self.similar[x[place]]))}
 
     def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return the sentence with the other word."""
+        """Return the sentence with the word replaced."""
         mutant = x.copy()
         mutant[int(parameters["place"])] = parameters["word"]
         return mutant
 
 
 class InsertWord(ReplaceWord):
-    """Insert a word that is similar to one of the sentence; a full sentence loses its last."""
+    """Insert a word similar to one in the sentence; a full sentence loses its last word."""
 
     name = "insert_word"
 
@@ -113,7 +113,7 @@ class InsertWord(ReplaceWord):
         return super().__repr__().replace("ReplaceWord", "InsertWord")
 
     def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw a word, and the place before which it comes."""
+        """Draw a word, and the position before which to insert it."""
         count = word_count(x)
         word = int(rng.choice(self.similar[x[rng.integers(count)]]))
         return {"place": int(rng.integers(min(count + 1, len(x)))), "word": word}
@@ -125,12 +125,12 @@ class InsertWord(ReplaceWord):
 
 
 class SwapWords(MutationOperator):
-    """Swap two neighbouring words; a single word stays."""
+    """Swap two neighbouring words; a single word is left unchanged."""
 
     name = "swap_words"
 
     def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw the place of the first."""
+        """Draw the position of the first."""
         return {"place": int(rng.integers(max(word_count(x) - 1, 1)))}
 
     def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
@@ -143,12 +143,12 @@ class SwapWords(MutationOperator):
 
 
 class DropWord(MutationOperator):
-    """Leave a word out; a single word stays."""
+    """Delete a word; a single word is left unchanged."""
 
     name = "drop_word"
 
     def draw(self, rng: np.random.Generator, x: np.ndarray) -> Parameters:
-        """Draw the word's place."""
+        """Draw the word's position."""
         return {"place": int(rng.integers(word_count(x)))}
 
     def apply(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
@@ -162,8 +162,8 @@ class TextDomain(Domain):
     """Sentences `(length,)` of integers: words, then 0 as padding.
 
     Args:
-        embedding: Vectors of the words `(words, features)`, which say what words are similar;
-            that of the model under test will do.
+        embedding: Vectors of the words `(words, features)`, which define similarity; that of
+            the model under test works.
         operators: The pool of mutation operators; None for the four of this module.
     """
 
@@ -177,7 +177,7 @@ class TextDomain(Domain):
         super().__init__(operators)
 
     def check_seeds(self, seeds: np.ndarray) -> None:
-        """Raise `InputShapeError` unless `seeds` is `(batch, length)` words with padding behind."""
+        """Raise `InputShapeError` unless `seeds` is `(batch, length)` words padded at the end."""
         if seeds.ndim != 2 or seeds.dtype.kind not in "iu":
             raise InputShapeError(
                 "Seed sentences must be integers of the shape (batch, length), the numbers of "
@@ -201,11 +201,11 @@ class TextDomain(Domain):
         return batch
 
     def blend(self, x: np.ndarray, mutant: np.ndarray, share: float) -> np.ndarray:
-        """Return the mutant, or `x` for a share of 0: there is nothing between two sentences."""
+        """Return the mutant, or `x` for a share of 0, as nothing lies between two sentences."""
         return mutant if share > 0 else x
 
     def cross(self, first: np.ndarray, second: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return the beginning of one sentence and the end of the other, cut at the same word."""
+        """Join the start of one sentence to the end of the other, cut at the same word."""
         children = np.full_like(first, PADDING)
         for child, a, b in zip(children, first, second, strict=True):
             cut = int(rng.integers(1, word_count(a) + 1))
@@ -216,7 +216,7 @@ class TextDomain(Domain):
     def smaller(
         self, seed: np.ndarray, x: np.ndarray, deviates: Callable[[np.ndarray], bool]
     ) -> np.ndarray:
-        """Undo one edit after the other while the models still disagree."""
+        """Undo edits one by one while the models still disagree."""
         tried: set[bytes] = set()
         while True:
             for candidate in _without_an_edit(seed, x):
@@ -230,7 +230,7 @@ class TextDomain(Domain):
 
 
 def _without_an_edit(seed: np.ndarray, x: np.ndarray) -> list[np.ndarray]:
-    """Return sentences in each of which one change of the seed is undone, the largest first."""
+    """Return sentences that each undo one change of the seed, the largest change first."""
     before, after = (s[: word_count(s)].tolist() for s in (seed, x))
     edits = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     changes = [edit for edit in edits if edit[0] != "equal"]

@@ -1,4 +1,4 @@
-"""Replay of triggering inputs, one at a time, on models that the search did not touch."""
+"""Replay triggering inputs, one at a time, on freshly loaded models."""
 
 from collections.abc import Callable
 
@@ -23,15 +23,15 @@ def verify(
 ) -> np.ndarray:
     """Check every deviation on freshly loaded models.
 
-    A deviation holds if its trace leads from its seed to its image, value by value, and the
-    models, asked about this image alone, give the two recorded labels. Traces of a search with
-    `max_distance` are replayed within it, as `found` has it.
+    A deviation holds if its trace leads from its seed to its exact image, and the models, queried
+    with this image alone, return the two recorded labels. Traces of a search with `max_distance`
+    are replayed within that limit, which `found` records.
 
     Args:
         load_original: Loads the original model.
         load_compressed: Loads the compressed one.
         seeds: The seeds of the search, `(seeds, ...)`.
-        found: What was found.
+        found: The deviations.
         preprocess: As in the search.
         domain: As in the search; None: `ImageDomain()`.
 
