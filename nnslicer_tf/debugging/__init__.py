@@ -1,10 +1,10 @@
-"""From wrong outputs to the part of the network that causes them (NNSlicer, section 7).
+"""Find the parts of a network that cause wrong outputs, and repair them (NNSlicer, section 7).
 
 - `suspicious` scores neurons and synapses by how much wrong outputs are due to them;
 - `repair` changes few weights so that given inputs, or segments, are provably right;
-- `static_slice` says what can reach an output whatever the input is;
-- `compare_layers` says which layers and channels make a compressed model deviate from its original,
-  and `recipe` which layers a quantiser is to leave in floating point.
+- `static_slice` finds what can reach an output, whatever the input is;
+- `compare_layers` finds which layers and channels make a compressed model deviate from its
+  original, and `recipe` which layers a quantiser should leave in floating point.
 """
 
 import lazy_loader as _lazy

@@ -8,14 +8,14 @@ from nnslicer_tf.debugging.places import Counterpart, input_places, place_of
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, copy_model
 
-_ROUNDING = 0.05  # of sums, relative: what rounding inputs to 8 bits may cost
+_ROUNDING = 0.05  # relative error of sums allowed for rounding inputs to 8 bits
 
 
 class Copy(Counterpart):
     """A Keras model with the same operations and other weights."""
 
     def __init__(self, im: InstrumentedModel, other: InstrumentedModel) -> None:
-        # Keras may call the input of a copy otherwise.
+        # Keras may name the input of a copy differently.
         inputs = dict(zip(im.graph.inputs, other.graph.inputs, strict=False))
         for operation in im.operations:
             same = other.graph.operations.get(inputs.get(operation.name, operation.name))
@@ -48,7 +48,7 @@ class Copy(Counterpart):
 
 
 def _check_precision(operation: Operation, same: Operation) -> None:
-    """Refuse a copy that rounds otherwise than the original, which would not be seen."""
+    """Reject a copy that rounds differently from the original, which would go unnoticed."""
     own, other = (getattr(o.keras_layer, "compute_dtype", None) for o in (operation, same))
     if own != other:
         raise InvalidArgumentError(
@@ -67,14 +67,14 @@ def _kernel_name(operation: Operation) -> str | None:
 
 
 class QuantisedLayers(Counterpart):
-    """A copy that `keras.Model.quantize` changed: its layers' outputs are known."""
+    """A copy quantised by `keras.Model.quantize`, whose layer outputs are known."""
 
     def __init__(self, im: InstrumentedModel, model: keras.Model) -> None:
         self._im = im
         self._layers = {layer.name: layer for layer in model.layers}
-        kernels: dict[str, str | None] = {}  # of each layer that has some, and of the output
+        kernels: dict[str, str | None] = {}  # for each layer that has some, and for the output
         for operation in im.operations:
-            if operation.kind == "input":  # no layer of a Sequential model
+            if operation.kind == "input":  # not a layer of a Sequential model
                 continue
             if operation.layer not in self._layers:
                 raise InvalidArgumentError(
@@ -107,7 +107,7 @@ class QuantisedLayers(Counterpart):
         """Return a copy of the original with all weights of the layers, dequantised.
 
         Raises:
-            InvalidArgumentError: if a layer is quantised in a way that is not known here.
+            InvalidArgumentError: if a layer is quantised in an unsupported way.
         """
         twin = copy_model(im.model)
         for layer in twin.layers:
@@ -119,7 +119,7 @@ class QuantisedLayers(Counterpart):
 
 
 def _dequantised(layer: keras.layers.Layer) -> list[np.ndarray]:
-    """Return the kernel that a quantised Dense layer stands for, and its bias.
+    """Return the kernel that a quantised Dense layer represents, and its bias.
 
     Raises:
         InvalidArgumentError: if it is another layer, or does not compute with this kernel.
@@ -135,7 +135,7 @@ def _dequantised(layer: keras.layers.Layer) -> list[np.ndarray]:
     scale = ops.convert_to_numpy(layer.kernel_scale)
     if getattr(layer, "kernel_zero", None) is None:
         kernel = stored / scale
-    else:  # groups of inputs have a scale and a zero each, and these scales multiply
+    else:  # each group of inputs has a scale, which multiplies, and a zero point
         group = ops.convert_to_numpy(layer.g_idx).astype(int)
         kernel = (stored - ops.convert_to_numpy(layer.kernel_zero)[group]) * scale[group]
     weights = [kernel] if layer.bias is None else [kernel, ops.convert_to_numpy(layer.bias)]
@@ -144,7 +144,7 @@ def _dequantised(layer: keras.layers.Layer) -> list[np.ndarray]:
 
 
 def _check_close(layer: keras.layers.Dense, weights: list[np.ndarray]) -> None:
-    """Compare a layer with what its dequantised weights compute, on random inputs."""
+    """Compare a layer's outputs with those of its dequantised weights, on random inputs."""
     x = np.random.default_rng(0).normal(size=(16, len(weights[0]))).astype(np.float32)
     sums = x @ weights[0] + sum(weights[1:])
     expected = ops.convert_to_numpy(layer.activation(ops.convert_to_tensor(sums)))

@@ -21,7 +21,7 @@ _MOST_PATCHED = 64
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of neurons and synapses, with signs: float64 arrays by operation and kernel.
+    """Signed scores of neurons and synapses: float64 arrays by operation and kernel.
 
     Attributes:
         neurons: Operation name → array of its shape.
@@ -38,7 +38,7 @@ class Scores:
 
 
 def membership(formula: Formula, slicer: Slicer, runs: Runs) -> Scores:
-    """Return a formula's scores, by which slices of the predicted class have what as a member."""
+    """Return a formula's scores from membership in the slices for the predicted class."""
     failed, passed = (_members(slicer, part) for part in (runs.failing, runs.passing))
     sizes = len(runs.failing), len(runs.passing)
     neurons, synapses = (
@@ -49,15 +49,15 @@ def membership(formula: Formula, slicer: Slicer, runs: Runs) -> Scores:
 
 
 def _members(slicer: Slicer, samples: Samples) -> tuple[Arrays, Arrays]:
-    """Return in how many slices each neuron, and each synapse, is."""
+    """Return the number of slices that contain each neuron, and each synapse."""
     return _weighted(slicer, samples.x, "predicted", None, lambda values: values != 0)
 
 
 def contrast(slicer: Slicer, runs: Runs) -> Scores:
-    """Return how far contributions to the right class differ between failing and passing samples.
+    """Return how much contributions to the right class differ between failing and passing samples.
 
-    The difference of the means is taken in each class, without its sign, and the classes weigh as
-    many failing samples as they have.
+    It is the absolute difference of the means in each class, with the classes weighted by their
+    numbers of failing samples.
     """
     passing = dict(runs.passing.by_class())
     shared = [(label, rows) for label, rows in runs.failing.by_class() if label in passing]
@@ -79,10 +79,10 @@ def contrast(slicer: Slicer, runs: Runs) -> Scores:
 
 
 def wrong_minus_right(slicer: Slicer, runs: Runs) -> Scores:
-    """Return contributions to the rise of the wrong class, minus those to that of the right one.
+    """Return contributions to the rise of the wrong class minus those to that of the right one.
 
-    A contribution has the sign of what it adds to the change of the output against the profile,
-    so that those to an output that fell count negative.
+    A contribution has the sign of its effect on the output's change from the profile, so that
+    those to an output that fell are negative.
     """
     samples, im = runs.failing, slicer.im
     changes = im.logits(samples.x) - slicer.profile.means[im.logit_operation]
@@ -111,7 +111,7 @@ def _weighted(
     Args:
         slicer: Computes the contributions.
         x: Samples.
-        outputs: The outputs that slices start from.
+        outputs: The outputs from which slices start.
         weights: The samples' weights; None for one each.
         of: The function, element by element.
     """
@@ -133,10 +133,10 @@ def _weighted(
 
 
 def activity(formula: Formula, im: InstrumentedModel, runs: Runs) -> Scores:
-    """Return a formula's scores, by which samples a neuron is active for: its value is positive.
+    """Return a formula's scores from the samples for which a neuron is active (positive).
 
-    DeepFault (Eniser et al., FASE 2019) has them of neurons alone; a synapse gets the score of the
-    neuron that it feeds, which is all that its own form says about synapses.
+    DeepFault (Eniser et al., FASE 2019) defines them only for neurons; a synapse gets the score of
+    the neuron that it feeds, which is all that the original says about synapses.
     """
     failed, passed = (_active(im, samples) for samples in (runs.failing, runs.passing))
     sizes = len(runs.failing), len(runs.passing)
@@ -153,15 +153,15 @@ def _active(im: InstrumentedModel, samples: Samples) -> Arrays:
 
 
 def gradient(im: InstrumentedModel, runs: Runs) -> Scores:
-    """Return gradient × activation of the wrong logit minus the right one, mean over failing."""
+    """Return gradient × activation for wrong minus right logit, averaged over failing samples."""
     return _attributed(im, runs.failing, lambda label: {})
 
 
 def gradient_contrast(im: InstrumentedModel, runs: Runs) -> Scores:
-    """Return gradient × change of the activation against passing samples of the same class.
+    """Return gradient × difference of the activation from passing samples of the same class.
 
-    It is to first order how much of the wrong logit's lead over the right one is due to a neuron
-    not having the value that it has on passing samples.
+    To first order it is how much of the wrong logit's lead over the right one is due to the
+    neuron's deviation from its value on passing samples.
     """
     means = _class_means(im, runs.passing)
     if not any(label in means for label, _ in runs.failing.by_class()):
@@ -179,9 +179,8 @@ def _attributed(
     Args:
         im: The model.
         samples: Failing samples.
-        references: Maps a class to the values that its samples are compared with: operation name
-            → array; an operation that is not there is compared with zero; None leaves out the
-            class.
+        references: Maps a class to the reference values of its samples: operation name → array;
+            zero for operations that are missing; None to skip the class.
     """
     names = [operation.name for operation in im.operations]
     neurons = {o.name: np.zeros(o.shape) for o in im.operations}
@@ -212,7 +211,7 @@ def _changes(
     reference: Mapping[str, np.ndarray],
     names: list[str],
 ) -> tuple[Arrays, Arrays]:
-    """Return changes against the reference, and the gradients of wrong − right logit."""
+    """Return differences from the reference, and the gradients of wrong − right logit."""
     x = samples.x[rows]
     values = im.capture(x, len(x))
     wrong = im.gradients(x, samples.predicted[rows], names, batch_size=len(x))
@@ -224,7 +223,7 @@ def _changes(
 def _kernel_gradients(
     im: InstrumentedModel, changes: Mapping[str, np.ndarray], slopes: Mapping[str, np.ndarray]
 ) -> Arrays:
-    """Return weight × gradient by the weight, with the changes of the inputs as inputs."""
+    """Return weight × gradient with respect to it, computed with the input changes as inputs."""
     found: Arrays = {}
     for operation in im.operations:
         kernel = operation.params
@@ -259,12 +258,12 @@ def _class_means(im: InstrumentedModel, samples: Samples) -> dict[int, Arrays]:
 
 
 def patching(im: InstrumentedModel, runs: Runs) -> Scores:
-    """Return what is gained when one channel has the values that it has on passing samples.
+    """Return the gain from patching each channel with its values on passing samples.
 
-    The score is by how much the right logit's lead over the largest other one rises, mean over
-    at most 64 failing samples, for each channel of the operations with a kernel, one at a time:
-    exact where `gradient_contrast` is to first order. Each position of a channel has the channel's
-    score; a synapse that of the channel it feeds. Costs a forward pass a channel.
+    The score is the rise of the right logit's lead over the largest other one, averaged over at
+    most 64 failing samples, for each channel of the operations with a kernel, one at a time: it
+    is exact, unlike the first-order `gradient_contrast`. Each position of a channel has the
+    channel's score; a synapse that of the channel it feeds. Costs a forward pass per channel.
     """
     means = _class_means(im, runs.passing)
     samples = runs.failing

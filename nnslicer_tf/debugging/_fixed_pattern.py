@@ -1,4 +1,4 @@
-"""A network behind one kernel with its pattern fixed: affine in the kernel's weights."""
+"""The network after one kernel with a fixed activation pattern, affine in the kernel's weights."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,23 +25,23 @@ Values = Mapping[str, np.ndarray]
 
 
 class FixedPattern:
-    """The network behind a kernel, in float64.
+    """The network after a kernel, in float64.
 
-    Its conditions at an input say that the pattern is kept and that a class wins; each is a number
-    that is at most 0 where it holds: of each ReLU (minus its input if it is active, else its
-    input), of each window of a max pooling (every other value minus the chosen one), and of each
-    other class (its logit minus the right one).
+    Its conditions at an input state that the pattern is kept and that a class wins. Each is a
+    number that is at most 0 if it holds: for each ReLU minus its input if it is active, else its
+    input; for each window of a max pooling every other value minus the chosen one; for each other
+    class its logit minus the right one.
 
     Args:
         im: The model.
         kernel: Name of the kernel.
 
     Attributes:
-        conditions: Their number.
-        others: Number of other classes, whose conditions are the last.
+        conditions: Number of conditions.
+        others: Number of other classes, whose conditions come last.
 
     Raises:
-        UnsupportedLayerError: if the kernel is used more than once, or an operation behind it is
+        UnsupportedLayerError: if the kernel is used more than once, or an operation after it is
             not piecewise linear.
     """
 
@@ -63,12 +63,12 @@ class FixedPattern:
     def conditions_of(
         self, x: np.ndarray, pattern_at: np.ndarray, label: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the conditions at an input, and their slopes by the kernel's weights.
+        """Return the conditions at an input, and their gradients by the kernel's weights.
 
         Args:
             x: The input `(*input shape)`.
             pattern_at: The input whose pattern is fixed.
-            label: The class that is to win.
+            label: The class that should win.
 
         Returns:
             `(conditions,)` and `(conditions, *kernel shape)`, float64.
@@ -96,7 +96,7 @@ class FixedPattern:
         return {name: ops.convert_to_numpy(value) for name, value in values.items()}
 
     def _runner(self, pattern: Values, own: Values, label: int) -> Callable[[Any], Any]:
-        """Return the function from the owner's output `(batch, …)` to conditions."""
+        """Return the function that maps the owner's output `(batch, …)` to conditions."""
 
         def run(z: Any) -> Any:
             values = {self._owner.name: z}
@@ -119,21 +119,21 @@ class FixedPattern:
 
 
 def _given(values: Mapping[str, Any], own: Values, name: str, z: Any) -> Any:
-    """Return a value that depends on z, or one that does not, repeated to z's batch."""
+    """Return a value that depends on z, or another one repeated to the batch size of z."""
     if name in values:
         return values[name]
     return ops.repeat(ops.convert_to_tensor(own[name]), ops.shape(z)[0], axis=0)
 
 
 def _rectify(operation: Operation, x: Any, pattern: Values) -> tuple[Any, Any]:
-    """Return a ReLU with fixed gates, and its conditions."""
+    """Apply a ReLU with fixed gates; return its output and conditions."""
     active = pattern[operation.inputs[0]] > 0
     conditions = ops.reshape(x * np.where(active, -1.0, 1.0), (-1, operation.size))
     return x * active.astype(np.float64), conditions
 
 
 def _maximum(operation: Operation, x: Any, pattern: Values) -> tuple[Any, Any]:
-    """Return a max pooling with fixed choices, and its conditions."""
+    """Apply a max pooling with fixed choices; return its output and conditions."""
     taps = operation.params.taps
     before = windows(
         operation.input_shapes[0], ops.convert_to_tensor(pattern[operation.inputs[0]]), taps
@@ -158,7 +158,7 @@ def _bends(operation: Operation) -> bool:
 
 
 def _checked(operation: Operation) -> Operation:
-    """Refuse anything but a ReLU or a max pooling."""
+    """Reject anything but a ReLU or a max pooling."""
     relu = isinstance(operation.params, Elementwise) and operation.params.function == "relu"
     plain = operation.kind == "rectify" and (operation.params is None or relu)
     if not plain and operation.kind != "maximum":

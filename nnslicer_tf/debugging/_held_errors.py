@@ -1,10 +1,10 @@
-"""A model with the errors of its compressed copy added where they are made.
+"""A model with the errors of its compressed copy added where they arise.
 
 On an input x, the compressed model's value at place l is q_l. Computed in floating point from the
 compressed model's own values before it, the place would have the value f_l(q). The difference
-e_l = q_l − f_l(q) is the error that is made there. The original network in which e_l is added at
-each place l has, by construction, the compressed model's values on x; without any of them it has
-its own. Each place, or channel, can be switched alone.
+e_l = q_l − f_l(q) is the error made there. The original network with e_l added at each place l
+has, by construction, the compressed model's values on x; without them it has its own. Each place,
+or channel, can be switched separately.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -17,13 +17,13 @@ from nnslicer_tf.debugging.places import Counterpart
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 
-_PARTS = 8  # of the path from the original to the compressed model, for the integral
+_PARTS = 8  # steps on the path from the original to the compressed model, for the integral
 
 Arrays = dict[str, np.ndarray]
 
 
 class HeldErrors:
-    """The errors of a compressed model, which can be added in part.
+    """The errors of a compressed model, which can be added selectively.
 
     Args:
         im: The original.
@@ -39,13 +39,13 @@ class HeldErrors:
         self._attribute = compiled_function(self._attributed)
 
     def made(self, x: np.ndarray) -> tuple[Arrays, Arrays, Arrays]:
-        """Return the compressed model's values, what they would be, and the errors made.
+        """Return the compressed model's values, those in floating point, and the errors made.
 
         Args:
             x: One batch of samples.
 
         Returns:
-            Three of operation → `(batch, …)`: q, f(q), and q − f(q).
+            Three mappings of operation → `(batch, …)`: q, f(q), and q − f(q).
         """
         values = self.counterpart.values(x)
         computed: dict[str, Any] = {}
@@ -75,11 +75,11 @@ class HeldErrors:
             yield ops.convert_to_numpy(self._run(x, errors, ops.convert_to_tensor(keep)))
 
     def attributions(self, x: np.ndarray, made: Arrays, labels: np.ndarray) -> Arrays:
-        """Return by how much each error moves the margin from the original's label.
+        """Return how much each error contributes to the fall of the margin.
 
         The margin is the logit of the original's label minus that of the compressed model's. Its
         fall from the original to the compressed model is divided among the elements of all errors
-        by the integral of gradient × error, while all errors grow from nothing to their size: the
+        by the integral of gradient × error, while all errors grow from zero to their full size: the
         attributions of a sample add up to the fall.
 
         Args:
@@ -88,7 +88,7 @@ class HeldErrors:
             labels: The original's and the compressed model's label, `(batch, 2)`.
 
         Returns:
-            Operation → `(batch, …)`, positive for what speaks for the compressed model's label.
+            Operation → `(batch, …)`, positive for errors that favour the compressed model's label.
         """
         classes = self.im[self.im.logit_operation].size
         direction = np.eye(classes, dtype=np.float32)[labels]

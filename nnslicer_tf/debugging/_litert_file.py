@@ -1,4 +1,4 @@
-"""LiteRT files whose tensors are recognised as values of a Keras model's operations."""
+"""Matching of a LiteRT file's tensors to the values of a Keras model's operations."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from nnslicer_tf.debugging.places import Counterpart, input_places, place_of
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Synapses
 
-_EXAMPLES = 8  # samples by which tensors are recognised
+_EXAMPLES = 8  # samples used to recognise tensors
 _ROUNDING = 0.2  # relative error of a step that only rounds
-_UNRELATED = 0.9  # relative error above which two values have nothing to do with each other
+_UNRELATED = 0.9  # relative error above which two values are unrelated
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class _Origin:
 
     Attributes:
         places: The operations of the nearest places before it.
-        kernels: Number of kernels since them.
-        multiplied: The last step with a kernel since them, if there is one.
+        kernels: Number of kernels since then.
+        multiplied: The last step with a kernel since then, if there is one.
     """
 
     places: frozenset[str]
@@ -38,7 +38,7 @@ class _Match:
 
     Attributes:
         output: Index of the tensor.
-        step: The step that computes it; of a value with a kernel, the one that multiplies by it.
+        step: The step that computes it; for a value with a kernel, the one that multiplies by it.
         kernel: Name of the kernel, if it has one.
         error: Relative error to the value in floating point.
     """
@@ -52,9 +52,9 @@ class _Match:
 class LiteRTFile(Counterpart):
     """A LiteRT file.
 
-    Its steps are followed in their order. A step computes the operation behind the step's inputs
+    Its steps are matched in order. A step is matched to the operation after the step's inputs
     whose value, computed in floating point from the file's own inputs of the step, is nearest. So
-    an error made at one layer does not hinder the recognition of those behind it.
+    an error made at one layer does not affect the recognition of later ones.
     """
 
     def __init__(self, im: InstrumentedModel, file: LiteRTGraph, x: np.ndarray) -> None:
@@ -78,7 +78,7 @@ class LiteRTFile(Counterpart):
         self.places = tuple(places)
 
     def _check(self, file: LiteRTGraph) -> None:
-        """Refuse a file in which a kernel, or the output, has no counterpart."""
+        """Reject a file in which a kernel, or the output, has no counterpart."""
         there = {match.kernel: file.tensor_name(match.output) for match in self._found.values()}
         missing = [name for name in self._im.kernels if name not in there]
         if missing:
@@ -140,7 +140,7 @@ class _Recognition:
         for step in file.steps:
             origin = _joined([origins[i] for i in step.inputs], step)
             origins |= dict.fromkeys((step.output, *step.others), origin)
-            # A product with a constant is the first half of a normalisation.
+            # A product with a constant may be the first half of a normalisation.
             whole = step.kind not in ("QUANTIZE", "DEQUANTIZE") and (
                 step.kind != "MUL" or len(step.inputs) > 1
             )
@@ -150,7 +150,7 @@ class _Recognition:
                     origins[step.output] = _Origin(frozenset([name]), 0)
 
     def _nearest(self, origin: _Origin, step: FileStep, value: np.ndarray) -> str | None:
-        """Return the operation whose value is nearest to a tensor, if one is near; keep it."""
+        """Return the operation whose value is nearest to a tensor, if one is near; record it."""
         best, least = None, _UNRELATED if origin.kernels else _ROUNDING
         for operation, computed, kernel in self._behind(origin):
             error = _error(value, operation, computed)
@@ -172,7 +172,7 @@ class _Recognition:
         return name
 
     def _behind(self, origin: _Origin) -> Iterator[tuple[Operation, np.ndarray, str | None]]:
-        """Yield operations behind places, with their values and the kernel that they have used."""
+        """Yield operations after places, with their values and the kernel that they used."""
         values: dict[str, Any] = self._masks | {name: self._known[name] for name in origin.places}
         kernels: dict[str, tuple[str, ...]] = dict.fromkeys(values, ())
         for operation in self._im.operations:
@@ -192,7 +192,7 @@ class _Recognition:
 
 
 def _joined(before: Sequence[_Origin], step: FileStep) -> _Origin:
-    """Return the origin of what a step computes from tensors of some origins."""
+    """Return the origin of a step's output, given the origins of its inputs."""
     places = frozenset().union(*(one.places for one in before))
     kernels = max(one.kernels for one in before)
     multiplied = next((one.multiplied for one in before if one.multiplied is not None), None)
@@ -202,26 +202,26 @@ def _joined(before: Sequence[_Origin], step: FileStep) -> _Origin:
 
 
 def _error(value: np.ndarray, operation: Operation, computed: np.ndarray) -> float:
-    """Return the relative error of a tensor to an operation's value; ∞ if it does not fit."""
+    """Return a tensor's error relative to an operation's value; ∞ if the shapes do not fit."""
     if len(value) != len(computed) or not _fits(operation.shape, value.shape[1:]):
         return np.inf
     return _relative(value.reshape(computed.shape) - computed.astype(np.float64), computed)
 
 
 def _fits(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether one shape is the other with some axes cut in parts, but for axes of size 1."""
+    """Whether one shape is the other with some axes split, ignoring axes of size 1."""
     ends, others = (set(np.cumprod([1, *one[::-1]]).tolist()) for one in (shape, other))
     return max(ends) == max(others) and (ends <= others or others <= ends)
 
 
 def _relative(difference: np.ndarray, values: np.ndarray) -> float:
-    """Return the size of a difference beside that of the values."""
+    """Return the size of a difference relative to that of the values."""
     size = float(np.linalg.norm(values.astype(np.float64)))
     return float(np.linalg.norm(difference)) / size if size else np.inf
 
 
 def _unfolded(im: InstrumentedModel, place: str, kernel: str, values: np.ndarray) -> np.ndarray:
-    """Return weights without the factors of a normalisation that a converter put into them."""
+    """Return weights without the normalisation factors that a converter folded into them."""
     synapses: Synapses = im.kernels[kernel]
     own = synapses.kernel()
     between = im.graph.between([o.name for o in im.operations if synapses in o.kernels], [place])

@@ -34,11 +34,11 @@ class FileStep:
     """A step of a file that depends on the input.
 
     Attributes:
-        kind: LiteRT's name of it, such as "CONV_2D".
+        kind: Its LiteRT name, such as "CONV_2D".
         inputs: Indices of the tensors that depend on the input.
         output: Index of the tensor that it computes.
         weights: Index of its kernel's tensor; None without one.
-        others: Indices of further tensors that it computes.
+        others: Indices of the other tensors that it computes.
     """
 
     kind: str
@@ -55,15 +55,15 @@ class LiteRTGraph:
         model: A path, or the content of the file.
 
     Attributes:
-        name: What the file is called in messages.
+        name: The file's name in messages.
         steps: The steps, in the order in which they run.
         input: Index of the input's tensor.
         output: Index of the output's tensor.
-        without_bias: Indices of tensors to which a later step adds the bias that belongs to them.
+        without_bias: Indices of tensors whose bias is added by a later step.
 
     Raises:
-        CorruptFileError: if it is no LiteRT model or a damaged one.
-        InvalidArgumentError: if it has not exactly one input and one output, or takes batches.
+        CorruptFileError: if it is damaged or not a LiteRT model.
+        InvalidArgumentError: if it takes batches, or unless it has exactly one input and output.
     """
 
     def __init__(self, model: str | os.PathLike | bytes) -> None:
@@ -84,7 +84,7 @@ class LiteRTGraph:
             )
         self.input, self.output = inputs[0]["index"], outputs[0]["index"]
         self._tensors = {t["index"]: t for t in self._interpreter.get_tensor_details()}
-        self._made_of: dict[int, int] = {}  # a constant that is computed → what of
+        self._made_of: dict[int, int] = {}  # computed constant → its source
         self.steps = tuple(self._read_steps())
         self.without_bias = frozenset(self._read_without_bias())
 
@@ -98,7 +98,7 @@ class LiteRTGraph:
         return np.dtype(self._tensors[index]["dtype"]).name
 
     def kernel(self, step: FileStep) -> np.ndarray:
-        """Return a step's weights float32, the axes in Keras's order."""
+        """Return a step's float32 weights, with the axes in Keras's order."""
         if step.weights is None:
             raise InvalidArgumentError(f"A step {step.kind} has no weights.")
         tensor = self._tensors[step.weights]
@@ -107,13 +107,13 @@ class LiteRTGraph:
             tensor["dtype"] == np.uint8
             and not tensor["quantization_parameters"]["zero_points"].any()
         ):
-            # Files of 2019 call the signed bytes of dynamic-range weights unsigned.
+            # Files from 2019 declare the signed bytes of dynamic-range weights as unsigned.
             stored = stored.view(np.int8)
         values = dequantised(stored, tensor)
         return values.transpose(_AXES[step.kind]).astype(np.float32)
 
     def run(self, x: np.ndarray, tensors: Iterable[int]) -> dict[int, np.ndarray]:
-        """Return what tensors stand for, for every sample.
+        """Run the file and return the dequantised values of tensors, for every sample.
 
         Args:
             x: Samples `(samples, *input shape)` float32.
@@ -144,12 +144,12 @@ class LiteRTGraph:
         }
 
     def of_one_sample(self, index: int) -> bool:
-        """Whether a tensor's first axis is that of one sample."""
+        """Whether a tensor's first axis is a batch of one sample."""
         shape = self._tensors[index]["shape"]
         return len(shape) > 1 and shape[0] == 1
 
     def is_real(self, index: int) -> bool:
-        """Whether a tensor holds real numbers: no truth values, indices or sizes."""
+        """Whether a tensor holds real numbers, not booleans, indices or sizes."""
         return stands_for_numbers(self._tensors[index])
 
     def _read_steps(self) -> Iterable[FileStep]:
@@ -158,7 +158,7 @@ class LiteRTGraph:
             inputs = [int(i) for i in step["inputs"] if i >= 0]
             live = tuple(i for i in inputs if i in depends)
             output, *others = (int(i) for i in step["outputs"])
-            if not live:  # it computes a constant, such as weights from those of 8 bits
+            if not live:  # it computes a constant, such as dequantised 8-bit weights
                 if inputs:
                     self._made_of[output] = inputs[0]
                 continue
@@ -170,7 +170,7 @@ class LiteRTGraph:
             yield FileStep(step["op_name"], live, output, weights, tuple(others))
 
     def _read_without_bias(self) -> Iterable[int]:
-        """Yield what layers compute, and its reshaped forms, before a bias is added to it."""
+        """Yield the tensors of layer outputs, also reshaped, to which a bias is added later."""
         readers: dict[int, list[FileStep]] = {}
         for step in self.steps:
             for index in step.inputs:

@@ -1,4 +1,4 @@
-"""Why a compressed model deviates: where its errors are made, and which of them matter."""
+"""Explain why a compressed model deviates: where its errors arise, and which of them matter."""
 
 import functools
 import operator
@@ -33,22 +33,22 @@ class LayerComparison(ShownAsTable):
     """A model and its compressed copy, layer by layer, on inputs on which they deviate.
 
     A *place* is a value that both models have. Errors are root mean squares of differences,
-    relative to the root mean square of the original's values; a sample's errors made and passed on
-    add up, element by element, to the error that leaves.
+    relative to the root mean square of the original's values; the errors that a place makes and
+    passes on add up, element by element, to the error that leaves it.
 
     Attributes:
         places: The places, in topological order.
         x: The deviating samples `(samples, *input_shape)`.
         labels: The original's and the compressed model's label on them, `(samples, 2)`.
         errors: Kind of error → operation of a place → its relative size. The kinds are "enters",
-            what comes with the place's inputs, relative to them; "passed", what becomes of it;
+            the error of the place's inputs, relative to them; "passed", its effect on the output;
             "made", what the place adds; and "leaves", both together.
-        causes: Operation of a place → its share of the fall of the margin: how much of the logit
-            of the original's label minus that of the compressed model's is lost by its error. All
-            shares add up to 1; a negative one holds the right answer up.
-        channels: Operation of a place → the same of each channel, `(channels,)`.
+        causes: Operation of a place → its share of the fall of the margin, the logit of the
+            original's label minus that of the compressed model's, due to its error. All shares
+            add up to 1; a negative one supports the original's label.
+        channels: Operation of a place → the same for each channel, `(channels,)`.
         alone: Operation of a place → share of the samples that get the original's label if only
-            the error made there is taken away, and all others are held as they are.
+            the error made there is removed, with all others held fixed.
     """
 
     def __init__(
@@ -86,14 +86,14 @@ class LayerComparison(ShownAsTable):
 
     @cached_property
     def ranking(self) -> tuple[Place, ...]:
-        """The places, those that cause most of the deviation first."""
+        """The places, sorted by how much of the deviation they cause."""
         return tuple(sorted(self.places, key=lambda place: -self.causes[place.operation]))
 
     @cached_property
     def twin(self) -> keras.Model:
         """A copy of the original with the compressed model's weights, in floating point.
 
-        Its slices are those of the compressed model, but for the rounding of activations.
+        Its slices are those of the compressed model, except for the rounding of activations.
         """
         return weights_twin(self.im, self.counterpart)
 
@@ -101,8 +101,8 @@ class LayerComparison(ShownAsTable):
         """Return the share of samples that get the original's label without some errors.
 
         Args:
-            switched: For each result, the operations of places whose errors are taken away; all
-                other errors are held as they are.
+            switched: For each result, the operations of places whose errors are removed; all
+                other errors are held fixed.
 
         Returns:
             `(results,)` float64.
@@ -124,8 +124,8 @@ class LayerComparison(ShownAsTable):
     ) -> tuple[Slice, Slice]:
         """Return the slices of the original and of `twin` for the original's labels.
 
-        What only one of them has, `first - second`, is what compression took from the right
-        answer's evidence; `second - first` what it added.
+        Their differences show what compression changed in the evidence for the label: `first -
+        second` is what it removed, `second - first` what it added.
 
         Args:
             data: Samples of the profile, such as training data.
@@ -144,10 +144,10 @@ class LayerComparison(ShownAsTable):
         return found[0], found[1]
 
     def to_frame(self, level: str = "layer", most: int | None = None) -> "pd.DataFrame":
-        """Return a ranking as a table, by the share of the deviation that is caused.
+        """Return a table ranked by the share of the deviation that each place causes.
 
         Args:
-            level: "layer" (a row for each place, with its kernel, how that is stored, its share of
+            level: "layer" (one row per place, with its kernel, how that is stored, its share of
                 the weights, and the errors) or "channel".
             most: Largest number of rows; all by default.
 
@@ -170,7 +170,7 @@ class LayerComparison(ShownAsTable):
         return frame
 
     def figure(self) -> "Figure":
-        """Return a picture: for each place in order its errors, and what it causes."""
+        """Plot, for each place in order, its errors and the share that it causes."""
         from nnslicer_tf.report.compressed import errors_figure
 
         frame = self.to_frame().set_index("operation")
@@ -217,15 +217,16 @@ def compare_layers(
             throughout, or 16-bit floats) that was converted from the original; or a Keras model
             with the original's layers and other weights.
         x: Samples `(samples, *input_shape)` as the original takes them, such as those that
-            `dflare.find_deviations` finds, preprocessed. Those on which the models agree are left
-            out.
-        batch_size: Samples at once. Their activations at all places are in memory, several times.
+            `dflare.find_deviations` finds, preprocessed. Those on which the models agree are
+            skipped.
+        batch_size: Samples at once. Several copies of their activations at all places are in
+            memory.
         progress: Show a progress bar.
 
     Raises:
-        InvalidArgumentError: if the original is no classifier with two classes or more, if the
-            models agree on all samples, or if they do not correspond: the first layer without a
-            counterpart is named.
+        InvalidArgumentError: if the original is not a classifier of two or more classes, if the
+            models agree on all samples, or if they do not correspond; the message names the
+            first layer without a counterpart.
         CorruptFileError: if a LiteRT file is damaged.
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
     """
@@ -284,7 +285,7 @@ def _add_squares(
 
 
 def _inputs(held: HeldErrors, name: str) -> list[str]:
-    """Return the places whose values a place is computed from."""
+    """Return the places from whose values a place is computed."""
     graph, places = held.im.graph, set(held.names)
     seen: set[str] = set()
     waiting = list(graph.operations[name].inputs)

@@ -1,4 +1,4 @@
-"""Counterparts: a compressed model's values, by the operations of its original."""
+"""Counterparts: a compressed model's values, mapped to the operations of its original."""
 
 import os
 from typing import TypeAlias
@@ -17,17 +17,17 @@ CompressedLike: TypeAlias = keras.Model | InstrumentedModel | str | os.PathLike 
 
 
 def counterpart_of(im: InstrumentedModel, compressed: CompressedLike, x: np.ndarray) -> Counterpart:
-    """Return a compressed model with its values by the original's operations.
+    """Map a compressed model's values to the original's operations.
 
     Args:
         im: The original.
         compressed: A Keras model with the original's layers, or the path or content of a LiteRT
             file.
-        x: Samples by which values are recognised; the first ones are used.
+        x: Samples used to recognise values; only the first ones are needed.
 
     Raises:
-        InvalidArgumentError: if the models do not correspond; the first layer without a
-            counterpart is named.
+        InvalidArgumentError: if the models do not correspond; the message names the first layer
+            without a counterpart.
         CorruptFileError: if a file is damaged.
     """
     if isinstance(compressed, (str, os.PathLike, bytes)):
@@ -47,7 +47,7 @@ def counterpart_of(im: InstrumentedModel, compressed: CompressedLike, x: np.ndar
 def weights_twin(im: InstrumentedModel, counterpart: Counterpart) -> keras.Model:
     """Return a copy of the original with the compressed model's weights.
 
-    It computes in floating point: what the compressed model loses by rounding activations, the
-    twin keeps. Of a Keras model it has all weights, of a LiteRT file the kernels.
+    It computes in floating point, so unlike the compressed model it does not round activations.
+    It has all weights of a Keras model, but only the kernels of a LiteRT file.
     """
     return counterpart.twin(im)

@@ -1,4 +1,4 @@
-"""Fault localisation: scores of neurons and synapses by how suspicious wrong outputs make them."""
+"""Fault localisation: score neurons and synapses by how suspicious wrong outputs make them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -39,18 +39,18 @@ METHODS = (*_OF_VALUES, *_OF_SLICES, "random")
 
 
 class Suspicion(ShownAsTable):
-    """Scores of how suspicious each neuron and each synapse is: numbers of at least 0.
+    """Non-negative scores of how suspicious each neuron and each synapse is.
 
-    They are magnitudes: what drives the right output too far is as suspicious as what holds it
-    back. Scores of one method can be compared with each other, those of two methods cannot.
+    They are magnitudes: raising the right output too far is as suspicious as holding it back.
+    Scores are comparable within a method, but not between methods.
 
     Attributes:
         method: Name of the method.
         neurons: Operation name → float64 array of its shape.
         synapses: Kernel name → float64 array of its shape.
-        channels: Name of an operation with a kernel → `(channels,)` float64: of a filter or unit,
-            the magnitude of the sum over its positions, or of the mean for methods whose scores do
-            not add up.
+        channels: Name of an operation with a kernel → `(channels,)` float64: for a filter or
+            unit, the magnitude of the sum over its positions, or of the mean for methods whose
+            scores do not add up.
     """
 
     def __init__(self, im: InstrumentedModel, method: str, scores: Scores) -> None:
@@ -108,14 +108,14 @@ def suspicious(
     Args:
         im: The model, a classifier.
         failing: Samples that it gets wrong, and their right classes.
-        passing: Samples that it gets right, and their classes; at least some of the failing
-            samples' right classes.
+        passing: Samples that it gets right, and their classes, which must include some of the
+            failing samples' right classes.
         method: One of `METHODS`.
 
             - "gradient_contrast": gradient of the wrong logit minus the right one, times the
-              neuron's change against passing samples of the same class.
-            - "patching": what is gained when a channel has its value on passing samples, one
-              channel at a time. Exact, and a forward pass a channel.
+              neuron's difference from passing samples of the same class.
+            - "patching": the gain when a channel is given its value on passing samples, one
+              channel at a time. Exact, but costs a forward pass per channel.
             - "tarantula", "ochiai", "dstar": membership in slices of failing and passing samples.
             - "contrast": contributions to the right class, failing against passing samples.
             - "wrong_minus_right": contributions to the wrong class minus those to the right one.
@@ -126,13 +126,13 @@ def suspicious(
         profile: For methods on slices: the model's profile; by default that of the passing
             samples.
         theta: For methods on slices: threshold θ of the exclusion. At 0 nearly everything is in
-            every slice, and membership says little.
+            every slice, so membership says little.
         rng: Seed of "random".
         progress: Show progress bars.
 
     Raises:
-        InvalidArgumentError: for an unknown method, or samples that do not fail or pass, or are of
-            classes that cannot be compared.
+        InvalidArgumentError: for an unknown method, samples that do not fail or pass as claimed,
+            or classes that cannot be compared.
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
         UnsupportedLayerError: if a method on slices has no rule for an operation.
     """

@@ -1,4 +1,4 @@
-"""Mending of a model from its most suspicious part alone: masked, scaled, or trained again."""
+"""Mend a model by changing only its most suspicious part: masking, scaling or retraining it."""
 
 import keras
 import numpy as np
@@ -37,19 +37,19 @@ def mend(
 
     Args:
         im: The model, whose outputs are logits or probabilities.
-        suspicion: Scores of its channels; those of the output layer are left alone.
-        x: Few samples `(samples, *input_shape)`: some that the model gets wrong, and some that
-            it gets right and is to get right afterwards.
+        suspicion: Scores of its channels; those of the output layer are not changed.
+        x: A few samples `(samples, *input_shape)`: some that the model gets wrong, and some that
+            it gets right and should still get right afterwards.
         y: Their right classes `(samples,)`.
         how: "mask" sets the synapses that feed the channels to zero; "scale" multiplies them by
-            the factor with the smallest loss on the samples; "train" trains them alone, by Adam.
+            the factor with the smallest loss on the samples; "train" trains only them, with Adam.
         channels: Number of channels.
         epochs: For "train": passes over the samples.
         learning_rate: For "train".
         rng: For "train": draws the order of the samples, and dropout.
 
     Raises:
-        InvalidArgumentError: for an unknown way, or samples without labels.
+        InvalidArgumentError: for an unknown `how`, or samples without labels.
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
     """
     check_name("way of mending", how, ("mask", "scale", "train"))
@@ -70,7 +70,7 @@ def mend(
 
 
 def suspicious_synapses(im: InstrumentedModel, suspicion: Suspicion, channels: int = 1) -> Masks:
-    """Return the synapses that feed the most suspicious channels but for those of the output.
+    """Return the synapses that feed the most suspicious channels, excluding those of the output.
 
     Returns:
         Kernel name → bool of its shape, for the kernels that have some.
@@ -100,7 +100,7 @@ def _loss(model: keras.Model, loss: keras.losses.Loss, x: np.ndarray, y: np.ndar
 
 
 def _compile(model: keras.Model, masks: Masks, learning_rate: float, from_logits: bool) -> None:
-    """Let the masked weights be trained alone, and leave the statistics of normalisations."""
+    """Compile so that only the masked weights are trained, with normalisation statistics fixed."""
     kernels = InstrumentedModel(model).kernels
     free = {id(kernels[name].variable()): mask for name, mask in masks.items()}
     for layer in model.layers:

@@ -16,9 +16,9 @@ class Place:
 
     Attributes:
         operation: Name of the original's operation that computes it.
-        kernel: Name of the kernel that it is computed with; None if it has none of its own.
-        tensor: Name of the value in the compressed model; of a value with a kernel, what the step
-            computes that multiplies by it.
+        kernel: Name of the kernel that it is computed with; None if it has none.
+        tensor: Name of the value in the compressed model; for a value with a kernel, the output
+            of the step that multiplies by it.
         stored: How the compressed model stores the kernel, or the value if there is no kernel,
             such as "int8".
         weights: Number of weights of the kernel.
@@ -32,11 +32,11 @@ class Place:
 
 
 class Counterpart(ABC):
-    """A compressed model whose values are known by the original's operations.
+    """A compressed model whose values are mapped to the original's operations.
 
     Attributes:
-        places: The values that both models have, in topological order; the input is the first,
-            unless it is tokens, the output the last.
+        places: The values that both models have, in topological order; the input comes first,
+            unless it consists of tokens, the output last.
     """
 
     places: tuple[Place, ...]
@@ -52,8 +52,8 @@ class Counterpart(ABC):
     def twin(self, im: InstrumentedModel) -> keras.Model:
         """Return a copy of the original with the compressed model's weights, in floating point.
 
-        What the kernels do not have, biases and normalisations, is the original's: by default, for
-        files, in which normalisations may be part of the kernels.
+        By default, which is meant for files, biases and normalisations are the original's, as
+        normalisations may be folded into the kernels.
         """
         twin = copy_model(im.model)
         kernels = InstrumentedModel(twin).kernels
@@ -63,7 +63,7 @@ class Counterpart(ABC):
 
 
 def input_places(im: InstrumentedModel, tensor: str, stored: str) -> list[Place]:
-    """Return the place of a model's input; none if it is tokens, which are not rounded."""
+    """Return the place of a model's input; none for tokens, which are not rounded."""
     if vocabulary(im.graph, im.input_operation) is not None:
         return []
     return [Place(im.input_operation, None, tensor, stored, 0)]

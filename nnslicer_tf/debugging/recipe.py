@@ -1,4 +1,4 @@
-"""Recipes: the layers a quantiser is to leave in floating point or 16 bits, and how to tell it."""
+"""Recipes: which layers a quantiser should leave in floating point or 16 bits."""
 
 import copy
 import os
@@ -19,7 +19,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 if TYPE_CHECKING:
     import pandas as pd
 
-_LITTLE = 0.01  # a share of the deviation that is not worth a layer
+_LITTLE = 0.01  # layers that cause a smaller share of the deviation are not worth leaving
 
 _KEPT: dict[str, dict[str, Any]] = {
     "float": {"algorithm_key": "no_quantize"},
@@ -54,12 +54,12 @@ class Recipe(ShownAsTable):
     """Layers to leave in floating point.
 
     Attributes:
-        comparison: What it was made from.
-        places: The layers' places, the most important first; none if no layer fits the budget.
+        comparison: The comparison that it was made from.
+        places: The layers' places, the most important first; empty if no layer fits the budget.
         budget: The largest share of the weights that was allowed.
-        weights: The share of the weights that is left in floating point.
+        weights: The share of the weights left in floating point.
         mended: Share of the deviating samples that then get the original's label, with all other
-            errors held as they are: a prediction, to be verified by searching again.
+            errors held fixed: a prediction, to be verified by searching again.
     """
 
     comparison: LayerComparison
@@ -81,13 +81,13 @@ class Recipe(ShownAsTable):
         )
 
     def tensors(self, file: str | os.PathLike | bytes | None = None) -> tuple[str, ...]:
-        """Return what a LiteRT file calls the layers: the names of the tensors they compute.
+        """Return the layers' names in a LiteRT file: those of the tensors that they compute.
 
         They are the `denylisted_nodes` of TensorFlow's `lite.experimental.QuantizationDebugger`.
 
         Args:
-            file: A file made from the original by the converter that is to be told, such as that
-                in floating point; by default the compressed file that was compared.
+            file: A file made from the original by the converter to be configured, such as the
+                floating-point one; by default the compressed file that was compared.
 
         Raises:
             InvalidArgumentError: if the file does not correspond to the original.
@@ -103,30 +103,30 @@ class Recipe(ShownAsTable):
     ) -> list[dict[str, Any]]:
         """Return entries to append to a recipe of the AI Edge Quantizer.
 
-        `recipe.dynamic_wi8_afp32() + found.ai_edge(file)` is a recipe of its own, as JSON.
+        `recipe.dynamic_wi8_afp32() + found.ai_edge(file)` is a complete recipe, as JSON.
 
         Args:
             file: As in `tensors`.
-            kept: "float", or "int16" for activations of 16 bits and weights of 8: for recipes that
-                make integers of activations, such as `static_wi8_ai8`. What the layers lose by
-                rounding activations nearly goes, what they lose by rounding weights stays.
+            kept: "float", or "int16" for 16-bit activations and 8-bit weights: for recipes with
+                integer activations, such as `static_wi8_ai8`. It nearly removes the layers' loss
+                from rounding activations, but not that from rounding weights.
 
         Raises:
             InvalidArgumentError: if layers cannot be kept in that way.
         """
         check_name("kept", kept, _KEPT)
         return [
-            # The quantizer puts a semicolon behind each name of a tensor.
+            # The quantizer appends a semicolon to each tensor name.
             {"regex": f"^{re.escape(tensor)};?$", "operation": "*", **copy.deepcopy(_KEPT[kept])}
             for tensor in self.tensors(file)
         ]
 
     def keras_filter(self, layer: keras.layers.Layer) -> bool:
-        """Whether Keras is to quantise a layer: `model.quantize("int8", filters=…)`."""
+        """Whether Keras should quantise a layer: `model.quantize("int8", filters=…)`."""
         return layer.name not in self.layers
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with a row for each layer: its weights, and what it causes."""
+        """Return a table with one row per layer: its weights, and the share that it causes."""
         frame = self.comparison.to_frame()
         return frame[frame["operation"].isin([p.operation for p in self.places])]
 
@@ -141,8 +141,8 @@ class Recipe(ShownAsTable):
 def recipe(comparison: LayerComparison, budget: float = 0.05) -> Recipe:
     """Choose the few layers to leave in floating point that mend most of the deviation.
 
-    Layers are taken in the order of what they cause, if it is 1 % of the deviation or more, and if
-    they fit what is left of the budget.
+    Layers are chosen in the order of how much of the deviation they cause, if it is 1 % or more
+    and they fit into the remaining budget.
 
     Args:
         comparison: A model and its compressed copy, compared.
@@ -158,11 +158,11 @@ def recipe(comparison: LayerComparison, budget: float = 0.05) -> Recipe:
 
 
 def leaving(comparison: LayerComparison, places: Sequence[Place], budget: float) -> Recipe:
-    """Return the recipe that leaves layers in floating point as far as they fit the budget.
+    """Return the recipe that leaves those layers in floating point that fit into the budget.
 
     Args:
         comparison: A model and its compressed copy, compared.
-        places: The layers' places, the first to be left in floating point first.
+        places: The layers' places, by priority.
         budget: The largest share of the weights that may stay in floating point, 0 … 1.
     """
     chosen = _affordable(comparison, places, budget)
@@ -172,7 +172,7 @@ def leaving(comparison: LayerComparison, places: Sequence[Place], budget: float)
 
 
 def _affordable(comparison: LayerComparison, places: Sequence[Place], budget: float) -> list[Place]:
-    """Return the layers, in their order, that fit what is left of the budget."""
+    """Return the layers, in their order, that fit into the remaining budget."""
     left = budget * _weights(comparison)
     chosen = []
     for place in places:

@@ -1,14 +1,14 @@
-"""Provable repair: the least change of a layer's weights that makes given inputs right.
+"""Provable repair: the smallest change of a layer's weights that corrects given inputs.
 
 With the pattern of a piecewise-linear network fixed (which ReLU is active, which input of a pool is
 the largest), its outputs are affine in the weights of any one layer. A linear program changes these
-weights as little as possible, so that every given input keeps its pattern behind the layer and is
-classified right by a margin. Since both ends of a segment on which the network is affine keep the
-segment's pattern, so does all that lies between: whole segments are repaired by their ends.
+weights as little as possible, so that every given input keeps its pattern after the layer and is
+classified correctly by a margin. If both ends of a segment on which the network is affine keep the
+segment's pattern, so does everything in between: whole segments are repaired by their ends.
 
-After Sotoudeh and Thakur, "Provable repair of deep neural networks", PLDI 2021 (PRDNN), which fixes
-patterns by a second copy of the network, and Tao et al., "Architecture-preserving provable repair
-of deep neural networks", PLDI 2023 (APRNN), which like this keeps the network's architecture.
+Based on Sotoudeh and Thakur, "Provable repair of deep neural networks", PLDI 2021 (PRDNN), which
+fixes patterns with a second copy of the network, and Tao et al., "Architecture-preserving provable
+repair of deep neural networks", PLDI 2023 (APRNN), which like this keeps the architecture.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SIZES = ("largest", "sum")
-_MOST_ENTRIES = 50_000_000  # of the linear program: 400 MB
+_MOST_ENTRIES = 50_000_000  # entries of the linear program: 400 MB
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +39,9 @@ class Repair(ShownAsTable):
     Attributes:
         model: A copy of the model with the new weights.
         kernel: Name of the kernel that was changed.
-        change: What was added to the weights, float32, of the kernel's shape.
-        points: Number of inputs that are right for certain.
-        margin: By how much the right logit leads, at least, in exact arithmetic.
+        change: The change added to the weights, float32, of the kernel's shape.
+        points: Number of inputs that are provably right.
+        margin: Smallest lead of the right logit, in exact arithmetic.
     """
 
     model: keras.Model
@@ -51,7 +51,7 @@ class Repair(ShownAsTable):
     margin: float
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table with one row: what was changed, and how much."""
+        """Return a table with one row: what was changed, and by how much."""
         import pandas as pd
 
         changed = np.abs(self.change[self.change != 0])
@@ -85,30 +85,30 @@ def repair(
     most: float | None = None,
     groups: Sequence[int] | None = None,
 ) -> Repair:
-    """Change few weights of one layer so that inputs are right for certain.
+    """Change few weights of one layer so that inputs are provably right.
 
     Args:
-        im: The model, a classifier of ReLUs, max pooling and affine layers behind the kernel.
+        im: The model, a classifier with ReLUs, max pooling and affine layers after the kernel.
         kernel: Name of the kernel whose weights may change; see `InstrumentedModel.kernels`.
-        x: Inputs `(samples, *input_shape)`: those that are to become right, and others that are
-            to stay so.
+        x: Inputs `(samples, *input_shape)`: those that should become right, and others that
+            should remain right.
         y: Their right classes `(samples,)`.
         among: Which weights may change, bool, of the kernel's shape, such as a slice's members;
             all by default.
-        size: What is made small: "sum" of the changes' magnitudes, which leaves most weights as
-            they are, or the "largest" of them.
-        margin: By how much the right logit is to lead, in logits.
-        most: Largest change of a weight; None for any.
-        groups: For segments: which inputs share one pattern, `(samples,)` integers. It is that at
-            the mean of the group's inputs, so give the two ends of each part of an exact line,
-            on which the network is affine; all between them is then right as well. By default
-            each input has its own.
+        size: What to minimise: the "sum" of the changes' magnitudes, which leaves most weights
+            unchanged, or the "largest" of them.
+        margin: Required lead of the right logit.
+        most: Largest change of a weight; None for no limit.
+        groups: For segments: which inputs share one pattern, `(samples,)` integers. The pattern
+            is that at the mean of the group's inputs, so pass the two ends of each part of an
+            exact line, on which the network is affine; everything in between is then right as
+            well. By default each input has its own.
 
     Raises:
         InfeasibleRepairError: if no change of these weights makes all inputs right with their
             patterns kept. Fewer inputs, a later layer or more weights may be feasible.
         InvalidArgumentError: if an argument is out of range, or the program would be too large.
-        UnsupportedLayerError: if the network behind the kernel is not piecewise linear.
+        UnsupportedLayerError: if the network after the kernel is not piecewise linear.
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
     """
     check_name("size", size, _SIZES)
@@ -164,14 +164,14 @@ def _changed(im: InstrumentedModel, kernel: str, change: np.ndarray) -> keras.Mo
 def _least(
     slopes: np.ndarray, bounds: np.ndarray, size: str, most: float | None, kernel: str
 ) -> np.ndarray:
-    """Return the least w with slopes · w ≤ bounds.
+    """Return the smallest w with slopes · w ≤ bounds.
 
     Raises:
         InfeasibleRepairError: if there is none.
     """
     from scipy.optimize import linprog
 
-    # The changes are differences of two variables of at least 0, whose sum, or bound, is small.
+    # Changes are differences of two non-negative variables, whose sum or bound is minimised.
     weights = slopes.shape[1]
     limits: list[tuple[float | None, float | None]]
     if size == "sum":

@@ -1,4 +1,4 @@
-"""Runs of a model that failed and that passed, as fault localisation takes them."""
+"""Failing and passing runs of a model, the input of fault localisation."""
 
 from collections.abc import Iterator, Sized
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Labelled: TypeAlias = tuple[DataLike, ArrayLike]
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Samples with their right classes, and the classes that the model gives them.
+    """Samples with their right classes, and the classes that the model predicts.
 
     Attributes:
         x: `(samples, *input_shape)` float32.
@@ -57,11 +57,11 @@ class Runs:
         Args:
             im: The model, a classifier.
             failing: Samples `(samples, *input_shape)` and their right classes `(samples,)`.
-            passing: The same of samples that the model gets right.
+            passing: The same for samples that the model gets right.
 
         Raises:
-            InvalidArgumentError: if there are none of a kind, or the model gets a failing one
-                right or a passing one wrong.
+            InvalidArgumentError: if there are none of either kind, or the model gets a failing
+                one right or a passing one wrong.
             InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
         """
         runs = cls(_classified(im, failing, "failing"), _classified(im, passing, "passing"))
@@ -80,7 +80,7 @@ class Runs:
 
     @classmethod
     def split(cls, im: InstrumentedModel, x: DataLike, y: ArrayLike | None = None) -> "Runs":
-        """Divide samples into those that the model gets wrong and right.
+        """Split samples into those that the model gets wrong and those it gets right.
 
         Args:
             im: The model, a classifier.
@@ -103,7 +103,7 @@ class Runs:
         )
 
     def sampled(self, most: int, rng: int | np.random.Generator = 0) -> "Runs":
-        """Return at most so many runs of either kind, drawn without replacement."""
+        """Return at most `most` runs of either kind, drawn without replacement."""
         generator = np.random.default_rng(rng)
         return Runs(
             _sampled(self.failing, most, generator), _sampled(self.passing, most, generator)

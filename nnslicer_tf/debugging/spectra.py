@@ -1,7 +1,7 @@
-"""Spectrum-based fault localisation: formulas on how often something takes part in failures.
+"""Spectrum-based fault localisation: formulas on how often a component takes part in failures.
 
 A component that took part in `failed` of the failing runs and in `passed` of the passing ones is
-the more suspicious the more failures, and the fewer successes, it took part in.
+more suspicious the more failures, and the fewer successes, it took part in.
 """
 
 from collections.abc import Callable
@@ -11,19 +11,19 @@ import numpy as np
 Formula = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
 """`formula(failed, passed, all_failed, all_passed)`: counts, arrays of one shape → scores."""
 
-_EXPONENT = 3  # of D*, as in DeepFault (Eniser et al., FASE 2019, section 4)
+_EXPONENT = 3  # the exponent of D*, as in DeepFault (Eniser et al., FASE 2019, section 4)
 
 
 def tarantula(
     failed: np.ndarray, passed: np.ndarray, all_failed: int, all_passed: int
 ) -> np.ndarray:
-    """Return the share of failures, by the sum of both shares (Jones and Harrold, ASE 2005)."""
+    """Return the share of failures over the sum of both shares (Jones and Harrold, ASE 2005)."""
     in_failed, in_passed = failed / all_failed, passed / all_passed
     return _ratio(in_failed, in_failed + in_passed)
 
 
 def ochiai(failed: np.ndarray, passed: np.ndarray, all_failed: int, all_passed: int) -> np.ndarray:
-    """Return the cosine of taking part and failing (Abreu et al., TAIC PART 2007)."""
+    """Return the cosine between taking part and failing (Abreu et al., TAIC PART 2007)."""
     return _ratio(failed, np.sqrt(all_failed * (failed + passed)))
 
 
@@ -36,7 +36,7 @@ FORMULAS: dict[str, Formula] = {"tarantula": tarantula, "ochiai": ochiai, "dstar
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Return above / below; 0 for 0 / 0, and a value above all others for something / 0."""
+    """Return above / below; 0 for 0 / 0, and a value above all others for other n / 0."""
     quotient = np.divide(above, below, out=np.zeros(np.shape(above)), where=below > 0)
     largest = quotient.max(initial=0.0)
     return np.where((below == 0) & (above > 0), largest + above, quotient)

@@ -1,4 +1,4 @@
-"""Static slices: what can reach an output, whatever the input is, or under a condition on it."""
+"""Static slices: what can reach an output, for any input or for the inputs of a box."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,18 +24,17 @@ _RISING = ("sigmoid", "tanh", "softplus", "softsign", "elu", "selu", "exponentia
 def static_slice(
     im: InstrumentedModel, outputs: Sequence[int] | None = None, box: Box | None = None
 ) -> Slice:
-    """Return what can change an output, whatever the input, or for inputs of a box.
+    """Return what can change an output, for any input or for the inputs of a box.
 
-    A neuron is a member if its value is not the same for all inputs, as far as intervals show, and
-    it is connected with an output by weights that are not zero and operations that are not
-    constant; so is a synapse between two members. Everything else is dead: it can be taken away
-    without a change of the outputs on these inputs. Members may still have no effect: intervals
-    overestimate.
+    A neuron is a member if its value may vary over the inputs, as far as intervals show, and
+    it is connected to an output by non-zero weights and non-constant operations; so is a synapse
+    between two members. Everything else is dead: it can be removed without changing the outputs
+    on these inputs. Members may still have no effect, as intervals overestimate.
 
     Args:
         im: The model.
         outputs: Indices of outputs; all by default.
-        box: Least and largest input, numbers or arrays of the input's shape; by default the
+        box: Smallest and largest input, numbers or arrays of the input's shape; by default the
             model's bounds, or any input.
 
     Returns:
@@ -77,7 +76,7 @@ def static_slice(
 
 
 def bounds_of_box(im: InstrumentedModel, box: Box | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the least and the largest inputs of a box, of the input's shape, in float64."""
+    """Return the smallest and largest inputs of a box, of the input's shape, in float64."""
     low, high = box or im.bounds or (-np.inf, np.inf)
     try:
         low, high = (
@@ -112,14 +111,14 @@ def _live(im: InstrumentedModel, box: tuple[np.ndarray, np.ndarray]) -> dict[str
 
 
 def _varies(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Whether a value may vary; one of which nothing is known, NaN, may."""
+    """Whether a value may vary; an unknown one, NaN, may."""
     return ~(low >= high)
 
 
 def output_interval(
     operation: Operation, inputs: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the least and the largest value of an operation, by interval arithmetic."""
+    """Return the smallest and largest value of an operation, by interval arithmetic."""
     lows, highs = zip(*inputs, strict=True)
     if isinstance(operation.params, Synapses):
         return _sum_interval(operation, lows[0], highs[0])
@@ -149,7 +148,7 @@ def output_interval(
 def _sum_interval(
     operation: Operation, low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the interval of a weighted sum; inputs without a bound give outputs without one."""
+    """Return the interval of a weighted sum; unbounded inputs give unbounded outputs."""
     kernel: Synapses = operation.params
     weights = kernel.kernel().astype(np.float64)
     unbounded = ~np.isfinite(low) | ~np.isfinite(high)
@@ -182,7 +181,7 @@ def _shaped(operation: Operation, value: np.ndarray) -> np.ndarray:
 
 
 def _back(operation: Operation, reached: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Return for each input which of its neurons an operation's reached neurons depend on."""
+    """Return, for each input, which of its neurons the operation's reached neurons depend on."""
     own, kind = reached[operation.name], kind_of(operation)
     g = ops.convert_to_tensor(own[None].astype(np.float64))
     if isinstance(operation.params, Synapses):
@@ -208,21 +207,21 @@ def _back(operation: Operation, reached: Mapping[str, np.ndarray]) -> list[np.nd
 
 
 def _depends(operation: Operation, function: Any, g: Any) -> np.ndarray:
-    """Return where the transpose of a linear function with weights of at least 0 is positive."""
+    """Return where the transpose of a linear function with non-negative weights is positive."""
     x = ops.zeros((1, *operation.input_shapes[0]), "float64")
     (received,) = vector_jacobian_product(function, [x], g)
     return ops.convert_to_numpy(received)[0] > 0
 
 
 def _unbroadcast(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return whether any of the outputs that an input was broadcast to has a value."""
+    """Return whether any of the outputs to which an input was broadcast is non-zero."""
     lead = values.ndim - len(shape)
     axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1))
     return np.any(values, axis=axes, keepdims=True).reshape(shape) if axes else values
 
 
 def _synapses(operation: Operation, live: np.ndarray, reached: np.ndarray) -> np.ndarray:
-    """Return which weights join a live input with a reached output: int64 of the kernel's shape."""
+    """Return which weights connect a live input to a reached output: int64, like the kernel."""
     kernel: Synapses = operation.params
     counts = sample_gradients(
         operation,

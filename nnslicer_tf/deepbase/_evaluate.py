@@ -1,4 +1,4 @@
-"""The hypotheses of one inspection: checked, and evaluated block by block."""
+"""The hypotheses of one inspection, which are checked and evaluated block by block."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,14 +10,14 @@ from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
 
 
 class HypothesisSet:
-    """Named functions and arrays that give behaviours.
+    """Named functions and arrays of behaviours.
 
     Args:
         hypotheses: Name → function of a batch, or array over all records.
         binary: Whether all behaviours must be 0 or 1.
 
     Raises:
-        InvalidArgumentError: if there are none, or one is neither function nor array.
+        InvalidArgumentError: if there are none, or one is neither a function nor an array.
     """
 
     def __init__(self, hypotheses: Mapping[str, Behaviour | np.ndarray], binary: bool) -> None:
@@ -38,10 +38,10 @@ class HypothesisSet:
         return tuple(self._hypotheses)
 
     def check_length(self, records: int) -> None:
-        """Refuse arrays that have not one behaviour for each record.
+        """Reject arrays that do not have one behaviour for each record.
 
         Raises:
-            InvalidArgumentError: it names hypothesis and lengths.
+            InvalidArgumentError: with the hypothesis and the lengths.
         """
         for name, h in self._hypotheses.items():
             if not callable(h) and len(h) != records:
@@ -51,10 +51,10 @@ class HypothesisSet:
                 )
 
     def check_varies(self, blocks: Iterable[np.ndarray]) -> None:
-        """Refuse hypotheses that are constant; read no more blocks than that needs.
+        """Reject constant hypotheses, reading no more blocks than necessary.
 
         Raises:
-            InvalidArgumentError: it names the constant hypotheses.
+            InvalidArgumentError: with the names of the constant hypotheses.
         """
         constant: dict[str, float] = {}
         for name in self.names:
@@ -83,10 +83,10 @@ class HypothesisSet:
         Args:
             x: The records.
             rows: Their indices in the data set, `(records,)`.
-            names: Of which hypotheses; all by default.
+            names: Names of the hypotheses to evaluate; all by default.
 
         Raises:
-            InvalidArgumentError: if a hypothesis has not one behaviour for each record, or
+            InvalidArgumentError: if a hypothesis does not have one behaviour for each record, or
                 should be 0 or 1 and is not.
             NonFiniteActivationError: if a behaviour is NaN or infinite.
         """
@@ -123,7 +123,7 @@ def fit_positions(name: str, values: np.ndarray, positions: tuple[int, ...]) -> 
 
     Args:
         name: The hypothesis, for messages.
-        values: `(records, *its positions)`, each axis a multiple of the operation's:
+        values: `(records, *its positions)`, each axis a multiple of the operation's, since
             blocks are averaged.
         positions: Shape of the operation's positions.
 

@@ -1,7 +1,7 @@
-"""Behaviours of units, from one forward pass for everything that is asked of a model.
+"""Behaviours of units, from one forward pass for everything needed from a model.
 
-Means over positions are taken where the model runs, so that whole activations leave it only
-where behaviours per position are asked for. Padding is left out of the means.
+Means over positions are computed where the model runs, so that whole activations are transferred
+only if behaviours per position are requested. Padding is excluded from the means.
 """
 
 import hashlib
@@ -23,11 +23,11 @@ from nnslicer_tf.kinds import aligned_mask
 
 @dataclass(frozen=True)
 class Need:
-    """An operation's behaviours: one a record, or one for every position.
+    """A request for an operation's behaviours: one per record, or one for every position.
 
     Attributes:
         operation: Its name.
-        by_position: Whether behaviours are wanted for every position.
+        by_position: Whether behaviours are requested for every position.
     """
 
     operation: str
@@ -61,8 +61,8 @@ class Extractor:
         """Return behaviours `(records, positions, channels)` float32 of a block.
 
         Args:
-            x: The records `(records, *input_shape)` float32; of several inputs, `Inputs`.
-            needs: What is wanted, of what the extractor was made for.
+            x: The records `(records, *input_shape)` float32; `Inputs` for several inputs.
+            needs: What to compute, among the needs that the extractor was made for.
             rows: Indices of the records in the data set, for messages.
 
         Raises:
@@ -84,7 +84,7 @@ class Extractor:
     def _run(
         self, x: np.ndarray | Inputs, needs: Sequence[Need], rows: np.ndarray
     ) -> dict[Need, np.ndarray]:
-        # Compiling anew takes seconds: only when much of the pass is no longer needed.
+        # Recompiling takes seconds, so it is done only when much of the pass is no longer needed.
         much_less = self.passes and len(needs) <= len(self._needs) // 2
         if much_less or not set(needs) <= set(self._needs):
             self._compile(needs)
@@ -106,13 +106,13 @@ class Extractor:
 
     def _key(self, need: Need, block: str) -> str:
         text = f"{self._fingerprint} {need.operation} {need.by_position} {block}"
-        if _mask_of(self._im, need):  # older caches have means with the padding
+        if _mask_of(self._im, need):  # means in older caches include the padding
             text += " without padding"
         return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
 def _behaviours(im: InstrumentedModel, needs: Sequence[Need]) -> Callable[[Any], list[Any]]:
-    """Return the function from a batch to the behaviours of all needs."""
+    """Return the function that maps a batch to the behaviours of all needs."""
     masks = {need: _mask_of(im, need) for need in needs}
     wanted = {need.operation for need in needs} | {mask for mask in masks.values() if mask}
 
@@ -127,12 +127,12 @@ def _behaviours(im: InstrumentedModel, needs: Sequence[Need]) -> Callable[[Any],
 
 
 def _mask_of(im: InstrumentedModel, need: Need) -> str | None:
-    """Return the operation that says what is padding, if that is left out."""
+    """Return the operation that marks padding, if padding is to be excluded."""
     return None if need.by_position else im[need.operation].mask
 
 
 def _reduce(values: Any, by_position: bool, mask: Any | None) -> Any:
-    """Return behaviours `(records, positions, channels)`; a mean of nothing is 0."""
+    """Return behaviours `(records, positions, channels)`; an empty mean is 0."""
     rows = _rows(values)
     if by_position:
         return rows

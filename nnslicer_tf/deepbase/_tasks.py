@@ -1,6 +1,6 @@
 """One measure on one group of units: its sums, its scores, and when they are certain.
 
-Free of Keras, so that workers start fast.
+Does not import Keras, so that workers start fast.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from nnslicer_tf.deepbase._extract import Need  # loads Keras
 
-_CHANCE = 3.0  # nothing in n records: with 95 % confidence rarer than 3 / n
+_CHANCE = 3.0  # what never occurs in n records is rarer than 3 / n, with 95 % confidence
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Item:
     """One block of records on its way to the measures.
 
     Attributes:
-        first: Number of records that were read before.
+        first: Number of records read before.
         records: Number of records.
-        tasks: Numbers of the tasks that still want it.
+        tasks: Numbers of the tasks that still need it.
         units: Key → behaviours `(records, positions, channels)`.
         hypotheses: A task's `positions` → behaviours `(records, positions, hypotheses)`.
     """
@@ -51,11 +51,11 @@ class Task:
             are by position, and if so the shape of the positions.
         hypotheses: Their names.
         measure: The measure.
-        calibration: What the measure made of the first block.
+        calibration: The measure's calibration from the first block.
         scores: Scores so far, frozen for pairs that are certain; set by the first `look`, as
             are `certain` and `records`.
         certain: Which pairs are certain, `(units or 1, hypotheses)`.
-        records: Records that each pair's score is from, of the same shape.
+        records: Number of records behind each pair's score, of the same shape.
     """
 
     model: str
@@ -85,7 +85,7 @@ class Task:
         )
 
     def calibrate(self, item: Item) -> None:
-        """Fix what the first block fixes."""
+        """Calibrate the measure on the first block."""
         self.calibration = self.measure.calibrate(self.block(item))
 
     def add(self, part: Any) -> None:
@@ -98,14 +98,14 @@ class Task:
         """Score what was merged so far, and freeze the pairs that are certain.
 
         A pair is certain when at two looks in a row its error is at most `asked` and its
-        score has moved by no more. One whose score is not defined, as the unit was constant, is
-        given up when records on which it is not are, with 95 % confidence, rarer than `asked`: if
-        the order of the records is random, and the hypothesis has varied, which it does sooner or
-        later.
+        score has changed by no more. A pair without a score, because its unit was constant, is
+        given up once records on which the unit differs are, with 95 % confidence, rarer than
+        `asked`. This requires that records come in random order, and that the hypothesis has
+        varied, which it does sooner or later.
 
         Args:
             records: Records merged so far.
-            confidence: Of the errors.
+            confidence: Confidence level of the errors.
             asked: The error asked for; None freezes nothing.
             shuffled: Whether the records come in random order.
         """
@@ -137,7 +137,7 @@ class Task:
         weights = new.weights
         if (
             weights is not None and old.weights is not None
-        ):  # a hypothesis is certain as a whole here
+        ):  # here a hypothesis is certain as a whole
             weights = np.where(kept, old.weights, weights)
         self.scores = Scores(
             np.where(kept, old.score, new.score), np.where(kept, old.error, new.error), weights
@@ -147,7 +147,7 @@ class Task:
 
 @dataclass(frozen=True)
 class ScoreJob(Job):
-    """Summarise a block for all tasks that want it; runs in this process or on workers.
+    """Summarises a block for all tasks that need it, in this process or on workers.
 
     Attributes:
         tasks: The tasks, by number.

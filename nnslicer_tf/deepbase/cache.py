@@ -1,4 +1,4 @@
-"""Behaviours of units kept on disk, so that a second inspection needs no forward pass."""
+"""A disk cache of units' behaviours, so that a second inspection needs no forward pass."""
 
 import os
 from pathlib import Path
@@ -10,39 +10,39 @@ from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 
 class BehaviourCache:
-    """A folder of arrays, found again by what they were computed from.
+    """A folder of arrays, keyed by what they were computed from.
 
     A key identifies the model's weights, the operation and the records, so that no entry is
     ever stale. A damaged file counts as missing. When the folder is full, the least recently
     used entries are removed.
 
     Args:
-        folder: Made when it is missing.
-        max_bytes: Most bytes that the folder may hold.
+        folder: The folder; created if missing.
+        max_bytes: Largest total size of the folder.
 
     Raises:
-        InvalidArgumentError: if `max_bytes` is not positive, or the folder cannot be made.
+        InvalidArgumentError: if `max_bytes` is not positive, or the folder cannot be created.
     """
 
     def __init__(self, folder: str | os.PathLike, max_bytes: int = 10 << 30) -> None:
         if max_bytes < 1:
             raise InvalidArgumentError(f"max_bytes must be positive. Received: {max_bytes}")
         self._max_bytes = max_bytes
-        # Keys say all that an array depends on; compressing would take longer than a forward pass.
+        # Keys cover all that an array depends on. Compression would be slower than a forward pass.
         self._store = Store(folder, {}, "cache of behaviours", compress=False)
         self._bytes = sum(path.stat().st_size for path in self._files())
 
     def get(self, key: str) -> np.ndarray | None:
-        """Return the array of a key, None if it is not there."""
+        """Return the array of a key, or None if there is none."""
         try:
             _, arrays = self._store.load(key)
         except (FileNotFoundError, CorruptFileError):
             return None
-        os.utime(self._store.path(key))  # used just now
+        os.utime(self._store.path(key))  # mark as just used
         return arrays["values"]
 
     def put(self, key: str, array: np.ndarray) -> None:
-        """Keep an array, whole or not at all."""
+        """Store an array atomically."""
         path = self._store.path(key)
         before = path.stat().st_size if path.exists() else 0
         self._store.save(key, {}, {"values": array})
@@ -57,7 +57,7 @@ class BehaviourCache:
         return list(map(self._store.path, self._store.keys()))
 
     def _shrink(self) -> None:
-        """Remove files, the least recently used first, until a tenth of the room is free."""
+        """Remove files, the least recently used first, until a tenth of the space is free."""
         for path in sorted(self._files(), key=lambda path: path.stat().st_mtime_ns):
             if self._bytes <= 0.9 * self._max_bytes:
                 return

@@ -19,7 +19,7 @@ def best_units(
 
     Args:
         frame: What `inspect` gave.
-        count: Units a hypothesis.
+        count: Units per hypothesis.
         measure: A measure with a score for every unit.
 
     Raises:
@@ -36,7 +36,7 @@ def unlearned(frame: "pd.DataFrame", at_most: float, measure: str = "correlation
 
     Args:
         frame: What `inspect` gave.
-        at_most: The largest |score| that still counts as none.
+        at_most: The largest |score| that still counts as no affinity.
         measure: A measure with a score for every unit.
 
     Raises:
@@ -57,11 +57,11 @@ def keep_masks(
     """Return which units follow at least one of some hypotheses, for `pruning.remove_units`.
 
     Units that were not inspected are kept; those whose score is not defined, such as dead
-    ones, follow nothing. An operation in which no unit does keeps the one that is nearest to it.
-    A unit of a layer with several operations is kept if it is in one of them.
+    ones, follow nothing. An operation whose units follow nothing keeps the one closest to it.
+    A unit of a layer with several operations is kept if it is kept in any of them.
 
     Args:
-        frame: What `inspect` gave for one model.
+        frame: The result of `inspect` for one model.
         im: The model.
         hypotheses: Names of hypotheses, for example the classes that matter.
         at_least: Smallest |score| of a unit that follows a hypothesis.
@@ -71,7 +71,7 @@ def keep_masks(
         Layer name → bool mask `(units,)`.
 
     Raises:
-        InvalidArgumentError: if the frame has no such scores, is of several models, or a
+        InvalidArgumentError: if the frame has no such scores, covers several models, or a
             group is not an operation of the model.
     """
     wanted = list(hypotheses)
@@ -91,7 +91,7 @@ def keep_masks(
         mask = np.ones(operation.shape[-1], bool)
         mask[indices] = values >= at_least
         mask[indices[values.argmax()]] |= not mask.any()
-        # A layer may have several operations; its unit is kept if one of them follows something.
+        # A layer may have several operations; its unit is kept if it is kept in any of them.
         masks[operation.layer] = masks.get(operation.layer, False) | mask
     return masks
 
@@ -103,4 +103,4 @@ def _unit_scores(frame: "pd.DataFrame", measure: str) -> "pd.DataFrame":
             f"There are no scores of single units by {measure!r}. The frame has measures "
             f"{sorted(frame['measure'].unique())}."
         )
-    return scores.reset_index(drop=True)  # frames that were joined repeat their index
+    return scores.reset_index(drop=True)  # concatenated frames have repeated indices

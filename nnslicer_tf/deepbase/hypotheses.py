@@ -2,8 +2,8 @@
 
 A hypothesis is a function from a batch of records `(batch, …)`, as the models get them, to
 behaviours `(batch,)` or, one for every position, `(batch, height, width)`; or it is an
-array of behaviours of the whole data set. Those here are for images with RGB or grey
-values. Everything is a plain function of arrays, without Keras.
+array of behaviours for the whole data set. Those here are for images with RGB or grey
+values. All are plain functions of arrays, without Keras.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ def hue(degrees: float) -> Behaviour:
 def edge_direction(degrees: float) -> Behaviour:
     """Return the hypothesis "an edge passes here, and brightness changes in this direction".
 
-    Its behaviour is the size of the brightness' slope (Sobel) in the direction: 0 is a
+    Its behaviour is the magnitude of the brightness gradient (Sobel) in the direction: 0 is a
     change from left to right (a vertical edge), 90 from top to bottom.
 
     Args:
@@ -75,14 +75,14 @@ def per_record(behaviour: Behaviour) -> Behaviour:
 
 
 def classes(y: ArrayLike, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return one hypothesis a class: 1 for its records, 0 for the others.
+    """Return one hypothesis per class: 1 for its records, 0 for the others.
 
     Args:
-        y: Labels `(records,)`, integers from 0; one-hot rows will also do.
+        y: Labels `(records,)`, integers from 0, or one-hot rows.
         names: The classes' names.
 
     Raises:
-        InvalidArgumentError: if there is not one label for each record, or a label has no name.
+        InvalidArgumentError: unless there is one label for each record, and each has a name.
     """
     y = as_array(y)
     y = check_labels(y, len(y))

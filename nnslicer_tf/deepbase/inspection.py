@@ -8,9 +8,9 @@ declares models, units, hypotheses and measures; the computation is planned here
 - behaviours stream in blocks: memory does not grow with the data;
 - with `error=`, every pair of unit and hypothesis stops when its confidence interval is
   small enough; a model is run, and data is read, only while a pair still needs it. Records are
-  then read in random order, where that is possible, as the first ones must stand for all;
+  then read in random order, if possible, as the first ones must be representative;
 - with `cache=`, behaviours of units are kept on disk for further inspections;
-- with `workers=`, the affinities are computed on Ray workers beside the forward passes.
+- with `workers=`, the affinities are computed on Ray workers in parallel to the forward passes.
 
 Cost: a forward pass over the records used, and one matrix product of units and hypotheses
 for most measures. Memory: a block of behaviours, and the measures' sums.
@@ -40,8 +40,8 @@ from nnslicer_tf.instrument.data import DataLike, check_batch_size
 if TYPE_CHECKING:
     import pandas as pd
 
-_FIRST_LOOK = 256  # records; before, errors of errors are too large
-_NEXT_LOOK = 1.25  # times as many records
+_FIRST_LOOK = 256  # records; with fewer, error estimates are too unreliable
+_NEXT_LOOK = 1.25  # factor by which the number of records grows between looks
 
 T = TypeVar("T")
 Model: TypeAlias = keras.Model | InstrumentedModel
@@ -63,10 +63,10 @@ def inspect(
 ) -> "pd.DataFrame":
     """Measure how closely units follow hypotheses.
 
-    A hypothesis with one behaviour a record is compared with each channel's mean over its
+    A hypothesis with one behaviour per record is compared with each channel's mean over its
     positions; one with behaviours at positions, `(records, height, width)`, with the
-    channel's value at each of them (averaged over blocks where the operation is smaller).
-    Padding is left out of means over positions; at positions its values count as all others.
+    channel's value at each of them (averaged over blocks if the operation is smaller).
+    Padding is excluded from means over positions; values at padded positions count like any other.
 
     Args:
         models: One or more models of the same input; a mapping gives them names.
@@ -74,24 +74,23 @@ def inspect(
             iterable of batches.
         hypotheses: Name → function from a batch of records to behaviours, or array of the
             behaviours of all records.
-        measures: Measures, or names in `MEASURES`.
+        measures: Measures, or names from `MEASURES`.
         units: Names of operations, patterns such as `"conv*"`, or `Units`.
         error: Stop each pair when its error is at most this; None: use all records. Arrays are
-            read in an order drawn at random, always the same. An iterable is read as it comes: its
-            records must be in random order, not class by class.
+            read in a fixed random order. An iterable is read in its own order: its records must
+            be shuffled, not sorted by class.
         confidence: Probability that a score over all such records is within its error.
         block_size: Records in one forward pass.
         workers: Number of Ray workers that compute affinities; 0 for this process.
-        cache: Folder, or `BehaviourCache`, in which behaviours of units are kept; they are found
-            again with the same `block_size`, and `error` given again or not.
+        cache: Folder, or `BehaviourCache`, in which behaviours of units are kept; they are reused
+            only with the same `block_size`, and if `error` is again given, or again not.
         progress: Show a progress bar.
 
     Returns:
-        A row a pair: `model`, `group`, `unit` (channel; NA for the score of a whole group),
-        `hypothesis`, `measure`, `score` (NaN where not defined), `error`, `records` (that
-        the score is from). The weights of a probe are rows of their own, with `.weight`
-        appended to the measure. `attrs` has the number of `records` read and of forward
-        `passes` of each model.
+        One row per pair: `model`, `group`, `unit` (channel; NA for the score of a whole group),
+        `hypothesis`, `measure`, `score` (NaN where not defined), `error`, `records` (behind the
+        score). The weights of a probe have separate rows, with `.weight` appended to the
+        measure. `attrs` has the number of `records` read and of forward `passes` of each model.
 
     Raises:
         InvalidArgumentError: if hypotheses have the wrong length, are constant, or do not
@@ -110,7 +109,7 @@ def inspect(
     check_batch_size(block_size)
     if samples.count is not None:
         behaviours.check_length(samples.count)
-    if not isinstance(dataset, Iterator):  # which can be read once only
+    if not isinstance(dataset, Iterator):  # which can be read only once
         behaviours.check_varies(samples.batches(block_size))
     shuffled = error is not None and samples.count is not None
     if cache is not None and not isinstance(cache, BehaviourCache):
@@ -118,7 +117,7 @@ def inspect(
 
     stream = _Stream(ims, groups, behaviours, measures, cache)
     items = stream.items(_blocks(samples, block_size, shuffled))
-    first = next(items)  # fixes what the measures calibrate
+    first = next(items)  # calibrates the measures
     for task in stream.tasks:
         task.calibrate(first)
     engine = make_engine(workers, None)
@@ -142,7 +141,7 @@ def inspect(
 
 
 class _Stream:
-    """Reads records, runs models and hypotheses, and makes the blocks that are scored.
+    """Reads records, runs models and hypotheses, and makes the blocks to score.
 
     Attributes:
         tasks: All measures of all groups; known after the first item.
@@ -167,7 +166,7 @@ class _Stream:
         self._cache = cache
 
     def items(self, blocks: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[Item]:
-        """Yield a block after the other, until no task wants one.
+        """Yield blocks until no task needs more.
 
         Args:
             blocks: Indices of records in the data set, and the records.
@@ -190,7 +189,7 @@ class _Stream:
             self.sizes.append(len(x))
             yield Item(first, len(x), wanted, units, hypotheses)
             first += len(x)
-        self._behaviours.check_length(first)  # of an iterable it was not known before
+        self._behaviours.check_length(first)  # not known earlier for an iterable
 
     def _plan(self, sample: Mapping[str, np.ndarray]) -> None:
         """Make the tasks and extractors, from the behaviours of one record."""
@@ -213,7 +212,7 @@ class _Stream:
     def _units(
         self, x: np.ndarray, rows: np.ndarray, wanted: Sequence[int]
     ) -> dict[tuple[str, Need], np.ndarray]:
-        """Return the behaviours that the tasks want, from one pass of each model."""
+        """Return the behaviours that the tasks need, from one pass of each model."""
         keys = dict.fromkeys(self.tasks[n].key for n in wanted)
         found: dict[tuple[str, Need], np.ndarray] = {}
         for model, extractor in self.extractors.items():
@@ -251,7 +250,7 @@ def _columns(values: Mapping[str, np.ndarray], task: Task) -> np.ndarray:
 
 
 def _in_order(results: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
-    """Yield results by their index, so that nothing depends on which worker is first."""
+    """Yield results by index, so that nothing depends on which worker finishes first."""
     waiting, expected = {}, 0
     for index, result in results:
         waiting[index] = result

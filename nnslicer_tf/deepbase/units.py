@@ -1,4 +1,4 @@
-"""Units: which neurons of which operations are inspected."""
+"""Selection of the units to inspect: which channels of which operations."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Units:
     Attributes:
         pattern: An operation's name, with `*` and `?` as in file names.
         indices: Channels (units of a dense layer); all by default.
-        name: The group's name in the result, by default the operation's. Give one only to
-            a pattern that matches one operation.
+        name: The group's name in the result, by default the operation's. Only for a pattern
+            that matches a single operation.
     """
 
     pattern: str
@@ -34,7 +34,7 @@ class UnitGroup:
     Attributes:
         name: Name in the result.
         operation: Name of the operation.
-        positions: Shape of the operation without its channels; `()` of a dense layer.
+        positions: Shape of the operation without its channels; `()` for a dense layer.
         indices: The channels, `(units,)`.
     """
 
@@ -50,8 +50,8 @@ def find_groups(
     """Return the groups of a model's units that match, in the order of `units`.
 
     Raises:
-        InvalidArgumentError: if a pattern matches nothing (near names are listed), a channel
-            does not exist, or two groups have one name.
+        InvalidArgumentError: if a pattern matches nothing (the message lists similar names), a
+            channel does not exist, or two groups have the same name.
     """
     given = [units] if isinstance(units, (str, Units)) else units
     chosen = [Units(unit) if isinstance(unit, str) else unit for unit in given]
@@ -69,7 +69,7 @@ def find_groups(
 
 
 def _matching(im: InstrumentedModel, units: Units) -> list[Operation]:
-    """Return the operations that match; a pattern with `*` leaves out input, routing and masks."""
+    """Return the operations that match; a pattern with `*` skips input, routing and masks."""
     is_pattern = "*" in units.pattern or "?" in units.pattern
     found = [
         operation

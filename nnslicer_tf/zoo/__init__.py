@@ -1,7 +1,7 @@
-"""The papers' models: builders, weights that this project trained, and their training.
+"""The papers' models: builders, pretrained weights, and training.
 
-Every model of the zoo takes images with values in [0, 1], or the numbers of a sentence's words, and
-ends in logits: softmax is left to the caller, attacks and slices work on the logits anyway. All are
+Every model of the zoo takes images with values in [0, 1], or the indices of a sentence's words, and
+returns logits: attacks and slices work on logits, and the caller can add a softmax. All are
 functional models.
 
 Adding a model: write its builder in the file of its family (arguments `input_shape` and
@@ -89,7 +89,7 @@ class Entry:
 
     Attributes:
         builder: Called with `input_shape` and `classes`.
-        dataset: The data set that the papers use it on.
+        dataset: The data set on which the papers use it.
     """
 
     builder: Callable[..., keras.Model]
@@ -170,7 +170,7 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
         dataset: The data set that it was trained on; by default the model's own.
 
     Raises:
-        InvalidArgumentError: for an unknown name, or where there are no weights.
+        InvalidArgumentError: for an unknown name, or if there are no weights.
         CorruptFileError: if the weights do not fit the model.
     """
     dataset = dataset or entry(name).dataset
@@ -187,15 +187,15 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
 
 
 def weights_path(name: str, dataset: str) -> Path:
-    """Return where the weights of a model trained on a data set are, or would be."""
+    """Return the path of a model's weights for a data set, whether or not it exists."""
     return data_folder() / "weights" / f"{name}-{dataset}.weights.h5"
 
 
 def entry(name: str) -> Entry:
-    """Return what the zoo knows of a model.
+    """Return the zoo's entry for a model.
 
     Raises:
-        InvalidArgumentError: for an unknown name; it names those that are near.
+        InvalidArgumentError: for an unknown name; the message suggests similar ones.
     """
     check_name("model", name, MODELS)
     return MODELS[name]

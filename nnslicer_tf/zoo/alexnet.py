@@ -1,4 +1,4 @@
-"""AlexNet for 32×32 images (after Krizhevsky et al., NeurIPS 2012)."""
+"""AlexNet for 32×32 images (based on Krizhevsky et al., NeurIPS 2012)."""
 
 import keras
 from keras import layers

@@ -7,7 +7,7 @@ import keras
 
 Shape = tuple[int, int, int]
 
-_MOBILE_SIDE = 96  # pixels; MobileNetV3 halves an image five times, so that 32 would leave one
+_MOBILE_SIDE = 96  # pixels; MobileNetV3 halves an image five times, so 32 would leave a single one
 
 
 def resnet101(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Model:

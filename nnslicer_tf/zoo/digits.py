@@ -1,11 +1,11 @@
-"""A small CNN for scikit-learn's 8×8 digits: the model of the demonstration and the tests."""
+"""A small CNN for scikit-learn's 8×8 digits, used in the demonstration and the tests."""
 
 import keras
 from keras import layers
 
 
 def digits_cnn(input_shape: tuple[int, int, int] = (8, 8, 1), classes: int = 10) -> keras.Model:
-    """Build two 3×3 convolutions (16, 32), a maximum pooling and a dense layer: logits."""
+    """Build two 3×3 convolutions (16, 32), a max pooling and a dense layer: logits."""
     inputs = keras.Input(input_shape, name="input")
     x = layers.Conv2D(16, 3, padding="same", name="conv1")(inputs)
     x = layers.ReLU(name="relu1")(x)

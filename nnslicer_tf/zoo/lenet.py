@@ -1,8 +1,8 @@
 """The LeNet family for 28×28 digits (LeCun et al., Proceedings of the IEEE, 1998).
 
 LeNet-1 and LeNet-4 have the shapes that DeepXplore used (5×5 convolutions, "same"
-padding, rectifiers, maximum pooling); LeNet-5 is the well-known one with 61,706
-parameters; `lenet` has exactly the number of parameters that NNSlicer's paper reports.
+padding, ReLU, max pooling); LeNet-5 is the well-known one with 61,706 parameters; `lenet`
+has exactly the number of parameters that NNSlicer's paper reports.
 """
 
 import keras
@@ -14,7 +14,7 @@ Shape = tuple[int, int, int]
 def lenet(input_shape: Shape = (28, 28, 1), classes: int = 10) -> keras.Model:
     """Build the LeNet of 42,784 parameters (NNSlicer, Table 3): logits.
 
-    The paper gives no widths; 6 and 27 filters and 87 hidden neurons make its number.
+    The paper gives no widths; 6 and 27 filters and 87 hidden neurons match its number.
     """
     return _build("lenet", input_shape, classes, (6, 27), ("valid", "valid"), (87,))
 

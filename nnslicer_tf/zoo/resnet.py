@@ -1,8 +1,8 @@
 """Residual networks for 32×32 images, and a plain one of the same shape.
 
-All are stages of blocks of two 3×3 convolutions with batch normalisation (He et al.,
+All consist of stages of blocks of two 3×3 convolutions with batch normalisation (He et al.,
 "Deep residual learning for image recognition", CVPR 2016, sections 3.3 and 4.2); the
-first block of every later stage halves the resolution. Where a block changes the shape,
+first block of every later stage halves the resolution. If a block changes the shape,
 its shortcut is a 1×1 convolution.
 """
 
@@ -13,20 +13,20 @@ Shape = tuple[int, int, int]
 
 
 def resnet10(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Model:
-    """Build ResNet10, one block a stage, widths 16 to 128: 310,266 parameters, logits.
+    """Build ResNet10, one block per stage, widths 16 to 128: 310,266 parameters, logits.
 
-    The NNSlicer paper (Table 3) gives 300 K parameters and no widths; these come nearest.
+    The NNSlicer paper (Table 3) gives 300 K parameters and no widths; these come closest.
     """
     return _build("resnet10", input_shape, classes, blocks=1, widths=(16, 32, 64, 128))
 
 
 def resnet18(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Model:
-    """Build ResNet18, two blocks a stage, widths 64 to 512: about 11 M parameters, logits."""
+    """Build ResNet18, two blocks per stage, widths 64 to 512: about 11 M parameters, logits."""
     return _build("resnet18", input_shape, classes, blocks=2, widths=(64, 128, 256, 512))
 
 
 def resnet20(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Model:
-    """Build ResNet-20 for CIFAR-10, three blocks a stage, widths 16 to 64: logits."""
+    """Build ResNet-20 for CIFAR-10, three blocks per stage, widths 16 to 64: logits."""
     return _build("resnet20", input_shape, classes, blocks=3, widths=(16, 32, 64))
 
 

@@ -1,6 +1,6 @@
-"""Classifiers of sentences: a transformer and a bidirectional LSTM, small enough for a CPU.
+"""Sentence classifiers: a transformer and a bidirectional LSTM, small enough for a CPU.
 
-Both take the numbers of a sentence's words `(words,)` int32, padded with 0 (see `texts`), and mask
+Both take the indices of a sentence's words `(words,)` int32, padded with 0 (see `texts`), and mask
 the padding.
 """
 
@@ -18,7 +18,7 @@ def text_transformer(input_shape: tuple[int] = (LENGTH,), classes: int = 2) -> k
     """Build an encoder of two blocks, four heads and 64 dimensions: logits.
 
     Normalisation comes before attention and before the MLP (Xiong et al., "On layer normalization
-    in the transformer architecture", ICML 2020); the words' mean is classified.
+    in the transformer architecture", ICML 2020); the mean over words is classified.
     """
     inputs = keras.Input(input_shape, dtype="int32", name="words")
     x = layers.Embedding(VOCABULARY, 64, mask_zero=True, name="embedding")(inputs)

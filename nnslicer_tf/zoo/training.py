@@ -1,7 +1,7 @@
 """Train a classifier of the zoo: cosine learning rate, augmentation, exact resume.
 
-What an epoch draws (order, flips, crops, dropout) depends on the seed and the epoch's
-number alone, and a checkpoint holds the weights and the optimiser's state: a run that was
+The random choices of an epoch (order, flips, crops, dropout) depend only on the seed and the
+epoch's number, and a checkpoint holds the weights and the optimiser's state: a run that was
 interrupted and resumed gives the same weights as one that was not, on the same machine.
 
 Memory: the training images as one float32 array. Time: on two CPU cores a minute for the
@@ -32,7 +32,7 @@ from nnslicer_tf.instrument.copies import copy_model, inputs_like
 
 _OPTIMIZERS = ("adam", "sgd")
 _AUGMENTATIONS = ("none", "shift", "flip_crop", "unknown_words")
-_UNKNOWN_SHARE = 0.15  # of the words of a sentence
+_UNKNOWN_SHARE = 0.15  # of the words in a sentence
 _PRECISIONS = ("float32", "mixed_bfloat16")
 
 
@@ -42,24 +42,24 @@ class Recipe:
 
     Attributes:
         optimizer: `"adam"` or `"sgd"` (Nesterov momentum 0.9).
-        learning_rate: The highest, after one epoch of linear warm-up; a cosine then
-            brings it to zero at the last step.
+        learning_rate: The peak, after one epoch of linear warm-up; a cosine then decays it to
+            zero at the last step.
         epochs: Passes over the training images.
         batch_size: Images in a step.
         weight_decay: Decoupled decay of kernels (Loshchilov and Hutter, 2019).
         augment: `"none"`, `"shift"` (crops of the image padded by 2), `"flip_crop"` (horizontal
-            flips, crops of the image padded by 4), or `"unknown_words"` (one word in seven counts
-            as unknown, so that a model learns what to make of words that it does not know).
-        precision: What layers compute in: `"float32"`, or `"mixed_bfloat16"`, which is
-            faster for wide layers where the hardware has it. Weights, and the last layer's
+            flips, crops of the image padded by 4), or `"unknown_words"` (15 % of the words count
+            as unknown, so that a model learns to handle words that it does not know).
+        precision: The precision of computation: `"float32"`, or `"mixed_bfloat16"`, which is
+            faster for wide layers if the hardware supports it. Weights, and the last layer's
             outputs, are float32 in both (Micikevicius et al., 2018).
-        sizes: (epochs, side) of the first epochs, which train on images brought to
+        sizes: (epochs, side) of the first epochs, which train on images resized to
             side × side pixels (progressive resizing; Karras et al., 2018, section 2, for
             generators); a quarter of the pixels takes a quarter of the time. The other epochs
-            train on whole images. For models with global pooling, which take any size.
+            train on full-size images. For models with global pooling, which take any size.
 
     Raises:
-        InvalidArgumentError: for an optimizer, augmentation or precision that there is not.
+        InvalidArgumentError: for an unknown optimizer, augmentation or precision.
     """
 
     optimizer: str = "adam"
@@ -77,7 +77,7 @@ class Recipe:
         check_name("precision", self.precision, _PRECISIONS)
 
     def side(self, epoch: int) -> int | None:
-        """Return the side of images in an epoch, from 0; None for that of the data."""
+        """Return the side of images in an epoch, counted from 0; None for the data's own."""
         for epochs, side in self.sizes:
             if epoch < epochs:
                 return side
@@ -136,12 +136,12 @@ def train(
         data: The training images and labels.
         recipe: How to train.
         rng: The seed of order and augmentation.
-        folder: Where the checkpoint of every epoch is written; if one of the same data,
-            recipe and seed is there, training goes on from it.
+        folder: Where the checkpoint of every epoch is written; training resumes from an
+            existing one with the same data, recipe and seed.
         validation: Images on which the accuracy is measured after every epoch; the
             training does not depend on it.
         progress: Show a progress bar for every epoch.
-        stop: Stop after so many epochs, by the learning rates of the whole recipe.
+        stop: Stop after this many epochs, with the learning rates of the full recipe.
 
     Returns:
         For every epoch: its number, mean training loss, seconds, and validation accuracy.
@@ -149,8 +149,8 @@ def train(
     Raises:
         ProfileMismatchError: if the folder has a checkpoint of another run.
         CorruptFileError: if the checkpoint cannot be read.
-        InvalidArgumentError: if nothing can be written in the folder, or if the recipe changes
-            the size of images and the model takes one size only.
+        InvalidArgumentError: if the folder is not writable, or if the recipe changes the size of
+            images and the model takes only one size.
     """
     steps = -(-len(data) // recipe.batch_size)
     trained = in_precision(of_any_size(model) if recipe.sizes else model, recipe.precision)
@@ -185,7 +185,7 @@ def train(
 
 
 def _step(trained: keras.Model, data: Dataset, recipe: Recipe, epoch: int) -> TrainingStep:
-    """Return what trains a compiled model on a batch of an epoch."""
+    """Return the function that trains a compiled model on a batch of an epoch."""
     side = recipe.side(epoch)
 
     def step(rows: np.ndarray, generator: np.random.Generator) -> float:
@@ -196,24 +196,25 @@ def _step(trained: keras.Model, data: Dataset, recipe: Recipe, epoch: int) -> Tr
 
 
 def resized(x: np.ndarray, side: int) -> np.ndarray:
-    """Return images (N, side, side, channels), interpolated linearly and without aliasing.
+    """Resize images to (N, side, side, channels), interpolating linearly with antialiasing.
 
     Args:
         x: Images (N, height, width, channels).
-        side: Pixels of a side.
+        side: Height and width in pixels.
     """
     images = keras.ops.image.resize(x, (side, side), interpolation="bilinear", antialias=True)
     return keras.ops.convert_to_numpy(images)
 
 
 def of_any_size(model: keras.Model) -> keras.Model:
-    """Return a copy of a model of images that takes images of any height and width.
+    """Return a copy of an image model that takes images of any height and width.
 
     Args:
         model: A functional model with one input (height, width, channels).
 
     Raises:
-        InvalidArgumentError: if the weights of a layer fit one size only, or the input is no image.
+        InvalidArgumentError: if the weights of a layer fit only one size, or the input is not an
+            image.
     """
     shape = model.inputs[0].shape
     if len(model.inputs) != 1 or len(shape) != 4:
@@ -234,9 +235,9 @@ def of_any_size(model: keras.Model) -> keras.Model:
 
 
 def in_precision(model: keras.Model, precision: str) -> keras.Model:
-    """Return a float32 model, or a copy whose layers, but for the last, compute in bfloat16.
+    """Return a float32 model, or a copy whose layers, except for the last, compute in bfloat16.
 
-    A copy, because compiled functions of the model must not go on in bfloat16 afterwards.
+    It is a copy so that compiled functions of the model do not stay in bfloat16 afterwards.
     Weights are float32 either way.
 
     Args:
@@ -244,7 +245,7 @@ def in_precision(model: keras.Model, precision: str) -> keras.Model:
         precision: `"float32"` or `"mixed_bfloat16"`.
 
     Raises:
-        InvalidArgumentError: if the precision is another.
+        InvalidArgumentError: for another precision.
     """
     check_name("precision", precision, _PRECISIONS)
     if precision == "float32":
@@ -260,7 +261,7 @@ def learning_rates(recipe: Recipe, steps: int) -> keras.optimizers.schedules.Lea
 
     Args:
         recipe: How the model is trained.
-        steps: Steps of an epoch.
+        steps: Steps per epoch.
     """
     return keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=0.0,
@@ -284,11 +285,11 @@ def _optimizer(
 
 
 def augment(x: np.ndarray, how: str, generator: np.random.Generator) -> np.ndarray:
-    """Return images or sentences, randomly changed.
+    """Return randomly augmented images or sentences.
 
     Args:
-        x: Images (N, height, width, channels), or numbers of words (N, words).
-        how: An augmentation, as of `Recipe`.
+        x: Images (N, height, width, channels), or word indices (N, words).
+        how: An augmentation, see `Recipe`.
         generator: Draws flips, then shifts.
     """
     if how == "none":
@@ -304,7 +305,7 @@ def augment(x: np.ndarray, how: str, generator: np.random.Generator) -> np.ndarr
 
 
 def _shift(x: np.ndarray, most: int, generator: np.random.Generator) -> np.ndarray:
-    """Return every image moved by up to `most` pixels; zeros come in at the border."""
+    """Return every image shifted by up to `most` pixels, filling with zeros at the border."""
     count, height, width, _ = x.shape
     padded = np.pad(x, ((0, 0), (most, most), (most, most), (0, 0)))
     top, left = generator.integers(0, 2 * most + 1, (2, count))
@@ -319,7 +320,7 @@ class _Checkpoint:
     def __init__(
         self, folder: str | os.PathLike, model: str, data: Dataset, recipe: Recipe, rng: int
     ) -> None:
-        # Fields with their default are left out: a checkpoint stays readable when one is added.
+        # Fields with default values are omitted, so that checkpoints survive the addition of one.
         changed = {
             field.name: getattr(recipe, field.name)
             for field in fields(recipe)
@@ -329,7 +330,7 @@ class _Checkpoint:
         self._store = Store(folder, identity, "checkpoint of a training", compress=False)
 
     def restore(self, model: keras.Model) -> list[dict[str, float]]:
-        """Bring the compiled `model` to the checkpoint's state; return its history."""
+        """Restore the compiled `model` to the checkpoint's state; return its history."""
         keys = self._store.keys()
         if not keys:
             return []
@@ -345,7 +346,7 @@ class _Checkpoint:
         return header["history"]
 
     def save(self, model: keras.Model, history: list[dict[str, float]]) -> None:
-        """Write the state, then remove that of the epoch before."""
+        """Write the state, then remove that of the previous epoch."""
         arrays = {name: keras.ops.convert_to_numpy(v) for name, v in _state(model).items()}
         self._store.save(_key(len(history)), {"history": history}, arrays)
         self._store.remove(_key(len(history) - 1))

@@ -35,14 +35,14 @@ register_layer(AddPositions, adds_table(lambda layer: layer.vectors))
 
 
 def encoder_block(x: Any, size: int, *, heads: int, width: int, dropout: float, name: str) -> Any:
-    """Apply self-attention and an MLP, each to the normalised sequence and added to it.
+    """Apply pre-normalised self-attention and MLP, each with a residual connection.
 
     Args:
         x: Symbolic tensor `(batch, positions, size)`; its mask is kept.
         size: Channels.
         heads: Heads of the attention; each has `size // heads` channels.
         width: Hidden neurons of the MLP.
-        dropout: Share of values that is dropped in training after attention and MLP.
+        dropout: Dropout rate after attention and MLP.
         name: Prefix of the layers' names.
     """
     y = layers.LayerNormalization(name=f"{name}_norm1")(x)
@@ -59,10 +59,11 @@ def encoder_block(x: Any, size: int, *, heads: int, width: int, dropout: float, 
 def vit(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Model:
     """Build a vision transformer, four blocks of 96 channels on 8×8 positions: logits.
 
-    After Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021, with two changes for small
-    data. Three small convolutions make the positions, not one of 4×4 patches (Xiao et al., "Early
-    convolutions help transformers see better", NeurIPS 2021). The mean of the positions is
-    classified, not a token of its own (Zhai et al., "Scaling vision transformers", CVPR 2022).
+    Based on Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021, with two changes for
+    small data. Three small convolutions create the positions, instead of one on 4×4 patches (Xiao
+    et al., "Early convolutions help transformers see better", NeurIPS 2021). The mean of the
+    positions is classified, not a class token (Zhai et al., "Scaling vision transformers", CVPR
+    2022).
     """
     inputs = keras.Input(input_shape, name="input")
     x = layers.Conv2D(24, 3, padding="same", activation="relu", name="stem1")(inputs)

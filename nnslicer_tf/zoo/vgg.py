@@ -1,4 +1,4 @@
-"""VGG-16 for 32×32 images (after Simonyan and Zisserman, ICLR 2015)."""
+"""VGG-16 for 32×32 images (based on Simonyan and Zisserman, ICLR 2015)."""
 
 import keras
 from keras import layers
@@ -10,8 +10,8 @@ def vgg16(input_shape: tuple[int, int, int] = (32, 32, 3), classes: int = 10) ->
     """Build 13 convolutions with batch normalisation and dense layers 512, 512: logits.
 
     About 15 M parameters. The original has no normalisation and dense layers of 4,096,
-    for 224×224 images. The last pooling leaves one pixel of a 32×32 image; of larger images
-    the pixels are averaged, so that the weights fit every size (`Recipe.sizes`).
+    for 224×224 images. The last pooling leaves one pixel of a 32×32 image; for larger images
+    the pixels are averaged, so that the weights fit any size (`Recipe.sizes`).
     """
     x = inputs = keras.Input(input_shape, name="input")
     for block, (width, convolutions) in enumerate(_BLOCKS, start=1):

@@ -1,7 +1,7 @@
 """Measures of affinity between units and hypotheses.
 
-One of your own is an `AdditiveMeasure` (a name and two methods, see `measures.base`), or,
-if it is no function of sums, a `Measure`.
+To write your own, subclass `AdditiveMeasure` (a name and two methods, see `measures.base`) or,
+if it is not a function of sums, `Measure`.
 """
 
 from collections.abc import Iterable
@@ -51,10 +51,10 @@ MEASURES: dict[str, Measure] = {
 
 
 def find_measures(measures: str | Measure | Iterable[str | Measure]) -> list[Measure]:
-    """Return measures by their names; measures themselves are passed through.
+    """Return measures by name; measures themselves are passed through.
 
     Raises:
-        InvalidArgumentError: for an unknown name, none at all, or two of one name.
+        InvalidArgumentError: for an unknown name, none at all, or two of the same name.
     """
     found = []
     for given in [measures] if isinstance(measures, (str, Measure)) else measures:

@@ -3,7 +3,7 @@
 A measure turns blocks of behaviours into summaries, merges summaries, and computes scores from
 them. It holds no data itself, so that one object serves many groups, here and on workers.
 
-Most measures need sums only. To add one, subclass `AdditiveMeasure` with a name and two methods.
+Most measures need only sums. To add one, subclass `AdditiveMeasure` with a name and two methods.
 
     class Covariance(AdditiveMeasure):
         name = "covariance"
@@ -36,8 +36,8 @@ REPLICATES = 20
 def lots(indices: np.ndarray) -> np.ndarray:
     """Return a well-mixed 64-bit number for every index (SplitMix64).
 
-    It divides records at random, whatever their order, and alike in any blocks: parts by the
-    index itself would be classes where the data set has these in turn.
+    It divides records at random, whatever their order and their division into blocks. Dividing
+    by the index itself would separate the classes of a data set that cycles through them.
     """
     z = indices.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -52,7 +52,7 @@ class Block:
     Attributes:
         units: `(records, positions, units)` float32; one position for behaviours per record.
         hypotheses: `(records, positions, hypotheses)`.
-        first: Number of records that were read before.
+        first: Number of records read before.
     """
 
     units: np.ndarray
@@ -61,7 +61,7 @@ class Block:
 
     @property
     def indices(self) -> np.ndarray:
-        """Number of every record in the order in which they are read, `(records,)`."""
+        """Index of every record in reading order, `(records,)`."""
         return self.first + np.arange(len(self.units))
 
     def rows(self, chosen: np.ndarray | slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
@@ -76,9 +76,9 @@ class Scores:
     """Scores of a group of units.
 
     Attributes:
-        score: `(units, hypotheses)`, or `(1, hypotheses)` of a measure of whole groups;
+        score: `(units, hypotheses)`, or `(1, hypotheses)` for a measure of whole groups;
             NaN where it is not defined.
-        error: Of the same shape: half the width of the confidence interval.
+        error: Half the width of the confidence interval, of the same shape.
         weights: `(units, hypotheses)` of a probe, else None.
     """
 
@@ -99,24 +99,24 @@ class Measure(ABC):
     binary: ClassVar[bool] = False
 
     def calibrate(self, block: Block) -> Any:
-        """Return what is fixed by the first block of records, such as the edges of bins."""
+        """Return settings derived from the first block of records, such as the edges of bins."""
         return None
 
     @abstractmethod
     def summarise(self, block: Block, calibration: Any) -> Any:
-        """Return what is kept of a block; runs on workers, must not depend on other blocks."""
+        """Summarise a block; runs on workers, so it must not depend on other blocks."""
 
     @abstractmethod
     def merge(self, total: Any, part: Any) -> Any:
-        """Return the summary of all blocks so far and one more; `total` may be changed."""
+        """Merge the summary of all blocks so far with one more; `total` may be changed."""
 
     @abstractmethod
     def result(self, total: Any, calibration: Any, confidence: float) -> Scores:
         """Return the scores over all merged blocks, with their errors.
 
         Args:
-            total: What `merge` gave.
-            calibration: What `calibrate` gave.
+            total: The result of `merge`.
+            calibration: The result of `calibrate`.
             confidence: Probability that a score lies within its error, such as 0.95.
         """
 
@@ -124,8 +124,8 @@ class Measure(ABC):
 class AdditiveMeasure(Measure):
     """A measure that is a function of sums over records.
 
-    The records are divided at random into `REPLICATES` parts, whose sums are kept apart. A score's
-    error is the half width of its jackknife confidence interval over these parts, plus the
+    The records are divided at random into `REPLICATES` parts, whose sums are kept separate. A
+    score's error is the half width of its jackknife confidence interval over these parts, plus the
     jackknife's estimate of its bias. Positions of one record stay together, so that they
     need not be independent.
     """
@@ -139,7 +139,7 @@ class AdditiveMeasure(Measure):
         Args:
             units: `(rows, units)` float64.
             hypotheses: `(rows, hypotheses)` float64.
-            calibration: What `calibrate` gave.
+            calibration: The result of `calibrate`.
         """
 
     @abstractmethod
@@ -147,11 +147,11 @@ class AdditiveMeasure(Measure):
         """Return scores `(units, hypotheses)`, or `(1, hypotheses)` for the whole group."""
 
     def weights(self, sums: Mapping[str, np.ndarray], calibration: Any) -> np.ndarray | None:
-        """Return the weights of a probe `(units, hypotheses)`; by default there are none."""
+        """Return the weights of a probe `(units, hypotheses)`; None by default."""
         return None
 
     def summarise(self, block: Block, calibration: Any) -> dict[str, np.ndarray]:
-        """Return the sums of every replicate, `(REPLICATES, …)`, and how many records it has."""
+        """Return the sums of every replicate, `(REPLICATES, …)`, and its number of records."""
         part = (lots(block.indices) % REPLICATES).astype(int)
         sums = [
             self.statistics(*block.rows(part == replicate), calibration)
@@ -167,7 +167,7 @@ class AdditiveMeasure(Measure):
         return {name: total[name] + value for name, value in part.items()}
 
     def result(self, total: dict[str, np.ndarray], calibration: Any, confidence: float) -> Scores:
-        """Score all records, and all but each replicate's."""
+        """Score all records, and all records except each replicate's."""
         with np.errstate(divide="ignore", invalid="ignore"):
             everything = {name: value.sum(axis=0) for name, value in total.items()}
             used = np.flatnonzero(total["records"])
@@ -187,7 +187,7 @@ def jackknife(score: np.ndarray, parts: np.ndarray, confidence: float) -> np.nda
     Args:
         score: Scores over all replicates.
         parts: Scores over all but one of them, `(replicates, …)`.
-        confidence: Such as 0.95.
+        confidence: Confidence level, such as 0.95.
     """
     count = len(parts)
     if count < 2:

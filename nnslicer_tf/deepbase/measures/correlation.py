@@ -17,7 +17,7 @@ class Correlation(AdditiveMeasure):
     def calibrate(self, block: Block) -> Shifts:
         """Return the first row: values are summed as differences from it.
 
-        So sums of squares lose no digits, and those of a constant are exactly zero.
+        This way sums of squares lose no digits, and those of a constant are exactly zero.
         """
         units, hypotheses = block.rows(slice(1))
         return units[0], hypotheses[0]

@@ -1,4 +1,4 @@
-"""The difference of a unit's means where a hypothesis holds and where it does not."""
+"""The difference between a unit's means where a hypothesis holds and where it does not."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from nnslicer_tf.deepbase.measures.base import AdditiveMeasure, Block
 class DifferenceOfMeans(AdditiveMeasure):
     """Mean where the hypothesis is 1 minus mean where it is 0, in standard deviations.
 
-    The unit's own standard deviation over all rows is the measure, as activations have no
+    It is in units of the unit's own standard deviation over all rows, as activations have no
     common scale. NaN where a unit or a hypothesis is constant.
     """
 

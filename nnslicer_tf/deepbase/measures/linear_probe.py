@@ -8,15 +8,15 @@ from scipy import linalg
 from nnslicer_tf.deepbase.measures.base import AdditiveMeasure
 from nnslicer_tf.deepbase.measures.correlation import Correlation, Shifts
 
-_RIDGE = 1e-10  # of the mean variance: for units that are constant or copies of others
+_RIDGE = 1e-10  # relative to the mean variance; for units that are constant or duplicates
 
 
 class LinearProbe(AdditiveMeasure):
     """R² of the least-squares fit by all units of a group, with the units' weights.
 
-    R² is that of the records themselves, as scikit-learn's `score` on the training data;
-    its error has the bias of few records in it. The weights are per standard deviation of
-    the unit. Memory: 20 · units² numbers; time of a look: 20 systems of that size.
+    R² is computed on the fitted records, like scikit-learn's `score` on the training data; its
+    error includes the bias from few records. The weights are per standard deviation of the
+    unit. Memory: 20 · units² numbers; time of a look: 20 systems of that size.
     """
 
     name = "linear_probe"
@@ -25,7 +25,7 @@ class LinearProbe(AdditiveMeasure):
     def statistics(
         self, units: np.ndarray, hypotheses: np.ndarray, calibration: Shifts
     ) -> dict[str, np.ndarray]:
-        """Return the sums of first and second moments, between the units too."""
+        """Return the sums of first and second moments, including those between units."""
         u = units - calibration[0]
         return {**Correlation().statistics(units, hypotheses, calibration), "uu": u.T @ u}
 
@@ -43,7 +43,7 @@ class LinearProbe(AdditiveMeasure):
 
 
 def _centred(sums: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return units' and mixed products of deviations, and hypotheses' squares."""
+    """Return the centred products of units, of units and hypotheses, and hypotheses' squares."""
     n, u, h = sums["count"], sums["u"], sums["h"]
     inner = sums["uu"] - np.outer(u, u) / n
     return inner, sums["uh"] - np.outer(u, h) / n, sums["hh"] - h * h / n

@@ -1,8 +1,8 @@
 """A logistic regression from all units of a group to each hypothesis.
 
-Logistic regression is no function of sums, so records are kept: all of them up to a
-bound, and from there on a uniform sample. The fits for all hypotheses of a group are one
-problem, whose passes over the data are shared.
+Logistic regression is not a function of sums, so records are kept: all of them up to a
+bound, and beyond it a uniform sample. All hypotheses of a group are fitted together, sharing
+the passes over the data.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from nnslicer_tf.deepbase.measures.base import (
 )
 from nnslicer_tf.errors import InvalidArgumentError
 
-_HELD_OUT = 5  # a fifth of the records, drawn at random, is not fitted, but scored
+_HELD_OUT = 5  # a fifth of the records, drawn at random, is held out for scoring
 
 
 @dataclass
@@ -46,11 +46,11 @@ class LogisticProbe(Measure):
     """F1 of a logistic regression on held-out records, with the units' weights.
 
     Units are scaled to mean 0 and deviation 1, so that weights can be compared; the
-    penalty is scikit-learn's default, ½‖w‖². One record in five is held out. NaN where no
-    held-out record has the hypothesis and none is taken for it.
+    penalty is scikit-learn's default, ½‖w‖². One record in five is held out. NaN if there is
+    neither a positive nor a predicted positive among the held-out records.
 
     Attributes:
-        max_rows: Most rows (records, or records times positions) that are kept.
+        max_rows: Largest number of rows (records, or records times positions) to keep.
     """
 
     name = "logistic_probe"
@@ -67,7 +67,7 @@ class LogisticProbe(Measure):
             raise InvalidArgumentError(f"max_rows must be at least 100. Received: {self.max_rows}")
 
     def summarise(self, block: Block, calibration: None) -> Sample:
-        """Keep the block's records, or as many as there may be."""
+        """Keep the block's records, up to the bound."""
         return self._bounded(Sample(block.indices, block.units, block.hypotheses))
 
     def merge(self, total: Sample, part: Sample) -> Sample:
@@ -100,8 +100,8 @@ class LogisticProbe(Measure):
         most = max(1, self.max_rows // sample.units.shape[1])
         if len(sample.indices) <= most:
             return sample
-        # A record's lot depends on its index alone, so samples of samples are uniform and
-        # do not depend on how the data was cut into blocks.
+        # A record's lot depends only on its index, so samples of samples are uniform and
+        # do not depend on how the data was divided into blocks.
         return sample[np.sort(np.argpartition(lots(sample.indices), most)[:most])]
 
 
@@ -132,7 +132,7 @@ def fit_logistic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _count(predicted: np.ndarray, truth: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """Return true positives, and false ones of both kinds, `(REPLICATES, 2, hypotheses)`."""
+    """Return true positives, and all errors, `(REPLICATES, 2, hypotheses)`."""
     counts = np.zeros((REPLICATES, 2, truth.shape[1]))
     np.add.at(counts[:, 0], part, predicted & truth)
     np.add.at(counts[:, 1], part, predicted != truth)
@@ -140,7 +140,7 @@ def _count(predicted: np.ndarray, truth: np.ndarray, part: np.ndarray) -> np.nda
 
 
 def _f1(counts: np.ndarray) -> np.ndarray:
-    """Return F1 `(1, hypotheses)` of counts `(2, hypotheses)`."""
+    """Return F1 `(1, hypotheses)` from counts `(2, hypotheses)`."""
     right, wrong = counts
     with np.errstate(invalid="ignore"):
         return (2 * right / (2 * right + wrong))[None]

@@ -8,23 +8,23 @@ import numpy as np
 from nnslicer_tf.deepbase.measures.base import AdditiveMeasure, Block
 from nnslicer_tf.errors import InvalidArgumentError
 
-_ROWS = 4096  # that are counted in one product
+_ROWS = 4096  # rows counted in one product
 
 Edges = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
 class MutualInformation(AdditiveMeasure):
-    """Mutual information in nats, from counts in bins; sees more than straight lines.
+    """Mutual information in nats, from counts in bins; also detects nonlinear relations.
 
-    The edges of the bins come from the first block of records: quantiles, or every value
-    of its own where there are few. Counts overestimate the information of unrelated
-    values, by about (bins - 1)² / (2 · rows); the error has this bias in it.
+    The edges of the bins come from the first block of records: quantiles, or one bin per value
+    if there are few. Counts overestimate the information of unrelated values, by about
+    (bins - 1)² / (2 · rows); the error includes this bias.
 
     Memory: 20 · units · hypotheses · bins² numbers.
 
     Attributes:
-        bins: Most bins of a unit or hypothesis.
+        bins: Largest number of bins of a unit or hypothesis.
     """
 
     name = "mutual_information"
@@ -34,7 +34,7 @@ class MutualInformation(AdditiveMeasure):
         """Check the number of bins.
 
         Raises:
-            InvalidArgumentError: if there are less than two.
+            InvalidArgumentError: if there are fewer than two.
         """
         if self.bins < 2:
             raise InvalidArgumentError(f"bins must be at least 2. Received: {self.bins}")
@@ -76,7 +76,7 @@ def bin_edges(values: np.ndarray, bins: int) -> np.ndarray:
 
     Args:
         values: `(rows, columns)`.
-        bins: Most bins of a column.
+        bins: Largest number of bins of a column.
     """
     edges = np.empty((bins - 1, values.shape[1]))
     for column in range(values.shape[1]):
@@ -92,5 +92,5 @@ def bin_edges(values: np.ndarray, bins: int) -> np.ndarray:
 
 
 def bin_numbers(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Return the bin of every value, `(rows, columns)`: how many edges it is above."""
+    """Return the bin of every value, `(rows, columns)`: the number of edges below it."""
     return sum((values > edge for edge in edges), np.zeros(values.shape, np.int8))
