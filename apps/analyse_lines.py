@@ -1,4 +1,4 @@
-"""Exact lines through networks: decision boundaries, attributions, linearity.
+"""Analyse networks along exact lines: decision boundaries, attributions, linearity.
 
 python apps/analyse_lines.py acas --networks FOLDER
 python apps/analyse_lines.py attributions

@@ -1,4 +1,4 @@
-"""Exact planes through networks: decision maps, adversarial areas, compression, attributions.
+"""Analyse networks on exact planes: decision maps, adversarial areas, compression, attributions.
 
 python apps/analyse_planes.py acas --networks FOLDER
 python apps/analyse_planes.py adversarial

@@ -1,4 +1,4 @@
-"""Delete heads and synapses of a transformer, in the orders of slices, gradients and others.
+"""Delete heads and synapses of a transformer, in the order of slices, gradients and others.
 
 python apps/delete_parts.py
 """

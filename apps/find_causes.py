@@ -1,4 +1,4 @@
-"""Causes of wrong outputs: planted faults found, mended, provable repair; compressed models.
+"""Find causes of wrong outputs: locate and mend faults, repair provably, explain compression.
 
 python apps/find_causes.py faults --model lenet5
 python apps/find_causes.py mending --model lenet5

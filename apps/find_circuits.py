@@ -1,9 +1,9 @@
-"""Find circuits that were planted in networks by hand: slices against other methods.
+"""Find circuits planted in networks by hand, comparing slices with other methods.
 
     python apps/find_circuits.py recurrent     # parity, counters, first of kind
     python apps/find_circuits.py transformers  # copy, induction, first of kind
 
-Nothing is trained, and no data are needed.
+Nothing is trained, and no data is needed.
 """
 
 from nnslicer_tf.experiments.application import add_experiment, application, main

@@ -6,8 +6,8 @@
     python apps/find_deviations.py layers resnet20 --models <folder>
     python apps/find_deviations.py sentences
 
-Commands take names of pairs of models (see `nnslicer_tf.experiments.dflare.pairs`; dissemination
-and layers take originals), and write tables with the paper's figures beside ours. An interrupted
+Commands take names of model pairs (see `nnslicer_tf.experiments.dflare.pairs`; dissemination and
+layers take originals), and write tables with the paper's figures beside ours. An interrupted
 command continues from its working folder when it is given again.
 """
 

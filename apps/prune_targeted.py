@@ -5,7 +5,7 @@
     python apps/prune_targeted.py ablation      # choices that the paper leaves open, our changes
     python apps/prune_targeted.py program       # Figure 3 by the procedure of the paper's program
     python apps/prune_targeted.py readings      # single choices of that procedure
-    python apps/prune_targeted.py shrink        # really smaller models for two classes (ours)
+    python apps/prune_targeted.py shrink        # actually smaller models for two classes (ours)
 
 An interrupted command continues from its working folder when it is given again.
 """

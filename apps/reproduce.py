@@ -5,9 +5,9 @@
     python apps/reproduce.py run exactline/figure2 -- --networks FOLDER
     python apps/reproduce.py report
 
-`run` starts the app that makes a table. A full run writes into the app's folder of results; a
-trial (`--quick`) writes into `runs/reproduce`, and never replaces results. `report` writes one
-page of everything, as HTML and as Markdown, and the headlines into docs/results.md.
+`run` starts the app that makes a table. A full run writes to the app's results folder; a trial
+(`--quick`) writes to `runs/reproduce`, and never replaces results. `report` writes a single page
+with everything, as HTML and Markdown, and the headlines to docs/results.md.
 """
 
 from nnslicer_tf.cli.reproduce import app

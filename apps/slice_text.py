@@ -1,4 +1,4 @@
-"""Slices of sentences: which words decide, beside gradients and attention.
+"""Slice sentences to find decisive words, compared with gradients and attention.
 
 python apps/slice_text.py
 python apps/slice_text.py --model text_lstm

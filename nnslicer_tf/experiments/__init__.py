@@ -1,4 +1,4 @@
-"""Experiments of the papers: functions from settings to tables and figures, a folder a paper.
+"""The papers' experiments: functions from settings to tables and figures, one folder per paper.
 
     from nnslicer_tf.experiments.nnslicer.pruning import curves
     from nnslicer_tf.experiments.nnslicer.settings import CurveSettings
@@ -8,14 +8,14 @@
     result.write("results")  # CSV, Markdown and PNG files
 
 Settings are dataclasses (`settings`), results are tables and figures (`result`); the scripts in
-`apps/` are command lines for both (`application`). `catalogue.toml` says which command makes
+`apps/` are their command lines (`application`). `catalogue.toml` lists which command makes
 which table of a paper, and `report` puts all of them on one page. Nothing in the library imports
 this package.
 """
 
 import lazy_loader
 
-# Lazy: an app imports its own experiment alone.
+# Lazy: an app imports only its own experiment.
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     ["deepbase", "deepxplore", "dflare", "exactline", "neusemslice", "nnslicer", "zoo"],

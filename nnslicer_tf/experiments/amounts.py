@@ -1,6 +1,6 @@
 """Contributions as amounts: the walk of a slice at θ = 0 with numbers in place of signs.
 
-Each neuron hands on shares of what it received, in proportion to its inputs' local values, so that
+Each neuron passes its contribution back in proportion to its inputs' local values, so that
 large local values count for more than small ones. These are the contributions of DeepLIFT's
 rescale rule (Shrikumar et al., ICML 2017, sections 3.2 and 3.5.1) with a profile's means as the
 reference. A product is halved between its factors at the midpoint.
@@ -22,13 +22,13 @@ from nnslicer_tf.slicing import Profile
 
 
 class Amounts:
-    """Contributions to a logit, in the logit's own unit, of neurons and synapses.
+    """Computes contributions of neurons and synapses to a logit, in the logit's own unit.
 
     Args:
         im: A classifier without recurrent layers.
         profile: Its profile.
-        wanted: Operations whose neurons' contributions are asked for.
-        kernels: Kernels whose synapses' contributions are asked for.
+        wanted: Operations for whose neurons to compute contributions.
+        kernels: Kernels for whose synapses to compute contributions.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Amounts:
     def __call__(
         self, x: np.ndarray, classes: np.ndarray
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Return what neurons, `(samples, *shape)`, and synapses, `(samples, *kernel shape)`, gave.
+        """Return contributions of neurons `(samples, *shape)`, synapses `(samples, *kernel shape)`.
 
         Args:
             x: Samples `(samples, *input shape)`.
@@ -94,7 +94,7 @@ class Amounts:
         return neurons, synapses
 
     def _usual(self, name: str, values: Mapping[str, Any]) -> Any:
-        """Return the means of an operation; at padding, which is no neuron, its own values."""
+        """Return the means of an operation; at padding, which has no neurons, its own values."""
         value = values[name]
         operation = self._im[name]
         if operation.kind == "mask":

@@ -32,7 +32,7 @@ Quick = Annotated[bool, typer.Option(help="A trial with few samples.")]
 
 
 class _FirstByDefault(typer.core.TyperGroup):
-    """Commands of which the first is run if none is named."""
+    """A group of commands that runs the first one if none is given."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] != "--help"):
@@ -45,7 +45,7 @@ def application(text: str | None, *, first_by_default: bool = False) -> typer.Ty
 
     Args:
         text: Its help.
-        first_by_default: Run the first command if none is named.
+        first_by_default: Run the first command if none is given.
     """
     return typer.Typer(
         add_completion=False,
@@ -70,11 +70,11 @@ def add_experiment(
 
     Args:
         app: An application.
-        name: The command's name. An application with a single command does not ask for it.
+        name: The command's name, which is omitted in an application with a single command.
         settings: A dataclass with Typer's annotations.
-        run: "module:function", from settings to `ExperimentResult`.
+        run: "module:function", which maps settings to `ExperimentResult`.
         text: The command's help; by default the settings' docstring.
-        finish: "module:function" that is called with the folder when the results are written.
+        finish: "module:function" to call with the folder after the results are written.
     """
 
     def command(results: Path | None, quick: bool, **given: Any) -> None:
@@ -101,7 +101,7 @@ def add_experiment(
 
 
 def _show(result: ExperimentResult, folder: Path) -> None:
-    """Write results, print the short tables, and say where everything is."""
+    """Write results, print the short tables, and print where everything is."""
     files = result.write(folder)
     for table in result.tables:
         if table.title and len(table.frame) <= _LONGEST:
@@ -110,7 +110,7 @@ def _show(result: ExperimentResult, folder: Path) -> None:
 
 
 def main(app: Callable[[], object]) -> None:
-    """Run an application; bad input ends with one line on standard error and exit code 2."""
+    """Run an application; on bad input, print one line to standard error and exit with code 2."""
     os.environ["MPLBACKEND"] = "Agg"
     run(app, Path(sys.argv[0]).stem)
 

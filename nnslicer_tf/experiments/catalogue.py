@@ -1,4 +1,4 @@
-"""The catalogue of the papers' tables and figures, and the extent to which each was measured."""
+"""The catalogue of the papers' tables and figures, and how far each was measured."""
 
 import re
 import tomllib
@@ -19,10 +19,10 @@ class Extent:
         count: What is counted, a key of `COUNTS`.
         of: The paper's number.
         unit: What the numbers count.
-        column: The column that is read.
+        column: The column to read.
         but: A value of the column that is not counted.
-        head: The key of the tables' head that is read.
-        pattern: A regular expression, of the head's value, whose group is the number, or of the
+        head: The key of the tables' head to read.
+        pattern: A regular expression for the head's value, whose group is the number, or for the
             files' names.
     """
 
@@ -35,7 +35,7 @@ class Extent:
     pattern: str = r"([\d,]+)"
 
     def measured(self, tables: Sequence[ResultTable]) -> int:
-        """Return the number in some tables."""
+        """Return the number measured in some tables."""
         return COUNTS[self.count](self, tables)
 
 
@@ -46,14 +46,14 @@ class Entry:
     Attributes:
         id: `paper/name`.
         title: Its title.
-        command: The command that makes it, without `python`; empty where nothing does.
-        minutes: Minutes expected on two cores.
+        command: The command that makes it, without `python`; empty if there is none.
+        minutes: Expected minutes on two cores.
         needs: Data sets and files that the command needs.
-        tables: Patterns of our result tables; files of single runs are left out.
+        tables: Patterns of our result tables; files of single runs are excluded.
         figures: Patterns of our figures.
-        more: Patterns of further files, which are linked.
+        more: Patterns of further files to link.
         paper: The papers' tables.
-        extents: The extents that are compared with the paper's.
+        extents: The extents to compare with the paper's.
         without: Why there is no command.
         view: Columns that become the rows, columns and values of a summary above the tables.
         trial: Arguments added to the command for a trial; `{folder}` is its folder.
@@ -92,7 +92,7 @@ class Catalogue:
     entries: tuple[Entry, ...]
 
     def __getitem__(self, name: str) -> Entry:
-        """Return the entry of an id.
+        """Return the entry with an id.
 
         Raises:
             InvalidArgumentError: for an unknown id.
@@ -128,7 +128,7 @@ def _largest(extent: Extent, tables: Sequence[ResultTable]) -> int:
 
 
 def _named(extent: Extent, tables: Sequence[ResultTable]) -> int:
-    """Count the files whose name has the pattern."""
+    """Count the files whose names match the pattern."""
     return sum(bool(re.search(extent.pattern, table.path.stem)) for table in tables)
 
 
@@ -141,7 +141,7 @@ def _seeds(extent: Extent, tables: Sequence[ResultTable]) -> int:
 def _sets_at_ratios(extent: Extent, tables: Sequence[ResultTable]) -> int:
     """Count sets of target classes at each prune ratio.
 
-    Of tables that share a ratio the one with most sets counts: it has the others' sets too.
+    Of tables that share a ratio, the one with the most sets counts, as it includes the others'.
     """
     of_sets = Extent("stated", extent.of, extent.unit, head="sets")
     most: dict[float, int] = {}
@@ -152,7 +152,7 @@ def _sets_at_ratios(extent: Extent, tables: Sequence[ResultTable]) -> int:
 
 
 def _settings(extent: Extent, tables: Sequence[ResultTable]) -> int:
-    """Count the models and data sets that the files are named after."""
+    """Count the models and data sets in the files' names."""
     stems = [table.path.stem.removesuffix("-tests") for table in tables]
     return len({tuple(stem.split("-")[-2:]) for stem in stems})
 

@@ -1,4 +1,4 @@
-"""Classifiers that experiments are given by name or file."""
+"""Loading of classifiers by name or file."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """The headline results, read from the result tables beside what the papers report.
 
-Every row is a function of the tables; a figure that misses the paper's or the goal is
-shown as it is.
+Every row is a function of the tables; a figure that falls short of the paper's or the goal is
+shown unchanged.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,11 +21,11 @@ class Headline:
 
     Attributes:
         what: The quantity measured.
-        case: The method, model or budget, where there are several.
+        case: The method, model or budget, if there are several.
         here: Our figure.
         published: The paper's.
-        reached: Whether ours is at least as good as the paper's or as the goal; None
-            where the two cannot be compared.
+        reached: Whether ours is at least as good as the paper's or the goal; None if the two
+            cannot be compared.
         entry: Id in the catalogue.
     """
 
@@ -38,7 +38,7 @@ class Headline:
 
 
 def headlines(tables: Tables) -> list[Headline]:
-    """Return the headlines of all tables that are there.
+    """Return the headlines of all available tables.
 
     Args:
         tables: Path below `data/results` without ending → table.
@@ -48,7 +48,7 @@ def headlines(tables: Tables) -> list[Headline]:
         try:
             rows += part(tables)
         except (KeyError, IndexError):
-            continue  # the table is not there, or has no such row
+            continue  # the table does not exist, or has no such row
     return rows
 
 
@@ -66,7 +66,7 @@ def headline_table(rows: list[Headline]) -> pd.DataFrame:
     )
 
 
-# Whose figures are headlines, in this order.
+# Presets whose figures are headlines, in this order.
 _PRESETS = ("paper", "margin", "fused", "stable", "slices", "lean", "photos")
 
 
@@ -91,7 +91,7 @@ def _detection(model: str, title: str) -> Callable[[Tables], Iterator[Headline]]
 
 
 def _challenge(model: str, title: str) -> Callable[[Tables], Iterator[Headline]]:
-    """Return how much larger a change misleads the model and leaves the detector silent."""
+    """Return how much larger a change must be to evade the detector as well as the model."""
 
     def rows(tables: Tables) -> Iterator[Headline]:
         frame = tables[f"detection/challenge/{model}"].frame
@@ -112,7 +112,7 @@ def _challenge(model: str, title: str) -> Callable[[Tables], Iterator[Headline]]
 
 
 def _speed(tables: Tables) -> Iterator[Headline]:
-    """Return the time of the backward walk for a sample, of the paper's models."""
+    """Return the time of the backward walk per sample, for the paper's models."""
     frame = tables["benchmarks/slicing"].frame.set_index("model")
     paper = paper_frame("nnslicer/table3").set_index("model")["backward_batch"]
     for name, published in (("lenet", "LeNet"), ("resnet10", "ResNet10"), ("resnet18", "ResNet18")):
@@ -176,7 +176,7 @@ def _pruning(tables: Tables) -> Iterator[Headline]:
 
 
 def _program_detection(tables: Tables) -> Iterator[Headline]:
-    """Return what the program's rule detects, by its own scoring and by an honest one."""
+    """Return how well the program's rule detects, by its own scoring and by an honest one."""
     frame = tables["program/detection-resnet10-cifar10-means"].frame.set_index("method")
     paper = paper_frame("nnslicer/table4").set_index(["attack", "method"])["f1"]
     what = "Detection by the rule of the paper's program (ResNet10): mean F1"
@@ -216,7 +216,7 @@ def _program_pruning(tables: Tables) -> Iterator[Headline]:
 
 
 def _program_protection(ending: str) -> Callable[[Tables], Iterator[Headline]]:
-    """Return what the program's attackers reach on the protected classes."""
+    """Return the accuracy of the program's attackers on the protected classes."""
 
     def rows(tables: Tables) -> Iterator[Headline]:
         frame = tables[f"program/protection-resnet10_preactivation-program-{ending}"].frame
@@ -250,7 +250,7 @@ def _protection(name: str, method: str, attackers: str) -> Callable[[Tables], It
 
 
 def _protection_bound(tables: Tables) -> Iterator[Headline]:
-    """Return the accuracy of attackers who train all weights, where all synapses are hidden."""
+    """Return the accuracy of attackers who train all weights when all synapses are hidden."""
     for row in _protection("figure5", "Everything", "have only images (all is hidden)")(tables):
         yield replace(row, published="", reached=None)
 
@@ -299,14 +299,14 @@ def _half_a_model(tables: Tables) -> Iterator[Headline]:
     what = "Slices without half of the parameters (MobileNetV3, CIFAR-10, Taylor): accuracy"
     for _, row in frame.iterrows():
         ours, theirs = row["accuracy"], row["paper accuracy"]
-        # Of the ways that it compares with, the paper has no good figures to reach.
+        # For the methods that it compares with, the paper's figures are not a goal.
         reached = bool(ours >= theirs) if row["method"].startswith("NeuSemSlice") else None
         shown = f"{ours:.1%}", f"{theirs:.1%}"
         yield Headline(what, row["method"], *shown, reached, "neusemslice/figure6")
 
 
 def _restructuring(tables: Tables) -> Iterator[Headline]:
-    """Return the compression that slicing first adds to LAMP."""
+    """Return the compression gained by slicing before LAMP."""
     frame = tables["semantic/table5-10permille-mlp-mnist"].frame.set_index("method")
     paper = paper_frame("neusemslice/table5").set_index(["setting", "method"])["CR"]
     theirs = paper[("MLP-MNIST", "NeuSemSlice+LAMP")] - paper[("MLP-MNIST", "LAMP")]
@@ -318,7 +318,7 @@ def _restructuring(tables: Tables) -> Iterator[Headline]:
 
 
 def _development(tables: Tables) -> Iterator[Headline]:
-    """Return the mean accuracy on old and new classes, the new ones learned without replay."""
+    """Return the mean accuracy on old and new classes, with the new ones learned without replay."""
     frame = tables["semantic/table7-mlp-mnist"].frame.set_index("method")
     paper = paper_frame("neusemslice/table7").set_index(["setting", "method"])["mean"]
     published = float(paper[("MLP-MNIST", "NeuSemSlice")]) / 100
@@ -333,7 +333,7 @@ def _development(tables: Tables) -> Iterator[Headline]:
 
 
 def _agreement(tables: Tables) -> Iterator[Headline]:
-    """Return how many of a data set's own inputs the published 8-bit models answer otherwise."""
+    """Return on how many of a data set's own inputs the published 8-bit models deviate."""
     frame = tables["dflare/agreement"].frame
     names = {"lenet1": "LeNet-1", "resnet20": "ResNet-20"}
     for _, row in frame[frame["pair"].isin(names)].iterrows():

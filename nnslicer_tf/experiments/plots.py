@@ -1,4 +1,4 @@
-"""Common parts of the experiments' figures: colours of methods, lines of methods, boxes."""
+"""Common parts of the experiments' figures: colours and lines of methods, boxes."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LETTERS_AN_INCH = 11  # of a title
+_LETTERS_AN_INCH = 11  # in a title
 
 METHOD_COLOURS = METHODS
 """Method → its colour in every figure."""
@@ -35,7 +35,7 @@ def plot_methods(axis: "Axes", table: "pd.DataFrame", x: str, y: str) -> None:
 
 
 def plot_at_one_place(axis: "Axes", table: "pd.DataFrame", y: str) -> None:
-    """Draw a bar for every method of a table that has each of them once.
+    """Draw a bar for every method of a table that contains each method once.
 
     Args:
         axis: Where to draw.
@@ -46,12 +46,12 @@ def plot_at_one_place(axis: "Axes", table: "pd.DataFrame", y: str) -> None:
     bars = axis.barh(np.arange(len(table)), table[y], color=colours)
     axis.bar_label(bars, [f"{100 * value:.1f} %" for value in table[y]], padding=3, fontsize=9)
     axis.set_yticks(np.arange(len(table)), table["method"])
-    axis.set_ylim(len(table) - 0.5, -0.5)  # the first one above
+    axis.set_ylim(len(table) - 0.5, -0.5)  # the first one on top
     axis.margins(x=0.2)
 
 
 def plot_numbers(table: "pd.DataFrame", title: str, least: float = 0.0) -> "Figure":
-    """Draw the numbers of a table as a map of colours, and write them into it.
+    """Draw the numbers of a table as an annotated heat map.
 
     Args:
         table: Its index is the rows of the map, its columns the columns; values up to 1.
@@ -76,7 +76,7 @@ def plot_numbers(table: "pd.DataFrame", title: str, least: float = 0.0) -> "Figu
 
 
 def put_finding(figure: "Figure", text: str) -> None:
-    """Put what a figure shows above it, in lines that are not wider than the figure."""
+    """Write a figure's finding above it, wrapped to the figure's width."""
     letters = int(_LETTERS_AN_INCH * figure.get_figwidth())
     figure.suptitle("\n".join(textwrap.wrap(text, letters)), fontsize=11)
 

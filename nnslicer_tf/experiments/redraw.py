@@ -1,6 +1,6 @@
-"""Figures drawn again from the tables, or the arrays beside them, that they show.
+"""Redraw figures from their tables, or from the arrays saved beside them.
 
-So a change of their form needs no new measurement.
+So a change in their appearance needs no new measurement.
 """
 
 from collections.abc import Callable, Mapping
@@ -129,7 +129,7 @@ FILES: dict[str, Callable[[Path], list[Path]]] = {
 
 
 def redraw(folder: Path, progress: bool = True) -> list[Path]:
-    """Draw the figures of all tables in `DRAWERS`, of all arrays in `PICTURES`, and `FILES`, again.
+    """Redraw the figures of all tables in `DRAWERS`, of all arrays in `PICTURES`, and `FILES`.
 
     Args:
         folder: Folder of results.

@@ -1,4 +1,4 @@
-"""The report: everything measured beside the papers' figures, on one page, and the headlines."""
+"""The report: all results beside the papers' figures, on one page, and the headlines."""
 
 import hashlib
 import os
@@ -30,7 +30,7 @@ from nnslicer_tf.report import (
 )
 from nnslicer_tf.report.pages import Block
 
-_MOST_ROWS = 300  # longer tables are linked: a summary or a picture stands above them
+_MOST_ROWS = 300  # longer tables are only linked, below a summary or a picture
 _PICTURES = {
     "demo/slices.png": "Slices of one image and of a class: what speaks for and against",
     "detection/resnet10-cifar10-f1.png": "F1 of every detector on every attack, ResNet10",
@@ -54,19 +54,19 @@ def status_lines(folder: Path) -> list[str]:
 
 
 def write_report(folder: Path, trials: Path, output: Path, readme: Path) -> list[str]:
-    """Write report.html, report.md, and the headlines between their marks.
+    """Write report.html, report.md, and the headlines between their markers.
 
     Args:
         folder: Folder of full results.
         trials: Folder of trials.
         output: Folder for the pages.
-        readme: File with the marks, usually docs/results.md.
+        readme: File with the markers, usually docs/results.md.
 
     Returns:
         The files written, in words.
 
     Raises:
-        InvalidArgumentError: if that file has no marks, or a file cannot be written.
+        InvalidArgumentError: if that file has no markers, or a file cannot be written.
     """
     pages = {ending: output / f"report.{ending}" for ending in ("html", "md")}
     for path in pages.values():
@@ -98,7 +98,7 @@ def command_of(entry: Entry, quick: bool, trials: Path) -> list[str]:
     command = shlex.split(entry.command)
     if not quick:
         return command
-    if "--output" in command:  # a trial writes elsewhere
+    if "--output" in command:  # a trial writes to another folder
         command = command[: command.index("--output")]
     folder = (trials / entry.id).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -106,13 +106,13 @@ def command_of(entry: Entry, quick: bool, trials: Path) -> list[str]:
 
 
 def tables_by_name(folder: Path) -> dict[str, ResultTable]:
-    """Return all tables of the catalogue: path below the folder without ending → table."""
+    """Return all tables of the catalogue: path below the folder without suffix → table."""
     patterns = [pattern for entry in load_catalogue().entries for pattern in entry.tables]
     return {_name(table.path, folder): table for table in _found(folder, patterns)}
 
 
 def status(entry: Entry, folder: Path) -> str:
-    """Return in words how much was measured, and when."""
+    """Describe in words how much was measured, and when."""
     if not entry.command:
         return entry.without
     tables = _found(folder, entry.tables)
@@ -165,7 +165,7 @@ def build_page(folder: Path, trials: Path, headline: pd.DataFrame) -> Page:
 
 
 def _at_a_glance(folder: Path, headline: pd.DataFrame) -> list[Block]:
-    """Return what was reproduced, what was not, and pictures of it."""
+    """Return a summary of what was reproduced and what was not, with pictures."""
     kinds = {
         "yes": "At least as good as the paper, or as the goal where the row names one",
         "no": "Short of the paper, or of the goal",
@@ -192,7 +192,7 @@ def _at_a_glance(folder: Path, headline: pd.DataFrame) -> list[Block]:
 
 
 def by_result(headline: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each result, with all that was measured of it in one cell.
+    """Return a row for each result, with all its measurements in one cell.
 
     Args:
         headline: Rows with `result`, `of`, `here` and `paper`.
@@ -203,7 +203,7 @@ def by_result(headline: pd.DataFrame) -> pd.DataFrame:
 
 
 def _found(folder: Path, patterns: Sequence[str]) -> list[ResultTable]:
-    """Return the tables of some patterns; files that cannot be read are left out."""
+    """Return the tables that match some patterns, skipping files that cannot be read."""
     tables = []
     for path in _matching(folder, patterns):
         if "runs" in re.split(r"[-_]", path.stem):
@@ -216,7 +216,7 @@ def _found(folder: Path, patterns: Sequence[str]) -> list[ResultTable]:
 
 
 def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    """Return the files of some patterns below a folder, each once."""
+    """Return the files below a folder that match some patterns, each once."""
     return list(dict.fromkeys(p for pattern in patterns for p in sorted(folder.glob(pattern))))
 
 
@@ -262,7 +262,7 @@ def _add_table(page: Page, table: ResultTable, folder: Path) -> None:
 
 
 def short_form(table: ResultTable, view: tuple[str, ...], whose: str) -> list[Table]:
-    """Return a table's summary, one value by two of its columns, if it has them."""
+    """Return a table's summary, a value by two of its columns, if it has them."""
     if not view or not set(view) <= set(table.frame.columns):
         return []
     rows, columns, value = view
@@ -316,7 +316,7 @@ def fingerprints() -> pd.DataFrame:
 
 
 def _headlines_markdown(rows: list[Headline], pages: dict[str, Path], readme: Path) -> str:
-    """Return the text between the marks."""
+    """Return the text between the markers."""
     html, markdown = (os.path.relpath(pages[kind], readme.parent) for kind in ("html", "md"))
     return (
         f"{markdown_table(headline_table(rows))}\n\nEverything, with commands, seeds and plots: "
@@ -326,10 +326,10 @@ def _headlines_markdown(rows: list[Headline], pages: dict[str, Path], readme: Pa
 
 
 def _replaced(text: str, begin: str, end: str, new: str) -> str:
-    """Return a text with the part between two marks replaced.
+    """Replace the part of a text between two markers.
 
     Raises:
-        InvalidArgumentError: if the marks are not there exactly once each, in order.
+        InvalidArgumentError: unless the markers occur exactly once each, in order.
     """
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
         raise InvalidArgumentError(f"The text needs the marks {begin} and {end}, once, in order.")

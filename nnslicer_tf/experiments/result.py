@@ -26,10 +26,10 @@ class ExperimentTable:
     """A table of results.
 
     Attributes:
-        name: The file's name without an ending.
+        name: The file's name without suffix.
         frame: The rows.
         title: Heading of the Markdown. Without one, only a CSV file is written, without a head
-            and in full precision: rows from which other tables are made.
+            and in full precision, for rows from which other tables are made.
         head: Settings that the rows depend on; command, machine, versions and date are added.
         text: Markdown below the table.
     """
@@ -59,12 +59,12 @@ class ExperimentFigure:
     """A figure.
 
     Attributes:
-        name: The file's name without an ending; it becomes a PNG file.
+        name: The name of the PNG file, without suffix.
         figure: The Matplotlib figure.
-        dpi: Pixels an inch.
-        tight: Cut off the empty margin.
-        drawn: Arrays that the figure shows and no table has. They are kept in an `.npz` file
-            beside it, from which `redraw` draws it again.
+        dpi: Pixels per inch.
+        tight: Crop the empty margin.
+        drawn: Arrays that the figure shows and no table contains. They are saved in an `.npz`
+            file beside it, from which `redraw` redraws it.
     """
 
     name: str
@@ -86,7 +86,7 @@ class ExperimentFigure:
 
 @dataclass(frozen=True, eq=False)
 class ExperimentView:
-    """An interactive view, which is written where the user asked for it.
+    """An interactive view, which is written to a file that the user chooses.
 
     Attributes:
         path: The HTML file.
@@ -119,7 +119,7 @@ class ExperimentResult:
     views: Sequence[ExperimentView] = ()
 
     def table(self, name: str) -> "pd.DataFrame":
-        """Return the rows of the table of a name.
+        """Return the rows of a table.
 
         Raises:
             KeyError: if there is none.
@@ -127,7 +127,7 @@ class ExperimentResult:
         return {table.name: table.frame for table in self.tables}[name]
 
     def write(self, folder: str | os.PathLike) -> list[Path]:
-        """Write everything into a folder, each file whole or not at all; return the files."""
+        """Write everything into a folder, each file atomically; return the files."""
         folder = Path(folder)
         parts: list[ExperimentTable | ExperimentFigure | ExperimentView] = [
             *self.tables,
@@ -143,7 +143,7 @@ class ExperimentResult:
 
 
 def paper_frame(name: str, na_values: str = "") -> "pd.DataFrame":
-    """Return a table of a paper, such as `"nnslicer/table4"`; `na_values` stands for no figure."""
+    """Return a table of a paper, such as `"nnslicer/table4"`; `na_values` marks missing figures."""
     import pandas as pd
 
     path = data_folder() / "paper" / f"{name}.csv"
@@ -169,5 +169,5 @@ def versions(*packages: str) -> str:
 
 
 def compact(array: np.ndarray) -> np.ndarray:
-    """Return an array to be drawn in half of the space: float32 or int32."""
+    """Return an array at half the size, float32 or int32, which suffices for drawing."""
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)

@@ -14,6 +14,6 @@ def first(data: Dataset, count: int | None) -> Dataset:
 
 
 def of_classes(data: Dataset, classes: Iterable[int], invert: bool = False) -> Dataset:
-    """Return the samples of some classes, or (`invert`) those of all others."""
+    """Return the samples of some classes, or with `invert` those of all others."""
     chosen = np.isin(data.y, list(classes), invert=invert)
     return replace(data, x=data.x[chosen], y=data.y[chosen])

@@ -5,8 +5,8 @@
         kept = "pruning"
         model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10"
 
-The annotations are Typer's. An experiment takes settings alone, so that a notebook writes
-`run(CurveSettings(model="digits_cnn"))` where the command line has `--model digits_cnn`.
+The annotations are Typer's. An experiment takes only settings, so that a notebook can call
+`run(CurveSettings(model="digits_cnn"))` instead of passing `--model digits_cnn`.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -17,13 +17,13 @@ from typer import Option
 
 from nnslicer_tf._files import results_folder
 
-View = Annotated[Path | None, Option(help="File for an interactive view of what is found, .html.")]
+View = Annotated[Path | None, Option(help="HTML file for an interactive view of the results.")]
 """The option `--explore` of experiments that have something to explore."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Base class of settings: folders of results, and the changes for a trial."""
+    """Base class of settings, with folders of results and the changes for a trial."""
 
     kept: ClassVar[str]
     """Folder of results that are kept, below `data/results`, or below `./results` if installed."""
@@ -32,7 +32,7 @@ class Settings:
     """Field → its value in a trial; a field that is empty by default keeps a value it was given."""
 
     def quick(self) -> Self:
-        """Return settings for a trial of a few minutes, with a working folder of its own."""
+        """Return settings for a trial of a few minutes, with its own working folder."""
         given = {f.name for f in fields(self) if not f.default and getattr(self, f.name)}
         changes = {name: value for name, value in self.trial.items() if name not in given}
         if hasattr(self, "work"):
@@ -41,10 +41,10 @@ class Settings:
 
     @property
     def results_folder(self) -> Path:
-        """The folder of results that are kept."""
+        """The folder of results to keep."""
         return results_folder() / self.kept
 
     @property
     def trial_folder(self) -> Path:
-        """The folder of a trial's results, asked of what `quick` returns."""
+        """The folder of a trial's results; call it on the settings that `quick` returns."""
         return getattr(self, "work", Path("runs") / self.kept / "quick")

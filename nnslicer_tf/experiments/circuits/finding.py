@@ -2,7 +2,7 @@
 
 Every method scores every synapse for every sample; the score of a synapse is the mean over the
 samples of its absolute value, or, *netted*, the absolute value of the mean. The area under the ROC
-curve says how well the scores tell planted from dead synapses.
+curve measures how well the scores separate planted from dead synapses.
 """
 
 import hashlib
@@ -42,11 +42,11 @@ def compare(
     """Compare slices at several θ with gradients, integrated gradients and magnitudes.
 
     Args:
-        what: What the networks are, which is also the name of the tables.
+        what: The kind of networks, which is also the name of the tables.
         circuits: Names of the circuits.
         plant: Maps a circuit's name, the number of dead units and a seed to a network.
         s: Settings.
-        networks: What the head of the tables says of them.
+        networks: Their description in the head of the tables.
     """
     sizes = f"{s.dead}-{s.samples}-{s.explained}-{s.points}-{_digest(s.readings)}"
     store = RowStore(s.work / f"{what}-{sizes}.csv", ["circuit", "seed"])
@@ -154,7 +154,7 @@ def _by_slices(
 def deletion_effects(
     model: keras.Model, variables: list, x: np.ndarray, chosen: np.ndarray
 ) -> Iterator[np.ndarray]:
-    """Yield by kernel how the chosen logits fall when a single synapse has the weight 0."""
+    """Yield, kernel by kernel, how much the chosen logits fall when a single weight is set to 0."""
     import tensorflow as tf
 
     @tf.function
@@ -180,14 +180,14 @@ def _scored(names: list[str], variables: list, gradients: list[np.ndarray]) -> S
 
 
 def _digest(readings: Sequence[Reading]) -> str:
-    """Return a short name of the readings, for files of finished networks."""
+    """Return a short name for the readings, for files of finished networks."""
     return hashlib.blake2b(repr(readings).encode(), digest_size=4).hexdigest()
 
 
 def _weight_gradients(
     model: keras.Model, variables: list
 ) -> Callable[[np.ndarray, np.ndarray], list[np.ndarray]]:
-    """Return a function from samples and logits' indices to the gradients of each sample.
+    """Return a function from samples and logit indices to per-sample gradients.
 
     They are `(samples, *kernel shape)`, one array for each of the variables.
     """
@@ -203,7 +203,7 @@ def _weight_gradients(
 
 
 def _areas(planted: Planted, scores: Scores) -> dict[str, float]:
-    """Return the area under ROC over all synapses with a weight, and against each sort of dead."""
+    """Return the AUROC over all synapses with a weight, and against each sort of dead ones."""
     kernels = InstrumentedModel(planted.model).kernels
     used = {name: kernel.kernel() != 0 for name, kernel in kernels.items()}
 

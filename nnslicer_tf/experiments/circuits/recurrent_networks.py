@@ -1,15 +1,15 @@
 """Recurrent networks whose weights are set by hand to compute a known function.
 
 Some units compute the function; these units' weights are *planted*. All others are dead weight,
-which changes no output but carries values:
+which carries values but changes no output:
 
 - *twins*: pairs of units with the same random incoming weights, whose outgoing weights, to the
   circuit's units and to the outputs, are opposite, so that they cancel;
-- *stuck* units, whose bias saturates them: random incoming and outgoing weights; what they hand on
-  is a constant, which biases take back;
+- *stuck* units, saturated by their bias, with random incoming and outgoing weights; their outputs
+  are constant, and other biases compensate for them;
 - *spectators*: units that read all inputs, and that only dead units read.
 
-The magnitudes of dead weight are drawn from those of the planted weights, so that they tell
+The magnitudes of dead weight are drawn from those of the planted weights, so that they reveal
 nothing. Inputs beyond those of the circuit are noise that only dead units read.
 """
 
@@ -33,7 +33,7 @@ class Planted:
         model: Maps `(10, inputs)` to two logits.
         planted: Kernel name → bool array of the kernel's shape.
         dead: Sort of dead units, "twins", "stuck" or "spectators" → the synapses that lead to
-            such a unit, or from one to the circuit, as in `planted`.
+            such a unit, or from one to the circuit, in the form of `planted`.
         draw: Maps a number of samples and a generator to inputs `(samples, 10, inputs)` float32.
         answer: Maps inputs to the right classes `(samples,)`.
     """
@@ -71,7 +71,7 @@ class _Circuit:
 
 
 def _tokens(kinds: int) -> Callable[[int, np.random.Generator], np.ndarray]:
-    """Return a function that draws one-hot tokens, of which one kind more is never encoded."""
+    """Return a function that draws one-hot tokens, plus one kind that is encoded as zeros."""
 
     def draw(samples: int, rng: np.random.Generator) -> np.ndarray:
         chosen = rng.integers(0, kinds + 1, (samples, STEPS))
@@ -109,7 +109,7 @@ def _counter() -> _Circuit:
 
 
 def _first() -> _Circuit:
-    """First of A and B: two latches that keep each other shut (0 if neither comes)."""
+    """Which of A and B comes first: two latches that block each other (0 if neither comes)."""
 
     def answer(x: np.ndarray) -> np.ndarray:
         place = np.where(x > 0, np.arange(STEPS)[:, None], STEPS).min(axis=1)
@@ -181,7 +181,7 @@ def _dead(model: keras.Model, live: int, dead: int) -> dict[str, dict[str, np.nd
     found = {}
     for sort, units in sorts.items():
         member = np.isin(np.arange(live + dead), units)
-        to = np.tile(member, recurrent[1] // (live + dead))  # a gate after the other
+        to = np.tile(member, recurrent[1] // (live + dead))  # gate by gate
         to_circuit = np.tile(np.arange(live + dead) < live, recurrent[1] // (live + dead))
         found[sort] = {
             "rnn/kernel": np.broadcast_to(to, kernel),
@@ -240,7 +240,7 @@ def _with_dead_weight(
         target[a] = _like(own, target[a].shape, rng)
         target[b] = -target[a]
     new_out[shut] = _like(out, new_out[shut].shape, rng)
-    if stuck_at == 0:  # otherwise the state before the first step would not be taken back
+    if stuck_at == 0:  # otherwise nothing would compensate for the state before the first step
         new_recurrent[shut, :live] = _like(recurrent, (len(shut), live), rng)
     new_kernel[:, :live] = 0
     new_kernel[:inputs, :live] = kernel
@@ -254,7 +254,7 @@ def _with_dead_weight(
 
 
 def _roles(live: int, dead: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the places of the first twins, the second twins, and the stuck units."""
+    """Return the indices of the first twins, the second twins, and the stuck units."""
     twins = live + dead // 2
     return (
         np.arange(live, twins, 2),
@@ -264,7 +264,7 @@ def _roles(live: int, dead: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _like(planted: np.ndarray, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Return dead weight: magnitudes drawn from the planted ones, so that these tell nothing."""
+    """Return dead weight, with magnitudes drawn from the planted weights."""
     return rng.choice(np.abs(planted[planted != 0]), shape) * rng.choice([-1, 1], shape)
 
 
@@ -280,9 +280,9 @@ def _wiring(live: int, units: int, rng: np.random.Generator) -> np.ndarray:
 def _plant_lstm(dead: int, rng: np.random.Generator) -> Planted:
     """Plant the counter in an LSTM: a token opens the input gate, the cell state counts.
 
-    Unit 0 counts A, unit 1 counts B. Forget and output gates are held open by their biases, the
-    candidate is a constant of its bias. The state before the first step being 0, a stuck unit's is
-    0, too: its input gate is shut.
+    Unit 0 counts A, unit 1 counts B. Biases hold the forget and output gates open, and set the
+    candidate to a constant. A stuck unit's state stays at its initial 0, as its input gate is
+    closed.
     """
     live, inputs = 2, 2
     units = live + dead
@@ -300,7 +300,7 @@ def _plant_lstm(dead: int, rng: np.random.Generator) -> Planted:
     for unit in range(live):
         kernel[unit, 0, unit] = 2 * _STUCK
         planted_kernel[unit, 0, unit] = True
-    # A step adds tanh(0.1), so that h = tanh(c) still tells ten from nine.
+    # A step adds tanh(0.1), so that h = tanh(c) still distinguishes ten from nine.
     bias[:, :live] = np.array([-_STUCK, _STUCK, 0.1, _STUCK])[:, None]
     # What the circuit's gates and the logits read: opposite weights of twins, stuck units.
     out[:live] = [[-10.0, 10.0], [10.0, -10.0]]

@@ -14,11 +14,11 @@ class Reading:
     """A reading of the definitions, at several θ.
 
     Attributes:
-        name: What tables call it.
+        name: Its name in tables.
         thetas: The thresholds.
         of_channels: Whether there is one mean for all positions, or times.
-        product: As of `Slicer`.
-        relative_to: As of `Slicer`.
+        product: See `Slicer`.
+        relative_to: See `Slicer`.
     """
 
     name: str
@@ -41,7 +41,7 @@ class CircuitSettings(Settings):
     networks: Annotated[int, Option(help="Networks of each circuit.", min=1)] = 3
     dead: Annotated[int, Option(help="Dead units, a multiple of 4.", min=4)] = 16
     samples: Annotated[int, Option(help="Samples of the profile.", min=10)] = 256
-    explained: Annotated[int, Option(help="Samples that are explained.", min=1)] = 32
+    explained: Annotated[int, Option(help="Samples to explain.", min=1)] = 32
     points: Annotated[int, Option(help="Points of integrated gradients.", min=1)] = 8
     readings: tuple[Reading, ...] = (_BY_PAPER,)
     seed: Annotated[int, Option(help="First random seed.", min=0)] = 0

@@ -3,15 +3,15 @@
 Tokens are one-hot vectors. The residual stream has channels for the token, its position, the token
 before it and the answer, and *dead* channels, which the circuit does not read. One head of each
 block computes the function; its weights, and those that lead to it and from it, are *planted*. All
-others are dead weight, which changes no output but carries values:
+others are dead weight, which carries values but changes no output:
 
 - *twins*: two heads, and pairs of units of the MLP, with the same random incoming weights, whose
   outgoing weights to the circuit's channels are opposite, so that they cancel;
 - *stuck* units of the MLP, which are never active: random incoming and outgoing weights;
-- *spectators*: a head, and all weights to dead channels, which dead weight alone reads.
+- *spectators*: a head, and all weights to dead channels, which only dead weight reads.
 
 The magnitudes of dead weight are drawn from those of the planted weights of the same kernel, so
-that they tell nothing.
+that they reveal nothing.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ Weights = dict[str, np.ndarray]
 
 
 class _Head:
-    """The planted weights of one head: those that are not zero.
+    """The planted (non-zero) weights of one head.
 
     Args:
         channels: Channels of the residual stream.
@@ -50,7 +50,7 @@ class _Head:
         self.output = np.zeros((_FEATURES, channels))
 
     def copies(self, source: np.ndarray, target: np.ndarray) -> None:
-        """Let it copy some channels of what it attends to into others."""
+        """Make the head copy some channels of what it attends to into others."""
         features = np.arange(len(source))
         self.value[source, features] = 1
         self.output[features, target] = 1
@@ -92,7 +92,7 @@ def _draw_any(rng: np.random.Generator) -> np.ndarray:
 
 
 def _draw_repeated(rng: np.random.Generator) -> np.ndarray:
-    """Draw tokens of which the last occurs once before."""
+    """Draw tokens of which the last occurs once earlier."""
     while True:
         tokens = rng.integers(0, TOKENS, STEPS)
         place = rng.integers(0, STEPS - 2)
@@ -102,7 +102,7 @@ def _draw_repeated(rng: np.random.Generator) -> np.ndarray:
 
 
 def _draw_with_kind(rng: np.random.Generator) -> np.ndarray:
-    """Draw tokens of which one, at least, is of the kind."""
+    """Draw tokens of which at least one is of the kind."""
     while True:
         tokens = rng.integers(0, TOKENS, STEPS)
         if (tokens < _KINDS).any():
@@ -246,7 +246,7 @@ def _model(blocks: int, channels: int, units: int) -> keras.Model:
 
 
 def _assign(model: keras.Model, weights: Weights) -> None:
-    """Give a model its weights; units of an MLP that are stuck get a bias that keeps them so."""
+    """Set a model's weights; stuck units of an MLP get a bias that keeps them inactive."""
     places = np.zeros(model.get_layer("places").vectors.shape)
     places[np.arange(STEPS), _PLACE] = 1
     model.get_layer("places").vectors.assign(places)

@@ -1,4 +1,4 @@
-"""Why compressed models deviate: layers that cause it, recipes for quantisers, searches again."""
+"""Why compressed models deviate: responsible layers, recipes for quantisers, repeated searches."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -36,10 +36,10 @@ from nnslicer_tf.pruning.costs import to_litert
 from nnslicer_tf.report.compressed import errors_figure
 
 _SEARCHES = ("DFlare", "Algorithm 1")
-_CALIBRATION = 200  # training images that show the range of activations
+_CALIBRATION = 200  # training images for calibrating the range of activations
 _PROFILE = 500
 _SLICED = 20
-_TIMES = 10  # a search is harder that needs so many times the queries
+_TIMES = 10  # a search counts as harder if it needs this many times the queries
 
 _LAYERS = (
     "Relative errors: what `enters` with the inputs, is `passed` on, is `made` here, and `leaves`. "
@@ -146,7 +146,7 @@ def plot(layers: pd.DataFrame) -> Figure:
 
 
 class _Study:
-    """One pair, with the images that searches start from."""
+    """One pair, with the images from which searches start."""
 
     def __init__(self, s: CompressionSettings, pair: NamedPair) -> None:
         self.settings, self.pair = s, pair
@@ -158,7 +158,7 @@ class _Study:
         self.train_images = self._agreed(self.train[_PROFILE:])
 
     def makers(self) -> dict[str, Maker]:
-        """Return for each quantiser the function that makes a file, with a recipe or without."""
+        """Return for each quantiser the function that makes a file, with or without a recipe."""
         known: dict[str, Maker] = {
             "dynamic": partial(self._ai_edge, "dynamic_wi8_afp32"),
             "weights": partial(self._ai_edge, "weight_only_wi8_afp32"),
@@ -199,7 +199,7 @@ class _Study:
         return self.pair.preprocess(self.train[:_PROFILE])
 
     def recipe_rows(self, way: str, make: Maker) -> Iterator[dict[str, object]]:
-        """Yield rows of a quantiser's plain file, and of that with a recipe."""
+        """Yield rows for a quantiser's plain file, and for the file with a recipe."""
         plain = make(None)
         learned = self.compare(plain, self.search(plain, self.train_images, "DFlare"))
         chosen = recipe(learned, self.settings.budget)
@@ -241,7 +241,7 @@ class _Study:
         }
 
     def shrunk_rows(self, compared: LayerComparison, share: float) -> Iterator[dict[str, object]]:
-        """Yield rows of a copy with a share of the errors of the compressed file's weights."""
+        """Yield rows for a copy with a share of the errors of the compressed file's weights."""
         copy = self._with_errors(compared, share)
         for search in _SEARCHES:
             if search not in self._whole:
@@ -298,7 +298,7 @@ def _quantizers() -> list[str]:
 
 
 def _queries(found: DeviationSet) -> dict[str, object]:
-    """Return figures of searches; those that gave up count with the queries they used."""
+    """Return metrics of searches; those that gave up count with the queries they used."""
     return {
         "found": float(found.found.mean()),
         "deviate at once": int((found.status == "already_deviates").sum()),
@@ -315,7 +315,7 @@ def _harder(before: DeviationSet, after: DeviationSet) -> float:
 
 
 def _with_slices(compared: LayerComparison, study: _Study) -> pd.DataFrame:
-    """Return the table of layers, with how much the two models' slices have in common."""
+    """Return the table of layers, with the overlap of the two models' slices."""
     frame = compared.to_frame()
     first, second = compared.slices(study.profile(), most=_SLICED, progress=False)
     shared = {}
@@ -337,4 +337,4 @@ def _frame(store: RowStore, rows: Iterable[str]) -> pd.DataFrame:
     frame = store.to_frame([{"row": row} for row in rows])
     frame = frame.drop(columns="row").dropna(axis="columns", how="all")
     whole = [name for name in ("bytes", "deviate at once") if name in frame]
-    return frame.astype(dict.fromkeys(whole, int))  # a store that was read has them as floats
+    return frame.astype(dict.fromkeys(whole, int))  # values from a store are floats

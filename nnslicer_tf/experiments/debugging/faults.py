@@ -1,4 +1,4 @@
-"""Planted faults: channels whose weights are changed, and the rank that methods give them."""
+"""Planted faults: channels with changed weights, and the rank that methods give them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Fault:
     """A fault.
 
     Attributes:
-        operation: Name of the operation whose channel it is in.
+        operation: Name of the operation with the faulty channel.
         channel: The channel.
         kind: One of `KINDS`.
         strength: See `STRENGTHS`.
@@ -54,7 +54,7 @@ class FaultyModel:
 
     @property
     def hidden(self) -> list[Operation]:
-        """The operations with a kernel, but for the last one, the logits."""
+        """The operations with a kernel, except for the last one, the logits."""
         return [
             o
             for o in self.im.operations
@@ -76,7 +76,7 @@ class FaultyModel:
             )
 
     def plant(self, fault: Fault) -> None:
-        """Change the model's weights, in which no other fault is then."""
+        """Plant a fault in the model's weights, replacing any earlier one."""
         self.heal()
         kernel: Synapses = self.im[fault.operation].params
         weights = kernel.matrix().copy()
@@ -84,7 +84,7 @@ class FaultyModel:
         kernel.variable().assign(kernel.to_kernel(weights))
 
     def heal(self) -> None:
-        """Give the model its own weights."""
+        """Restore the model's original weights."""
         for name, weights in self._kernels.items():
             self.im.kernels[name].variable().assign(weights)
 

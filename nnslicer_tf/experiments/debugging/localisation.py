@@ -25,9 +25,9 @@ from nnslicer_tf.experiments.result import (
 )
 from nnslicer_tf.experiments.views import view_of_marks
 
-_MOST_DRAWN = 500  # faults drawn for each that is wanted
+_MOST_DRAWN = 500  # faults drawn for each one needed
 
-_EARLY = 0.01  # share of the channels that somebody looks at first
+_EARLY = 0.01  # share of the channels that one would examine first
 _TEXT = (
     "`top_1_percent`: share of faults whose channel is among the first 1 % of all hidden channels; "
     "`exam`: mean share of channels that are looked at before the faulty one; `auc`: probability "
@@ -81,7 +81,7 @@ def localisation(s: LocalisationSettings) -> ExperimentResult:
 
 
 def _views(s: LocalisationSettings, faulty: FaultyModel, data: Dataset) -> list[ExperimentView]:
-    """Return a view of how suspicious the channels are by every method, for the first fault."""
+    """Return a view of the channels' suspiciousness by every method, for the first fault."""
     if s.explore is None:
         return []
     fault, _ = next(costly(faulty, data, s))
@@ -105,7 +105,7 @@ def _views(s: LocalisationSettings, faulty: FaultyModel, data: Dataset) -> list[
 
 
 def images(s: LocalisationSettings | MendingSettings) -> Dataset:
-    """Return the first test images of the data set of the model."""
+    """Return the first test images of the model's data set."""
     return datasets.load(zoo.entry(s.model).dataset, f"test[:{s.images}]")
 
 
@@ -198,7 +198,7 @@ def plot(name: str, rows: pd.DataFrame) -> Figure:
         shares = np.arange(1, len(ranks) + 1) / len(ranks)
         label, colour = str(method).replace("_", " "), METHOD_COLOURS[str(method)]
         axis.step(ranks, shares, style, where="post", label=label, color=colour)
-        # Fewer than a hundred channels: the first one.
+        # With fewer than a hundred channels, only the first one counts.
         early[label] = np.mean(part["rank"] <= np.maximum(1, _EARLY * part["channels"]))
     axis.axvline(_EARLY, color="grey", linewidth=0.8)
     axis.annotate(f" {_EARLY:.0%}", (_EARLY, 0), xycoords=("data", "axes fraction"), fontsize=8)

@@ -77,7 +77,7 @@ def _mended(im: InstrumentedModel, data: Dataset, samples: int, seed: int) -> It
     half = len(data) // 2
     runs = Runs.split(im, data.x[:half], data.y[:half]).sampled(samples, rng=seed)
     failing, passing = ((part.x, part.right) for part in (runs.failing, runs.passing))
-    # Gradients need no classes in common, of which strong faults may leave none.
+    # Gradients need no common classes; strong faults may leave none.
     found = suspicious(im, failing, passing, "gradient", progress=False)
     x, y = (np.concatenate(pair) for pair in zip(failing, passing, strict=True))
     unseen, labels = data.x[half:], data.y[half:]
@@ -96,7 +96,7 @@ def _mended(im: InstrumentedModel, data: Dataset, samples: int, seed: int) -> It
 def _by(
     way: str, im: InstrumentedModel, found: Suspicion, x: np.ndarray, y: np.ndarray, seed: int
 ) -> keras.Model:
-    """Return the model, mended in one way."""
+    """Return the model mended in one way."""
     if way in ("mask", "scale", "train"):
         return mend(im, found, x, y, way, epochs=_EPOCHS, rng=seed)
     model = copy_model(im.model)

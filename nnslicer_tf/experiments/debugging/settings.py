@@ -26,7 +26,7 @@ class LocalisationSettings(Settings):
     model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
     faults: Annotated[int, Option(help="Faults that cost enough accuracy.", min=1)] = 100
     images: Annotated[int, Option(help="Test samples that show the faults.", min=50)] = 2000
-    samples: Annotated[int, Option(help="Failing, and passing, samples to compare.", min=1)] = 100
+    samples: Annotated[int, Option(help="Failing and passing samples to compare.", min=1)] = 100
     cost: Annotated[float, Option(help="Least loss of accuracy, in points.", min=0.0)] = 2.0
     strengths: Annotated[str, Option(help="Strengths of faults, separated by commas.")] = "1,2,4"
     methods: Annotated[str, Option(help="Names, separated by commas.")] = ",".join(_METHODS)
@@ -46,7 +46,7 @@ class MendingSettings(Settings):
     model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
     faults: Annotated[int, Option(help="Faults that cost enough accuracy.", min=1)] = 20
     images: Annotated[int, Option(help="Test images; half are for mending.", min=50)] = 2000
-    samples: Annotated[int, Option(help="Failing, and passing, images to mend by.", min=1)] = 20
+    samples: Annotated[int, Option(help="Failing and passing images to use.", min=1)] = 20
     cost: Annotated[float, Option(help="Least loss of accuracy, in points.", min=0.0)] = 2.0
     strengths: Annotated[str, Option(help="Strengths of faults, separated by commas.")] = "1,2,4"
     seed: Annotated[int, Option(help="Random seed of the faults.", min=0)] = 0
@@ -62,7 +62,7 @@ class RepairSettings(Settings):
     kept = "debugging"
 
     model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
-    train: Annotated[int, Option(help="Training images that are to stay right.", min=1)] = 50
+    train: Annotated[int, Option(help="Training images to keep right.", min=1)] = 50
     among: Annotated[int, Option(help="Weights that may change: the most suspicious.")] = 1000
     seed: Annotated[int, Option(help="Random seed.", min=0)] = 0
     counts: tuple[int, ...] = (5, 10, 20, 50)  # images to repair

@@ -1,4 +1,4 @@
-"""Seeds for DeepXplore from properties that no unit of digit networks follows."""
+"""Seeds for DeepXplore, chosen by properties that no unit of digit networks follows."""
 
 from collections.abc import Callable
 
@@ -44,7 +44,7 @@ def explore(s: ExplorationSettings) -> ExperimentResult:
 
 
 def _affinity(ims: list[InstrumentedModel], x: np.ndarray) -> pd.Series:
-    """Return hypothesis → largest |correlation| of a unit of a last hidden layer with it."""
+    """Return hypothesis → largest |correlation| with any unit of the last hidden layers."""
     best = []
     for im in ims:
         hidden = im[im.logit_operation].inputs[0]

@@ -56,9 +56,9 @@ class SqlTrainingSettings(Settings):
     kept = "deepbase"
     records: Annotated[int, Option(help="Records of 64 characters.", min=64)] = 8000
     epochs: Annotated[int, Option(min=1)] = 12
-    learning_rate: Annotated[float, Option(help="Of Adam.")] = 3e-3
+    learning_rate: Annotated[float, Option(help="Learning rate of Adam.")] = 3e-3
     seed: Seed = 0
-    weights: Annotated[Path | None, Option(help="Default: the file that comes with it.")] = None
+    weights: Annotated[Path | None, Option(help="Default: the included file.")] = None
 
 
 @dataclass(frozen=True)
@@ -71,4 +71,4 @@ class SqlSettings(Settings):
     records: Annotated[int, Option(help="Records of 64 characters.", min=100)] = 1000
     error: Annotated[float, Option(help="Error allowed in a score.")] = 0.02
     seed: Annotated[int, Option(help="Seed; not that of the training.", min=0)] = 10
-    weights: Annotated[Path | None, Option(help="Default: the file that comes with it.")] = None
+    weights: Annotated[Path | None, Option(help="Default: the included file.")] = None

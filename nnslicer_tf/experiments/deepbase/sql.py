@@ -1,7 +1,7 @@
-"""Units of a character LSTM on SQL: the hypotheses from the parse that they follow.
+"""Units of a character LSTM on SQL, and the hypotheses from the parse that they follow.
 
-What DeepBase was made for (Sellam et al., SIGMOD 2019, section 6): a network that predicts the next
-character of queries from a grammar, whose parse gives the hypotheses.
+This is DeepBase's own use case (Sellam et al., SIGMOD 2019, section 6): a network that predicts
+the next character of queries from a grammar, whose parse provides the hypotheses.
 """
 
 import time
@@ -31,7 +31,7 @@ _WEIGHTS = data_folder() / "weights" / "sql_lstm.weights.h5"
 
 
 def character_lstm() -> keras.Model:
-    """Build the network: characters `(64,)` to logits of the next one `(64, characters)`."""
+    """Build the network, from characters `(64,)` to logits of the next one `(64, characters)`."""
     inputs = keras.Input((LENGTH,), dtype="int32", name="characters")
     x = layers.Embedding(len(ALPHABET), 16, name="embedding")(inputs)
     x = layers.LSTM(UNITS, return_sequences=True, name="lstm")(x)
@@ -117,7 +117,7 @@ def inspect(s: SqlSettings) -> ExperimentResult:
 
 
 def _binary(records: Records) -> dict[str, np.ndarray]:
-    """Return hypotheses of 0 and 1, as a probe needs them."""
+    """Return hypotheses with values 0 and 1, as a probe needs them."""
     return {name: (values > 0).astype(np.float64) for name, values in records.parse.items()}
 
 

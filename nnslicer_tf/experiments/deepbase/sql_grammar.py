@@ -30,7 +30,7 @@ HYPOTHESES = (
 
 @dataclass
 class _Writer:
-    """The text so far, with a row of the parse for each character."""
+    """Collects text, with a row of the parse for each character."""
 
     rng: np.random.Generator
     text: list[str] = field(default_factory=list)
@@ -116,7 +116,7 @@ class Records:
     """Windows of queries.
 
     Attributes:
-        tokens: Places of the characters in `ALPHABET`, `(records, length)` int32.
+        tokens: Indices of the characters in `ALPHABET`, `(records, length)` int32.
         following: The character after each, of the same shape.
         parse: Name of a hypothesis → its value at each character, `(records, length)` float64.
     """

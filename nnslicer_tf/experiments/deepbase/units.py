@@ -1,4 +1,4 @@
-"""Channels of a CIFAR-10 network: the hypotheses that they follow, and removal of others."""
+"""Channels of a CIFAR-10 network: which hypotheses they follow, and pruning based on that."""
 
 from functools import partial
 
@@ -95,7 +95,7 @@ def _three_way(
 
 
 def _reversed(frame: pd.DataFrame, masks: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return masks that remove equally many channels, those with the most affinity."""
+    """Return masks that remove as many channels, but those with the most affinity."""
     rows = frame[frame["hypothesis"].isin(_TARGETS)]
     found = {}
     for name, mask in masks.items():

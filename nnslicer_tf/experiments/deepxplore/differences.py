@@ -1,11 +1,11 @@
 """Inputs on which digit classifiers disagree: how many, their coverage, retraining on them.
 
 Three networks for MNIST: LeNet-1 and LeNet-4 with the weights that DeepXplore's authors published
-(`lenet1_weights.h5`, `lenet4_weights.h5` in a folder) and the zoo's LeNet-5. Differences are
-searched for from the same test images, without their labels, under every constraint. Measured are
-their coverage, compared with equally many test images, seeds and random images, and what
-retraining on one half of them does for the other half. Differences found are kept in the working
-folder.
+(`lenet1_weights.h5`, `lenet4_weights.h5` in a folder) and the zoo's LeNet-5. Searches for
+differences start from the same test images, without their labels, under every constraint. The
+experiment measures their coverage, compared with equally many test images, seeds and random
+images, and the effect of retraining on one half of them for the other half. Differences found are
+kept in the working folder.
 """
 
 from collections.abc import Iterator, Mapping
@@ -108,7 +108,7 @@ def _drawn(found: Differences, seeds: np.ndarray, most: int = 10) -> dict[str, n
 
 
 def plot_differences(constraint: str, drawn: Mapping[str, np.ndarray]) -> Figure:
-    """Draw seeds, and under each what was made of it under a constraint."""
+    """Draw seeds, and below each the input made from it under a constraint."""
     count = len(drawn["inputs"])
     ones, nones = np.ones(count, int), np.full(count, -1)
     found = Differences(
@@ -122,7 +122,7 @@ def plot_differences(constraint: str, drawn: Mapping[str, np.ndarray]) -> Figure
 def _views(
     path: Path | None, im: InstrumentedModel, found: Differences, others: np.ndarray
 ) -> list[ExperimentView]:
-    """Return a view of what found inputs cover of a network, and equally many others."""
+    """Return a view of a network's coverage by the inputs found, and by equally many others."""
     if path is None:
         return []
     made = found.inputs[found.generated]
@@ -217,7 +217,7 @@ def _retraining(
     training: Dataset,
     seed: int,
 ) -> Iterator[dict[str, object]]:
-    """Yield accuracies of models retrained on found inputs of even seeds, on those of odd ones."""
+    """Yield accuracies on odd-seed inputs of models retrained on even-seed inputs."""
     for im in ims:
         model = im.model
         control = deepxplore.retrain(model, training.x, training.y, rng=seed)

@@ -1,4 +1,4 @@
-"""The networks that DeepXplore's experiments compare."""
+"""The networks compared in DeepXplore's experiments."""
 
 from pathlib import Path
 

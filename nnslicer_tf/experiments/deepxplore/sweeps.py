@@ -1,7 +1,7 @@
 """DeepXplore's settings one at a time, and coverage by the number of inputs.
 
-`sweep` changes the weights λ1 and λ2 and the step of the search. `numbers` compares the coverage of
-growing numbers of inputs of several kinds, and says how often three networks agree on them.
+`sweep` varies the weights λ1 and λ2 and the step of the search. `numbers` compares the coverage of
+growing numbers of inputs of several kinds, and measures how often three networks agree on them.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ _COVERED = 0.25  # threshold of the coverage that a sweep reports
 
 
 def sweep(s: SweepSettings) -> ExperimentResult:
-    """Change λ1, λ2 and the step of the search, one at a time; finished rows are kept."""
+    """Vary λ1, λ2 and the step of the search, one at a time; finished rows are kept."""
     ims = networks(s.dataset, s.models)
     data = datasets.load(s.dataset, f"test[:{s.seeds}]")
     store = RowStore(s.work / f"sweep-{s.dataset}-{s.seeds}-{s.seed}.csv", ("parameter", "value"))
@@ -56,7 +56,7 @@ def sweep(s: SweepSettings) -> ExperimentResult:
     names += [{"parameter": "lambda2", "value": value} for value in WEIGHTS]
     names += [{"parameter": "step", "value": value} for value in STEPS]
     if any(name not in store for name in names):
-        # What a search compiles, for batches of all sizes, is not to count as the first one's time.
+        # Compilation for batches of all sizes should not count towards the first search's time.
         _searched(ims, data, s.seed, **names[0])
     for row in track(names, "Searches"):
         if row not in store:
@@ -83,7 +83,7 @@ def sweep(s: SweepSettings) -> ExperimentResult:
 def _searched(
     ims: list[InstrumentedModel], data: Dataset, seed: int, parameter: str, value: float
 ) -> dict[str, float]:
-    """Return the figures of a search with one parameter changed."""
+    """Return the metrics of a search with one parameter changed."""
     if parameter == "step":
         value *= find_constraint(CONSTRAINT).step
     coverage = [NeuronCoverage(im, _COVERED) for im in ims]
@@ -101,7 +101,7 @@ def _searched(
 
 
 def plot_sweep(table: pd.DataFrame) -> Figure:
-    """Draw the share of the seeds with a difference, and the coverage, over each parameter."""
+    """Plot the share of seeds with a difference, and the coverage, over each parameter."""
     figure = Figure(figsize=(10.5, 3.6), layout="constrained")
     axes = figure.subplots(1, len(_PARAMETERS), sharey=True)
     for axis, (name, label) in zip(axes, _PARAMETERS.items(), strict=True):
@@ -223,7 +223,7 @@ def _agreement(predictions: np.ndarray, y: np.ndarray | None) -> dict[str, float
 
     Args:
         predictions: `(inputs, networks)` classes.
-        y: The true classes; None where there are none.
+        y: The true classes; None if there are none.
     """
     if not len(predictions):
         return dict.fromkeys(("all agree", "all differ", "majority is right"), np.nan)
@@ -236,7 +236,7 @@ def _agreement(predictions: np.ndarray, y: np.ndarray | None) -> dict[str, float
 
 
 def plot_numbers(table: pd.DataFrame) -> Figure:
-    """Draw coverage over the number of inputs, a panel for each threshold."""
+    """Plot coverage over the number of inputs, with a panel for each threshold."""
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     axes = figure.subplots(1, len(THRESHOLDS), sharey=True)
     for axis, threshold in zip(axes, THRESHOLDS, strict=True):

@@ -1,4 +1,4 @@
-"""Decision maps of ACAS Xu: the advice for every position of an intruder, exactly."""
+"""Exact decision maps of ACAS Xu: the advice for every position of an intruder."""
 
 import math
 from collections.abc import Mapping
@@ -105,12 +105,12 @@ def _row(partition: PlanarPartition, samples: tuple[int, ...]) -> dict[str, obje
 
 
 def _physical(mesh: Mesh) -> np.ndarray:
-    """Return the areas of faces in (ρ, θ) as areas in space: the integrals of ρ."""
+    """Return the physical areas of faces in (ρ, θ), which are the integrals of ρ."""
     return mesh.means(mesh.places[:, :1])[:, 0]
 
 
 def _missed(classes: PlanarClasses, count: int) -> tuple[float, set[int]]:
-    """Return the share of area whose advice is not that of its sample, and the samples' advice."""
+    """Return the share of the area whose advice its sample misses, and all sampled advice."""
     size = classes.corners.max(axis=0)
     lines = (np.arange(1, count) / count)[:, None] * size
     mesh = _cut_by_grid(classes.mesh(), lines)
@@ -126,7 +126,7 @@ def _missed(classes: PlanarClasses, count: int) -> tuple[float, set[int]]:
 
 
 def _cut_by_grid(mesh: Mesh, lines: np.ndarray) -> Mesh:
-    """Return a mesh cut along grid lines `(lines, 2)`: those of ρ, and those of θ."""
+    """Return a mesh cut along grid lines `(lines, 2)` of ρ and of θ."""
     for axis in (0, 1):
         mesh = cut_by_lines(mesh, mesh.places[:, [axis]] - lines[:, axis])
     return mesh
@@ -169,7 +169,7 @@ def _drawn(nnet: acas.NNet, name: str, samples: int) -> dict[str, np.ndarray]:
 
 
 def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
-    """Draw the map of each scenario, exactly above, by samples below."""
+    """Draw the map of each scenario, the exact one above the sampled one."""
     figure = Figure(figsize=(8.8, 5.6), layout="constrained")
     axes = figure.subplots(2, len(_SHOWN), sharex=True, sharey=True)
     counts = []
@@ -197,7 +197,7 @@ def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
 
 
 def _middles(corners: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the middles of the cells of a grid in (ρ, θ), and the size of a cell."""
+    """Return the centres of the cells of a grid in (ρ, θ), and the size of a cell."""
     size = corners.max(axis=0) / count
     first = np.stack(np.meshgrid(np.arange(count), np.arange(count), indexing="ij"), axis=-1)
     return (first.reshape(-1, 2) + 0.5) * size, size

@@ -1,4 +1,4 @@
-"""Exact integrated gradients against sums of samples: the paper's tables 1 and 2."""
+"""Exact integrated gradients compared with sampled sums: the paper's tables 1 and 2."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +27,7 @@ from nnslicer_tf.instrument import InstrumentedModel
 
 
 def attributions(s: AttributionSettings) -> ExperimentResult:
-    """Compare exact integrated gradients with sums of samples (tables 1 and 2)."""
+    """Compare exact integrated gradients with sampled sums (tables 1 and 2)."""
     store = RowStore(s.work / f"attributions-{s.most}.csv", ("network", "dataset", "image"))
     tables = []
     for name, (dataset, model) in relu_networks(s.network or RELU_NETWORKS).items():
@@ -56,17 +56,17 @@ def path_rows(
     names: Mapping[str, str],
     store: RowStore,
 ) -> pd.DataFrame:
-    """Return a row for each image, of the gradients on the line from black to it.
+    """Return a row for each image, computed from the gradients on the line from black to it.
 
-    Images are done on as many threads as there are cores, and their rows are kept as they come.
+    Images are processed on as many threads as there are cores, and rows are kept as they finish.
 
     Args:
         model: A piecewise-linear network.
         x: The images `(images, *input shape)`.
         targets: The logit of each, `(images,)` integers.
-        row: Returns the figures of an image.
+        row: Returns the metrics of an image.
         names: Names of the network, for its rows.
-        store: The rows that are there already, by `names` and "image".
+        store: The rows that already exist, by `names` and "image".
     """
     attributor = Attributor(InstrumentedModel(model))
     every = [{**names, "image": i} for i in range(len(x))]
@@ -81,7 +81,7 @@ def path_rows(
         what = "-".join(names.values())
         store.extend(track(pool.map(measured, missing), what, len(missing)))
     finally:
-        pool.shutdown(cancel_futures=True)  # after an interrupt, too, images do not go on
+        pool.shutdown(cancel_futures=True)  # stop processing images, also after an interrupt
     return store.to_frame(every)
 
 
@@ -97,7 +97,7 @@ def _row(path: PathGradients, most: int) -> dict[str, object]:
 
 
 def _summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Return means over images for each network, without images that need too many samples."""
+    """Return means over images for each network, excluding images that need too many samples."""
     rows = []
     for network, group in table.groupby("network", sort=False):
         row = {"network": network, "images": len(group), "exact": group.exact.mean()}
@@ -114,7 +114,7 @@ def _summary(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def plot(table: pd.DataFrame) -> Figure:
-    """Draw the errors of sums of samples, and the samples needed, for each network.
+    """Plot the errors of sampled sums, and the number of samples needed, for each network.
 
     Args:
         table: A row for each image.

@@ -1,4 +1,4 @@
-"""Integrated gradients averaged over a polygon of baselines, exactly and by samples."""
+"""Integrated gradients averaged over a polygon of baselines, exactly and by sampling."""
 
 from collections.abc import Mapping
 
@@ -27,7 +27,7 @@ COUNTS = (1, 10, 100)
 
 
 def baselines(s: BaselineSettings) -> ExperimentResult:
-    """Compare the exact mean over a polygon of baselines with means over samples."""
+    """Compare the exact mean over a polygon of baselines with sample means."""
     data = datasets.load("digits", f"test[:{s.images}]")
     im = InstrumentedModel(zoo.load("digits_cnn"))
     attributor = Attributor(im)
@@ -96,7 +96,7 @@ def _sampled(
 
 
 def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
-    """Draw attributions of an image: `exact`, from `black`, and from `one` baseline."""
+    """Draw attributions for an image: `exact`, from `black`, and from `one` baseline."""
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     titles = ("mean over the square, exact", "one baseline: black", "one baseline of the square")
     for ax, key, title in zip(

@@ -1,4 +1,4 @@
-"""Decision boundaries of ACAS Xu networks, exactly and by samples: the paper's figure 2."""
+"""Decision boundaries of ACAS Xu networks, exact and sampled: the paper's figure 2."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -71,7 +71,7 @@ def _grid(count: int, reach: float, speed: float) -> Ends:
 def _row(
     network: str, line: str, nnet: acas.NNet, walker: LineWalker, q: np.ndarray, r: np.ndarray
 ) -> dict[str, object]:
-    """Compare the exact regions of a line with what 25 and 1,000 samples show."""
+    """Compare the exact regions of a line with those that 25 and 1,000 samples find."""
     partition = walker.line(q, r)
     regions = partition.classify(lowest=True)
     row = {"network": network, "line": line, "parts": len(partition), "regions": len(regions)}
@@ -87,7 +87,7 @@ def _advisories(nnet: acas.NNet, line: LinearPartition, ratios: np.ndarray) -> n
 
 
 def _drawn(nnet: acas.NNet, name: str, lines: dict[str, Ends], grid: Ends) -> dict[str, np.ndarray]:
-    """Return single lines and a grid of them, exactly and by samples, in the plane around."""
+    """Return single lines and a grid of them, exact and sampled, around the ownship."""
     walker = _walker(nnet)
     drawn = {"network": np.array(name)}
     for line, ends in lines.items():
@@ -101,7 +101,7 @@ def _drawn(nnet: acas.NNet, name: str, lines: dict[str, Ends], grid: Ends) -> di
 
 
 def _curves(name: str, partitions: Sequence[LinearPartition]) -> dict[str, np.ndarray]:
-    """Return lines as curves of one class each, one after the other: ends, points, classes."""
+    """Return lines as a sequence of curves of one class each: ends, points, classes."""
     curves: list[np.ndarray] = []
     labels: list[int] = []
     for partition in partitions:
@@ -127,7 +127,7 @@ def _samples(
 
 
 def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
-    """Draw single lines and a grid of them, exactly on the left, by samples on the right."""
+    """Draw single lines and a grid of them, exact on the left, sampled on the right."""
     figure = Figure(figsize=(9, 12), layout="constrained")
     axes = figure.subplots(3, 2)
     found = []
@@ -173,7 +173,7 @@ def _polar(points: np.ndarray) -> np.ndarray:
 
 
 def _plot_curves(axes: Axes, name: str, drawn: Mapping[str, np.ndarray], width: float) -> None:
-    """Draw lines in the plane around the ownship, coloured by class, to its boundaries."""
+    """Draw lines in the plane around the ownship, coloured by class up to the exact boundaries."""
     curves = np.split(drawn[f"{name}/curves"], drawn[f"{name}/ends"][:-1])
     colours = [COLOURS[label] for label in drawn[f"{name}/labels"]]
     axes.add_collection(LineCollection(curves, colors=colours, linewidths=width, capstyle="butt"))

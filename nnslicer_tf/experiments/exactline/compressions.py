@@ -1,4 +1,4 @@
-"""Networks with quantised weights: where they disagree with the original, exactly."""
+"""Exact disagreement of networks with quantised weights and the original."""
 
 import keras
 import numpy as np
@@ -14,11 +14,11 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model
 
 BITS = (8, 6, 4)
-_SAMPLES = 1_000  # points at which the answers are also compared
+_SAMPLES = 1_000  # points at which predictions are also compared
 
 
 def compressions(s: CompressedSettings) -> ExperimentResult:
-    """Compare networks with their versions of fewer bits, on planes and lines between images."""
+    """Compare networks with lower-precision versions, on planes and lines between images."""
     rows = []
     cases = (("digits_cnn", "digits", "plane", s.planes), ("lenet5", "mnist", "line", s.lines))
     for name, dataset, where, count in cases:
@@ -63,7 +63,7 @@ def quantised(model: keras.Model, bits: int) -> keras.Model:
 
 
 def _groups(labels: np.ndarray, count: int, size: int, seed: int) -> list[np.ndarray]:
-    """Return indices of images of different classes, `size` at a time."""
+    """Return groups of `size` indices of images of different classes."""
     rng = as_generator(seed)
     classes = np.unique(labels)
     return [

@@ -25,7 +25,7 @@ Networks = dict[tuple[str, str], InstrumentedModel]
 
 
 def linearities(s: LinearitySettings) -> ExperimentResult:
-    """Compare densities of lines to adversarial and to random neighbours (tables 3 and 4)."""
+    """Compare the densities of lines to adversarial and random neighbours (tables 3 and 4)."""
     networks = {key: InstrumentedModel(model) for key, model in convsmall_networks().items()}
     tables = []
     for (dataset, method), im in networks.items():
@@ -67,7 +67,7 @@ def linearities(s: LinearitySettings) -> ExperimentResult:
 def directions(table: pd.DataFrame) -> pd.DataFrame:
     """Compare directions for correctly classified images: all, and those that FGSM changes.
 
-    Gradients' errors are given of the directions for which the table has them.
+    Gradient errors are included for the directions for which the table has them.
     """
     right = table[table.predicted == table.label]
     changed = right[right.fgsm_predicted != right.label]
@@ -85,7 +85,7 @@ def directions(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def trainings(table: pd.DataFrame) -> pd.DataFrame:
-    """Compare every robust network with the normal one, image by image, where both have a line."""
+    """Compare every robust network with the normal one, on images for which both have a line."""
     rows = []
     for dataset, group in table.groupby("dataset", sort=False):
         for direction in ("fgsm", "random"):
@@ -104,7 +104,7 @@ def _quartiles(values: pd.Series) -> dict[str, float]:
 
 
 def plot(table: pd.DataFrame) -> Figure:
-    """Draw how much denser the affine parts are towards FGSM, and the gradients' errors there.
+    """Plot how much denser the affine parts are towards FGSM, and the gradient errors there.
 
     Args:
         table: A row for each image and network.
@@ -128,7 +128,7 @@ def plot(table: pd.DataFrame) -> Figure:
 
 
 def _drawn(networks: Networks, seed: int) -> dict[str, np.ndarray]:
-    """Return the distances of the parts' ends on lines from one test image, by line."""
+    """Return, for lines from one test image, the distances of the ends of their parts."""
     lines = {}
     for (dataset, method), im in networks.items():
         data, epsilon = datasets.load(dataset, "test[:1]"), EPSILON[dataset]
@@ -145,7 +145,7 @@ def _drawn(networks: Networks, seed: int) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class _Line:
-    """A line as `plot_ticks` reads it."""
+    """A line in the form that `plot_ticks` takes."""
 
     ratios: np.ndarray
     length: float

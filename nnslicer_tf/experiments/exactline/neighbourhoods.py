@@ -1,4 +1,4 @@
-"""Planes through images, their adversarial and their random neighbours."""
+"""Planes through images and their adversarial and random neighbours."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -24,7 +24,7 @@ from nnslicer_tf.report import plot_plane
 
 
 def neighbourhoods(s: NeighbourhoodSettings) -> ExperimentResult:
-    """Measure areas and margins on planes through images, normal and robust networks."""
+    """Measure areas and margins on planes through images, for normal and robust networks."""
     rows = []
     networks = {key: InstrumentedModel(model) for key, model in convsmall_networks().items()}
     for (dataset, method), im in networks.items():
@@ -63,7 +63,7 @@ _TEXT = (
 def _triangles(
     im: InstrumentedModel, x: np.ndarray, labels: np.ndarray, epsilon: float, seed: int
 ) -> np.ndarray:
-    """Return images, their FGSM and their random neighbours, `(images, 3, *input shape)`."""
+    """Return images with their FGSM and random neighbours, `(images, 3, *input shape)`."""
     neighbours = fgsm(im, x, labels, epsilon), random_neighbours(x, epsilon, seed)
     return np.stack([np.asarray(x, np.float64), *neighbours], axis=1)
 
@@ -101,7 +101,7 @@ def _drawn(networks: dict, table: pd.DataFrame, seed: int) -> dict[str, np.ndarr
 
 
 def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
-    """Draw the triangles, a row for each data set."""
+    """Draw the triangles, one row per data set."""
     names = list(dict.fromkeys(key.partition("/")[0] for key in drawn))
     rows = list(dict.fromkeys(name.split()[0] for name in names))
     columns = max(sum(name.split()[0] == row for name in names) for row in rows)

@@ -1,4 +1,4 @@
-"""The convolutional networks whose lines are analysed, and their training."""
+"""The convolutional networks to analyse, and their training."""
 
 import dataclasses
 import time
@@ -34,7 +34,7 @@ _SHAPES = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3)}
 def trained_networks(
     kinds: Iterable[str] = tuple(NETWORKS),
 ) -> dict[tuple[str, str, str], keras.Model]:
-    """Return the trained networks that there are: network, data set and training → model.
+    """Return the available trained networks: network, data set and training → model.
 
     Args:
         kinds: Names of networks in `NETWORKS`.
@@ -84,7 +84,7 @@ def train(s: TrainingSettings) -> ExperimentResult:
     check_name("data set", s.dataset, EPSILON)
     check_name("method", s.method, METHODS)
     check_name("network", s.network, NETWORKS)
-    if s.threads:  # to be set before TensorFlow has computed anything
+    if s.threads:  # must be set before TensorFlow computes anything
         tf.config.threading.set_intra_op_parallelism_threads(s.threads)
     ending = "-quick" if s.reduced else ""
     name = f"{s.network}-{s.dataset}-{s.method}"

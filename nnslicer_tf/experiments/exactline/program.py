@@ -1,13 +1,13 @@
 """Attributions and linearity by the procedure of the paper's program: tables 1 to 4, section 5.
 
-Where the paper is silent, its program (95616ARG/SyReNN) says:
+Where the paper is silent, we follow its program (95616ARG/SyReNN):
 
-- Attributions are of the label's logit. m̃ is the first number of samples from 20 on for which the
-  left sum is within 1 % of the output's change. Samples stay within 5 % for five consecutive
-  numbers, and the trapezoid sum counts its ends.
-- Lines begin at images that the network gets right. FGSM moves a pixel by 3 % of its own value, in
-  whole grey levels, towards the class after the label, so that black pixels stay; four random
-  neighbours move as far, by random signs.
+- Attributions are for the label's logit. m̃ is the first number of samples, starting at 20, for
+  which the left sum is within 1 % of the output's change. Samples stay within 5 % for five
+  consecutive numbers, and the trapezoid sum counts its ends.
+- Lines start at correctly classified images. FGSM changes a pixel by 3 % of its own value, in
+  whole grey levels, towards the class after the label, so that black pixels stay black; four random
+  neighbours change by as much, with random signs.
 - Errors, of attributions and of gradients, are means of relative errors of single components.
 """
 
@@ -36,7 +36,7 @@ from nnslicer_tf.experiments.exactline.settings import (
 from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable, paper_text
 from nnslicer_tf.instrument import InstrumentedModel
 
-_LEAST, _WITHIN = 20, 0.01  # samples, and of the output's change
+_LEAST, _WITHIN = 20, 0.01  # samples, and share of the output's change
 _CONSECUTIVE = 5
 _SHARE = 0.03  # of a pixel's own value
 _RANDOM = 4  # random neighbours of an image
@@ -48,7 +48,7 @@ _TEXT = (
 
 
 def attributions_by_program(s: ProgramAttributionSettings) -> ExperimentResult:
-    """Compare exact integrated gradients with sums of samples by the program's procedure."""
+    """Compare exact integrated gradients with sampled sums by the program's procedure."""
     path = s.work / f"program-attributions-{s.most}.csv"
     store = RowStore(path, ("network", "dataset", "training", "image"))
     tables = []
@@ -69,7 +69,7 @@ def attributions_by_program(s: ProgramAttributionSettings) -> ExperimentResult:
 
 
 def _samples(path: PathGradients, most: int) -> dict[str, float | None]:
-    """Return the samples that an image needs, and the error at m̃ samples."""
+    """Return the number of samples that an image needs, and the error at m̃ samples."""
     row: dict[str, float | None] = {"exact": len(path.partition), "error_at_m_tilde": None}
     row["m_tilde"] = count = path.samples_for_completeness(_WITHIN, most, _LEAST)
     if count is not None:
@@ -83,7 +83,7 @@ def _samples(path: PathGradients, most: int) -> dict[str, float | None]:
 
 
 def _needed(table: pd.DataFrame) -> pd.DataFrame:
-    """Return means over the images of each network that need no more samples than were tried."""
+    """Return each network's means over images for which the samples tried were enough."""
     rows = []
     names = ["network", "dataset", "training"]
     for key, group in table.groupby(names, sort=False):
@@ -97,7 +97,7 @@ def _needed(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def linearities_by_program(s: ProgramSettings) -> ExperimentResult:
-    """Compare lines to FGSM and to random neighbours by the program's procedure."""
+    """Compare lines to FGSM and random neighbours by the program's procedure."""
     tables = []
     for (dataset, method), model in convsmall_networks().items():
         data = datasets.load(dataset, f"test[:{s.images}]")
@@ -136,14 +136,14 @@ def linearities_by_program(s: ProgramSettings) -> ExperimentResult:
 def lines(
     im: InstrumentedModel, x: np.ndarray, y: np.ndarray, seed: int, name: str
 ) -> pd.DataFrame:
-    """Return a row for each image that the network gets right and each random neighbour.
+    """Return a row for each correctly classified image and each random neighbour.
 
     Args:
         im: A piecewise-linear classifier of ten classes.
         x: Images `(images, *input shape)`, in [0, 1].
         y: Their labels.
         seed: Draws the random neighbours.
-        name: Of the progress bar.
+        name: Label of the progress bar.
     """
     attributor = Attributor(im)
     predicted = im.logits(x).argmax(axis=1)
@@ -170,7 +170,7 @@ def lines(
 
 
 def moved(image: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    """Return an image whose pixels went by 3 % of their values, in whole grey levels.
+    """Return an image with pixels changed by 3 % of their values, in whole grey levels.
 
     Args:
         image: Values in [0, 1].

@@ -26,7 +26,7 @@ class AcasSettings(_LineSettings):
     networks: Annotated[Path, Option(help="Folder of .nnet files.")]
     speed: Annotated[float, Option(help="Speed of both aircraft, ft/s.")] = 800.0
     reach: Annotated[float, Option(help="Largest distance, ft.")] = 20_000.0
-    every: int = 1  # only every so many networks of the folder
+    every: int = 1  # use only every n-th network of the folder
     grid: int = 60  # spokes, and circles
 
 
@@ -37,8 +37,8 @@ class AdviceSettings(_LineSettings):
     trial: ClassVar = {"every": 20}
 
     networks: Annotated[Path, Option(help="Folder of .nnet files.")]
-    every: Annotated[int, Option(min=1, help="Only every so many networks of the folder.")] = 1
-    samples: tuple[int, ...] = (25, 100)  # a side of each grid of samples
+    every: Annotated[int, Option(min=1, help="Use only every n-th network.")] = 1
+    samples: tuple[int, ...] = (25, 100)  # side of each grid of samples
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Adversarial examples of the paper's attacks, as the experiments on detection make them."""
+"""Adversarial examples of the paper's attacks, for the experiments on detection."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -36,10 +36,10 @@ def examples(
     work: Path,
     **options: Any,
 ) -> Iterator[tuple[AttackSpec, AdversarialExamples]]:
-    """Yield each attack and what it made; say how many images it succeeds on.
+    """Yield each attack and its examples; print its number of successes.
 
     Args:
-        model: The model that is attacked.
+        model: The model to attack.
         attacks: The attacks.
         x: Images.
         y: Their classes.

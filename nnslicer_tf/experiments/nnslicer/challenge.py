@@ -1,9 +1,9 @@
-"""Detectors against attackers who know them: smallest changes, curves and sanity checks.
+"""Detectors against adaptive attackers: smallest changes, curves and sanity checks.
 
 Each detector is fitted as for Table 4, and attacked together with its model on test images that no
-table has used. A detector of the same kind, fitted on other training images, is the substitute of
+table has used. A detector of the same kind, fitted on other training images, is the substitute in
 the transfer attack. Finished parts are kept in the working folder, from which an interrupted run
-continues. Remove its `challenges` after changing a detector's code.
+resumes. Remove its `challenges` after changing a detector's code.
 """
 
 import hashlib
@@ -50,9 +50,9 @@ class Watched:
     """A model, its slicer, and normal images.
 
     Attributes:
-        slicer: With the profile of `normal`.
-        normal: Training images that detectors are fitted on.
-        others: As many others.
+        slicer: The slicer, with the profile of `normal`.
+        normal: Training images on which detectors are fitted.
+        others: The same number of other training images.
     """
 
     slicer: Slicer
@@ -61,7 +61,7 @@ class Watched:
 
 
 def challenge_detectors(s: ChallengeSettings) -> ExperimentResult:
-    """Attack detectors as one who knows them."""
+    """Attack detectors with adaptive attacks, which know them."""
     names = [name.strip() for name in s.methods.split(",") if name.strip()]
     for name in names:
         check_name("method", name, DETECTORS)
@@ -92,7 +92,7 @@ def challenge_detectors(s: ChallengeSettings) -> ExperimentResult:
 
 
 def figures(images: Path) -> list[ExperimentFigure]:
-    """Draw the figure again from its tables: of every image, and of the attacks beside it."""
+    """Redraw the figure from its tables: that of all images, and that of the attacks beside it."""
     name = images.stem.removesuffix("-images")
     attacks = read_table(images.with_name(f"{name}.csv")).frame
     verdicts = attacks.groupby("method", sort=False)["verdict"].first()
@@ -101,7 +101,7 @@ def figures(images: Path) -> list[ExperimentFigure]:
 
 
 def load_watched(s: ChallengeSettings | ChoiceSettings) -> Watched:
-    """Load the model and the normal images, and profile it."""
+    """Load the model and the normal images, and profile the model."""
     im = InstrumentedModel(zoo.load(s.model, s.dataset), bounds=(0.0, 1.0))
     train = datasets.load(s.dataset, f"train[:{2 * s.train}]").x
     normal, others = train[: s.train], train[s.train :]
@@ -143,7 +143,7 @@ def run_challenges(
 def _fitted(
     s: ChallengeSettings, slicer: Slicer, name: str, normal: np.ndarray, which: str
 ) -> Detector:
-    """Return a detector fitted on normal inputs, read from the working folder if it is there."""
+    """Return a detector fitted on normal inputs, loaded from the working folder if available."""
     common = {"false_positive_rate": s.false_positive_rate, "rng": s.seed}
     detector = DETECTORS[name](slicer, **common)
     folder = _folder(s, name, s.train, s.theta, s.false_positive_rate, s.seed)
@@ -196,7 +196,7 @@ def _credible(results: dict[str, ChallengeResult]) -> list[str]:
 
 
 def plot(images: pd.DataFrame, credible: Collection[str]) -> Figure:
-    """Draw the share of images that the best attack reaches, by the size of the change.
+    """Plot the success rate of the best attack by the size of the change.
 
     Args:
         images: Smallest changes, a row for each method, norm and image.
@@ -207,7 +207,7 @@ def plot(images: pd.DataFrame, credible: Collection[str]) -> Figure:
     ratios: dict[str, float] = {}
     for axis, norm in zip(figure.subplots(1, len(norms), squeeze=False)[0], norms, strict=True):
         of_norm = images[images["norm"] == norm]
-        # Any example that was found misleads the model, whichever detector it was made against.
+        # Any example found misleads the model, whichever detector it was made against.
         alone = of_norm.groupby("image")[MODEL].min()
         of_method = {str(name): part for name, part in of_norm.groupby("method", sort=False)}
         largest = of_norm[[MODEL, PAIR]].to_numpy()

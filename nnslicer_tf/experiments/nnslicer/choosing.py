@@ -1,9 +1,9 @@
-"""Which evidence a detector should fuse: chosen on training images alone.
+"""Choose which evidence a detector should fuse, on training images only.
 
-Every set of kinds of evidence (of `detection.EVIDENCE`) is a detector. Their anomaly scores are
-computed once; then all sets are compared by the mean recall over attacks at 5 % false positives,
-on training images that neither the model nor a detector has learned from. For each size the best
-set is shown. Nothing here touches a test image.
+Every set of kinds of evidence (from `detection.EVIDENCE`) defines a detector. Their anomaly scores
+are computed once; then all sets are compared by the mean recall over attacks at 5 % false
+positives, on training images from which neither the model nor a detector has learned. The best set
+of each size is shown. No test images are used.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ _LEFT_OUT = (
     "`recall`: mean over the attacks, of the preset; `change`: what it changes by without some of "
     "its evidence, with a 95 % interval by the bootstrap over images (`low`, `high`)."
 )
-_FEW = 20  # examples that say little
+_FEW = 20  # fewer examples say little
 
 
 def choose_evidence(s: ChoiceSettings) -> ExperimentResult:
@@ -94,8 +94,8 @@ class Choice:
     Args:
         normal: Scores of the normal images.
         attacked: Attack → scores of its examples.
-        resamples: How many resamples of the images an interval is made of.
-        seed: Draws them.
+        resamples: Number of bootstrap resamples of the images for an interval.
+        seed: Seed of the resamples.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Choice:
         return pd.DataFrame(rows, columns=columns)
 
     def _resampled_means(self, kinds: Sequence[str]) -> np.ndarray:
-        """Return the mean recall of each resample; the same images whatever the evidence."""
+        """Return the mean recall of each resample, using the same images for all evidence."""
         seeds = np.random.SeedSequence(self._seed).spawn(self._resamples)
         return np.array([self._mean(kinds, np.random.default_rng(seed)) for seed in seeds])
 
@@ -171,7 +171,7 @@ class Choice:
         }
 
     def _gain(self, kinds: Sequence[str], other: Sequence[str]) -> dict[str, float]:
-        """Return what one set finds beyond another; nothing if there is no other."""
+        """Return the gain of one set over another; empty if there is no other."""
         if not other:
             return {}
         gains = self._resampled_means(kinds) - self._resampled_means(other)
@@ -188,7 +188,7 @@ class Choice:
     def _recalls(
         self, kinds: Sequence[str], rng: np.random.Generator | None = None
     ) -> Iterator[tuple[str, float]]:
-        """Yield attack, recall; of resampled images if there is a generator."""
+        """Yield each attack and its recall, on resampled images if there is a generator."""
         threshold = threshold_at(_resampled(together(self._normal, kinds), rng), DEFAULT_RATE)
         for name, scores in self._attacked.items():
             found = _resampled(together(scores, kinds), rng) > threshold

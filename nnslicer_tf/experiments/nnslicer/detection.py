@@ -1,9 +1,9 @@
-"""Detection of adversarial inputs: the paper's Table 4, with measured figures beside it.
+"""Detection of adversarial inputs: the paper's Table 4, with our measurements beside it.
 
 All detectors are fitted to the same normal training inputs. All attacks start from the same test
 images; detectors are tested on the successful adversarial examples and their originals.
-Adversarial examples and the figures of finished detectors are kept in the working folder, from
-which an interrupted run continues. Remove its `rows` after changing a detector's code.
+Adversarial examples and the results of finished detectors are kept in the working folder, from
+which an interrupted run resumes. Remove its `rows` after changing a detector's code.
 """
 
 import hashlib
@@ -64,7 +64,7 @@ DETECTORS: dict[str, Callable[..., Detector]] = {
 }
 """Method → detector, from a slicer and the arguments that all detectors take."""
 
-# Method → the method of the paper that it is compared with; NNSlicer for all others.
+# Method → the paper's method with which it is compared; NNSlicer for all others.
 _PAPER = {"FeatureMap": "FeatureMap", "EffectivePath": "EffectivePath"}
 _NOT_IN_THE_PAPER = ("logit margin", "flag everything")
 
@@ -107,7 +107,7 @@ def detect(s: DetectionSettings) -> ExperimentResult:
 
 
 def figures(name: str, rows: pd.DataFrame) -> list[ExperimentFigure]:
-    """Return the figures of a table of detectors and attacks, averages left out."""
+    """Return the figures for a table of detectors and attacks, without averages."""
     rows = rows[rows["attack"] != "Average"]
     return [
         ExperimentFigure(name, _plot(rows)),
@@ -116,7 +116,7 @@ def figures(name: str, rows: pd.DataFrame) -> list[ExperimentFigure]:
 
 
 def _view(path: Path | None, slicer: Slicer, pairs: Pairs) -> Sequence[ExperimentView]:
-    """Return a view of the first examples of every attack, if it is asked for."""
+    """Return a view of the first examples of every attack, if requested."""
     if not pairs:
         return []
     each = -(-MOST_PAIRS // len(pairs))
@@ -173,7 +173,7 @@ def _evaluate(
 
 
 def _attack_table(name: str, specs: Iterable[AttackSpec]) -> ExperimentTable:
-    """Return the budgets of all attacks for a data set, not only those asked for."""
+    """Return the budgets of all attacks for a data set, not only those requested."""
     rows = [
         {
             "attack": spec.name,
@@ -191,7 +191,7 @@ def _attack_table(name: str, specs: Iterable[AttackSpec]) -> ExperimentTable:
 
 
 def _with_averages(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return averages, then a row for each method and attack, the paper's figures beside."""
+    """Return averages, then a row for each method and attack, beside the paper's figures."""
     means = [
         {"attack": "Average", "examples": part["examples"].sum(), "method": name, **average(part)}
         for name, part in rows.groupby("method", sort=False)
@@ -210,7 +210,7 @@ def _with_averages(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _plot(rows: pd.DataFrame) -> Figure:
-    """Draw precision against recall: a point for each attack, a colour for each method."""
+    """Plot precision against recall: a point for each attack, a colour for each method."""
     figure = Figure(figsize=(9, 5), layout="constrained")
     axis = figure.subplots()
     for method, part in rows.groupby("method", sort=False):
@@ -227,14 +227,14 @@ def _plot(rows: pd.DataFrame) -> Figure:
 
 
 def _plot_f1(rows: pd.DataFrame) -> Figure:
-    """Draw the F1 of every method on every attack as a map, with the numbers in it."""
+    """Plot the F1 of every method on every attack as an annotated heat map."""
     table = rows.pivot(index="attack", columns="method", values="f1")
     table = table.loc[rows["attack"].unique(), rows["method"].unique()]
     return plot_numbers(table, _finding(rows))
 
 
 def _finding(rows: pd.DataFrame) -> str:
-    """Return in words which method is best."""
+    """Describe in words which method is best."""
     means = rows.groupby("method")["f1"].mean()
     best, attacks = means.idxmax(), rows["attack"].nunique()
     said = f"Mean F1 over {attacks} attacks: {best} {means[best]:.2f}"

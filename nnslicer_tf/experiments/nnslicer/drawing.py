@@ -1,6 +1,6 @@
-"""Slices of normal and adversarial inputs, drawn: the paper's Figure 2.
+"""Draw slices of normal and adversarial inputs: the paper's Figure 2.
 
-For test images that the model classifies correctly and an attack changes, the figures show the
+For correctly classified test images that an attack changes, the figures show the
 slices of both inputs as pixels, the contributions of the input's pixels, and the synapses kept.
 A table gives the neurons of each operation that are in only one of the two slices.
 """
@@ -67,7 +67,7 @@ def draw(s: DrawingSettings) -> ExperimentResult:
 
 
 def _pairs(network: keras.Model, s: DrawingSettings) -> Images:
-    """Return normal inputs and their adversarial versions, where the attack succeeded."""
+    """Return normal inputs and their adversarial versions, for successful attacks."""
     data = datasets.load(s.dataset, f"test[:{s.images}]")
     spec = find_attack(s.attack, ATTACKS if s.dataset == "cifar10" else MNIST_ATTACKS)
     made = generate(network, spec, data.x, data.y, rng=s.seed)
@@ -131,7 +131,7 @@ def plot_pair(drawn: Mapping[str, np.ndarray]) -> Figure:
 def _parts_drawn(
     sets: list[SliceSet], images: Images, operation: str, im: InstrumentedModel
 ) -> dict[str, np.ndarray]:
-    """Return the first pair's contributions of one layer and of the pixels; all shares kept."""
+    """Return the first pair's contributions of one layer and of the pixels, and shares kept."""
     drawn = {"images": np.stack(images), "operation": np.array(operation)}
     for key, name in (("layer", operation), ("pixels", im.input_operation)):
         drawn[key] = np.stack([of_inputs[0].neurons[name] for of_inputs in sets])

@@ -1,9 +1,9 @@
-"""Which evidence tells what: attacks that know nothing, attacks that know, inputs from elsewhere.
+"""Which evidence detects what: attacks, adaptive attacks, out-of-distribution inputs, errors.
 
-Every kind of evidence, pairs of them, and the detectors without each of them, against normal test
-images that nothing was chosen on. Inputs from elsewhere are named near and far as in OpenOOD (Yang
-et al., "OpenOOD: Benchmarking generalized out-of-distribution detection", NeurIPS 2022); plain
-errors are normal images that the model gets wrong, with the softmax as baseline (Weiss and Tonella,
+Every kind of evidence, pairs of them, and the detectors without each of them are compared against
+normal test images on which nothing was chosen. Inputs from elsewhere are near or far as in OpenOOD
+(Yang et al., "OpenOOD: Benchmarking generalized out-of-distribution detection", NeurIPS 2022);
+plain errors are misclassified normal images, with the softmax as baseline (Weiss and Tonella,
 "Simple techniques work surprisingly well for neural network test prioritization", ISSTA 2022).
 """
 
@@ -51,10 +51,10 @@ _TEXT = (
 
 @dataclass(frozen=True, eq=False)
 class Sets:
-    """Scores of inputs, one row for each evidence.
+    """The sets of inputs to compare.
 
     Attributes:
-        groups: What is compared, such as `"17 attacks"`, → its sets, name → images.
+        groups: Name of a group, such as `"17 attacks"` → its sets, name → images.
         normal: The normal images.
     """
 
@@ -119,8 +119,8 @@ class Comparison:
     Args:
         normal: Evidence → scores of the normal images.
         scores: Group → set → evidence → scores.
-        resamples: How many resamples.
-        seed: Draws them: the same images for all evidences, so that differences are paired.
+        resamples: Number of resamples.
+        seed: Seed of the resamples, which are the same for all evidence, so differences are paired.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Comparison:
         self._resamples, self._seed = resamples, seed
 
     def by_group(self, kinds: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-        """Return a row for each group and kind of evidence, means over the group's sets."""
+        """Return a row for each group and kind of evidence, averaged over the group's sets."""
         return pd.DataFrame(
             {"against": group, "evidence": kind, **self._figures(members.values(), parts)}
             for group, members in self._scores.items()
@@ -151,7 +151,7 @@ class Comparison:
         )
 
     def without(self, detectors: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-        """Return for each detector how its area changes if one evidence, or all slices, are out."""
+        """Return how each detector's area changes without one kind of evidence, or all slices."""
         rows = []
         for group, members in self._scores.items():
             for detector, parts in detectors.items():
@@ -248,7 +248,7 @@ def _knowing(s: EvidenceSettings, watched: Watched) -> dict[str, np.ndarray]:
 def _elsewhere(
     s: EvidenceSettings, normal: np.ndarray
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return inputs that no class fits, or that look otherwise: near and far ones."""
+    """Return out-of-distribution inputs, near and far: of no class, or of unusual appearance."""
     rng, shape = np.random.default_rng(s.seed), normal.shape[1:]
     some = normal[: s.elsewhere]
     near = {"rotated": _rotated(some, rng), "coloured": coloured(some, rng)}
@@ -262,13 +262,13 @@ def _elsewhere(
 
 
 def is_near(name: str, dataset: str) -> bool:
-    """Return whether a data set is near another, as OpenOOD has it."""
+    """Return whether a data set is near another, following OpenOOD."""
     digits = {"mnist", "fashion_mnist", "digits"}
     return (name in digits) == (dataset in digits)
 
 
 def _rotated(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return images turned by 60 to 120 degrees."""
+    """Return images rotated by 60 to 120 degrees."""
     angles = rng.uniform(60, 120, len(x)) * rng.choice([-1, 1], len(x))
     turned = [
         ndimage.rotate(image, angle, reshape=False, order=1, mode="nearest")
@@ -278,13 +278,13 @@ def _rotated(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def coloured(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return images with other colours for their darkest and lightest values, in each channel."""
+    """Return images whose darkest and lightest values are mapped to other colours."""
     colours = rng.random((2, len(x), 1, 1, x.shape[-1]), np.float32)
     return colours[0] * (1 - x) + colours[1] * x
 
 
 def resized(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return images of another height, width and number of channels (grey, or grey thrice)."""
+    """Return images with another height, width and number of channels (grey, or grey repeated)."""
     if x.shape[-1] != shape[-1]:
         x = np.repeat(x.mean(axis=-1, keepdims=True), shape[-1], axis=-1)
     factors = (1, shape[0] / x.shape[1], shape[1] / x.shape[2], 1)
@@ -292,7 +292,7 @@ def resized(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def plot(table: pd.DataFrame) -> Figure:
-    """Draw areas under the curve as a map, groups by evidence, with the numbers in it."""
+    """Plot areas under the curve, groups by evidence, as an annotated heat map."""
     areas = table.pivot(index="evidence", columns="against", values="auroc")
     areas = areas.loc[table["evidence"].unique(), table["against"].unique()]
     best = areas.mean(axis=1)

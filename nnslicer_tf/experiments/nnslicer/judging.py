@@ -1,6 +1,6 @@
-"""`Judge`: what kinds of evidence say of inputs, as p-values, from one fitted detector.
+"""`Judge`: scores inputs by each kind of evidence, from one fitted detector.
 
-`KeptJudge` keeps what it says in a folder, so that an interrupted comparison goes on.
+`KeptJudge` keeps the scores in a folder, so that an interrupted comparison can resume.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ Scores = Mapping[str, np.ndarray]
 
 @dataclass(eq=False, repr=False)
 class _ByKinds(SliceDetector):
-    """A detector by many kinds of evidence."""
+    """A detector that uses many kinds of evidence."""
 
     kinds: tuple[str, ...] = tuple(EVIDENCE)
 
@@ -39,13 +39,13 @@ class _ByKinds(SliceDetector):
 
 
 class Judge:
-    """The surprise (-log p, or a sum of them) that each kind of evidence has at inputs.
+    """Computes the surprise (-log p, or a sum of them) of each kind of evidence on inputs.
 
     Args:
-        slicer: The watched model's.
+        slicer: The watched model's slicer.
         normal: Normal inputs to learn from.
-        seed: Of the detector.
-        path: File that keeps the fitted detector; None: it is not kept.
+        seed: Seed of the detector.
+        path: File in which to keep the fitted detector; None: it is not kept.
         kinds: The kinds of evidence.
     """
 
@@ -87,11 +87,11 @@ def chosen_kinds(s: EvidenceSettings | ChoiceSettings) -> tuple[str, ...]:
 
 
 class KeptJudge:
-    """The judge of settings; its scores are kept in their working folder, by the inputs' content.
+    """The judge for given settings, with scores cached in their working folder by input content.
 
     Args:
         s: The settings.
-        slicer: The watched model's.
+        slicer: The watched model's slicer.
         normal: Normal inputs to learn from, when something is judged for the first time.
     """
 
@@ -112,7 +112,7 @@ class KeptJudge:
         """Return kind → anomaly scores (N,).
 
         Args:
-            name: Of the inputs, for the file and the message.
+            name: Name of the inputs, for the file and the message.
             x: (N, *input_shape) the inputs.
         """
         key = f"{name} {hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()[:12]}"

@@ -39,7 +39,7 @@ def draw(s: OverTimeSettings) -> ExperimentResult:
 
 
 def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
-    """Draw the contributions of `pixels` and of gates and states over time, a row an image."""
+    """Draw the contributions of `pixels`, gates and states over time, one row per image."""
     count = len(drawn["classes"])
     figure = Figure(figsize=(8.8, 2.2 * count + 0.4), layout="constrained")
     axes = figure.subplots(

@@ -19,7 +19,7 @@ _NAMES = (
     *("dog", "frog", "horse", "ship", "truck"),
 )
 _PATCHES = "sequence"
-_CANDIDATES = 500  # test images, of which the first of each class that is recognised is drawn
+_CANDIDATES = 500  # test images, of which the first recognised one of each class is drawn
 
 
 def draw(s: PatchSettings) -> ExperimentResult:
@@ -46,7 +46,7 @@ def draw(s: PatchSettings) -> ExperimentResult:
 
 
 def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
-    """Draw images, the contributions of their patches, and of the heads, a column an image."""
+    """Draw images and the contributions of their patches and of the heads, one column per image."""
     count, heads = len(drawn["classes"]), drawn["heads"]
     figure = Figure(figsize=(1.75 * count, 6), layout="constrained")
     axes = figure.subplots(3, count, squeeze=False)
@@ -84,12 +84,12 @@ def _draw_heads(axis: Axes, values: np.ndarray, largest: float) -> None:
 
 
 def over_pixels(one: Slice, im: InstrumentedModel, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the contributions of the patches' channels together, at each of the patch's pixels.
+    """Return each patch's total contribution over its channels, repeated at each of its pixels.
 
     Args:
         one: A slice.
         im: The vision transformer.
-        shape: Of the image: (height, width, channels).
+        shape: Shape of the image: (height, width, channels).
     """
     height, width = im["patches"].shape[:2]
     by_patch = one.neurons[_PATCHES].sum(axis=-1).reshape(height, width)
@@ -97,6 +97,6 @@ def over_pixels(one: Slice, im: InstrumentedModel, shape: tuple[int, ...]) -> np
 
 
 def of_heads(one: Slice, im: InstrumentedModel) -> np.ndarray:
-    """Return the contributions of what heads hand on, summed over positions, (blocks, heads)."""
+    """Return the contributions of the heads' outputs, summed over positions, (blocks, heads)."""
     contexts = [o.name for o in im.operations if o.name.endswith("/context")]
     return np.stack([one.neurons[name].sum(axis=(0, 2)) for name in contexts])

@@ -1,8 +1,8 @@
-"""Targeted pruning by the procedure of the paper's program, and all methods treated alike.
+"""Targeted pruning by the procedure of the paper's program, and with all methods treated alike.
 
 The program differs from the paper in how it slices (`PROGRAM`) and in what else it does to the
-pruned models: those of NNSlicer and EffectivePath hand on the means of what was pruned, those of
-the other methods do not. A *treatment* is what a pruned model gets besides.
+pruned models: those of NNSlicer and EffectivePath pass on the means of what was pruned, those of
+the other methods do not. A *treatment* is what is done to a pruned model in addition.
 """
 
 import math
@@ -46,7 +46,7 @@ _RESAMPLES = 10_000
 
 
 def _ranker(profile: Profile | ClassProfiles, **changes: Any) -> NNSlicerRanker:
-    """Return the program's ranker, or one with single changes."""
+    """Return the program's ranker, or a variant of it."""
     ranker = NNSlicerRanker(profile, 0.2, relative_to="sum", rectify="pass", collect="magnitudes")
     return replace(ranker, **changes)
 
@@ -88,13 +88,13 @@ READINGS: dict[str, tuple[str, Callable[[Profiles], NNSlicerRanker]]] = {
 
 @dataclass(frozen=True)
 class Treatment:
-    """Treatment that a pruned model gets besides.
+    """What is done to a pruned model in addition.
 
     Attributes:
-        said: It in words.
-        means: Methods whose models hand on the means of what was pruned; None: all.
+        said: Description in words.
+        means: Methods whose models pass on the means of what was pruned; None: all.
         stem: "plain": the first kernel is pruned without means. "kept": it is not pruned.
-        renormalised: Measure batch normalisations again.
+        renormalised: Re-estimate batch normalisation statistics.
         whole_model: Prune the smallest scores of the model, not the same share of each layer;
             scores of slices and paths are multiplied by the weights.
     """
@@ -125,7 +125,7 @@ TREATMENTS = {
 
 @dataclass(frozen=True)
 class _Method:
-    """A way to rank: from target classes to scores, and whether they depend on the classes."""
+    """A ranking method: a map from target classes to scores, and whether it depends on them."""
 
     scores: Scorer
     targeted: bool = False
@@ -218,7 +218,7 @@ class _Pruner:
 
     Args:
         task: The model and its data.
-        profile: The means that are handed on.
+        profile: The means that are passed on.
     """
 
     def __init__(self, task: TargetTask, profile: Profile) -> None:
@@ -230,7 +230,7 @@ class _Pruner:
     def logits(
         self, treatment: Treatment, name: str, method: _Method, targets: Targets, ratio: float
     ) -> np.ndarray:
-        """Return the logits of the samples that are measured on."""
+        """Return the logits of the samples to measure on."""
         task, scores = self._task, method.scores(targets)
         plain = {self._stem}
         if treatment.means is not None and name not in treatment.means:
@@ -260,7 +260,7 @@ def _measure(
     methods: Mapping[str, _Method],
     kind: str,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return mean figures and single rows of every case; rows are kept as they are found."""
+    """Return mean metrics and single rows of every case; rows are saved as they finish."""
     pruner = _Pruner(task, Profile.load(s.work_folder / "profile.npz"))
     where = f"{kind}-{task.sets}-{len(task.measured)}" + "-held-out" * s.held_out
     store = RowStore(s.work_folder / f"{where}.csv", _KEYS)
@@ -290,7 +290,7 @@ def _measure(
 
 
 def _gaps(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """Return by how much slices of the targets are above the other methods."""
+    """Return the margin of slices of the targets over the other methods."""
     rng = np.random.default_rng(seed)
     table = rows.pivot_table(
         ["targets", "among_targets"], ["treatment", "ratio", "targets_of"], "method", sort=False
@@ -307,7 +307,7 @@ def _gaps(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
 def _differences(
     part: pd.DataFrame, other: str, rng: np.random.Generator
 ) -> Iterator[tuple[str, float]]:
-    """Yield name and value of the differences to another method, in points."""
+    """Yield the name and value of each difference from another method, in points."""
     for figure, name in (("targets", "points"), ("among_targets", "among")):
         gain = 100 * (part[figure][TARGETED] - part[figure][other]).to_numpy()
         drawn = rng.integers(len(gain), size=(_RESAMPLES, len(gain)))
@@ -330,11 +330,11 @@ def _head(task: TargetTask, s: ProgramSettings) -> dict[str, object]:
 
 
 def plot(found: pd.DataFrame) -> Figure:
-    """Draw accuracy on the targets over the ratio, a panel for each treatment."""
+    """Plot accuracy on the targets over the ratio, with a panel for each treatment."""
     treatments = list(found["treatment"].unique())
     columns = math.ceil(math.sqrt(len(treatments)))
     rows = -(-len(treatments) // columns)
-    width = max(2.9 * columns, 5.8)  # the legend needs as much
+    width = max(2.9 * columns, 5.8)  # the legend needs this much
     figure = Figure(figsize=(width, 2.7 * rows + 0.9), layout="constrained")
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for axis, name in zip(axes.ravel(), treatments, strict=False):
@@ -353,7 +353,7 @@ def plot(found: pd.DataFrame) -> Figure:
 
 
 def _finding(found: pd.DataFrame) -> str:
-    """Return in words what the first treatment gives at the middle ratio of the table."""
+    """Describe in words the result of the first treatment at the middle ratio of the table."""
     ratios = np.sort(found["ratio"].unique())
     at = ratios[np.abs(ratios - 0.55).argmin()]
     treatment = found["treatment"].iloc[0]

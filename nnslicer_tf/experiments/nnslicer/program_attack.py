@@ -1,9 +1,8 @@
 """The attacker of the paper's program, who retrains a model whose hidden weights are zero.
 
-What distinguishes it from `nnslicer_tf.protection.Attacker`: it starts from zeros, trains the
-stem and the 3×3 convolutions alone, by plain gradient descent, on the victim's own predictions,
-and its loss applies a softmax to outputs that have gone through one already, which makes the
-gradients small.
+Unlike `nnslicer_tf.protection.Attacker`, it starts from zeros, trains only the stem and the 3×3
+convolutions, by plain gradient descent, on the victim's own predictions, and its loss applies a
+softmax to outputs that already went through one, which makes the gradients small.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,13 +23,13 @@ class ProgramAttacker:
 
     Attributes:
         epochs: Passes over the images.
-        learning_rate: That of gradient descent.
+        learning_rate: Learning rate of gradient descent.
         momentum: Its momentum.
-        decay: Factor of the weights that is added to the gradients.
+        decay: Weight decay, added to the gradients.
         batch_size: Images in a step.
         softmax_twice: Whether the loss takes the softmax of probabilities.
-        trains_all: Train all weights; otherwise convolutions wider than 1×1 alone.
-        adam: Descend by Adam, without momentum of its own.
+        trains_all: Train all weights; otherwise only convolutions wider than 1×1.
+        adam: Use Adam, ignoring `momentum`.
         distils: Learn the victim's probabilities; otherwise its classes.
     """
 
@@ -45,7 +44,7 @@ class ProgramAttacker:
     distils: bool = False
 
     def labels(self, logits: np.ndarray) -> np.ndarray:
-        """Return what is learned from the victim's logits: classes, or probabilities."""
+        """Return the labels to learn from the victim's logits: classes, or probabilities."""
         return softmax(logits, axis=1) if self.distils else logits.argmax(axis=1)
 
     def retrain(
@@ -62,7 +61,7 @@ class ProgramAttacker:
             model: The victim, with logits; it is not changed.
             hidden: Kernel name → bool array, true where a synapse is hidden.
             x: The attacker's images.
-            y: Their labels, as a rule those of `labels`: `(images,)` integers, or
+            y: Their labels, usually from `labels`: `(images,)` integers, or
                 `(images, classes)` probabilities.
             rng: Draws the order of the images.
         """
@@ -81,7 +80,7 @@ class ProgramAttacker:
             yield stolen
 
     def trained(self, model: keras.Model) -> list[keras.Variable]:
-        """Return the weights that are trained."""
+        """Return the weights to train."""
         if self.trains_all:
             return list(model.trainable_variables)
         kernels = (layer.kernel for layer in model.layers if isinstance(layer, keras.layers.Conv2D))
@@ -106,7 +105,7 @@ class ProgramAttacker:
         @tf.function(reduce_retracing=True, autograph=False)
         def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
             with tf.GradientTape() as tape:
-                # Normalisations take the statistics of the batch, whatever is trained.
+                # Normalisations use the statistics of the batch, whatever is trained.
                 outputs = model(x, training=True)
                 if self.softmax_twice:
                     outputs = tf.nn.softmax(outputs)

@@ -1,10 +1,10 @@
 """Detection by the rule of the paper's program, with its scoring and with an honest one (Table 4).
 
 The rule: a decision tree learns from normal images which contributions of one convolution belong
-to which label; an input is flagged where the tree contradicts. The program compares an adversarial
-input with −1 in place of the model's prediction, so that every one of them is flagged. Its recall
-is then 1 by construction, and its precision n / (n + false positives), whatever the n adversarial
-inputs look like.
+to which label; an input is flagged if the tree disagrees. For an adversarial input, the program
+compares the tree's output with −1 instead of the model's prediction, so that every one of them is
+flagged. Its recall is thus 1 by construction, and its precision n / (n + false positives), whatever
+the n adversarial inputs look like.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +53,7 @@ _TEXT = (
 
 @dataclass(frozen=True, eq=False)
 class _Normal:
-    """Normal inputs: those to learn from, and those to test on, which the model is right on."""
+    """Normal inputs: those to learn from, and correctly classified ones to test on."""
 
     x: np.ndarray
     y: np.ndarray
@@ -112,7 +112,7 @@ def _views(
     normal: _Normal,
     adversarial: dict[str, tuple[np.ndarray, np.ndarray]],
 ) -> Sequence[ExperimentView]:
-    """Return a view of slices of normal inputs and of what the first attack made of them."""
+    """Return a view of slices of normal inputs and of the first attack's versions of them."""
     if s.explore is None:
         return []
     made, rows = next(iter(adversarial.values()))
@@ -133,7 +133,7 @@ def _normal(s: ProgramDetectionSettings, im: InstrumentedModel) -> _Normal:
 def _adversarial(
     s: ProgramDetectionSettings, im: InstrumentedModel, normal: _Normal
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return attack → the adversarial inputs, and which normal inputs they are made of."""
+    """Return attack → the adversarial inputs, and which normal inputs they were made from."""
     specs = attacks_on(s.dataset, s.attacks)
     made = examples(im.model, specs, normal.tested, normal.labels, s.work, rng=s.seed)
     return {spec.name: (one.x[one.success], one.success) for spec, one in made}
@@ -152,7 +152,7 @@ def _counts(s: ProgramDetectionSettings, normal: int) -> dict[str, float]:
 def _methods(
     s: ProgramDetectionSettings, im: InstrumentedModel, normal: _Normal
 ) -> dict[str, Vectors]:
-    """Return method → what its tree reads."""
+    """Return method → the features that its tree reads."""
     convolutions = [name for name, kernel in im.kernels.items() if len(kernel.shape) > 2]
     last = s.kernel or convolutions[-1]
     check_name("kernel", last, im.kernels)
@@ -227,7 +227,7 @@ def _figures(found: int, false: int, count: int) -> dict[str, float]:
 
 
 def _means(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the means of each method over the attacks."""
+    """Return each method's means over the attacks."""
     rows = rows.assign(error=(rows["program_precision"] - rows["paper_precision"]).abs())
     means = rows.drop(columns="attack").groupby("method", sort=False).mean()
     fits = {
@@ -239,7 +239,7 @@ def _means(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def fitting_false_positives(rows: pd.DataFrame) -> tuple[int, float]:
-    """Return the false positives that fit the published precision best, and the mean error."""
+    """Return the false positives that best fit the published precision, and the mean error."""
     counts = np.arange(1, int(rows["normal"].max()) + 1)
     predicted = rows["n"].to_numpy() / (rows["n"].to_numpy() + counts[:, None])
     errors = np.abs(predicted - rows["paper_precision"].to_numpy()).mean(axis=1)

@@ -57,7 +57,7 @@ _KEYS = ("attacker", "method", "budget", "targets_of")
 
 
 def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
-    """Hide synapses, let the program's attackers retrain, and measure what they reach."""
+    """Hide synapses, let the program's attackers retrain, and measure their accuracy."""
     chosen = s.method or list(METHODS)
     for name in chosen:
         check_name("method", name, METHODS)
@@ -65,7 +65,7 @@ def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
     store = RowStore(s.work_folder / f"program-attacks-{s.share}-{task.sets}.csv", _KEYS)
     task = replace(task, subsets=task.subsets[: s.first or None])
     rows = _attack(task, s, chosen, store)
-    rows["budget"] = pd.to_numeric(rows["budget"])  # kept rows are read as text
+    rows["budget"] = pd.to_numeric(rows["budget"])  # stored rows are read as text
     found = rows.groupby(["attacker", "method", "budget"], sort=False)
     figures = [c for c in rows if c not in _KEYS]
     table = found[figures].mean()
@@ -94,7 +94,7 @@ def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
 def _attack(
     task: TargetTask, s: ProgramProtectionSettings, chosen: list[str], store: RowStore
 ) -> pd.DataFrame:
-    """Return a row for every method, budget and set; rows are kept as they are found."""
+    """Return a row for every method, budget and set; rows are saved as they finish."""
     names = []
     hidden = _hidden(task, s)
     victims = task.im.logits(task.train.x)
@@ -127,7 +127,7 @@ def _measured_together(method: str, subsets: Sequence[Targets]) -> list[list[Tar
 
 
 def _figures(task: TargetTask, sets: list[Targets], stages: Iterator) -> list[dict[str, float]]:
-    """Return the figures of each set: of the last epoch, of the best, and before training."""
+    """Return the metrics of each set: for the last epoch, the best one, and before training."""
     epochs = [_logits(stolen, task.measured.x) for stolen in stages]
     found = []
     for targets in sets:
@@ -146,7 +146,7 @@ def _logits(model: keras.Model, x: np.ndarray) -> np.ndarray:
 def _hidden(
     task: TargetTask, s: ProgramProtectionSettings
 ) -> dict[str, Callable[[Targets], Masks]]:
-    """Return method → what it hides for target classes."""
+    """Return method → function that returns what it hides for target classes."""
     slices, paths = task.ranked["slices"], task.ranked["paths"]
     weight = pruning.scores(task.im, "weight")
     shapes = {name: kernel.shape for name, kernel in task.im.kernels.items()}

@@ -2,9 +2,9 @@
 
 Each method hides half of the synapses of every layer, those that target classes need most;
 attackers retrain the model with budgets of training images. The method "Everything" hides all
-synapses. What attackers reach then, they reach by their images alone, and no choice of hidden
-synapses can prevent it. An interrupted experiment continues from its working folder when it is
-run again.
+synapses. The accuracy that attackers reach then is due to their images alone, and no choice of
+hidden synapses can prevent it. An interrupted experiment resumes from its working folder when it
+is run again.
 """
 
 import itertools
@@ -72,10 +72,10 @@ Masks = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class _Method:
-    """A way to choose what is hidden.
+    """A method of choosing what to hide.
 
     Attributes:
-        hidden: From target classes and the repetition to the hidden synapses.
+        hidden: Maps target classes and the repetition to the hidden synapses.
         targeted: Whether they depend on the classes.
     """
 
@@ -84,7 +84,7 @@ class _Method:
 
 
 def protect(s: ProtectionSettings) -> ExperimentResult:
-    """Hide synapses, let attackers retrain, and measure what they reach (Figure 5)."""
+    """Hide synapses, let attackers retrain, and measure their accuracy (Figure 5)."""
     for name in s.method or ():
         check_name("method", name, METHODS)
     task = load_task(s, RANKINGS | {"theta0": ABLATED["theta0"]})
@@ -131,7 +131,7 @@ def _attack(
     s: ProtectionSettings,
     path: Path,
 ) -> pd.DataFrame:
-    """Return the mean figures of every method and budget; rows are kept as they are found."""
+    """Return the mean metrics of every method and budget; rows are saved as they finish."""
     attacker = protection.Attacker(s.epochs, trains=s.trains, progress=False)
     methods = _methods(task, s.share, s.seed)
     store, names = RowStore(path, ["method", "budget", "targets_of", "repetition"]), []
@@ -177,7 +177,7 @@ def _methods(task: TargetTask, share: float, seed: int) -> dict[str, _Method]:
 
 
 def _budgets(asked: list[int] | None, largest: int) -> list[int]:
-    """Return the budgets asked for, or the usual ones that there are images for."""
+    """Return the requested budgets, or the default ones for which there are images."""
     impossible = [budget for budget in asked or () if not 0 < budget <= largest]
     if impossible:
         raise InvalidArgumentError(
@@ -187,9 +187,9 @@ def _budgets(asked: list[int] | None, largest: int) -> list[int]:
 
 
 def plot(found: pd.DataFrame) -> Figure:
-    """Draw what attackers reach, a line for each method over the number of their images.
+    """Plot the attackers' accuracy over their number of images, with a line for each method.
 
-    Where attackers have one number of images alone, there is a bar for each method.
+    With only one number of images, there is a bar for each method.
     """
     figure = Figure(figsize=(8.5, 3.8), layout="constrained")
     budgets = found["budget"].unique()
@@ -216,7 +216,7 @@ def plot(found: pd.DataFrame) -> Figure:
 
 
 def _finding(found: pd.DataFrame) -> str:
-    """Return in words what attackers with the most images reach."""
+    """Describe in words the accuracy of attackers with the most images."""
     budget = found["budget"].max()
     most = found[found["budget"] == budget].set_index("method")["targets"]
     if most.max() < 0.01:

@@ -1,6 +1,6 @@
 """Pruning for target classes: the paper's Figures 3 and 4, and the effect of single changes.
 
-An interrupted experiment continues from its working folder when it is run again.
+An interrupted experiment resumes from its working folder when it is run again.
 """
 
 from collections.abc import Callable, Sequence
@@ -123,7 +123,7 @@ def ablation(s: AblationSettings) -> ExperimentResult:
 
 
 def _masked(task: TargetTask) -> Logits:
-    """Return what computes the logits of a pruned model without building it."""
+    """Return a function that computes the logits of a pruned model without building it."""
     predictor = pruning.MaskedPredictor(task.im)
 
     def logits(method: PruningMethod, targets: Targets, ratio: float) -> np.ndarray:
@@ -141,7 +141,7 @@ def _measure(
     kind: str,
     logits: Logits,
 ) -> pd.DataFrame:
-    """Return the mean figures of every method and ratio; rows are kept as they are found."""
+    """Return the mean metrics of every method and ratio; rows are saved as they finish."""
     path = s.work_folder / f"{kind}-{task.sets}.csv"
     store, names = RowStore(path, ["method", "ratio", "targets_of"]), []
     for name, method in methods.items():
@@ -171,7 +171,7 @@ def _head(task: TargetTask, s: RatioSettings) -> dict[str, object]:
 
 
 def _verdict(found: pd.DataFrame) -> str:
-    """Return in words whether the goals are reached."""
+    """Describe in words whether the goals are reached."""
     table = found.pivot(index="ratio", columns="method", values="targets")
     lines = []
     for ending in ENDINGS:
@@ -188,7 +188,7 @@ def _verdict(found: pd.DataFrame) -> str:
 
 
 def plot(found: pd.DataFrame) -> Figure:
-    """Draw accuracy on target classes over the ratio, a panel for each ending of the names."""
+    """Plot accuracy on target classes over the ratio, with a panel for each ending of the names."""
     table = found.assign(ending=found["method"].map(ending_of))
     table["method"] = table["method"].str.partition(", ")[0]
     endings = [ending for ending in ENDINGS if (table["ending"] == ending).any()]
@@ -199,7 +199,7 @@ def plot(found: pd.DataFrame) -> Figure:
         axis.set_xlabel("share of synapses pruned")
         axis.set_title(ENDINGS[ending], fontsize=10)
     axes[0].set_ylabel("accuracy on target classes")
-    # The panel with the most methods names them all.
+    # The panel with the most methods has all of them.
     named = max((axis.get_legend_handles_labels() for axis in axes), key=lambda pair: len(pair[0]))
     figure.legend(*named, loc="outside lower center", ncols=3)
     put_finding(figure, _finding(table))
@@ -207,7 +207,7 @@ def plot(found: pd.DataFrame) -> Figure:
 
 
 def _finding(table: pd.DataFrame) -> str:
-    """Return in words where NNSlicer's ranking stands at the middle ratio of the table."""
+    """Describe in words where NNSlicer's ranking stands at the middle ratio of the table."""
     ratios = np.sort(table["ratio"].unique())
     at = ratios[np.abs(ratios - 0.6).argmin()]
     rows = table[table["ratio"] == at]

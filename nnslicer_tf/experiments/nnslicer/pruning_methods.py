@@ -1,7 +1,7 @@
-"""Pruning methods that are compared: those of the paper, and variants of ours.
+"""The pruning methods to compare: those of the paper, and our variants.
 
 The paper's methods prune the same share of every layer. So do those that end in "renormalised";
-they estimate the statistics of batch normalisations anew after pruning, and sum up magnitudes of
+they also re-estimate batch normalisation statistics after pruning, and sum the magnitudes of
 each image's contributions. Those that end in "ours" multiply these magnitudes by the weights, and
 prune the smallest scores of the whole model.
 """
@@ -32,13 +32,13 @@ _POWER = 0.25
 
 @dataclass(frozen=True)
 class PruningMethod:
-    """A way to prune.
+    """A pruning method.
 
     Attributes:
-        scores: From target classes to scores.
+        scores: Maps target classes to scores.
         targeted: Whether the scores depend on the classes.
         whole_model: Prune the smallest scores of the model, not the same share of each layer.
-        renormalised: Estimate the statistics of batch normalisations anew after pruning.
+        renormalised: Re-estimate batch normalisation statistics after pruning.
     """
 
     scores: Callable[[Targets], Scores]
@@ -54,7 +54,7 @@ class PruningMethod:
         )
 
     def statistics_of(self, train: Dataset) -> np.ndarray | None:
-        """Return the images for new statistics of batch normalisations, or None."""
+        """Return the images for re-estimating batch normalisation statistics, or None."""
         return train.x[:_RENORMALISE_ON] if self.renormalised else None
 
 
@@ -98,7 +98,7 @@ def pruning_methods(task: TargetTask, seed: int) -> dict[str, PruningMethod]:
 
 
 def changes(task: TargetTask) -> dict[str, PruningMethod]:
-    """Return the paper's procedure and pruning by weight, each with single changes."""
+    """Return variants of the paper's procedure and of pruning by weight, one change at a time."""
     im, ranked = task.im, task.ranked
     slices, magnitudes = ranked["slices"], ranked["magnitudes"]
     weight = pruning.scores(im, "weight")

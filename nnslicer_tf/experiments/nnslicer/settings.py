@@ -23,7 +23,7 @@ _MODEL = "Name in the zoo, or a .keras or .h5 file."
 
 Seed = Annotated[int, Option(min=0)]
 Work = Annotated[Path, Option(help="Folder of resumable work.")]
-Samples = Annotated[int, Option(help="Training images of each class to rank by.", min=1)]
+Samples = Annotated[int, Option(help="Training images of each class for ranking.", min=1)]
 Profiled = Annotated[int, Option(help="Training images of the profile.", min=1)]
 Kinds = Annotated[list[str] | None, Option(help="Kinds of evidence to compare; default: all.")]
 Subsets = Annotated[int, Option(help="Number of sets of target classes; 0: all.", min=0)]
@@ -38,7 +38,7 @@ class PatchSettings(Settings):
     kept = "slices"
     train: Annotated[int, Option(help="Images of the profile.", min=1)] = 2000
     theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.1
-    product: Annotated[str, Option(help="value or midpoint, as of Slicer.")] = "midpoint"
+    product: Annotated[str, Option(help="value or midpoint, see Slicer.")] = "midpoint"
     classes: tuple[int, ...] = (0, 3, 5, 7, 8)
 
 
@@ -76,7 +76,7 @@ class DrawingSettings(Settings):
 
 @dataclass(frozen=True)
 class HeldOutSettings(Settings):
-    """Look at slices of images of which nothing else is measured."""
+    """Settings of the experiments on slices of held-out images."""
 
     kept = "program"
 
@@ -139,17 +139,17 @@ class DetectionSettings(Settings):
     work: Annotated[Path, Option(help="Folder of adversarial examples and finished rows.")] = Path(
         "runs/detection"
     )
-    ending: str = ""  # of the files' names
+    ending: str = ""  # suffix of the files' names
 
     @property
     def trial_folder(self) -> Path:
-        """The folder of kept results: a trial's files have another name."""
+        """The folder of kept results, as a trial's files have other names."""
         return self.results_folder
 
 
 @dataclass(frozen=True)
 class ChallengeSettings(Settings):
-    """Attack detectors as one who knows them; the attacks' sanity checks are part of the table."""
+    """Attack detectors with adaptive attacks; the table includes the attacks' sanity checks."""
 
     trial: ClassVar = {
         **{"model": "digits_cnn", "dataset": "digits", "train": 600, "skip": 0, "images": 20},
@@ -177,7 +177,7 @@ class ChallengeSettings(Settings):
         int, Option(help="Weights of the weighted sum; rounds of the smallest change.", min=1)
     ] = 3
     theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.0
-    false_positive_rate: Annotated[float, Option(help="Asked of the detectors.")] = DEFAULT_RATE
+    false_positive_rate: Annotated[float, Option(help="Rate set for the detectors.")] = DEFAULT_RATE
     seed: Seed = 0
     work: Work = Path("runs/detection")
     ending: Annotated[str, Option(help="End of the files' names.")] = ""
@@ -222,17 +222,15 @@ class EvidenceSettings(ChallengeSettings):
 
     kept = "detection/evidence"
 
-    methods: Annotated[str, Option(help="Detectors that are attacked adaptively.")] = (
+    methods: Annotated[str, Option(help="Detectors to attack adaptively.")] = (
         "fused,stable,slices,lean"
     )
-    known: Annotated[str, Option(help="Attacks that know nothing; default: all 17.")] = ""
+    known: Annotated[str, Option(help="Non-adaptive attacks; default: all 17.")] = ""
     kind: Kinds = None
     attacked: Annotated[int, Option(help="Test images that these attack.", min=1)] = 100
     normals: Annotated[int, Option(help="Normal test images to compare with.", min=40)] = 2_000
-    errors: Annotated[int, Option(help="Test images in which errors are looked for.", min=1)] = (
-        9_500
-    )
-    outside: Annotated[str, Option(help="Data sets for inputs from elsewhere, in commas.")] = (
+    errors: Annotated[int, Option(help="Test images to search for errors.", min=1)] = 9_500
+    outside: Annotated[str, Option(help="Data sets of inputs from elsewhere, comma-separated.")] = (
         "digits,mnist,cifar10"
     )
     elsewhere: Annotated[int, Option(help="Images of each set from elsewhere.", min=2)] = 500
@@ -266,7 +264,7 @@ class ProgramDetectionSettings(Settings):
 
 @dataclass(frozen=True)
 class TargetSettings(Settings):
-    """Settings that all experiments on target classes have."""
+    """Settings common to all experiments on target classes."""
 
     model: Annotated[str, Option(help=_MODEL)] = "resnet10"
     dataset: Annotated[str, Option(help="Its data set.")] = "cifar10"
@@ -280,19 +278,19 @@ class TargetSettings(Settings):
 
     @property
     def model_name(self) -> str:
-        """Name of the model without folder and ending."""
+        """Name of the model without folder and suffix."""
         return Path(self.model).stem
 
     @property
     def work_folder(self) -> Path:
-        """The folder of resumable work of these settings."""
+        """The folder of resumable work for these settings."""
         sizes = f"{self.samples}-{self.profiled}-{self.seed}"
         return self.work / f"{self.model_name}-{self.dataset}-{sizes}"
 
 
 @dataclass(frozen=True)
 class RatioSettings(TargetSettings):
-    """Settings that all experiments on prune ratios have."""
+    """Settings common to all experiments on prune ratios."""
 
     trial: ClassVar = {"samples": 10, "profiled": 500, "subsets": 2, "ratio": (0.5,)}
 
@@ -321,7 +319,7 @@ class FineTuningSettings(RatioSettings):
 
 @dataclass(frozen=True)
 class AblationSettings(RatioSettings):
-    """Choices that the paper leaves open, and our changes, on held-out training images."""
+    """Compare choices that the paper leaves open, and our changes, on held-out training images."""
 
     trial: ClassVar = {**RatioSettings.trial, "subsets": 1, "images": 100}
 
@@ -349,7 +347,7 @@ class ProgramSettings(RatioSettings):
 
     @property
     def split(self) -> str:
-        """The split of the images that are measured on."""
+        """The split of the images to measure on."""
         return "train[90%:]" if self.held_out else "test"
 
 
@@ -406,7 +404,7 @@ class ProgramProtectionSettings(TargetSettings):
     method: Annotated[
         list[str] | None, Option(help="Methods that choose what is hidden; default: all.")
     ] = None
-    first: Annotated[int, Option(help="Measure so many of the sets alone; 0: all.", min=0)] = 0
+    first: Annotated[int, Option(help="Measure only the first n sets; 0: all.", min=0)] = 0
     attacker: Annotated[
         Literal["program", "one softmax", "all weights", "distillation"],
         Option(help="How attackers train."),
@@ -415,7 +413,7 @@ class ProgramProtectionSettings(TargetSettings):
 
 @dataclass(frozen=True)
 class ShrinkSettings(Settings):
-    """Shrink a model for pairs of classes: parameters, latency and accuracy that are left."""
+    """Shrink a model for pairs of classes; measure remaining parameters, latency and accuracy."""
 
     trial: ClassVar = {"train": "train[:1000]", "pairs": 1, "method": ["contributions", "Random"]}
 
@@ -426,7 +424,7 @@ class ShrinkSettings(Settings):
     normalise: Annotated[str, Option(help="How the images are scaled.")] = "unit"
     file: Annotated[Path | None, Option(help="A model's file, instead of the zoo's.")] = None
     train: Annotated[str, Option(help="Split to score, fit and train with.")] = "train"
-    ratio: Annotated[float, Option(help="Share of the parameters to take away.")] = 0.75
+    ratio: Annotated[float, Option(help="Share of the parameters to remove.")] = 0.75
     quota: Annotated[str, Option(help="Quota over the layers.")] = "layer"
     pairs: Annotated[int, Option(help="Pairs of classes, drawn at random.", min=1)] = 5
     method: Annotated[

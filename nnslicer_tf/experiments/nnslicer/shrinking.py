@@ -1,7 +1,7 @@
-"""Smaller models for two classes: contributions, and class-blind rankings of units beside them.
+"""Smaller models for two classes: contributions compared with class-blind rankings of units.
 
-Units are scored, and layers fitted, on training images alone; accuracies are on test images, of the
-two classes, where only these two can be predicted. An interrupted experiment continues from its
+Units are scored, and layers fitted, on training images alone; accuracies are on test images of the
+two classes, with predictions restricted to these two. An interrupted experiment resumes from its
 working folder when it is run again.
 """
 
@@ -34,7 +34,7 @@ _TEXT = (
 
 
 def shrink(s: ShrinkSettings) -> ExperimentResult:
-    """Shrink a model for pairs of classes, by several rankings of units."""
+    """Shrink a model for pairs of classes, using several rankings of units."""
     im = InstrumentedModel(load_model(s.file) if s.file else zoo.load(s.model, s.dataset))
     train = datasets.load(s.dataset, s.train, normalise=s.normalise)
     test = datasets.load(s.dataset, "test", normalise=s.normalise)

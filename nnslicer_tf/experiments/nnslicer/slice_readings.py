@@ -1,9 +1,9 @@
 """Single slices by each reading of the definitions: size, faithfulness, stability.
 
-Faithfulness is measured by two interventions in which what is left out hands on its mean: the
-slice alone is kept, or the slice alone is removed. A slice that decides the prediction keeps it
-in the first case and loses it in the second. Random synapses, as many of every kernel, are the
-standard of comparison.
+Faithfulness is measured by two interventions in which removed synapses pass on their means: only
+the slice is kept, or only the slice is removed. A slice that decides the prediction preserves it
+in the first case and destroys it in the second. The baseline is equally many random synapses of
+every kernel.
 """
 
 import itertools
@@ -77,7 +77,7 @@ class _Tester:
 
     Args:
         im: The model.
-        profile: The means that are handed on.
+        profile: The means that are passed on.
         images: The images to slice.
         s: Settings.
     """
@@ -98,7 +98,7 @@ class _Tester:
         self._seed = s.seed
 
     def figures(self, slicer: Slicer | ClassSlicer) -> dict[str, float]:
-        """Return the means of a reading's figures."""
+        """Return the mean metrics of a reading."""
         slices = slicer.slice_each(self._images, operations=())
         noisy = slicer.slice_each(self._noisy, operations=())
         rows = [

@@ -1,7 +1,7 @@
 """Special cases of the exclusion in the paper's program: how often they matter.
 
-The program excludes by the sum of the local values, as `Slicer(relative_to="sum")` does. On top
-of that it keeps every value within 1 % of the smallest one that it kept, and drops a neuron
+The program excludes by the sum of the local values, as `Slicer(relative_to="sum")` does. In
+addition it keeps every value within 1 % of the smallest one that it kept, and drops a neuron
 whose sum is below its smallest local value, or below a thousandth of its largest (see "What
 the original computes" in the docs). Both rules are applied here to real neurons, one at a time.
 """
@@ -19,8 +19,8 @@ from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable
 from nnslicer_tf.instrument import Activations, InstrumentedModel, Operation
 from nnslicer_tf.slicing import Profile
 
-_BAR = 0.99  # of the smallest magnitude that is kept
-_SMALL = 1e-3  # of the largest magnitude
+_BAR = 0.99  # share of the smallest magnitude that is kept
+_SMALL = 1e-3  # share of the largest magnitude
 _TEXT = (
     "Neurons drawn at random among those that differ from their mean. `kept`: share of the local "
     "values that the plain rule keeps. `more by the bar`: values within 1 % of the smallest that "
@@ -31,12 +31,12 @@ _TEXT = (
 
 
 class Kept(NamedTuple):
-    """The local values of some neurons that the exclusion leaves.
+    """The local values of some neurons that the exclusion keeps.
 
     Attributes:
         plain: `(neurons, values)`: values that the plain rule keeps.
         bar: `(neurons, values)`: the same, and those within 1 % of the smallest one.
-        dropped: `(neurons,)`: neurons of which the program keeps nothing.
+        dropped: `(neurons,)`: neurons whose values the program drops entirely.
     """
 
     plain: np.ndarray
@@ -47,7 +47,7 @@ class Kept(NamedTuple):
 def exclude(v: np.ndarray, theta: float) -> Kept:
     """Apply the plain rule and the special cases to local values `(neurons, values)`.
 
-    The values are those of windows without padding: a zero is a local value, too.
+    The windows have no padding, so a zero also counts as a local value.
     """
     magnitudes = np.abs(v)
     order = np.argsort(-magnitudes, axis=1, kind="stable")
@@ -65,7 +65,7 @@ def exclude(v: np.ndarray, theta: float) -> Kept:
 
 
 def special_cases(s: SpecialCaseSettings) -> ExperimentResult:
-    """Count in the neurons of a network what the special cases change."""
+    """Count what the special cases change, over the neurons of a network."""
     im = InstrumentedModel(zoo.load(s.model, s.dataset))
     profile = Profile.from_data(im, datasets.load(s.dataset, f"train[:{s.train}]").x)
     images = datasets.load(s.dataset, s.split).x[: s.images]
@@ -116,7 +116,7 @@ def _local_values(
 
 
 def _figures(parts: Sequence[Kept]) -> dict[str, float]:
-    """Return the figures of a row over the neurons of several kernels."""
+    """Return the metrics of a row over the neurons of several kernels."""
     kept = sum(int(part.plain.sum()) for part in parts)
     neurons = sum(len(part.dropped) for part in parts)
     dropped = sum(int(part.plain[part.dropped].sum()) for part in parts)

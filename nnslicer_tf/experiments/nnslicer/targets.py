@@ -30,7 +30,7 @@ class Profiles:
     Attributes:
         whole: The profile of all classes together.
         im: The model.
-        x: The samples to rank by.
+        x: The samples for ranking.
         y: Their classes.
     """
 
@@ -41,7 +41,7 @@ class Profiles:
 
     @cached_property
     def by_class(self) -> ClassProfiles:
-        """The profile of each class, of the samples to rank by that the model is right on."""
+        """The profile of each class, from correctly classified samples for ranking."""
         return ClassProfiles.from_data(self.im, self.x, self.y)
 
 
@@ -73,7 +73,7 @@ class TargetTask:
     Attributes:
         im: The classifier.
         train: Its training samples, without the last tenth.
-        measured: Samples that figures are measured on.
+        measured: Samples on which results are measured.
         subsets: Sets of target classes.
         ranked: Name → scores of synapses by class.
     """
@@ -86,25 +86,25 @@ class TargetTask:
 
     @property
     def sets(self) -> str:
-        """Size and number of the sets, for names of files."""
+        """Size and number of the sets, for file names."""
         return f"{len(self.subsets[0])}x{len(self.subsets)}"
 
     @property
     def sets_in_words(self) -> str:
-        """Size and number of the sets, for heads of tables."""
+        """Size and number of the sets, for table heads."""
         return f"{len(self.subsets)} sets of {len(self.subsets[0])} target classes"
 
 
 def load_task(
     s: TargetSettings, rankings: Rankings, split: str = "test", images: int | None = None
 ) -> TargetTask:
-    """Load model and data, draw the sets, and rank the synapses by class, or read rankings.
+    """Load model and data, draw the sets, and rank the synapses by class, or load the rankings.
 
     Args:
         s: Settings.
         rankings: How to rank.
         split: The split of the samples to measure on.
-        images: How many of them; all by default.
+        images: Number of samples; all by default.
     """
     im = InstrumentedModel(load_classifier(s.model, s.dataset))
     # The last tenth was held out from the zoo's training; our own settings were chosen on it.
@@ -124,14 +124,14 @@ def kept_rankings(
     folder: str | os.PathLike,
     rankings: Rankings = RANKINGS,
 ) -> dict[str, ClassScores]:
-    """Return scores by class, kept in a folder.
+    """Return scores by class, cached in a folder.
 
     Args:
         im: The classifier.
-        train: Samples, the first ones of which are used.
+        train: Samples, of which the first ones are used.
         samples: How many of each class to slice.
         profiled: How many to profile.
-        folder: Where profile and scores are kept, or found.
+        folder: Where profile and scores are kept.
         rankings: Name → ranker, given the profiles.
     """
     folder = Path(folder)
@@ -151,7 +151,7 @@ def kept_rankings(
 
 
 def set_name(targets: Targets) -> str:
-    """Return how a set of target classes is written in tables: "0-3-5"."""
+    """Return the name of a set of target classes in tables, such as "0-3-5"."""
     return "-".join(map(str, targets))
 
 
@@ -167,14 +167,14 @@ def missing_rows(
     logits_of: Callable[[Targets], np.ndarray],
     shared: bool,
 ) -> Iterator[dict[str, object]]:
-    """Yield the rows of a method that are not kept yet, one for each set of target classes.
+    """Yield the rows of a method that are not stored yet, one for each set of target classes.
 
     Args:
         task: Data and sets.
-        store: Rows that are kept.
+        store: The stored rows.
         row: The method's name and place.
-        logits_of: From target classes to the logits of the samples measured on.
-        shared: Whether the logits are the same for all sets: then they are computed once.
+        logits_of: Maps target classes to the logits of the measured samples.
+        shared: Whether the logits are the same for all sets, and so are computed once.
     """
     logits = None
     for targets, name in zip(task.subsets, row_names(row, task.subsets), strict=True):
@@ -186,7 +186,7 @@ def missing_rows(
 
 
 def summary(rows: pd.DataFrame, place: str, figures: Sequence[str]) -> pd.DataFrame:
-    """Return means of figures by method and place, with the deviation on target classes."""
+    """Return means of metrics by method and place, with the deviation on target classes."""
     rows = rows.assign(**{place: pd.to_numeric(rows[place])})
     groups = rows.groupby(["method", place], sort=False)
     means = groups[list(figures)].mean()

@@ -1,4 +1,4 @@
-"""The measure of what a deletion does to an answer."""
+"""The measure of a deletion's effect on a prediction."""
 
 import numpy as np
 

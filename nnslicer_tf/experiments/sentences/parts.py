@@ -1,7 +1,7 @@
-"""Heads and synapses that decide: deleted in the orders of several methods, sentence by sentence.
+"""Decisive heads and synapses: deletion in the order of several methods, sentence by sentence.
 
-A deleted head hands on the mean of what it hands on usually; a deleted synapse has the weight 0.
-A good order makes the predicted class's lead fall fast. `words` does the same with words.
+A deleted head's output is replaced by its mean; a deleted synapse has the weight 0. A good order
+makes the predicted class's lead fall fast. `words` does the same with words.
 """
 
 from collections.abc import Callable, Mapping
@@ -62,14 +62,14 @@ def parts(s: PartSettings) -> ExperimentResult:
 def head_scores(
     im: InstrumentedModel, profile: Profile, x: np.ndarray, labels: np.ndarray, seed: int
 ) -> dict[str, np.ndarray]:
-    """Return how much each head speaks for a class by each method, `(samples, heads)`.
+    """Return how much each head supports a class by each method, `(samples, heads)`.
 
     Args:
         im: A network with attention.
         profile: Its profile.
         x: Samples.
         labels: A class for each.
-        seed: Of the random order.
+        seed: Seed of the random order.
     """
     names = contexts(im)
     found = {}
@@ -97,20 +97,20 @@ def head_scores(
 
 
 def contexts(im: InstrumentedModel) -> list[str]:
-    """Return the operations that hold what heads hand on, `(positions, heads, features)`."""
+    """Return the operations with the heads' outputs, `(positions, heads, features)`."""
     return [o.name for o in im.operations if o.name.endswith("/context")]
 
 
 def without_heads(
     im: InstrumentedModel, profile: Profile, x: np.ndarray, deleted: np.ndarray
 ) -> np.ndarray:
-    """Return the logits where some heads hand on their means.
+    """Return the logits with the outputs of some heads replaced by their means.
 
     Args:
         im: A network with attention.
         profile: Its profile.
         x: Samples.
-        deleted: Which heads, bool `(samples, heads of all layers)`.
+        deleted: Which heads to replace, bool `(samples, heads of all layers)`.
     """
     names = contexts(im)
     ends = np.cumsum([im[name].shape[1] for name in names])[:-1]
@@ -144,7 +144,7 @@ def _heads(im: InstrumentedModel, profile: Profile, x: np.ndarray, seed: int) ->
 def synapse_scores(
     im: InstrumentedModel, profile: Profile, x: np.ndarray, labels: np.ndarray
 ) -> dict[str, Callable[[int], np.ndarray]]:
-    """Return by method what scores the synapses of one sample for a class, all kernels in a row.
+    """Return by method a function that scores one sample's synapses, all kernels concatenated.
 
     Kernels are those of weighted sums, in the order of `deletable`.
     """
@@ -216,7 +216,7 @@ def _deleted_synapses(
     i: int,
     seed: int,
 ) -> list[dict[str, object]]:
-    """Return what is left of the lead of sentence i after deletions in the order of each method."""
+    """Return the remaining lead of sentence i after deletions in the order of each method."""
     labels = np.array([label])
     whole = lead(im.logits(x), labels)[0]
     kernels = [im.kernels[name] for name in deletable(im)]
@@ -245,7 +245,7 @@ def _deleted_synapses(
 def _kernel_gradients(
     im: InstrumentedModel, x: np.ndarray, labels: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return the gradients of the classes' logits by kernel, `(samples, *kernel shape)`."""
+    """Return, by kernel, the gradients of the classes' logits, `(samples, *kernel shape)`."""
     sums = [o for o in im.operations if o.kind == "weighted_sum"]
     slopes = im.gradients(x, of=labels.tolist(), wrt=[o.name for o in sums])
     values = im.capture(x, of=[o.inputs[0] for o in sums])
@@ -267,7 +267,7 @@ def _joined(arrays: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray:
 def _rose(im: InstrumentedModel, profile: Profile, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return whether the logits are above their means (1) or below (-1).
 
-    Contributions count for what happened to a logit, scores for the class.
+    Contributions explain the change of a logit, whereas scores measure support for the class.
     """
     change = im.logits(x) - profile.means[im.logit_operation]
     return np.sign(change[np.arange(len(x)), labels])

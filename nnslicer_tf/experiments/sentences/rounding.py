@@ -1,7 +1,7 @@
-"""Copies of a model whose weights differ by no more than rounding to half precision does.
+"""Copies of a model whose weights differ by no more than rounding to half precision.
 
-Each weight is multiplied by 1 + 2⁻¹¹·u, u uniform in [-1, 1]: half precision keeps 11 bits. What a
-method says of a sentence should not depend on that.
+Each weight is multiplied by 1 + 2⁻¹¹·u, u uniform in [-1, 1]: half precision keeps 11 bits. A
+method's explanation of a sentence should not depend on that.
 """
 
 from functools import partial
@@ -40,7 +40,7 @@ _TEXT = (
 
 
 def rounding(s: RoundingSettings) -> ExperimentResult:
-    """Compare orders of words between copies of a model."""
+    """Compare the orders of words between copies of a model."""
     check_name("model", s.model, MODELS)
     x, usual = drawn_sentences(s), profiled_sentences(s)
     store = RowStore(
@@ -68,12 +68,12 @@ def rounding(s: RoundingSettings) -> ExperimentResult:
 
 
 def perturbed(model: keras.Model, copy: int, seed: int) -> keras.Model:
-    """Return a model after its weights were changed in their last bits, in place.
+    """Change a model's weights in their last bits, in place, and return the model.
 
     Args:
         model: The model.
-        copy: Number of the copy; 0 leaves the weights as they are.
-        seed: Random seed, of all copies.
+        copy: Number of the copy; 0 leaves the weights unchanged.
+        seed: Random seed of all copies.
     """
     if copy:
         rng = np.random.default_rng([seed, copy])
@@ -107,7 +107,7 @@ def _rows(
 
 
 def mean_scores(found: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Return each method's scores of words, means over all copies, `(sentences, words)`."""
+    """Return each method's scores of words, averaged over all copies, `(sentences, words)`."""
     return {
         method: np.mean(
             [

@@ -14,7 +14,7 @@ Work = Annotated[Path, Option(help="Folder of finished parts.")]
 
 @dataclass(frozen=True)
 class SentenceSettings(Settings):
-    """Settings that all experiments on sentences have."""
+    """Settings common to all experiments on sentences."""
 
     kept = "sentences"
 

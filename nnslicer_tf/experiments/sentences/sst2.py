@@ -1,4 +1,4 @@
-"""Sentences of SST-2 as the experiments take them: encoded, drawn at random."""
+"""Encoded sentences of SST-2, drawn at random for the experiments."""
 
 import numpy as np
 

@@ -1,9 +1,9 @@
-"""Words that decide: slices beside gradients, integrated gradients and attention.
+"""Decisive words: slices compared with gradients, integrated gradients and attention.
 
-Words are deleted in the order of a method's scores, the one that speaks most for the predicted
-class first, and kept alone in the same order. A good order makes the class's lead fall fast, and
-rise fast: small areas under the curves of deletion, large ones of insertion (Petsiuk et al.,
-"RISE", BMVC 2018).
+Words are deleted in the order of a method's scores, those that most support the predicted class
+first, and inserted in the same order. With a good order, the class's lead falls fast under
+deletion and rises fast under insertion: a small area under the first curve, a large one under the
+second (Petsiuk et al., "RISE", BMVC 2018).
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ from nnslicer_tf.slicing import Profile, Slicer
 
 MODELS = ("text_transformer", "text_lstm")
 _EMBEDDING = "embedding"
-_STEPS = 32  # of integrated gradients
+_STEPS = 32  # steps of integrated gradients
 _SHARES = np.linspace(0, 1, 11)
 _DRAWN = 6
 _DRAWN_THETA = 0.3
@@ -111,7 +111,7 @@ def _views(
 
 
 def scorers(im: InstrumentedModel, profile: Profile, seed: int) -> Mapping[str, Scorer]:
-    """Return the methods by name: each scores how much words speak for a class."""
+    """Return the methods by name; each scores how much words support a class."""
     found: dict[str, Scorer] = {}
     for product, name in (("value", "slice"), ("midpoint", "slice, midpoints")):
         for theta in (0.0, 0.1, _DRAWN_THETA):
@@ -131,7 +131,7 @@ def scorers(im: InstrumentedModel, profile: Profile, seed: int) -> Mapping[str, 
 
 
 def _by_slice(slicer: Slicer) -> Scorer:
-    """Score words by their contributions; to a logit that fell, they count the other way."""
+    """Score words by their contributions, with the sign reversed for a logit that fell."""
 
     def score(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
         im = slicer.im
@@ -163,7 +163,7 @@ def _rose(slicer: Slicer, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _by_gradient(im: InstrumentedModel, profile: Profile, steps: int) -> Scorer:
-    """Score words by gradient × change of the embedding against its mean, at steps between."""
+    """Score words by gradient × (embedding − its mean), averaged over steps from the mean."""
     mean = profile.means[_EMBEDDING].astype(np.float32)
 
     def logits(x: np.ndarray) -> Callable:
@@ -185,7 +185,7 @@ def _by_gradient(im: InstrumentedModel, profile: Profile, steps: int) -> Scorer:
         chosen = np.eye(outputs, dtype=np.float32)[labels]
         tokens = ops.convert_to_tensor(x.astype(np.float32))
         total = np.zeros_like(embedded)
-        # At the sentence itself for one step, at the middles of equal parts for several.
+        # For one step at the sentence itself, for several at the midpoints of equal parts.
         places = [1.0] if steps == 1 else (np.arange(steps) + 0.5) / steps
         for place in places:
             at = mean + np.float32(place) * (embedded - mean)
@@ -197,7 +197,7 @@ def _by_gradient(im: InstrumentedModel, profile: Profile, steps: int) -> Scorer:
 
 
 def by_attention(im: InstrumentedModel) -> Scorer:
-    """Score words by attention rollout (Abnar and Zuidema, ACL 2020), mean over the positions.
+    """Score words by attention rollout (Abnar and Zuidema, ACL 2020), averaged over positions.
 
     It does not depend on the class.
     """
@@ -223,7 +223,7 @@ def areas_under_curves(
     Args:
         im: The model.
         x: Sentences `(n, words)`.
-        labels: The class of each whose lead is followed `(n,)`.
+        labels: The class of each sentence whose lead is tracked `(n,)`.
         scores: Method's name → scores of the words `(n, words)`.
     """
     rows = []
@@ -244,7 +244,7 @@ def areas_under_curves(
 
 
 def first_words(x: np.ndarray, values: np.ndarray, share: float) -> np.ndarray:
-    """Return which words are among the first ones of each sentence by score, bool."""
+    """Return which words are among each sentence's top share by score, bool."""
     there = x != texts.PADDING
     ordered = np.where(there, values, -np.inf)
     place = np.argsort(np.argsort(-ordered, axis=1, kind="stable"), axis=1)
@@ -252,7 +252,7 @@ def first_words(x: np.ndarray, values: np.ndarray, share: float) -> np.ndarray:
 
 
 def compact_words(x: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return the sentences of the kept words; one without words is an unknown word."""
+    """Return sentences of only the kept words; an empty one becomes a single unknown word."""
     kept = kept & (x != texts.PADDING)
     order = np.argsort(~kept, axis=1, kind="stable")
     rows = np.arange(len(x))[:, None]

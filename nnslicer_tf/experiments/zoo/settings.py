@@ -21,7 +21,7 @@ class TrainingSettings(Settings):
     dataset: Annotated[str, Option(help="Default: the model's own.")] = ""
     epochs: Annotated[int | None, Option(help="Default: the recipe's.", min=1)] = None
     stop: Annotated[
-        int | None, Option(help="Stop after so many epochs of the recipe's schedule.", min=1)
+        int | None, Option(help="Stop after this many epochs of the recipe's schedule.", min=1)
     ] = None
     seed: Annotated[int, Option(min=0)] = 0
     precision: Annotated[
@@ -40,7 +40,7 @@ class TrainingSettings(Settings):
 
     @property
     def used_dataset(self) -> str:
-        """The data set asked for, or the model's own."""
+        """The requested data set, or the model's default."""
         from nnslicer_tf import zoo
 
         return self.dataset or zoo.entry(self.model).dataset

@@ -1,7 +1,7 @@
 """Train a model of the zoo, and write a log.
 
 The last tenth of the training images is held out: recipes are chosen by the accuracy on it. The
-test images are read once, at the end. An interrupted run continues from its last finished epoch.
+test images are read once, at the end. An interrupted run resumes from its last finished epoch.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ def train(s: TrainingSettings) -> ExperimentResult:
     """Train a model, write its weights, and return the log."""
     import tensorflow as tf
 
-    if s.threads:  # to be set before TensorFlow has computed anything
+    if s.threads:  # must be set before TensorFlow computes anything
         tf.config.threading.set_intra_op_parallelism_threads(s.threads)
     dataset = s.used_dataset
     recipe = _recipe(s)
@@ -80,7 +80,7 @@ def train(s: TrainingSettings) -> ExperimentResult:
 
 
 def _recipe(s: TrainingSettings) -> zoo.Recipe:
-    """Return the model's recipe, with what the settings change."""
+    """Return the model's recipe, with the changes from the settings."""
     recipe = zoo.RECIPES.get(s.model, zoo.DEFAULT_RECIPE)
     return dataclasses.replace(
         recipe,
