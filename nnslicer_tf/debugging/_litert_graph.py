@@ -26,7 +26,7 @@ _AXES = {
     "GATHER": (0, 1),
     "EMBEDDING_LOOKUP": (0, 1),
 }
-"""Step → the axes of its weights in the order in which Keras has them."""
+"""Step → the axes of its weights in Keras's order."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ _OF_VALUES: dict[str, Callable[[InstrumentedModel, Runs], Scores]] = {
     },
 }
 METHODS = (*_OF_VALUES, *_OF_SLICES, "random")
-"""Names of the methods that `suspicious` knows."""
+"""Names of the methods of `suspicious`."""
 
 
 class Suspicion(ShownAsTable):

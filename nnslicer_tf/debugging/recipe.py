@@ -45,8 +45,8 @@ _KEPT: dict[str, dict[str, Any]] = {
         },
     },
 }
-"""Way of keeping layers → the rest of an entry of the AI Edge Quantizer's recipe. The second is its
-setting `static_wi8_ai16`: activations of 16 bits, weights of 8."""
+"""How to keep layers → the rest of an entry of the AI Edge Quantizer's recipe. The second is its
+setting `static_wi8_ai16`: 16-bit activations, 8-bit weights."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -151,7 +151,7 @@ CONSTRAINTS: dict[str, Constraint] = {
     "occlusion": Occlusion(),
     "blackout": Blackout(),
 }
-"""The constraints that have names."""
+"""The constraints by name."""
 
 
 def find_constraint(

@@ -33,7 +33,7 @@ from nnslicer_tf.instrument import InstrumentedModel
 ops: Any = LazyModule("keras.ops")
 
 Preset = Callable[[InstrumentedModel, Sequence[str] | None, int, float], list[Vote]]
-"""From the model, `kernels`, `max_synapses` and `alpha` of the detector to its votes."""
+"""Maps the model, `kernels`, `max_synapses` and `alpha` of the detector to its votes."""
 
 # Bounds the size of the covariance matrix of `ClassDistance`.
 _DISTANCE_SYNAPSES = 2048
@@ -210,7 +210,7 @@ EVIDENCE: dict[str, Callable[[Given], list[Vote]]] = {
     "residuals": _residuals,
     "scaled slices of views": _scaled,
 }
-"""Kind of evidence → its votes; what the presets below fuse."""
+"""Kind of evidence → its votes, which the presets below fuse."""
 
 # Kinds that need images as inputs.
 _OF_IMAGES = {name for name in EVIDENCE if "view" in name} | {
@@ -384,4 +384,4 @@ PRESETS: dict[str, Preset] = {
     "margin": _margin,
     **{name: partial(votes_of, kinds) for name, kinds in FUSED.items()},
 }
-"""Preset → how its votes are made of the detector's arguments."""
+"""Preset → function that makes its votes from the detector's arguments."""

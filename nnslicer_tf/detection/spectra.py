@@ -133,4 +133,4 @@ SMOOTH_SPECTRA: dict[str, Callable[[Any], Any]] = {
     "rings": _smooth_ring_powers,
     "blocks": _smooth_block_amplitudes,
 }
-"""The same on tensors of the backend, through which gradients pass."""
+"""The same on tensors of the backend, differentiable."""

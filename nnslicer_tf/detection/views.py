@@ -13,7 +13,7 @@ from nnslicer_tf._lazy import LazyModule
 ops: Any = LazyModule("keras.ops")
 
 View = Callable[[Any], Iterator[Any]]
-"""From images (N, height, width, channels) to such images, one kind of view at a time."""
+"""Yields the views of a kind of images (N, height, width, channels), in the same shape."""
 
 _SHIFTS = ((0, 1), (1, 0), (-1, -1), (-1, 1))
 _ZOOMS = (1.12, 0.9)

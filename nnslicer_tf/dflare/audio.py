@@ -16,7 +16,7 @@ from nnslicer_tf.dflare.domain import Domain, MutationOperator, Parameters
 from nnslicer_tf.errors import InputShapeError
 
 _WINDOW = 256
-"""Samples in a window of the phase vocoder; shorter signals use one as long as they are."""
+"""Samples in a window of the phase vocoder; shorter signals use their own length."""
 
 
 class TimeStretch(MutationOperator):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ModelLike = object  # anything that `as_classifier` takes
 
 _STEPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
-"""Type of 16 bits → relative step between its numbers."""
+"""16-bit type → relative step between its numbers."""
 
 
 class Classifier(ABC):

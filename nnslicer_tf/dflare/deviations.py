@@ -31,7 +31,7 @@ DISTANCES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "L2": euclidean,
     "SSIM": structural_similarity,
 }
-"""Name → distance of a seed and what was made of it, for arrays of values."""
+"""Name → distance between a seed and its mutant, for arrays of values."""
 
 _OF_SENTENCES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {"words": word_edits}
 

@@ -168,7 +168,7 @@ IMAGE_OPERATORS: tuple[MutationOperator, ...] = (
     GaussianBlur(),
     MedianBlur(),
 )
-"""The operators of Table 3, and salt-and-pepper noise, which the authors' program has too."""
+"""The operators of Table 3, and salt-and-pepper noise, which the authors' program also has."""
 
 
 PROGRAM_OPERATORS: tuple[MutationOperator, ...] = (

@@ -10,7 +10,7 @@ from nnslicer_tf.dflare.domain import Answers, Domain
 from nnslicer_tf.errors import InvalidArgumentError
 
 _CHUNK = 1024
-"""Inputs that are preprocessed and queried at once, so that memory stays bounded."""
+"""Inputs preprocessed and queried at once, so that memory stays bounded."""
 
 Preprocess = Callable[[np.ndarray], np.ndarray]
 

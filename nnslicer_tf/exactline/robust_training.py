@@ -92,7 +92,7 @@ def _padded(
 
 
 NETWORKS = {"convsmall": convsmall, "convmedium": convmedium, "convbig": convbig}
-"""Names of the paper's networks → what builds them."""
+"""Names of the paper's networks → their builders."""
 
 
 def train_robustly(

@@ -124,7 +124,7 @@ def _speed(tables: Tables) -> Iterator[Headline]:
 
 
 _SEARCHES = {"Algorithm 1": "the paper's search", "DFlare": "ours, with halving and patience"}
-"""Method of a search → how a headline calls it: the paper's own first."""
+"""Method of a search → its name in headlines, the paper's own first."""
 
 
 def _deviations(tables: Tables) -> Iterator[Headline]:

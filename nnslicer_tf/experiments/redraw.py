@@ -91,7 +91,7 @@ DRAWERS: dict[str, Drawer] = {
     "protection/**/figure*.csv": lambda name, rows: [ExperimentFigure(name, protection.plot(rows))],
     "semantic/**/figure[56]-*.csv": _semantic,
 }
-"""Pattern of tables below the folder of results → what draws the figures of one of them."""
+"""Pattern of tables below the folder of results → function that draws the figures of one."""
 
 
 PICTURES: dict[str, Callable[[str, Mapping[str, np.ndarray]], ExperimentFigure]] = {
@@ -117,7 +117,7 @@ PICTURES: dict[str, Callable[[str, Mapping[str, np.ndarray]], ExperimentFigure]]
     "slices/*-mnist.npz": lambda name, drawn: ExperimentFigure(name, drawing.plot_pair(drawn)),
     "slices/*-cifar10.npz": lambda name, drawn: ExperimentFigure(name, drawing.plot_pair(drawn)),
 }
-"""Pattern of files of arrays below the folder of results → what draws the figure beside one."""
+"""Pattern of array files below the folder of results → function that draws the figure of one."""
 
 
 FILES: dict[str, Callable[[Path], list[Path]]] = {
@@ -125,7 +125,7 @@ FILES: dict[str, Callable[[Path], list[Path]]] = {
         file for figure in challenge.figures(path) for file in figure.write(path.parent)
     ],
 }
-"""Pattern of tables whose figures need the tables beside them, too → what draws them."""
+"""Pattern of tables whose figures also need the tables beside them → function that draws them."""
 
 
 def redraw(folder: Path, progress: bool = True) -> list[Path]:

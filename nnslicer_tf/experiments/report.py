@@ -38,7 +38,7 @@ _PICTURES = {
     "semantic/figure5-mlp-mnist.png": "Semantic slicing: accuracy over compression, by metric",
     "exactline/acas.png": "Exact lines through ACAS Xu, and what samples show of them",
 }
-"""Pictures below the folder of results that stand on the first page → their captions."""
+"""Pictures for the first page, below the folder of results → their captions."""
 
 BEGIN, END = "<!-- headline -->", "<!-- /headline -->"
 

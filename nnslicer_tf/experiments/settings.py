@@ -18,7 +18,7 @@ from typer import Option
 from nnslicer_tf._files import results_folder
 
 View = Annotated[Path | None, Option(help="HTML file for an interactive view of the results.")]
-"""The option `--explore` of experiments that have something to explore."""
+"""The option `--explore` of experiments with an interactive view."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Settings:
     """Base class of settings, with folders of results and the changes for a trial."""
 
     kept: ClassVar[str]
-    """Folder of results that are kept, below `data/results`, or below `./results` if installed."""
+    """Folder of results to keep, below `data/results`, or below `./results` if installed."""
 
     trial: ClassVar[dict[str, object]] = {}
-    """Field → its value in a trial; a field that is empty by default keeps a value it was given."""
+    """Field → its value in a trial; fields that are empty by default keep a given value."""
 
     def quick(self) -> Self:
         """Return settings for a trial of a few minutes, with its own working folder."""

@@ -2,7 +2,7 @@
 
     critical = semantic_slice(im, x, y, metric="taylor", threshold=0.95)
     small = restructure(model, critical)  # only the critical neurons
-    robust = readapt(model, critical, x, y, adversarial)  # train them alone
+    robust = readapt(model, critical, x, y, adversarial)  # train only these
     wider = develop(model, critical, new_x, new_y, learned=range(5))  # train the others
 
 `SemanticSlicer` tries many thresholds at the cost of one; `METRICS` are the contribution

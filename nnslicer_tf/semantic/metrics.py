@@ -50,7 +50,7 @@ from nnslicer_tf.semantic.neurons import NeuronLayer, RecurrentLayer, neuron_lay
 
 Values = dict[str, np.ndarray]
 Baseline = np.ndarray | Mapping[str, np.ndarray] | None
-"""A sample, of several inputs one of each by name; None: zeros."""
+"""A sample, or for several inputs one for each by name; None: zeros."""
 
 
 @dataclass(frozen=True)

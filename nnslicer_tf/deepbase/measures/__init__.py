@@ -47,7 +47,7 @@ MEASURES: dict[str, Measure] = {
         LogisticProbe(),
     )
 }
-"""The measures that have names."""
+"""The measures by name."""
 
 
 def find_measures(measures: str | Measure | Iterable[str | Measure]) -> list[Measure]:

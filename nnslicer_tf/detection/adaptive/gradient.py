@@ -23,7 +23,7 @@ from nnslicer_tf.detection.adaptive.problem import Problem, Tried
 from nnslicer_tf.detection.adaptive.surrogate import Values
 
 Direction = Callable[[Values, np.ndarray, np.ndarray, float], np.ndarray]
-"""Values, inputs, indices of their images, share of the steps done → direction to go down."""
+"""Values, inputs, indices of their images, share of the steps done → direction to descend."""
 
 # First and last step size, as shares of the budget.
 _FIRST, _LAST = 0.4, 0.01

@@ -196,7 +196,7 @@ _MNIST_CHANGES: dict[str, dict[str, Any]] = {
 MNIST_ATTACKS: dict[str, AttackSpec] = {
     name: replace(spec, **_MNIST_CHANGES.get(name, {})) for name, spec in ATTACKS.items()
 }
-"""The same for black and white digits, on which a change of 8/256 misleads nobody."""
+"""The same for black and white digits, on which a change of 8/256 is too small to mislead."""
 
 
 def find_attack(name: str, table: Mapping[str, AttackSpec] = ATTACKS) -> AttackSpec:

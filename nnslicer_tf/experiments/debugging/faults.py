@@ -13,7 +13,7 @@ KINDS = ("noise", "scale", "negate", "synapses")
 one weight in ten of them set to a large value."""
 
 STRENGTHS = (1.0, 2.0, 4.0)
-"""Of noise and large values: in standard deviations of the kernel's weights, times 2. Of scaling:
+"""For noise and large values: in standard deviations of the kernel's weights, times 2. For scaling:
 the factor is 1 + strength."""
 
 _SHARE = 0.1

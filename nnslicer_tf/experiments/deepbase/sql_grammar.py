@@ -25,7 +25,7 @@ HYPOTHESES = (
     "inside number",
     "characters since ;",
 )
-"""Names of what the parse says of every character."""
+"""Names of the parse's features of every character."""
 
 
 @dataclass

@@ -23,7 +23,7 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import plot_over_image
 
 COUNTS = (1, 10, 100)
-"""Numbers of sampled baselines that the exact mean is compared with."""
+"""Numbers of sampled baselines with which the exact mean is compared."""
 
 
 def baselines(s: BaselineSettings) -> ExperimentResult:

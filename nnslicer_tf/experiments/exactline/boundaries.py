@@ -19,7 +19,7 @@ from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, E
 from nnslicer_tf.instrument import InstrumentedModel
 
 COLOURS = ("#d9d9d9", "#9ecae1", "#fdbe85", "#08519c", "#d94701")
-"""A colour for each class of ACAS Xu: clear, weak left, weak right, strong left, strong right."""
+"""The colour of each ACAS Xu class: clear, weak left, weak right, strong left, strong right."""
 
 Ends = tuple[np.ndarray, np.ndarray]
 

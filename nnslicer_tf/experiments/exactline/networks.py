@@ -22,10 +22,10 @@ from nnslicer_tf.experiments.result import ExperimentResult
 from nnslicer_tf.report import provenance
 
 EPSILON = {"mnist": 0.1, "cifar10": 2 / 255}
-"""Data set → the largest change of a pixel by an attack."""
+"""Data set → an attack's largest change of a pixel."""
 
 RELU_NETWORKS = ("lenet5", *NETWORKS)
-"""Kinds of networks with ReLU activations that are analysed."""
+"""Kinds of networks with ReLU activations to analyse."""
 
 _EPOCHS = {"normal": 10, "pgd": 10, "box": 20}
 _SHAPES = {"mnist": (28, 28, 1), "cifar10": (32, 32, 3)}

@@ -21,7 +21,7 @@ from nnslicer_tf.experiments.nnslicer.settings import ChoiceSettings, EvidenceSe
 from nnslicer_tf.slicing import Slicer
 
 SLICES = tuple(name for name in EVIDENCE if "slice" in name)
-"""The kinds of evidence that are read of slices."""
+"""The kinds of evidence that are computed from slices."""
 
 Scores = Mapping[str, np.ndarray]
 """Kind of evidence → scores (N,)."""

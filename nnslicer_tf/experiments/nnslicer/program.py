@@ -59,7 +59,7 @@ PROGRAM: Rankings = {
     "slices": lambda profiles: _ranker(profiles.by_class),
     "paths": lambda profiles: EffectivePathRanker(),
 }
-"""Name → ranking as the program has it."""
+"""Name → the program's ranking."""
 
 READINGS: dict[str, tuple[str, Callable[[Profiles], NNSlicerRanker]]] = {
     "program": ("as the program", lambda p: _ranker(p.by_class)),
@@ -83,7 +83,7 @@ READINGS: dict[str, tuple[str, Callable[[Profiles], NNSlicerRanker]]] = {
         lambda p: NNSlicerRanker(profile=p.whole, collect="magnitudes"),
     ),
 }
-"""Name → what is read otherwise, and the ranking."""
+"""Name → what differs, and the ranking."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ ENDINGS = {
     ", renormalised": "and normalisations measured again",
     ", ours": "the smallest of the whole model",
 }
-"""Endings of the methods' names → what the methods have in common."""
+"""Endings of method names → what such methods have in common."""
 
 _RENORMALISE_ON = 500
 _POWER = 0.25
