@@ -121,8 +121,15 @@ def remove_layers(
         replaced[name] = _sewing_layer(first)
         weights[name] = _fitted(im, first, last, x, batch_size)
     original = im.functional
+
+    def call(layer: keras.Operation, *args: Any, **kwargs: Any) -> Any:
+        # What takes a normalisation's place does not know its options, such as `mask`.
+        return layer(*args) if layer.name in replaced else layer(*args, **kwargs)
+
     copy = keras.models.clone_model(
-        original, clone_function=lambda layer: replaced.get(layer.name) or _again(layer)
+        original,
+        clone_function=lambda layer: replaced.get(layer.name) or _again(layer),
+        call_function=call,
     )
     for layer in copy.layers:
         if layer.name in weights:

@@ -98,6 +98,25 @@ def test_functional_and_subclassed_models_lose_layers():
         np.testing.assert_allclose(small(x), last(np.tanh(x)), rtol=1e-5, atol=1e-6)
 
 
+def test_a_layer_before_a_normalisation_called_as_a_function_is_left_out():
+    """Such a call keeps its options (`mask`), which the layer in its place does not know."""
+    inputs = keras.Input((6, 6, 2))
+    x = layers.Conv2D(4, 3, padding="same", name="c1")(inputs)
+    x = layers.BatchNormalization(name="n1")(x)
+    x = layers.ReLU(name="r1")(x)
+    x = layers.Conv2D(4, 3, padding="same", name="c2")(x)
+    x = layers.BatchNormalization(name="n2")(x, training=False)
+    x = layers.ReLU(name="r2")(x)
+    x = layers.GlobalAveragePooling2D(name="p")(x)
+    outputs = layers.Dense(3, name="logits")(x)
+    model = randomise(keras.Model(inputs, outputs), np.random.default_rng(0))
+    x, _ = samples(model, 9)
+    expected = x
+    for name in ("c1", "n1", "r1", "r2", "p", "logits"):
+        expected = model.get_layer(name)(expected)
+    np.testing.assert_allclose(remove_layers(model, ["c2"], x)(x), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_layer_of_equal_shapes_is_left_out():
     model = stack()
     x, _ = samples(model, 12)
