@@ -337,7 +337,7 @@ def _agreement(tables: Tables) -> Iterator[Headline]:
     frame = tables["dflare/agreement"].frame
     names = {"lenet1": "LeNet-1", "resnet20": "ResNet-20"}
     for _, row in frame[frame["pair"].isin(names)].iterrows():
-        what = f"Deviations of 8-bit {names[row['pair']]} among its data set's own inputs"
+        what = f"8-bit {names[row['pair']]}: inputs of its data set that it answers differently"
         case = {"train": "training images", "test": "test images"}[row["split"]]
         here = f"{row['deviations']} of {row['inputs']:,}"
         theirs = f"{row['paper_deviations']:.0f} of {row['paper_inputs']:,.0f}"
