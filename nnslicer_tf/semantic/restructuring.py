@@ -25,7 +25,7 @@ class Masker:
     """Applies masks to a reusable working copy of a model.
 
     This is cheaper than a new model for each of many masks, as nothing is rebuilt or recompiled.
-    All methods return the same model; the next mask changes it.
+    `neurons` and `kernels` return the same model; the next mask changes it.
 
     Args:
         model: A Keras model; it is not changed.
@@ -51,16 +51,7 @@ class Masker:
         Raises:
             InvalidArgumentError: if the masks do not match the model's layers.
         """
-        layers = neuron_layers(self._im)
-        check_critical(critical, layers)
-        chosen: dict[str, np.ndarray] = {}
-        for name, mask in critical.items():
-            chosen |= layers[name].kernel_masks(mask)
-        weights = self._masked(chosen)
-        for name, mask in critical.items():
-            for bias, kept in layers[name].bias_masks(mask):
-                weights[self._places[id(bias)]] = weights[self._places[id(bias)]] * kept
-        self._working.set_weights(weights)
+        self._working.set_weights(self._masked_neurons(critical))
         return self._working
 
     def size(self, critical: Mapping[str, np.ndarray]) -> int:
@@ -68,7 +59,7 @@ class Masker:
 
         Arguments and errors are those of `neurons`.
         """
-        self.neurons(critical)
+        self._measured.set_weights(self._masked_neurons(critical))
         return compact_size(*self._channels)
 
     def kernels(self, keep: Mapping[str, np.ndarray]) -> keras.Model:
@@ -83,6 +74,19 @@ class Masker:
         self._working.set_weights(self._masked(keep))
         return self._working
 
+    def _masked_neurons(self, critical: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the model's weights with all but the critical neurons masked."""
+        layers = neuron_layers(self._im)
+        check_critical(critical, layers)
+        chosen: dict[str, np.ndarray] = {}
+        for name, mask in critical.items():
+            chosen |= layers[name].kernel_masks(mask)
+        weights = self._masked(chosen)
+        for name, mask in critical.items():
+            for bias, kept in layers[name].bias_masks(mask):
+                weights[self._places[id(bias)]] = weights[self._places[id(bias)]] * kept
+        return weights
+
     def _masked(self, keep: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the model's weights with masked kernels."""
         weights = list(self._weights)
@@ -91,8 +95,13 @@ class Masker:
         return weights
 
     @cached_property
+    def _measured(self) -> keras.Model:
+        """A second working copy, so that `size` leaves the one that was returned as it is."""
+        return copy_model(self._im.model)
+
+    @cached_property
     def _channels(self) -> tuple[ChannelGraph, ChannelGroups]:
-        graph = ChannelGraph(self._im.like(self._working))
+        graph = ChannelGraph(self._im.like(self._measured))
         return graph, channel_groups(graph)
 
 

@@ -29,6 +29,16 @@ def test_a_restructured_model_has_the_outputs_of_the_masked_one(name, seed):
     assert not np.allclose(masked(x), model(x), atol=1e-3)
 
 
+def test_a_size_leaves_the_masked_model_as_it_is():
+    model = make("perceptron")
+    x, _ = samples(model, 16)
+    masker = Masker(model)
+    masked = masker.neurons({"a": np.arange(7) < 3})
+    outputs = masked(x)
+    masker.size({"b": np.arange(5) < 2})
+    np.testing.assert_array_equal(masked(x), outputs)
+
+
 def test_a_multilayer_perceptron_keeps_what_the_formula_says():
     small = restructure(make("perceptron"), {"a": np.arange(7) < 3, "b": np.arange(5) < 2})
     assert small.count_params() == (6 + 1) * 3 + (3 + 1) * 2 + (2 + 1) * 3

@@ -45,6 +45,7 @@ def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
     for wanted in _COMPRESSIONS:
         for way in WAYS:
             critical = sliced.of_size(way, wanted)
+            compression = sliced.compression(critical)
             for name, part in _parts(trial.model, critical).items():
                 kept = np.concatenate([critical[layer] for layer in part])
                 taken = CriticalNeurons({layer: critical[layer] for layer in part})
@@ -53,7 +54,7 @@ def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
                     "wanted": wanted,
                     "method": way,
                     "layer": name,
-                    "compression": sliced.compression(critical),
+                    "compression": compression,
                     "neurons": len(kept),
                     "kept": kept.mean(),
                     "into": sliced.own_share(taken),

@@ -122,20 +122,34 @@ def test_the_zoo_has_one_model_of_all_classes(zoo_settings):
         develop(zoo_settings)
 
 
-def test_what_slices_take_from_each_layer(zoo_settings):
-    """The parts' shares add up to the slice's, and all parts together are the slice."""
-    rows = layers(zoo_settings).table("layers-digits_cnn-digits")
+def accuracy_without(model, layer, mask, data):
+    """The model's accuracy with zeros for the weights into a layer's masked neurons."""
+    weights = [w.copy() for w in model.get_layer(layer).get_weights()]
+    model.get_layer(layer).set_weights([w * mask for w in weights])
+    right = zoo.accuracy(model, data)
+    model.get_layer(layer).set_weights(weights)
+    return right
+
+
+def test_what_slices_take_from_each_layer(settings):
+    """The parts' shares add up to the slice's, and each part's accuracy is that of its mask."""
+    settings = replace(settings, repeats=1)
+    rows = layers(settings).table("layers-mlp-digits")
+    trial = repeats_of(settings).trial(0)
+    sliced = SlicedModel(trial, settings.metric)
     groups = ["all convolutions", "all dense layers"]
     for (wanted, way), part in rows.groupby(["wanted", "method"]):
         part = part.set_index("layer")
         kept = part.neurons * part.kept
         singles = part.index.difference([*groups, "all"])
+        assert len(singles) == 2
         assert kept[singles].sum() == pytest.approx(kept["all"])
         assert kept[[g for g in groups if g in kept]].sum() == pytest.approx(kept["all"])
-        sliced = SlicedModel(repeats_of(zoo_settings).trial(0))
         critical = sliced.of_size(way, wanted)
-        test = datasets.load("digits", "test[:100]")
-        assert part.accuracy["all"] == zoo.accuracy(sliced.masker.neurons(critical), test)
+        assert part.accuracy["all"] == zoo.accuracy(sliced.masker.neurons(critical), trial.test)
+        for layer in singles:
+            expected = accuracy_without(trial.model, layer, critical[layer], trial.test)
+            assert part.accuracy[layer] == expected
         # The weights into masked neurons are a part of what restructuring removes.
         assert 0 < part.into["all"] < part.compression["all"]
         assert part.into[singles].sum() == pytest.approx(part.into["all"])
