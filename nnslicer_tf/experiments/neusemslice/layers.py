@@ -11,9 +11,11 @@ from collections.abc import Iterator
 
 import keras
 import numpy as np
+import pandas as pd
 
-from nnslicer_tf.experiments.neusemslice.settings import WAYS, MaintenanceSettings
+from nnslicer_tf.experiments.neusemslice.settings import STANDARDISED, WAYS, MaintenanceSettings
 from nnslicer_tf.experiments.neusemslice.slices import SlicedModel
+from nnslicer_tf.experiments.neusemslice.tables import paired_tests
 from nnslicer_tf.experiments.neusemslice.trial import Trial, repeats_of
 from nnslicer_tf.experiments.result import ExperimentResult
 from nnslicer_tf.semantic import CriticalNeurons
@@ -21,6 +23,8 @@ from nnslicer_tf.zoo import accuracy
 
 _COMPRESSIONS = (0.3, 0.5, 0.7)  # shares of the parameters that are removed
 _KEYS = ["wanted", "method", "layer"]
+_METHODS = (*WAYS, STANDARDISED)
+_PAIRS = [(one, other) for one in _METHODS[2:] for other in WAYS[:2]]
 
 
 def layers(s: MaintenanceSettings) -> ExperimentResult:
@@ -31,7 +35,30 @@ def layers(s: MaintenanceSettings) -> ExperimentResult:
     )
     means = rows.drop(columns="seed").groupby(_KEYS, sort=False).mean().reset_index()
     title = "What slices of one size take from each layer, and what that costs alone"
-    return ExperimentResult([repeats.table("layers", title, means, more={"metric": s.metric})])
+    used = {"metric": s.metric}
+    return ExperimentResult(
+        [
+            repeats.table("layers", title, means, more=used),
+            repeats.table(
+                "layers",
+                "Semantic slices against others of their size: accuracy",
+                _tests(rows),
+                "-tests",
+                used,
+            ),
+        ]
+    )
+
+
+def _tests(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return paired tests over seeds of whole slices of each compression rate."""
+    whole = rows[rows["layer"] == "all"]
+    tests = [
+        paired_tests(part, ["accuracy"], _PAIRS).assign(wanted=wanted)
+        for wanted, part in whole.groupby("wanted")
+    ]
+    found = pd.concat(tests, ignore_index=True)
+    return found[["wanted", *found.columns.drop("wanted")]]
 
 
 def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
@@ -43,7 +70,7 @@ def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
     """
     sliced = SlicedModel(trial, metric)
     for wanted in _COMPRESSIONS:
-        for way in WAYS:
+        for way in _METHODS:
             critical = sliced.of_size(way, wanted)
             compression = sliced.compression(critical)
             for name, part in _parts(trial.model, critical).items():

@@ -13,6 +13,9 @@ WAYS = ("Global", "Category-wise", "NeuSemSlice", "NeuSemSlice, centred")
 
 OURS = WAYS[2:]
 
+STANDARDISED = "NeuSemSlice, standardised"
+"""A form of landscapes that is not in the paper; `layers` compares it with the others."""
+
 _SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _THETAS = (0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99)
 _MORE_SHARES = (0.01, 0.02, 0.05)

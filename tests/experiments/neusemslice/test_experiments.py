@@ -134,7 +134,12 @@ def accuracy_without(model, layer, mask, data):
 def test_what_slices_take_from_each_layer(settings):
     """The parts' shares add up to the slice's, and each part's accuracy is that of its mask."""
     settings = replace(settings, repeats=1)
-    rows = layers(settings).table("layers-mlp-digits")
+    found = layers(settings)
+    rows, tests = found.table("layers-mlp-digits"), found.table("layers-mlp-digits-tests")
+    whole = rows[rows["layer"] == "all"].set_index(["wanted", "method"])["accuracy"]
+    for _, row in tests.iterrows():
+        apart = whole[row["wanted"], row["method"]] - whole[row["wanted"], row["against"]]
+        assert row["gain"] == pytest.approx(apart)
     trial = repeats_of(settings).trial(0)
     sliced = SlicedModel(trial, settings.metric)
     groups = ["all convolutions", "all dense layers"]
