@@ -4,6 +4,7 @@
     python apps/maintain_model.py restructure mlp mnist  # table 5
     python apps/maintain_model.py readapt mlp mnist      # table 6
     python apps/maintain_model.py develop mlp mnist      # table 7, or 8 with --scenario 2
+    python apps/maintain_model.py intervals mlp mnist    # Algorithm 1's interval i
     python apps/maintain_model.py layers mlp mnist       # what slices take from each layer
     python apps/maintain_model.py times mlp mnist        # seconds of the metrics
     python apps/maintain_model.py case-study             # figure 6: MobileNetV3
@@ -40,6 +41,11 @@ COMMANDS = {
         MaintenanceSettings,
         "development:develop",
         "Learn new classes, task by task (tables 7 and 8).",
+    ),
+    "intervals": (
+        MaintenanceSettings,
+        "slicing:intervals",
+        "Compare semantic slices by the interval i of Algorithm 1 (not in the paper).",
     ),
     "layers": (
         MaintenanceSettings,

@@ -36,13 +36,7 @@ from nnslicer_tf.semantic.selective_training import (
     parameter_share,
     train_neurons,
 )
-from nnslicer_tf.semantic.similarity import (
-    centre,
-    landscape,
-    prefix_similarities,
-    scale,
-    similarity,
-)
+from nnslicer_tf.semantic.similarity import centre, landscape, prefix_similarities, similarity
 from nnslicer_tf.semantic.slicer import (
     SemanticSlicer,
     category_slice,
@@ -94,7 +88,6 @@ __all__ = [
     "removable_layers",
     "remove_layers",
     "restructure",
-    "scale",
     "selective_optimizer",
     "semantic_slice",
     "similarity",

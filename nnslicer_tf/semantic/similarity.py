@@ -27,20 +27,6 @@ def centre(features: np.ndarray) -> np.ndarray:
     return features - features.mean(axis=0, dtype=np.float64)
 
 
-def scale(features: np.ndarray) -> np.ndarray:
-    """Scale the values of every neuron to a root mean square of 1, so that all count alike.
-
-    Without it, a landscape consists mostly of the few neurons with the largest values. This is not
-    in the paper. Neurons whose values are all zero stay so.
-
-    Args:
-        features: Values `(samples, …, units)` of a layer.
-    """
-    axes = tuple(range(features.ndim - 1))
-    sizes = np.sqrt(np.mean(np.square(features, dtype=np.float64), axis=axes))
-    return features / np.where(sizes > 0, sizes, 1)
-
-
 def landscape(features: np.ndarray) -> np.ndarray:
     """Return M = F·Fᵀ `(samples, samples)` float64 of values `(samples, …)` (Equation 1)."""
     rows = np.asarray(features, np.float64).reshape(len(features), -1)

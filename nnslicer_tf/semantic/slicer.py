@@ -33,7 +33,7 @@ from nnslicer_tf.semantic.metrics import (
     reference_sample,
 )
 from nnslicer_tf.semantic.neurons import CriticalNeurons, NeuronLayer, neuron_layers
-from nnslicer_tf.semantic.similarity import centre, prefix_similarities, scale
+from nnslicer_tf.semantic.similarity import centre, prefix_similarities
 
 _AT_ONCE = 50_000_000  # captured numbers, 200 MB
 
@@ -42,7 +42,6 @@ class SlicerOptions(TypedDict, total=False):
     """Further arguments of `SemanticSlicer`."""
 
     centred: bool
-    scaled: bool
     categories: ArrayLike | None
     baseline: Baseline
     batch_size: int
@@ -65,10 +64,6 @@ class SemanticSlicer:
             Equation 2 as printed. Within one category values vary little around their mean,
             which a few neurons suffice to reproduce; centred landscapes require the
             differences between samples as well.
-        scaled: Scale the values of every neuron to one size before landscapes are compared, and
-            after they are centred (see `similarity.scale`). Otherwise the few neurons with the
-            largest values decide. Not in the paper; worth a trial for models without
-            normalisations.
         categories: The labels whose samples are used, in all kinds of slices; by default all that
             occur.
         baseline: DeepLIFT's reference sample; zeros by default.
@@ -78,7 +73,6 @@ class SemanticSlicer:
     Attributes:
         metric: The metric's name.
         centred: Whether landscapes are centred.
-        scaled: Whether the values of every neuron are scaled to one size.
         categories: The labels, ascending, `(categories,)`.
         scores: Layer → scores on all samples of the categories `(units,)`.
         category_scores: Layer → scores on each category `(categories, units)`.
@@ -98,7 +92,6 @@ class SemanticSlicer:
         metric: str = "taylor",
         *,
         centred: bool = False,
-        scaled: bool = False,
         categories: ArrayLike | None = None,
         baseline: Baseline = None,
         batch_size: int = 256,
@@ -106,7 +99,6 @@ class SemanticSlicer:
     ) -> None:
         self.metric = metric
         self.centred = centred
-        self.scaled = scaled
         chosen = find_metric(metric)
         self._im = im
         self._layers = neuron_layers(im)
@@ -147,20 +139,15 @@ class SemanticSlicer:
                     order = np.argsort(-self.category_scores[layer.name][row], kind="stable")
                     features = layer.of_data(values[layer.value], values)
                     features = centre(features) if self.centred else features
-                    features = scale(features) if self.scaled else features
                     found[layer.name].append(prefix_similarities(features, order))
         return {name: np.stack(rows) for name, rows in found.items()}
 
-    def with_landscapes(self, *, centred: bool = False, scaled: bool = False) -> "SemanticSlicer":
-        """Return a slicer with the same scores and other landscapes; see the arguments above."""
-        other = copy.copy(self)
-        other.__dict__.pop("similarities", None)
-        other.centred, other.scaled = centred, scaled
-        return other
-
     def with_centred(self, centred: bool) -> "SemanticSlicer":
         """Return a slicer with the same scores, whose landscapes are centred, or are not."""
-        return self.with_landscapes(centred=centred, scaled=self.scaled)
+        other = copy.copy(self)
+        other.__dict__.pop("similarities", None)
+        other.centred = centred
+        return other
 
     def global_slice(self, share: float) -> CriticalNeurons:
         """Return the top share of every layer by the scores on all samples of the categories.
@@ -224,8 +211,7 @@ class SemanticSlicer:
 
     def __repr__(self) -> str:
         neurons = sum(layer.units for layer in self._layers.values())
-        forms = {"centred": self.centred, "scaled": self.scaled}
-        metric = ", ".join([self.metric, *(name for name, used in forms.items() if used)])
+        metric = f"{self.metric}, centred" if self.centred else self.metric
         return (
             f"SemanticSlicer({self._im.model.name!r}, {metric}, {len(self._x)} samples in "
             f"{len(self.categories)} categories, {neurons} neurons in {len(self._layers)} layers)"
@@ -265,7 +251,7 @@ def semantic_slice(
         metric: A name of `METRICS`.
         threshold: Θ in (0, 1]; higher keeps more.
         step: Number of neurons by which prefixes grow.
-        **options: `centred`, `scaled`, `categories`, `baseline`, `batch_size`, `progress` of
+        **options: `centred`, `categories`, `baseline`, `batch_size`, `progress` of
             `SemanticSlicer`.
 
     Raises:

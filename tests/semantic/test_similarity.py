@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.semantic import centre, landscape, prefix_similarities, scale, similarity
+from nnslicer_tf.semantic import centre, landscape, prefix_similarities, similarity
 
 
 def by_definition(features, order):
@@ -77,12 +77,3 @@ def test_bad_arguments_are_refused():
         similarity(np.eye(2), np.eye(3))
     with pytest.raises(InvalidArgumentError, match="every index of 3 neurons once"):
         prefix_similarities(np.ones((4, 3)), np.array([0, 1, 1]))
-
-
-def test_scaled_neurons_count_alike():
-    """Each neuron's own landscape has the same trace, whatever the size of its values."""
-    values = np.random.default_rng(4).normal(size=(9, 5, 3)) * [1e-3, 1, 50]
-    values[..., 1] = 0
-    scaled = scale(values)
-    traces = [np.trace(landscape(scaled[..., i])) for i in range(3)]
-    np.testing.assert_allclose(traces, [45, 0, 45])

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf.experiments.neusemslice.settings import STANDARDISED, WAYS, MaintenanceSettings
+from nnslicer_tf.experiments.neusemslice.settings import OURS, WAYS, MaintenanceSettings
 from nnslicer_tf.experiments.neusemslice.slices import SlicedModel
 from nnslicer_tf.experiments.neusemslice.tables import paired_tests
 from nnslicer_tf.experiments.neusemslice.trial import Trial, repeats_of
@@ -21,10 +21,9 @@ from nnslicer_tf.experiments.result import ExperimentResult
 from nnslicer_tf.semantic import CriticalNeurons
 from nnslicer_tf.zoo import accuracy
 
-_COMPRESSIONS = (0.3, 0.5, 0.7)  # shares of the parameters that are removed
+_COMPRESSIONS = (0.3, 0.5, 0.66)  # shares of the parameters that are removed; the paper names two
 _KEYS = ["wanted", "method", "layer"]
-_METHODS = (*WAYS, STANDARDISED)
-_PAIRS = [(one, other) for one in _METHODS[2:] for other in WAYS[:2]]
+_PAIRS = [(one, other) for one in OURS for other in WAYS[:2]]
 
 
 def layers(s: MaintenanceSettings) -> ExperimentResult:
@@ -70,7 +69,7 @@ def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
     """
     sliced = SlicedModel(trial, metric)
     for wanted in _COMPRESSIONS:
-        for way in _METHODS:
+        for way in WAYS:
             critical = sliced.of_size(way, wanted)
             compression = sliced.compression(critical)
             for name, part in _parts(trial.model, critical).items():

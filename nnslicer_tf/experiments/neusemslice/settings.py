@@ -13,9 +13,6 @@ WAYS = ("Global", "Category-wise", "NeuSemSlice", "NeuSemSlice, centred")
 
 OURS = WAYS[2:]
 
-STANDARDISED = "NeuSemSlice, standardised"
-"""A form of landscapes that is not in the paper; `layers` compares it with the others."""
-
 _SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _THETAS = (0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99)
 _MORE_SHARES = (0.01, 0.02, 0.05)
@@ -52,6 +49,9 @@ class MaintenanceSettings(Settings):
     precision: Annotated[
         Literal["float32", "mixed_bfloat16"], Option(help="Precision of training and prediction.")
     ] = "float32"
+    interval: Annotated[
+        int, Option(min=1, help="Neurons by which semantic slices grow (Algorithm 1's i).")
+    ] = 1
     weights: Annotated[
         Literal["trained", "zoo"],
         Option(help="Train a model for each repeat, or take the zoo's, which is one."),
@@ -73,6 +73,11 @@ class MaintenanceSettings(Settings):
     def metric(self) -> str:
         """The first metric."""
         return self.metrics.split(",")[0]
+
+    @property
+    def interval_name(self) -> str:
+        """The interval as a part of names of files; nothing for the interval 1."""
+        return "" if self.interval == 1 else f"-interval{self.interval}"
 
     @property
     def name(self) -> str:

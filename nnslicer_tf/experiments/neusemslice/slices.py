@@ -1,13 +1,13 @@
 """Slicing methods side by side, and their slices of one size.
 
 `NeuSemSlice` compares landscapes as Equation 2 is printed. `NeuSemSlice, centred` centres them
-first, as does the centred kernel alignment after which the equation is named. `NeuSemSlice,
-standardised`, which is not in the paper, also scales the values of every neuron to one size.
+first, as does the centred kernel alignment after which the equation is named.
 """
 
 from collections.abc import Callable
+from functools import partial
 
-from nnslicer_tf.experiments.neusemslice.settings import OURS, SETTINGS, STANDARDISED, WAYS
+from nnslicer_tf.experiments.neusemslice.settings import OURS, SETTINGS, WAYS
 from nnslicer_tf.experiments.neusemslice.trial import Trial
 from nnslicer_tf.experiments.samples import first
 from nnslicer_tf.instrument import InstrumentedModel
@@ -33,14 +33,12 @@ class SlicedModel:
         data = first(trial.train, trial.samples)
         self.model = trial.model
         self.slicer = SemanticSlicer(InstrumentedModel(trial.model), data.x, data.y, metric)
-        centred = self.slicer.with_landscapes(centred=True)
-        standardised = self.slicer.with_landscapes(centred=True, scaled=True)
+        centred = self.slicer.with_centred(True)
         self._ways: dict[str, Callable[[float], CriticalNeurons]] = {
             "Global": self.slicer.global_slice,
             "Category-wise": self.slicer.category_slice,
-            "NeuSemSlice": self.slicer.semantic_slice,
-            "NeuSemSlice, centred": centred.semantic_slice,
-            STANDARDISED: standardised.semantic_slice,
+            "NeuSemSlice": partial(self.slicer.semantic_slice, step=trial.interval),
+            "NeuSemSlice, centred": partial(centred.semantic_slice, step=trial.interval),
         }
         self.masker = Masker(trial.model)
 

@@ -36,6 +36,7 @@ class Trial:
         test: Samples for final figures only.
         seed: Random seed.
         samples: Number of training samples for scores and similarities.
+        interval: Number of neurons by which semantic slices grow (Algorithm 1's i).
     """
 
     model: keras.Model
@@ -44,6 +45,7 @@ class Trial:
     test: Dataset
     seed: int = 0
     samples: int = 5_000
+    interval: int = 1
 
 
 def zoo_trial(model: str, dataset: str, tests: int, samples: int) -> Trial:
@@ -109,7 +111,7 @@ class Repeats:
         """Part of the names of files that tells models of different training apart."""
         s = self.settings
         precision = "" if s.precision == "float32" else f"-{s.precision}"
-        return f"{s.images}-{s.epochs}-{s.tests}-{s.samples}{precision}"
+        return f"{s.images}-{s.epochs}-{s.tests}-{s.samples}{precision}{s.interval_name}"
 
     def trial(self, seed: int, classes: Iterable[int] | None = None) -> Trial:
         """Return a model trained with a seed, on some classes or on all, with all data."""
@@ -124,7 +126,7 @@ class Repeats:
         folder = s.work / "trained" / name
         zoo.train(model, data, recipe, rng=seed, folder=folder)
         model = zoo.in_precision(model, s.precision)
-        return Trial(model, **self.data, seed=seed, samples=s.samples)
+        return Trial(model, **self.data, seed=seed, samples=s.samples, interval=s.interval)
 
     def rows(self, what: str, run: Callable[[int], Iterable[dict]]) -> pd.DataFrame:
         """Return the rows of all seeds; stored ones are read, not made again."""
@@ -153,7 +155,9 @@ class Repeats:
         parts = ", ".join(f"{len(part)} {part_name}" for part_name, part in self.data.items())
         sizes = f"{parts} images; {self.training}; scores on {s.samples} images"
         head = {"seeds": f"0 … {s.repeats - 1}", "sizes": sizes, **(more or {})}
-        return ExperimentTable(f"{name}-{s.name}{kind}", frame, title, head)
+        if s.interval != 1:
+            head["interval"] = f"semantic slices grow by {s.interval} neurons"
+        return ExperimentTable(f"{name}-{s.name}{s.interval_name}{kind}", frame, title, head)
 
 
 class ZooRepeat(Repeats):
@@ -179,7 +183,7 @@ class ZooRepeat(Repeats):
     def trained(self) -> str:
         """Part of the names of files that tells models of different weights apart."""
         s, weights = self.settings, model_fingerprint(self._trial.model)[:8]
-        return f"zoo-{weights}-{s.tests}-{s.samples}"
+        return f"zoo-{weights}-{s.tests}-{s.samples}{s.interval_name}"
 
     def trial(self, seed: int, classes: Iterable[int] | None = None) -> Trial:
         """Return the zoo's model, loaded anew, with all data.
@@ -192,7 +196,8 @@ class ZooRepeat(Repeats):
                 "The zoo's models know all classes, and this experiment starts with a model of "
                 "some: leave out --weights zoo."
             )
-        return replace(self._trial, model=zoo.load(self.settings.model, self.settings.dataset))
+        s = self.settings
+        return replace(self._trial, model=zoo.load(s.model, s.dataset), interval=s.interval)
 
 
 def repeats_of(s: MaintenanceSettings) -> Repeats:

@@ -49,6 +49,27 @@ def test_slicing(settings, monkeypatch):
     pd.testing.assert_frame_equal(slicing.slicing(settings).tables[0].frame, curves)
 
 
+def test_slices_that_grow_by_many_neurons_leave_small_layers_whole(settings, monkeypatch, tmp_path):
+    fewer = {way: chosen[4::5] for way, chosen in PAPER_SETTINGS.items()}
+    monkeypatch.setattr(slicing, "SETTINGS", fewer)
+    settings = replace(settings, repeats=1, work=tmp_path)
+    found = slicing.intervals(settings)
+    curves = found.table("intervals-mlp-digits").set_index(["metric", "method", "setting"])
+    assert list(curves.index.levels[0]) == [f"avg, i = {i}" for i in (1, 16, 256, 64)]
+    whole = curves.compression.xs("NeuSemSlice", level="method").unstack("metric")
+    assert (whole["avg, i = 256"] <= whole["avg, i = 1"]).all()
+    others = curves.accuracy.xs("Global", level="method").unstack("metric")
+    assert (others.nunique(axis=1) == 1).all()
+    for interval in (1, 256):
+        trial = repeats_of(replace(settings, interval=interval)).trial(0)
+        critical = SlicedModel(trial, "avg").slice("NeuSemSlice", 0.5)
+        sizes = {len(mask): mask.sum() for mask in critical.values()}
+        assert sizes[256] == 256 if interval == 256 else sizes[256] < 256
+    areas = found.table("intervals-mlp-digits-tests")
+    assert areas["metric"].nunique() == 4
+    assert found.figures[0].name == "intervals-mlp-digits"
+
+
 def test_critical_neurons_are_explored(settings, tmp_path):
     """Each method's neurons, of one compression rate, are in the view."""
     s = replace(settings, explore=tmp_path / "critical.html")
