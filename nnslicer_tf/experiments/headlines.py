@@ -255,12 +255,14 @@ def _protection_bound(tables: Tables) -> Iterator[Headline]:
         yield replace(row, published="", reached=None)
 
 
-def _semantic(name: str, setting: str, title: str) -> Callable[[Tables], Iterator[Headline]]:
+def _semantic(
+    name: str, setting: str, title: str, metric: str = "taylor"
+) -> Callable[[Tables], Iterator[Headline]]:
     """Return the gain of semantic slicing over the other slicing methods, of one model."""
 
     def rows(tables: Tables) -> Iterator[Headline]:
         frame = tables[f"semantic/{name}"].frame
-        frame = frame[(frame["settings"] == "all") & (frame["metric"] == "taylor")]
+        frame = frame[(frame["settings"] == "all") & (frame["metric"] == metric)]
         if "counted" in frame:
             frame = frame[frame["counted"] == "weights in and out"]
         frame = frame.set_index(["method", "against"])
@@ -420,7 +422,19 @@ _PARTS: tuple[Callable[[Tables], Iterator[Headline]], ...] = (
     _semantic(
         "table4-alexnet-cifar10", "AlexNet-CIFAR10", "AlexNet, CIFAR-10, a fifth of the images"
     ),
+    _semantic(
+        "intervals-alexnet-cifar10-tests",
+        "AlexNet-CIFAR10",
+        "AlexNet, CIFAR-10, a fifth of the images, 64 neurons at a time",
+        "taylor, i = 64",
+    ),
     _semantic("all-images/table4-alexnet-cifar10", "AlexNet-CIFAR10", "AlexNet, CIFAR-10"),
+    _semantic(
+        "all-images/intervals-alexnet-cifar10-tests",
+        "AlexNet-CIFAR10",
+        "AlexNet, CIFAR-10, 64 neurons at a time",
+        "taylor, i = 64",
+    ),
     _semantic("table4-vgg16-cifar10", "VGG16-CIFAR10", "VGG-16, CIFAR-10"),
     _half_a_model,
     _restructuring,

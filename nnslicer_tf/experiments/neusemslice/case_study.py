@@ -7,6 +7,7 @@ that size are compressed on to about 60 %, beside the whole model, compressed as
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import pandas as pd
 
@@ -41,6 +42,7 @@ _PAPER_WAYS = {
 def case_study(s: CaseStudySettings) -> ExperimentResult:
     """Measure the slices of a trained model, and what compressing them on leaves."""
     trial = zoo_trial(s.model, s.dataset, s.tests, s.samples)
+    trial = replace(trial, interval=s.interval)
     curves = _stored(s, trial, "curves", curve_rows)
     half = _stored(s, trial, "half", half_rows)
     compressed = _stored(s, trial, "compressed", compressed_rows)
@@ -51,6 +53,7 @@ def case_study(s: CaseStudySettings) -> ExperimentResult:
     head = {
         "model": f"weights of the zoo, {zoo.accuracy(trial.model, trial.test):.1%} right",
         "sizes": f"{s.tests} test images; scores on {s.samples} training images",
+        "interval": f"semantic slices grow by {s.interval} neurons at a time",
     }
     return ExperimentResult(
         [

@@ -28,6 +28,16 @@ SETTINGS = {
 """The same with more, so that all methods reach from slight to nearly full compression."""
 
 
+Interval = Annotated[
+    int, Option(min=1, help="Neurons by which semantic slices grow (Algorithm 1's i).")
+]
+
+
+def _interval_name(interval: int) -> str:
+    """Return an ending of names of files; nothing for the interval 1."""
+    return "" if interval == 1 else f"-interval{interval}"
+
+
 @dataclass(frozen=True)
 class MaintenanceSettings(Settings):
     """Settings of all experiments; the help says which settings only one of them reads."""
@@ -49,9 +59,7 @@ class MaintenanceSettings(Settings):
     precision: Annotated[
         Literal["float32", "mixed_bfloat16"], Option(help="Precision of training and prediction.")
     ] = "float32"
-    interval: Annotated[
-        int, Option(min=1, help="Neurons by which semantic slices grow (Algorithm 1's i).")
-    ] = 1
+    interval: Interval = 1
     weights: Annotated[
         Literal["trained", "zoo"],
         Option(help="Train a model for each repeat, or take the zoo's, which is one."),
@@ -76,8 +84,8 @@ class MaintenanceSettings(Settings):
 
     @property
     def interval_name(self) -> str:
-        """The interval as a part of names of files; nothing for the interval 1."""
-        return "" if self.interval == 1 else f"-interval{self.interval}"
+        """The interval as a part of names of files."""
+        return _interval_name(self.interval)
 
     @property
     def name(self) -> str:
@@ -119,9 +127,10 @@ class CaseStudySettings(Settings):
     metrics: Annotated[str, Option(help="Names, separated by commas.")] = "deeplift,taylor"
     tests: Annotated[int, Option(min=10, help="Test images.")] = 10_000
     samples: Annotated[int, Option(min=10, help="Images for scores.")] = 5_000
+    interval: Interval = 1
     work: Annotated[Path, Option(help="Folder of finished rows.")] = Path("runs/semantic")
 
     @property
     def name(self) -> str:
-        """Model and data set."""
-        return f"{self.model}-{self.dataset}"
+        """Model, data set, and the interval unless it is 1."""
+        return f"{self.model}-{self.dataset}{_interval_name(self.interval)}"

@@ -167,7 +167,7 @@ def plot_curves(curves: pd.DataFrame, title: str = "") -> Figure:
         title: Above all panels.
     """
     metrics = list(curves.metric.dropna().unique())
-    columns = min(len(metrics), 3)
+    columns = 2 if len(metrics) == 4 else min(len(metrics), 3)
     lines = -(-len(metrics) // columns)
     size = (3.4 * max(columns, 2) + 0.6, 3.4 * lines + 0.8)
     figure = Figure(figsize=size, layout="constrained")

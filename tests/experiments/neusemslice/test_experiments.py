@@ -216,6 +216,11 @@ def test_case_study_of_a_trained_model(tmp_path, monkeypatch):
     whole = compressed[compressed.method == "whole"].set_index("compressor")
     assert (whole.iterations == 9).all() and whole["paper accuracy"]["Unif"] == 0.1934
 
+    # Slices that grow by as many neurons as the layers have are whole.
+    grown = case_study.case_study(replace(s, interval=64))
+    curves = grown.table("figure6-digits_cnn-digits-interval64").set_index("method")
+    assert (curves.compression[["NeuSemSlice", "NeuSemSlice, centred"]] == 0).all(axis=None)
+
     # What is on file is not computed again.
     monkeypatch.setattr(case_study, "SlicedModel", None)
     monkeypatch.setattr(slicing, "SlicedModel", None)
