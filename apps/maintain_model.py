@@ -44,7 +44,7 @@ COMMANDS = {
     ),
     "intervals": (
         MaintenanceSettings,
-        "slicing:intervals",
+        "intervals:intervals",
         "Compare semantic slices by the interval i of Algorithm 1 (not in the paper).",
     ),
     "layers": (

@@ -153,7 +153,7 @@ def _sets_at_ratios(extent: Extent, tables: Sequence[ResultTable]) -> int:
 
 def _settings(extent: Extent, tables: Sequence[ResultTable]) -> int:
     """Count the models and data sets in the files' names."""
-    stems = [table.path.stem.removesuffix("-tests") for table in tables]
+    stems = [re.sub(r"(-interval\d+)?(-tests)?$", "", table.path.stem) for table in tables]
     return len({tuple(stem.split("-")[-2:]) for stem in stems})
 
 

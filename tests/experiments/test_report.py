@@ -137,6 +137,9 @@ def test_status_counts_rows_files_and_seeds(tmp_path):
         kept(tmp_path, f"semantic/table7-{setting}-tests.csv", "python a.py", "x", "1")
         said = f"reduced (2026-01-02): {number} of 6 models and data sets"
         assert status(tmp_path, "neusemslice/table7") == said
+    for name in ("table7-mlp-mnist-interval64", "table7-mlp-mnist-interval64-tests"):
+        kept(tmp_path, f"semantic/{name}.csv", "python a.py", "x", "1", head=head)
+    assert status(tmp_path, "neusemslice/table7") == said  # the same model, sliced in another way
 
 
 def test_status_asks_for_the_papers_model(tmp_path):

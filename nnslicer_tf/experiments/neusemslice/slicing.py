@@ -1,7 +1,6 @@
 """Accuracy and compression of every slicing method: figure 5, tables 1 to 4."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,6 @@ from nnslicer_tf.report.palette import METHODS
 from nnslicer_tf.semantic import removable_layers, remove_layers
 from nnslicer_tf.zoo import accuracy
 
-_INTERVALS = (1, 16, 64, 256)
 _SHOWN = 0.5  # the compression rate of the interactive view
 _REDUNDANT = 0.99  # the similarity above which DeepArc removes a layer
 
@@ -55,31 +53,6 @@ def slicing(s: MaintenanceSettings) -> ExperimentResult:
     name = f"{s.name}{s.interval_name}"
     figure = ExperimentFigure(f"figure5-{name}", plot_curves(curve, name))
     return ExperimentResult(tables, [figure], views=views_of_slices(s, repeats))
-
-
-def intervals(s: MaintenanceSettings) -> ExperimentResult:
-    """Compare semantic slices that grow by few or many neurons (Algorithm 1's interval i).
-
-    The paper leaves the interval open. With a large one, small layers stay whole.
-    """
-    repeats = repeats_of(s)
-    parts = []
-    for interval in _INTERVALS:
-        grown = repeats_of(replace(s, interval=interval))
-
-        def run(seed: int, grown: Repeats = grown) -> Iterator[dict]:
-            return curve_rows(grown.trial(seed), s.metric)
-
-        rows = grown.rows(f"slicing-{s.metric}", run)
-        parts.append(rows.assign(metric=f"{s.metric}, i = {interval}"))
-    curve = pd.concat(parts, ignore_index=True)
-    title = "Semantic slices that grow by i neurons against the others, areas over the common range"
-    tables = [
-        repeats.table("intervals", "Accuracy over compression rate by the interval i", curve),
-        repeats.table("intervals", title, area_tests(curve), "-tests"),
-    ]
-    figure = ExperimentFigure(f"intervals-{s.name}", plot_curves(curve, s.name))
-    return ExperimentResult(tables, [figure])
 
 
 def views_of_slices(s: MaintenanceSettings, repeats: Repeats) -> list[ExperimentView]:

@@ -156,7 +156,7 @@ class Repeats:
         sizes = f"{parts} images; {self.training}; scores on {s.samples} images"
         head = {"seeds": f"0 … {s.repeats - 1}", "sizes": sizes, **(more or {})}
         if s.interval != 1:
-            head["interval"] = f"semantic slices grow by {s.interval} neurons"
+            head["interval"] = f"semantic slices grow by {s.interval} neurons at a time"
         return ExperimentTable(f"{name}-{s.name}{s.interval_name}{kind}", frame, title, head)
 
 

@@ -9,6 +9,7 @@ from nnslicer_tf import datasets, zoo
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.neusemslice import case_study, readaptation, slicing
 from nnslicer_tf.experiments.neusemslice.development import develop
+from nnslicer_tf.experiments.neusemslice.intervals import intervals
 from nnslicer_tf.experiments.neusemslice.layers import layers
 from nnslicer_tf.experiments.neusemslice.restructuring import restructure
 from nnslicer_tf.experiments.neusemslice.scoring_times import scoring_times
@@ -53,7 +54,7 @@ def test_slices_that_grow_by_many_neurons_leave_small_layers_whole(settings, mon
     fewer = {way: chosen[4::5] for way, chosen in PAPER_SETTINGS.items()}
     monkeypatch.setattr(slicing, "SETTINGS", fewer)
     settings = replace(settings, repeats=1, work=tmp_path)
-    found = slicing.intervals(settings)
+    found = intervals(settings)
     curves = found.table("intervals-mlp-digits").set_index(["metric", "method", "setting"])
     assert list(curves.index.levels[0]) == [f"avg, i = {i}" for i in (1, 16, 256, 64)]
     whole = curves.compression.xs("NeuSemSlice", level="method").unstack("metric")
@@ -68,6 +69,11 @@ def test_slices_that_grow_by_many_neurons_leave_small_layers_whole(settings, mon
     areas = found.table("intervals-mlp-digits-tests")
     assert areas["metric"].nunique() == 4
     assert found.figures[0].name == "intervals-mlp-digits"
+
+
+def test_intervals_are_compared_not_chosen(settings):
+    with pytest.raises(InvalidArgumentError, match="leave out --interval"):
+        intervals(replace(settings, interval=64))
 
 
 def test_critical_neurons_are_explored(settings, tmp_path):
