@@ -126,10 +126,10 @@ def remove_layers(
         # What takes a normalisation's place does not know its options, such as `mask`.
         return layer(*args) if layer.name in replaced else layer(*args, **kwargs)
 
+    # Sequential models call their layers without options, and take no `call_function`.
+    calls = {} if isinstance(original, keras.Sequential) else {"call_function": call}
     copy = keras.models.clone_model(
-        original,
-        clone_function=lambda layer: replaced.get(layer.name) or _again(layer),
-        call_function=call,
+        original, clone_function=lambda layer: replaced.get(layer.name) or _again(layer), **calls
     )
     for layer in copy.layers:
         if layer.name in weights:
