@@ -102,7 +102,7 @@ RECIPES: dict[str, Recipe] = {
     "resnet10_preactivation": Recipe("sgd", 0.1, 30, 128, 5e-3, "flip_crop"),
     "plainnet20": Recipe("sgd", 0.1, 15, 128, 5e-3, "flip_crop", sizes=((5, 16), (5, 24))),
     "resnet18": Recipe(
-        "sgd", 0.1, 11, 128, 5e-3, "flip_crop", "mixed_bfloat16", sizes=((5, 16), (4, 24))
+        "sgd", 0.1, 22, 128, 5e-3, "flip_crop", "mixed_bfloat16", sizes=((8, 16), (7, 24))
     ),
     "mobilenet_v3_small": Recipe(
         "sgd", 0.1, 30, 128, 5e-3, "flip_crop", sizes=((12, 16), (10, 24))
