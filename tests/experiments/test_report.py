@@ -375,6 +375,24 @@ def test_times_are_beside_the_papers(tmp_path):
     assert "backward walk alone" in found[0].what  # the forward pass is not in "backward ms"
 
 
+def test_restructuring_is_beside_the_papers_gain(tmp_path):
+    semantic = "NeuSemSlice+LAMP", '"NeuSemSlice, centred+LAMP"'
+    rows = ("method,CR", "LAMP,0.8", f"{semantic[0]},0.85", f"{semantic[1]},0.84")
+    tests = ["method,against,figure,p_value", f"{semantic[0]},LAMP,NI,0.9"]
+    tests += [f"{semantic[0]},Global+LAMP,CR,0.8", f"{semantic[0]},LAMP,CR,0.012"]
+    tests += [f"{semantic[1]},LAMP,CR,0.3"]
+    name = "semantic/table5-10permille-alexnet-cifar10-interval64"
+    found = headlines.headlines({name: table(tmp_path, *rows)})
+    assert found == []  # without the tests
+    both = {name: table(tmp_path, *rows), f"{name}-tests": table(tmp_path, *tests)}
+    found = headlines.headlines(both)  # the paper's gain is 34.88 - 30.17 points
+    assert [(row.case, row.here, row.published, row.reached) for row in found] == [
+        ("NeuSemSlice+LAMP", "+5.0 points (p = 0.012)", "+4.7 points", True),
+        ("NeuSemSlice, centred+LAMP", "+4.0 points (p = 0.3)", "+4.7 points", False),
+    ]
+    assert "64 neurons at a time" in found[0].what
+
+
 def test_missed_goals_are_shown(tmp_path):
     rows = ("method,budget,targets", "NNSlicer,1000,0.294", "NNSlicer,2000,0.09")
     found = headlines.headlines({"protection/figure5": table(tmp_path, *rows)})
