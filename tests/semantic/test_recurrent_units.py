@@ -170,7 +170,7 @@ def test_wrapped_layers_have_no_such_neurons():
         semantic.neuron_layers(nns.InstrumentedModel(gates))
 
 
-def test_units_of_the_zoos_lstm():
+def test_units_of_the_zoos_lstm(shared_data):
     """Without the quarter of the units with the lowest scores more is recognised."""
     model = zoo.load("lstm_rows")
     test = datasets.load("mnist", "test[:300]")
