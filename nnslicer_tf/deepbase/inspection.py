@@ -19,7 +19,7 @@ for most measures. Memory: a block of behaviours, and the measures' sums.
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import keras
 import numpy as np
@@ -32,7 +32,7 @@ from nnslicer_tf.deepbase.cache import BehaviourCache
 from nnslicer_tf.deepbase.hypotheses import Behaviour
 from nnslicer_tf.deepbase.measures import Measure, find_measures
 from nnslicer_tf.deepbase.units import UnitGroup, Units, find_groups
-from nnslicer_tf.engine import make_engine
+from nnslicer_tf.engine import in_order, make_engine
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Samples, SeveralSamples
 from nnslicer_tf.instrument.data import DataLike, check_batch_size
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 _FIRST_LOOK = 256  # records; with fewer, error estimates are too unreliable
 _NEXT_LOOK = 1.25  # factor by which the number of records grows between looks
 
-T = TypeVar("T")
 Model: TypeAlias = keras.Model | InstrumentedModel
 
 
@@ -124,7 +123,7 @@ def inspect(
     results = engine.map(ScoreJob(stream.tasks), enumerate(itertools.chain([first], items)))
     records, look = 0, _FIRST_LOOK
     with tqdm(total=samples.count, desc="Inspecting", disable=not progress, leave=False) as bar:
-        for index, summaries in _in_order(results):
+        for index, summaries in in_order(results):
             records += stream.sizes[index]
             bar.update(stream.sizes[index])
             running = [number for number in summaries if not stream.tasks[number].finished]
@@ -247,16 +246,6 @@ def _columns(values: Mapping[str, np.ndarray], task: Task) -> np.ndarray:
         return np.stack([values[name] for name in task.hypotheses], axis=-1)[:, None]
     columns = [fit_positions(name, values[name], tuple(positions)) for name in task.hypotheses]
     return np.stack(columns, axis=-1)
-
-
-def _in_order(results: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
-    """Yield results by index, so that nothing depends on which worker finishes first."""
-    waiting, expected = {}, 0
-    for index, result in results:
-        waiting[index] = result
-        while expected in waiting:
-            yield expected, waiting.pop(expected)
-            expected += 1
 
 
 def _frame(stream: _Stream) -> "pd.DataFrame":

@@ -1,4 +1,12 @@
-from .engines import AdaptiveEngine, Engine, InProcessEngine, Job, ThreadEngine, make_engine
+from .engines import (
+    AdaptiveEngine,
+    Engine,
+    InProcessEngine,
+    Job,
+    ThreadEngine,
+    in_order,
+    make_engine,
+)
 from .ray_engine import RayEngine
 from .rows import RowStore
 from .store import Store
@@ -12,5 +20,6 @@ __all__ = [
     "RowStore",
     "Store",
     "ThreadEngine",
+    "in_order",
     "make_engine",
 ]

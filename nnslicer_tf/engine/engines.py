@@ -10,12 +10,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from nnslicer_tf._cores import available_cores
 from nnslicer_tf._extras import is_installed
 
 Item = tuple[int, Any]
+T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,6 +57,17 @@ class Engine(Protocol):
 
     def map(self, job: Job, items: Iterable[Item]) -> Iterator[tuple[int, Any]]:
         """Yield `(index, job(item))` for every `(index, item)`, in any order."""
+
+
+def in_order(results: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
+    """Yield results by index, so that nothing depends on which worker finishes first."""
+    waiting: dict[int, T] = {}
+    expected = 0
+    for index, result in results:
+        waiting[index] = result
+        while expected in waiting:
+            yield expected, waiting.pop(expected)
+            expected += 1
 
 
 class InProcessEngine:

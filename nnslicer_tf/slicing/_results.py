@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 import numpy as np
 
 from nnslicer_tf._names import check_name
@@ -103,6 +104,16 @@ class Part:
     neurons: dict[str, np.ndarray]
     predicted: np.ndarray
     reduced: Any = None
+
+
+def reduced(part: Part, reduce: Reduction) -> Part:
+    """Apply the reduction on the backend to contributions that were computed by exclusion."""
+    tensors = {
+        name: keras.ops.convert_to_tensor(values.astype(np.float32))
+        for name, values in part.synapses.items()
+    }
+    values = keras.tree.map_structure(keras.ops.convert_to_numpy, reduce(tensors))
+    return Part({}, part.neurons, part.predicted, values)
 
 
 @dataclass(frozen=True)

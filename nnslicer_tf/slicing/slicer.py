@@ -7,33 +7,28 @@ process and two per worker, whatever the number of samples.
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import keras
 import numpy as np
-from tqdm.auto import tqdm
 
-from nnslicer_tf._digests import digest
 from nnslicer_tf._names import check_name
-from nnslicer_tf.engine import Engine, InProcessEngine, Store, make_engine
+from nnslicer_tf.engine import InProcessEngine, Store, make_engine
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
-from nnslicer_tf.instrument import Samples, SeveralSamples, instrumented
+from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.fingerprint import weights_checksum
-from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.kinds import Layout, compile_rules
 from nnslicer_tf.slicing import _zero_walk
+from nnslicer_tf.slicing._batches import Batches, Job, Work
 from nnslicer_tf.slicing._checkpoint import (
-    Collector,
     RowCollector,
     SumCollector,
     described_start,
     digest_of_means,
 )
 from nnslicer_tf.slicing._exclusion_walk import PartsByExclusion, RowsByExclusion, SumByExclusion
-from nnslicer_tf.slicing._input_range import InputRange
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._planner import (
     GRANULARITIES,
@@ -43,7 +38,7 @@ from nnslicer_tf.slicing._planner import (
     check_rules,
     plan_walk,
 )
-from nnslicer_tf.slicing._results import Part, Reduction, row_layout
+from nnslicer_tf.slicing._results import Part, Reduction, reduced, row_layout
 from nnslicer_tf.slicing._zero_walk import PartsAtZero, RowsAtZero, SumAtZero
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
 from nnslicer_tf.slicing.explanation import Explanation, explain
@@ -54,18 +49,6 @@ from nnslicer_tf.slicing.slice_set import SliceSet
 # Size of a batch's activations, which are captured and sent to a worker as a whole.
 _BATCH_BYTES = 96 << 20
 LARGEST_BATCH = 1024
-
-
-Job = SumByExclusion | RowsByExclusion | PartsByExclusion | SumAtZero | RowsAtZero | PartsAtZero
-
-
-@dataclass(frozen=True)
-class _Work:
-    """A job, the engine that runs it, and the number of samples in a batch."""
-
-    job: Job
-    engine: Engine
-    batch_size: int
 
 
 class Slicer:
@@ -132,7 +115,7 @@ class Slicer:
         self.progress = progress
         # Kept, because planning and compiling a walk takes longer than slicing a few samples.
         self._plans: dict[tuple, Plan] = {}
-        self._work: dict[tuple, _Work] = {}
+        self._work: dict[tuple, Work] = {}
 
     def at_theta(self, theta: float) -> "Slicer":
         """Return a slicer with the same settings and this θ (the same object if θ is unchanged).
@@ -184,12 +167,12 @@ class Slicer:
             WorkerError: if a batch fails three times on a worker.
         """
         plan = self._checked_plan(outputs)
-        samples = self.im.samples(x)
+        batches = Batches(self.im, self.profile, self.im.samples(x))
         work = self._work_for(
             plan, "sum", lambda: SumAtZero(self.im, plan), lambda: SumByExclusion(plan)
         )
         collector = SumCollector(self._checkpoint(checkpoint, plan, "sum", work))
-        totals = collector.result(self._run(work, samples, collector))
+        totals = collector.result(batches.collect(work, collector, self.progress))
         neurons = {
             name: totals.neurons.get(name, np.zeros(shape, np.int64))
             for name, shape in plan.shapes.items()
@@ -255,7 +238,7 @@ class Slicer:
         """
         plan = self._checked_plan(outputs)
         layout = row_layout(plan, kernels, operations)
-        samples = self.im.samples(x)
+        batches = Batches(self.im, self.profile, self.im.samples(x))
         work = self._work_for(
             plan,
             (tuple(layout.kernels), tuple(layout.operations)),
@@ -265,7 +248,7 @@ class Slicer:
         )
         kept = [list(layout.kernels), list(layout.operations)]
         collector = RowCollector(layout, self._checkpoint(folder, plan, kept, work))
-        rows = collector.result(self._run(work, samples, collector))
+        rows = collector.result(batches.collect(work, collector, self.progress))
         return SliceSet(
             rows.synapses,
             rows.neurons,
@@ -308,7 +291,7 @@ class Slicer:
         """
         plan = self._checked_plan(outputs)
         layout = row_layout(plan, kernels, operations)
-        samples = self.im.samples(x)
+        batches = Batches(self.im, self.profile, self.im.samples(x))
         work = self._work_for(
             plan,
             (tuple(layout.kernels), tuple(layout.operations), reduce),
@@ -319,26 +302,8 @@ class Slicer:
         by_exclusion = isinstance(work.job, PartsByExclusion)
         # The yielded arrays are dense for both walks.
         work = replace(work, batch_size=min(work.batch_size, layout.batch_size))
-        for part in _in_order(self._results(work, samples)):
-            yield _reduced(part, reduce) if by_exclusion and reduce is not None else part
-
-    def _results(self, work: _Work, samples: Samples | SeveralSamples) -> Iterator[tuple[int, Any]]:
-        """Run a job on all batches."""
-
-        def items() -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-            first = 0
-            for index, batch in enumerate(self._batches(samples, work)):
-                yield index, self.im.forward(batch, work.job.captured, first)
-                first += len(batch)
-
-        return work.engine.map(work.job, items())
-
-    def _batches(self, samples: Samples | SeveralSamples, work: _Work) -> Iterator[np.ndarray]:
-        batches = samples.batches(work.batch_size)
-        if self.profile.input_range is None:
-            return batches
-        known = (self.profile.input_range, self.profile.input_means)
-        return InputRange(*known).watched(batches)
+        for part in batches.parts(work):
+            yield reduced(part, reduce) if by_exclusion and reduce is not None else part
 
     def _checked_plan(self, outputs: Any) -> Plan:
         """Return the plan of a walk, after checking that the weights have not changed."""
@@ -373,7 +338,7 @@ class Slicer:
         at_zero: Callable[[], Job],
         by_exclusion: Callable[[], Job],
         dense_size: int | None = None,
-    ) -> _Work:
+    ) -> Work:
         """Return the work for a walk: at θ = 0 on the backend, otherwise by exclusion.
 
         Args:
@@ -385,48 +350,18 @@ class Slicer:
         """
         size = self._batch_size(plan)
         if not _zero_walk.applies(self.im, plan, size):
-            return _Work(by_exclusion(), make_engine(self.workers, self.ray_address), size)
+            return Work(by_exclusion(), make_engine(self.workers, self.ray_address), size)
         if (id(plan), key) not in self._work:
-            work = _Work(at_zero(), InProcessEngine(), min(size, dense_size or size))
+            work = Work(at_zero(), InProcessEngine(), min(size, dense_size or size))
             self._work[id(plan), key] = work
         return self._work[id(plan), key]
-
-    def _run(self, work: _Work, samples: Samples | SeveralSamples, collector: Collector) -> int:
-        """Run the job on the unfinished batches; return the total number of batches."""
-        digests: dict[int, str] = {}
-        sizes: dict[int, int] = {}
-        with tqdm(
-            total=samples.count,
-            desc="Compiling" if work.job.compiles_first else "Slicing",
-            unit="sample",
-            disable=not self.progress,
-            leave=False,
-        ) as bar:
-
-            def pending() -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-                first = 0
-                for index, batch in enumerate(self._batches(samples, work)):
-                    digests[index] = digest(arrays_of(batch))
-                    sizes[index] = len(batch)
-                    if collector.is_done(index, digests[index]):
-                        bar.update(len(batch))
-                    else:
-                        yield index, self.im.forward(batch, work.job.captured, first)
-                    first += len(batch)
-
-            for index, result in work.engine.map(work.job, pending()):
-                collector.add(index, digests[index], result)
-                bar.set_description("Slicing", refresh=False)
-                bar.update(sizes[index])
-        collector.save()
-        return len(digests)
 
     def _batch_size(self, plan: Plan) -> int:
         values = sum(self.im[name].size for name in plan.captured)
         return int(np.clip(_BATCH_BYTES // (4 * values), 1, LARGEST_BATCH))
 
     def _checkpoint(
-        self, folder: str | os.PathLike | None, plan: Plan, kept: object, work: _Work
+        self, folder: str | os.PathLike | None, plan: Plan, kept: object, work: Work
     ) -> Store | None:
         if folder is None:
             return None
@@ -482,24 +417,3 @@ def _check_theta(theta: float) -> None:
         valid = False
     if not valid:
         raise InvalidArgumentError(f"theta must be a finite number ≥ 0. Received: {theta!r}")
-
-
-def _in_order(results: Iterable[tuple[int, Part]]) -> Iterator[Part]:
-    """Yield results in the order of their indices."""
-    waiting: dict[int, Part] = {}
-    following = 0
-    for index, result in results:
-        waiting[index] = result
-        while following in waiting:
-            yield waiting.pop(following)
-            following += 1
-
-
-def _reduced(part: Part, reduce: Reduction) -> Part:
-    """Apply the reduction on the backend to contributions that were computed by exclusion."""
-    tensors = {
-        name: keras.ops.convert_to_tensor(values.astype(np.float32))
-        for name, values in part.synapses.items()
-    }
-    reduced = keras.tree.map_structure(keras.ops.convert_to_numpy, reduce(tensors))
-    return Part({}, part.neurons, part.predicted, reduced)
