@@ -394,20 +394,34 @@ def test_restructuring_is_beside_the_papers_gain(tmp_path):
 
 
 def test_missed_goals_are_shown(tmp_path):
-    rows = ("method,budget,targets", "NNSlicer,1000,0.294", "NNSlicer,2000,0.09")
+    rows = ("method,budget,targets,attacks", "NNSlicer,1000,0.294,2", "NNSlicer,2000,0.09,2")
     found = headlines.headlines({"protection/figure5": table(tmp_path, *rows)})
     assert [(row.case, row.here) for row in found] == [
-        ("1,000 images", "29.4%"),
-        ("2,000 images", "9.0%"),
+        ("1,000 images, 2 attacks", "29.4%"),
+        ("2,000 images, 2 attacks", "9.0%"),
     ]
     assert headlines.headline_table(found)["as good"].tolist() == ["no", "yes"]
 
 
+def test_protection_over_more_sets_comes_first(tmp_path):
+    few = ("method,budget,targets,attacks", "NNSlicer,1000,0.1,2", "NNSlicer,45000,0.6,2")
+    many = ("method,budget,targets,attacks", "NNSlicer,1000,0.2,16")
+    tables = {
+        "protection/figure5": table(tmp_path / "few", *few),
+        "protection/eight-sets/figure5": table(tmp_path / "many", *many),
+    }
+    assert [(row.case, row.here) for row in headlines.headlines(tables)] == [
+        ("1,000 images, 16 attacks", "20.0%"),
+        ("45,000 images, 2 attacks", "60.0%"),
+    ]
+
+
 def test_attackers_who_have_images_alone_are_beside(tmp_path):
-    rows = ("method,budget,targets", "NNSlicer,1000,0.2", "Everything,1000,0.27")
+    rows = ("method,budget,targets,attacks", "NNSlicer,1000,0.2,2", "Everything,1000,0.27,2")
     first, second = headlines.headlines({"protection/figure5": table(tmp_path, *rows)})
-    assert (first.case, first.here, first.reached) == ("1,000 images", "20.0%", False)
-    assert (second.case, second.here, second.reached) == ("1,000 images", "27.0%", None)
+    assert (first.case, first.here) == ("1,000 images, 2 attacks", "20.0%")
+    assert (second.case, second.here) == ("1,000 images, 2 attacks", "27.0%")
+    assert (first.reached, second.reached) == (False, None)
 
 
 def test_the_papers_own_search_is_the_first(tmp_path):
