@@ -25,6 +25,16 @@ def compile_classifier(
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits),
         jit_compile=False,  # XLA's convolutions are slower on a CPU
     )
+    build_optimizer(model)
+
+
+def build_optimizer(model: keras.Model) -> None:
+    """Create the state of a compiled model's optimiser, for the variables that are trainable now.
+
+    Otherwise the first training step creates it. The step is then traced twice, and TensorFlow
+    keeps a graph for every variable until the process ends.
+    """
+    model.optimizer.build(model.trainable_variables)
 
 
 def are_logits(last: Any) -> bool:

@@ -20,7 +20,7 @@ from nnslicer_tf._litert import interpreter_of
 from nnslicer_tf._magnitude import smallest
 from nnslicer_tf._names import check_name
 from nnslicer_tf._random import as_generator
-from nnslicer_tf._training import draw_dropout_seeds, train_epochs
+from nnslicer_tf._training import build_optimizer, draw_dropout_seeds, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError, UnsupportedLayerError
 from nnslicer_tf.instrument.copies import copy_model
 from nnslicer_tf.instrument.data import DataLike, Samples
@@ -251,6 +251,7 @@ def distill(
     soft = keras.layers.Lambda(lambda p: _soften(p, temperature))(learner.outputs[0])
     trained = keras.Model(learner.inputs, soft)
     trained.compile(keras.optimizers.Adam(learning_rate), "kl_divergence")
+    build_optimizer(trained)
     teaching = teacher.predict(x, batch_size=batch_size, verbose=0)
     targets = keras.ops.convert_to_numpy(_soften(teaching, temperature))
     train_epochs(

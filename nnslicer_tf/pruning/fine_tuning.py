@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from nnslicer_tf._checks import check_labels
 from nnslicer_tf._random import as_generator
-from nnslicer_tf._training import compile_classifier, train_epochs
+from nnslicer_tf._training import build_optimizer, compile_classifier, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument import InstrumentedModel, Samples, check_batch_size
 from nnslicer_tf.instrument._trace import as_functional
@@ -119,6 +119,7 @@ def imitate(
         )
     x = _samples(functional, x)
     model.compile(keras.optimizers.Adam(learning_rate), "mse", jit_compile=False)
+    build_optimizer(model)
     blends = not _takes_tokens(functional)
 
     def step(rows: np.ndarray, generator: np.random.Generator) -> float:

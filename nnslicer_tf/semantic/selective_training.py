@@ -91,7 +91,6 @@ def train_neurons(
     }
     logits = im.logit_operation in im.output_operations
     selective = selective_optimizer(optimizer or keras.optimizers.Adam(), by_variable)
-    selective.build(learner.trainable_variables)  # otherwise the first step is compiled twice
     compile_classifier(learner, selective, logits)
     train_epochs(
         lambda rows, _: learner.train_on_batch(_as_keras(x[rows]), y[rows]),

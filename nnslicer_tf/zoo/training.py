@@ -358,7 +358,6 @@ def _key(epochs: int) -> str:
 
 def _state(model: keras.Model) -> dict[str, keras.Variable]:
     """Return the variables of a compiled model and of its optimiser by position."""
-    model.optimizer.build(model.trainable_variables)
     return {
         **{f"weight{i}": variable for i, variable in enumerate(model.weights)},
         **{f"optimizer{i}": variable for i, variable in enumerate(model.optimizer.variables)},
