@@ -25,16 +25,27 @@ def compile_classifier(
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits),
         jit_compile=False,  # XLA's convolutions are slower on a CPU
     )
-    build_optimizer(model)
+    build_optimizer(model.optimizer, model.trainable_variables)
 
 
-def build_optimizer(model: keras.Model) -> None:
-    """Create the state of a compiled model's optimiser, for the variables that are trainable now.
+def build_optimizer(optimizer: keras.optimizers.Optimizer, variables: list) -> None:
+    """Create an optimiser's state before the first step, so that training leaves no graphs behind.
 
-    Otherwise the first training step creates it. The step is then traced twice, and TensorFlow
-    keeps a graph for every variable until the process ends.
+    An optimiser that creates its state in the first step has the step traced twice, and TensorFlow
+    keeps a graph for every variable until the process ends. The sum of the gradients over replicas
+    makes it keep the step's own graph, with the weights, so it is left out where there is a single
+    replica. A process that trains many models would run out of memory.
+
+    Args:
+        optimizer: The optimiser.
+        variables: The variables that it is going to train.
     """
-    model.optimizer.build(model.trainable_variables)
+    optimizer.build(variables)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        if not tf.distribute.has_strategy():
+            optimizer._all_reduce_sum_gradients = list
 
 
 def are_logits(last: Any) -> bool:

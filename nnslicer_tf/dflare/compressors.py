@@ -250,8 +250,9 @@ def distill(
     draw_dropout_seeds(learner, generator)
     soft = keras.layers.Lambda(lambda p: _soften(p, temperature))(learner.outputs[0])
     trained = keras.Model(learner.inputs, soft)
-    trained.compile(keras.optimizers.Adam(learning_rate), "kl_divergence")
-    build_optimizer(trained)
+    optimizer = keras.optimizers.Adam(learning_rate)
+    trained.compile(optimizer, "kl_divergence")
+    build_optimizer(optimizer, trained.trainable_variables)
     teaching = teacher.predict(x, batch_size=batch_size, verbose=0)
     targets = keras.ops.convert_to_numpy(_soften(teaching, temperature))
     train_epochs(

@@ -16,7 +16,7 @@ from keras import layers, ops
 
 from nnslicer_tf._names import check_name
 from nnslicer_tf._random import as_generator
-from nnslicer_tf._training import train_epochs
+from nnslicer_tf._training import build_optimizer, train_epochs
 from nnslicer_tf.datasets import Dataset
 
 METHODS = ("normal", "pgd", "box")
@@ -117,7 +117,7 @@ def train_robustly(
     batches = -(-len(data) // recipe.batch_size)
     schedule = keras.optimizers.schedules.CosineDecay(recipe.learning_rate, batches * recipe.epochs)
     optimizer = keras.optimizers.Adam(schedule)
-    optimizer.build(model.trainable_variables)
+    build_optimizer(optimizer, model.trainable_variables)
     loss_of = _LOSSES[recipe.method]
 
     @tf.function(reduce_retracing=True, autograph=False)

@@ -118,8 +118,9 @@ def imitate(
             f"Received: {functional.output_shape}, {of_teacher.output_shape}"
         )
     x = _samples(functional, x)
-    model.compile(keras.optimizers.Adam(learning_rate), "mse", jit_compile=False)
-    build_optimizer(model)
+    optimizer = keras.optimizers.Adam(learning_rate)
+    model.compile(optimizer, "mse", jit_compile=False)
+    build_optimizer(optimizer, model.trainable_variables)
     blends = not _takes_tokens(functional)
 
     def step(rows: np.ndarray, generator: np.random.Generator) -> float:
