@@ -47,7 +47,7 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Comparison:
     """Compare two methods by their results in the same repeats.
 
     If all differences are the same, up to rounding, there is nothing to test, and the p-value and
-    Cohen's d are NaN.
+    Cohen's d are NaN. A mean difference that is zero up to rounding is zero.
 
     Args:
         first: One method's results, one per repeat.
@@ -65,12 +65,15 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Comparison:
             f"Received: {a.shape} and {b.shape} figures"
         )
     gain = a - b
+    mean = float(gain.mean())
     spread = gain.std(ddof=1) if len(gain) > 1 else 0.0
     rounding = 1e-12 * max(np.abs(a).max(), np.abs(b).max())
+    if abs(mean) <= rounding:
+        mean = 0.0
     if spread <= rounding:
-        return Comparison(float(gain.mean()), np.nan, np.nan, len(gain))
+        return Comparison(mean, np.nan, np.nan, len(gain))
     p_value = float(stats.ttest_rel(a, b).pvalue)
-    return Comparison(float(gain.mean()), p_value, float(gain.mean() / spread), len(gain))
+    return Comparison(mean, p_value, mean / float(spread), len(gain))
 
 
 def common_range(curves: Sequence[AccuracyCurve]) -> tuple[float, float]:

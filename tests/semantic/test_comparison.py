@@ -27,6 +27,14 @@ def test_without_spread_there_is_no_p_value(figures):
     assert np.isnan(found.p_value) and np.isnan(found.cohens_d)
 
 
+def test_differences_that_cancel_make_no_difference():
+    """0.1 + 0.2 - 0.3 is not zero in floating point."""
+    found = paired([0.4, 0.5, 0.0], [0.3, 0.3, 0.3])
+    assert np.mean(np.subtract([0.4, 0.5, 0.0], [0.3, 0.3, 0.3])) != 0
+    assert (found.difference, found.cohens_d) == (0, 0)
+    assert found.p_value == pytest.approx(1)
+
+
 def test_area_is_the_mean_height():
     curve = (np.array([0.8, 0.0, 0.4]), np.array([0.0, 1.0, 1.0]))
     assert area_under(curve, 0.0, 0.4) == 1.0

@@ -192,7 +192,7 @@ def _with_paper(table: pd.DataFrame, name: str) -> pd.DataFrame:
 
 def _entries(found: Comparison) -> dict[str, float]:
     return {
-        "gain": round(found.difference, 12),  # 0 for equal curves, whose sums round differently
+        "gain": found.difference,
         "p_value": found.p_value,
         "cohens_d": found.cohens_d,
         "repeats": found.repeats,
