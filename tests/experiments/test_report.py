@@ -393,6 +393,17 @@ def test_restructuring_is_beside_the_papers_gain(tmp_path):
     assert "64 neurons at a time" in found[0].what
 
 
+def test_development_is_beside_the_papers_mean(tmp_path):
+    rows = ("method,Avg,Avg known", "NeuSemSlice,0.36,0.87", "Global,0.3,0.6")
+    name = "semantic/table7-alexnet-cifar10-interval64"
+    found = headlines.headlines({name: table(tmp_path, *rows)})  # the paper has 86.13 %
+    assert [(row.here, row.published, row.reached) for row in found] == [
+        ("36.0%", "86.1%", False),
+        ("87.0%", "86.1%", True),
+    ]
+    assert "AlexNet" in found[0].what
+
+
 def test_missed_goals_are_shown(tmp_path):
     rows = ("method,budget,targets,attacks", "NNSlicer,1000,0.294,2", "NNSlicer,2000,0.09,2")
     found = headlines.headlines({"protection/figure5": table(tmp_path, *rows)})
