@@ -18,6 +18,9 @@ Tables = Mapping[str, ResultTable]
 # over two.
 _ALL_WEIGHTS = ("eight-sets/figure5", "figure5")
 
+_FIFTH = "AlexNet, CIFAR-10, a fifth of the images"
+_FIFTH_BY_64 = f"{_FIFTH}, 64 neurons at a time"
+
 
 @dataclass(frozen=True)
 class Headline:
@@ -258,9 +261,10 @@ def _protection(
         frame = pd.concat(frames)
         found = frame[frame["method"] == method].drop_duplicates("budget").sort_values("budget")
         what = f"Protection: accuracy on protected classes, attackers who {attackers}"
-        for row in found.itertuples():
-            shown = f"{row.budget:,} images, {row.attacks} attacks", f"{row.targets:.1%}"
-            yield Headline(what, *shown, "below 10 %", bool(row.targets < 0.1), "nnslicer/figure5")
+        for _, row in found.iterrows():
+            case = f"{row['budget']:,} images, mean of {row['attacks']}"
+            here, good = f"{row['targets']:.1%}", bool(row["targets"] < 0.1)
+            yield Headline(what, case, here, "below 10 %", good, "nnslicer/figure5")
 
     return rows
 
@@ -453,13 +457,11 @@ _PARTS: tuple[Callable[[Tables], Iterator[Headline]], ...] = (
     _lines_by_program,
     _density,
     _semantic("table4-mlp-mnist", "MLP-MNIST", "MLP, MNIST"),
-    _semantic(
-        "table4-alexnet-cifar10", "AlexNet-CIFAR10", "AlexNet, CIFAR-10, a fifth of the images"
-    ),
+    _semantic("table4-alexnet-cifar10", "AlexNet-CIFAR10", _FIFTH),
     _semantic(
         "intervals-alexnet-cifar10-tests",
         "AlexNet-CIFAR10",
-        "AlexNet, CIFAR-10, a fifth of the images, 64 neurons at a time",
+        _FIFTH_BY_64,
         "taylor, i = 64",
     ),
     _semantic("all-images/table4-alexnet-cifar10", "AlexNet-CIFAR10", "AlexNet, CIFAR-10"),
@@ -472,19 +474,17 @@ _PARTS: tuple[Callable[[Tables], Iterator[Headline]], ...] = (
     _semantic("table4-vgg16-cifar10", "VGG16-CIFAR10", "VGG-16, CIFAR-10"),
     _half_a_model,
     _restructuring("mlp-mnist", "MLP-MNIST", "MLP, MNIST"),
-    _restructuring(
-        "alexnet-cifar10", "AlexNet-CIFAR10", "AlexNet, CIFAR-10, a fifth of the images"
-    ),
+    _restructuring("alexnet-cifar10", "AlexNet-CIFAR10", _FIFTH),
     _restructuring(
         "alexnet-cifar10-interval64",
         "AlexNet-CIFAR10",
-        "AlexNet, CIFAR-10, a fifth of the images, 64 neurons at a time",
+        _FIFTH_BY_64,
     ),
     _development("mlp-mnist", "MLP-MNIST", "MLP, MNIST"),
     _development(
         "alexnet-cifar10-interval64",
         "AlexNet-CIFAR10",
-        "AlexNet, CIFAR-10, a fifth of the images, 64 neurons at a time",
+        _FIFTH_BY_64,
     ),
     _differences,
 )

@@ -153,6 +153,8 @@ def train(
             images and the model takes only one size.
     """
     steps = -(-len(data) // recipe.batch_size)
+    if not model.built:
+        model(data.x[:1])  # creates the weights
     trained = in_precision(of_any_size(model) if recipe.sizes else model, recipe.precision)
     compile_classifier(trained, _optimizer(recipe, learning_rates(recipe, steps)))
     checkpoint = _Checkpoint(folder, model.name, data, recipe, rng)

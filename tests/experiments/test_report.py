@@ -408,8 +408,8 @@ def test_missed_goals_are_shown(tmp_path):
     rows = ("method,budget,targets,attacks", "NNSlicer,1000,0.294,2", "NNSlicer,2000,0.09,2")
     found = headlines.headlines({"protection/figure5": table(tmp_path, *rows)})
     assert [(row.case, row.here) for row in found] == [
-        ("1,000 images, 2 attacks", "29.4%"),
-        ("2,000 images, 2 attacks", "9.0%"),
+        ("1,000 images, mean of 2", "29.4%"),
+        ("2,000 images, mean of 2", "9.0%"),
     ]
     assert headlines.headline_table(found)["as good"].tolist() == ["no", "yes"]
 
@@ -422,16 +422,16 @@ def test_protection_over_more_sets_comes_first(tmp_path):
         "protection/eight-sets/figure5": table(tmp_path / "many", *many),
     }
     assert [(row.case, row.here) for row in headlines.headlines(tables)] == [
-        ("1,000 images, 16 attacks", "20.0%"),
-        ("45,000 images, 2 attacks", "60.0%"),
+        ("1,000 images, mean of 16", "20.0%"),
+        ("45,000 images, mean of 2", "60.0%"),
     ]
 
 
 def test_attackers_who_have_images_alone_are_beside(tmp_path):
     rows = ("method,budget,targets,attacks", "NNSlicer,1000,0.2,2", "Everything,1000,0.27,2")
     first, second = headlines.headlines({"protection/figure5": table(tmp_path, *rows)})
-    assert (first.case, first.here) == ("1,000 images, 2 attacks", "20.0%")
-    assert (second.case, second.here) == ("1,000 images, 2 attacks", "27.0%")
+    assert (first.case, first.here) == ("1,000 images, mean of 2", "20.0%")
+    assert (second.case, second.here) == ("1,000 images, mean of 2", "27.0%")
     assert (first.reached, second.reached) == (False, None)
 
 

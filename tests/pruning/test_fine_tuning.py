@@ -1,7 +1,5 @@
 """Training by a teacher's outputs, and by labels of models with probabilities."""
 
-import gc
-
 import keras
 import numpy as np
 import pytest
@@ -43,28 +41,6 @@ def test_a_seed_gives_equal_weights(x):
     first, second, other = (student.get_weights()[0] for student in students)
     np.testing.assert_allclose(first, second, atol=1e-7)
     assert np.abs(first - other).max() > 1e-5
-
-
-def _by_labels(student, x):
-    pruning.fine_tune(student, x, np.zeros(len(x), int), progress=False)
-
-
-def _by_a_teacher(student, x):
-    pruning.imitate(student, _dense(9), x, progress=False)
-
-
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="others keep no graphs")
-@pytest.mark.parametrize("train", [_by_labels, _by_a_teacher])
-def test_training_leaves_no_graphs(x, train):
-    def graphs():
-        gc.collect()
-        return sum(type(found).__name__ == "FuncGraph" for found in gc.get_objects())
-
-    counts = []
-    for seed in range(3):
-        train(_dense(seed), x)
-        counts.append(graphs())
-    assert counts[0] == counts[1] == counts[2]
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])

@@ -1,0 +1,92 @@
+"""The training that all packages share: equal to Keras's own, and nothing of it is left behind."""
+
+import gc
+
+import keras
+import numpy as np
+import pytest
+
+from nnslicer_tf import datasets, dflare, pruning, semantic, zoo
+from nnslicer_tf._training import compile_classifier
+
+
+def _dense(seed, activation=None):
+    keras.utils.set_random_seed(seed)
+    inputs = keras.Input((4,))
+    hidden = keras.layers.Dense(5, "relu", name="hidden")(inputs)
+    return keras.Model(inputs, keras.layers.Dense(3, activation)(hidden))
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(128, 4)).astype(np.float32)
+    return datasets.Dataset(x, rng.integers(0, 3, 128), "made", "", "none", 3)
+
+
+def _by_labels(data, folder):
+    pruning.fine_tune(_dense(0), data.x, data.y, progress=False)
+
+
+def _by_a_teacher(data, folder):
+    pruning.imitate(_dense(0), _dense(9), data.x, progress=False)
+
+
+def _by_distillation(data, folder):
+    teacher, student = _dense(9, "softmax"), _dense(0, "softmax")
+    dflare.distill(teacher, student, data.x, epochs=1, progress=False)
+
+
+def _some_neurons(data, folder):
+    chosen = {"hidden": np.array([True, False, True, False, True])}
+    semantic.train_neurons(_dense(0), chosen, data.x, data.y, epochs=1)
+
+
+def _by_a_recipe(data, folder):
+    recipe = zoo.Recipe(epochs=1, batch_size=32)
+    zoo.train(_dense(0), data, recipe, rng=0, folder=folder, progress=False)
+
+
+@pytest.mark.parametrize(
+    "train", [_by_labels, _by_a_teacher, _by_distillation, _some_neurons, _by_a_recipe]
+)
+def test_training_leaves_no_graphs(data, tmp_path, train):
+    def graphs():
+        gc.collect()
+        return sum(type(found).__name__ == "FuncGraph" for found in gc.get_objects())
+
+    counts = []
+    for run in range(3):
+        train(data, tmp_path / str(run))
+        counts.append(graphs())
+    assert counts[0] == counts[1] == counts[2]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_steps_are_those_of_keras(data, frozen):
+    """The gradients are not summed over replicas, which changes nothing with a single one."""
+    ours, theirs = _dense(0), _dense(0)
+    for model in (ours, theirs):
+        model.get_layer("hidden").trainable = not frozen
+    compile_classifier(ours, keras.optimizers.Adam(0.01))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    theirs.compile(keras.optimizers.Adam(0.01), loss, jit_compile=False)
+    start = ours.get_weights()
+    for model in (ours, theirs):
+        for _ in range(5):
+            model.train_on_batch(data.x, data.y)
+    for mine, other in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-6, atol=1e-7)
+    moved = [
+        bool(np.abs(a - b).max() > 1e-3) for a, b in zip(start, ours.get_weights(), strict=True)
+    ]
+    assert moved == [not frozen, not frozen, True, True]
+
+
+def test_a_model_without_weights_gets_them(data, tmp_path):
+    """A sequential model without an input has no weights for the optimiser before it is called."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.layers.Dense(3)])
+    recipe = zoo.Recipe(epochs=1, batch_size=32)
+    (row,) = zoo.train(model, data, recipe, rng=0, folder=tmp_path, progress=False)
+    assert np.isfinite(row["mean_loss"]) and model.get_weights()[0].shape == (4, 3)
