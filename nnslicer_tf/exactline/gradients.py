@@ -5,12 +5,15 @@ from a baseline to the input (Sundararajan, Taly and Yan, ICML 2017). On every p
 exact line the gradient is constant, so that one gradient per part gives the integral
 (section 4, equations 6 and 7, and theorem 4 of Sotoudeh and Thakur 2019).
 
-Everything is computed in float64. A gradient costs about two forward passes of one sample;
-gradients are computed in batches, and memory does not grow with their number.
+Exact gradients are computed by one walk back along the whole line (see `_gradient_walk`), many
+times faster than part by part. Only a model with a transformer of your own that has no method
+`pull` has its gradients computed part by part, by the backend, at about two forward passes
+each. Everything is computed in float64.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -25,12 +28,14 @@ from nnslicer_tf.exactline.walk import LineWalker
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.gradients import GradientFunction
 from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.kinds.steps import Steps
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-RULES = ("left", "right", "trapezoid")
+RULES = {"left": (1.0, 0.0), "right": (0.0, 1.0), "trapezoid": (0.5, 0.5)}
+"""Rule of a sum → the weights of the line's start and end, relative to those of points between."""
 
 
 def integrated_gradients(
@@ -80,6 +85,9 @@ def approximate(
     return Attributor(im).approximate(x, baseline, target, samples=samples, rule=rule)
 
 
+_BLOCK = 32  # consecutive numbers of samples whose sums are computed together
+
+
 class Attributor:
     """Computes integrated gradients of a model, following changes of its weights.
 
@@ -108,9 +116,11 @@ class Attributor:
     def exact(self, x: np.ndarray, baseline: np.ndarray, target: int) -> np.ndarray:
         """Return the exact integrated gradients; see `integrated_gradients`."""
         check_target(self._im, target)
-        partition = self.walker.line(baseline, x)
-        widths = np.diff(partition.ratios)
-        mean = self._weighted(partition, partition.midpoints, widths, target)
+        walker = self.walker
+        if not walker.can_trace:
+            return self.path(x, baseline, target).exact()
+        partition, trace = walker.traced(baseline, x)
+        mean = trace.mean_gradient(target).reshape(self._im.input_shape)
         return (partition.r - partition.q) * mean
 
     def approximate(
@@ -122,15 +132,39 @@ class Attributor:
         line = _straight_line(baseline, x, self._im.input_shape)
         return (line.r - line.q) * self._weighted(line, ratios, weights, target)
 
-    def along(self, partition: LinearPartition, target: int) -> "PathGradients":
-        """Return the gradients on all parts of a line, held in memory.
+    def path(self, x: np.ndarray, baseline: np.ndarray, target: int) -> "PathGradients":
+        """Partition the line from a baseline to an input, and return the gradients along it.
+
+        Args:
+            x: The input, of the model's input shape.
+            baseline: Start of the line, of the same shape.
+            target: Index of the logit.
 
         Raises:
             InvalidArgumentError: if there is no such logit.
         """
         check_target(self._im, target)
+        walker = self.walker
+        if not walker.can_trace:
+            return self._part_by_part(walker.line(baseline, x), target)
+        partition, trace = walker.traced(baseline, x)
+        return PathGradients(partition, target, trace.gradients(target))
+
+    def along(self, partition: LinearPartition, target: int) -> "PathGradients":
+        """Return the gradients along a line that is already partitioned; see `path`."""
+        check_target(self._im, target)
+        walker = self.walker
+        if not walker.can_trace:
+            return self._part_by_part(partition, target)
+        _, trace = walker.traced(partition.q, partition.r)
+        return PathGradients(partition, target, trace.gradients(target))
+
+    def _part_by_part(self, partition: LinearPartition, target: int) -> "PathGradients":
         gradients = np.concatenate(list(self.at(partition, partition.midpoints, target)))
-        return PathGradients(partition, target, gradients)
+        values = gradients.reshape(len(partition), -1)
+        values = np.append(values, values[-1:], axis=0)
+        steps = Steps(np.array([0, len(values)]), partition.ratios, values)
+        return PathGradients(partition, target, steps)
 
     def at(
         self, partition: LinearPartition, ratios: np.ndarray, target: int
@@ -157,20 +191,33 @@ class Attributor:
 
 @dataclass(frozen=True, repr=False)
 class PathGradients(ShownAsTable):
-    """The gradients of one logit on the parts of a line.
+    """The gradients of one logit along a line.
 
     Attributes:
         partition: The line, from the baseline to the input.
         target: Index of the logit.
-        gradients: `(parts, *input shape)` float64.
+        steps: The gradients as step functions of the ratio, by position of the input.
     """
 
     partition: LinearPartition
     target: int
-    gradients: np.ndarray
+    steps: Steps
+    _sums: dict[int, np.ndarray] = field(default_factory=dict, init=False, compare=False)
 
     def __repr__(self) -> str:
         return f"PathGradients(logit {self.target} on {len(self.partition)} parts)"
+
+    @cached_property
+    def gradients(self) -> np.ndarray:
+        """The gradient on each part, `(parts, *input shape)` float64."""
+        return self.at(self.partition.midpoints)
+
+    def at(self, ratios: np.ndarray) -> np.ndarray:
+        """Return the gradients at ascending `ratios` `(n,)`: `(n, *input shape)` float64.
+
+        At the end of a part, it is that of the part after it.
+        """
+        return self.steps.at(ratios).reshape(-1, *self.partition.q.shape)
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row per part: from, to, and the L1 norm of its gradient."""
@@ -192,7 +239,7 @@ class PathGradients(ShownAsTable):
 
     def exact(self) -> np.ndarray:
         """Return the exact integrated gradients, `input shape`."""
-        return self._weighted(np.diff(self.partition.ratios), self.gradients)
+        return self._attributions(self.steps.integrals())
 
     def approximate(self, samples: int, rule: str = "left") -> np.ndarray:
         """Return the approximation by a sum, without computing further gradients.
@@ -200,12 +247,10 @@ class PathGradients(ShownAsTable):
         Raises:
             InvalidArgumentError: for an unknown rule, or no samples.
         """
-        ratios, weights = _sum_rule(samples, rule)
-        part = np.searchsorted(self.partition.ratios, ratios, side="right") - 1
-        part = np.minimum(part, len(self.partition) - 1)
-        total = np.bincount(part, weights, minlength=len(self.partition))
-        used = np.flatnonzero(total)  # a few samples fall into only a few of the parts
-        return self._weighted(total[used], self.gradients[used])
+        _check_sum(samples, rule)
+        (at_start, at_end), (first, last) = self._at_ends, RULES[rule]
+        total = first * at_start + self._sum_between(samples) + last * at_end
+        return self._attributions(total / samples)
 
     def samples_for_completeness(
         self, within: float = 0.05, most: int = 1_000, least: int = 1
@@ -252,9 +297,20 @@ class PathGradients(ShownAsTable):
                 return samples - consecutive + 1
         return None
 
-    def _weighted(self, weights: np.ndarray, gradients: np.ndarray) -> np.ndarray:
-        mean = np.tensordot(weights, gradients, axes=1)
-        return (self.partition.r - self.partition.q) * mean
+    @cached_property
+    def _at_ends(self) -> np.ndarray:
+        return self.steps.at(np.array([0.0, 1.0]))
+
+    def _sum_between(self, samples: int) -> np.ndarray:
+        """Return the sum of the gradients at the ratios k/m, 0 < k < m, which all rules need."""
+        block, place = divmod(samples, _BLOCK)
+        if block not in self._sums:  # many at a time, while a position's steps are in the cache
+            counts = np.arange(block * _BLOCK, (block + 1) * _BLOCK)
+            self._sums[block] = self.steps.sums_between(counts)
+        return self._sums[block][place]
+
+    def _attributions(self, mean: np.ndarray) -> np.ndarray:
+        return (self.partition.r - self.partition.q) * mean.reshape(self.partition.q.shape)
 
 
 def relative_error(approximation: np.ndarray, exact: np.ndarray, by: str = "norm") -> float:
@@ -285,14 +341,14 @@ def _straight_line(q: np.ndarray, r: np.ndarray, shape: tuple[int, ...]) -> Line
 
 def _sum_rule(samples: int, rule: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the ratios at which a rule evaluates the gradient, and their weights."""
+    _check_sum(samples, rule)
+    weights = np.ones(samples + 1)
+    weights[[0, -1]] = RULES[rule]
+    used = np.flatnonzero(weights)
+    return used / samples, weights[used] / samples
+
+
+def _check_sum(samples: int, rule: str) -> None:
     check_name("rule", rule, RULES)
     if not isinstance(samples, (int, np.integer)) or samples < 1:
         raise InvalidArgumentError(f"samples must be a positive int. Received: {samples!r}")
-    ratios = np.arange(samples + 1) / samples
-    weights = np.full(samples + 1, 1 / samples)
-    if rule == "left":
-        return ratios[:-1], weights[:-1]
-    if rule == "right":
-        return ratios[1:], weights[1:]
-    weights[[0, -1]] /= 2
-    return ratios, weights

@@ -8,7 +8,8 @@ with everything else about a kind.
 To add an operation on single values, call `nnslicer_tf.register_layer` with a step of the kind
 "elementwise" whose `Elementwise(name, knots=(…))` lists the inputs at which its slope changes.
 For any other operation write a transformer, a callable from the `Curve`s of its inputs to that
-of its output, and call `register_transformer`.
+of its output, and call `register_transformer`. A transformer that also has a method `pull` (see
+`nnslicer_tf.kinds.PullsGradients`) takes part in the fast computation of gradients along lines.
 """
 
 from nnslicer_tf.instrument import Operation

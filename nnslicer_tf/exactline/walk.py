@@ -10,7 +10,7 @@ number of waiting chunks is at most that of operations times the logarithm of th
 are distributed over threads, one per core.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,14 @@ import numpy as np
 from nnslicer_tf._blas import one_thread_a_product
 from nnslicer_tf._kernels import lines as _kernels
 from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
+from nnslicer_tf.exactline._gradient_walk import LineTrace, TraceRecorder
 from nnslicer_tf.exactline._points import check_points
-from nnslicer_tf.exactline._program import joined_program, line_program
+from nnslicer_tf.exactline._program import LineStep, joined_program, line_program
 from nnslicer_tf.exactline._workers import run_splitting
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.kinds.bends import pulls_gradients
 from nnslicer_tf.kinds.curve import Curve
 
 CHUNK = 1 << 18  # live float64 values in a chunk: 2 MB, which fits into a cache
@@ -144,16 +146,36 @@ class LineWalker:
             )
         return self._walk_lines(vertices[:-1], vertices[1:])
 
+    @property
+    def can_trace(self) -> bool:
+        """Whether `traced` works: whether all transformers propagate gradients back."""
+        return all(pulls_gradients(step.transformer) for step in self._program.steps)
+
+    def traced(self, q: np.ndarray, r: np.ndarray) -> tuple[LinearPartition, LineTrace]:
+        """Partition one segment, and keep what its gradients depend on.
+
+        Args:
+            q: Start, of the model's input shape.
+            r: End, of the same shape.
+        """
+        q, r = check_points(q, "q", self.input_shape), check_points(r, "r", self.input_shape)
+        recorder = TraceRecorder()
+        ends = _ends(q[None], r[None])
+        parts = [outputs for _, outputs in self._walk(ends, recorder.apply)]
+        return self._partition(q, r, parts), recorder.trace(self._program, ends, self._workers)
+
     def _walk_lines(self, q: np.ndarray, r: np.ndarray) -> list[LinearPartition]:
         if not len(q):
             return []
         pieces: list[list[Curve]] = [[] for _ in q]
-        for first, outputs in self._walk(_ends(q, r)):
+        for first, outputs in self._walk(_ends(q, r), _apply):
             for line in range(outputs.lines):
                 pieces[first + line].append(_one_line(outputs, line))
         return [self._partition(*line) for line in zip(q, r, pieces, strict=True)]
 
-    def _walk(self, ends: Curve) -> list[tuple[int, Curve]]:
+    def _walk(
+        self, ends: Curve, apply: Callable[[LineStep, list[Curve]], Curve]
+    ) -> list[tuple[int, Curve]]:
         """Return (first line, outputs) of each chunk, in the order of lines and ratios."""
         finished: list[tuple[int, float, Curve]] = []
 
@@ -163,7 +185,7 @@ class LineWalker:
                     chunk, second = chunk.split()
                     waiting.append(second)
                 else:
-                    self._advance(chunk)
+                    self._advance(chunk, apply)
             outputs = chunk.curves[self._program.output]
             finished.append((chunk.first_line, outputs.ratio[0], outputs))
 
@@ -173,9 +195,9 @@ class LineWalker:
         finished.sort(key=lambda part: part[:2])
         return [(line, outputs) for line, _, outputs in finished]
 
-    def _advance(self, chunk: "_Chunk") -> None:
+    def _advance(self, chunk: "_Chunk", apply: Callable[[LineStep, list[Curve]], Curve]) -> None:
         step = self._program.steps[chunk.next_step]
-        result = step.transformer(*(chunk.curves[name] for name in step.inputs))
+        result = apply(step, [chunk.curves[name] for name in step.inputs])
         for name in step.dead:
             del chunk.curves[name]
         chunk.curves[step.name] = result
@@ -236,6 +258,10 @@ class _Chunk:
             _Chunk(self.first_line, self.next_step, first),
             _Chunk(self.first_line + lines // 2, self.next_step, second),
         )
+
+
+def _apply(step: LineStep, inputs: list[Curve]) -> Curve:
+    return step.transformer(*inputs)
 
 
 def _middle(curve: Curve) -> float:

@@ -21,7 +21,7 @@ from nnslicer_tf.kinds import (
     softmax,
     weighted_sum,
 )
-from nnslicer_tf.kinds.bends import BendingTransformer, Bends
+from nnslicer_tf.kinds.bends import BendingTransformer, Bends, GradientTransformer, PullsGradients
 from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import (
     Kind,
@@ -39,18 +39,22 @@ from nnslicer_tf.kinds.kind import (
     register_transformer,
 )
 from nnslicer_tf.kinds.points import Points
+from nnslicer_tf.kinds.steps import Steps
 
 __all__ = [
     "BendingTransformer",
     "Bends",
     "Curve",
+    "GradientTransformer",
     "Kind",
     "Layout",
     "Neurons",
     "Node",
     "Points",
+    "PullsGradients",
     "Rule",
     "RuleFunction",
+    "Steps",
     "Transformer",
     "aligned_mask",
     "compile_rules",

@@ -1,13 +1,14 @@
-"""`BendingTransformer`: common base of non-affine operations on exact lines and planes."""
+"""Common bases of non-affine operations on exact lines and planes."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from nnslicer_tf._kernels import lines as _kernels
 from nnslicer_tf.kinds.curve import TOLERANCE, Curve
+from nnslicer_tf.kinds.steps import Steps
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,11 @@ class BendingTransformer(ABC):
 
     def __call__(self, *inputs: Curve) -> Curve:
         """Return the curve of the output, with points at the bends."""
+        return self.finish(self._bent(inputs))
+
+    def _bent(self, inputs: tuple[Curve, ...]) -> Curve:
         window = self.window(*inputs)
-        return self.finish(window.insert(*self.bends.crossings(window)))
+        return window.insert(*self.bends.crossings(window))
 
     @property
     @abstractmethod
@@ -56,6 +60,62 @@ class BendingTransformer(ABC):
     @abstractmethod
     def finish(self, window: Any) -> Any:
         """Return the output for a window that has points at all its bends."""
+
+
+class GradientTransformer(BendingTransformer):
+    """A bending transformer that also propagates gradients back along a line."""
+
+    def traced(self, *inputs: Curve) -> tuple[Curve, Steps]:
+        """Return the curve of the output, and its slopes in the values of the window.
+
+        The curves must be on one line. The slopes have as many channels as the window.
+        """
+        window = self._bent(inputs)
+        following = np.append(window.values[1:], window.values[-1:], axis=0)
+        slopes = self.slopes(window.with_values((window.values + following) / 2))
+        return self.finish(window), Steps.of_slopes(window, slopes)
+
+    @abstractmethod
+    def slopes(self, middles: Curve) -> np.ndarray:
+        """Return the output's slope in each value of a window between bends, float64."""
+
+    @abstractmethod
+    def pull(self, g: Steps) -> list[Steps]:
+        """Return the gradients of the inputs, given that of the window: the adjoint of `window`."""
+
+
+class PullsGradients(Protocol):
+    """A transformer that propagates gradients back.
+
+    It is either affine or a `GradientTransformer`, for which the output is the window.
+    """
+
+    def pull(self, g: Steps) -> list[Steps]:
+        """Return the gradient of each input, given that of the output."""
+
+
+def pulls_gradients(transformer: Any) -> bool:
+    """Return whether a transformer propagates gradients back."""
+    bends = isinstance(transformer, BendingTransformer)
+    return isinstance(transformer, GradientTransformer) or (
+        hasattr(transformer, "pull") and not bends
+    )
+
+
+def is_largest_tap(values: np.ndarray, taps: int, floor: float) -> np.ndarray:
+    """Return 1 for the first tap with the largest value of its channel, 0 for others, float64.
+
+    Args:
+        values: `(rows, taps · channels)`.
+        taps: Number of taps.
+        floor: Where no value is above it, all are 0.
+    """
+    by_tap = values.reshape(len(values), taps, -1)
+    chosen = by_tap.argmax(axis=1)
+    above = np.take_along_axis(by_tap, chosen[:, None], axis=1) > floor
+    out = np.zeros(by_tap.shape)
+    np.put_along_axis(out, chosen[:, None], above.astype(np.float64), axis=1)
+    return out.reshape(values.shape)
 
 
 def largest_tap(values: np.ndarray, taps: int) -> np.ndarray:

@@ -9,6 +9,7 @@ image, so it has few points, however many there are in total. This saves memory 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -129,6 +130,34 @@ class Curve:
         return Curve(self.lines, start, ratio, np.insert(self.values, self.start[:-1], values, 0))
 
 
+class ByPosition(Protocol):
+    """What `CommonRows` reads: functions along lines, stored by position; see `Curve`."""
+
+    @property
+    def lines(self) -> int:
+        """Number of lines."""
+
+    @property
+    def positions(self) -> int:
+        """Number of positions."""
+
+    @property
+    def channels(self) -> int:
+        """Number of values at each position."""
+
+    @property
+    def start(self) -> np.ndarray:
+        """First rows of the positions."""
+
+    @property
+    def ratio(self) -> np.ndarray:
+        """The rows' ratios."""
+
+    @property
+    def values(self) -> np.ndarray:
+        """The rows' values."""
+
+
 class CommonRows:
     """The common rows of windows over the positions of several curves.
 
@@ -139,7 +168,7 @@ class CommonRows:
         taps: For each curve, the positions that the windows read, `(windows, taps)`; -1 for none.
     """
 
-    def __init__(self, curves: Sequence[Curve], taps: Sequence[np.ndarray]) -> None:
+    def __init__(self, curves: Sequence[ByPosition], taps: Sequence[np.ndarray]) -> None:
         self._curves = curves
         self._taps = taps
         self.lines = curves[0].lines
@@ -202,7 +231,7 @@ class CommonRows:
 
 
 def _stacked(
-    curves: Sequence[Curve], taps: Sequence[np.ndarray]
+    curves: Sequence[ByPosition], taps: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return start, ratio and taps of all curves together, with consecutive positions."""
     if len(curves) == 1:

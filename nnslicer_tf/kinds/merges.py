@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,12 @@ import numpy as np
 from nnslicer_tf._kernels import pointwise
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.operations import Operation
-from nnslicer_tf.kinds.bends import BendingTransformer, Bends, largest_tap
+from nnslicer_tf.kinds.bends import Bends, GradientTransformer, is_largest_tap, largest_tap
 from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, for_operation, register_kind
 from nnslicer_tf.kinds.pointwise import passed_on
 from nnslicer_tf.kinds.rescale import largest, midpoint
+from nnslicer_tf.kinds.steps import Steps, Uses
 
 ops: Any = LazyModule("keras.ops")
 
@@ -150,8 +152,14 @@ class _AdditionLine:
             total = self._combine(total, rows.gather(i, 0, len(rows)))
         return rows.curve(total)
 
+    def pull(self, g: Steps) -> list[Steps]:
+        """Return the gradients of the inputs, given that of the output."""
+        negative = g.scaled(np.array([[-1.0]])) if self._combine is np.subtract else g
+        parts = [g, *[negative] * (len(self._shapes) - 1)]
+        return _pull_broadcast(parts, self._shapes, self._taps)
 
-class _ExtremeLine(BendingTransformer):
+
+class _ExtremeLine(GradientTransformer):
     """The transformer of a maximum or minimum of tensors."""
 
     def __init__(self, operation: Operation) -> None:
@@ -176,6 +184,31 @@ class _ExtremeLine(BendingTransformer):
     def finish(self, window: Curve) -> Curve:
         """Return the maxima or minima."""
         return window.with_values(self._sign * largest_tap(window.values, len(self._shapes)))
+
+    def slopes(self, middles: Curve) -> np.ndarray:
+        """Return 1 for the input that is the extreme, 0 for all others."""
+        return is_largest_tap(middles.values, len(self._shapes), -np.inf)
+
+    def pull(self, g: Steps) -> list[Steps]:
+        """Return the gradients of the inputs, given those of the inputs side by side."""
+        ends = range(0, self._channels * len(self._shapes) + 1, self._channels)
+        parts = [g.columns(first, last) for first, last in pairwise(ends)]
+        return _pull_broadcast(parts, self._shapes, self._taps)
+
+
+def _pull_broadcast(
+    parts: Sequence[Steps], shapes: Sequence[tuple[int, ...]], taps: Sequence[np.ndarray]
+) -> list[Steps]:
+    """Return the gradients of inputs, given those of the inputs after broadcasting."""
+    pulled = []
+    for g, shape, table in zip(parts, shapes, taps, strict=True):
+        if shape[-1] < g.channels:
+            g = g.channel_sums()
+        positions = int(np.prod(shape[:-1]))
+        if positions < len(table):
+            g = g.moved(Uses.of(table, positions), g.channels)
+        pulled.append(g)
+    return pulled
 
 
 def _broadcast_taps(operation: Operation) -> list[np.ndarray]:

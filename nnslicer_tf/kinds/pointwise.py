@@ -8,10 +8,11 @@ import numpy as np
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.operations import Affine, Elementwise, Operation
-from nnslicer_tf.kinds.bends import BendingTransformer, Bends
+from nnslicer_tf.kinds.bends import Bends, GradientTransformer
 from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, for_operation, register_kind
 from nnslicer_tf.kinds.rescale import midpoint, quotient
+from nnslicer_tf.kinds.steps import Steps
 
 keras: Any = LazyModule("keras")
 
@@ -54,7 +55,7 @@ def passed_on(
     return [path] * len(inputs)
 
 
-class RectifyLine(BendingTransformer):
+class RectifyLine(GradientTransformer):
     """The transformer of max(x, 0), possibly clipped from above (theorem 2)."""
 
     def __init__(self, operation: Operation) -> None:
@@ -76,8 +77,19 @@ class RectifyLine(BendingTransformer):
             np.minimum(values, self.knots[1], out=values)
         return window.with_values(values)
 
+    def slopes(self, middles: Curve) -> np.ndarray:
+        """Return 1 where the value is between the knots, else 0."""
+        slopes = (middles.values > 0).astype(np.float64)
+        if len(self.knots) > 1:
+            slopes *= middles.values < self.knots[1]
+        return slopes
 
-class _PiecewiseLine(BendingTransformer):
+    def pull(self, g: Steps) -> list[Steps]:
+        """Return the gradient of the input, that of the window."""
+        return [g]
+
+
+class _PiecewiseLine(GradientTransformer):
     """The transformer of any continuous piecewise-linear function of single values.
 
     Such a function is determined by its values at the knots and the slopes between them. Both
@@ -114,6 +126,17 @@ class _PiecewiseLine(BendingTransformer):
         slopes = [window.rows_of(slope) for slope in self._slopes]
         first = window.rows_of(self._first)
         return window.with_values(self._evaluate(window.values, first, slopes))
+
+    def slopes(self, middles: Curve) -> np.ndarray:
+        """Return the function's slopes."""
+        out = middles.values * 0 + middles.rows_of(self._slopes[0])
+        for end, slope in zip(self._ends, self._slopes[1:], strict=True):
+            np.copyto(out, middles.rows_of(slope), where=middles.values > end)
+        return out
+
+    def pull(self, g: Steps) -> list[Steps]:
+        """Return the gradient of the input, that of the window."""
+        return [g]
 
     def _evaluate(self, x: np.ndarray, first: np.ndarray, slopes: list[np.ndarray]) -> np.ndarray:
         out = first + slopes[0] * np.minimum(x - self._ends[0], 0)
@@ -174,6 +197,10 @@ class ScaleLine:
         values = x.values * x.rows_of(self._factor)
         values += x.rows_of(self._offset)
         return x.with_values(values)
+
+    def pull(self, g: Steps) -> list[Steps]:
+        """Return the gradient of the input, given that of the output."""
+        return [g.scaled(self._factor)]
 
 
 def _elementwise_line(operation: Operation) -> _PiecewiseLine:

@@ -1,6 +1,7 @@
 """Average and maximum pooling, sliding or global."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.kinds._windows import flat, windows
-from nnslicer_tf.kinds.bends import BendingTransformer, Bends, largest_tap
+from nnslicer_tf.kinds.bends import Bends, GradientTransformer, is_largest_tap, largest_tap
 from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, Rule, for_operation, register_kind
 from nnslicer_tf.kinds.pointwise import one_to_one
 from nnslicer_tf.kinds.rescale import largest, midpoint
+from nnslicer_tf.kinds.steps import Steps, Uses
 from nnslicer_tf.kinds.weighted_sum import flat_sample
 
 ops: Any = LazyModule("keras.ops")
@@ -142,8 +144,16 @@ class AverageLine:
         totals = rows.curve(out)
         return totals.with_values(out / totals.rows_of(self._counts))
 
+    def pull(self, g: Steps) -> list[Steps]:
+        """Return the gradient of the input, given that of the means."""
+        return [g.scaled(1 / self._counts).moved(self._uses, g.channels)]
 
-class MaximumLine(BendingTransformer):
+    @cached_property
+    def _uses(self) -> Uses:
+        return Uses.of(self._taps, int(np.prod(self._input_shape[:-1])))
+
+
+class MaximumLine(GradientTransformer):
     """The transformer of max pooling, with points where another value becomes the maximum.
 
     With a floor of 0, it combines max pooling and ReLU (appendix G): crossings of zero or of
@@ -172,6 +182,18 @@ class MaximumLine(BendingTransformer):
         """Return the windows' maxima."""
         maxima = largest_tap(window.values, self._taps.shape[1])
         return window.with_values(np.maximum(maxima, self.floor, out=maxima))
+
+    def slopes(self, middles: Curve) -> np.ndarray:
+        """Return 1 for the tap with the largest value, 0 for all others."""
+        return is_largest_tap(middles.values, self._taps.shape[1], self.floor)
+
+    def pull(self, g: Steps) -> list[Steps]:
+        """Return the gradient of the input, given that of the windows."""
+        return [g.moved(self._uses, g.channels // self._taps.shape[1])]
+
+    @cached_property
+    def _uses(self) -> Uses:
+        return Uses.of(self._taps, int(np.prod(self._input_shape[:-1])))
 
 
 register_kind(

@@ -15,6 +15,7 @@ from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import Kind, Layout, Node, register_kind
 from nnslicer_tf.kinds.rescale import midpoint
+from nnslicer_tf.kinds.steps import Steps, Uses
 
 ops: Any = LazyModule("keras.ops")
 
@@ -133,6 +134,32 @@ class RoutingLine:
         parts = [curve.values for curve in rows.gathered()]
         values = np.hstack(parts) if self._joins_channels else sum(parts[1:], start=parts[0])
         return rows.curve(values)
+
+    def pull(self, g: Steps) -> list[Steps]:
+        """Return the gradients of the inputs, given that of the output."""
+        if self._taps is not None:
+            return [g.moved(uses, g.channels) for uses in self._uses]
+        if self._joins_channels:
+            ends = np.cumsum([0, *(shape[-1] for shape in self._shapes)])
+            return [g.columns(first, last) for first, last in pairwise(ends)]
+        return self._pull_values(g)
+
+    @cached_property
+    def _uses(self) -> list[Uses]:
+        positions = [int(np.prod(shape[:-1])) for shape in self._shapes]
+        return [Uses.of(taps, n) for taps, n in zip(self._taps or [], positions, strict=True)]
+
+    def _pull_values(self, g: Steps) -> list[Steps]:
+        source = self._source.ravel()
+        whole = g.regrouped(1, len(source))
+        ends = np.cumsum([0, *(int(np.prod(shape)) for shape in self._shapes)])
+        values = np.zeros((ends[-1], len(whole.ratio)))
+        moved = source != INSERTED
+        np.add.at(values, source[moved], whole.values.T[moved])
+        return [
+            whole.with_values(np.ascontiguousarray(values[first:last].T))
+            for first, last in pairwise(ends)
+        ]
 
     def _move_values(self, inputs: tuple[Curve, ...]) -> Curve:
         whole = [x.regrouped((x.positions * x.channels,)) for x in inputs]

@@ -6,6 +6,7 @@ sum over the positions that use it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from nnslicer_tf.kinds._windows import flat, windows
 from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, register_kind
 from nnslicer_tf.kinds.rescale import midpoint
+from nnslicer_tf.kinds.steps import Steps, Uses
 
 ops: Any = LazyModule("keras.ops")
 
@@ -235,6 +237,26 @@ class WeightedSumLine:
         if self._pointwise and len(self._taps) == 1:  # a dense layer on a flattened map
             return self._sum_windows(x, np.arange(x.positions)[None])
         return self._sum_windows(x.regrouped(self._input_shape), self._taps)
+
+    def pull(self, g: Steps) -> list[Steps]:
+        """Return the gradient of the input, given that of the sums."""
+        if self._pointwise:
+            return [g.with_values(g.values @ self._transposed[0])]
+        return [g.pulled(self._uses, self._transposed)]
+
+    @cached_property
+    def _uses(self) -> Uses:
+        return Uses.of(self._taps, int(np.prod(self._input_shape[:-1])))
+
+    @cached_property
+    def _transposed(self) -> np.ndarray:
+        """The kernel as `(taps, outputs, inputs)`, with zeros between groups."""
+        taps, inputs, outputs = self._kernel.shape
+        by_group = self._kernel.reshape(taps, inputs, self._groups, -1)
+        whole = np.zeros((taps, self._groups, outputs // self._groups, self._groups, inputs))
+        for group in range(self._groups):
+            whole[:, group, :, group] = by_group[:, :, group].transpose(0, 2, 1)
+        return whole.reshape(taps, outputs, -1)
 
     def _sum_windows(self, x: Curve, taps: np.ndarray) -> Curve:
         """Gather and sum the windows of as many rows at a time as fit into the cache."""

@@ -15,6 +15,7 @@ from nnslicer_tf.dflare import Deviation, DeviationSet, Mutation, Outcome
 from nnslicer_tf.dflare.repair import RepairData, RepairScore
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline import LinearPartition, PathGradients, Regions, acas
+from nnslicer_tf.kinds.steps import Steps
 from nnslicer_tf.protection import AttackReport
 from nnslicer_tf.pruning import ClassScores
 from nnslicer_tf.semantic import Comparison, Compression, CriticalNeurons
@@ -23,7 +24,9 @@ LINE = LinearPartition(
     np.zeros((2, 2)), np.ones((2, 2)), np.array([0, 0.5, 1]), np.array([[0.0, 1], [2, 0], [3, -1]])
 )
 REGIONS = Regions(np.array([0, 0.5, 1]), np.array([4, 2]))
-PATH = PathGradients(LINE, 0, np.array([np.eye(2), -np.ones((2, 2))]))
+PATH = PathGradients(
+    LINE, 0, Steps(np.array([0, 3]), LINE.ratios, np.array([[1, 0, 0, 1], [-1] * 4, [-1.0] * 4]))
+)
 FOUND = Deviation(np.eye(4), 12, 0.5, (7, 3), (Mutation("noise", {"scale": 2}, 1),))
 MISSED = Outcome("query_budget", 20, 1.0)
 SEARCHES = DeviationSet([Outcome("found", 12, 0.5, FOUND), MISSED])

@@ -73,8 +73,8 @@ def path_rows(
     missing = [i for i, name in enumerate(every) if name not in store]
 
     def measured(i: int) -> dict[str, object]:
-        line = attributor.walker.line(np.zeros(x[i].shape), x[i])
-        return {**every[i], **row(attributor.along(line, int(targets[i])))}
+        path = attributor.path(x[i], np.zeros(x[i].shape), int(targets[i]))
+        return {**every[i], **row(path)}
 
     pool = ThreadPoolExecutor(available_cores())
     try:

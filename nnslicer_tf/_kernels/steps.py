@@ -1,0 +1,189 @@
+"""Compiled loops over step functions: their values on common pieces, and sums of them.
+
+A step function is constant on pieces. The rows of position p are `start[p]` to `start[p + 1]`, at
+ascending ratios; a row's values hold from its ratio to the next one, and the last row repeats
+the row before. Values are looked up at the middle of a piece, where it does not matter that ratios
+that differ by rounding errors were merged. No loop holds the GIL.
+"""
+
+import numpy as np
+
+from nnslicer_tf._kernels.compiled import compiled
+from nnslicer_tf._kernels.lines import nonzero_channels
+
+
+@compiled()
+def slope_changes(start, slopes):
+    """Mark the rows that begin or end a position, or whose slopes differ from the row before."""
+    kept = np.ones(len(slopes), np.bool_)
+    for p in range(len(start) - 1):
+        for j in range(start[p] + 1, start[p + 1] - 1):
+            kept[j] = False
+            for c in range(slopes.shape[1]):
+                kept[j] |= slopes[j, c] != slopes[j - 1, c]
+    return kept
+
+
+@compiled()
+def between(start, ratio, begin, end):
+    """Return the rows of the pieces from `begin` to `end`: their indices, start and ratio."""
+    rows = np.empty(len(ratio) + 2 * len(start), np.int64)
+    new_ratio = np.empty(len(rows))
+    new_start = np.zeros(len(start), np.int64)
+    at = 0
+    for p in range(len(start) - 1):
+        j, last = start[p], start[p + 1] - 1
+        j += max(np.searchsorted(ratio[j:last], begin, side="right") - 1, 0)
+        rows[at], new_ratio[at] = j, begin
+        while j + 1 < last and ratio[j + 1] < end:
+            j += 1
+            at += 1
+            rows[at], new_ratio[at] = j, ratio[j]
+        rows[at + 1], new_ratio[at + 1] = j, end
+        at += 2
+        new_start[p + 1] = at
+    return rows[:at].copy(), new_start, new_ratio[:at].copy()
+
+
+@compiled()
+def add_moved(start, ratio, values, uses, columns, new_start, new_ratio, out):
+    """Add to each position the values of the windows that use it.
+
+    Args:
+        start: First rows of the windows.
+        ratio: Their ratios.
+        values: Their values, `(rows, columns)`.
+        uses: `(positions, uses)` windows, -1 for none.
+        columns: `(positions, uses)` the first of the columns to add.
+        new_start: First rows of the positions.
+        new_ratio: Their ratios.
+        out: Changed in place, `(new rows, channels)`.
+    """
+    for p in range(len(uses)):
+        for u in range(uses.shape[1]):
+            window, column = uses[p, u], columns[p, u]
+            if window < 0:
+                continue
+            j, last = start[window], start[window + 1] - 1
+            for r in range(new_start[p], new_start[p + 1]):
+                j = _advanced(ratio, j, last, _middle(new_ratio, r, new_start[p + 1] - 1))
+                for c in range(out.shape[1]):
+                    out[r, c] += values[j, column + c]
+
+
+@compiled(inline="always")
+def _middle(ratio, row, last):
+    return (ratio[row] + ratio[min(row + 1, last)]) / 2
+
+
+@compiled(inline="always")
+def _advanced(ratio, j, last, place):
+    while j < last and ratio[j + 1] <= place:
+        j += 1
+    return j
+
+
+@compiled()
+def pulled_sums(start, ratio, values, uses, taps, new_start, new_ratio, kernel, piece):
+    """Return each position's sum of the windows that use it, times their weights.
+
+    Channels that are zero on all pieces (most are, behind a ReLU) are left out of the matrix
+    products.
+
+    Args:
+        start: First rows of the windows.
+        ratio: Their ratios.
+        values: Their values, `(rows, outputs)`.
+        uses: `(positions, uses)` windows, -1 for none.
+        taps: `(positions, uses)` the tap by which a window uses the position.
+        new_start: First rows of the positions.
+        new_ratio: Their ratios.
+        kernel: `(taps, outputs, inputs)`.
+        piece: Number of rows to gather at a time.
+
+    Returns:
+        `(new rows, inputs)`.
+    """
+    positions, most = uses.shape
+    outputs = values.shape[1]
+    nonzero = nonzero_channels(start, values, 1)
+    out = np.zeros((len(new_ratio), kernel.shape[2]))
+    used = np.empty(most * outputs, np.int64)
+    first_of = np.empty(most + 1, np.int64)
+    matrix = np.empty((most * outputs, kernel.shape[2]))
+    space = np.empty(piece * most * outputs)
+    for p in range(positions):
+        count = 0
+        for u in range(most):
+            first_of[u] = count
+            if uses[p, u] >= 0:
+                for c in range(outputs):
+                    if nonzero[uses[p, u], c]:
+                        used[count] = c
+                        matrix[count] = kernel[taps[p, u], c]
+                        count += 1
+        first_of[most] = count
+        if not count:
+            continue
+        end = new_start[p + 1]
+        for first in range(new_start[p], end, piece):
+            last = min(first + piece, end)
+            gathered = space[: (last - first) * count].reshape(last - first, count)
+            for u in range(most):
+                if first_of[u] == first_of[u + 1]:
+                    continue
+                j, stop = start[uses[p, u]], start[uses[p, u] + 1] - 1
+                for r in range(first, last):
+                    j = _advanced(ratio, j, stop, _middle(new_ratio, r, end - 1))
+                    for i in range(first_of[u], first_of[u + 1]):
+                        gathered[r - first, i] = values[j, used[i]]
+            np.dot(gathered, matrix[:count], out[first:last])
+    return out
+
+
+@compiled()
+def integrals(start, ratio, values):
+    """Return each position's sum of values times widths, `(positions, channels)`."""
+    out = np.zeros((len(start) - 1, values.shape[1]))
+    for p in range(len(out)):
+        for j in range(start[p], start[p + 1] - 1):
+            width = ratio[j + 1] - ratio[j]
+            for c in range(values.shape[1]):
+                out[p, c] += width * values[j, c]
+    return out
+
+
+@compiled()
+def sums_between(start, ratio, values, counts):
+    """Return each position's sums of its values at the ratios k/m, 0 < k < m, for several m.
+
+    Args:
+        start: First rows of the positions.
+        ratio: Their ratios, from 0 to 1.
+        values: Their values, `(rows, channels)`.
+        counts: `(counts,)` the numbers m.
+
+    Returns:
+        `(counts, positions, channels)`.
+    """
+    out = np.zeros((len(counts), len(start) - 1, values.shape[1]))
+    for p in range(len(start) - 1):
+        for i in range(len(counts)):
+            j, last = start[p], start[p + 1] - 1
+            for k in range(1, counts[i]):
+                j += np.searchsorted(ratio[j:last], k / counts[i], side="right") - 1
+                for c in range(values.shape[1]):
+                    out[i, p, c] += values[j, c]
+    return out
+
+
+@compiled()
+def values_at(start, ratio, values, places):
+    """Return each position's values at ascending places, `(places, positions, channels)`."""
+    out = np.empty((len(places), len(start) - 1, values.shape[1]))
+    for p in range(len(start) - 1):
+        j, last = start[p], start[p + 1] - 1
+        for k in range(len(places)):
+            j = _advanced(ratio, j, last, places[k])
+            out[k, p] = values[j]
+    return out

@@ -1,0 +1,260 @@
+"""`Steps`: the gradient of an output with respect to an operation's values, along a line.
+
+On a line, the gradients of a piecewise-linear network are step functions of the ratio. Like a
+`Curve`, `Steps` are stored by position: each position has only those pieces on which its own
+gradient differs. A network's gradient differs on tens of thousands of pieces, that of one pixel
+on a few thousand, because most of the network's bends are out of the pixel's reach.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnslicer_tf._kernels import steps as _kernels
+from nnslicer_tf.kinds.curve import CommonRows, Curve
+
+_GATHERED = 1 << 17  # float64 numbers in a piece of gathered windows: 1 MB
+_FEWEST = 32  # rows in a piece: products of smaller matrices are inefficient
+
+
+@dataclass(frozen=True)
+class Uses:
+    """The windows that use each position: the inverse of a table of taps.
+
+    Attributes:
+        windows: `(positions, uses)` int32, -1 for none.
+        taps: `(positions, uses)` int32: by which of its taps a window uses the position.
+    """
+
+    windows: np.ndarray
+    taps: np.ndarray
+
+    @classmethod
+    def of(cls, taps: np.ndarray, positions: int) -> "Uses":
+        """Return the uses of `positions` positions by windows with taps `(windows, taps)`."""
+        window, tap = np.nonzero(taps >= 0)
+        position = taps[window, tap]
+        order = np.argsort(position, kind="stable")
+        counts = np.bincount(position, minlength=positions)
+        place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        windows = np.full((positions, max(1, counts.max(initial=0))), -1, np.int32)
+        by = np.zeros_like(windows)
+        windows[position[order], place] = window[order]
+        by[position[order], place] = tap[order]
+        return cls(windows, by)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Step functions on one line, for each position and channel.
+
+    Attributes:
+        start: `(positions + 1,)` int64: the rows of position p are `start[p]` to `start[p + 1]`.
+        ratio: `(rows,)` float64, ascending; every position has the same first and last ratio.
+        values: `(rows, channels)` float64: those from a row's ratio to the next one. The last row
+            of a position repeats the row before.
+    """
+
+    start: np.ndarray
+    ratio: np.ndarray
+    values: np.ndarray
+
+    @property
+    def lines(self) -> int:
+        """Number of lines, for `CommonRows`."""
+        return 1
+
+    @property
+    def positions(self) -> int:
+        """Number of positions."""
+        return len(self.start) - 1
+
+    @property
+    def channels(self) -> int:
+        """Number of values at each position."""
+        return self.values.shape[1]
+
+    @property
+    def begin(self) -> float:
+        """The first ratio."""
+        return float(self.ratio[0])
+
+    @property
+    def end(self) -> float:
+        """The last ratio."""
+        return float(self.ratio[-1])
+
+    @classmethod
+    def constant(cls, values: np.ndarray, begin: float, end: float) -> "Steps":
+        """Return the functions with the same values `(positions, channels)` everywhere."""
+        start = 2 * np.arange(len(values) + 1)
+        return cls(start, np.tile([begin, end], len(values)), np.repeat(values, 2, axis=0))
+
+    @classmethod
+    def of_slopes(cls, window: Curve, slopes: np.ndarray) -> "Steps":
+        """Return the slopes between the rows of a curve on one line.
+
+        Args:
+            window: The curve.
+            slopes: `(rows, channels)`: those from each row to the next; the last row of a
+                position is ignored.
+        """
+        last = window.start[1:] - 1
+        slopes[last] = slopes[last - 1]
+        return cls(window.start, window.ratio, slopes)._without_repetitions()
+
+    @classmethod
+    def joined(cls, parts: Sequence["Steps"]) -> "Steps":
+        """Return the functions whose values on consecutive ranges are given, in any order."""
+        if len(parts) == 1:
+            return parts[0]
+        parts = sorted(parts, key=lambda part: part.begin)
+        kept = [np.ones(len(part.ratio), bool) for part in parts]
+        for part, rows in zip(parts[:-1], kept, strict=False):
+            rows[part.start[1:] - 1] = False  # the next part begins there
+        positions = [np.repeat(np.arange(part.positions), np.diff(part.start)) for part in parts]
+        position, ratio, values = (
+            np.concatenate([array[rows] for array, rows in zip(arrays, kept, strict=True)])
+            for arrays in (positions, [p.ratio for p in parts], [p.values for p in parts])
+        )
+        order = np.argsort(position, kind="stable")
+        start = np.append(0, np.cumsum(np.bincount(position)))
+        return cls(start, ratio[order], values[order])._without_repetitions()
+
+    @classmethod
+    def total(cls, parts: Sequence["Steps"]) -> "Steps":
+        """Return the sum of functions with the same positions and channels."""
+        if len(parts) == 1:
+            return parts[0]
+        same = np.arange(parts[0].positions, dtype=np.int32)[:, None]
+        rows = CommonRows(parts, [same] * len(parts))
+        values = np.zeros((len(rows), parts[0].channels))
+        for part in parts:
+            part._add_moved(same, np.zeros_like(same), rows, values)
+        return cls(rows.start, rows.ratio, values)
+
+    def between(self, begin: float, end: float) -> "Steps":
+        """Return the functions on the range from `begin` to `end`."""
+        if begin <= self.begin and end >= self.end:
+            return self
+        rows, start, ratio = _kernels.between(self.start, self.ratio, begin, end)
+        return Steps(start, ratio, self.values[rows])
+
+    def regrouped(self, positions: int, channels: int) -> "Steps":
+        """Return the functions of a tensor after reshaping it."""
+        if (self.positions, self.channels) == (positions, channels):
+            return self
+        whole = self._at_one_position()
+        rows = len(whole.ratio)
+        values = whole.values.reshape(rows, positions, channels).swapaxes(0, 1)
+        return Steps(
+            rows * np.arange(positions + 1),
+            np.tile(whole.ratio, positions),
+            np.ascontiguousarray(values).reshape(-1, channels),
+        )
+
+    def _at_one_position(self) -> "Steps":
+        if self.positions == 1:
+            return self
+        together = np.arange(self.positions, dtype=np.int32)[None]
+        rows = CommonRows([self], [together])
+        middles = (rows.ratio[1:] + rows.ratio[:-1]) / 2
+        values = self.at(np.append(middles, rows.ratio[-1]))
+        return Steps(rows.start, rows.ratio, values.reshape(len(rows), -1))
+
+    def scaled(self, table: np.ndarray) -> "Steps":
+        """Return the functions times a table `(positions or 1, channels or 1)`."""
+        if len(table) > 1:
+            table = np.repeat(table, np.diff(self.start), axis=0)
+        return Steps(self.start, self.ratio, self.values * table)
+
+    def times(self, slopes: "Steps") -> "Steps":
+        """Return the products with other functions of the same positions.
+
+        Those may have several times as many channels: this function's channels are repeated.
+        """
+        same = np.arange(self.positions, dtype=np.int32)[:, None]
+        rows = CommonRows([self, slopes], [same, same])
+        values = np.zeros((len(rows), self.channels))
+        self._add_moved(same, np.zeros_like(same), rows, values)
+        factors = np.zeros((len(rows), slopes.channels))
+        slopes._add_moved(same, np.zeros_like(same), rows, factors)
+        factors *= np.tile(values, slopes.channels // self.channels)
+        return Steps(rows.start, rows.ratio, factors)
+
+    def columns(self, first: int, last: int) -> "Steps":
+        """Return the functions of the channels from `first` to `last`."""
+        return Steps(self.start, self.ratio, np.ascontiguousarray(self.values[:, first:last]))
+
+    def channel_sums(self) -> "Steps":
+        """Return the sums over the channels, as one channel."""
+        return Steps(self.start, self.ratio, self.values.sum(axis=1, keepdims=True))
+
+    def moved(self, uses: Uses, channels: int) -> "Steps":
+        """Return the sums of the windows that use each position: the adjoint of gathering windows.
+
+        Args:
+            uses: The positions' uses by the windows, which are the positions of this function.
+            channels: Number of channels of each tap. If a window has as many in all, all its
+                taps have the same values.
+        """
+        columns = uses.taps * channels if self.channels > channels else np.zeros_like(uses.taps)
+        rows = CommonRows([self], [uses.windows])
+        values = np.zeros((len(rows), channels))
+        self._add_moved(uses.windows, columns, rows, values)
+        return Steps(rows.start, rows.ratio, values)
+
+    def pulled(self, uses: Uses, kernel: np.ndarray) -> "Steps":
+        """Return the gradients of the inputs of a weighted sum whose outputs' gradients these are.
+
+        Args:
+            uses: The inputs' uses by the outputs.
+            kernel: `(taps, outputs, inputs)`.
+        """
+        rows = CommonRows([self], [uses.windows])
+        piece = max(_FEWEST, _GATHERED // (uses.windows.shape[1] * self.channels))
+        values = _kernels.pulled_sums(
+            self.start,
+            self.ratio,
+            self.values,
+            uses.windows,
+            uses.taps,
+            rows.start,
+            rows.ratio,
+            kernel,
+            piece,
+        )
+        return Steps(rows.start, rows.ratio, values)
+
+    def with_values(self, values: np.ndarray) -> "Steps":
+        """Return functions with new values `(rows, channels)` on the same pieces."""
+        return Steps(self.start, self.ratio, values)
+
+    def integrals(self) -> np.ndarray:
+        """Return the integrals over the ratio, `(positions, channels)`."""
+        return _kernels.integrals(self.start, self.ratio, self.values)
+
+    def sums_between(self, counts: np.ndarray) -> np.ndarray:
+        """Return the sums of the values at the ratios k/m, 0 < k < m, for each m in `counts`.
+
+        Returns:
+            `(counts, positions, channels)`.
+        """
+        return _kernels.sums_between(self.start, self.ratio, self.values, counts)
+
+    def at(self, places: np.ndarray) -> np.ndarray:
+        """Return the values at ascending ratios, `(places, positions, channels)`."""
+        return _kernels.values_at(self.start, self.ratio, self.values, places)
+
+    def _add_moved(
+        self, windows: np.ndarray, columns: np.ndarray, rows: CommonRows, out: np.ndarray
+    ) -> None:
+        _kernels.add_moved(
+            self.start, self.ratio, self.values, windows, columns, rows.start, rows.ratio, out
+        )
+
+    def _without_repetitions(self) -> "Steps":
+        kept = _kernels.slope_changes(self.start, self.values)
+        start = np.append(0, np.cumsum(kept))[self.start]
+        return Steps(start, self.ratio[kept], self.values[kept])

@@ -1,0 +1,136 @@
+"""Gradients along whole lines, checked against the backend's gradient of every part."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import nnslicer_tf as nns
+from nnslicer_tf.exactline import (
+    Attributor,
+    LineWalker,
+    _gradient_walk,
+    exact_line,
+    register_transformer,
+    walk,
+)
+from nnslicer_tf.instrument import Step
+
+from .lines import float64_model, run
+from .test_walk import MODELS, ends, without_softmax
+
+
+def gradients(model, x, target):
+    """Return the gradients of one output at inputs x, by the backend, float64."""
+    x = tf.constant(x, tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        out = tf.reshape(model(x), (len(x), -1))[:, target]
+    return tape.gradient(out, x).numpy()
+
+
+def traced(model, workers=0):
+    """Return a line, its trace, and the model up to its logits."""
+    (q,), (r,) = ends(model)
+    partition, trace = LineWalker(nns.InstrumentedModel(model), workers=workers).traced(q, r)
+    return partition, trace, without_softmax(model)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("target", [0, -1])
+def test_gradients_of_every_part(name, target):
+    model = float64_model(MODELS[name])
+    target %= model.output_shape[-1]
+    partition, trace, logits = traced(model)
+    expected = gradients(logits, partition.at(partition.midpoints), target)
+    found = trace.gradients(target)
+    np.testing.assert_allclose(
+        found.at(partition.midpoints).reshape(expected.shape), expected, atol=1e-10
+    )
+    mean = np.tensordot(np.diff(partition.ratios), expected, axes=1)
+    np.testing.assert_allclose(trace.mean_gradient(target).reshape(mean.shape), mean, atol=1e-10)
+    np.testing.assert_allclose(found.integrals().reshape(mean.shape), mean, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_lines_are_those_of_the_walk_without_a_trace(name):
+    model = float64_model(MODELS[name], seed=5)
+    (q,), (r,) = ends(model)
+    partition, _, _ = traced(model)
+    expected = exact_line(model, q, r)
+    np.testing.assert_array_equal(partition.ratios, expected.ratios)
+    np.testing.assert_array_equal(partition.outputs, expected.outputs)
+
+
+@pytest.mark.parametrize(
+    "name", ["dense", "overlapping pool", "residual", "inception", "odd routing", "broadcast sum"]
+)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_cutting_the_line_changes_nothing(name, workers, monkeypatch):
+    model = float64_model(MODELS[name])
+    _, trace, _ = traced(model)
+    places = np.sort(np.random.default_rng(0).random(200))
+    whole = trace.gradients(1).at(places)
+    monkeypatch.setattr(walk, "CHUNK", 100)
+    monkeypatch.setattr(_gradient_walk, "CHUNK", 100)
+    _, trace, _ = traced(model, workers)
+    cuts = len(trace._walk(1, lambda name, g: g))
+    assert cuts > 1
+    np.testing.assert_allclose(trace.gradients(1).at(places), whole, atol=1e-11)
+    np.testing.assert_allclose(trace.mean_gradient(1), trace.gradients(1).integrals(), atol=1e-11)
+
+
+def test_a_pixel_has_few_of_the_network_s_pieces():
+    """The gradient at a corner does not change where a far corner of the first layer bends."""
+    inputs = keras.Input((16, 16, 1))
+    x = layers.Conv2D(6, 3, activation="relu")(inputs)
+    x = layers.GlobalAveragePooling2D()(x)
+    model = keras.Model(inputs, layers.Dense(2)(x))
+    partition, trace, _ = traced(model)
+    pieces = np.diff(trace.gradients(0).start)
+    assert len(partition) > 200
+    assert pieces.max() <= 9 * 6 + 2  # nine windows of six filters, of which each bends once
+    assert pieces[0] <= 6 + 2
+
+
+class Doubled(layers.Layer):
+    """A layer of a kind that a user registers with a transformer only."""
+
+    def call(self, x):
+        return 2 * x
+
+
+def test_a_transformer_without_a_way_back_is_differentiated_by_the_backend():
+    nns.register_layer(Doubled, lambda layer, call: [Step("doubled", layer.call)])
+    register_transformer("doubled", lambda operation: lambda x: x.with_values(2 * x.values))
+    model = float64_model(
+        lambda: keras.Sequential(
+            [keras.Input((4,)), layers.Dense(9, "relu"), Doubled(), layers.Dense(3)]
+        )
+    )
+    attributor = Attributor(nns.InstrumentedModel(model))
+    (q,), (r,) = ends(model)
+    assert not attributor.walker.can_trace
+    path = attributor.path(r, q, 2)
+    expected = gradients(model, path.partition.at(path.partition.midpoints), 2)
+    np.testing.assert_allclose(path.gradients, expected, atol=1e-10)
+    change = np.diff(run(model, np.stack([q, r]))[:, 2])
+    np.testing.assert_allclose(attributor.exact(r, q, 2).sum(), change, atol=1e-9)
+    again = attributor.along(path.partition, 2)
+    np.testing.assert_array_equal(again.gradients, path.gradients)
+
+
+def test_where_a_relu_is_zero_on_the_whole_line_its_gradient_is_zero():
+    """As in the backend: a pixel without bias, black at both ends, has a value of exactly 0."""
+    model = float64_model(
+        lambda: keras.Sequential(
+            [keras.Input((3,)), layers.Dense(5, "relu", use_bias=False), layers.Dense(2)]
+        )
+    )
+    kernel = model.layers[0].kernel
+    kernel.assign(kernel * np.array([[0.0], [1], [1]]))
+    attributor = Attributor(nns.InstrumentedModel(model))
+    np.testing.assert_array_equal(attributor.exact([3, 0, 0], [1, 0, 0], 1), np.zeros(3))
+    found = attributor.path([3, 0, 0], [1, 0, 0], 1)
+    np.testing.assert_array_equal(found.gradients, gradients(model, np.array([[2.0, 0, 0]]), 1))
