@@ -252,6 +252,24 @@ class PathGradients(ShownAsTable):
         total = first * at_start + self._sum_between(samples) + last * at_end
         return self._attributions(total / samples)
 
+    def relative_change(self, by: str = "norm") -> float:
+        """Return the mean relative change of the gradient over the line, 0 for an affine line.
+
+        Parts are weighted by their length; g is a part's gradient, g₀ that at the start of the
+        line. By norm it is NaN if g₀ is zero.
+
+        Args:
+            by: `"norm"`, ‖g - g₀‖₁ / ‖g₀‖₁; or `"components"`, the mean over the components of
+                |g - g₀| / |g + 1e-12|, as in the paper's program, which is dominated by components
+                near zero.
+
+        Raises:
+            InvalidArgumentError: for another `by`.
+        """
+        check_name("measure", by, _CHANGES)
+        gradients = self.gradients.reshape(len(self.partition), -1)
+        return float(np.diff(self.partition.ratios) @ _CHANGES[by](gradients))
+
     def samples_for_completeness(
         self, within: float = 0.05, most: int = 1_000, least: int = 1
     ) -> int | None:
@@ -311,6 +329,18 @@ class PathGradients(ShownAsTable):
 
     def _attributions(self, mean: np.ndarray) -> np.ndarray:
         return (self.partition.r - self.partition.q) * mean.reshape(self.partition.q.shape)
+
+
+def _change_by_norm(gradients: np.ndarray) -> np.ndarray:
+    size = np.abs(gradients[0]).sum()
+    return np.abs(gradients - gradients[0]).sum(axis=1) / (size or np.nan)
+
+
+def _change_by_components(gradients: np.ndarray) -> np.ndarray:
+    return np.abs((gradients - gradients[0]) / (gradients + 1e-12)).mean(axis=1)
+
+
+_CHANGES = {"norm": _change_by_norm, "components": _change_by_components}
 
 
 def relative_error(approximation: np.ndarray, exact: np.ndarray, by: str = "norm") -> float:

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.exactline.gradients import Attributor
@@ -70,28 +69,12 @@ def gradient_error(
         attributor: The model's attributor.
         partition: The line.
         target: Index of the logit.
-        by: `"norm"`, ‖g - g₀‖₁ / ‖g₀‖₁; or `"components"`, the mean over the components of
-            |g - g₀| / |g + 1e-12|, as in the paper's program, which is dominated by components
-            near zero.
+        by: The measure; see `PathGradients.relative_change`.
 
     Raises:
         InvalidArgumentError: for another `by`.
     """
-    check_name("measure", by, _CHANGES)
-    gradients = attributor.along(partition, target).gradients.reshape(len(partition), -1)
-    return float(np.diff(partition.ratios) @ _CHANGES[by](gradients))
-
-
-def _by_norm(gradients: np.ndarray) -> np.ndarray:
-    size = np.abs(gradients[0]).sum()
-    return np.abs(gradients - gradients[0]).sum(axis=1) / (size or np.nan)
-
-
-def _by_components(gradients: np.ndarray) -> np.ndarray:
-    return np.abs((gradients - gradients[0]) / (gradients + 1e-12)).mean(axis=1)
-
-
-_CHANGES = {"norm": _by_norm, "components": _by_components}
+    return attributor.along(partition, target).relative_change(by)
 
 
 def linearity(
@@ -127,7 +110,6 @@ def linearity(
     im = instrumented(im)
     x, labels = im.labelled(x, labels)
     attributor = Attributor(im)
-    walker = attributor.walker
     ends = {"fgsm": fgsm(im, x, labels, epsilon), "random": random_neighbours(x, epsilon, rng)}
     predicted = im.logits(x).argmax(axis=1)
     adversarial = im.logits(ends["fgsm"]).argmax(axis=1)
@@ -135,11 +117,10 @@ def linearity(
     for i in track(range(len(x)), "Lines", len(x), progress):
         row = {"label": labels[i], "predicted": predicted[i], "fgsm_predicted": adversarial[i]}
         for direction, end in ends.items():
-            partition = walker.line(x[i], end[i])
-            row[f"{direction}_parts"] = len(partition)
-            row[f"{direction}_density"] = density(partition)
-            error = gradient_error(attributor, partition, int(labels[i]))
-            row[f"{direction}_gradient_error"] = error
+            path = attributor.path(end[i], x[i], int(labels[i]))
+            row[f"{direction}_parts"] = len(path.partition)
+            row[f"{direction}_density"] = density(path.partition)
+            row[f"{direction}_gradient_error"] = path.relative_change()
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets
 from nnslicer_tf.exactline import LineWalker, fgsm, linearity, random_neighbours
-from nnslicer_tf.experiments.exactline.networks import EPSILON, convsmall_networks
+from nnslicer_tf.experiments.exactline.networks import EPSILON, networks_of
 from nnslicer_tf.experiments.exactline.settings import LinearitySettings
 from nnslicer_tf.experiments.plots import plot_boxes, put_finding
 from nnslicer_tf.experiments.result import (
@@ -26,14 +26,14 @@ Networks = dict[tuple[str, str], InstrumentedModel]
 
 def linearities(s: LinearitySettings) -> ExperimentResult:
     """Compare the densities of lines to adversarial and random neighbours (tables 3 and 4)."""
-    networks = {key: InstrumentedModel(model) for key, model in convsmall_networks().items()}
+    networks = {key: InstrumentedModel(model) for key, model in networks_of(s.network).items()}
     tables = []
     for (dataset, method), im in networks.items():
         data = datasets.load(dataset, f"test[:{s.images}]")
         table = linearity(im, data.x, data.y, EPSILON[dataset], rng=s.seed)
         tables.append(table.assign(dataset=dataset, training=method, image=table.index))
     table = pd.concat(tables, ignore_index=True)
-    head = {"epsilon": EPSILON, "images": s.images, "seed": s.seed}
+    head = {"network": s.network, "epsilon": EPSILON, "images": s.images, "seed": s.seed}
     return ExperimentResult(
         [
             ExperimentTable("linearity_images", table),

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from nnslicer_tf import datasets
 from nnslicer_tf._progress import track
 from nnslicer_tf.exactline import PlanarClasses, PlaneWalker, fgsm, random_neighbours
-from nnslicer_tf.experiments.exactline.networks import EPSILON, convsmall_networks
+from nnslicer_tf.experiments.exactline.networks import EPSILON, networks_of
 from nnslicer_tf.experiments.exactline.settings import NeighbourhoodSettings
 from nnslicer_tf.experiments.plots import put_finding
 from nnslicer_tf.experiments.result import (
@@ -26,7 +26,7 @@ from nnslicer_tf.report import plot_plane
 def neighbourhoods(s: NeighbourhoodSettings) -> ExperimentResult:
     """Measure areas and margins on planes through images, for normal and robust networks."""
     rows = []
-    networks = {key: InstrumentedModel(model) for key, model in convsmall_networks().items()}
+    networks = {key: InstrumentedModel(model) for key, model in networks_of("convsmall").items()}
     for (dataset, method), im in networks.items():
         data = datasets.load(dataset, f"test[:{s.images}]")
         walker = PlaneWalker(im)

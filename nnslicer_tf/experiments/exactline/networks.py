@@ -55,9 +55,13 @@ def trained_networks(
     return networks
 
 
-def convsmall_networks() -> dict[tuple[str, str], keras.Model]:
-    """Return the trained networks of the smallest kind: data set and training → model."""
-    return {(key[1], key[2]): model for key, model in trained_networks(["convsmall"]).items()}
+def networks_of(kind: str) -> dict[tuple[str, str], keras.Model]:
+    """Return the trained networks of one kind: data set and training → model.
+
+    Raises:
+        InvalidArgumentError: if there is no such kind in `NETWORKS`.
+    """
+    return {(key[1], key[2]): model for key, model in trained_networks([kind]).items()}
 
 
 def relu_networks(kinds: Iterable[str] = RELU_NETWORKS) -> dict[str, tuple[str, keras.Model]]:

@@ -21,14 +21,13 @@ from nnslicer_tf.exactline import (
     Attributor,
     PathGradients,
     density,
-    gradient_error,
     relative_error,
 )
 from nnslicer_tf.exactline.gradients import RULES
 from nnslicer_tf.exactline.robust_training import NETWORKS
 from nnslicer_tf.experiments.exactline.attributions import path_rows
 from nnslicer_tf.experiments.exactline.linearities import directions, trainings
-from nnslicer_tf.experiments.exactline.networks import convsmall_networks, trained_networks
+from nnslicer_tf.experiments.exactline.networks import networks_of, trained_networks
 from nnslicer_tf.experiments.exactline.settings import (
     ProgramAttributionSettings,
     ProgramSettings,
@@ -99,12 +98,16 @@ def _needed(table: pd.DataFrame) -> pd.DataFrame:
 def linearities_by_program(s: ProgramSettings) -> ExperimentResult:
     """Compare lines to FGSM and random neighbours by the program's procedure."""
     tables = []
-    for (dataset, method), model in convsmall_networks().items():
+    for (dataset, method), model in networks_of(s.network).items():
         data = datasets.load(dataset, f"test[:{s.images}]")
         table = lines(InstrumentedModel(model), data.x, data.y, s.seed, f"{dataset} {method}")
         tables.append(table.assign(dataset=dataset, training=method))
     table = pd.concat(tables, ignore_index=True)
-    head = {"images": f"the first {s.images:,} test images", "seed": s.seed}
+    head = {
+        "network": s.network,
+        "images": f"the first {s.images:,} test images",
+        "seed": s.seed,
+    }
     first = table.drop_duplicates(["dataset", "training", "image"])
     return ExperimentResult(
         [
@@ -151,16 +154,16 @@ def lines(
     for i in track(np.flatnonzero(predicted == y), name):
         target = (int(y[i]) + 1) % 10
         signs = np.sign(attributor.gradients(x[i : i + 1], target)[0])
-        line = attributor.walker.line(x[i], end := moved(x[i], signs))
+        path = attributor.path(end := moved(x[i], signs), x[i], target)
         row = {
             "image": i,
             "label": y[i],
             "predicted": predicted[i],
             "fgsm_predicted": im.logits(end[None]).argmax(),
-            "fgsm_parts": len(line),
-            "fgsm_density": density(line),
-            "fgsm_gradient_error": gradient_error(attributor, line, target),
-            "fgsm_component_error": gradient_error(attributor, line, target, by="components"),
+            "fgsm_parts": len(path.partition),
+            "fgsm_density": density(path.partition),
+            "fgsm_gradient_error": path.relative_change(),
+            "fgsm_component_error": path.relative_change(by="components"),
         }
         rng = np.random.default_rng([seed, int(i)])  # the same neighbours for all networks
         for _ in range(_RANDOM):

@@ -93,6 +93,7 @@ class LinearitySettings(_LineSettings):
     trial: ClassVar = {"images": 5}
 
     images: Annotated[int, Option(min=1, help="Test images of each data set.")] = 100
+    network: Annotated[str, Option(help="convsmall, convmedium or convbig.")] = "convsmall"
     seed: Annotated[int, Option(min=0)] = 0
 
 

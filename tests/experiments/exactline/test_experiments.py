@@ -76,6 +76,12 @@ def test_networks_of_unknown_kinds_are_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match="lenet5"):
         settings = ProgramAttributionSettings(network=["lenet5"], work=tmp_path)
         program.attributions_by_program(settings)
+    for experiment, settings in (
+        (linearities.linearities, LinearitySettings(network="convsmal")),
+        (program.linearities_by_program, ProgramSettings(network="convsmal")),
+    ):
+        with pytest.raises(InvalidArgumentError, match="convsmal"):
+            experiment(settings)
 
 
 def test_linearities(monkeypatch):
@@ -83,7 +89,7 @@ def test_linearities(monkeypatch):
         ("digits", "normal"): zoo.load("digits_cnn"),
         ("digits", "pgd"): zoo.build("digits_cnn"),
     }
-    monkeypatch.setattr(linearities, "convsmall_networks", lambda: chosen)
+    monkeypatch.setattr(linearities, "networks_of", lambda kind: chosen)
     monkeypatch.setitem(networks.EPSILON, "digits", 0.1)
     found = linearities.linearities(LinearitySettings(images=4))
     images = found.table("linearity_images")
@@ -117,7 +123,7 @@ def test_the_procedure_of_the_program(monkeypatch):
     moved = program.moved(levels / 255, -np.ones(6))
     np.testing.assert_allclose(moved * 255, [0, 10, 33, 33, 97, 243], atol=1e-9)
     chosen = {("digits", method): zoo.load("digits_cnn") for method in ("normal", "pgd")}
-    monkeypatch.setattr(program, "convsmall_networks", lambda: chosen)
+    monkeypatch.setattr(program, "networks_of", lambda kind: chosen)
     found = program.linearities_by_program(ProgramSettings(images=3))
     assert found.table("program_directions")["count"].tolist() == [3 * 4, 3 * 4]
     assert (found.table("program_trainings")["median"] == 1).all()  # twice the same network
@@ -194,7 +200,7 @@ def test_advice_maps(shared):
 
 def test_neighbourhoods(monkeypatch):
     chosen = {("digits", "normal"): zoo.load("digits_cnn")}
-    monkeypatch.setattr(neighbourhoods, "convsmall_networks", lambda: chosen)
+    monkeypatch.setattr(neighbourhoods, "networks_of", lambda kind: chosen)
     monkeypatch.setitem(networks.EPSILON, "digits", 0.1)
     found = neighbourhoods.neighbourhoods(NeighbourhoodSettings(images=3))
     images = found.table("neighbourhoods_images")
