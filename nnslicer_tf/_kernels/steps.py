@@ -11,6 +11,8 @@ import numpy as np
 from nnslicer_tf._kernels.compiled import compiled
 from nnslicer_tf._kernels.lines import nonzero_channels
 
+_CELLS = 4096  # of an index that finds the row at a ratio
+
 
 @compiled()
 def slope_changes(start, slopes):
@@ -69,6 +71,35 @@ def add_moved(start, ratio, values, uses, columns, new_start, new_ratio, out):
                 j = _advanced(ratio, j, last, _middle(new_ratio, r, new_start[p + 1] - 1))
                 for c in range(out.shape[1]):
                     out[r, c] += values[j, column + c]
+
+
+@compiled()
+def products(start, ratio, values, other_start, other_ratio, others, new_start, new_ratio):
+    """Return each position's values times others, `(new rows, other channels)`.
+
+    Args:
+        start: First rows of the positions.
+        ratio: Their ratios.
+        values: Their values, `(rows, channels)`.
+        other_start: First rows of the positions, for the others.
+        other_ratio: Their ratios.
+        others: Their values, `(rows, k · channels)`; each block is multiplied by `values`.
+        new_start: First rows of the positions in the result.
+        new_ratio: Their ratios.
+    """
+    channels = values.shape[1]
+    out = np.empty((len(new_ratio), others.shape[1]))
+    for p in range(len(start) - 1):
+        j, last = start[p], start[p + 1] - 1
+        i, other_last = other_start[p], other_start[p + 1] - 1
+        for r in range(new_start[p], new_start[p + 1]):
+            place = _middle(new_ratio, r, new_start[p + 1] - 1)
+            j = _advanced(ratio, j, last, place)
+            i = _advanced(other_ratio, i, other_last, place)
+            for first in range(0, others.shape[1], channels):
+                for c in range(channels):
+                    out[r, first + c] = values[j, c] * others[i, first + c]
+    return out
 
 
 @compiled(inline="always")
@@ -167,11 +198,15 @@ def sums_between(start, ratio, values, counts):
         `(counts, positions, channels)`.
     """
     out = np.zeros((len(counts), len(start) - 1, values.shape[1]))
+    first_row = np.empty(_CELLS, np.int64)
     for p in range(len(start) - 1):
+        j, last = start[p], start[p + 1] - 1
+        for cell in range(_CELLS):
+            first_row[cell] = j = _advanced(ratio, j, last, cell / _CELLS)
         for i in range(len(counts)):
-            j, last = start[p], start[p + 1] - 1
             for k in range(1, counts[i]):
-                j += np.searchsorted(ratio[j:last], k / counts[i], side="right") - 1
+                place = k / counts[i]
+                j = _advanced(ratio, first_row[int(place * _CELLS)], last, place)
                 for c in range(values.shape[1]):
                     out[i, p, c] += values[j, c]
     return out

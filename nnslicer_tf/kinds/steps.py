@@ -176,12 +176,17 @@ class Steps:
         """
         same = np.arange(self.positions, dtype=np.int32)[:, None]
         rows = CommonRows([self, slopes], [same, same])
-        values = np.zeros((len(rows), self.channels))
-        self._add_moved(same, np.zeros_like(same), rows, values)
-        factors = np.zeros((len(rows), slopes.channels))
-        slopes._add_moved(same, np.zeros_like(same), rows, factors)
-        factors *= np.tile(values, slopes.channels // self.channels)
-        return Steps(rows.start, rows.ratio, factors)
+        values = _kernels.products(
+            self.start,
+            self.ratio,
+            self.values,
+            slopes.start,
+            slopes.ratio,
+            slopes.values,
+            rows.start,
+            rows.ratio,
+        )
+        return Steps(rows.start, rows.ratio, values)
 
     def columns(self, first: int, last: int) -> "Steps":
         """Return the functions of the channels from `first` to `last`."""

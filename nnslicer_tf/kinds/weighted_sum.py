@@ -242,6 +242,10 @@ class WeightedSumLine:
         """Return the gradient of the input, given that of the sums."""
         if self._pointwise:
             return [g.with_values(g.values @ self._transposed[0])]
+        taps, outputs, inputs = self._transposed.shape
+        if taps * inputs <= outputs:  # an image's few channels: products take less than windows
+            by_tap = self._transposed.swapaxes(0, 1).reshape(outputs, -1)
+            return [g.with_values(g.values @ by_tap).moved(self._uses, inputs)]
         return [g.pulled(self._uses, self._transposed)]
 
     @cached_property
