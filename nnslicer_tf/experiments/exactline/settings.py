@@ -78,7 +78,7 @@ class AttributionSettings(_LineSettings):
 
     trial: ClassVar = {"images": 3}
 
-    images: Annotated[int, Option(min=1, help="Test images for each network.")] = 100
+    images: Annotated[int, Option(min=1, help="Test images for each network.")] = 1_000
     network: Annotated[
         list[str] | None, Option(help="convsmall, convmedium, convbig, lenet5; default: all.")
     ] = None
@@ -92,7 +92,7 @@ class LinearitySettings(_LineSettings):
 
     trial: ClassVar = {"images": 5}
 
-    images: Annotated[int, Option(min=1, help="Test images of each data set.")] = 100
+    images: Annotated[int, Option(min=1, help="Test images of each data set.")] = 1_000
     network: Annotated[str, Option(help="convsmall, convmedium or convbig.")] = "convsmall"
     seed: Annotated[int, Option(min=0)] = 0
 
@@ -100,8 +100,6 @@ class LinearitySettings(_LineSettings):
 @dataclass(frozen=True)
 class ProgramSettings(LinearitySettings):
     """Measure linearity by the procedure of the paper's program."""
-
-    images: Annotated[int, Option(min=1, help="Test images of each data set.")] = 1_000
 
 
 @dataclass(frozen=True)
