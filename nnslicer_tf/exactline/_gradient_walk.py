@@ -32,14 +32,14 @@ class TraceRecorder:
     """Records the slopes and the shapes of a walk's operations."""
 
     def __init__(self) -> None:
-        self._slopes: dict[str, list[Steps]] = defaultdict(list)
+        self._slopes: list[tuple[str, Steps]] = []
         self._shapes: dict[str, tuple[int, int]] = {}
 
     def apply(self, step: LineStep, inputs: list[Curve]) -> Curve:
         """Return the curve of an operation, and record its slopes; called by several threads."""
         if isinstance(step.transformer, GradientTransformer):
             curve, slopes = step.transformer.traced(*inputs)
-            self._slopes[step.name].append(slopes)
+            self._slopes.append((step.name, slopes))
         else:
             curve = step.transformer(*inputs)
         self._shapes[step.name] = curve.positions, curve.channels
@@ -48,8 +48,11 @@ class TraceRecorder:
     def trace(self, program: LineProgram, ends: Curve, workers: int) -> "LineTrace":
         """Return the trace after the walk."""
         shapes = {program.input: (ends.positions, ends.channels)} | self._shapes
-        slopes = {name: Steps.joined(parts) for name, parts in self._slopes.items()}
-        return LineTrace(program, shapes, slopes, workers)
+        parts: dict[str, list[Steps]] = defaultdict(list)
+        for name, slopes in self._slopes:
+            parts[name].append(slopes)
+        joined = {name: Steps.joined(slopes) for name, slopes in parts.items()}
+        return LineTrace(program, shapes, joined, workers)
 
 
 @dataclass(frozen=True)

@@ -402,7 +402,8 @@ def _lines(tables: Tables) -> Iterator[Headline]:
 
 def _lines_by_program(tables: Tables) -> Iterator[Headline]:
     """Return the same by the procedure of the paper's program, for networks of its shapes."""
-    frame = tables["exactline/program_attributions"].frame
+    names = ("exactline/program_attributions", "exactline/convbig/program_attributions")
+    frame = pd.concat([tables[name].frame for name in names])
     frame = frame[(frame["dataset"] == "cifar10") & (frame["training"] == "normal")]
     paper = paper_frame("exactline/table1").set_index("network")["error_percent"]
     for row in frame.itertuples():
