@@ -127,6 +127,11 @@ def _largest(extent: Extent, tables: Sequence[ResultTable]) -> int:
     return max((int(column.max()) for column in columns), default=0)
 
 
+def _smallest(extent: Extent, tables: Sequence[ResultTable]) -> int:
+    columns = [t.frame[extent.column] for t in tables if extent.column in t.frame]
+    return min((int(column.min()) for column in columns), default=0)
+
+
 def _named(extent: Extent, tables: Sequence[ResultTable]) -> int:
     """Count the files whose names match the pattern."""
     return sum(bool(re.search(extent.pattern, table.path.stem)) for table in tables)
@@ -170,6 +175,7 @@ COUNTS: dict[str, Callable[[Extent, Sequence[ResultTable]], int]] = {
     "seeds": _seeds,
     "sets at ratios": _sets_at_ratios,
     "settings": _settings,
+    "smallest": _smallest,
     "stated": _stated,
 }
 """Name → function that counts: distinct values of a column, its largest value, …"""
