@@ -74,7 +74,7 @@ DRAWERS: dict[str, Drawer] = {
     "exactline/attributions_images.csv": lambda name, rows: [
         ExperimentFigure("attributions", attributions.plot(rows), 120)
     ],
-    "exactline/linearity_images.csv": lambda name, rows: [
+    "exactline/**/linearity_images.csv": lambda name, rows: [
         ExperimentFigure("linearity", linearities.plot(rows), 120)
     ],
     "program/pruning-resnet*.csv": lambda name, rows: [ExperimentFigure(name, program.plot(rows))],
@@ -104,7 +104,7 @@ PICTURES: dict[str, Callable[[str, Mapping[str, np.ndarray]], ExperimentFigure]]
         name, advice_maps.plot(drawn), 120
     ),
     "exactline/baselines.npz": lambda name, drawn: ExperimentFigure(name, baselines.plot(drawn)),
-    "exactline/linearity_ticks.npz": lambda name, drawn: ExperimentFigure(
+    "exactline/**/linearity_ticks.npz": lambda name, drawn: ExperimentFigure(
         name, linearities.plot_lines(drawn), 120
     ),
     "exactline/neighbourhoods.npz": lambda name, drawn: ExperimentFigure(
