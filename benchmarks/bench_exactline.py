@@ -15,15 +15,14 @@ import csv
 import datetime
 import os
 import platform
-import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import keras
 import numpy as np
 import typer
+from timing import median_seconds
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
@@ -71,10 +70,10 @@ def _acas_rows(path: Path, rng: np.random.Generator, runs: int, naive_seconds: f
     parts = [len(partition) for partition in walker.lines(q, r)]
     middle = int(np.argsort(parts)[len(parts) // 2])
     alone = _row("ACAS Xu, one random line", walker, q[middle], r[middle], 10 * runs, naive_seconds)
-    wall, processor = _time(lambda: walker.lines(q, r), runs)
+    wall, processor = median_seconds(lambda: walker.lines(q, r), runs)
     batch = ["ACAS Xu, of 1,000 random lines in one call", f"{np.mean(parts):.0f}"]
     batch += [_ms(wall / len(q)), _ms(processor / len(q)), "", "", ""]
-    prepared = _time(lambda: nns.exactline.exact_line(im, q[middle], r[middle]), 10 * runs)
+    prepared = median_seconds(lambda: nns.exactline.exact_line(im, q[middle], r[middle]), 10 * runs)
     call = ["ACAS Xu, one random line, model prepared anew", str(parts[middle])]
     return [alone, batch, [*call, *map(_ms, prepared), "", "", ""]]
 
@@ -146,7 +145,7 @@ def _row(
     line: str, walker: LineWalker, q: np.ndarray, r: np.ndarray, runs: int, naive_seconds: float
 ) -> list[str]:
     partition = walker.line(q, r)
-    wall, processor = _time(lambda: walker.line(q, r), runs)
+    wall, processor = median_seconds(lambda: walker.line(q, r), runs)
     start = time.process_time()
     share, crossings = naive(walker, q, r, naive_seconds)
     spent = (time.process_time() - start) / share
@@ -206,18 +205,6 @@ def _check(partition: LinearPartition, ratios: list[float], share: float) -> Non
     nearest = np.abs(np.array(ratios)[np.searchsorted(ratios, found - 1e-10) % len(ratios)] - found)
     if len(nearest) and nearest.max() > 1e-8:
         raise SystemExit(f"the naive recursion misses a point by {nearest.max():.3g}")
-
-
-def _time(work: Callable[[], object], runs: int) -> tuple[float, float]:
-    """Return the median seconds on the wall clock and on the processor."""
-    walls, processors = [], []
-    work()
-    for _ in range(runs):
-        wall, processor = time.perf_counter(), time.process_time()
-        work()
-        walls.append(time.perf_counter() - wall)
-        processors.append(time.process_time() - processor)
-    return statistics.median(walls), statistics.median(processors)
 
 
 def _ms(seconds: float) -> str:

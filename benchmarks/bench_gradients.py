@@ -10,9 +10,7 @@ same way. Times are the median of several runs on the processor, of all threads:
 that others use, that is what the work costs.
 """
 
-import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +18,7 @@ import keras
 import numpy as np
 import pandas as pd
 import typer
+from timing import median_seconds
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import data_folder
@@ -68,13 +67,13 @@ def _row(name: str, dataset: str, model: keras.Model, most: int, runs: int) -> d
     images = np.float32(line.at(some))
     exact = attributor.exact(x, black, target)
     change = line.outputs[-1, target] - line.outputs[0, target]
-    walk = _seconds(lambda: attributor.exact(x, black, target), runs)
-    each = scale * _seconds(lambda: [None for _ in attributor.at(line, some, target)], runs)
-    forward = scale * _seconds(lambda: model.predict_on_batch(images), runs)
+    walk = median_seconds(lambda: attributor.exact(x, black, target), runs)[1]
+    each = scale * median_seconds(lambda: list(attributor.at(line, some, target)), runs)[1]
+    forward = scale * median_seconds(lambda: model.predict_on_batch(images), runs)[1]
     return {
         "network": name,
         "parts": len(line),
-        "line_ms": 1e3 * _seconds(lambda: walker.line(black, x), runs),
+        "line_ms": 1e3 * median_seconds(lambda: walker.line(black, x), runs)[1],
         "walk_ms": 1e3 * walk,
         "part_by_part_ms": 1e3 * each,
         "part_by_part_share": 1 / scale,
@@ -82,17 +81,6 @@ def _row(name: str, dataset: str, model: keras.Model, most: int, runs: int) -> d
         "forward passes / walk": forward / walk,
         "completeness_error": abs(exact.sum() - change),
     }
-
-
-def _seconds(work: Callable[[], object], runs: int) -> float:
-    """Return the median of the processor's seconds, after a run that compiles."""
-    work()
-    seconds = []
-    for _ in range(runs):
-        start = time.process_time()
-        work()
-        seconds.append(time.process_time() - start)
-    return statistics.median(seconds)
 
 
 if __name__ == "__main__":

@@ -9,15 +9,14 @@ landscape on its own (Equation 1), timed on some entries and multiplied. Times a
 this processor's threads where nothing else is said.
 """
 
-import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import pandas as pd
 import typer
+from timing import median_seconds
 
 from nnslicer_tf._files import data_folder
 from nnslicer_tf.report import provenance, write_table
@@ -42,21 +41,21 @@ def main(
     for name, shape in CASES.items():
         features = rng.random(shape, np.float32)
         order = rng.permutation(shape[-1])
-        scan = seconds(lambda f=features, o=order: prefix_similarities(f, o), runs)
-        all_threads = seconds(lambda f=features, o=order: _scan(f, o), runs)
-        by_rank = seconds(lambda f=features, o=order: _through_samples(f, o), runs)
+        scan = median_seconds(lambda f=features, o=order: prefix_similarities(f, o), runs)[0]
+        all_threads = median_seconds(lambda f=features, o=order: _scan(f, o), runs)[0]
+        by_rank = median_seconds(lambda f=features, o=order: _through_samples(f, o), runs)[0]
         start = time.perf_counter()
         found = anew(features, order)
         again = time.perf_counter() - start
         np.testing.assert_allclose(prefix_similarities(features, order), found, rtol=1e-8)
-        entry = seconds(lambda f=features: f[0].ravel() @ f[1].ravel(), 2_000) / 2
+        entry = median_seconds(lambda f=features: f[0].ravel() @ f[1].ravel(), 2_000)[0] / 2
         naive = entry * shape[0] ** 2 * shape[-1]
         rows.append(
             {
                 "case": name,
                 "samples": shape[0],
                 "neurons": shape[-1],
-                "one matrix s": seconds(lambda f=features: landscape(f), runs),
+                "one matrix s": median_seconds(lambda f=features: landscape(f), runs)[0],
                 "scan s": scan,
                 "scan on all BLAS threads s": all_threads,
                 "scan by rank-one terms s": by_rank,
@@ -82,16 +81,6 @@ def anew(features: np.ndarray, order: np.ndarray) -> np.ndarray:
     return np.array(
         [similarity(landscape(features[..., order[:k]]), whole) for k in range(1, len(order) + 1)]
     )
-
-
-def seconds(work: Callable[[], object], runs: int) -> float:
-    """Return the median time of some runs."""
-    times = []
-    for _ in range(runs):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 if __name__ == "__main__":

@@ -309,6 +309,36 @@ def nonzero_channels(start, values, lines):
 
 
 @compiled()
+def choose_weights(read, blocks, nonzero, kernel, used, first_of, matrix):
+    """Write the channels of a window that are not always zero, and their weights.
+
+    Args:
+        read: `(taps,)` the positions that the window reads, -1 for none.
+        blocks: `(taps,)` the kernel's block for each of them.
+        nonzero: `(positions, channels)`.
+        kernel: `(blocks · channels, outputs)`.
+        used: Changed in place: the chosen channels, one position after the other.
+        first_of: Changed in place, `(taps + 1,)`: where each position's channels begin.
+        matrix: Changed in place: the weights of the chosen channels.
+
+    Returns:
+        How many were chosen.
+    """
+    channels = nonzero.shape[1]
+    count = 0
+    for t in range(len(read)):
+        first_of[t] = count
+        if read[t] >= 0:
+            for c in range(channels):
+                if nonzero[read[t], c]:
+                    used[count] = c
+                    matrix[count] = kernel[blocks[t] * channels + c]
+                    count += 1
+    first_of[len(read)] = count
+    return count
+
+
+@compiled()
 def window_sums(start, ratio, values, taps, lines, new_start, new_ratio, kernel, bias, piece):
     """Return the weighted sums of windows at common rows, `(common rows, outputs)`.
 
@@ -328,24 +358,15 @@ def window_sums(start, ratio, values, taps, lines, new_start, new_ratio, kernel,
         piece: Number of rows to gather at a time.
     """
     windows, width = taps.shape
-    channels = values.shape[1]
     nonzero = nonzero_channels(start, values, lines)
     out = np.empty((len(new_ratio), len(bias)))
     used = np.empty(len(kernel), np.int64)
     first_of = np.empty(width + 1, np.int64)
     matrix = np.empty_like(kernel)
     space = np.empty(piece * len(kernel))
+    blocks = np.arange(width)
     for w in range(windows):
-        count = 0
-        for t in range(width):
-            first_of[t] = count
-            if taps[w, t] >= 0:
-                for c in range(channels):
-                    if nonzero[taps[w, t], c]:
-                        used[count] = c
-                        matrix[count] = kernel[t * channels + c]
-                        count += 1
-        first_of[width] = count
+        count = choose_weights(taps[w], blocks, nonzero, kernel, used, first_of, matrix)
         for s in range(w * lines, (w + 1) * lines):
             for first in range(new_start[s], new_start[s + 1], piece):
                 last = min(first + piece, new_start[s + 1])

@@ -9,20 +9,20 @@ that differ by rounding errors were merged. No loop holds the GIL.
 import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
-from nnslicer_tf._kernels.lines import nonzero_channels
+from nnslicer_tf._kernels.lines import choose_weights, nonzero_channels
 
 _CELLS = 4096  # of an index that finds the row at a ratio
 
 
 @compiled()
-def slope_changes(start, slopes):
-    """Mark the rows that begin or end a position, or whose slopes differ from the row before."""
-    kept = np.ones(len(slopes), np.bool_)
+def changes(start, values):
+    """Mark the rows that begin or end a position, or whose values differ from the row before."""
+    kept = np.ones(len(values), np.bool_)
     for p in range(len(start) - 1):
         for j in range(start[p] + 1, start[p + 1] - 1):
             kept[j] = False
-            for c in range(slopes.shape[1]):
-                kept[j] |= slopes[j, c] != slopes[j - 1, c]
+            for c in range(values.shape[1]):
+                kept[j] |= values[j, c] != values[j - 1, c]
     return kept
 
 
@@ -129,7 +129,7 @@ def pulled_sums(start, ratio, values, uses, taps, new_start, new_ratio, kernel, 
         taps: `(positions, uses)` the tap by which a window uses the position.
         new_start: First rows of the positions.
         new_ratio: Their ratios.
-        kernel: `(taps, outputs, inputs)`.
+        kernel: `(taps · outputs, inputs)`.
         piece: Number of rows to gather at a time.
 
     Returns:
@@ -138,22 +138,13 @@ def pulled_sums(start, ratio, values, uses, taps, new_start, new_ratio, kernel, 
     positions, most = uses.shape
     outputs = values.shape[1]
     nonzero = nonzero_channels(start, values, 1)
-    out = np.zeros((len(new_ratio), kernel.shape[2]))
+    out = np.zeros((len(new_ratio), kernel.shape[1]))
     used = np.empty(most * outputs, np.int64)
     first_of = np.empty(most + 1, np.int64)
-    matrix = np.empty((most * outputs, kernel.shape[2]))
+    matrix = np.empty((most * outputs, kernel.shape[1]))
     space = np.empty(piece * most * outputs)
     for p in range(positions):
-        count = 0
-        for u in range(most):
-            first_of[u] = count
-            if uses[p, u] >= 0:
-                for c in range(outputs):
-                    if nonzero[uses[p, u], c]:
-                        used[count] = c
-                        matrix[count] = kernel[taps[p, u], c]
-                        count += 1
-        first_of[most] = count
+        count = choose_weights(uses[p], taps[p], nonzero, kernel, used, first_of, matrix)
         if not count:
             continue
         end = new_start[p + 1]

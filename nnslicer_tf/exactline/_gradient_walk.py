@@ -4,10 +4,11 @@ On the way forward, the slopes of every operation are recorded along the line. O
 gradients are step functions of the ratio, stored by position: an operation's gradient at a pixel
 has pieces only for the bends behind it, and for its own bends within its reach. A forward pass and
 a backward pass for each part of the line would compute the same products many times over: on a
-convolutional network with 33,000 parts, a pixel's gradient has about 3,000 pieces, and a
-hidden dense layer's 500.
+convolutional network with 33,000 parts, a pixel's gradient has fewer than 2,000 pieces, and a
+hidden dense layer's a few hundred.
 
-Memory is bounded as on the way forward: the line is cut where a step has more than `CHUNK` values.
+As on the way forward, the line is cut where a step has more than `CHUNK` values. The slopes are
+kept for the whole line, and so are the gradients of the input, unless only their mean is asked for.
 """
 
 from collections import defaultdict

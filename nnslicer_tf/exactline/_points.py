@@ -38,6 +38,18 @@ def check_points(
     return x
 
 
+def check_ratios(ratios: np.ndarray) -> np.ndarray:
+    """Validate places on a line and return them as float64, `(n,)`.
+
+    Raises:
+        InvalidArgumentError: if one is not in [0, 1].
+    """
+    ratios = np.atleast_1d(np.asarray(ratios, np.float64))
+    if not ((ratios >= 0) & (ratios <= 1)).all():
+        raise InvalidArgumentError(f"Ratios must be in [0, 1]. Received: {ratios}")
+    return ratios
+
+
 def check_target(im: InstrumentedModel, target: int) -> None:
     """Reject anything but the index of a logit.
 

@@ -22,7 +22,7 @@ import numpy as np
 from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline._points import check_points, check_target
+from nnslicer_tf.exactline._points import check_points, check_ratios, check_target
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.exactline.walk import LineWalker
 from nnslicer_tf.instrument import instrumented
@@ -115,7 +115,7 @@ class Attributor:
 
     def exact(self, x: np.ndarray, baseline: np.ndarray, target: int) -> np.ndarray:
         """Return the exact integrated gradients; see `integrated_gradients`."""
-        check_target(self._im, target)
+        x, baseline = self._checked(x, baseline, target)
         walker = self.walker
         if not walker.can_trace:
             return self.path(x, baseline, target).exact()
@@ -141,9 +141,10 @@ class Attributor:
             target: Index of the logit.
 
         Raises:
+            InputShapeError, NonFiniteActivationError: for an invalid x or baseline.
             InvalidArgumentError: if there is no such logit.
         """
-        check_target(self._im, target)
+        x, baseline = self._checked(x, baseline, target)
         walker = self.walker
         if not walker.can_trace:
             return self._part_by_part(walker.line(baseline, x), target)
@@ -158,6 +159,13 @@ class Attributor:
             return self._part_by_part(partition, target)
         _, trace = walker.traced(partition.q, partition.r)
         return PathGradients(partition, target, trace.gradients(target))
+
+    def _checked(
+        self, x: np.ndarray, baseline: np.ndarray, target: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        check_target(self._im, target)
+        shape = self._im.input_shape
+        return check_points(x, "x", shape), check_points(baseline, "baseline", shape)
 
     def _part_by_part(self, partition: LinearPartition, target: int) -> "PathGradients":
         gradients = np.concatenate(list(self.at(partition, partition.midpoints, target)))
@@ -213,11 +221,15 @@ class PathGradients(ShownAsTable):
         return self.at(self.partition.midpoints)
 
     def at(self, ratios: np.ndarray) -> np.ndarray:
-        """Return the gradients at ascending `ratios` `(n,)`: `(n, *input shape)` float64.
+        """Return the gradients at `ratios` `(n,)`: `(n, *input shape)` float64.
 
         At the end of a part, it is that of the part after it.
+
+        Raises:
+            InvalidArgumentError: if a ratio is not in [0, 1].
         """
-        return self.steps.at(ratios).reshape(-1, *self.partition.q.shape)
+        places, index = np.unique(check_ratios(ratios), return_inverse=True)
+        return self.steps.at(places)[index].reshape(-1, *self.partition.q.shape)
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row per part: from, to, and the L1 norm of its gradient."""

@@ -11,6 +11,7 @@ from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._kernels import lines as _kernels
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.exactline._points import check_ratios
 from nnslicer_tf.exactline.margin import Margin, check_label, least_margin
 from nnslicer_tf.kinds.curve import TOLERANCE, Curve
 
@@ -125,9 +126,7 @@ class LinearPartition(ShownAsTable):
         Raises:
             InvalidArgumentError: if a ratio is not in [0, 1].
         """
-        ratios = np.atleast_1d(np.asarray(ratios, np.float64))
-        if not ((ratios >= 0) & (ratios <= 1)).all():
-            raise InvalidArgumentError(f"Ratios must be in [0, 1]. Received: {ratios}")
+        ratios = check_ratios(ratios)
         part = np.clip(np.searchsorted(self.ratios, ratios, side="right") - 1, 0, len(self) - 1)
         start, stop = self.ratios[part], self.ratios[part + 1]
         weight = ((ratios - start) / (stop - start)).reshape(-1, *(1,) * (self.outputs.ndim - 1))

@@ -72,12 +72,22 @@ class GradientTransformer(BendingTransformer):
         """
         window = self._bent(inputs)
         following = np.append(window.values[1:], window.values[-1:], axis=0)
-        slopes = self.slopes(window.with_values((window.values + following) / 2))
-        return self.finish(window), Steps.of_slopes(window, slopes)
+        middles = (window.values + following) / 2
+        last = window.start[1:] - 1  # nothing of the position follows
+        middles[last] = middles[last - 1]
+        slopes = Steps(window.start, window.ratio, self.slopes(window.with_values(middles)))
+        return self.finish(window), slopes.without_repetitions()
 
     @abstractmethod
     def slopes(self, middles: Curve) -> np.ndarray:
-        """Return the output's slope in each value of a window between bends, float64."""
+        """Return the output's slopes in the values of a window, between bends.
+
+        Args:
+            middles: The window's values half-way from each row to the next.
+
+        Returns:
+            `(rows, channels of the window)` float64.
+        """
 
     @abstractmethod
     def pull(self, g: Steps) -> list[Steps]:

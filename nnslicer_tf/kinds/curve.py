@@ -131,7 +131,7 @@ class Curve:
 
 
 class ByPosition(Protocol):
-    """What `CommonRows` reads: functions along lines, stored by position; see `Curve`."""
+    """Functions along lines, stored by position: all that `CommonRows` needs; see `Curve`."""
 
     @property
     def lines(self) -> int:

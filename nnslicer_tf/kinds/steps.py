@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nnslicer_tf._kernels import steps as _kernels
-from nnslicer_tf.kinds.curve import CommonRows, Curve
+from nnslicer_tf.kinds.curve import CommonRows
 
 _GATHERED = 1 << 17  # float64 numbers in a piece of gathered windows: 1 MB
 _FEWEST = 32  # rows in a piece: products of smaller matrices are inefficient
@@ -92,19 +92,6 @@ class Steps:
         return cls(start, np.tile([begin, end], len(values)), np.repeat(values, 2, axis=0))
 
     @classmethod
-    def of_slopes(cls, window: Curve, slopes: np.ndarray) -> "Steps":
-        """Return the slopes between the rows of a curve on one line.
-
-        Args:
-            window: The curve.
-            slopes: `(rows, channels)`: those from each row to the next; the last row of a
-                position is ignored.
-        """
-        last = window.start[1:] - 1
-        slopes[last] = slopes[last - 1]
-        return cls(window.start, window.ratio, slopes)._without_repetitions()
-
-    @classmethod
     def joined(cls, parts: Sequence["Steps"]) -> "Steps":
         """Return the functions whose values on consecutive ranges are given, in any order."""
         if len(parts) == 1:
@@ -120,7 +107,7 @@ class Steps:
         )
         order = np.argsort(position, kind="stable")
         start = np.append(0, np.cumsum(np.bincount(position)))
-        return cls(start, ratio[order], values[order])._without_repetitions()
+        return cls(start, ratio[order], values[order]).without_repetitions()
 
     @classmethod
     def total(cls, parts: Sequence["Steps"]) -> "Steps":
@@ -227,7 +214,7 @@ class Steps:
             uses.taps,
             rows.start,
             rows.ratio,
-            kernel,
+            kernel.reshape(-1, kernel.shape[2]),
             piece,
         )
         return Steps(rows.start, rows.ratio, values)
@@ -259,7 +246,8 @@ class Steps:
             self.start, self.ratio, self.values, windows, columns, rows.start, rows.ratio, out
         )
 
-    def _without_repetitions(self) -> "Steps":
-        kept = _kernels.slope_changes(self.start, self.values)
+    def without_repetitions(self) -> "Steps":
+        """Return the functions with only those rows at which a value changes, and the ends."""
+        kept = _kernels.changes(self.start, self.values)
         start = np.append(0, np.cumsum(kept))[self.start]
         return Steps(start, self.ratio[kept], self.values[kept])

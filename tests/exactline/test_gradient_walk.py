@@ -16,6 +16,9 @@ from nnslicer_tf.exactline import (
     walk,
 )
 from nnslicer_tf.instrument import Step
+from nnslicer_tf.kinds import BendingTransformer
+from nnslicer_tf.kinds.bends import pulls_gradients
+from nnslicer_tf.kinds.pointwise import RectifyLine
 
 from .lines import float64_model, run
 from .test_walk import MODELS, ends, without_softmax
@@ -99,6 +102,64 @@ class Doubled(layers.Layer):
 
     def call(self, x):
         return 2 * x
+
+
+def test_a_user_s_transformer_with_a_way_back_takes_part():
+    class Line:
+        def __call__(self, x):
+            return x.with_values(2 * x.values)
+
+        def pull(self, g):
+            return [g.with_values(2 * g.values)]
+
+    nns.register_layer(Doubled, lambda layer, call: [Step("doubled both ways", layer.call)])
+    register_transformer("doubled both ways", lambda operation: Line())
+    model = float64_model(
+        lambda: keras.Sequential(
+            [keras.Input((4,)), layers.Dense(9, "relu"), Doubled(), layers.Dense(3)]
+        )
+    )
+    attributor = Attributor(nns.InstrumentedModel(model))
+    (q,), (r,) = ends(model)
+    assert attributor.walker.can_trace
+    path = attributor.path(r, q, 2)
+    expected = gradients(model, path.partition.at(path.partition.midpoints), 2)
+    np.testing.assert_allclose(path.gradients, expected, atol=1e-10)
+
+
+def test_a_bending_transformer_needs_slopes_for_the_way_back():
+    class Bending(BendingTransformer):
+        bends = window = finish = pull = None
+
+    assert not pulls_gradients(Bending())
+    assert pulls_gradients(RectifyLine.__new__(RectifyLine))
+
+
+def test_gradients_at_places_in_any_order():
+    """At the end of a part, those of the part after it; at the line's end, of the last part."""
+    model = float64_model(MODELS["dense"])
+    (q,), (r,) = ends(model)
+    path = Attributor(nns.InstrumentedModel(model)).path(r, q, 0)
+    ratios = path.partition.ratios
+    places = np.array([1.0, ratios[3], 0.0, ratios[3]])
+    np.testing.assert_array_equal(path.at(places), path.gradients[[-1, 3, 0, 3]])
+    np.testing.assert_array_equal(path.at(ratios[2]), path.gradients[[2]])
+    for wrong in (-0.1, 1.5, np.nan):
+        with pytest.raises(nns.InvalidArgumentError, match=r"in \[0, 1\]"):
+            path.at(np.array([0.5, wrong]))
+
+
+def test_bad_ends_are_named_as_the_caller_named_them():
+    model = float64_model(MODELS["dense"])
+    attributor = Attributor(nns.InstrumentedModel(model))
+    x = np.ones(4)
+    for call in (attributor.path, attributor.exact):
+        with pytest.raises(nns.InputShapeError, match=r"^baseline must"):
+            call(x, x[:3], 0)
+        with pytest.raises(nns.NonFiniteActivationError, match=r"^x is NaN"):
+            call(x * np.nan, x, 0)
+        with pytest.raises(nns.InvalidArgumentError, match="one of 3 logits"):
+            call(x, x, 3)
 
 
 def test_a_transformer_without_a_way_back_is_differentiated_by_the_backend():

@@ -5,7 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.steps import Steps, Uses
 
 PLACES = (np.arange(997) + 0.5) / 997
@@ -167,10 +166,10 @@ def test_integrals_and_sums():
     np.testing.assert_allclose(sums[3], STEPS.at(np.arange(1, 9) / 9).sum(axis=0), atol=1e-13)
 
 
-def test_slopes_between_the_rows_of_a_curve():
-    """Rows at which no slope changes are left out."""
-    window = Curve(1, np.array([0, 4, 6]), np.array([0, 0.2, 0.6, 1, 0, 1]), np.zeros((6, 1)))
-    found = Steps.of_slopes(window, np.array([[1.0], [1], [2], [7], [3], [7]]))
+def test_rows_without_a_change_are_left_out():
+    ratio = np.array([0, 0.2, 0.6, 1, 0, 1])
+    values = np.array([[1.0], [1], [2], [2], [3], [3]])
+    found = Steps(np.array([0, 4, 6]), ratio, values).without_repetitions()
     np.testing.assert_array_equal(found.start, [0, 3, 5])
     np.testing.assert_array_equal(found.ratio, [0, 0.6, 1, 0, 1])
     np.testing.assert_array_equal(found.values.ravel(), [1, 2, 2, 3, 3])

@@ -148,6 +148,13 @@ MODELS = {
         layers.Flatten,
         dense(3),
     ),
+    "grouped, of one pixel": sequential(
+        (4, 4, 4),
+        conv(6, 1, groups=2, activation="relu"),
+        conv(4, 2, activation="relu"),
+        layers.Flatten,
+        dense(3),
+    ),
     "transposed": sequential(
         (3, 3, 2),
         lambda: layers.Conv2DTranspose(3, 3, strides=2, padding="same", activation="relu"),
