@@ -163,7 +163,7 @@ def naive(
     Returns:
         The share of the line that was done in the time, and the ratios found.
     """
-    from nnslicer_tf.exactline.walk import _Chunk, _ends
+    from nnslicer_tf.exactline.walk import _apply, _Chunk, _ends
 
     stop = time.monotonic() + seconds
     program = walker._program
@@ -174,7 +174,7 @@ def naive(
         if chunk.next_step == len(program.steps):
             ratios.append(float(chunk.curves[program.output].ratio[-1]))
             continue
-        walker._advance(chunk)
+        walker._advance(chunk, _apply)
         waiting += _single_parts(chunk)
     return ratios[-1], ratios
 
