@@ -109,7 +109,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "alexnet": Recipe("sgd", 0.02, 100, 128, 5e-3, "flip_crop"),
     "vgg16": Recipe(
-        "sgd", 0.05, 20, 128, 5e-3, "flip_crop", "mixed_bfloat16", sizes=((8, 16), (7, 24))
+        "sgd", 0.05, 18, 128, 5e-3, "flip_crop", "mixed_bfloat16", sizes=((4, 16), (6, 24))
     ),
     "vit": Recipe("adam", 1e-3, 8, 128, 0.05, "flip_crop"),
     "text_transformer": Recipe("adam", 1e-3, 6, 64, 0.05, "unknown_words"),

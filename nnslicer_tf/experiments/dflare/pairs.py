@@ -15,7 +15,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from nnslicer_tf import datasets, zoo
+from nnslicer_tf import datasets, pruning, zoo
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf._names import check_name
 from nnslicer_tf._random import as_generator
@@ -208,6 +208,17 @@ def _distilled(original: _Original) -> keras.Model:
     return compressors.distill(original.load(), student, data.x, epochs=5, progress=False)
 
 
+def _retrained(original: _Original) -> keras.Model:
+    """Return a copy with half of its weights, which were trained for two more epochs."""
+    model = original.load()
+    pruned = pruning.prune(model, pruning.scores(model, "weight"), 0.5)
+    data = datasets.load(original.dataset, "train[:90%]", normalise=original.normalise)
+    pruning.fine_tune(
+        pruned, data.x, data.y, 2, learning_rate=1e-4, progress=False, from_logits=False
+    )
+    return pruning.without_masks(pruned)
+
+
 def _layer_pruned(number: int) -> Callable[[_Original], keras.Model]:
     def prune(original: _Original) -> keras.Model:
         model = original.load()
@@ -237,6 +248,7 @@ COMPRESSORS: dict[str, Compressor] = {
         "keras",
         lambda original: compressors.prune_magnitude(original.load(), 0.5),
     ),
+    "retrained": ("keras", _retrained),
     "distilled": ("keras", _distilled),
     **{f"mutated{percent}": ("keras", _mutated(percent / 100)) for percent in (10, 20, 30, 40, 50)},
 }

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+from nnslicer_tf import datasets
+from nnslicer_tf._metrics import accuracy
 from nnslicer_tf.dflare import find_deviations, verify
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.dflare.pairs import load_pair, pair_names, seed_images, uint8_images
@@ -27,6 +29,19 @@ def test_pairs_from_the_zoo(tmp_path, kind):
     )
     assert found.success_rate == 1 and len(seeds) == 15
     assert verify(pair.load_original, pair.load_compressed, seeds, found, pair.preprocess).all()
+
+
+def test_retrained_copies_stay_sparse(tmp_path):
+    pruned, retrained = (
+        load_pair(f"digits_cnn-{kind}", work=tmp_path) for kind in ("pruned", "retrained")
+    )
+    original, copy = pruned.load_original(), retrained.load_compressed()
+    data = datasets.load("digits", "train")
+    for before, after in zip(original.get_weights(), copy.get_weights(), strict=True):
+        if before.ndim > 1:
+            assert np.sum(after == 0) == before.size // 2
+            assert np.abs(before[after == 0]).max() <= np.abs(before[after != 0]).min()
+    assert accuracy(copy, data) > accuracy(pruned.load_compressed(), data)
 
 
 def test_unknown_pairs(tmp_path):
