@@ -30,7 +30,7 @@ from nnslicer_tf.report import (
 )
 from nnslicer_tf.report.pages import Block
 
-_MOST_ROWS = 300  # longer tables are only linked, below a summary or a picture
+_MOST_ROWS = 100  # longer tables are only linked, below a summary or a picture
 _PICTURES = {
     "demo/slices.png": "Slices of one image and of a class: what speaks for and against",
     "detection/resnet10-cifar10-f1.png": "F1 of every detector on every attack, ResNet10",
