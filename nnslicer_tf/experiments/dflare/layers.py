@@ -8,6 +8,7 @@ long a search for a deviation takes is not.
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.dflare.agreement import count_deviations
@@ -84,6 +85,8 @@ def plot(means: pd.DataFrame) -> Figure:
     accuracy.legend(loc="lower right")
     plot_methods(queries, means, "layer", "mean_queries")
     queries.set(xlabel="pruned convolution", ylabel="queries until a deviation", yscale="log")
+    queries.yaxis.set_major_formatter(LogFormatter())
+    queries.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.5)))
     queries.legend()
     for axis in (accuracy, queries):
         axis.xaxis.get_major_locator().set_params(integer=True)

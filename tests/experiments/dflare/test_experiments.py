@@ -15,7 +15,13 @@ from nnslicer_tf.experiments.dflare import sweep
 from nnslicer_tf.experiments.dflare.agreement import agreement, paper_agreement
 from nnslicer_tf.experiments.dflare.layers import layers
 from nnslicer_tf.experiments.dflare.pairs import load_pair, uint8_images
-from nnslicer_tf.experiments.dflare.searches import ablation, dissemination, repair, search
+from nnslicer_tf.experiments.dflare.searches import (
+    ablation,
+    dissemination,
+    repair,
+    search,
+    with_paper_correlations,
+)
 from nnslicer_tf.experiments.dflare.sentences import sentences
 from nnslicer_tf.experiments.dflare.settings import (
     AblationSettings,
@@ -136,7 +142,15 @@ def test_dissemination_has_a_row_for_each_share(few):
     assert means["mutated_percent"].tolist() == 2 * [10, 20, 30, 40, 50]
     correlations = found.table("dissemination_correlation")
     assert correlations["mean_queries"].between(-1, 1).all()
-    assert correlations["paper_model"].notna().all()
+    assert correlations["paper_model"].isna().all()  # the paper has no such model
+
+
+def test_published_correlations_are_those_of_the_same_model():
+    models = pd.DataFrame({"model": ["lenet5", "resnet20", "digits_cnn"]})
+    found = with_paper_correlations(models)
+    assert found["paper_queries"].tolist()[:2] == [-0.972, -0.967]  # section 5.4.1
+    assert found["paper_seconds"].tolist()[:2] == [-0.989, -0.968]
+    assert found.iloc[2].isna().sum() == 3
 
 
 def test_layers_are_pruned_one_by_one(few, tmp_path):
