@@ -12,7 +12,12 @@ from numpy.typing import ArrayLike
 
 from nnslicer_tf._checks import check_labels
 from nnslicer_tf._random import as_generator
-from nnslicer_tf._training import build_optimizer, compile_classifier, train_epochs
+from nnslicer_tf._training import (
+    build_optimizer,
+    compile_classifier,
+    draw_dropout_seeds,
+    train_epochs,
+)
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument import InstrumentedModel, Samples, check_batch_size
 from nnslicer_tf.instrument._trace import as_functional
@@ -42,7 +47,7 @@ def fine_tune(
         learning_rate: Learning rate of Adam, or its schedule.
         batch_size: Samples per step; an incomplete last batch is left out, unless it is the
             only one.
-        rng: Draws the order of the samples.
+        rng: Draws the order of the samples, and dropout.
         progress: Show a progress bar.
         from_logits: Whether the outputs are logits.
 
@@ -60,6 +65,7 @@ def fine_tune(
     model, functional = _opened(model)
     x = _samples(functional, x)
     y = check_labels(y, len(x), _classes(functional))
+    draw_dropout_seeds(model, generator)
     compile_classifier(model, keras.optimizers.Adam(learning_rate), from_logits)
     train_epochs(
         lambda rows, _: model.train_on_batch(x[rows], y[rows]),
@@ -98,7 +104,7 @@ def imitate(
         learning_rate: Learning rate of Adam, or its schedule.
         batch_size: Samples per step; an incomplete last batch is left out, unless it is the
             only one.
-        rng: Draws the order of the samples and their blends.
+        rng: Draws the order of the samples and their blends, and dropout.
         progress: Show a progress bar.
 
     Returns:
@@ -118,6 +124,8 @@ def imitate(
             f"Received: {functional.output_shape}, {of_teacher.output_shape}"
         )
     x = _samples(functional, x)
+    generator = as_generator(rng)
+    draw_dropout_seeds(model, generator)
     optimizer = keras.optimizers.Adam(learning_rate)
     model.compile(optimizer, "mse", jit_compile=False)
     build_optimizer(optimizer, model.trainable_variables)
@@ -132,7 +140,7 @@ def imitate(
         len(x),
         epochs,
         min(batch_size, len(x)),
-        as_generator(rng),
+        generator,
         drop_last=True,
         progress=progress,
     )

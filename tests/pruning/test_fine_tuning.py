@@ -43,6 +43,24 @@ def test_a_seed_gives_equal_weights(x):
     assert np.abs(first - other).max() > 1e-5
 
 
+def test_a_seed_determines_dropout(x):
+    def student(state):
+        keras.utils.set_random_seed(2)
+        inputs = keras.Input((4,))
+        dropout = keras.layers.Dropout(0.5)
+        model = keras.Model(inputs, keras.layers.Dense(3)(dropout(keras.layers.Dense(8)(inputs))))
+        dropout.seed_generator.state.assign([state, state])
+        return model
+
+    teacher, y = _dense(1), np.arange(512) % 3
+    for train in (
+        lambda model: pruning.fine_tune(model, x, y, rng=5, progress=False),
+        lambda model: pruning.imitate(model, teacher, x, rng=5, progress=False),
+    ):
+        first, second = (train(student(state)).get_weights()[0] for state in (3, 4))
+        np.testing.assert_allclose(first, second, atol=1e-7)
+
+
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
 def test_tokens_are_not_blended(dtype):
     """A blend of tokens 0 and 2 would be 1, which this teacher answers otherwise."""
