@@ -14,6 +14,7 @@ from nnslicer_tf.experiments.dflare.methods import LIKE, SAME_AS, paper_row
 from nnslicer_tf.experiments.dflare.pairs import PUBLISHED, NamedPair, load_pair, uint8_images
 from nnslicer_tf.experiments.dflare.settings import AgreementSettings
 from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable, versions
+from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
 _TEXT = (
     "`deviations`: inputs on which the two models have another top-1 class, among `inputs`; "
@@ -24,16 +25,18 @@ _TEXT = (
 
 def agreement(s: AgreementSettings) -> ExperimentResult:
     """Ask both models about every input of a data set (Tables 1 and 2)."""
-    store = RowStore(s.work / f"agreement-{s.images or 'all'}.csv", ("pair", "split"))
+    path = s.work / f"agreement-{s.images or 'all'}.csv"
+    store = RowStore(path, ("pair", "split", "weights"))
     # The names are checked, and models are made, before long work.
     pairs = [load_pair(name, s.models, s.work / "pairs") for name in s.pairs or PUBLISHED]
     names = []
     for pair in pairs:
+        weights = model_fingerprint(pair.load_original())[:12]  # models may be trained again
         for split in ("train", "test"):
-            names.append({"pair": pair.name, "split": split})
+            names.append({"pair": pair.name, "split": split, "weights": weights})
             if names[-1] not in store:
                 store.add([{**names[-1], **count_deviations(pair, split, s.images)}])
-    table = store.to_frame(names)
+    table = store.to_frame(names).drop(columns="weights")
     published = [paper_agreement(*row) for row in table[["pair", "split"]].itertuples(index=False)]
     table = pd.concat([table, pd.DataFrame(published)], axis=1)
     head = {

@@ -85,6 +85,7 @@ def plot(means: pd.DataFrame) -> Figure:
     accuracy.legend(loc="lower right")
     plot_methods(queries, means, "layer", "mean_queries")
     queries.set(xlabel="pruned convolution", ylabel="queries until a deviation", yscale="log")
+    # Plain numbers, also between the powers of ten where there is room.
     queries.yaxis.set_major_formatter(LogFormatter())
     queries.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.5)))
     queries.legend()

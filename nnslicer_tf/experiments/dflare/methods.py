@@ -178,6 +178,17 @@ def paper_repair(pair: str) -> dict[str, object]:
     return {f"paper_{kind}_ratio": row[f"{kind}_count"] / 100 for kind in kinds}
 
 
+def paper_correlations(model: str) -> dict[str, object]:
+    """Return section 5.4.1's correlations for an original model, or nothing."""
+    published = paper_frame("dflare/section54_dissemination").set_index("model")
+    name = {"lenet5": "LeNet-5", "resnet20": "ResNet-20"}.get(model)
+    if name is None:
+        return {}
+    kinds = ("seconds", "queries")
+    figures = {f"paper_{kind}": published.loc[name, f"correlation_{kind}"] for kind in kinds}
+    return {"paper_model": name, **figures}
+
+
 def paper_row(table: str, names: tuple[str, str]) -> pd.Series | None:
     """Return the row of a model and its compression in one of the paper's tables, or None."""
     rows = paper_frame(f"dflare/{table}")

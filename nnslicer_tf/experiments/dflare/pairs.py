@@ -24,6 +24,7 @@ from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
 PUBLISHED = {
     "lenet1": ("lenet1.h5", "lenet1-quan.lite", "mnist", "unit"),
@@ -179,9 +180,9 @@ def _original(model: str, folder: str | os.PathLike | None) -> _Original:
 
 
 def _compressed(name: str, original: _Original, compressor: Compressor, work: Path) -> NamedPair:
-    """Compress a model with probabilities, and keep the file."""
+    """Compress a model with probabilities, and keep the file, named after that model's weights."""
     file_type, compress = compressor
-    path = work / f"{name}.{file_type}"
+    path = work / f"{name}-{model_fingerprint(original.load())[:12]}.{file_type}"
     if not path.exists():
         made = compress(original)
         with atomic_path(path) as temporary:
@@ -205,7 +206,7 @@ def _distilled(original: _Original) -> keras.Model:
     keras.utils.set_random_seed(0)
     student = zoo.build(_STUDENTS[original.name], data.x.shape[1:], data.classes)
     student = compressors.with_softmax(student)
-    return compressors.distill(original.load(), student, data.x, epochs=5, progress=False)
+    return compressors.distill(original.load(), student, data.x, epochs=5)
 
 
 def _retrained(original: _Original) -> keras.Model:
@@ -213,9 +214,7 @@ def _retrained(original: _Original) -> keras.Model:
     model = original.load()
     pruned = pruning.prune(model, pruning.scores(model, "weight"), 0.5)
     data = datasets.load(original.dataset, "train[:90%]", normalise=original.normalise)
-    pruning.fine_tune(
-        pruned, data.x, data.y, 2, learning_rate=1e-4, progress=False, from_logits=False
-    )
+    pruning.fine_tune(pruned, data.x, data.y, 2, learning_rate=1e-4, from_logits=False)
     return pruning.without_masks(pruned)
 
 

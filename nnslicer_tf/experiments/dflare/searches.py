@@ -15,7 +15,7 @@ from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.model_pair import ModelPair
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.dflare.agreement import count_deviations
-from nnslicer_tf.experiments.dflare.methods import METHODS, paper_repair
+from nnslicer_tf.experiments.dflare.methods import METHODS, paper_correlations, paper_repair
 from nnslicer_tf.experiments.dflare.pairs import PUBLISHED, NamedPair, uint8_images
 from nnslicer_tf.experiments.dflare.settings import (
     AblationSettings,
@@ -29,7 +29,6 @@ from nnslicer_tf.experiments.result import (
     ExperimentFigure,
     ExperimentResult,
     ExperimentView,
-    paper_frame,
 )
 from nnslicer_tf.experiments.views import MOST_SAMPLES
 from nnslicer_tf.instrument import InstrumentedModel
@@ -149,27 +148,14 @@ def dissemination(s: DisseminationSettings) -> ExperimentResult:
     means = runs.groupby([*keys, "mutated_percent"], sort=False)[figures].mean()
     correlations = means.reset_index(level=2).groupby(keys, sort=False).corr()
     correlations = correlations["mutated_percent"].unstack()[figures[1:4]].reset_index()
+    published = pd.DataFrame([paper_correlations(model) for model in correlations["model"]])
+    correlations = pd.concat([correlations, published], axis=1)
     return ExperimentResult(
         [
             sweep.table("dissemination_runs", runs),
             sweep.table("dissemination", means.reset_index()),
-            sweep.table("dissemination_correlation", with_paper_correlations(correlations)),
+            sweep.table("dissemination_correlation", correlations),
         ]
-    )
-
-
-def with_paper_correlations(correlations: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with the paper's correlations beside those of its models (section 5.4.1).
-
-    Args:
-        correlations: Rows with `model`.
-    """
-    published = paper_frame("dflare/section54_dissemination").set_index("model")
-    models = correlations["model"].map({"lenet5": "LeNet-5", "resnet20": "ResNet-20"})
-    return correlations.assign(
-        paper_model=models,
-        paper_seconds=models.map(published["correlation_seconds"]),
-        paper_queries=models.map(published["correlation_queries"]),
     )
 
 

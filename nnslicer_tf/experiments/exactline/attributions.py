@@ -24,11 +24,13 @@ from nnslicer_tf.experiments.result import (
     paper_text,
 )
 from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
 
 def attributions(s: AttributionSettings) -> ExperimentResult:
     """Compare exact integrated gradients with sampled sums (tables 1 and 2)."""
-    store = RowStore(s.work / f"attributions-{s.most}.csv", ("network", "dataset", "image"))
+    path = s.work / f"attributions-{s.most}.csv"
+    store = RowStore(path, ("network", "dataset", "weights", "image"))
     tables = []
     for name, (dataset, model) in relu_networks(s.network or RELU_NETWORKS).items():
         data = datasets.load(dataset, f"test[:{s.images}]")
@@ -66,10 +68,11 @@ def path_rows(
         targets: The logit of each, `(images,)` integers.
         row: Returns the metrics of an image.
         names: Names of the network, for its rows.
-        store: The rows that already exist, by `names` and "image".
+        store: The rows that already exist, by `names`, "weights" and "image".
     """
     attributor = Attributor(InstrumentedModel(model))
-    every = [{**names, "image": i} for i in range(len(x))]
+    weights = model_fingerprint(model)[:12]  # the network may be trained again
+    every = [{**names, "weights": weights, "image": i} for i in range(len(x))]
     missing = [i for i, name in enumerate(every) if name not in store]
 
     def measured(i: int) -> dict[str, object]:
@@ -82,7 +85,7 @@ def path_rows(
         store.extend(track(pool.map(measured, missing), what, len(missing)))
     finally:
         pool.shutdown(cancel_futures=True)  # stop processing images, also after an interrupt
-    return store.to_frame(every)
+    return store.to_frame(every).drop(columns="weights")
 
 
 def _row(path: PathGradients, most: int) -> dict[str, object]:

@@ -49,7 +49,7 @@ _TEXT = (
 def attributions_by_program(s: ProgramAttributionSettings) -> ExperimentResult:
     """Compare exact integrated gradients with sampled sums by the program's procedure."""
     path = s.work / f"program-attributions-{s.most}.csv"
-    store = RowStore(path, ("network", "dataset", "training", "image"))
+    store = RowStore(path, ("network", "dataset", "training", "weights", "image"))
     tables = []
     for (network, dataset, method), model in trained_networks(s.network or NETWORKS).items():
         data = datasets.load(dataset, f"test[:{s.images}]")

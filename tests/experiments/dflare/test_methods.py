@@ -10,6 +10,7 @@ from nnslicer_tf.experiments.dflare.methods import (
     SAME_AS,
     figures,
     means_beside_the_paper,
+    paper_correlations,
     paper_figures,
     paper_repair,
     paper_timeouts,
@@ -45,6 +46,14 @@ def test_figures_of_the_paper():
     assert paper_repair("resnet20")["paper_repair_ratio"] == pytest.approx(0.1504)
     for pair in (*SAME_AS, *LIKE):
         assert paper_figures(pair, "DFlare") and paper_repair(pair)
+
+
+def test_correlations_of_the_paper():
+    """Section 5.4.1."""
+    expected = {"paper_model": "ResNet-20", "paper_seconds": -0.968, "paper_queries": -0.967}
+    assert paper_correlations("resnet20") == expected
+    assert paper_correlations("lenet5")["paper_queries"] == -0.972
+    assert paper_correlations("digits_cnn") == {}
 
 
 def test_timeouts_of_the_paper():

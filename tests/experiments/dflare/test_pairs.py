@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nnslicer_tf import datasets
+from nnslicer_tf import datasets, zoo
 from nnslicer_tf._metrics import accuracy
 from nnslicer_tf.dflare import find_deviations, verify
 from nnslicer_tf.errors import InvalidArgumentError
@@ -42,6 +42,18 @@ def test_retrained_copies_stay_sparse(tmp_path):
             assert np.sum(after == 0) == before.size // 2
             assert np.abs(before[after == 0]).max() <= np.abs(before[after != 0]).min()
     assert accuracy(copy, data) > accuracy(pruned.load_compressed(), data)
+
+
+def test_a_model_trained_again_is_compressed_again(tmp_path, monkeypatch):
+    old = load_pair("digits_cnn-pruned", work=tmp_path)
+    other = zoo.load("digits_cnn")
+    other.set_weights([2 * w for w in other.get_weights()])
+    monkeypatch.setattr(zoo, "load", lambda name: other)
+    new = load_pair("digits_cnn-pruned", work=tmp_path)
+    for pair, factor in ((old, 1), (new, 2)):
+        kept = pair.load_compressed().get_layer("conv1").kernel.numpy()
+        whole = other.get_layer("conv1").kernel.numpy() / 2 * factor
+        np.testing.assert_array_equal(kept, np.where(kept == 0, 0, whole))
 
 
 def test_unknown_pairs(tmp_path):

@@ -68,6 +68,11 @@ def test_attributions(monkeypatch, tmp_path):
     again = attributions.attributions(AttributionSettings(images=3, most=300, work=tmp_path))
     exact = found.table("attributions_images")["exact"]
     assert again.table("attributions_images")["exact"].tolist() == [7, 7, exact[2]]
+    # Those of a network that was trained again are not.
+    network = chosen["digits_cnn"][1]
+    network.set_weights([-w for w in network.get_weights()])
+    other = attributions.attributions(AttributionSettings(images=3, most=300, work=tmp_path))
+    assert 7 not in other.table("attributions_images")["exact"].tolist()
 
 
 def test_networks_of_unknown_kinds_are_refused(tmp_path):
