@@ -19,6 +19,20 @@ def data_folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).parents[1] / "data"
 
 
+def weights_file(name: str) -> Path:
+    """Return the path of a file of weights, whether or not it exists.
+
+    Large ones are not installed: an installed package finds those of the checkout, if it is used
+    in one.
+
+    Args:
+        name: The path below the folder `weights` of the data.
+    """
+    kept = data_folder() / "weights" / name
+    checkout = Path("data/weights").resolve() / name
+    return checkout if checkout.is_file() and not kept.is_file() else kept
+
+
 def apps_folder() -> Path:
     """Return the folder with the scripts of the experiments.
 

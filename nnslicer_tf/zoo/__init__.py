@@ -10,11 +10,12 @@ Adding a model: write its builder in the file of its family (arguments `input_sh
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import keras
 
-from nnslicer_tf._files import data_folder
+from nnslicer_tf._files import weights_file
 from nnslicer_tf._metrics import accuracy
 from nnslicer_tf._names import check_name
 from nnslicer_tf._weights import load_weights, save_weights
@@ -176,7 +177,8 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
     dataset = dataset or entry(name).dataset
     path = weights_path(name, dataset)
     if not path.is_file():
-        have = sorted(p.name.removesuffix(".weights.h5") for p in path.parent.glob("*.weights.h5"))
+        pairs = product(MODELS, _SHAPES)
+        have = ["-".join(pair) for pair in pairs if weights_path(*pair).is_file()]
         raise InvalidArgumentError(
             f"There are no trained weights of '{name}' on '{dataset}'; there are {have} "
             f"(MODEL-DATASET). Train them: python apps/train.py {name} --dataset {dataset}"
@@ -188,7 +190,7 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
 
 def weights_path(name: str, dataset: str) -> Path:
     """Return the path of a model's weights for a data set, whether or not it exists."""
-    return data_folder() / "weights" / f"{name}-{dataset}.weights.h5"
+    return weights_file(f"{name}-{dataset}.weights.h5")
 
 
 def entry(name: str) -> Entry:

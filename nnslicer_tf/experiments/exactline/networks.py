@@ -8,9 +8,10 @@ from itertools import product
 import keras
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._files import check_writable, data_folder
+from nnslicer_tf._files import check_writable, weights_file
 from nnslicer_tf._names import check_name
 from nnslicer_tf._weights import keep_weights
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline.robust_training import (
     METHODS,
     NETWORKS,
@@ -40,18 +41,22 @@ def trained_networks(
         kinds: Names of networks in `NETWORKS`.
 
     Raises:
-        InvalidArgumentError: for another name.
+        InvalidArgumentError: for another name, or if there are no weights of any.
     """
     kinds = list(kinds)
     for kind in kinds:
         check_name("network", kind, NETWORKS)
-    folder = data_folder() / "weights" / "exactline"
     networks = {}
     for network, dataset, method in product(kinds, EPSILON, METHODS):
-        weights = folder / f"{network}-{dataset}-{method}.weights.h5"
+        weights = weights_file(f"exactline/{network}-{dataset}-{method}.weights.h5")
         if weights.exists():
             model = networks[network, dataset, method] = NETWORKS[network](_SHAPES[dataset])
             model.load_weights(weights)
+    if kinds and not networks:
+        raise InvalidArgumentError(
+            f"There are no trained weights of {', '.join(kinds)}. Train them: "
+            f"python apps/analyse_lines.py train cifar10 normal --network {kinds[0]}"
+        )
     return networks
 
 

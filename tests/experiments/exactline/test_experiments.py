@@ -75,6 +75,13 @@ def test_attributions(monkeypatch, tmp_path):
     assert 7 not in other.table("attributions_images")["exact"].tolist()
 
 
+def test_networks_without_weights_are_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(networks, "weights_file", lambda name: tmp_path / name)
+    with pytest.raises(InvalidArgumentError, match=r"convbig\. Train them: .* --network convbig"):
+        program.linearities_by_program(ProgramSettings(network="convbig"))
+    assert list(networks.relu_networks(["lenet5"])) == ["lenet5"]
+
+
 def test_networks_of_unknown_kinds_are_refused(tmp_path):
     with pytest.raises(InvalidArgumentError, match="convsmal"):
         attributions.attributions(AttributionSettings(network=["convsmal"], work=tmp_path))
