@@ -1,10 +1,12 @@
 """A table whose rows are saved as they are computed, so that a run can resume."""
 
+import hashlib
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from nnslicer_tf._files import atomic_path
 from nnslicer_tf.errors import CorruptFileError
@@ -37,6 +39,33 @@ class RowStore:
         if self._path.exists():
             for row in self._read():
                 self._groups.setdefault(self._key(row), []).append(row)
+
+    @classmethod
+    def of(
+        cls,
+        folder: str | os.PathLike,
+        name: str,
+        keys: Iterable[str],
+        made_from: Mapping[str, Any],
+    ) -> Self:
+        """Return the store of rows that were made from given settings and weights.
+
+        Its file, `folder/name-DIGEST.csv`, is another one for other values, so that rows that
+        were made from these are never taken for others.
+
+        Args:
+            folder: The folder of the file.
+            name: The beginning of its name.
+            keys: Names of the key columns.
+            made_from: Everything else that the rows depend on, as numbers, text, or lists and
+                mappings of these; fingerprints of models, for example.
+
+        Raises:
+            CorruptFileError: if the file exists but does not hold a table with these columns.
+        """
+        text = json.dumps(made_from, sort_keys=True)
+        digest = hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+        return cls(Path(folder) / f"{name}-{digest}.csv", keys)
 
     def __contains__(self, name: Row) -> bool:
         """Whether there are rows with the key values of `name`."""

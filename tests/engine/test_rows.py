@@ -26,6 +26,17 @@ def test_rows_are_kept(tmp_path):
         RowStore(path, ["method", "ratio"])
 
 
+def test_rows_of_other_settings_or_weights_are_not_taken_for_these(tmp_path):
+    made_from = {"weights": "a1", "images": 5, "attacks": ["FGSM"], "strengths": (1.0, 2.0)}
+    RowStore.of(tmp_path, "rows", ["method"], made_from).add([{"method": "weight", "x": 1}])
+    again = RowStore.of(tmp_path, "rows", ["method"], dict(reversed(made_from.items())))
+    assert {"method": "weight"} in again  # whatever the order in which they are named
+    for changed in ({"weights": "b2"}, {"images": 6}, {"attacks": ["FGSM", "PGD"]}):
+        other = RowStore.of(tmp_path, "rows", ["method"], made_from | changed)
+        assert {"method": "weight"} not in other
+    assert {"method": "weight"} not in RowStore.of(tmp_path, "others", ["method"], made_from)
+
+
 def test_groups_of_rows_are_made_once(tmp_path):
     store = RowStore(tmp_path / "rows.csv", ["seed"])
     first = store.complete({"seed": 3}, lambda: [{"x": 0.1}, {"x": 1 / 3}])

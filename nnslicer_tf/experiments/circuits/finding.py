@@ -5,7 +5,6 @@ samples of its absolute value, or, *netted*, the absolute value of the mean. The
 curve measures how well the scores separate planted from dead synapses.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -48,8 +47,15 @@ def compare(
         s: Settings.
         networks: Their description in the head of the tables.
     """
-    sizes = f"{s.dead}-{s.samples}-{s.explained}-{s.points}-{_digest(s.readings)}"
-    store = RowStore(s.work / f"{what}-{sizes}.csv", ["circuit", "seed"])
+    store = RowStore.of(
+        s.work,
+        what,
+        ["circuit", "seed"],
+        {
+            **{"dead": s.dead, "samples": s.samples, "explained": s.explained},
+            **{"points": s.points, "readings": repr(s.readings)},
+        },
+    )
     drawn = [(name, seed) for name in circuits for seed in range(s.seed, s.seed + s.networks)]
     parts = []
     for name, seed in track(drawn, "Networks", progress=True):
@@ -177,11 +183,6 @@ def deletion_effects(
 def _scored(names: list[str], variables: list, gradients: list[np.ndarray]) -> Scores:
     pairs = zip(names, variables, gradients, strict=True)
     return {n: g * np.asarray(v) for n, v, g in pairs}
-
-
-def _digest(readings: Sequence[Reading]) -> str:
-    """Return a short name for the readings, for files of finished networks."""
-    return hashlib.blake2b(repr(readings).encode(), digest_size=4).hexdigest()
 
 
 def _weight_gradients(

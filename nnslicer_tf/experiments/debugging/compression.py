@@ -93,7 +93,15 @@ def compression(s: CompressionSettings) -> ExperimentResult:
         "seed": s.seed,
         "libraries": versions("ai-edge-litert", *_quantizers()),
     }
-    store = RowStore(s.work / f"{name}-{s.seeds}-{s.max_queries}-{s.budget}-{s.seed}.csv", ("row",))
+    store = RowStore.of(
+        s.work,
+        name,
+        ("row",),
+        {
+            **{"weights": study.im.fingerprint, "seeds": s.seeds, "seed": s.seed},
+            **{"max_queries": s.max_queries, "budget": s.budget},
+        },
+    )
     for way, make in makers.items():
         if {"row": f"{way},{_SEARCHES[-1]}"} not in store:
             store.add(study.recipe_rows(way, make))

@@ -45,8 +45,15 @@ def localisation(s: LocalisationSettings) -> ExperimentResult:
     data = images(s)
     channels = sum(operation.shape[-1] for operation in faulty.hidden)
     name = f"faults_{s.model}"
-    kept = f"{name}-{s.images}-{s.samples}-{s.strengths.replace(',', '-')}-{s.seed}.csv"
-    store = RowStore(s.work / kept, ("fault", "method"))
+    store = RowStore.of(
+        s.work,
+        name,
+        ("fault", "method"),
+        {
+            **{"weights": faulty.im.fingerprint, "images": s.images, "samples": s.samples},
+            **{"cost": s.cost, "strengths": s.strengths, "seed": s.seed},
+        },
+    )
     names = []
     for index, (fault, cost) in enumerate(costly(faulty, data, s)):
         names += [{"fault": index, "method": method} for method in methods]

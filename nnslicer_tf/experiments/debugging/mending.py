@@ -44,7 +44,15 @@ def mending(s: MendingSettings) -> ExperimentResult:
     faulty = FaultyModel(zoo.load(s.model))
     data = images(s)
     name = f"mending_{s.model}"
-    store = RowStore(s.work / f"{name}-{s.images}-{s.samples}-{s.seed}.csv", ("fault", "way"))
+    store = RowStore.of(
+        s.work,
+        name,
+        ("fault", "way"),
+        {
+            **{"weights": faulty.im.fingerprint, "images": s.images, "samples": s.samples},
+            **{"cost": s.cost, "strengths": s.strengths, "seed": s.seed},
+        },
+    )
     names = []
     for index, (fault, cost) in enumerate(costly(faulty, data, s)):
         names += [{"fault": index, "way": way} for way in _WAYS]

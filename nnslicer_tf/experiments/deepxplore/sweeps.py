@@ -51,7 +51,12 @@ def sweep(s: SweepSettings) -> ExperimentResult:
     """Vary λ1, λ2 and the step of the search, one at a time; finished rows are kept."""
     ims = networks(s.dataset, s.models)
     data = datasets.load(s.dataset, f"test[:{s.seeds}]")
-    store = RowStore(s.work / f"sweep-{s.dataset}-{s.seeds}-{s.seed}.csv", ("parameter", "value"))
+    store = RowStore.of(
+        s.work,
+        f"sweep-{s.dataset}",
+        ("parameter", "value"),
+        {"weights": [im.fingerprint for im in ims], "seeds": s.seeds, "seed": s.seed},
+    )
     names: list[dict[str, Any]] = [{"parameter": "lambda1", "value": value} for value in WEIGHTS]
     names += [{"parameter": "lambda2", "value": value} for value in WEIGHTS]
     names += [{"parameter": "step", "value": value} for value in STEPS]

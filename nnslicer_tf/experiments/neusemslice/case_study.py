@@ -77,9 +77,12 @@ def _stored(
     rows: Callable[[Trial, str], Iterable[dict]],
 ) -> pd.DataFrame:
     """Return the rows of all metrics; those on file, of the same weights, are not made again."""
-    weights = model_fingerprint(trial.model)[:8]
-    path = s.work / "case-study" / f"{what}-{s.name}-{s.tests}-{s.samples}-{weights}.csv"
-    store = RowStore(path, ["metric"])
+    store = RowStore.of(
+        s.work / "case-study",
+        f"{what}-{s.name}",
+        ["metric"],
+        {"weights": model_fingerprint(trial.model), "tests": s.tests, "samples": s.samples},
+    )
     parts = []
     for metric in s.metrics.split(","):
 

@@ -6,8 +6,6 @@ Adversarial examples and the results of finished detectors are kept in the worki
 which an interrupted run resumes. Remove its `rows` after changing a detector's code.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -151,14 +149,16 @@ def _evaluate(
     s: DetectionSettings, slicer: Slicer, normal: np.ndarray, pairs: Pairs, methods: list[str]
 ) -> pd.DataFrame:
     """Return a row for each method and attack; rows of finished methods are kept."""
-    identity = {
-        "model": slicer.im.fingerprint,
-        "sizes": [len(normal), s.skip, s.images],
-        "attacks": sorted(pairs),
-        "detector": [s.theta, s.false_positive_rate, s.seed],
-    }
-    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
-    store = RowStore(s.work / "rows" / f"{digest}.csv", ["method"])
+    store = RowStore.of(
+        s.work / "rows",
+        f"{s.model}-{s.dataset}",
+        ["method"],
+        {
+            **{"weights": slicer.im.fingerprint, "train": len(normal), "skip": s.skip},
+            **{"images": s.images, "attacks": sorted(pairs), "theta": s.theta},
+            **{"false_positive_rate": s.false_positive_rate, "seed": s.seed},
+        },
+    )
     common = {"false_positive_rate": s.false_positive_rate, "rng": s.seed}
     parts = []
     for name in methods:

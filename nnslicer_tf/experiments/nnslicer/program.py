@@ -261,9 +261,9 @@ def _measure(
     kind: str,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return mean metrics and single rows of every case; rows are saved as they finish."""
-    pruner = _Pruner(task, Profile.load(s.work_folder / "profile.npz"))
+    pruner = _Pruner(task, Profile.load(task.folder / "profile.npz"))
     where = f"{kind}-{task.sets}-{len(task.measured)}" + "-held-out" * s.held_out
-    store = RowStore(s.work_folder / f"{where}.csv", _KEYS)
+    store = RowStore(task.folder / f"{where}.csv", _KEYS)
     names: list[dict[str, object]] = []
     jobs = [(*case, ratio) for case in cases for ratio in s.ratio or _RATIOS]
     for label, treatment, name, ratio in track(jobs, "Pruning"):

@@ -67,8 +67,15 @@ def detect_by_program(s: ProgramDetectionSettings) -> ExperimentResult:
     normal = _normal(s, im)
     adversarial = _adversarial(s, im, normal)
     counts = _counts(s, len(normal.tested))
-    store = RowStore(
-        s.work / f"program-{s.model}-{s.train}-{s.synapses}-{s.skip}-{s.images}.csv", ["method"]
+    store = RowStore.of(
+        s.work,
+        f"program-{s.model}",
+        ["method"],
+        {
+            **{"weights": im.fingerprint, "train": s.train, "synapses": s.synapses},
+            **{"kernel": s.kernel, "skip": s.skip, "images": s.images, "seed": s.seed},
+            **{"attacks": list(adversarial), "counts": counts},
+        },
     )
     parts = []
     methods = _methods(s, im, normal)

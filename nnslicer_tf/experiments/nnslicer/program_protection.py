@@ -62,7 +62,7 @@ def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
     for name in chosen:
         check_name("method", name, METHODS)
     task = load_task(s, PROGRAM)
-    store = RowStore(s.work_folder / f"program-attacks-{s.share}-{task.sets}.csv", _KEYS)
+    store = RowStore(task.folder / f"program-attacks-{s.share}-{task.sets}.csv", _KEYS)
     task = replace(task, subsets=task.subsets[: s.first or None])
     rows = _attack(task, s, chosen, store)
     rows["budget"] = pd.to_numeric(rows["budget"])  # stored rows are read as text

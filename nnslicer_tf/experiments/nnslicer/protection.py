@@ -96,7 +96,7 @@ def protect(s: ProtectionSettings) -> ExperimentResult:
     }
     budgets = _budgets(s.budget, min(map(len, known.values())))
     ending = _ENDINGS[s.trains] + "-others" * s.without_targets
-    path = s.work_folder / f"attacks-{s.share}-{s.epochs}{ending}.csv"
+    path = task.folder / f"attacks-{s.share}-{s.epochs}{ending}.csv"
     rows = _attack(task, known, budgets, s, path)
     found = summary(rows, "budget", ["targets", "others", "all"])
     found["attacks"] = rows.groupby(["method", "budget"], sort=False).size().to_numpy()

@@ -64,7 +64,7 @@ def curves(s: CurveSettings) -> ExperimentResult:
     """Measure accuracy without fine-tuning by prune ratio (Figure 3)."""
     task = load_task(s, RANKINGS)
     methods, ratios = pruning_methods(task, s.seed), s.ratio or _RATIOS
-    found = _measure(task, methods, ratios, s, "curves", _masked(task))
+    found = _measure(task, methods, ratios, "curves", _masked(task))
     text = f"{_PLAIN}\n\n{_verdict(found)}\n\nThe paper: see data/paper/nnslicer/figure3.csv."
     name = f"figure3-{task.sets}" if s.subsets else "figure3"
     title = "Targeted pruning (Figure 3)"
@@ -98,7 +98,7 @@ def fine_tuned(s: FineTuningSettings) -> ExperimentResult:
         tuned = pruning.fine_tune(pruned, x, y, rng=s.seed, progress=False)
         return tuned.predict(task.measured.x, batch_size=200, verbose=0)
 
-    found = _measure(task, methods, s.ratio or _TUNED_RATIOS, s, f"tuned-{s.images}", logits)
+    found = _measure(task, methods, s.ratio or _TUNED_RATIOS, f"tuned-{s.images}", logits)
     head = {**_head(task, s), "images": s.images}
     text = f"{_PLAIN} The images of the epoch are of all classes."
     title = "After one epoch of training (Figure 4)"
@@ -110,7 +110,7 @@ def ablation(s: AblationSettings) -> ExperimentResult:
     """Measure choices that the paper leaves open, and our changes, on held-out images."""
     task = load_task(s, ABLATED, "train[90%:]", s.images)
     name = f"ablation-{s.images}"
-    found = _measure(task, changes(task), s.ratio or (0.4, 0.6), s, name, _masked(task))
+    found = _measure(task, changes(task), s.ratio or (0.4, 0.6), name, _masked(task))
     head = {
         "model": f"{s.model_name} on {s.dataset}",
         "samples": f"{s.samples} training images of each class to rank by, {s.profiled:,} of the "
@@ -137,12 +137,11 @@ def _measure(
     task: TargetTask,
     methods: dict[str, PruningMethod],
     ratios: Sequence[float],
-    s: RatioSettings,
     kind: str,
     logits: Logits,
 ) -> pd.DataFrame:
     """Return the mean metrics of every method and ratio; rows are saved as they finish."""
-    path = s.work_folder / f"{kind}-{task.sets}.csv"
+    path = task.folder / f"{kind}-{task.sets}.csv"
     store, names = RowStore(path, ["method", "ratio", "targets_of"]), []
     for name, method in methods.items():
         for ratio in track(ratios, name):

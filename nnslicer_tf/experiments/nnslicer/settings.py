@@ -281,11 +281,10 @@ class TargetSettings(Settings):
         """Name of the model without folder and suffix."""
         return Path(self.model).stem
 
-    @property
-    def work_folder(self) -> Path:
-        """The folder of resumable work for these settings."""
-        sizes = f"{self.samples}-{self.profiled}-{self.seed}"
-        return self.work / f"{self.model_name}-{self.dataset}-{sizes}"
+    def work_folder(self, weights: str) -> Path:
+        """Return the folder of resumable work for these settings and a model's fingerprint."""
+        sizes = f"{self.normalise}-{self.samples}-{self.profiled}-{self.seed}"
+        return self.work / f"{self.model_name}-{self.dataset}-{sizes}-{weights[:12]}"
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,16 @@ def shrink(s: ShrinkSettings) -> ExperimentResult:
     test = datasets.load(s.dataset, "test", normalise=s.normalise)
     pairs = draw_subsets(train.classes, 2, s.pairs, s.seed)
     stem = f"shrink-{s.file.stem if s.file else s.model}-{s.dataset}"
-    store, names = RowStore(s.work / f"{stem}-{s.ratio}-{s.quota}-{s.train}.csv", _KEYS), []
+    store = RowStore.of(
+        s.work,
+        stem,
+        _KEYS,
+        {
+            **{"weights": im.fingerprint, "train": s.train, "normalise": s.normalise},
+            **{"ratio": s.ratio, "quota": s.quota, "seed": s.seed},
+        },
+    )
+    names = []
     for method in s.method or list(_METHODS):
         for epochs in s.epochs or [0]:
             for classes in track(pairs, f"{method}, {epochs} epochs"):

@@ -44,8 +44,16 @@ def slice_readings(s: SliceReadingSettings) -> ExperimentResult:
     whole = Profile.from_data(im, train.x)
     classes = ClassProfiles.from_data(im, train.x, train.y)
     tester = _Tester(im, whole, images, s)
-    path = s.work / f"{s.model}-{s.dataset}-{s.train}-{s.images}-{s.top}-{s.seed}.csv"
-    store, names = RowStore(path, _KEYS), []
+    store = RowStore.of(
+        s.work,
+        f"{s.model}-{s.dataset}",
+        _KEYS,
+        {
+            **{"weights": im.fingerprint, "train": s.train, "split": s.split},
+            **{"images": s.images, "top": s.top, "seed": s.seed},
+        },
+    )
+    names = []
     for (relative_to, rectify, profile), theta in track(
         list(itertools.product(_READINGS, s.theta or (0.1, 0.3))), "Readings"
     ):

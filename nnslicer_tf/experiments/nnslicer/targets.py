@@ -76,6 +76,7 @@ class TargetTask:
         measured: Samples on which results are measured.
         subsets: Sets of target classes.
         ranked: Name → scores of synapses by class.
+        folder: Where its profile, rankings and finished rows are kept.
     """
 
     im: InstrumentedModel
@@ -83,6 +84,7 @@ class TargetTask:
     measured: Dataset
     subsets: list[Targets]
     ranked: dict[str, ClassScores]
+    folder: Path
 
     @property
     def sets(self) -> str:
@@ -112,8 +114,9 @@ def load_task(
         datasets.load(s.dataset, part, normalise=s.normalise) for part in ("train[:90%]", split)
     )
     subsets = draw_subsets(measured.classes, s.size, s.subsets or None, s.seed)
-    ranked = kept_rankings(im, train, s.samples, s.profiled, s.work_folder, rankings)
-    return TargetTask(im, train, first(measured, images), subsets, ranked)
+    folder = s.work_folder(im.fingerprint)
+    ranked = kept_rankings(im, train, s.samples, s.profiled, folder, rankings)
+    return TargetTask(im, train, first(measured, images), subsets, ranked, folder)
 
 
 def kept_rankings(

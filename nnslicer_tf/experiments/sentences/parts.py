@@ -195,8 +195,14 @@ def _synapses(
     logits = im.logits(x)
     labels = logits.argmax(axis=1)
     methods = synapse_scores(im, profile, x, labels)
-    store = RowStore(
-        s.work / f"synapses-{s.split}-{s.sentences}-{s.seed}-{s.profile}.csv", ["sentence"]
+    store = RowStore.of(
+        s.work,
+        "synapses",
+        ["sentence"],
+        {
+            **{"weights": im.fingerprint, "split": s.split, "sentences": s.sentences},
+            **{"profile": s.profile, "seed": s.seed},
+        },
     )
     parts = [
         store.complete(

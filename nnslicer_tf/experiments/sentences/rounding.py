@@ -43,15 +43,21 @@ def rounding(s: RoundingSettings) -> ExperimentResult:
     """Compare the orders of words between copies of a model."""
     check_name("model", s.model, MODELS)
     x, usual = drawn_sentences(s), profiled_sentences(s)
-    store = RowStore(
-        s.work / f"rounding-{s.model}-{s.sentences}-{s.profile}-{s.seed}.csv", ["copy"]
+    im = InstrumentedModel(zoo.load(s.model))
+    store = RowStore.of(
+        s.work,
+        f"rounding-{s.model}",
+        ["copy"],
+        {
+            **{"weights": im.fingerprint, "sentences": s.sentences},
+            **{"profile": s.profile, "seed": s.seed},
+        },
     )
     parts = [
         store.complete({"copy": copy}, partial(_rows, s, copy, x, usual))
         for copy in track(range(s.copies + 1), "Copies")
     ]
     found = pd.concat(parts, ignore_index=True).astype({"copy": int, "sentence": int})
-    im = InstrumentedModel(zoo.load(s.model))
     labels = im.logits(x).argmax(axis=1)
     together = areas_under_curves(im, x, labels, mean_scores(found))
     head = {
