@@ -39,6 +39,10 @@ class Settings:
             changes["work"] = self.work / "quick"
         return replace(self, **changes)
 
+    def values(self, *names: str) -> dict[str, object]:
+        """Return the values of the fields with these names."""
+        return {name: getattr(self, name) for name in names}
+
     @property
     def results_folder(self) -> Path:
         """The folder of results to keep."""

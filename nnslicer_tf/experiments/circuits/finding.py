@@ -51,10 +51,7 @@ def compare(
         s.work,
         what,
         ["circuit", "seed"],
-        {
-            **{"dead": s.dead, "samples": s.samples, "explained": s.explained},
-            **{"points": s.points, "readings": repr(s.readings)},
-        },
+        {"readings": repr(s.readings)} | s.values("dead", "samples", "explained", "points"),
     )
     drawn = [(name, seed) for name in circuits for seed in range(s.seed, s.seed + s.networks)]
     parts = []

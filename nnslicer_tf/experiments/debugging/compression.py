@@ -97,10 +97,7 @@ def compression(s: CompressionSettings) -> ExperimentResult:
         s.work,
         name,
         ("row",),
-        {
-            **{"weights": study.im.fingerprint, "seeds": s.seeds, "seed": s.seed},
-            **{"max_queries": s.max_queries, "budget": s.budget},
-        },
+        {"weights": study.im.fingerprint} | s.values("seeds", "max_queries", "budget", "seed"),
     )
     for way, make in makers.items():
         if {"row": f"{way},{_SEARCHES[-1]}"} not in store:

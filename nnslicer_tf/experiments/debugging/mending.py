@@ -48,10 +48,8 @@ def mending(s: MendingSettings) -> ExperimentResult:
         s.work,
         name,
         ("fault", "way"),
-        {
-            **{"weights": faulty.im.fingerprint, "images": s.images, "samples": s.samples},
-            **{"cost": s.cost, "strengths": s.strengths, "seed": s.seed},
-        },
+        {"weights": faulty.im.fingerprint}
+        | s.values("images", "samples", "cost", "strengths", "seed"),
     )
     names = []
     for index, (fault, cost) in enumerate(costly(faulty, data, s)):

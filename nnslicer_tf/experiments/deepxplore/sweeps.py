@@ -55,7 +55,7 @@ def sweep(s: SweepSettings) -> ExperimentResult:
         s.work,
         f"sweep-{s.dataset}",
         ("parameter", "value"),
-        {"weights": [im.fingerprint for im in ims], "seeds": s.seeds, "seed": s.seed},
+        {"weights": [im.fingerprint for im in ims]} | s.values("seeds", "seed"),
     )
     names: list[dict[str, Any]] = [{"parameter": "lambda1", "value": value} for value in WEIGHTS]
     names += [{"parameter": "lambda2", "value": value} for value in WEIGHTS]

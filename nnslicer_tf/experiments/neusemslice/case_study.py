@@ -81,7 +81,7 @@ def _stored(
         s.work / "case-study",
         f"{what}-{s.name}",
         ["metric"],
-        {"weights": model_fingerprint(trial.model), "tests": s.tests, "samples": s.samples},
+        {"weights": model_fingerprint(trial.model)} | s.values("tests", "samples"),
     )
     parts = []
     for metric in s.metrics.split(","):

@@ -1,6 +1,6 @@
 """Accuracy and compression of every slicing method: figure 5, tables 1 to 4."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,12 @@ from nnslicer_tf.experiments.neusemslice.slices import SlicedModel, redundant
 from nnslicer_tf.experiments.neusemslice.tables import area_tests, masked_range_tables
 from nnslicer_tf.experiments.neusemslice.trial import Repeats, Trial, repeats_of
 from nnslicer_tf.experiments.plots import put_finding
-from nnslicer_tf.experiments.result import ExperimentFigure, ExperimentResult, ExperimentView
+from nnslicer_tf.experiments.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    ExperimentView,
+)
 from nnslicer_tf.experiments.samples import first, of_classes
 from nnslicer_tf.experiments.views import view_of_marks
 from nnslicer_tf.instrument import InstrumentedModel
@@ -25,20 +30,9 @@ _REDUNDANT = 0.99  # the similarity above which DeepArc removes a layer
 
 def slicing(s: MaintenanceSettings) -> ExperimentResult:
     """Measure every slicing method's accuracy over compression rate, and the cost of masking."""
-    repeats = repeats_of(s)
-    curves = [repeats.rows("deeparc", lambda seed: [deeparc_row(repeats.trial(seed))])]
-    masks: list[pd.DataFrame] = []
-    for metric in s.metrics.split(","):
-        for parts, what, rows in (
-            (curves, "slicing", curve_rows),
-            (masks, "masking", masked_range_rows),
-        ):
-
-            def run(seed: int, rows: Callable = rows, metric: str = metric) -> Iterator[dict]:
-                return rows(repeats.trial(seed), metric)
-
-            parts.append(repeats.rows(f"{what}-{metric}", run))
-    curve = pd.concat(curves)
+    repeats, metrics = repeats_of(s), s.metrics.split(",")
+    stars = repeats.rows("deeparc", lambda seed: [deeparc_row(repeats.trial(seed))])
+    curve = pd.concat([stars, *(_rows(repeats, "slicing", curve_rows, m) for m in metrics)])
     tables = [
         repeats.table("figure5", "Accuracy over compression rate (figure 5)", curve),
         repeats.table(
@@ -47,12 +41,27 @@ def slicing(s: MaintenanceSettings) -> ExperimentResult:
             area_tests(curve),
         ),
     ]
-    title = "Accuracy after masking a tenth of the neurons by rank ({}; paper: VGG16-CIFAR10)"
-    for name, part in masked_range_tables(pd.concat(masks)).items():
-        tables.append(repeats.table(name, title.format(name), part))
+    if s.interval == 1:  # the cost of masking does not depend on it
+        tables += _masking_tables(repeats, metrics)
     name = f"{s.name}{s.interval_name}"
     figure = ExperimentFigure(f"figure5-{name}", plot_curves(curve, name))
     return ExperimentResult(tables, [figure], views=views_of_slices(s, repeats))
+
+
+def _rows(
+    repeats: Repeats, what: str, rows: Callable[[Trial, str], Iterable[dict]], metric: str
+) -> pd.DataFrame:
+    return repeats.rows(f"{what}-{metric}", lambda seed: rows(repeats.trial(seed), metric))
+
+
+def _masking_tables(repeats: Repeats, metrics: Iterable[str]) -> list[ExperimentTable]:
+    """Return tables 1, 2 and 3."""
+    masked = pd.concat([_rows(repeats, "masking", masked_range_rows, m) for m in metrics])
+    title = "Accuracy after masking a tenth of the neurons by rank ({}; paper: VGG16-CIFAR10)"
+    return [
+        repeats.table(name, title.format(name), part)
+        for name, part in masked_range_tables(masked).items()
+    ]
 
 
 def views_of_slices(s: MaintenanceSettings, repeats: Repeats) -> list[ExperimentView]:

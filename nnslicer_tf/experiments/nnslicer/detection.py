@@ -153,11 +153,8 @@ def _evaluate(
         s.work / "rows",
         f"{s.model}-{s.dataset}",
         ["method"],
-        {
-            **{"weights": slicer.im.fingerprint, "train": len(normal), "skip": s.skip},
-            **{"images": s.images, "attacks": sorted(pairs), "theta": s.theta},
-            **{"false_positive_rate": s.false_positive_rate, "seed": s.seed},
-        },
+        {"weights": slicer.im.fingerprint, "train": len(normal), "attacks": sorted(pairs)}
+        | s.values("skip", "images", "theta", "false_positive_rate", "seed"),
     )
     common = {"false_positive_rate": s.false_positive_rate, "rng": s.seed}
     parts = []

@@ -99,8 +99,12 @@ class KeptJudge:
         self, s: EvidenceSettings | ChoiceSettings, slicer: Slicer, normal: np.ndarray
     ) -> None:
         identity = {
-            **{"model": slicer.im.fingerprint, "dataset": s.dataset, "train": s.train},
-            **{"theta": s.theta, "seed": s.seed, "evidence": chosen_kinds(s)},
+            "model": slicer.im.fingerprint,
+            "dataset": s.dataset,
+            "train": s.train,
+            "theta": s.theta,
+            "seed": s.seed,
+            "evidence": chosen_kinds(s),
         }
         digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
         folder = s.work / "judges" / f"{s.model}-{digest}"

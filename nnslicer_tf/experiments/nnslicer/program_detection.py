@@ -71,11 +71,8 @@ def detect_by_program(s: ProgramDetectionSettings) -> ExperimentResult:
         s.work,
         f"program-{s.model}",
         ["method"],
-        {
-            **{"weights": im.fingerprint, "train": s.train, "synapses": s.synapses},
-            **{"kernel": s.kernel, "skip": s.skip, "images": s.images, "seed": s.seed},
-            **{"attacks": list(adversarial), "counts": counts},
-        },
+        {"weights": im.fingerprint, "attacks": list(adversarial), "counts": counts}
+        | s.values("train", "synapses", "kernel", "skip", "images", "seed"),
     )
     parts = []
     methods = _methods(s, im, normal)

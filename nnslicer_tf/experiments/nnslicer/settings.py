@@ -116,7 +116,9 @@ class DetectionSettings(Settings):
     """Measure detectors on attacks (Table 4)."""
 
     trial: ClassVar = {
-        **{"train": 4_000, "images": 100, "ending": "-quick"},
+        "train": 4_000,
+        "images": 100,
+        "ending": "-quick",
         "attacks": ",".join(_QUICK_ATTACKS),
     }
 
@@ -152,8 +154,15 @@ class ChallengeSettings(Settings):
     """Attack detectors with adaptive attacks; the table includes the attacks' sanity checks."""
 
     trial: ClassVar = {
-        **{"model": "digits_cnn", "dataset": "digits", "train": 600, "skip": 0, "images": 20},
-        **{"methods": "logit margin,fused", "norms": "linf", "steps": 20, "queries": 40},
+        "model": "digits_cnn",
+        "dataset": "digits",
+        "train": 600,
+        "skip": 0,
+        "images": 20,
+        "methods": "logit margin,fused",
+        "norms": "linf",
+        "steps": 20,
+        "queries": 40,
         "ending": "-quick",
     }
 
@@ -188,8 +197,15 @@ class ChoiceSettings(Settings):
     """Choose on training images which evidence a detector fuses."""
 
     trial: ClassVar = {
-        **{"model": "digits_cnn", "dataset": "digits", "train": 500, "skip": 900, "images": 40},
-        **{"normals": 300, "attacks": "FGSM_4,RPGD_4", "resamples": 20, "ending": "-quick"},
+        "model": "digits_cnn",
+        "dataset": "digits",
+        "train": 500,
+        "skip": 900,
+        "images": 40,
+        "normals": 300,
+        "attacks": "FGSM_4,RPGD_4",
+        "resamples": 20,
+        "ending": "-quick",
     }
 
     kept = "detection/choice"
@@ -216,8 +232,14 @@ class EvidenceSettings(ChallengeSettings):
     """Compare evidences: against attacks, inputs from elsewhere, and plain errors."""
 
     trial: ClassVar = {
-        **{**ChallengeSettings.trial, "methods": "fused", "known": "FGSM_4,RPGD_4"},
-        **{"outside": "", "attacked": 50, "normals": 200, "errors": 350, "resamples": 50},
+        **ChallengeSettings.trial,
+        "methods": "fused",
+        "known": "FGSM_4,RPGD_4",
+        "outside": "",
+        "attacked": 50,
+        "normals": 200,
+        "errors": 350,
+        "resamples": 50,
     }
 
     kept = "detection/evidence"
@@ -363,7 +385,11 @@ class ProtectionSettings(TargetSettings):
     """Hide synapses, let attackers retrain the model, and measure their accuracy (Figure 5)."""
 
     trial: ClassVar = {
-        **{"samples": 10, "profiled": 500, "subsets": 1, "repetitions": 1, "epochs": 1},
+        "samples": 10,
+        "profiled": 500,
+        "subsets": 1,
+        "repetitions": 1,
+        "epochs": 1,
         "budget": [300],
     }
 

@@ -44,10 +44,7 @@ def shrink(s: ShrinkSettings) -> ExperimentResult:
         s.work,
         stem,
         _KEYS,
-        {
-            **{"weights": im.fingerprint, "train": s.train, "normalise": s.normalise},
-            **{"ratio": s.ratio, "quota": s.quota, "seed": s.seed},
-        },
+        {"weights": im.fingerprint} | s.values("train", "normalise", "ratio", "quota", "seed"),
     )
     names = []
     for method in s.method or list(_METHODS):

@@ -48,10 +48,7 @@ def slice_readings(s: SliceReadingSettings) -> ExperimentResult:
         s.work,
         f"{s.model}-{s.dataset}",
         _KEYS,
-        {
-            **{"weights": im.fingerprint, "train": s.train, "split": s.split},
-            **{"images": s.images, "top": s.top, "seed": s.seed},
-        },
+        {"weights": im.fingerprint} | s.values("train", "split", "images", "top", "seed"),
     )
     names = []
     for (relative_to, rectify, profile), theta in track(

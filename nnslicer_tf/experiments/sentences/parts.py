@@ -199,10 +199,7 @@ def _synapses(
         s.work,
         "synapses",
         ["sentence"],
-        {
-            **{"weights": im.fingerprint, "split": s.split, "sentences": s.sentences},
-            **{"profile": s.profile, "seed": s.seed},
-        },
+        {"weights": im.fingerprint} | s.values("split", "sentences", "profile", "seed"),
     )
     parts = [
         store.complete(

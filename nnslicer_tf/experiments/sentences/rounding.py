@@ -48,10 +48,7 @@ def rounding(s: RoundingSettings) -> ExperimentResult:
         s.work,
         f"rounding-{s.model}",
         ["copy"],
-        {
-            **{"weights": im.fingerprint, "sentences": s.sentences},
-            **{"profile": s.profile, "seed": s.seed},
-        },
+        {"weights": im.fingerprint} | s.values("sentences", "profile", "seed"),
     )
     parts = [
         store.complete({"copy": copy}, partial(_rows, s, copy, x, usual))

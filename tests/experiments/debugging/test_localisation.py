@@ -10,7 +10,10 @@ from nnslicer_tf.report.explorer import unpack
 def test_suspicious_channels_are_explored(tmp_path):
     settings = LocalisationSettings(
         model="digits_cnn",
-        **{"faults": 1, "images": 300, "samples": 20, "methods": "gradient,ochiai"},
+        faults=1,
+        images=300,
+        samples=20,
+        methods="gradient,ochiai",
         work=tmp_path,
         explore=tmp_path / "suspicious.html",
     )

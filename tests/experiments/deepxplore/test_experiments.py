@@ -26,7 +26,8 @@ def test_exploration_goes_on(shared_data, tmp_path, monkeypatch):
         shared_data / "models" / "deepxplore",
         40,
         200,
-        **{"work": tmp_path, "explore": tmp_path / "covered.html"},
+        work=tmp_path,
+        explore=tmp_path / "covered.html",
     )
     found = differences.explore(settings)
     table = found.table("differences").set_index("search")

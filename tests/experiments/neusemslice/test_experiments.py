@@ -57,6 +57,13 @@ def test_slices_that_grow_by_many_neurons_leave_small_layers_whole(settings, mon
     found = intervals(settings)
     curves = found.table("intervals-mlp-digits").set_index(["metric", "method", "setting"])
     assert list(curves.index.levels[0]) == [f"avg, i = {i}" for i in (1, 16, 256, 64)]
+    # The curve of one interval alone is the same; the cost of masking ranks is not asked again.
+    alone = slicing.slicing(replace(settings, interval=64))
+    names = ["figure5-mlp-digits-interval64", "table4-mlp-digits-interval64"]
+    assert [table.name for table in alone.tables] == names
+    again = alone.table(names[0]).dropna(subset="metric").set_index(["method", "setting"])
+    expected = curves.loc["avg, i = 64", ["compression", "accuracy"]]
+    pd.testing.assert_frame_equal(again[["compression", "accuracy"]], expected)
     whole = curves.compression.xs("NeuSemSlice", level="method").unstack("metric")
     assert (whole["avg, i = 256"] <= whole["avg, i = 1"]).all()
     others = curves.accuracy.xs("Global", level="method").unstack("metric")

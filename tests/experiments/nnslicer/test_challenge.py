@@ -32,8 +32,15 @@ def slicer(normal):
 
 
 FEW = {
-    **{"model": "digits_cnn", "dataset": "digits", "train": 500, "skip": 0, "images": 8},
-    **{"methods": "logit margin", "norms": "linf", "attacks": "selective,transfer", "steps": 10},
+    "model": "digits_cnn",
+    "dataset": "digits",
+    "train": 500,
+    "skip": 0,
+    "images": 8,
+    "methods": "logit margin",
+    "norms": "linf",
+    "attacks": "selective,transfer",
+    "steps": 10,
 }
 
 

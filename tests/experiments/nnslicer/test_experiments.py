@@ -59,8 +59,13 @@ def test_pairs_are_drawn_and_counted(tmp_path):
 def test_detection_stands_beside_the_paper_and_goes_on(tmp_path, monkeypatch):
     methods = "paper,logit margin,flag everything"
     settings = DetectionSettings(
-        **{**DIGITS, "train": 300, "images": 40, "attacks": "FGSM_8", "methods": methods},
-        **{"work": tmp_path, "explore": tmp_path / "pairs.html"},
+        **DIGITS,
+        train=300,
+        images=40,
+        attacks="FGSM_8",
+        methods=methods,
+        work=tmp_path,
+        explore=tmp_path / "pairs.html",
     )
     found = detect(settings)
     (view,) = found.views
@@ -139,7 +144,7 @@ def test_ablation_of_all_changes(tmp_path):
 
 def test_attackers_are_measured(tmp_path):
     settings = ProtectionSettings(
-        **{**FEW, "subsets": 1},
+        **(FEW | {"subsets": 1}),
         budget=[200],
         epochs=1,
         repetitions=2,

@@ -102,7 +102,10 @@ def test_stronger_attackers_train_everything(model):
 
 def test_the_programs_protection_is_measured(tmp_path):
     settings = ProgramProtectionSettings(
-        **{"model": "digits_cnn", "dataset": "digits", "samples": 3, "profiled": 50},
+        model="digits_cnn",
+        dataset="digits",
+        samples=3,
+        profiled=50,
         subsets=2,
         budget=[100],
         method=["NNSlicer", "Weight", "Random"],

@@ -46,8 +46,10 @@ def test_colours_are_those_of_static_pictures(two_thetas):
 
     page, *_ = two_thetas
     same = {
-        **{"--positive": palette.POSITIVE, "--negative": palette.NEGATIVE},
-        **{"--left": palette.FIRST_ONLY, "--right": palette.SECOND_ONLY},
+        "--positive": palette.POSITIVE,
+        "--negative": palette.NEGATIVE,
+        "--left": palette.FIRST_ONLY,
+        "--right": palette.SECOND_ONLY,
     }
     for name, colour in same.items():
         assert page.colour_of(name) == " ".join(map(str, colour))
