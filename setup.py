@@ -28,6 +28,7 @@ setup(
             "results/sentences/*_leads.csv",
             "weights/mobilenet_v3_small-*",
             "weights/resnet18-*",
+            "weights/alexnet-*",
             "weights/vgg16-*",
             "weights/exactline/convmedium-*",
             "weights/exactline/convbig-*",

@@ -107,7 +107,7 @@ RECIPES: dict[str, Recipe] = {
     "mobilenet_v3_small": Recipe(
         "sgd", 0.1, 30, 128, 5e-3, "flip_crop", sizes=((12, 16), (10, 24))
     ),
-    "alexnet": Recipe("sgd", 0.02, 100, 128, 5e-3, "flip_crop"),
+    "alexnet": Recipe("sgd", 0.02, 40, 128, 5e-3, "flip_crop", "mixed_bfloat16"),
     "vgg16": Recipe(
         "sgd", 0.05, 18, 128, 5e-3, "flip_crop", "mixed_bfloat16", sizes=((4, 16), (6, 24))
     ),
