@@ -496,6 +496,12 @@ _PARTS: tuple[Callable[[Tables], Iterator[Headline]], ...] = (
         "taylor, i = 64",
     ),
     _semantic("table4-vgg16-cifar10", "VGG16-CIFAR10", "VGG-16, CIFAR-10"),
+    _semantic(
+        "intervals-vgg16-cifar10-tests",
+        "VGG16-CIFAR10",
+        "VGG-16, CIFAR-10, 64 neurons at a time",
+        "taylor, i = 64",
+    ),
     _semantic_by_metric("table4-mlp-mnist", "MLP, MNIST"),
     _semantic_by_metric("all-images/table4-alexnet-cifar10", "AlexNet, CIFAR-10"),
     _semantic_by_metric(
