@@ -45,13 +45,7 @@ def localisation(s: LocalisationSettings) -> ExperimentResult:
     data = images(s)
     channels = sum(operation.shape[-1] for operation in faulty.hidden)
     name = f"faults_{s.model}"
-    store = RowStore.of(
-        s.work,
-        name,
-        ("fault", "method"),
-        {"weights": faulty.im.fingerprint}
-        | s.values("images", "samples", "cost", "strengths", "seed"),
-    )
+    store = fault_rows(name, "method", faulty, s)
     names = []
     for index, (fault, cost) in enumerate(costly(faulty, data, s)):
         names += [{"fault": index, "method": method} for method in methods]
@@ -112,6 +106,16 @@ def _views(s: LocalisationSettings, faulty: FaultyModel, data: Dataset) -> list[
 def images(s: LocalisationSettings | MendingSettings) -> Dataset:
     """Return the first test images of the model's data set."""
     return datasets.load(zoo.entry(s.model).dataset, f"test[:{s.images}]")
+
+
+def fault_rows(
+    name: str, compared: str, faulty: FaultyModel, s: LocalisationSettings | MendingSettings
+) -> RowStore:
+    """Return the store of an experiment's rows, one for each fault and value of `compared`."""
+    sizes = s.values("images", "samples", "cost", "strengths", "seed")
+    return RowStore.of(
+        s.work, name, ("fault", compared), {"weights": faulty.im.fingerprint} | sizes
+    )
 
 
 def costly(

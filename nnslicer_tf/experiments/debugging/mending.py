@@ -12,10 +12,9 @@ from nnslicer_tf._magnitude import largest
 from nnslicer_tf._progress import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.debugging import Runs, Suspicion, mend, repair, suspicious
-from nnslicer_tf.engine import RowStore
 from nnslicer_tf.errors import InfeasibleRepairError
 from nnslicer_tf.experiments.debugging.faults import FaultyModel
-from nnslicer_tf.experiments.debugging.localisation import costly, images
+from nnslicer_tf.experiments.debugging.localisation import costly, fault_rows, images
 from nnslicer_tf.experiments.debugging.settings import MendingSettings, RepairSettings
 from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable, paper_text
 from nnslicer_tf.experiments.samples import first
@@ -44,13 +43,7 @@ def mending(s: MendingSettings) -> ExperimentResult:
     faulty = FaultyModel(zoo.load(s.model))
     data = images(s)
     name = f"mending_{s.model}"
-    store = RowStore.of(
-        s.work,
-        name,
-        ("fault", "way"),
-        {"weights": faulty.im.fingerprint}
-        | s.values("images", "samples", "cost", "strengths", "seed"),
-    )
+    store = fault_rows(name, "way", faulty, s)
     names = []
     for index, (fault, cost) in enumerate(costly(faulty, data, s)):
         names += [{"fault": index, "way": way} for way in _WAYS]

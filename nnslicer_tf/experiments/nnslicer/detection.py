@@ -154,7 +154,7 @@ def _evaluate(
         f"{s.model}-{s.dataset}",
         ["method"],
         {"weights": slicer.im.fingerprint, "train": len(normal), "attacks": sorted(pairs)}
-        | s.values("skip", "images", "theta", "false_positive_rate", "seed"),
+        | s.values("normalise", "skip", "images", "theta", "false_positive_rate", "seed"),
     )
     common = {"false_positive_rate": s.false_positive_rate, "rng": s.seed}
     parts = []

@@ -72,7 +72,7 @@ def detect_by_program(s: ProgramDetectionSettings) -> ExperimentResult:
         f"program-{s.model}",
         ["method"],
         {"weights": im.fingerprint, "attacks": list(adversarial), "counts": counts}
-        | s.values("train", "synapses", "kernel", "skip", "images", "seed"),
+        | s.values("dataset", "train", "synapses", "kernel", "skip", "images", "seed"),
     )
     parts = []
     methods = _methods(s, im, normal)

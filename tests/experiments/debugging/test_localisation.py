@@ -1,6 +1,9 @@
 """Planted faults of the digits' network, and the view of how suspicious channels are."""
 
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 
 from nnslicer_tf.experiments.debugging.localisation import localisation
 from nnslicer_tf.experiments.debugging.settings import LocalisationSettings
@@ -33,3 +36,21 @@ def test_suspicious_channels_are_explored(tmp_path):
         every = np.concatenate([scores[name] for name in hidden])
         own = scores[operation][channel]
         assert (every > own).sum() + 1 <= row["rank"] <= (every >= own).sum()
+
+
+def test_rows_of_other_faults_are_not_taken_for_these(tmp_path):
+    settings = LocalisationSettings(
+        model="digits_cnn",
+        faults=2,
+        images=300,
+        samples=20,
+        methods="gradient",
+        work=tmp_path,
+    )
+    first = localisation(settings).table("faults_digits_cnn_ranks")
+    assert first["cost"].min() < 15
+    costly = replace(settings, cost=15.0)
+    found = localisation(costly).table("faults_digits_cnn_ranks")
+    assert (found["cost"] >= 15).all()
+    fresh = localisation(replace(costly, work=tmp_path / "fresh"))
+    pd.testing.assert_frame_equal(found, fresh.table("faults_digits_cnn_ranks"))
