@@ -147,7 +147,7 @@ def pulled_sums(start, ratio, values, uses, taps, new_start, new_ratio, kernel, 
         count = choose_weights(uses[p], taps[p], nonzero, kernel, used, first_of, matrix)
         if not count:
             continue
-        end = new_start[p + 1]
+        end = new_start[p + 1] - 1
         for first in range(new_start[p], end, piece):
             last = min(first + piece, end)
             gathered = space[: (last - first) * count].reshape(last - first, count)
@@ -156,10 +156,11 @@ def pulled_sums(start, ratio, values, uses, taps, new_start, new_ratio, kernel, 
                     continue
                 j, stop = start[uses[p, u]], start[uses[p, u] + 1] - 1
                 for r in range(first, last):
-                    j = _advanced(ratio, j, stop, _middle(new_ratio, r, end - 1))
+                    j = _advanced(ratio, j, stop, _middle(new_ratio, r, end))
                     for i in range(first_of[u], first_of[u + 1]):
                         gathered[r - first, i] = values[j, used[i]]
             np.dot(gathered, matrix[:count], out[first:last])
+        out[end] = out[end - 1]  # the last row repeats the one before
     return out
 
 

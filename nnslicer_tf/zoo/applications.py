@@ -8,6 +8,7 @@ import keras
 Shape = tuple[int, int, int]
 
 _MOBILE_SIDE = 96  # pixels; MobileNetV3 halves an image five times, so 32 would leave a single one
+_MOBILE_MOMENTUM = 0.99  # of batch statistics; Keras has 0.999 for ImageNet's long epochs
 
 
 def resnet101(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Model:
@@ -39,6 +40,9 @@ def _build_mobile(
     large = keras.layers.UpSampling2D(times, name="enlarged")(inputs) if times > 1 else inputs
     options = {"input_tensor": large, "include_preprocessing": False}
     network = _build(application, large.shape[1:], classes, **options)
+    for layer in network.layers:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            layer.momentum = _MOBILE_MOMENTUM
     return keras.Model(inputs, network.output, name=network.name)
 
 

@@ -105,7 +105,7 @@ RECIPES: dict[str, Recipe] = {
         "sgd", 0.1, 22, 128, 5e-3, "flip_crop", "mixed_bfloat16", sizes=((8, 16), (7, 24))
     ),
     "mobilenet_v3_small": Recipe(
-        "sgd", 0.1, 30, 128, 5e-3, "flip_crop", sizes=((12, 16), (10, 24))
+        "sgd", 0.1, 45, 128, 5e-3, "flip_crop", sizes=((15, 16), (15, 24))
     ),
     "alexnet": Recipe("sgd", 0.02, 40, 128, 5e-3, "flip_crop", "mixed_bfloat16"),
     "vgg16": Recipe(
