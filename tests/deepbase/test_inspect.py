@@ -260,6 +260,7 @@ def test_memory_does_not_hold_the_data(im, digits, tmp_path):
     assert len(alive) == 12
 
 
+@pytest.mark.whole  # starts a cluster
 def test_workers_give_the_same(im, digits):
     arguments = (
         digits.x[:400],

@@ -39,6 +39,7 @@ def test_independence_of_batch_size_and_order(real, theta, granularity, monkeypa
         assert slicer.slice(x[::-1]) == whole
 
 
+@pytest.mark.whole  # starts a cluster
 def test_independence_of_workers(real, monkeypatch):
     im, profile, x = real
     monkeypatch.setattr(slicer_module, "LARGEST_BATCH", 2)
