@@ -17,7 +17,7 @@ from nnslicer_tf.experiments.dflare.settings import (
     AgreementSettings,
     DisseminationSettings,
     LayerSettings,
-    PairSettings,
+    RepairSettings,
     SearchSettings,
     SentenceSettings,
 )
@@ -30,7 +30,7 @@ add_experiment(app, "agreement", AgreementSettings, f"{DFLARE}.agreement:agreeme
 add_experiment(app, "ablation", AblationSettings, f"{DFLARE}.searches:ablation")
 add_experiment(app, "dissemination", DisseminationSettings, f"{DFLARE}.searches:dissemination")
 add_experiment(app, "layers", LayerSettings, f"{DFLARE}.layers:layers")
-add_experiment(app, "repair", PairSettings, f"{DFLARE}.searches:repair")
+add_experiment(app, "repair", RepairSettings, f"{DFLARE}.searches:repair")
 add_experiment(app, "sentences", SentenceSettings, f"{DFLARE}.sentences:sentences")
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ DRAWERS: dict[str, Drawer] = {
     "deepxplore/numbers-*.csv": lambda name, rows: [
         ExperimentFigure(name, sweeps.plot_numbers(rows))
     ],
-    "exactline/attributions_images.csv": lambda name, rows: [
+    "exactline/**/attributions_images.csv": lambda name, rows: [
         ExperimentFigure("attributions", attributions.plot(rows), 120)
     ],
     "exactline/**/linearity_images.csv": lambda name, rows: [

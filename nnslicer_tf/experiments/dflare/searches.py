@@ -20,7 +20,7 @@ from nnslicer_tf.experiments.dflare.pairs import PUBLISHED, NamedPair, uint8_ima
 from nnslicer_tf.experiments.dflare.settings import (
     AblationSettings,
     DisseminationSettings,
-    PairSettings,
+    RepairSettings,
     SearchSettings,
 )
 from nnslicer_tf.experiments.dflare.sweep import Sweep
@@ -159,7 +159,7 @@ def dissemination(s: DisseminationSettings) -> ExperimentResult:
     )
 
 
-def repair(s: PairSettings) -> ExperimentResult:
+def repair(s: RepairSettings) -> ExperimentResult:
     """Repair the deviations found, and search the repaired models (Tables 7 and 8).
 
     "unsought" is the share of all test images on which the two models of a pair differ anyway.
@@ -185,7 +185,7 @@ def repair(s: PairSettings) -> ExperimentResult:
                     searches.append(row)
     table = pd.DataFrame(scores).groupby(["pair", "method"], sort=False).mean().reset_index()
     return ExperimentResult(
-        [sweep.table("repair", table), *sweep.tables("repair_search", searches)]
+        [sweep.table(s.name, table), *sweep.tables(f"{s.name}_search", searches)]
     )
 
 

@@ -39,10 +39,17 @@ class SweepSettings(Settings):
 
 @dataclass(frozen=True)
 class PairSettings(SweepSettings):
-    """Repair the deviations found, and search the repaired models (Tables 7 and 8)."""
+    """Settings of experiments on named pairs."""
 
     pairs: Annotated[list[str] | None, Argument(help="Pairs; default: the published two.")] = None
     models: Published = Path(".")
+
+
+@dataclass(frozen=True)
+class RepairSettings(PairSettings):
+    """Repair the deviations found, and search the repaired models (Tables 7 and 8)."""
+
+    name: Annotated[str, Option(help="Name of the tables.")] = "repair"
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from nnslicer_tf.experiments.dflare.settings import (
     DisseminationSettings,
     LayerSettings,
     PairSettings,
+    RepairSettings,
     SearchSettings,
     SentenceSettings,
 )
@@ -185,15 +186,15 @@ def test_layers_are_pruned_one_by_one(few, tmp_path):
 
 
 def test_repaired_models_are_searched(few):
-    found = repair(PairSettings(**{**few, "seeds": 30, "repeats": 1}, pairs=PAIR))
-    assert found.table("repair")["repair_ratio"].between(0, 1).all()
-    searched = found.table("repair_search")["method"].tolist()
+    found = repair(RepairSettings(**{**few, "seeds": 30, "repeats": 1}, pairs=PAIR, name="mended"))
+    assert found.table("mended")["repair_ratio"].between(0, 1).all()
+    searched = found.table("mended_search")["method"].tolist()
     assert searched == [
         f"{method}, {when} repair"
         for method in ("DFlare", "Algorithm 1")
         for when in ("without", "with")
     ]
-    unsought = found.table("repair_search").set_index("method")["unsought"]
+    unsought = found.table("mended_search").set_index("method")["unsought"]
     pair = sweep.Sweep(PairSettings(**few)).pair(PAIR[0])
     images = uint8_images("digits", "test")
     labels = [
