@@ -24,7 +24,7 @@ from nnslicer_tf.texts import LENGTH
 from nnslicer_tf.zoo.alexnet import alexnet
 from nnslicer_tf.zoo.applications import mobilenet_v3_large, mobilenet_v3_small, resnet101, vgg19
 from nnslicer_tf.zoo.digits import digits_cnn
-from nnslicer_tf.zoo.lenet import lenet, lenet1, lenet4, lenet5
+from nnslicer_tf.zoo.lenet import lenet, lenet1, lenet4, lenet5, simplenet
 from nnslicer_tf.zoo.mlp import mlp
 from nnslicer_tf.zoo.recurrent import lstm_rows
 from nnslicer_tf.zoo.resnet import (
@@ -74,6 +74,7 @@ __all__ = [
     "resnet20",
     "resnet101",
     "save_weights",
+    "simplenet",
     "text_lstm",
     "text_transformer",
     "train",
@@ -104,6 +105,7 @@ MODELS: dict[str, Entry] = {
     "lenet1": Entry(lenet1, "mnist"),
     "lenet4": Entry(lenet4, "mnist"),
     "lenet5": Entry(lenet5, "mnist"),
+    "simplenet": Entry(simplenet, "mnist"),
     "lstm_rows": Entry(lstm_rows, "mnist"),
     "resnet10": Entry(resnet10, "cifar10"),
     "resnet10_preactivation": Entry(resnet10_preactivation, "cifar10"),

@@ -2,7 +2,7 @@
 
 LeNet-1 and LeNet-4 have the shapes that DeepXplore used (5×5 convolutions, "same"
 padding, ReLU, max pooling); LeNet-5 is the well-known one with 61,706 parameters; `lenet`
-has exactly the number of parameters that NNSlicer's paper reports.
+has exactly the number of parameters that NNSlicer's paper reports. `simplenet` is wider.
 """
 
 import keras
@@ -32,6 +32,14 @@ def lenet4(input_shape: Shape = (28, 28, 1), classes: int = 10) -> keras.Model:
 def lenet5(input_shape: Shape = (28, 28, 1), classes: int = 10) -> keras.Model:
     """Build LeNet-5, 6 and 16 filters, 120 and 84 hidden neurons: 61,706 parameters, logits."""
     return _build("lenet5", input_shape, classes, (6, 16), ("same", "valid"), (120, 84))
+
+
+def simplenet(input_shape: Shape = (28, 28, 1), classes: int = 10) -> keras.Model:
+    """Build the network of Distiller's example for MNIST: 431,080 parameters, logits.
+
+    DFlare's paper compresses a "CNN" with Distiller, and does not say which layers it has.
+    """
+    return _build("simplenet", input_shape, classes, (20, 50), ("valid", "valid"), (500,))
 
 
 def _build(

@@ -97,6 +97,7 @@ RECIPES: dict[str, Recipe] = {
     "lenet1": _SHIFT,
     "lenet4": _SHIFT,
     "lenet5": _SHIFT,
+    "simplenet": _SHIFT,
     "lstm_rows": Recipe(learning_rate=2e-3, epochs=12, augment="shift"),
     "resnet10": Recipe("sgd", 0.1, 40, 128, 5e-3, "flip_crop"),
     "resnet10_preactivation": Recipe("sgd", 0.1, 30, 128, 5e-3, "flip_crop"),

@@ -1,12 +1,15 @@
 """Pages: well-formed, self-contained, and with everything that was put on them."""
 
 import base64
+import io
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot
+from PIL import Image
 
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import Code, Fold, Heading, Link, Page, Picture, Table, Text, save_figure
@@ -53,13 +56,19 @@ def page(tmp_path, picture):
     return page
 
 
+def _pixels(file):
+    with Image.open(file) as image:
+        return np.asarray(image.convert("RGB"))
+
+
 def test_html_is_well_formed_and_loads_nothing(tmp_path, page, picture):
     html = page.html(tmp_path / "report")
     reader = Reader()
     reader.feed(html)
     assert not reader.open and not {"script", "link", "iframe"} & set(reader.seen)
-    embedded = [link for link in reader.links if link.startswith("data:image/png;base64,")]
-    assert [base64.b64decode(e.partition(",")[2]) for e in embedded] == [picture.read_bytes()]
+    embedded = [link for link in reader.links if link.startswith("data:image/webp;base64,")]
+    pixels = [_pixels(io.BytesIO(base64.b64decode(e.partition(",")[2]))) for e in embedded]
+    np.testing.assert_array_equal(pixels, [_pixels(picture)])
     rest = [link for link in reader.links if link not in embedded]
     assert rest == ["#first-part", "#a-b-table", "../notes.md"]
     assert {link[1:] for link in rest if link.startswith("#")} == set(reader.ids)

@@ -19,6 +19,7 @@ PARAMETERS = {
     "lenet1": 4 * 26 + 12 * 101 + 10 * 589,
     "lenet4": 6 * 26 + 16 * 151 + 84 * 785 + 850,
     "lenet5": 61_706,
+    "simplenet": 20 * 26 + 50 * 501 + 500 * 801 + 5_010,
     "resnet10": (300_000, 320_000),
     "resnet10_preactivation": 308_634,
     "resnet18": 11_173_962,
@@ -121,7 +122,7 @@ def test_the_digits_model_reads_digits():
     assert zoo.accuracy(model, data) >= 0.97
 
 
-@pytest.mark.parametrize("name", ["mlp", "lenet", "lenet4", "lenet5"])
+@pytest.mark.parametrize("name", ["mlp", "lenet", "lenet4", "lenet5", "simplenet"])
 def test_the_mnist_models_read_mnist(shared_data, name):
     data = datasets.load("mnist", "test")
     predicted = zoo.load(name).predict(data.x, batch_size=1000, verbose=0).argmax(axis=1)

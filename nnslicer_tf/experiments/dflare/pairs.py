@@ -35,6 +35,7 @@ _STUDENTS = {
     "lenet4": "lenet1",
     "lenet5": "lenet1",
     "lenet": "lenet1",
+    "simplenet": "lenet1",
     "digits_cnn": "mlp",
     "resnet20": "resnet10",
     "plainnet20": "resnet10",
