@@ -67,9 +67,10 @@ def linearities(s: LinearitySettings) -> ExperimentResult:
 def directions(table: pd.DataFrame) -> pd.DataFrame:
     """Compare directions for correctly classified images: all, and those that FGSM changes.
 
-    Gradient errors are included for the directions for which the table has them.
+    Images that FGSM does not move are left out. Gradient errors are included for the directions
+    for which the table has them.
     """
-    right = table[table.predicted == table.label]
+    right = table[table.predicted == table.label].dropna(subset=["fgsm_density"])
     changed = right[right.fgsm_predicted != right.label]
     rows = []
     for which, chosen in (("right", right), ("right, changed by FGSM", changed)):
@@ -112,10 +113,10 @@ def plot(table: pd.DataFrame) -> Figure:
     groups = list(table.groupby(["dataset", "training"], sort=False))
     figure = Figure(figsize=(9, 1 + 0.6 * len(groups)), layout="constrained")
     axes = figure.subplots(1, 2)
-    ratios = {" ".join(key): g.fgsm_density / g.random_density for key, g in groups}
+    ratios = {" ".join(key): (g.fgsm_density / g.random_density).dropna() for key, g in groups}
     plot_boxes(axes[0], ratios, "FGSM density / random density")
     axes[0].axvline(1, color="#bdbdbd", zorder=0)
-    errors = {" ".join(key): 100 * g.fgsm_gradient_error for key, g in groups}
+    errors = {" ".join(key): 100 * g.fgsm_gradient_error.dropna() for key, g in groups}
     plot_boxes(axes[1], errors, "gradient error along FGSM lines, %")
     medians = {name: values.median() for name, values in ratios.items()}
     low, high = min(medians, key=medians.__getitem__), max(medians, key=medians.__getitem__)

@@ -114,6 +114,31 @@ def test_linearities(monkeypatch):
     assert [figure.name for figure in found.figures] == ["linearity", "linearity_ticks"]
 
 
+def test_images_without_a_line_are_left_out():
+    """FGSM does not move an image where the loss has no gradient: there is no density, no error."""
+    table = pd.DataFrame(
+        {
+            "dataset": "digits",
+            "training": "box",
+            "image": range(4),
+            "label": 0,
+            "predicted": [0, 0, 0, 1],
+            "fgsm_predicted": [0, 1, 0, 1],
+            "fgsm_parts": [1, 6, 2, 3],
+            "random_parts": [2, 2, 2, 2],
+            "fgsm_density": [np.nan, 6.0, 2.0, 3.0],
+            "random_density": 2.0,
+            "fgsm_gradient_error": [np.nan, 0.1, 0.3, 0.1],
+            "random_gradient_error": 0.1,
+        }
+    )
+    row = linearities.directions(table).set_index("images").loc["right"]
+    assert (row["count"], row["median"], row["fgsm_parts"]) == (2, 2.0, 4.0)
+    drawn = linearities.plot(table).axes[0]
+    medians = [line for line in drawn.lines if line.get_color() == "C1"]
+    assert [line.get_xdata()[0] for line in medians] == [1.5]  # of all images with a line
+
+
 def test_training(shared_data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings = TrainingSettings("mnist", "normal").quick()
