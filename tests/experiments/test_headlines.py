@@ -135,6 +135,22 @@ def test_the_papers_own_search_is_the_first(tmp_path):
     assert [(row.here, row.reached) for row in found] == [("20%", False), ("84%", True)]
 
 
+def test_repaired_models_should_be_harder_to_search(tmp_path):
+    rows = ["pair,method,mean_queries,paper_queries"]
+    rows += ['a,"Algorithm 1, without repair",10,18', 'a,"Algorithm 1, with repair",25.55,55.7']
+    rows += ['a,"DFlare, without repair",9,18', 'a,"DFlare, with repair",8,55.7']
+    rows += [
+        f'own,"{method}, {when} repair",5,'
+        for method in ("Algorithm 1", "DFlare")
+        for when in ("without", "with")
+    ]
+    found = headlines.headlines({"dflare/repair_search": table(tmp_path, *rows)})
+    assert [(row.here, row.published, row.reached) for row in found] == [
+        ("10.0 → 25.6", "18.0 → 55.7", True),
+        ("9.0 → 8.0", "18.0 → 55.7", False),
+    ]
+
+
 def test_semantic_slices_are_held_against_the_papers_tests(tmp_path):
     """The paper finds them better than global slices (p < 0.05), and no better than the others."""
     rows = ["settings,metric,method,against,gain,p_value,repeats"]
