@@ -148,7 +148,7 @@ def paper_figures(pair: str, method: str) -> dict[str, object]:
     if row is None:
         return {}
     result = {
-        "paper_pair": ("" if pair in SAME_AS else "like ") + " ".join(names),
+        "paper_pair": _paper_pair(pair),
         "paper_success": row[f"{prefix}_success"] / 100,
         "paper_seconds": row[f"{prefix}_seconds"],
         "paper_queries": row[f"{prefix}_queries"],
@@ -168,7 +168,8 @@ def paper_timeouts(pair: str, method: str) -> dict[str, object]:
     if row is None and paper_row("table4_search", names) is None:
         return {}
     percents = {t: 100.0 if row is None else row[f"seconds_{t}"] for t in (15, 10, 5)}
-    return {f"paper, within {t} s": percent / 100 for t, percent in percents.items()}
+    shares = {f"paper, within {t} s": percent / 100 for t, percent in percents.items()}
+    return {"paper_pair": _paper_pair(pair), **shares}
 
 
 def paper_repair(pair: str) -> dict[str, object]:
@@ -178,7 +179,15 @@ def paper_repair(pair: str) -> dict[str, object]:
     if row is None:
         return {}
     kinds = ("repair", "inducing", "improvement")
-    return {f"paper_{kind}_ratio": row[f"{kind}_count"] / 100 for kind in kinds}
+    ratios = {f"paper_{kind}_ratio": row[f"{kind}_count"] / 100 for kind in kinds}
+    return {"paper_pair": _paper_pair(pair), **ratios}
+
+
+def _paper_pair(pair: str) -> str:
+    """Return the paper's name of a pair, after "like" if it is not the same models."""
+    if pair in SAME_AS:
+        return " ".join(SAME_AS[pair])
+    return "like " + " ".join(LIKE[pair])
 
 
 def paper_correlations(model: str) -> dict[str, object]:

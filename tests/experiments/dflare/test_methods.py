@@ -44,6 +44,7 @@ def test_figures_of_the_paper():
     assert paper_figures("digits_cnn-pruned", "DFlare") == {}
     assert paper_figures("lenet1", "with patience") == {}
     assert paper_repair("resnet20")["paper_repair_ratio"] == pytest.approx(0.1504)
+    assert paper_repair("resnet20")["paper_pair"] == "ResNet-20 Quantization-8-bit"
     for pair in (*SAME_AS, *LIKE):
         assert paper_figures(pair, "DFlare") and paper_repair(pair)
 
@@ -58,11 +59,13 @@ def test_correlations_of_the_paper():
 
 def test_timeouts_of_the_paper():
     assert paper_timeouts("plainnet20-integer", "DFlare") == {
+        "paper_pair": "like PlainNet-20 Quantization",
         "paper, within 15 s": pytest.approx(0.7693),
         "paper, within 10 s": pytest.approx(0.4376),
         "paper, within 5 s": pytest.approx(0.109),
     }
-    assert set(paper_timeouts("lenet5-pruned", "Algorithm 1").values()) == {1}
+    shares = paper_timeouts("lenet5-pruned", "Algorithm 1")
+    assert shares.pop("paper_pair") == "like LeNet-5 Prune" and set(shares.values()) == {1}
     assert paper_timeouts("lenet5-pruned", "DiffChaser") == {}
     assert paper_timeouts("digits_cnn-pruned", "DFlare") == {}
 
