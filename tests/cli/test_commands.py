@@ -137,7 +137,7 @@ def test_explain_says_why(nnslicer, files, tmp_path):
         datasets.load("digits", "test[13:14]").x
     )
     assert f"{np.count_nonzero(one.to_vector()):,} of 6,032" in out
-    assert "data:image/png;base64" in page.read_text(encoding="utf-8")
+    assert "data:image/webp;base64" in page.read_text(encoding="utf-8")
     code, _, errors = nnslicer("explain", *common, "--data", "digits", "--index", 360)
     assert code == 2 and "samples 0 … 359" in errors
 
