@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_WEBP_SIDE = 16_383  # pixels: the format's largest
+
+
 class Block(Protocol):
     """A part of a page. To add a kind of block, write a class with these two methods."""
 
@@ -161,13 +164,16 @@ class Picture:
 
 
 def _embedded(path: Path) -> str:
-    """Return a picture as a data URL: a lossless WebP, a fifth smaller than a PNG."""
+    """Return a picture as a data URL: a lossless WebP, a fifth smaller than a PNG, if it fits."""
     from PIL import Image
 
-    buffer = io.BytesIO()
+    kind, data = "png", path.read_bytes()
     with Image.open(path) as image:
-        image.convert("RGBA").save(buffer, "WEBP", lossless=True)
-    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+        if max(image.size) <= _WEBP_SIDE:
+            buffer = io.BytesIO()
+            image.convert("RGBA").save(buffer, "WEBP", lossless=True)
+            kind, data = "webp", buffer.getvalue()
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
 @dataclass(frozen=True, eq=False)

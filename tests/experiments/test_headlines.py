@@ -139,15 +139,14 @@ def test_repaired_models_should_be_harder_to_search(tmp_path):
     rows = ["pair,method,mean_queries,paper_queries"]
     rows += ['a,"Algorithm 1, without repair",10,18', 'a,"Algorithm 1, with repair",25.55,55.7']
     rows += ['a,"DFlare, without repair",9,18', 'a,"DFlare, with repair",8,55.7']
-    rows += [
-        f'own,"{method}, {when} repair",5,'
-        for method in ("Algorithm 1", "DFlare")
-        for when in ("without", "with")
-    ]
+    rows += ['own,"Algorithm 1, without repair",6,', 'own,"Algorithm 1, with repair",5,']
+    rows += ['own,"DFlare, without repair",5,', 'own,"DFlare, with repair",7,']
     found = headlines.headlines({"dflare/repair_search": table(tmp_path, *rows)})
     assert [(row.here, row.published, row.reached) for row in found] == [
         ("10.0 → 25.6", "18.0 → 55.7", True),
         ("9.0 → 8.0", "18.0 → 55.7", False),
+        ("6.0 → 5.0", "harder", False),
+        ("5.0 → 7.0", "harder", True),
     ]
 
 

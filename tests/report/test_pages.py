@@ -76,6 +76,14 @@ def test_html_is_well_formed_and_loads_nothing(tmp_path, page, picture):
     assert "prefers-color-scheme: dark" in html and 'name="viewport"' in html
 
 
+def test_a_picture_that_is_too_long_for_webp_stays_a_png(tmp_path):
+    Image.new("RGB", (2, 16_384), "red").save(tmp_path / "long.png")
+    page = Page("Long")
+    page.add(Picture(tmp_path / "long.png", "A long plot"))
+    embedded = re.search(r"data:image/png;base64,([^\"]+)", page.html(tmp_path))
+    assert base64.b64decode(embedded[1]) == (tmp_path / "long.png").read_bytes()
+
+
 def test_html_says_everything(tmp_path, page):
     reader = Reader()
     reader.feed(page.html(tmp_path))
