@@ -24,6 +24,23 @@ def compiled_function(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def device_name() -> str:
+    """Return the hardware on which the backend computes: a GPU's name, or `"CPU"`."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        gpus = tf.config.list_physical_devices("GPU")
+        details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+        return details.get("device_name", "GPU") if gpus else "CPU"
+    if backend == "jax":
+        import jax
+
+        device = jax.devices()[0]
+        return "CPU" if device.platform == "cpu" else device.device_kind
+    return backend
+
+
 def vector_jacobian_product(
     function: Callable[..., Any], inputs: Sequence[Any], cotangent: Any
 ) -> Sequence[Any]:

@@ -15,6 +15,7 @@ from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import (
     build_optimizer,
     compile_classifier,
+    compiles_steps,
     draw_dropout_seeds,
     train_epochs,
 )
@@ -127,7 +128,7 @@ def imitate(
     generator = as_generator(rng)
     draw_dropout_seeds(model, generator)
     optimizer = keras.optimizers.Adam(learning_rate)
-    model.compile(optimizer, "mse", jit_compile=False)
+    model.compile(optimizer, "mse", jit_compile=compiles_steps())
     build_optimizer(optimizer, model.trainable_variables)
     blends = not _takes_tokens(functional)
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.backend import compiled_function
@@ -54,16 +53,20 @@ class MeanPredictor:
             InputShapeError: if the samples do not fit the model.
         """
         masks = {
-            name: tf.constant(mask, tf.float32)
+            name: keras.ops.convert_to_tensor(mask, "float32")
             for name, mask in check_masks(self._im, keep).items()
         }
         x = self._im.check(x)
         statistics: Statistics = {}
         if renormalise_on is not None:
-            statistics = self._measure(tf.constant(renormalise_on, tf.float32), masks)
+            samples = keras.ops.convert_to_tensor(renormalise_on, "float32")
+            statistics = self._measure(samples, masks)
         starts = range(0, len(x), batch_size)
-        parts = [self._run(tf.constant(x[i : i + batch_size]), masks, statistics) for i in starts]
-        return np.concatenate([part.numpy() for part in parts])
+        parts = [
+            self._run(keras.ops.convert_to_tensor(x[i : i + batch_size]), masks, statistics)
+            for i in starts
+        ]
+        return np.concatenate([keras.ops.convert_to_numpy(part) for part in parts])
 
     def _forward(self, x: Any, masks: dict[str, Any], statistics: Statistics) -> Any:
         def given(name: str, value: Any) -> tuple[Any, Any]:
@@ -77,8 +80,9 @@ class MeanPredictor:
         found: Statistics = {}
 
         def measure(name: str, value: Any) -> tuple[Any, Any]:
-            axis = self._im[name].keras_layer.axis % value.shape.rank
-            axes = [a for a in range(value.shape.rank) if a != axis]
+            rank = len(value.shape)
+            axis = self._im[name].keras_layer.axis % rank
+            axes = [a for a in range(rank) if a != axis]
             found[name] = keras.ops.moments(value, axes)
             return found[name]
 

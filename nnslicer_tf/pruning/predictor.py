@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 
+import keras
 import numpy as np
-import tensorflow as tf
 
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.pruning.masks import MaskPlan
 from nnslicer_tf.pruning.normalisation import with_batch_statistics
 
@@ -14,7 +13,7 @@ from nnslicer_tf.pruning.normalisation import with_batch_statistics
 class MaskedPredictor:
     """One copy of a model, to which many masks are applied in turn.
 
-    Cost of a prediction: assigning the weights, and forward passes, which are compiled once.
+    Cost of a prediction: assigning the weights, and forward passes.
 
     Args:
         im: The model; it is not changed.
@@ -22,9 +21,8 @@ class MaskedPredictor:
 
     def __init__(self, im: InstrumentedModel) -> None:
         self._plan = MaskPlan(im)
-        copy, self._twins = with_batch_statistics(im)
-        self._copy = im.like(copy)
-        self._measure = compiled_function(lambda x: copy(x, training=True))
+        self._measured, self._twins = with_batch_statistics(im)
+        self._copy = im.like(self._measured)
 
     def logits(
         self,
@@ -52,5 +50,6 @@ class MaskedPredictor:
         for variable, twin in self._twins:
             twin.assign(values.get(id(variable), variable))
         if renormalise_on is not None:
-            self._measure(tf.convert_to_tensor(renormalise_on, tf.float32))
+            x_measured = keras.ops.convert_to_tensor(renormalise_on, "float32")
+            self._measured(x_measured, training=True)
         return self._copy.logits(x, batch_size)

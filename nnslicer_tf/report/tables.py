@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def provenance(**used: object) -> dict[str, object]:
     """Return the provenance of a result: command, `used`, machine, versions and date."""
-    packages = ("tensorflow", "keras", "numpy")
+    import keras
+
+    packages = (keras.backend.backend(), "keras", "numpy")
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
     return {
         "command": command_line(),
@@ -36,8 +38,13 @@ def _machine() -> str:
 
 
 def command_line() -> str:
-    """Return the running command, with folders outside the working folder as `<folder>`."""
-    return " ".join(["python", *map(_shown, sys.argv)])
+    """Return the running command, with folders outside the working folder as `<folder>`.
+
+    It begins with the backend of Keras, if that was chosen for this command.
+    """
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    chosen = [] if backend == "tensorflow" else [f"KERAS_BACKEND={backend}"]
+    return " ".join([*chosen, "python", *map(_shown, sys.argv)])
 
 
 def _shown(argument: str) -> str:

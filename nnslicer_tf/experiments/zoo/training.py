@@ -17,8 +17,10 @@ import pandas as pd
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf._weights import keep_weights
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.result import ExperimentResult
 from nnslicer_tf.experiments.zoo.settings import TrainingSettings
+from nnslicer_tf.instrument.backend import device_name
 from nnslicer_tf.report.tables import command_line
 
 _SUMMARY = (
@@ -26,13 +28,12 @@ _SUMMARY = (
     *("held_out_accuracy", "test_images", "test_accuracy", "seed", "date", "command"),
 )
 
+_BACKENDS = ("tensorflow", "jax", "torch")
+
 
 def train(s: TrainingSettings) -> ExperimentResult:
     """Train a model, write its weights, and return the log."""
-    import tensorflow as tf
-
-    if s.threads:  # must be set before TensorFlow computes anything
-        tf.config.threading.set_intra_op_parallelism_threads(s.threads)
+    _set_threads(s.threads)  # before TensorFlow computes anything
     dataset = s.used_dataset
     recipe = _recipe(s)
     kept = s.trial_folder / "quick.weights.h5" if s.reduced else zoo.weights_path(s.model, dataset)
@@ -67,9 +68,10 @@ def train(s: TrainingSettings) -> ExperimentResult:
         "recipe": dataclasses.asdict(recipe),
         "epochs": len(history),
         "command": command_line(),
+        "device": device_name(),
         "versions": {
             "python": platform.python_version(),
-            **{package: version(package) for package in ("tensorflow", "keras", "numpy")},
+            **{name: version(name) for name in (keras.backend.backend(), "keras", "numpy")},
         },
         "date": datetime.date.today().isoformat(),
         "history": history,
@@ -77,6 +79,22 @@ def train(s: TrainingSettings) -> ExperimentResult:
     print(f"held out {log['held_out_accuracy']:.4f}, test {log['test_accuracy']:.4f}")
     print(f"weights: {weights}")
     return ExperimentResult(logs={s.run: log})
+
+
+def _set_threads(threads: int) -> None:
+    """Limit the threads of an operation in TensorFlow; 0 means all cores.
+
+    Raises:
+        InvalidArgumentError: if there is a limit, and Keras has another backend.
+    """
+    if not threads:
+        return
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise InvalidArgumentError(f"--threads is for TensorFlow, but Keras runs on '{backend}'.")
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
 
 
 def _recipe(s: TrainingSettings) -> zoo.Recipe:
@@ -92,18 +110,26 @@ def _recipe(s: TrainingSettings) -> zoo.Recipe:
 def write_summary(folder: Path) -> None:
     """Write a table of all logs in a folder, as CSV and Markdown."""
     logs = [json.loads(path.read_text()) for path in sorted(folder.glob("*-*.json"))]
-    rows = [{"epochs": log["recipe"]["epochs"], **log} for log in logs]
+    rows = [
+        {"epochs": log["recipe"]["epochs"], "computed_with": _computed_with(log), **log}
+        for log in logs
+    ]
     table = pd.DataFrame(rows, columns=_SUMMARY)
     table = table.round({"held_out_accuracy": 4, "test_accuracy": 4})
-    versions = ", ".join(f"{name} {version}" for name, version in logs[-1]["versions"].items())
     header = "| " + " | ".join(table.columns) + " |\n" + "|---" * len(table.columns) + "|\n"
     lines = ["| " + " | ".join(map(str, row)) + " |\n" for row in table.to_numpy()]
     text = (
         "# Trained models of the zoo\n\nWritten by apps/train.py. Held-out images are the last "
         "tenth of the training split; no recipe was chosen by the test images. The logs beside "
-        f"hold every epoch. Versions: {versions}.\n\n{header}{''.join(lines)}"
+        f"hold every epoch and the versions of the libraries.\n\n{header}{''.join(lines)}"
     )
     with atomic_path(folder / "models.csv") as path:
         table.to_csv(path, index=False)
     with atomic_path(folder / "models.md") as path:
         path.write_text(text)
+
+
+def _computed_with(log: dict) -> str:
+    """Return the backend and the hardware of a training, such as `tensorflow on CPU`."""
+    backend = next(name for name in log["versions"] if name in _BACKENDS)
+    return f"{backend} on {log.get('device', 'CPU')}"
