@@ -108,7 +108,7 @@ RECIPES: dict[str, Recipe] = {
     "mobilenet_v3_small": Recipe(
         "sgd", 0.1, 45, 128, 5e-3, "flip_crop", sizes=((15, 16), (15, 24))
     ),
-    "alexnet": Recipe("sgd", 0.02, 40, 128, 5e-3, "flip_crop", "mixed_bfloat16"),
+    "alexnet": Recipe("sgd", 0.05, 100, 128, 5e-3, "flip_crop", "mixed_bfloat16"),
     "vgg16": Recipe("sgd", 0.05, 60, 128, 5e-3, "flip_crop", "mixed_bfloat16"),
     "vit": Recipe("adam", 1e-3, 8, 128, 0.05, "flip_crop"),
     "text_transformer": Recipe("adam", 1e-3, 6, 64, 0.05, "unknown_words"),
