@@ -25,7 +25,8 @@ from nnslicer_tf.report.tables import command_line
 
 _SUMMARY = (
     *("model", "dataset", "parameters", "epochs", "train_images", "held_out_images"),
-    *("held_out_accuracy", "test_images", "test_accuracy", "seed", "date", "computed_with", "command"),
+    *("held_out_accuracy", "test_images", "test_accuracy"),
+    *("seed", "date", "computed_with", "command"),
 )
 
 _BACKENDS = ("tensorflow", "jax", "torch")
