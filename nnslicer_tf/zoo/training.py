@@ -5,7 +5,8 @@ epoch's number, and a checkpoint holds the weights and the optimiser's state: a 
 interrupted and resumed gives the same weights as one that was not, on the same machine.
 
 Memory: the training images as one float32 array. Time: on two CPU cores a minute for the
-LeNets on MNIST, an hour or more for 40 epochs of ResNet10 on CIFAR-10.
+LeNets on MNIST, an hour or more for 40 epochs of ResNet10 on CIFAR-10. On a GPU (`KERAS_BACKEND=jax`), 60 epochs of
+VGG-16 take minutes.
 """
 
 import os
@@ -108,6 +109,7 @@ RECIPES: dict[str, Recipe] = {
     "mobilenet_v3_small": Recipe(
         "sgd", 0.1, 45, 128, 5e-3, "flip_crop", sizes=((15, 16), (15, 24))
     ),
+    # The rate was chosen by the held-out accuracy; 0.02 gave less.
     "alexnet": Recipe("sgd", 0.05, 100, 128, 5e-3, "flip_crop", "mixed_bfloat16"),
     "vgg16": Recipe("sgd", 0.05, 60, 128, 5e-3, "flip_crop", "mixed_bfloat16"),
     "vit": Recipe("adam", 1e-3, 8, 128, 0.05, "flip_crop"),

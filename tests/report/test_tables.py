@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf.report import markdown_table, provenance, write_table
+from nnslicer_tf.report.tables import command_line
 
 
 def test_a_table_is_written_twice_with_its_head(tmp_path):
@@ -46,3 +47,11 @@ def test_commands_name_no_folders_of_the_machine(monkeypatch, tmp_path):
         "python apps/some.py run --models <folder> --file <folder>/resnet.h5 --by 'a b' "
         "<folder>/lenet.h5 --images 10"
     )
+
+
+def test_a_command_names_the_backend_that_was_chosen_for_it(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["apps/train.py", "vgg16"])
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    assert command_line() == "KERAS_BACKEND=jax python apps/train.py vgg16"
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
+    assert command_line() == "python apps/train.py vgg16"

@@ -26,7 +26,7 @@ from nnslicer_tf.report.tables import command_line
 _SUMMARY = (
     *("model", "dataset", "parameters", "epochs", "train_images", "held_out_images"),
     *("held_out_accuracy", "test_images", "test_accuracy"),
-    *("seed", "date", "computed_with", "command"),
+    *("computed_with", "minutes", "seed", "date", "command"),
 )
 
 _BACKENDS = ("tensorflow", "jax", "torch")
@@ -112,7 +112,12 @@ def write_summary(folder: Path) -> None:
     """Write a table of all logs in a folder, as CSV and Markdown."""
     logs = [json.loads(path.read_text()) for path in sorted(folder.glob("*-*.json"))]
     rows = [
-        {"epochs": log["recipe"]["epochs"], "computed_with": _computed_with(log), **log}
+        {
+            "epochs": log["recipe"]["epochs"],
+            "computed_with": _computed_with(log),
+            "minutes": _minutes(log),
+            **log,
+        }
         for log in logs
     ]
     table = pd.DataFrame(rows, columns=_SUMMARY)
@@ -134,3 +139,10 @@ def _computed_with(log: dict) -> str:
     """Return the backend and the hardware of a training, such as `tensorflow on CPU`."""
     backend = next(name for name in log["versions"] if name in _BACKENDS)
     return f"{backend} on {log.get('device', 'CPU')}"
+
+
+def _minutes(log: dict) -> float | str:
+    """Return how long the epochs of a training took; logs of early versions do not say."""
+    if not all("seconds" in row for row in log["history"]):
+        return ""
+    return round(sum(row["seconds"] for row in log["history"]) / 60, 1)

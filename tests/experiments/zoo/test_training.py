@@ -6,9 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
+import pandas as pd
 import pytest
 
 from nnslicer_tf import datasets, zoo
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.experiments.zoo import training
+from nnslicer_tf.experiments.zoo.settings import TrainingSettings
 
 SCRIPT = Path(__file__).parents[3] / "apps" / "train.py"
 
@@ -35,3 +40,29 @@ def test_quick_training_writes_weights_and_a_log(tmp_path):
     model.load_weights(folder / "quick.weights.h5")
     test = datasets.load("digits", "test")
     assert zoo.accuracy(model, test) == pytest.approx(report["test_accuracy"], abs=0.005)
+
+
+def test_a_limit_of_threads_is_refused_where_keras_runs_on_another_backend(tmp_path, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    settings = TrainingSettings("digits_cnn", threads=1, checkpoints=tmp_path)
+    with pytest.raises(InvalidArgumentError, match="'jax'"):
+        training.train(settings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_summary_says_on_what_a_model_was_trained_and_for_how_long(tmp_path):
+    log = {
+        **{"model": "mlp", "dataset": "mnist", "parameters": 3, "recipe": {"epochs": 2}},
+        **{"train_images": 5, "held_out_images": 1, "test_images": 1, "seed": 0},
+        **{"held_out_accuracy": 0.98765, "test_accuracy": 1.0, "date": "2026-01-01"},
+        **{"command": "python apps/train.py mlp", "versions": {"python": "3", "tensorflow": "2"}},
+        "history": [{"epoch": 1, "seconds": 60.0}, {"epoch": 2, "seconds": 30.0}],
+    }
+    on_gpu = {**log, "versions": {"python": "3", "jax": "1"}, "device": "NVIDIA H200"}
+    (tmp_path / "mlp-mnist.json").write_text(json.dumps(log))
+    (tmp_path / "vgg16-cifar10.json").write_text(json.dumps(on_gpu))
+    training.write_summary(tmp_path)
+    table = pd.read_csv(tmp_path / "models.csv")
+    assert table["computed_with"].tolist() == ["tensorflow on CPU", "jax on NVIDIA H200"]
+    assert table["minutes"].tolist() == [1.5, 1.5]
+    assert table["held_out_accuracy"].tolist() == [0.9876, 0.9876]
