@@ -5,8 +5,8 @@ epoch's number, and a checkpoint holds the weights and the optimiser's state: a 
 interrupted and resumed gives the same weights as one that was not, on the same machine.
 
 Memory: the training images as one float32 array. Time: on two CPU cores a minute for the
-LeNets on MNIST, an hour or more for 40 epochs of ResNet10 on CIFAR-10. On a GPU (`KERAS_BACKEND=jax`), 60 epochs of
-VGG-16 take minutes.
+LeNets on MNIST, an hour or more for 40 epochs of ResNet10 on CIFAR-10. On a GPU, with
+`KERAS_BACKEND=jax`, 60 epochs of VGG-16 take minutes.
 """
 
 import os
