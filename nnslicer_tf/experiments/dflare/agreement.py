@@ -44,7 +44,7 @@ def agreement(s: AgreementSettings) -> ExperimentResult:
         "libraries": versions("ai-edge-litert"),
     }
     title = "Deviations among the data sets' own inputs, and accuracies (Tables 1 and 2)"
-    return ExperimentResult([ExperimentTable("agreement", table, title, head, _TEXT)])
+    return ExperimentResult([ExperimentTable(s.name, table, title, head, _TEXT)])
 
 
 def count_deviations(pair: NamedPair, split: str, images: int = 0) -> dict[str, float]:

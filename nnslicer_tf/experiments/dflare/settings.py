@@ -64,6 +64,7 @@ class AgreementSettings(Settings):
     models: Published = Path(".")
     images: Annotated[int, Option(help="Images of each split; 0: all.", min=0)] = 0
     work: Work = Path("runs/dflare")
+    name: Annotated[str, Option(help="Name of the table.")] = "agreement"
 
 
 @dataclass(frozen=True)
