@@ -81,7 +81,9 @@ PARTS: tuple[Part, ...] = (
     _deviations,
     _repair("dflare/repair"),
     _repair("dflare/repair_more"),
+    _repair("dflare/repair_further"),
     _effort_after_repair("dflare/repair_search"),
     _effort_after_repair("dflare/repair_more_search"),
+    _effort_after_repair("dflare/repair_further_search"),
 )
 """All parts, in their order."""
