@@ -162,6 +162,9 @@ PARTS: tuple[Part, ...] = (
         "all-images/table4-alexnet-cifar10-interval64", "AlexNet, CIFAR-10, 64 neurons at a time"
     ),
     _semantic_by_metric("table4-vgg16-cifar10", "VGG-16, CIFAR-10"),
+    _semantic_by_metric(
+        "table4-vgg16-cifar10-interval64", "VGG-16, CIFAR-10, 64 neurons at a time"
+    ),
     _half_a_model,
     _restructuring("mlp-mnist", "MLP-MNIST", "MLP, MNIST"),
     _restructuring("alexnet-cifar10", "AlexNet-CIFAR10", _FIFTH),
