@@ -3,6 +3,10 @@
     python apps/train.py resnet10
 
 An interrupted run continues from its last finished epoch when the same command is given again.
+VGG-16 and AlexNet take hours on two cores, and minutes on a GPU; JAX can be used in place of
+TensorFlow there:
+
+    KERAS_BACKEND=jax python apps/train.py vgg16
 """
 
 from nnslicer_tf.experiments.application import add_experiment, application, main
