@@ -92,7 +92,10 @@ def test_other_shapes_and_classes():
         (lambda: zoo.build("resnet_10"), "Did you mean 'resnet10'"),
         (lambda: zoo.entry("lenet_5"), "Did you mean 'lenet5'"),
         (lambda: zoo.build("alexnet", (4, 4, 3)), r"'alexnet' cannot be built .*\(4, 4, 3\)"),
-        (lambda: zoo.load("alexnet"), r"no trained weights of 'alexnet' on 'cifar10'.*train\.py"),
+        (
+            lambda: zoo.load("resnet101"),
+            r"no trained weights of 'resnet101' on 'cifar10'.*train\.py",
+        ),
         (lambda: zoo.load("mlp", "svhn"), "no trained weights of 'mlp' on 'svhn'; .*'mlp-mnist'"),
     ],
 )
