@@ -17,7 +17,8 @@ from nnslicer_tf.experiments.result import ExperimentResult, ExperimentTable, ve
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
 _TEXT = (
-    "`deviations`: inputs on which the two models have another top-1 class, among `inputs`; "
+    "`deviations`: inputs on which the two models have another top-1 class, among `inputs` (not "
+    "those where an output has two best classes, as 8-bit outputs can); "
     "`original`, `compressed`: accuracy. `paper …`: Tian et al., Tables 1 and 2; `like` says that "
     "the paper's pair is of the same kind, with other weights."
 )
