@@ -150,6 +150,17 @@ def test_repaired_models_should_be_harder_to_search(tmp_path):
     ]
 
 
+def test_repaired_models_that_the_paper_does_not_have_should_be_harder_to_search_too(tmp_path):
+    rows = ["pair,method,mean_queries"]
+    rows += ['own,"Algorithm 1, without repair",6', 'own,"Algorithm 1, with repair",5']
+    rows += ['own,"DFlare, without repair",5', 'own,"DFlare, with repair",7']
+    found = headlines.headlines({"dflare/repair_further_search": table(tmp_path, *rows)})
+    assert [(row.here, row.published, row.reached) for row in found] == [
+        ("6.0 → 5.0", "harder", False),
+        ("5.0 → 7.0", "harder", True),
+    ]
+
+
 def test_semantic_slices_are_held_against_the_papers_tests(tmp_path):
     """The paper finds them better than global slices (p < 0.05), and no better than the others."""
     rows = ["settings,metric,method,against,gain,p_value,repeats"]
@@ -206,3 +217,10 @@ def test_headlines_lead_to_the_catalogue():
     assert found and {row.entry for row in found} <= {
         entry.id for entry in load_catalogue().entries
     }
+
+
+def test_no_part_is_left_out_of_the_committed_tables():
+    """A part that fails is left out, so that a fault in one would hide its headlines."""
+    tables = report.tables_by_name(data_folder() / "results")
+    without = [part for part in headlines._PARTS if not list(part(tables))]
+    assert without == []

@@ -59,6 +59,8 @@ def _effort_after_repair(name: str) -> Part:
 
     def rows(tables: Tables) -> Iterator[Headline]:
         frame = tables[name].frame.set_index(["pair", "method"])
+        if "paper_queries" not in frame:  # none of the pairs is the paper's
+            frame["paper_queries"] = np.nan
         for pair in dict.fromkeys(frame.index.get_level_values("pair")):
             for method, search in _SEARCHES.items():
                 before = frame.loc[(pair, f"{method}, without repair")]
