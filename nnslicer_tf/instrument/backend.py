@@ -25,7 +25,10 @@ def compiled_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def device_name() -> str:
-    """Return the hardware on which the backend computes: a GPU's name, or `"CPU"`."""
+    """Return the hardware on which the backend computes: a GPU's name, or `"CPU"`.
+
+    With other backends than TensorFlow and JAX it is not known.
+    """
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf
@@ -38,7 +41,7 @@ def device_name() -> str:
 
         device = jax.devices()[0]
         return "CPU" if device.platform == "cpu" else device.device_kind
-    return backend
+    return "unknown hardware"
 
 
 def vector_jacobian_product(

@@ -49,5 +49,6 @@ def rebuild_with_twins(
     for layer, new in pairs:
         twins += zip(layer.variables, new.variables, strict=True)
     for variable, twin in twins:
-        twin.assign(values.get(id(variable), variable))
+        # A copy: JAX's compiled calls delete the arrays that they are given.
+        twin.assign(keras.ops.copy(values.get(id(variable), variable)))
     return copy, twins

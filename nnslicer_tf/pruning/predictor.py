@@ -48,7 +48,8 @@ class MaskedPredictor:
         """
         values = self._plan.values(keep)
         for variable, twin in self._twins:
-            twin.assign(values.get(id(variable), variable))
+            # A copy: JAX's compiled calls delete the arrays that they are given.
+            twin.assign(keras.ops.copy(values.get(id(variable), variable)))
         if renormalise_on is not None:
             x_measured = keras.ops.convert_to_tensor(renormalise_on, "float32")
             self._measured(x_measured, training=True)

@@ -66,3 +66,20 @@ def test_the_summary_says_on_what_a_model_was_trained_and_for_how_long(tmp_path)
     assert table["computed_with"].tolist() == ["tensorflow on CPU", "jax on NVIDIA H200"]
     assert table["minutes"].tolist() == [1.5, 1.5]
     assert table["held_out_accuracy"].tolist() == [0.9876, 0.9876]
+
+
+def test_training_runs_on_jax(tmp_path, monkeypatch):
+    pytest.importorskip("jax", reason="JAX is not installed")
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    done = _run(
+        tmp_path, "digits_cnn", "--epochs", "3", "--weights", "w.weights.h5", "--results", "r"
+    )
+    assert done.returncode == 0, done.stderr
+    log = json.loads((tmp_path / "r" / "digits_cnn-digits.json").read_text())
+    assert log["command"].startswith("KERAS_BACKEND=jax python ") and "jax" in log["versions"]
+    losses = [row["mean_loss"] for row in log["history"]]
+    assert losses == sorted(losses, reverse=True)
+    model = zoo.build("digits_cnn")
+    model.load_weights(tmp_path / "w.weights.h5")
+    test = datasets.load("digits", "test")
+    assert zoo.accuracy(model, test) == pytest.approx(log["test_accuracy"], abs=0.005) > 0.6
