@@ -25,10 +25,7 @@ def compiled_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def device_name() -> str:
-    """Return the hardware on which the backend computes: a GPU's name, or `"CPU"`.
-
-    With other backends than TensorFlow and JAX it is not known.
-    """
+    """Return the hardware on which the backend computes: a GPU's name, or `"CPU"`."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf
@@ -41,7 +38,9 @@ def device_name() -> str:
 
         device = jax.devices()[0]
         return "CPU" if device.platform == "cpu" else device.device_kind
-    return "unknown hardware"
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
 
 
 def vector_jacobian_product(

@@ -252,6 +252,41 @@ def test_subclassed_models_are_attacked(model, data):
     np.testing.assert_allclose(one.x, two.x, atol=1e-6)
 
 
+_ON_A_BACKEND = """
+import keras
+import numpy as np
+from keras import layers
+from nnslicer_tf.detection.attacks import AttackSpec, generate
+
+# Two logits of two pixels: the class is the brighter pixel, and FGSM moves both by epsilon.
+model = keras.Sequential([layers.Input((2, 1, 1)), layers.Flatten(), layers.Dense(2)])
+model.layers[-1].set_weights([3 * np.eye(2), np.zeros(2)])
+x = np.array([[0.6, 0.4], [0.2, 0.8]], np.float32).reshape(2, 2, 1, 1)
+spec = AttackSpec("FGSM", "gradient", "foolbox.attacks:LinfFastGradientAttack", {}, "linf", 0.125)
+found = generate(model, spec, x, np.array([0, 1]), progress=False)
+expected = np.array([[0.475, 0.525], [0.325, 0.675]]).reshape(x.shape)
+np.testing.assert_allclose(found.x, expected, atol=1e-6)
+assert found.success.tolist() == [True, False], found.success
+"""
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_fgsm_in_closed_form_on_other_backends(backend, monkeypatch):
+    pytest.importorskip(backend, reason=f"{backend} is not installed")
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    done = subprocess.run(
+        [sys.executable, "-c", _ON_A_BACKEND], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_images_are_not_turned_on_other_backends(model, data, backend, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: backend)
+    with pytest.raises(InvalidArgumentError, match=f"Spatial needs .* runs on {backend}"):
+        generate(model, "Spatial", data.x, data.y)
+
+
 def test_foolbox_is_imported_only_when_it_is_used():
     code = "import sys, nnslicer_tf.detection.attacks; sys.exit('foolbox' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,7 +1,7 @@
 """Generate adversarial examples for a Keras model, in batches, with a cache to resume from.
 
-Requires Keras's TensorFlow backend. Cost: that of the attack, shown by a progress bar;
-memory: one batch and the results.
+Works on every backend of Keras, except for the spatial attack. Cost: that of the attack, shown by
+a progress bar; memory: one batch and the results.
 """
 
 import hashlib
@@ -23,10 +23,12 @@ from nnslicer_tf._extras import require
 from nnslicer_tf._progress import track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.datasets import Normalisation
+from nnslicer_tf.detection.attacks.backend import check_backend, foolbox_model, seed_foolbox
 from nnslicer_tf.detection.attacks.logits import logits_model
 from nnslicer_tf.detection.attacks.table import AttackSpec, find_attack
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
 if TYPE_CHECKING:
@@ -93,12 +95,14 @@ def generate(
         progress: Show a progress bar.
 
     Raises:
-        InvalidArgumentError: for an unknown attack, data outside [0, 1], probability outputs
-            that do not come from a final softmax, or labels that do not fit.
+        InvalidArgumentError: for an unknown attack or one that the backend does not have, data
+            outside [0, 1], probability outputs that do not come from a final softmax, or labels
+            that do not fit.
         InputShapeError: if x does not have the model's input shape.
         CorruptFileError: if a cached batch is damaged.
     """
     spec = find_attack(attack) if isinstance(attack, str) else attack
+    check_backend(spec)
     x, y = _checked(model, x, y)
     network = _Network(logits_model(model), normalise)
     _check_network(network, x[:batch_size], y)
@@ -123,11 +127,6 @@ def generate(
 
 
 def _checked(model: keras.Model, x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    if keras.backend.backend() != "tensorflow":
-        raise InvalidArgumentError(
-            f"Attacks need Keras on TensorFlow; it runs on {keras.backend.backend()}. Set "
-            "KERAS_BACKEND=tensorflow."
-        )
     x = np.asarray(x, np.float32)
     inputs = getattr(model, "inputs", None) or []  # unknown for a subclassed model
     if len(inputs) > 1:
@@ -165,33 +164,29 @@ class _Network:
     """The attacked model as Foolbox models, with its normalisation in front."""
 
     def __init__(self, model: keras.Model, normalise: Normalisation | None):
-        import tensorflow as tf
-
-        self._tf = tf
         # Values in [0, 1] are raw values / maximum.
         mean = 0.0 if normalise is None else normalise.mean / normalise.maximum
         std = 1.0 if normalise is None else normalise.std / normalise.maximum
-        mean, std = tf.constant(mean, tf.float32), tf.constant(std, tf.float32)
+        mean, std = (keras.ops.convert_to_tensor(v, "float32") for v in (mean, std))
 
-        @tf.function(reduce_retracing=True, autograph=False)
         def logits(inputs: Any) -> Any:
             return model((inputs - mean) / std, training=False)
 
-        self._logits = logits
+        self._logits = compiled_function(logits)
 
     def foolbox(self, framework: str) -> Any:
-        """Return a Foolbox model on `"tensorflow"` or `"numpy"` arrays."""
+        """Return a Foolbox model on `"numpy"` arrays, or on tensors of the backend."""
         foolbox = require("foolbox", "Attacks are made with")
         if framework == "numpy":
             return foolbox.NumPyModel(self.logits, bounds=(0, 1), data_format="channels_last")
-        device = "/GPU:0" if self._tf.config.list_physical_devices("GPU") else "/CPU:0"
-        return foolbox.TensorFlowModel(self._logits, bounds=(0, 1), device=device)
+        return foolbox_model(self._logits)
 
     def tensor(self, array: np.ndarray, framework: str) -> Any:
-        return array if framework == "numpy" else self._tf.constant(array)
+        return array if framework == "numpy" else keras.ops.convert_to_tensor(array)
 
     def logits(self, x: np.ndarray) -> np.ndarray:
-        return self._logits(self._tf.constant(x, self._tf.float32)).numpy()
+        x = keras.ops.convert_to_tensor(x, "float32")
+        return keras.ops.convert_to_numpy(self._logits(x))
 
     def predict(self, x: np.ndarray, batch_size: int) -> np.ndarray:
         parts = [
@@ -247,6 +242,7 @@ def _run(
         epsilons=spec.epsilon,
         **points,
     )
+    clipped, success = map(keras.ops.convert_to_numpy, (clipped, success))
     return np.array(clipped, np.float32), np.array(success, bool)
 
 
@@ -254,13 +250,11 @@ def _run(
 def _foolbox_randomness(seed: int) -> Iterator[None]:
     """Seed the global generators, from which Foolbox draws, and restore NumPy's afterwards.
 
-    TensorFlow's global seed cannot be read, so it stays set.
+    The backend's cannot be read, so it stays set.
     """
-    import tensorflow as tf
-
     state = np.random.get_state()  # noqa: NPY002
     np.random.seed(seed)  # noqa: NPY002
-    tf.random.set_seed(seed)
+    seed_foolbox(seed)
     try:
         yield
     finally:

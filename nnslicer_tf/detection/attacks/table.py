@@ -27,8 +27,8 @@ class AttackSpec:
         norm: The norm that the attack bounds or minimises.
         epsilon: The bound on the change in that norm, for values in [0, 1]; None if the
             attack minimises the change.
-        framework: `"tensorflow"` if gradients or TensorFlow's image operations are needed,
-            else `"numpy"`.
+        framework: `"tensorflow"` if gradients or operations of images are needed, which then are
+            those of Keras's backend, else `"numpy"`.
         start: The attack that finds the adversarial starting points of a decision-based
             attack; images on which it fails are not attacked.
     """
@@ -45,7 +45,7 @@ class AttackSpec:
     def __call__(self, rng: int | np.random.Generator = 0) -> "foolbox.Attack":
         """Return the Foolbox attack; `rng` is passed to classes that take it.
 
-        Foolbox's own attacks draw from the global generators of NumPy and TensorFlow.
+        Foolbox's own attacks draw from the global generators of NumPy and of the backend.
 
         Raises:
             MissingPackageError: if Foolbox is not installed.
