@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnslicer_tf._files import atomic_path, data_folder
+from nnslicer_tf.instrument.backend import device_name
 from nnslicer_tf.report.figures import save_figure
 from nnslicer_tf.report.tables import markdown_table, provenance, write_table
 
@@ -47,7 +48,9 @@ class ExperimentTable:
             with atomic_path(path) as temporary:
                 self.frame.to_csv(temporary, index=False)
             return [path]
-        write_table(path, self.title, self.frame, provenance(**self.head), self.text)
+        device = device_name()
+        used = dict(self.head) if device == "CPU" else {**self.head, "device": device}
+        write_table(path, self.title, self.frame, provenance(**used), self.text)
         return [path, path.with_suffix(".md")]
 
     def __str__(self) -> str:

@@ -47,8 +47,9 @@ def restructure_rows(trial: Trial, metric: str, tolerance: float = 0.01) -> Iter
 
     Yields:
         method, CR (share of the whole model's parameters removed), NI (iterations), MA (test
-        accuracy).
+        accuracy); first those of the model as it is.
     """
+    yield {"method": "Original", "CR": 0.0, "NI": 0, "MA": accuracy(trial.model, trial.test)}
     lowest = accuracy(trial.model, trial.held_out) - tolerance
     starts: dict[str, keras.Model] = {"": trial.model}
     for way, critical in slices_of_one_size(trial, metric, min(0.001, tolerance / 2)).items():

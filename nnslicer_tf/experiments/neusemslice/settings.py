@@ -52,8 +52,16 @@ class MaintenanceSettings(Settings):
         "taylor"
     )
     repeats: Annotated[int, Option(min=1, help="Number of models, each with its own seed.")] = 5
+    first_seed: Annotated[
+        int,
+        Option(min=0, help="Seed of the first; repeats can run side by side, and then be read."),
+    ] = 0
     images: Annotated[int, Option(min=100, help="Training images.")] = 50_000
     epochs: Annotated[int, Option(min=1, help="Epochs of training a model.")] = 4
+    recipe: Annotated[
+        Literal["plain", "zoo"],
+        Option(help="Train by Adam without augmentation, or as the zoo does, but for --epochs."),
+    ] = "plain"
     tests: Annotated[int, Option(min=10, help="Test images.")] = 10_000
     samples: Annotated[int, Option(min=10, help="Images for scores.")] = 5_000
     precision: Annotated[
@@ -91,6 +99,11 @@ class MaintenanceSettings(Settings):
     def name(self) -> str:
         """Model and data set."""
         return f"{self.model}-{self.dataset}"
+
+    @property
+    def seeds(self) -> range:
+        """The random seeds, one for each repeat."""
+        return range(self.first_seed, self.first_seed + self.repeats)
 
     def __post_init__(self) -> None:
         if self.weights == "zoo" and self.repeats != 1:

@@ -104,42 +104,58 @@ class Repeats:
     @property
     def training(self) -> str:
         """How the models were trained, in words."""
-        return f"{self.settings.epochs} epochs in {self.settings.precision}"
+        s = self.settings
+        how = " by the zoo's recipe" if s.recipe == "zoo" else ""
+        return f"{s.epochs} epochs{how} in {s.precision}"
 
     @property
     def trained(self) -> str:
         """Part of the names of files that tells models of different training apart."""
         s = self.settings
-        precision = "" if s.precision == "float32" else f"-{s.precision}"
-        return f"{s.images}-{s.epochs}-{s.tests}-{s.samples}{precision}{s.interval_name}"
+        return f"{s.images}-{s.epochs}-{s.tests}-{s.samples}{self._how}{s.interval_name}"
+
+    @property
+    def _how(self) -> str:
+        """Part of names that tells recipes and precisions apart; nothing for the defaults."""
+        s = self.settings
+        recipe = "" if s.recipe == "plain" else f"-{s.recipe}"
+        return recipe + ("" if s.precision == "float32" else f"-{s.precision}")
+
+    @property
+    def _recipe(self) -> zoo.Recipe:
+        s = self.settings
+        if s.recipe == "plain":
+            return zoo.Recipe(epochs=s.epochs, precision=s.precision)
+        recipe = zoo.RECIPES.get(s.model, zoo.DEFAULT_RECIPE)
+        # Epochs of smaller images are a part of the recipe's own number of epochs.
+        return replace(recipe, epochs=s.epochs, precision=s.precision, sizes=())
 
     def trial(self, seed: int, classes: Iterable[int] | None = None) -> Trial:
         """Return a model trained with a seed, on some classes or on all, with all data."""
         s, data, which = self.settings, self.data["train"], "all"
         if classes is not None:
             data, which = of_classes(data, classes), "".join(map(str, classes))
-        precision = "" if s.precision == "float32" else f"-{s.precision}"
-        name = f"{s.name}-{s.images}-{s.epochs}-{which}-{seed}{precision}"
+        name = f"{s.name}-{s.images}-{s.epochs}-{which}-{seed}{self._how}"
         keras.utils.set_random_seed(seed)
         model = zoo.build(s.model, data.x.shape[1:], data.classes)
-        recipe = zoo.Recipe(epochs=s.epochs, precision=s.precision)
         folder = s.work / "trained" / name
-        zoo.train(model, data, recipe, rng=seed, folder=folder)
+        zoo.train(model, data, self._recipe, rng=seed, folder=folder)
         model = zoo.in_precision(model, s.precision)
         return Trial(model, **self.data, seed=seed, samples=s.samples, interval=s.interval)
 
     def rows(self, what: str, run: Callable[[int], Iterable[dict]]) -> pd.DataFrame:
         """Return the rows of all seeds; stored ones are read, not made again."""
         s = self.settings
-        store = RowStore(s.work / what / f"{s.name}-{self.trained}.csv", ["seed"])
         parts = []
-        for seed in range(s.repeats):
+        for number, seed in enumerate(s.seeds, 1):
 
             def make(seed: int = seed) -> Iterable[dict]:
                 return track(run(seed), what)
 
-            parts.append(store.complete({"seed": seed}, make))
-            print(f"{what} {s.name}: repeat {seed + 1} of {s.repeats}", flush=True)
+            # A file for each seed, so that repeats can run side by side.
+            path = s.work / what / f"{s.name}-{self.trained}-seed{seed}.csv"
+            parts.append(RowStore(path, ["seed"]).complete({"seed": seed}, make))
+            print(f"{what} {s.name}: repeat {number} of {s.repeats}", flush=True)
         return pd.concat(parts, ignore_index=True).astype({"seed": int})
 
     def table(
@@ -154,7 +170,7 @@ class Repeats:
         s = self.settings
         parts = ", ".join(f"{len(part)} {part_name}" for part_name, part in self.data.items())
         sizes = f"{parts} images; {self.training}; scores on {s.samples} images"
-        head = {"seeds": f"0 … {s.repeats - 1}", "sizes": sizes, **(more or {})}
+        head = {"seeds": f"{s.seeds[0]} … {s.seeds[-1]}", "sizes": sizes, **(more or {})}
         if s.interval != 1:
             head["interval"] = f"semantic slices grow by {s.interval} neurons at a time"
         return ExperimentTable(f"{name}-{s.name}{s.interval_name}{kind}", frame, title, head)

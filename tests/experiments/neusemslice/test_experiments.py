@@ -7,7 +7,12 @@ import pytest
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.experiments.neusemslice import case_study, readaptation, slicing
+from nnslicer_tf.experiments.neusemslice import (
+    case_study,
+    readaptation,
+    restructuring,
+    slicing,
+)
 from nnslicer_tf.experiments.neusemslice.development import develop
 from nnslicer_tf.experiments.neusemslice.intervals import intervals
 from nnslicer_tf.experiments.neusemslice.layers import layers
@@ -102,7 +107,7 @@ def test_critical_neurons_are_explored(settings, tmp_path):
 def test_restructuring(settings):
     found = restructure(replace(settings, tolerance=0.05))
     means = found.table("table5-50permille-mlp-digits")
-    assert len(means) == 4 * 5 and means["CR"].between(0, 1).all()
+    assert len(means) == 1 + 4 * 5 and means["CR"].between(0, 1).all()
     assert len(found.table("table5-50permille-mlp-digits-runs")) == 2 * len(means)
     assert set(found.table("table5-50permille-mlp-digits-tests")["figure"]) == {"CR", "NI", "MA"}
 
@@ -122,6 +127,37 @@ def test_development(settings, scenario):
     means = found.table(f"table{6 + scenario}-mlp-digits").set_index("method")
     assert means.loc["Original", "TaskB"] == 0
     assert means.loc["Replay 100%", "Avg"] > means.loc["Retrain", "Avg"]
+
+
+def test_repeats_that_ran_by_themselves_are_read(settings, tmp_path, monkeypatch):
+    few = replace(settings, images=100, samples=50, work=tmp_path, tolerance=0.5)
+    single = [restructure(replace(few, repeats=1, first_seed=seed)) for seed in (3, 2)]
+    monkeypatch.setattr(restructuring, "restructure_rows", None)
+    both = restructure(replace(few, repeats=2, first_seed=2))
+    runs = both.table("table5-500permille-mlp-digits-runs")
+    assert runs["seed"].drop_duplicates().tolist() == [2, 3]
+    for seed, alone in zip((3, 2), single, strict=True):
+        expected = alone.table("table5-500permille-mlp-digits-runs")
+        pd.testing.assert_frame_equal(runs[runs["seed"] == seed].reset_index(drop=True), expected)
+    assert both.tables[0].head["seeds"] == "2 … 3"
+
+
+def test_models_are_trained_by_the_zoos_recipe(settings, tmp_path, monkeypatch):
+    recipes = []
+    monkeypatch.setattr(zoo, "train", lambda model, data, recipe, **_: recipes.append(recipe))
+    for recipe in ("plain", "zoo"):
+        s = MaintenanceSettings(
+            "plainnet20", "cifar10", epochs=7, recipe=recipe, precision="mixed_bfloat16"
+        )
+        repeats = Repeats(replace(s, work=tmp_path))
+        repeats.data = repeats_of(settings).data
+        repeats.trial(0)
+        assert recipe == "plain" or "by the zoo's recipe" in repeats.training
+    plain, like_the_zoo = recipes
+    assert plain == zoo.Recipe(epochs=7, precision="mixed_bfloat16")
+    own = zoo.RECIPES["plainnet20"]
+    assert own.sizes and own.epochs != 7
+    assert like_the_zoo == replace(own, epochs=7, precision="mixed_bfloat16", sizes=())
 
 
 def test_more_images_than_there_are_are_refused(tmp_path):

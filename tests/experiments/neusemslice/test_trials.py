@@ -128,7 +128,7 @@ def test_masking_the_neurons_of_a_category_costs_most_for_the_first_tenth(trial)
 
 def test_restructuring_saves_iterations(trial):
     rows = pd.DataFrame(restructure_rows(trial, "taylor", 0.03))
-    assert len(rows) == 4 * 5
+    assert len(rows) == 1 + 4 * 5
     by_method = rows.set_index("method")
     assert by_method.NI["NeuSemSlice, centred+LAMP"] < by_method.NI["LAMP"]
     # The rate is of the whole model: the slice and what the compressor took.
