@@ -7,11 +7,13 @@ repeats are kept in the working folder, from which an interrupted experiment con
 """
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import keras
+import numpy as np
 import pandas as pd
 
 from nnslicer_tf import datasets, zoo
@@ -21,7 +23,7 @@ from nnslicer_tf.engine.rows import RowStore
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.experiments.neusemslice.settings import MaintenanceSettings
 from nnslicer_tf.experiments.result import ExperimentTable
-from nnslicer_tf.experiments.samples import of_classes
+from nnslicer_tf.experiments.samples import first, of_classes
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 
 
@@ -141,6 +143,7 @@ class Repeats:
         folder = s.work / "trained" / name
         zoo.train(model, data, self._recipe, rng=seed, folder=folder)
         model = zoo.in_precision(model, s.precision)
+        _warn_of_failure(model, data, seed)
         return Trial(model, **self.data, seed=seed, samples=s.samples, interval=s.interval)
 
     def rows(self, what: str, run: Callable[[int], Iterable[dict]]) -> pd.DataFrame:
@@ -214,6 +217,18 @@ class ZooRepeat(Repeats):
             )
         s = self.settings
         return replace(self._trial, model=zoo.load(s.model, s.dataset), interval=s.interval)
+
+
+def _warn_of_failure(model: keras.Model, data: Dataset, seed: int) -> None:
+    """Warn of a model that is hardly better than chance on samples that it was trained on."""
+    chance = 1 / len(np.unique(data.y))
+    right = zoo.accuracy(model, first(data, 500))
+    if right < 1.5 * chance:
+        warnings.warn(
+            f"The model of seed {seed} has not learned: {right:.1%} of its training samples are "
+            f"right, {chance:.1%} would be by chance. Its rows say nothing about the methods.",
+            stacklevel=3,
+        )
 
 
 def repeats_of(s: MaintenanceSettings) -> Repeats:

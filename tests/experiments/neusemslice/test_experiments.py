@@ -12,6 +12,7 @@ from nnslicer_tf.experiments.neusemslice import (
     readaptation,
     restructuring,
     slicing,
+    trial,
 )
 from nnslicer_tf.experiments.neusemslice.development import develop
 from nnslicer_tf.experiments.neusemslice.intervals import intervals
@@ -74,8 +75,8 @@ def test_slices_that_grow_by_many_neurons_leave_small_layers_whole(settings, mon
     others = curves.accuracy.xs("Global", level="method").unstack("metric")
     assert (others.nunique(axis=1) == 1).all()
     for interval in (1, 256):
-        trial = repeats_of(replace(settings, interval=interval)).trial(0)
-        critical = SlicedModel(trial, "avg").slice("NeuSemSlice", 0.5)
+        model = repeats_of(replace(settings, interval=interval)).trial(0)
+        critical = SlicedModel(model, "avg").slice("NeuSemSlice", 0.5)
         sizes = {len(mask): mask.sum() for mask in critical.values()}
         assert sizes[256] == 256 if interval == 256 else sizes[256] < 256
     areas = found.table("intervals-mlp-digits-tests")
@@ -145,6 +146,7 @@ def test_repeats_that_ran_by_themselves_are_read(settings, tmp_path, monkeypatch
 def test_models_are_trained_by_the_zoos_recipe(settings, tmp_path, monkeypatch):
     recipes = []
     monkeypatch.setattr(zoo, "train", lambda model, data, recipe, **_: recipes.append(recipe))
+    monkeypatch.setattr(trial, "_warn_of_failure", lambda *_: None)
     for recipe in ("plain", "zoo"):
         s = MaintenanceSettings(
             "plainnet20", "cifar10", epochs=7, recipe=recipe, precision="mixed_bfloat16"
@@ -158,6 +160,13 @@ def test_models_are_trained_by_the_zoos_recipe(settings, tmp_path, monkeypatch):
     own = zoo.RECIPES["plainnet20"]
     assert own.sizes and own.epochs != 7
     assert like_the_zoo == replace(own, epochs=7, precision="mixed_bfloat16", sizes=())
+
+
+def test_a_model_that_has_not_learned_is_named(settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(zoo, "train", lambda *_, **__: None)
+    repeats = Repeats(replace(settings, work=tmp_path))
+    with pytest.warns(UserWarning, match="seed 1 has not learned: .* 20.0% would be by chance"):
+        repeats.trial(1, classes=range(5))
 
 
 def test_more_images_than_there_are_are_refused(tmp_path):
