@@ -11,7 +11,8 @@
 
 The last two take the zoo's weights, and so do the others with `--weights zoo --repeats 1`; by
 default they train a model of the zoo for each repeat (a random seed). Finished models and repeats
-are kept under `--work`, from where an interrupted command continues.
+are kept under `--work`, from where an interrupted command continues. Repeats can also run side by
+side, each with `--repeats 1 --first-seed N`: the command for all of them then reads their rows.
 """
 
 from nnslicer_tf.experiments.application import add_experiment, application, main

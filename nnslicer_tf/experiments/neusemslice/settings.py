@@ -54,7 +54,7 @@ class MaintenanceSettings(Settings):
     repeats: Annotated[int, Option(min=1, help="Number of models, each with its own seed.")] = 5
     first_seed: Annotated[
         int,
-        Option(min=0, help="Seed of the first; repeats can run side by side, and then be read."),
+        Option(min=0, help="Seed of the first model; the others have the next ones."),
     ] = 0
     images: Annotated[int, Option(min=100, help="Training images.")] = 50_000
     epochs: Annotated[int, Option(min=1, help="Epochs of training a model.")] = 4
