@@ -86,10 +86,12 @@ PARTS: tuple[Part, ...] = (
     _repair("dflare/repair_further"),
     _repair("dflare/repair_quantised"),
     _repair("dflare/repair_vgg16"),
+    _repair("dflare/repair_vgg16_integer"),
     _effort_after_repair("dflare/repair_search"),
     _effort_after_repair("dflare/repair_more_search"),
     _effort_after_repair("dflare/repair_further_search"),
     _effort_after_repair("dflare/repair_quantised_search"),
     _effort_after_repair("dflare/repair_vgg16_search"),
+    _effort_after_repair("dflare/repair_vgg16_integer_search"),
 )
 """All parts, in their order."""
