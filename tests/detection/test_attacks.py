@@ -14,7 +14,7 @@ from keras import layers
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._files import data_folder
 from nnslicer_tf.detection import attacks
-from nnslicer_tf.detection.attacks import AttackSpec, generate, logits_model
+from nnslicer_tf.detection.attacks import AttackSpec, generate, generation, logits_model
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 
 COUNT = 10
@@ -142,7 +142,20 @@ def test_batches_are_made_once_and_resumed(model, data, tmp_path, monkeypatch, n
     assert not calls  # all is cached
 
 
-def test_the_cache_tells_runs_apart(model, data, tmp_path):
+class _Right:
+    """A network that is always right."""
+
+    def __init__(self, *_):
+        pass
+
+    def logits(self, x):
+        return np.eye(10)[np.zeros(len(x), int)] * 5
+
+    def predict(self, x, _):
+        return np.zeros(len(x), int)
+
+
+def test_the_cache_tells_runs_apart(model, data, tmp_path, monkeypatch):
     other = zoo.load("digits_cnn")
     other.layers[-1].bias.assign_add(np.arange(10) * 0.01)
     spec = attacks.MNIST_ATTACKS["RPGD_2"]
@@ -161,6 +174,11 @@ def test_the_cache_tells_runs_apart(model, data, tmp_path):
     assert run(x=data.x * 0.5) == 6
     records = [json.loads(p.read_text()) for p in tmp_path.glob("*/identity.json")]
     assert {record["attack"]["epsilon"] for record in records} == {0.1, 0.15}
+    # Other backends draw other random numbers.
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    monkeypatch.setattr(generation, "_attack", lambda network, spec, x, *_: x)
+    monkeypatch.setattr(generation, "_Network", _Right)
+    assert run() == run() == 7
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # NumPy's file

@@ -9,6 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from nnslicer_tf.experiments import result
 from nnslicer_tf.experiments.result import (
     ExperimentFigure,
     ExperimentResult,
@@ -21,7 +22,7 @@ from nnslicer_tf.report import read_table
 
 def test_results_are_written(tmp_path):
     frame = pd.DataFrame({"x": [1 / 3, 2.0]})
-    result = ExperimentResult(
+    made = ExperimentResult(
         [
             ExperimentTable("rate0.1", frame, "A title", {"seed": 7}, "Below."),
             ExperimentTable("rows", frame),
@@ -29,7 +30,7 @@ def test_results_are_written(tmp_path):
         [ExperimentFigure("drawn", Figure(figsize=(1, 1)), dpi=20)],
         {"log": {"losses": [0.5]}},
     )
-    files = result.write(tmp_path / "new")
+    files = made.write(tmp_path / "new")
     names = ["rate0.1.csv", "rate0.1.md", "rows.csv", "drawn.png", "log.json"]
     assert [path.name for path in files] == names and all(path.exists() for path in files)
     table = read_table(files[0])
@@ -37,10 +38,17 @@ def test_results_are_written(tmp_path):
     assert files[1].read_text().startswith("# A title\n") and "Below." in files[1].read_text()
     assert pd.read_csv(files[2])["x"].tolist() == [1 / 3, 2.0]
     assert json.loads(files[4].read_text()) == {"losses": [0.5]}
-    assert str(result.tables[0]).startswith("A title\n\n| x |")
-    assert result.table("rows") is frame
+    assert str(made.tables[0]).startswith("A title\n\n| x |")
+    assert made.table("rows") is frame
     with pytest.raises(KeyError):
-        result.table("other")
+        made.table("other")
+
+
+@pytest.mark.parametrize(("device", "named"), [("CPU", None), ("NVIDIA H200", "NVIDIA H200")])
+def test_tables_name_the_gpu(tmp_path, monkeypatch, device, named):
+    monkeypatch.setattr(result, "device_name", lambda: device)
+    ExperimentTable("t", pd.DataFrame({"x": [1]}), "Title").write(tmp_path)
+    assert read_table(tmp_path / "t.csv").head.get("device") == named
 
 
 def test_tables_of_papers():

@@ -286,6 +286,8 @@ def _open_cache(
         "rng": rng,
         "batch_size": batch_size,
     }
+    if keras.backend.backend() != "tensorflow":  # which alone made the files that there are
+        run["backend"] = keras.backend.backend()
     text = json.dumps(run, indent=1, sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     return Store(cache / f"{spec.name}-{key}", run, "batch of adversarial examples")

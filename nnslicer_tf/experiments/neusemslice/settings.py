@@ -106,10 +106,10 @@ class MaintenanceSettings(Settings):
         return range(self.first_seed, self.first_seed + self.repeats)
 
     def __post_init__(self) -> None:
-        if self.weights == "zoo" and self.repeats != 1:
+        if self.weights == "zoo" and self.seeds != range(1):
             raise InvalidArgumentError(
-                "The zoo has one set of weights of a model: --weights zoo needs --repeats 1. "
-                f"Received: --repeats {self.repeats}"
+                "The zoo has one set of weights of a model: --weights zoo needs --repeats 1 and no "
+                f"--first-seed. Received: --repeats {self.repeats} --first-seed {self.first_seed}"
             )
 
 

@@ -197,6 +197,8 @@ def test_the_zoos_model_is_sliced(zoo_settings, monkeypatch):
 def test_the_zoo_has_one_model_of_all_classes(zoo_settings):
     with pytest.raises(InvalidArgumentError, match="--weights zoo needs --repeats 1"):
         replace(zoo_settings, repeats=5)
+    with pytest.raises(InvalidArgumentError, match="no --first-seed"):
+        replace(zoo_settings, first_seed=1)
     with pytest.raises(InvalidArgumentError, match="know all classes"):
         develop(zoo_settings)
 
