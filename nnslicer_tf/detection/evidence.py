@@ -13,9 +13,9 @@ from functools import cached_property
 import numpy as np
 
 from nnslicer_tf._names import check_name
+from nnslicer_tf._numerics import runner_up_margin
 from nnslicer_tf.detection._kernels import local_criterion, operation_of
 from nnslicer_tf.detection.residuals import residual_shares
-from nnslicer_tf.detection.scorers import runner_up_margin
 from nnslicer_tf.detection.spectra import SPECTRA
 from nnslicer_tf.detection.views import VIEWS
 from nnslicer_tf.errors import InputRangeWarning, InvalidArgumentError

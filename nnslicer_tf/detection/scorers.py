@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf._numerics import runner_up_margin
 
 ops: Any = LazyModule("keras.ops")
 
@@ -278,15 +279,6 @@ class MembershipRatio(ClassDistance):
         """Return the mean of the class means, and their whitened differences from it."""
         centre = self.means.mean(axis=0)
         return centre, (self.means - centre) @ self.whitening
-
-
-def runner_up_margin(scores: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Return max over c ≠ p of scores[c] - scores[p], (N,) float64."""
-    scores = np.array(scores, np.float64)
-    rows = np.arange(len(scores))
-    own = scores[rows, predicted]
-    scores[rows, predicted] = -np.inf
-    return scores.max(axis=1) - own
 
 
 def smooth_margin(scores: Any, predicted: Any) -> Any:

@@ -22,7 +22,7 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import build_optimizer, draw_dropout_seeds, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError, UnsupportedLayerError
-from nnslicer_tf.instrument.copies import copy_model
+from nnslicer_tf.instrument import InstrumentedModel, copy_model
 from nnslicer_tf.instrument.data import DataLike, Samples
 
 if TYPE_CHECKING:
@@ -33,14 +33,30 @@ def with_softmax(model: keras.Model) -> keras.Model:
     """Return a model that appends a softmax to one that returns logits; weights are shared.
 
     Raises:
-        InvalidArgumentError: if the model already ends in a softmax or sigmoid, has several
-            outputs, or is not a built functional or sequential model.
+        InvalidArgumentError: if the model already ends in probabilities, has one output or
+            several, or is not a built functional or sequential model.
+        UnsupportedLayerError: if the model cannot be instrumented, so that it is not known
+            whether it ends in probabilities.
     """
     _check_one_output(model)
-    if (final := _final_activation(model)) in ("softmax", "sigmoid"):
+    sizes = [tuple(64 if extent is None else extent for extent in model.inputs[0].shape[1:])]
+    sizes += [tuple(tensor.shape[1:]) for tensor in model.inputs[1:]]
+    try:
+        classes = InstrumentedModel(model, sizes if len(sizes) > 1 else sizes[0]).classes
+    except UnsupportedLayerError as error:
+        raise UnsupportedLayerError(
+            f"It is not known whether '{model.name}' ends in probabilities already. {error} If it "
+            "ends in logits, append keras.layers.Softmax() yourself."
+        ) from error
+    if classes.final in ("softmax", "sigmoid", "distribution"):
         raise InvalidArgumentError(
-            f"Model '{model.name}' ends in a {final} already: it gives probabilities, so take it "
-            "as it is."
+            f"Model '{model.name}' ends in a {classes.final} already: it gives probabilities, so "
+            "take it as it is."
+        )
+    if classes.is_number:
+        raise InvalidArgumentError(
+            f"Model '{model.name}' has one output, whose softmax would always be 1. End it with a "
+            "sigmoid if it tells two classes apart."
         )
     outputs = keras.layers.Softmax(name="probabilities")(model.outputs[0])
     return keras.Model(model.inputs, outputs, name=f"{model.name}_probabilities")
@@ -375,19 +391,6 @@ def _check_copyable(model: keras.Model) -> None:
             f"Model '{model.name}' cannot be copied: it is subclassed, and {type(model).__name__} "
             "has no get_config of its own, from which Keras makes another one."
         )
-
-
-def _final_activation(model: keras.Model) -> str:
-    """Return the name of the last function applied to a model's only output."""
-    if isinstance(model, keras.Sequential):
-        last = model.layers[-1]
-    else:
-        last = next(o for o in model.operations if o.name == model.output_names[0])
-    if isinstance(last, keras.Model) and getattr(last, "outputs", None):
-        return _final_activation(last)
-    # The layer Softmax and the operation keras.ops.softmax are classes of the same name.
-    function = getattr(getattr(last, "activation", None), "__name__", type(last).__name__)
-    return function.lower()
 
 
 def _signature_samples(content: bytes, samples: np.ndarray | None) -> dict[str, list[dict]]:

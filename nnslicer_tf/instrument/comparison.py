@@ -10,13 +10,18 @@ from nnslicer_tf.instrument.graph import Graph, in_half_precision
 from nnslicer_tf.instrument.tokens import example
 
 
-def compare_with_original(model: keras.Model, functional: keras.Model, graph: Graph) -> None:
+def compare_with_original(
+    model: keras.Model, functional: keras.Model, graph: Graph
+) -> dict[str, np.ndarray]:
     """Check that a graph's outputs equal those of the model that it was built from.
 
     Args:
         model: The model.
         functional: The same model in functional or sequential form.
         graph: The graph.
+
+    Returns:
+        Name of each output operation → its values for the samples of the comparison.
 
     Raises:
         UnsupportedLayerError: if an output differs by more than rounding.
@@ -28,6 +33,7 @@ def compare_with_original(model: keras.Model, functional: keras.Model, graph: Gr
     halves = any(in_half_precision(step.layer) for step in graph.wrappers.values())
     # Relative to the largest value; in half precision the original rounds coarsely.
     tolerance = 0.1 if halves else 1e-4
+    examples = {}
     for name, original in zip(graph.outputs, expected, strict=True):
         ours, theirs = map(keras.ops.convert_to_numpy, (values[name], original))
         # Non-finite weights are accepted here: capturing reports the operation.
@@ -39,6 +45,8 @@ def compare_with_original(model: keras.Model, functional: keras.Model, graph: Gr
                 f"{float(np.abs(ours - theirs).max()):.3g}: the registered operations of "
                 "a layer do not compute what the layer computes."
             )
+        examples[name] = ours
+    return examples
 
 
 def structure_of(model: keras.Model, which: str) -> Any:

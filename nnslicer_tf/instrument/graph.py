@@ -5,7 +5,6 @@ All analyses get a model's structure from this module.
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -234,16 +233,7 @@ def build_graph(trace: Trace) -> Graph:
     for call in trace.calls:
         names.update(zip(call.outputs, _add_call(graph, call, names), strict=True))
     graph.outputs = tuple(names[tensor] for tensor in trace.outputs)
-    _mark_final(graph)
     return graph
-
-
-def _mark_final(graph: Graph) -> None:
-    """Turn a final softmax into an elementwise operation, which is captured but not walked."""
-    for name in graph.outputs:
-        operation = graph.operations[name]
-        if operation.kind == "softmax" and not graph.consumers[name]:
-            graph.operations[name] = replace(operation, kind="elementwise")
 
 
 def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, ...]:

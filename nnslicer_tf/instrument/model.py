@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from nnslicer_tf._names import check_name, did_you_mean
+from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._progress import track
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
@@ -26,7 +27,8 @@ from nnslicer_tf.instrument.functions import GraphFunctions
 from nnslicer_tf.instrument.gradients import check_differentiable
 from nnslicer_tf.instrument.graph import Graph, build_graph
 from nnslicer_tf.instrument.inputs import Inputs, SeveralSamples, arrays_of, sole_array
-from nnslicer_tf.instrument.operations import OVERVIEW, Elementwise, Operation, Synapses, overview
+from nnslicer_tf.instrument.operations import OVERVIEW, Operation, Synapses, overview
+from nnslicer_tf.instrument.outputs import classes_of, final_activation, mark_final
 from nnslicer_tf.instrument.preprocessing import check_bounds, preprocessed
 from nnslicer_tf.instrument.tokens import vocabulary
 
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Prepared = TypeVar("Prepared")
-
-_FINAL_ACTIVATIONS = ("softmax", "sigmoid", "log_softmax", "logsoftmax")
 
 
 class InstrumentedModel(ShownAsTable):
@@ -93,13 +93,16 @@ class InstrumentedModel(ShownAsTable):
         self._given_shape = input_shape
         self.functional = functional
         self.graph: Graph = build_graph(trace(functional, input_shape))
+        mark_final(self.graph)
         self.operations: tuple[Operation, ...] = tuple(self.graph.operations.values())
         self._bounds = {name: self.bounds or self._tokens(name) for name in self.graph.inputs}
         if len(self._bounds) == 1:
             (self.bounds,) = self._bounds.values()
         self._functions = GraphFunctions(self.graph)
         self._prepared: dict[Hashable, tuple[str, Any]] = {}
-        compare_with_original(model, functional, self.graph)
+        self._logits: dict[str, str] = {}
+        examples = compare_with_original(model, functional, self.graph)
+        self._classes = {n: classes_of(self.graph, n, value) for n, value in examples.items()}
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -182,11 +185,27 @@ class InstrumentedModel(ShownAsTable):
         Raises:
             InvalidArgumentError: if the model has no such output.
         """
-        operation = self[self.output_operation_of(output)]
-        is_activation = isinstance(operation.params, Elementwise)
-        if is_activation and operation.params.function in _FINAL_ACTIVATIONS:
-            return operation.inputs[0]
-        return operation.name
+        name = self.output_operation_of(output)
+        if name not in self._logits:
+            final = final_activation(self.graph, name)
+            self._logits[name] = name if final is None else final.inputs[0]
+        return self._logits[name]
+
+    @property
+    def classes(self) -> OutputClasses:
+        """What the first output says about classes; see `classes_of`."""
+        return self.classes_of(None)
+
+    def classes_of(self, output: str | None) -> OutputClasses:
+        """Return how an output's values give classes, probabilities and the classes' scores.
+
+        Args:
+            output: Name of the output, or of its operation; the first one by default.
+
+        Raises:
+            InvalidArgumentError: if the model has no such output.
+        """
+        return self._classes[self.output_operation_of(output)]
 
     @property
     def kernels(self) -> dict[str, Synapses]:

@@ -17,7 +17,7 @@ from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.pruning.recurrent_units import is_removable, zero_units
 
-_MIXING = ("softmax", "log_softmax", "logsoftmax", "glu", "sparsemax", "sparse_plus")
+_MIXING = ("softmax", "log_softmax", "glu", "sparsemax", "sparse_plus")
 
 
 @dataclass(frozen=True, eq=False)

@@ -343,8 +343,22 @@ def _nested():
     return keras.Model(inputs, _dense_softmax()(layers.Dense(6, activation="relu")(inputs)))
 
 
+def _mixed_precision_recipe():
+    last = layers.Activation("linear", dtype="float32")
+    return keras.Sequential([keras.Input((6,)), layers.Dense(4, activation="softmax"), last])
+
+
+def _reshaped():
+    end = [layers.Dense(4, activation="softmax"), layers.Reshape((2, 2)), layers.Flatten()]
+    return keras.Sequential([keras.Input((6,)), *end])
+
+
 @pytest.mark.parametrize(
-    "build", [_dense_softmax, _softmax_layer, _activation_layer, _softmax_operation, _nested]
+    "build",
+    [
+        *(_dense_softmax, _softmax_layer, _activation_layer, _softmax_operation, _nested),
+        *(_mixed_precision_recipe, _reshaped),
+    ],
 )
 def test_logits_are_what_the_softmax_was_taken_of(build):
     model = build()
@@ -360,10 +374,21 @@ def test_a_model_with_logits_is_taken_as_it_is(model):
     assert logits_model(model) is model
 
 
-@pytest.mark.parametrize("activation", ["sigmoid", "log_softmax"])
-def test_other_final_activations_are_refused(activation):
-    model = keras.Sequential([keras.Input((6,)), layers.Dense(4, activation=activation)])
-    with pytest.raises(InvalidArgumentError, match="ends in"):
+def test_logits_before_a_log_softmax_and_two_for_one_sigmoid():
+    x = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(4, activation="log_softmax")])
+    logits = logits_model(model).predict(x, verbose=0)
+    expected = np.exp(model.predict(x, verbose=0))
+    np.testing.assert_allclose(keras.ops.softmax(logits), expected, atol=1e-6)
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(1, activation="sigmoid")])
+    logits = logits_model(model).predict(x, verbose=0)
+    expected = model.predict(x, verbose=0)
+    np.testing.assert_allclose(keras.ops.softmax(logits)[:, 1:], expected, atol=1e-6)
+
+
+def test_several_sigmoids_are_refused():
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(4, activation="sigmoid")])
+    with pytest.raises(InvalidArgumentError, match="4 sigmoids"):
         logits_model(model)
 
 

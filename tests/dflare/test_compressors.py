@@ -181,6 +181,9 @@ def endings():
         "activation": keras.Model(inputs, keras.layers.Activation("softmax")(logits)),
         "operation": keras.Model(inputs, keras.ops.softmax(logits)),
         "nested": keras.Sequential([keras.Input((4,)), keras.models.clone_model(softmax)]),
+        "cast": keras.Model(inputs, keras.layers.Activation("linear")(softmax(inputs))),
+        "reshaped": keras.Model(inputs, keras.layers.Reshape((3, 1))(softmax(inputs))),
+        "mean": keras.Model(inputs, keras.layers.Average()([softmax(inputs), softmax(-inputs)])),
         "sigmoid": keras.Model(inputs, keras.layers.Dense(3, activation="sigmoid")(inputs)),
     }
 

@@ -12,8 +12,8 @@ from sklearn.base import OutlierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
+from nnslicer_tf._numerics import runner_up_margin
 from nnslicer_tf.detection.detector import Detector
-from nnslicer_tf.detection.scorers import runner_up_margin
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 

@@ -104,7 +104,7 @@ def generate(
     spec = find_attack(attack) if isinstance(attack, str) else attack
     check_backend(spec)
     x, y = _checked(model, x, y)
-    network = _Network(logits_model(model), normalise)
+    network = _Network(logits_model(model, x.shape[1:]), normalise)
     _check_network(network, x[:batch_size], y)
     store = None
     if cache is not None:

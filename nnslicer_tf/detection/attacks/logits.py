@@ -2,61 +2,42 @@
 
 import keras
 
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.instrument import InstrumentedModel
 
 
-def logits_model(model: keras.Model) -> keras.Model:
-    """Return `model` with its final softmax removed; `model` itself if it has none.
+def logits_model(model: keras.Model, input_shape: tuple[int, ...] | None = None) -> keras.Model:
+    """Return `model` without its final softmax, log-softmax or sigmoid; itself if it has none.
 
-    The new model shares all layers but the last, whose weights are copied; `model` is
-    not changed.
+    The new model shares all weights. For one sigmoid with the logit z, it has the logits 0 and z
+    of two classes. A model that cannot be instrumented is returned as it is.
 
     Args:
-        model: A built functional or sequential model with one output (N, classes), or
-            any other model that outputs logits.
+        model: A model with one output (N, classes).
+        input_shape: Shape of one input, if the model does not specify it.
 
     Raises:
-        InvalidArgumentError: if the model ends in a sigmoid or log-softmax, or has
-            several outputs.
+        InvalidArgumentError: if the model has several outputs, or several sigmoids.
     """
-    if not getattr(model, "outputs", None):
-        return model
-    if len(model.outputs) != 1:
+    if len(getattr(model, "outputs", None) or ["one"]) != 1:
         raise InvalidArgumentError(
             f"Attacks need a model with one output, '{model.name}' has {len(model.outputs)}."
         )
-    history = model.outputs[0]._keras_history
-    layer = history.operation
-    name = _final_activation(layer)
-    if name not in ("softmax", "sigmoid", "logsoftmax"):
+    try:
+        im = InstrumentedModel(model, input_shape)
+    except (UnsupportedLayerError, InputShapeError):
         return model
-    if name != "softmax":
+    if im.classes.is_multi_label:
         raise InvalidArgumentError(
-            f"Attacks need logits for each class: '{model.name}' ends in {name} (layer "
-            f"'{layer.name}'). Give a model that ends in logits or in a softmax."
+            f"Attacks need classes that exclude each other: '{model.name}' ends in "
+            f"{im.classes.count} sigmoids. Give a model that ends in logits or in a softmax."
         )
-    (before,) = layer._inbound_nodes[history.node_index].input_tensors
-    return keras.Model(model.inputs, _without_softmax(layer, before), name=model.name)
-
-
-def _without_softmax(layer: keras.Operation, before: keras.KerasTensor) -> keras.KerasTensor:
-    """Return what `layer` computes from `before`, without its softmax."""
-    if isinstance(layer, keras.Model):
-        return logits_model(layer)(before)
-    if not getattr(layer, "weights", None):
-        return before
-    last = type(layer).from_config({**layer.get_config(), "activation": "linear"})
-    logits = last(before)
-    last.set_weights(layer.get_weights())
-    return logits
-
-
-def _final_activation(layer: keras.Operation) -> str:
-    """Return the name of the activation function of a model's last operation."""
-    if isinstance(layer, keras.Model):
-        return _final_activation(layer.outputs[0]._keras_history.operation)
-    if isinstance(layer, keras.layers.Layer):
-        activation = getattr(layer, "activation", None)
-        if activation is not None:
-            return getattr(activation, "__name__", "").replace("_", "")
-    return type(layer).__name__.lower()
+    if im.logit_operation in im.output_operations:
+        return model
+    inputs = keras.Input(im.input_shape, dtype=im.functional.inputs[0].dtype)
+    logits = im.compute(inputs, [im.logit_operation])[im.logit_operation]
+    if im.classes.is_binary:
+        logits = keras.ops.concatenate([keras.ops.zeros_like(logits), logits], axis=-1)
+    elif logits.shape[1:] != model.outputs[0].shape[1:]:
+        logits = keras.ops.reshape(logits, (-1, *model.outputs[0].shape[1:]))
+    return keras.Model(inputs, logits, name=model.name)

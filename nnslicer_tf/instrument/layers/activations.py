@@ -170,11 +170,12 @@ LAYERS: dict[type | str, Callable[[keras.Operation, LayerCall], tuple[Step, ...]
     "Sigmoid": _operation("sigmoid"),
     "Softmax": _softmax,
     "Tanh": _operation("tanh"),
+    "LogSoftmax": _operation("log_softmax"),
     "Clip": _clip,
     **dict.fromkeys(
         (
-            *("Celu", "Elu", "Exp", "Gelu", "HardSilu", "HardSwish", "LogSigmoid", "LogSoftmax"),
-            *("Log", "Mish", "Selu", "Silu", "Softplus", "Softsign", "Sqrt", "Square", "Absolute"),
+            *("Celu", "Elu", "Exp", "Gelu", "HardSilu", "HardSwish", "LogSigmoid", "Log"),
+            *("Mish", "Selu", "Silu", "Softplus", "Softsign", "Sqrt", "Square", "Absolute"),
         ),
         _other_operation,
     ),

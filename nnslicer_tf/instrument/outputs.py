@@ -1,0 +1,71 @@
+"""The end of a model: the softmax or sigmoid of an output, and what it says about classes."""
+
+from dataclasses import replace
+
+import keras
+import numpy as np
+
+from nnslicer_tf._numerics import FINAL_ACTIVATIONS, OutputClasses, output_classes
+from nnslicer_tf.instrument.graph import Graph
+from nnslicer_tf.instrument.operations import Elementwise, Operation, Softmax
+
+
+def final_activation(graph: Graph, output: str) -> Operation | None:
+    """Return the softmax, log-softmax or sigmoid that ends an output; None if there is none.
+
+    Identities, casts, and reshapes that keep the order of the values may follow it.
+
+    Args:
+        graph: The instrumented graph.
+        output: Name of the operation that computes the output.
+    """
+    operation = graph.operations[output]
+    while _keeps_values(operation):
+        operation = graph.operations[operation.inputs[0]]
+    is_activation = isinstance(operation.params, Elementwise)
+    if is_activation and operation.params.function in FINAL_ACTIVATIONS:
+        return operation
+    return None
+
+
+def _keeps_values(operation: Operation) -> bool:
+    """Whether an operation returns its input's values in their order, perhaps reshaped."""
+    if operation.kind != "routing" or len(operation.inputs) != 1:
+        return False
+    shape = operation.input_shapes[0]
+    if np.prod(shape) != operation.size:
+        return False
+    values = np.random.default_rng(0).uniform(1, 2, (1, *shape)).astype(np.float32)
+    moved = keras.ops.convert_to_numpy(operation.compute(keras.ops.convert_to_tensor(values)))
+    return np.array_equal(moved.ravel(), values.ravel())
+
+
+def mark_final(graph: Graph) -> None:
+    """Turn final softmaxes into elementwise operations, which are captured but not walked."""
+    for output in graph.outputs:
+        final = final_activation(graph, output)
+        if final is not None and final.kind == "softmax" and not _is_read(graph, final.name):
+            graph.operations[final.name] = replace(final, kind="elementwise")
+
+
+def classes_of(graph: Graph, output: str, example: np.ndarray) -> OutputClasses:
+    """Return what an output says about classes.
+
+    Args:
+        graph: The instrumented graph.
+        output: Name of the operation that computes the output.
+        example: Some of its values `(samples, …)`.
+    """
+    final = final_activation(graph, output)
+    if final is None:
+        return output_classes("", graph.operations[output].shape, example)
+    axes = final.params.axes if isinstance(final.params, Softmax) else (-1,)
+    rank = len(final.shape) + 1
+    axis = axes[0] % rank - rank
+    return output_classes(final.params.function, final.shape, example, axis)
+
+
+def _is_read(graph: Graph, name: str) -> bool:
+    """Whether an operation other than an identity or a reshape reads a value."""
+    readers = [o for o in graph.operations.values() if name in o.inputs]
+    return any(not _keeps_values(r) or _is_read(graph, r.name) for r in readers)
