@@ -8,8 +8,8 @@ python apps/analyse_lines.py program-attributions
 python apps/analyse_lines.py train mnist pgd
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.exactline.settings import (
+from reproduction.application import add_experiment, application, main
+from reproduction.exactline.settings import (
     AcasSettings,
     AttributionSettings,
     LinearitySettings,
@@ -18,7 +18,7 @@ from nnslicer_tf.experiments.exactline.settings import (
     TrainingSettings,
 )
 
-LINES = "nnslicer_tf.experiments.exactline"
+LINES = "reproduction.exactline"
 
 app = application(__doc__)
 add_experiment(app, "acas", AcasSettings, f"{LINES}.boundaries:boundaries")

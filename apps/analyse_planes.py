@@ -6,15 +6,15 @@ python apps/analyse_planes.py compressed
 python apps/analyse_planes.py baselines
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.exactline.settings import (
+from reproduction.application import add_experiment, application, main
+from reproduction.exactline.settings import (
     AdviceSettings,
     BaselineSettings,
     CompressedSettings,
     NeighbourhoodSettings,
 )
 
-PLANES = "nnslicer_tf.experiments.exactline"
+PLANES = "reproduction.exactline"
 
 app = application(__doc__)
 add_experiment(app, "acas", AdviceSettings, f"{PLANES}.advice_maps:advice_maps")

@@ -6,10 +6,10 @@
 An interrupted run continues from its working folder.
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.nnslicer.settings import SliceReadingSettings, SpecialCaseSettings
+from reproduction.application import add_experiment, application, main
+from reproduction.nnslicer.settings import SliceReadingSettings, SpecialCaseSettings
 
-HERE = "nnslicer_tf.experiments.nnslicer"
+HERE = "reproduction.nnslicer"
 
 app = application(__doc__, first_by_default=True)
 add_experiment(app, "readings", SliceReadingSettings, f"{HERE}.slice_readings:slice_readings")

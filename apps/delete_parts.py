@@ -3,11 +3,11 @@
 python apps/delete_parts.py
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.sentences.settings import PartSettings
+from reproduction.application import add_experiment, application, main
+from reproduction.sentences.settings import PartSettings
 
 app = application(__doc__)
-add_experiment(app, "parts", PartSettings, "nnslicer_tf.experiments.sentences.parts:parts")
+add_experiment(app, "parts", PartSettings, "reproduction.sentences.parts:parts")
 
 if __name__ == "__main__":
     main(app)

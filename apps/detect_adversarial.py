@@ -10,15 +10,15 @@ python apps/detect_adversarial.py choose      # which evidence to fuse, on train
 An interrupted command continues from its working folder when it is given again.
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.nnslicer.settings import (
+from reproduction.application import add_experiment, application, main
+from reproduction.nnslicer.settings import (
     ChallengeSettings,
     ChoiceSettings,
     DetectionSettings,
     EvidenceSettings,
 )
 
-HERE = "nnslicer_tf.experiments.nnslicer"
+HERE = "reproduction.nnslicer"
 
 app = application(__doc__, first_by_default=True)
 add_experiment(app, "detect", DetectionSettings, f"{HERE}.detection:detect")

@@ -5,15 +5,15 @@
 Adversarial examples are kept in the working folder.
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.nnslicer.settings import ProgramDetectionSettings
+from reproduction.application import add_experiment, application, main
+from reproduction.nnslicer.settings import ProgramDetectionSettings
 
 app = application(__doc__)
 add_experiment(
     app,
     "detect",
     ProgramDetectionSettings,
-    "nnslicer_tf.experiments.nnslicer.program_detection:detect_by_program",
+    "reproduction.nnslicer.program_detection:detect_by_program",
 )
 
 if __name__ == "__main__":

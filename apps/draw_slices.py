@@ -4,11 +4,11 @@ python apps/draw_slices.py
 python apps/draw_slices.py --model resnet10 --dataset cifar10
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.nnslicer.settings import DrawingSettings
+from reproduction.application import add_experiment, application, main
+from reproduction.nnslicer.settings import DrawingSettings
 
 app = application(__doc__)
-add_experiment(app, "draw", DrawingSettings, "nnslicer_tf.experiments.nnslicer.drawing:draw")
+add_experiment(app, "draw", DrawingSettings, "reproduction.nnslicer.drawing:draw")
 
 if __name__ == "__main__":
     main(app)

@@ -9,14 +9,14 @@
 Differences found are kept in the working folder, from which an interrupted run continues.
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.deepxplore.settings import (
+from reproduction.application import add_experiment, application, main
+from reproduction.deepxplore.settings import (
     DifferenceSettings,
     NumberSettings,
     SweepSettings,
 )
 
-HERE = "nnslicer_tf.experiments.deepxplore"
+HERE = "reproduction.deepxplore"
 
 app = application(__doc__, first_by_default=True)
 add_experiment(app, "explore", DifferenceSettings, f"{HERE}.differences:explore")

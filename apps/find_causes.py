@@ -6,15 +6,15 @@ python apps/find_causes.py repair --model lenet5
 python apps/find_causes.py compression --pair lenet5-integer
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.debugging.settings import (
+from reproduction.application import add_experiment, application, main
+from reproduction.debugging.settings import (
     CompressionSettings,
     LocalisationSettings,
     MendingSettings,
     RepairSettings,
 )
 
-DEBUGGING = "nnslicer_tf.experiments.debugging"
+DEBUGGING = "reproduction.debugging"
 
 app = application(__doc__)
 add_experiment(app, "faults", LocalisationSettings, f"{DEBUGGING}.localisation:localisation")

@@ -6,13 +6,13 @@
 Nothing is trained, and no data is needed.
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.circuits.settings import (
+from reproduction.application import add_experiment, application, main
+from reproduction.circuits.settings import (
     RecurrentCircuitSettings,
     TransformerCircuitSettings,
 )
 
-CIRCUITS = "nnslicer_tf.experiments.circuits"
+CIRCUITS = "reproduction.circuits"
 
 app = application(__doc__)
 add_experiment(app, "recurrent", RecurrentCircuitSettings, f"{CIRCUITS}.recurrent:recurrent")

@@ -6,13 +6,13 @@
     python apps/find_deviations.py layers resnet20 --models <folder>
     python apps/find_deviations.py sentences
 
-Commands take names of model pairs (see `nnslicer_tf.experiments.dflare.pairs`; dissemination and
+Commands take names of model pairs (see `reproduction.dflare.pairs`; dissemination and
 layers take originals), and write tables with the paper's figures beside ours. An interrupted
 command continues from its working folder when it is given again.
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.dflare.settings import (
+from reproduction.application import add_experiment, application, main
+from reproduction.dflare.settings import (
     AblationSettings,
     AgreementSettings,
     DisseminationSettings,
@@ -22,7 +22,7 @@ from nnslicer_tf.experiments.dflare.settings import (
     SentenceSettings,
 )
 
-DFLARE = "nnslicer_tf.experiments.dflare"
+DFLARE = "reproduction.dflare"
 
 app = application(__doc__)
 add_experiment(app, "search", SearchSettings, f"{DFLARE}.searches:search")

@@ -9,8 +9,8 @@
 The networks use the weights included in the library.
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.deepbase.settings import (
+from reproduction.application import add_experiment, application, main
+from reproduction.deepbase.settings import (
     ExplorationSettings,
     PruningSettings,
     SqlSettings,
@@ -18,7 +18,7 @@ from nnslicer_tf.experiments.deepbase.settings import (
     UnitSettings,
 )
 
-DEEPBASE = "nnslicer_tf.experiments.deepbase"
+DEEPBASE = "reproduction.deepbase"
 
 app = application(__doc__)
 add_experiment(app, "units", UnitSettings, f"{DEEPBASE}.units:units")

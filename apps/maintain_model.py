@@ -15,8 +15,8 @@ are kept under `--work`, from where an interrupted command continues. Repeats ca
 side, each with `--repeats 1 --first-seed N`: the command for all of them then reads their rows.
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.neusemslice.settings import (
+from reproduction.application import add_experiment, application, main
+from reproduction.neusemslice.settings import (
     CaseStudySettings,
     MaintenanceSettings,
     ScoringTimeSettings,
@@ -67,7 +67,7 @@ COMMANDS = {
 
 app = application(__doc__)
 for name, (settings, run, text) in COMMANDS.items():
-    add_experiment(app, name, settings, f"nnslicer_tf.experiments.neusemslice.{run}", text)
+    add_experiment(app, name, settings, f"reproduction.neusemslice.{run}", text)
 
 if __name__ == "__main__":
     main(app)

@@ -6,18 +6,16 @@
 An interrupted run continues from its working folder when the command is given again.
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.nnslicer.settings import ProgramProtectionSettings, ProtectionSettings
+from reproduction.application import add_experiment, application, main
+from reproduction.nnslicer.settings import ProgramProtectionSettings, ProtectionSettings
 
 app = application(__doc__)
-add_experiment(
-    app, "protect", ProtectionSettings, "nnslicer_tf.experiments.nnslicer.protection:protect"
-)
+add_experiment(app, "protect", ProtectionSettings, "reproduction.nnslicer.protection:protect")
 add_experiment(
     app,
     "program",
     ProgramProtectionSettings,
-    "nnslicer_tf.experiments.nnslicer.program_protection:protect_by_program",
+    "reproduction.nnslicer.program_protection:protect_by_program",
 )
 
 if __name__ == "__main__":

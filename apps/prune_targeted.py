@@ -10,8 +10,8 @@
 An interrupted command continues from its working folder when it is given again.
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.nnslicer.settings import (
+from reproduction.application import add_experiment, application, main
+from reproduction.nnslicer.settings import (
     AblationSettings,
     CurveSettings,
     FineTuningSettings,
@@ -20,9 +20,9 @@ from nnslicer_tf.experiments.nnslicer.settings import (
     ShrinkSettings,
 )
 
-PRUNING = "nnslicer_tf.experiments.nnslicer.pruning"
-PROGRAM = "nnslicer_tf.experiments.nnslicer.program"
-SHRINKING = "nnslicer_tf.experiments.nnslicer.shrinking"
+PRUNING = "reproduction.nnslicer.pruning"
+PROGRAM = "reproduction.nnslicer.program"
+SHRINKING = "reproduction.nnslicer.shrinking"
 
 app = application(__doc__)
 add_experiment(app, "curves", CurveSettings, f"{PRUNING}:curves")

@@ -10,8 +10,71 @@
 with everything, as HTML and Markdown, and the headlines to docs/results.md.
 """
 
-from nnslicer_tf.cli.reproduce import app
-from nnslicer_tf.experiments.application import main
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reproduction.application import main
+from reproduction.catalogue import load_catalogue
+from reproduction.report import command_of, status_lines, write_report
+from reproduction.settings import DATA
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+
+Kept = Annotated[Path | None, typer.Option("--results", help="Folder of full results.")]
+Trials = Annotated[Path, typer.Option("--trials", help="Folder of trials.")]
+
+
+@app.command("list")
+def list_entries(results: Kept = None) -> None:
+    """Show every table and figure: what it needs, minutes on two cores, and its status."""
+    print(*status_lines(results or DATA / "results"), sep="\n")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="An id from `list`.")],
+    quick: Annotated[bool, typer.Option("--quick", help="A trial of a few minutes.")] = False,
+    trials: Trials = Path("runs/reproduce"),
+) -> None:
+    """Run the command that makes a table; arguments after `--` are added to it."""
+    command = command_of(load_catalogue()[name], quick, trials.resolve()) + context.args
+    script = DATA.parent / command[0]
+    print("python", shlex.join(command), flush=True)
+    done = subprocess.run([sys.executable, str(script), *command[1:]], check=False)
+    raise typer.Exit(done.returncode)
+
+
+@app.command()
+def report(
+    results: Kept = None,
+    trials: Trials = Path("runs/reproduce"),
+    output: Annotated[Path | None, typer.Option(help="Folder for the pages.")] = None,
+    readme: Annotated[Path | None, typer.Option(help="File for the headlines.")] = None,
+) -> None:
+    """Write report.html, report.md, and the headlines between their markers in docs/results.md."""
+    folder = results or DATA / "results"
+    pages = output or folder / "report"
+    face = readme or DATA.parent / "docs/results.md"
+    print(*write_report(folder, trials, pages, face), sep="\n")
+
+
+@app.command()
+def redraw(results: Kept = None) -> None:
+    """Redraw figures from their tables, without measuring anything."""
+    from nnslicer_tf.cli.demo import draw_demo
+    from reproduction import redraw as drawing
+
+    folder = results or DATA / "results"
+    print(*drawing.redraw(folder), sep="\n")
+    for path in folder.glob("demo/slices.png"):
+        print(draw_demo(path))
+
 
 if __name__ == "__main__":
     main(app)

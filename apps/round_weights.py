@@ -3,13 +3,11 @@
 python apps/round_weights.py
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.sentences.settings import RoundingSettings
+from reproduction.application import add_experiment, application, main
+from reproduction.sentences.settings import RoundingSettings
 
 app = application(__doc__)
-add_experiment(
-    app, "rounding", RoundingSettings, "nnslicer_tf.experiments.sentences.rounding:rounding"
-)
+add_experiment(app, "rounding", RoundingSettings, "reproduction.sentences.rounding:rounding")
 
 if __name__ == "__main__":
     main(app)

@@ -4,11 +4,11 @@ python apps/slice_text.py
 python apps/slice_text.py --model text_lstm
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.sentences.settings import WordSettings
+from reproduction.application import add_experiment, application, main
+from reproduction.sentences.settings import WordSettings
 
 app = application(__doc__)
-add_experiment(app, "words", WordSettings, "nnslicer_tf.experiments.sentences.words:words")
+add_experiment(app, "words", WordSettings, "reproduction.sentences.words:words")
 
 if __name__ == "__main__":
     main(app)

@@ -9,10 +9,10 @@ TensorFlow there, once it is installed (`pip install jax[cuda13]`):
     KERAS_BACKEND=jax python apps/train.py vgg16
 """
 
-from nnslicer_tf.experiments.application import add_experiment, application, main
-from nnslicer_tf.experiments.zoo.settings import TrainingSettings
+from reproduction.application import add_experiment, application, main
+from reproduction.zoo.settings import TrainingSettings
 
-TRAINING = "nnslicer_tf.experiments.zoo.training"
+TRAINING = "reproduction.zoo.training"
 
 app = application(__doc__)
 add_experiment(

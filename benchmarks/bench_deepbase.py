@@ -22,10 +22,10 @@ import numpy as np
 import pandas as pd
 import typer
 from memory import peak_mb
+from timing import DATA
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, deepbase, zoo
-from nnslicer_tf._files import data_folder
 from nnslicer_tf.report import markdown_table, provenance, write_table
 
 UNITS = ("stem_relu", "stage1_block1_relu", "stage2_block1_relu", "stage3_block1_relu")
@@ -71,7 +71,7 @@ def compare(
     table["MB above nothing"] = table["peak MB"] - table.loc["nothing", "peak MB"]
     table["time / extract first"] = table["seconds"] / table.loc["extract first", "seconds"]
     table = table.reset_index()
-    path = (results or data_folder() / "results" / "deepbase") / "bench"
+    path = (results or DATA / "results" / "deepbase") / "bench"
     write_table(path, "Streaming beside extracting everything first", table, provenance(**head))
     print(head, markdown_table(table), sep="\n")
 

@@ -17,6 +17,7 @@ from typing import Annotated
 
 import numpy as np
 import pandas as pd
+import timing  # noqa: F401  # finds `reproduction`
 import typer
 
 from nnslicer_tf._files import atomic_path
@@ -29,7 +30,7 @@ from nnslicer_tf.dflare import (
     find_deviations,
 )
 from nnslicer_tf.dflare.classifiers import ModelLike
-from nnslicer_tf.experiments.dflare.pairs import NamedPair, load_pair, seed_images
+from reproduction.dflare.pairs import NamedPair, load_pair, seed_images
 
 
 def main(

@@ -22,11 +22,11 @@ from typing import Annotated
 import keras
 import numpy as np
 import typer
-from timing import median_seconds
+from timing import DATA, median_seconds
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._files import atomic_path, data_folder
+from nnslicer_tf._files import atomic_path
 from nnslicer_tf.exactline import LinearPartition, LineWalker, acas
 from nnslicer_tf.report.tables import command_line
 
@@ -59,7 +59,7 @@ def main(
     rows += _lenet_rows(rng, runs, naive_seconds)
     if resnet:
         rows += _resnet_rows(resnet, runs, naive_seconds)
-    _write(rows, results or data_folder() / "results" / "exactline", seed, runs)
+    _write(rows, results or DATA / "results" / "exactline", seed, runs)
 
 
 def _acas_rows(path: Path, rng: np.random.Generator, runs: int, naive_seconds: float) -> list:

@@ -23,15 +23,15 @@ from typing import Annotated, Any
 import keras
 import numpy as np
 import typer
+from timing import DATA
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._files import data_folder
-from nnslicer_tf.engine.rows import RowStore
 from nnslicer_tf.instrument.loading import load_model
 from nnslicer_tf.report import provenance, write_table
 from nnslicer_tf.report.explorer import unpack
 from nnslicer_tf.zoo.transformer import encoder_block
+from reproduction.rows import RowStore
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def main(
             keras.utils.set_random_seed(seed)
             store.add([{"case": name, **measure(case, seed)}])
     rows = [{"case": name} for name in CASES if {"case": name} in store]
-    folder = results or data_folder() / "results" / "benchmarks"
+    folder = results or DATA / "results" / "benchmarks"
     write_table(
         folder / "explorer",
         "Files of the explorer",

@@ -18,14 +18,13 @@ import keras
 import numpy as np
 import pandas as pd
 import typer
-from timing import median_seconds
+from timing import DATA, median_seconds
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._files import data_folder
 from nnslicer_tf.exactline import Attributor
-from nnslicer_tf.experiments.exactline.networks import trained_networks
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report.tables import provenance, write_table
+from reproduction.exactline.networks import trained_networks
 
 
 def main(
@@ -35,7 +34,7 @@ def main(
     results: Annotated[Path | None, typer.Option(help="Folder of the table.")] = None,
 ) -> None:
     """Time the integrated gradients of one test image in each network."""
-    folder = results or data_folder() / "results" / "exactline"
+    folder = results or DATA / "results" / "exactline"
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for name, dataset, model in _networks(quick):

@@ -19,14 +19,14 @@ import keras
 import numpy as np
 import pandas as pd
 import typer
+from timing import DATA
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._files import data_folder
 from nnslicer_tf.errors import TooManyRegionsError
 from nnslicer_tf.exactline import PlaneWalker, acas
-from nnslicer_tf.experiments.exactline.advice_maps import SCENARIOS, scenario
 from nnslicer_tf.report.tables import provenance, write_table
+from reproduction.exactline.advice_maps import SCENARIOS, scenario
 
 Row = dict[str, object]
 
@@ -41,7 +41,7 @@ def main(
     results: Annotated[Path | None, typer.Option(help="Folder of the table.")] = None,
 ) -> None:
     """Time planes and write the table."""
-    folder = results or data_folder() / "results" / "exactline"
+    folder = results or DATA / "results" / "exactline"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "planes_speed.csv"
     rows: list[Row] = []

@@ -16,9 +16,8 @@ from typing import Annotated
 import numpy as np
 import pandas as pd
 import typer
-from timing import median_seconds
+from timing import DATA, median_seconds
 
-from nnslicer_tf._files import data_folder
 from nnslicer_tf.report import provenance, write_table
 from nnslicer_tf.semantic import landscape, prefix_similarities, similarity
 from nnslicer_tf.semantic.similarity import _scan, _through_samples
@@ -66,7 +65,7 @@ def main(
             }
         )
         print(rows[-1], flush=True)
-    folder = results or data_folder() / "results" / "benchmarks"
+    folder = results or DATA / "results" / "benchmarks"
     write_table(
         folder / "semantic",
         "Similarities of all prefixes",

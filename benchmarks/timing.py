@@ -1,8 +1,14 @@
-"""The time that a piece of work takes, for the benchmarks beside this file."""
+"""The time that a piece of work takes, and the folders, for the benchmarks beside this file."""
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT / "data"
+sys.path.append(str(ROOT / "apps"))  # for `reproduction`
 
 
 def median_seconds(work: Callable[[], object], runs: int) -> tuple[float, float]:

@@ -12,8 +12,8 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
-from nnslicer_tf.experiments.nnslicer.drawing import draw
-from nnslicer_tf.experiments.nnslicer.settings import DrawingSettings
+from reproduction.nnslicer.drawing import draw
+from reproduction.nnslicer.settings import DrawingSettings
 
 FOLDER = Path(__file__).parent
 PAGE = FOLDER / "explore-example.html"

@@ -1,4 +1,4 @@
-"""The package's own data folders, and writing without damage to existing files."""
+"""Writing without damage to existing files."""
 
 import os
 import tempfile
@@ -7,46 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nnslicer_tf.errors import InvalidArgumentError
-
-
-def data_folder() -> Path:
-    """Return the folder with weights, the papers' tables and measured results.
-
-    In a source tree it is `data/` beside the package; in an installed package it is
-    `nnslicer_tf/data/`.
-    """
-    installed = Path(__file__).parent / "data"
-    return installed if installed.is_dir() else Path(__file__).parents[1] / "data"
-
-
-def weights_file(name: str) -> Path:
-    """Return the path of a file of weights, whether or not it exists.
-
-    Large ones are not installed: an installed package finds those of the checkout, if it is used
-    in one.
-
-    Args:
-        name: The path below the folder `weights` of the data.
-    """
-    kept = data_folder() / "weights" / name
-    checkout = Path("data/weights").resolve() / name
-    return checkout if checkout.is_file() and not kept.is_file() else kept
-
-
-def apps_folder() -> Path:
-    """Return the folder with the scripts of the experiments.
-
-    In a source tree it is `apps/` beside the package; in an installed package it is
-    `nnslicer_tf/apps/`.
-    """
-    installed = Path(__file__).parent / "apps"
-    return installed if installed.is_dir() else Path(__file__).parents[1] / "apps"
-
-
-def results_folder() -> Path:
-    """Return where results are written: `data/results`, or `./results` if installed."""
-    installed = (Path(__file__).parent / "data").is_dir()
-    return Path("results") if installed else data_folder() / "results"
 
 
 def check_writable(path: str | os.PathLike) -> Path:

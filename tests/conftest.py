@@ -17,7 +17,7 @@ hypothesis.settings.load_profile("untimed")
 
 # Tests that run something whole: they take a third of the time, and `pytest` alone leaves them out.
 WHOLE = (
-    "experiments/*/*.py",
+    "reproduction/*/*.py",
     "report/explorer/test_browser_*.py",
     "slicing/test_ray.py",
     "instrument/test_applications.py",

@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from nnslicer_tf import _files
 from nnslicer_tf._archive import read_archive, write_archive
-from nnslicer_tf._files import atomic_path, check_writable, data_folder, weights_file
+from nnslicer_tf._files import atomic_path, check_writable
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 
@@ -114,24 +113,3 @@ def test_archives_open_without_pickle(tmp_path):
     write_archive(path, "test 1", {"k": 1}, {"x": np.ones(2)})
     with np.load(path, allow_pickle=False) as archive:
         assert json.loads(str(archive["header"])) == {"format": "test 1", "k": 1}
-
-
-def test_the_data_folder_has_the_weights():
-    assert (data_folder() / "weights" / "digits_cnn-digits.weights.h5").is_file()
-
-
-def test_an_installed_package_finds_the_large_weights_of_a_checkout(tmp_path, monkeypatch):
-    installed, checkout = tmp_path / "site-packages/data", tmp_path / "checkout"
-    for folder, name in (
-        (installed, "small"),
-        (checkout / "data", "small"),
-        (checkout / "data", "x/large"),
-    ):
-        path = folder / "weights" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    monkeypatch.setattr(_files, "data_folder", lambda: installed)
-    monkeypatch.chdir(checkout)
-    assert weights_file("x/large") == checkout / "data/weights/x/large"
-    assert weights_file("small") == installed / "weights/small"
-    assert weights_file("missing") == installed / "weights/missing"  # where it would be written

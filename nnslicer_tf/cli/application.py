@@ -6,7 +6,8 @@ import typer
 
 from nnslicer_tf import __version__
 from nnslicer_tf._command_line import run
-from nnslicer_tf.cli import models, reproduce, slices, testing
+from nnslicer_tf._quiet import import_keras_quietly
+from nnslicer_tf.cli import models, slices, testing
 
 app = typer.Typer(
     help="Program analysis of neural networks: slices, and what can be done with them.",
@@ -32,8 +33,19 @@ app.command(rich_help_panel=TEST)(testing.detect)
 app.command(rich_help_panel=TEST)(testing.cover)
 app.command(rich_help_panel=TEST)(testing.inspect)
 app.command(rich_help_panel=TEST)(testing.lines)
-app.add_typer(reproduce.app, name="reproduce", rich_help_panel=MORE)
-app.command(rich_help_panel=MORE)(reproduce.warmup)
+
+
+@app.command(rich_help_panel=MORE)
+def warmup() -> None:
+    """Compile the kernels now, so that the first slice does not wait for it."""
+    from nnslicer_tf._kernels.ahead import PARTS, compile_ahead
+    from nnslicer_tf._kernels.compiled import COMPILING
+
+    import_keras_quietly()
+    compile_ahead(PARTS)
+    for process in COMPILING:
+        process.wait()
+    print("The kernels are compiled, for this user on this machine.")
 
 
 def _version(asked: bool) -> None:

@@ -111,7 +111,7 @@ def dataset(
 
 def words(spec: str, x: "np.ndarray") -> list[list[str]]:
     """Return the words of the samples if the data is a named set of sentences, otherwise none."""
-    from nnslicer_tf import texts
+    from nnslicer_tf.datasets import texts
 
     name = spec.partition(":")[0]
     if name not in texts.NAMES:

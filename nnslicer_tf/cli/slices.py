@@ -29,7 +29,7 @@ def demo(
     folder = inputs.writable(output / "slices.png").parent
     inputs.compile_ahead()
     import_keras_quietly()
-    from nnslicer_tf.demo import run_demo
+    from nnslicer_tf.cli.demo import run_demo
 
     result = run_demo(folder)
     label = result.label

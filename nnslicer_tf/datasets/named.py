@@ -313,7 +313,7 @@ def _part(part: str, splits: dict[str, np.ndarray]) -> np.ndarray:
 
 def _sentences(name: str, split: str) -> Dataset:
     """Return sentences as word numbers in the zoo's vocabulary."""
-    from nnslicer_tf import texts
+    from nnslicer_tf.datasets import texts
 
     sentences = texts.load(name, split)
     if not len(sentences):

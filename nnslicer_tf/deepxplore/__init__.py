@@ -28,7 +28,6 @@ from nnslicer_tf.deepxplore.deepgauge import (
 from nnslicer_tf.deepxplore.differences import Differences
 from nnslicer_tf.deepxplore.generate import generate
 from nnslicer_tf.deepxplore.neurons import Neurons
-from nnslicer_tf.deepxplore.published import published_lenet
 from nnslicer_tf.deepxplore.retrain import retrain
 
 __all__ = [
@@ -48,6 +47,5 @@ __all__ = [
     "StrongActivationCoverage",
     "TopKCoverage",
     "generate",
-    "published_lenet",
     "retrain",
 ]

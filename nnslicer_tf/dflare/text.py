@@ -13,9 +13,9 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from nnslicer_tf._checks import check_count
+from nnslicer_tf.datasets.texts import PADDING, UNKNOWN
 from nnslicer_tf.dflare.domain import Domain, MutationOperator, Parameters
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
-from nnslicer_tf.texts import PADDING, UNKNOWN
 
 _PIECE = 1024  # words whose similarities are computed at a time
 

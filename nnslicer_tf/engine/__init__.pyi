@@ -8,7 +8,6 @@ from .engines import (
     make_engine,
 )
 from .ray_engine import RayEngine
-from .rows import RowStore
 from .store import Store
 
 __all__ = [
@@ -17,7 +16,6 @@ __all__ = [
     "InProcessEngine",
     "Job",
     "RayEngine",
-    "RowStore",
     "Store",
     "ThreadEngine",
     "in_order",

@@ -12,7 +12,6 @@ from nnslicer_tf.report.over_time import plot_over_time
 from nnslicer_tf.report.overlays import overlay, plot_over_image
 from nnslicer_tf.report.pages import Code, Fold, Heading, Link, Page, Picture, Table, Text
 from nnslicer_tf.report.planes import plot_boundary, plot_plane
-from nnslicer_tf.report.results import ResultTable, read_table
 from nnslicer_tf.report.slices import (
     difference_picture,
     neuron_picture,
@@ -32,7 +31,6 @@ __all__ = [
     "Link",
     "Page",
     "Picture",
-    "ResultTable",
     "Table",
     "Text",
     "difference_picture",
@@ -56,7 +54,6 @@ __all__ = [
     "plot_ticks",
     "plot_unrolled",
     "provenance",
-    "read_table",
     "save_figure",
     "unrolled_picture",
     "write_table",

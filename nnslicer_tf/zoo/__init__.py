@@ -15,12 +15,11 @@ from pathlib import Path
 
 import keras
 
-from nnslicer_tf._files import weights_file
 from nnslicer_tf._metrics import accuracy
 from nnslicer_tf._names import check_name
 from nnslicer_tf._weights import load_weights, save_weights
+from nnslicer_tf.datasets.texts import LENGTH
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.texts import LENGTH
 from nnslicer_tf.zoo.alexnet import alexnet
 from nnslicer_tf.zoo.applications import mobilenet_v3_large, mobilenet_v3_small, resnet101, vgg19
 from nnslicer_tf.zoo.digits import digits_cnn
@@ -183,7 +182,8 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
         have = ["-".join(pair) for pair in pairs if weights_path(*pair).is_file()]
         raise InvalidArgumentError(
             f"There are no trained weights of '{name}' on '{dataset}'; there are {have} "
-            f"(MODEL-DATASET). Train them: python apps/train.py {name} --dataset {dataset}"
+            "(MODEL-DATASET). Train them in a checkout: "
+            f"python apps/train.py {name} --dataset {dataset}"
         )
     model = build(name, *_SHAPES[dataset])
     load_weights(model, path)
@@ -193,6 +193,21 @@ def load(name: str, dataset: str | None = None) -> keras.Model:
 def weights_path(name: str, dataset: str) -> Path:
     """Return the path of a model's weights for a data set, whether or not it exists."""
     return weights_file(f"{name}-{dataset}.weights.h5")
+
+
+def weights_file(name: str) -> Path:
+    """Return the path of a file of weights, whether or not it exists.
+
+    A few small files are installed with the package. The others are in `data/weights` of a
+    checkout: the package's own, or that of the working directory.
+
+    Args:
+        name: The file's path below the folder of weights.
+    """
+    installed = Path(__file__).parent / "weights" / name
+    folders = Path(__file__).parents[2] / "data/weights", Path("data/weights").resolve()
+    checkout = next((folder for folder in folders if folder.is_dir()), folders[1])
+    return installed if installed.is_file() else checkout / name
 
 
 def entry(name: str) -> Entry:

@@ -7,7 +7,7 @@ the padding.
 import keras
 from keras import layers
 
-from nnslicer_tf.texts import LENGTH
+from nnslicer_tf.datasets.texts import LENGTH
 from nnslicer_tf.zoo.transformer import AddPositions, encoder_block
 
 VOCABULARY = 14_000

@@ -16,7 +16,6 @@ from dataclasses import dataclass, fields
 import keras
 import numpy as np
 
-from nnslicer_tf import texts
 from nnslicer_tf._digests import digest
 from nnslicer_tf._metrics import accuracy
 from nnslicer_tf._names import check_name
@@ -26,7 +25,7 @@ from nnslicer_tf._training import (
     set_dropout_seeds,
     train_epoch,
 )
-from nnslicer_tf.datasets import Dataset
+from nnslicer_tf.datasets import Dataset, texts
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 from nnslicer_tf.instrument.copies import copy_model, inputs_like

@@ -14,7 +14,8 @@ import pytest
 from matplotlib.figure import Figure
 
 import nnslicer_tf as nns
-from nnslicer_tf import datasets, texts, zoo
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf.datasets import texts
 from nnslicer_tf.report.explorer import unpack
 from support.terminal import shown_lines
 
@@ -296,13 +297,6 @@ def test_show_shows_every_sample(nnslicer, files, tmp_path):
 
 def test_the_version(nnslicer):
     assert nnslicer("--version") == (0, f"nnslicer_tf {nns.__version__}\n", "")
-
-
-def test_reproduce_lists_the_papers_tables(nnslicer):
-    code, out, _ = nnslicer("reproduce", "list")
-    assert code == 0 and "nnslicer/table4" in out
-    code, _, errors = nnslicer("reproduce", "run", "nnslicer/table99")
-    assert code == 2 and "There is no 'nnslicer/table99'" in errors
 
 
 def masked_accuracy(file, chosen):

@@ -7,7 +7,7 @@ import pytest
 import nnslicer_tf as nns
 from nnslicer_tf import InvalidArgumentError
 from nnslicer_tf.debugging import METHODS, _evidence, suspicious
-from nnslicer_tf.experiments.debugging.faults import Fault, FaultyModel, rank
+from reproduction.debugging.faults import Fault, FaultyModel, rank
 
 
 def formulas(failed, passed, all_failed, all_passed):

@@ -8,7 +8,7 @@ import nnslicer_tf as nns
 from nnslicer_tf import InvalidArgumentError
 from nnslicer_tf.debugging import Runs, mend, suspicious, suspicious_synapses
 from nnslicer_tf.dflare import with_softmax
-from nnslicer_tf.experiments.debugging.faults import Fault, FaultyModel
+from reproduction.debugging.faults import Fault, FaultyModel
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@ import pandas as pd
 import pytest
 
 import nnslicer_tf as nns
-from nnslicer_tf._files import data_folder
 from nnslicer_tf.deepxplore import (
     BoundaryCoverage,
     KMultisectionCoverage,
@@ -12,7 +11,6 @@ from nnslicer_tf.deepxplore import (
     Neurons,
     StrongActivationCoverage,
     TopKCoverage,
-    published_lenet,
 )
 from nnslicer_tf.errors import (
     CorruptFileError,
@@ -20,6 +18,8 @@ from nnslicer_tf.errors import (
     InvalidArgumentError,
     ProfileMismatchError,
 )
+from reproduction.deepxplore.published import published_lenet
+from reproduction.settings import DATA
 from support.known_models import identity_model
 
 
@@ -34,7 +34,7 @@ def rows(*values):
 
 @pytest.mark.parametrize("row", range(3))
 def test_the_lenets_have_the_papers_neurons_and_parameters(row):
-    table = pd.read_csv(data_folder() / "paper/deepxplore/table1_models.csv", comment="#")
+    table = pd.read_csv(DATA / "paper/deepxplore/table1_models.csv", comment="#")
     paper = table.iloc[row]
     model = published_lenet(paper["model"].lower().replace("-", ""))
     cov = NeuronCoverage(nns.InstrumentedModel(model))

@@ -12,10 +12,10 @@ import pytest
 from keras import layers
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._files import data_folder
 from nnslicer_tf.detection import attacks
 from nnslicer_tf.detection.attacks import AttackSpec, generate, generation, logits_model
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
+from reproduction.settings import DATA
 
 COUNT = 10
 
@@ -31,7 +31,7 @@ def data():
 
 
 def test_the_table_has_the_papers_attacks_in_its_order():
-    path = data_folder() / "paper" / "nnslicer" / "table4.csv"
+    path = DATA / "paper" / "nnslicer" / "table4.csv"
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     rows = [row for row in csv.DictReader(lines) if row["method"] == "NNSlicer"]
     assert [row["attack"] for row in rows[:-1]] == list(attacks.ATTACKS)
@@ -40,7 +40,7 @@ def test_the_table_has_the_papers_attacks_in_its_order():
 
 
 def test_the_papers_averages_follow_from_its_rows():
-    path = data_folder() / "paper" / "nnslicer" / "table4.csv"
+    path = DATA / "paper" / "nnslicer" / "table4.csv"
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     rows = [row for row in csv.DictReader(lines) if row["method"] == "NNSlicer"]
     for column in ("precision", "recall", "f1"):

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from nnslicer_tf import texts, zoo
+from nnslicer_tf import zoo
+from nnslicer_tf.datasets import texts
 from nnslicer_tf.dflare import (
     DFlare,
     DiffChaser,

@@ -4,15 +4,9 @@ import pytest
 
 import nnslicer_tf as nns
 from nnslicer_tf.datasets import load
-from nnslicer_tf.exactline import (
-    Attributor,
-    LinearPartition,
-    density,
-    fgsm,
-    gradient_error,
-    robust_training,
-)
+from nnslicer_tf.exactline import Attributor, LinearPartition, density, fgsm, gradient_error
 from nnslicer_tf.exactline.linearity import linearity, random_neighbours
+from reproduction.exactline import robust_training
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nnslicer_tf.experiments.nnslicer.detection import DETECTORS
 from nnslicer_tf.report import explorer, palette
+from reproduction.nnslicer.detection import DETECTORS
 
 # Machado, Oliveira and Fernandes, "A physiologically-based model for simulation of color vision
 # deficiency", IEEE TVCG 2009, severity 1, on linear RGB.

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from keras import layers
 
-from nnslicer_tf import datasets, texts, zoo
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf.datasets import texts
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.zoo import training
 

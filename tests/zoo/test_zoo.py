@@ -173,3 +173,15 @@ def test_large_weights_are_kept_in_half_precision(tmp_path, name, halved):
         np.testing.assert_array_equal(own, kept)  # the model has what the file has
         changed |= bool((own != other).any())
     assert changed == halved
+
+
+def test_large_weights_are_those_of_the_checkout(tmp_path, monkeypatch):
+    installed, checkout = tmp_path / "site-packages/nnslicer_tf/zoo", tmp_path / "checkout"
+    for path in (installed / "weights/small", checkout / "data/weights/x/large"):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    monkeypatch.setattr(zoo, "__file__", str(installed / "__init__.py"))
+    monkeypatch.chdir(checkout)
+    assert zoo.weights_file("small") == installed / "weights/small"
+    assert zoo.weights_file("x/large") == checkout / "data/weights/x/large"
+    assert zoo.weights_file("missing") == checkout / "data/weights/missing"  # to be written

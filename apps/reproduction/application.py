@@ -1,0 +1,131 @@
+"""Command lines of experiments: options from a settings dataclass, then run and write.
+
+    app = application(__doc__)
+    add_experiment(app, "curves", CurveSettings, "reproduction.nnslicer.pruning:curves")
+    main(app)
+
+Experiments are named, not imported, so that `--help` does not load TensorFlow.
+"""
+
+import dataclasses
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, get_origin
+
+import typer
+import typer.core
+
+from nnslicer_tf._command_line import run
+from nnslicer_tf._files import check_writable
+from nnslicer_tf._quiet import import_keras_quietly
+from reproduction.result import ExperimentResult
+from reproduction.settings import Settings
+
+_LONGEST = 40
+
+Results = Annotated[Path | None, typer.Option(help="Folder of tables and figures.")]
+Quick = Annotated[bool, typer.Option(help="A trial with few samples.")]
+
+
+class _FirstByDefault(typer.core.TyperGroup):
+    """A group of commands that runs the first one if none is given."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] != "--help"):
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
+
+def application(text: str | None, *, first_by_default: bool = False) -> typer.Typer:
+    """Return an application without commands.
+
+    Args:
+        text: Its help.
+        first_by_default: Run the first command if none is given.
+    """
+    return typer.Typer(
+        add_completion=False,
+        no_args_is_help=not first_by_default,
+        pretty_exceptions_enable=False,
+        help=text,
+        cls=_FirstByDefault if first_by_default else None,
+    )
+
+
+def add_experiment(
+    app: typer.Typer,
+    name: str,
+    settings: type[Settings],
+    run: str,
+    text: str = "",
+    finish: str = "",
+) -> None:
+    """Add a command that runs an experiment and writes its results.
+
+    Its options are the annotated fields of the settings, `--results` and `--quick`.
+
+    Args:
+        app: An application.
+        name: The command's name, which is omitted in an application with a single command.
+        settings: A dataclass with Typer's annotations.
+        run: "module:function", which maps settings to `ExperimentResult`.
+        text: The command's help; by default the settings' docstring.
+        finish: "module:function" to call with the folder after the results are written.
+    """
+
+    def command(results: Path | None, quick: bool, **given: Any) -> None:
+        import_keras_quietly()  # settings may look into the zoo
+        chosen = settings(**given)
+        chosen = chosen.quick() if quick else chosen
+        folder = results or (chosen.trial_folder if quick else chosen.results_folder)
+        for path in (folder / "trial", getattr(chosen, "explore", None)):
+            if path is not None:
+                check_writable(path)
+        _show(_load(run)(chosen), folder)
+        if finish:
+            _load(finish)(folder)
+
+    parameters = [
+        *(_parameter(f.name, f.type, f.default) for f in _options(settings)),
+        _parameter("results", Results, None),
+        _parameter("quick", Quick, False),
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # for Typer
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    command.__doc__ = text or settings.__doc__
+    app.command(name)(command)
+
+
+def _show(result: ExperimentResult, folder: Path) -> None:
+    """Write results, print the short tables, and print where everything is."""
+    files = result.write(folder)
+    for table in result.tables:
+        if table.title and len(table.frame) <= _LONGEST:
+            print(table, end="\n\n")
+    print(f"written to {folder}: {', '.join(path.name for path in files)}", flush=True)
+
+
+def main(app: Callable[[], object]) -> None:
+    """Run an application; on bad input, print one line to standard error and exit with code 2."""
+    os.environ["MPLBACKEND"] = "Agg"
+    run(app, Path(sys.argv[0]).stem)
+
+
+def _load(name: str) -> Callable[..., Any]:
+    """Import an experiment."""
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def _options(settings: type[Settings]) -> list[dataclasses.Field]:
+    return [f for f in dataclasses.fields(settings) if get_origin(f.type) is Annotated]
+
+
+def _parameter(name: str, annotation: object, default: object) -> inspect.Parameter:
+    default = inspect.Parameter.empty if default is dataclasses.MISSING else default
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)

@@ -1,0 +1,345 @@
+"""Why compressed models deviate: responsible layers, recipes for quantisers, repeated searches."""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from importlib.util import find_spec
+
+import keras
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nnslicer_tf._names import check_name
+from nnslicer_tf.debugging import LayerComparison, Recipe, compare_layers, leaving, recipe
+from nnslicer_tf.dflare import (
+    DeviationSet,
+    ImageDomain,
+    find_deviations,
+    quantize_ai_edge,
+    quantize_integer,
+)
+from nnslicer_tf.dflare.classifiers import ModelLike
+from nnslicer_tf.dflare.model_pair import ModelPair
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel, copy_model
+from nnslicer_tf.pruning.costs import to_litert
+from nnslicer_tf.report.compressed import errors_figure
+from reproduction.debugging.settings import CompressionSettings
+from reproduction.dflare.methods import METHODS
+from reproduction.dflare.pairs import NamedPair, load_pair, uint8_images
+from reproduction.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    versions,
+)
+from reproduction.rows import RowStore
+
+_SEARCHES = ("DFlare", "Algorithm 1")
+_CALIBRATION = 200  # training images for calibrating the range of activations
+_PROFILE = 500
+_SLICED = 20
+_TIMES = 10  # a search counts as harder if it needs this many times the queries
+
+_LAYERS = (
+    "Relative errors: what `enters` with the inputs, is `passed` on, is `made` here, and `leaves`. "
+    "`cause`: share of the fall of the margin between the two labels that the error made here "
+    "accounts for. `mended alone`: share of the deviating images that get the original's label "
+    "if only this error is taken away. `same slice`: members that the slices of original and "
+    "compressed weights share, of all that either has. `depth`: place in the network."
+)
+_RECIPES = (
+    "Each quantiser without and with the layers of the recipe left in float, `static16` with their "
+    "activations in 16 bits. The recipe is made "
+    "from deviations found from training images, everything else is measured from test images. "
+    "`mended`: share of the deviations of the quantiser's plain file that are none of its file "
+    "with the recipe; `predicted`: the same as the comparison predicts it, on the training "
+    "images. `harder`: share of the searches that succeeded on the plain file and now fail, or "
+    f"need at least {_TIMES} times the queries. Searches give up at `max_queries`."
+)
+_CONTROL = (
+    "Share of the deviations of a quantiser's plain file, found from test images by DFlare, that "
+    "are none of a file in which layers are left in float: those of the recipe, and within the "
+    "same budget those that cause least. A deviation lies between two near boundaries, so that "
+    "any other rounding mends some."
+)
+_SHRUNK = (
+    "Copies of the original in whose weights a share of the compressed file's errors is put. "
+    f"`harder`: share of the searches that succeeded with all of the errors and fail, or need "
+    f"at least {_TIMES} times the queries, with less."
+)
+
+Maker = Callable[[Recipe | None], bytes]
+
+
+def compression(s: CompressionSettings) -> ExperimentResult:
+    """Compare a pair layer by layer, make recipes for quantisers, and search again."""
+    pair = load_pair(s.pair, s.models, s.work / "pairs")
+    if isinstance(pair.load_compressed(), keras.Model):
+        raise InvalidArgumentError(
+            f"The compressed model of '{s.pair}' is no LiteRT file. Choose a quantised pair."
+        )
+    study = _Study(s, pair)
+    makers = study.makers()
+    found = study.search(pair.load_compressed(), study.test_images, "DFlare")
+    compared = study.compare(pair.load_compressed(), found)
+    name = f"compression_{s.pair}"
+    head = {
+        "pair": s.pair,
+        "seed_images": len(study.test_images),
+        "deviations_compared": len(compared.x),
+        "max_queries": s.max_queries,
+        "budget": s.budget,
+        "seed": s.seed,
+        "libraries": versions("ai-edge-litert", *_quantizers()),
+    }
+    store = RowStore.of(
+        s.work,
+        name,
+        ("row",),
+        {"weights": study.im.fingerprint} | s.values("seeds", "max_queries", "budget", "seed"),
+    )
+    for way, make in makers.items():
+        if {"row": f"{way},{_SEARCHES[-1]}"} not in store:
+            store.add(study.recipe_rows(way, make))
+    for way, make in makers.items():
+        if {"row": f"control,{way}"} not in store:
+            store.add(study.control_rows(way, make))
+    for share in s.shares:
+        if {"row": f"{share},{_SEARCHES[-1]}"} not in store:
+            store.add(study.shrunk_rows(compared, share))
+    title = f"{s.pair}: "
+    return ExperimentResult(
+        [
+            ExperimentTable(
+                f"{name}_layers",
+                _with_slices(compared, study),
+                title + "what makes the compressed model deviate",
+                head,
+                _LAYERS,
+            ),
+            ExperimentTable(f"{name}_channels", compared.to_frame("channel", 50)),
+            ExperimentTable(
+                name,
+                _rows(store, makers),
+                title + "quantised again, with few layers left in float",
+                head,
+                _RECIPES,
+            ),
+            ExperimentTable(
+                f"{name}_control",
+                _frame(store, [f"control,{way}" for way in makers]),
+                title + "the layers that cause most, and those that cause least",
+                head,
+                _CONTROL,
+            ),
+            ExperimentTable(
+                f"{name}_shrunk",
+                _rows(store, s.shares),
+                title + "searches, with less of the weights' errors",
+                head,
+                _SHRUNK,
+            ),
+        ],
+        [ExperimentFigure(name, compared.figure())],
+    )
+
+
+def plot(layers: pd.DataFrame) -> Figure:
+    """Draw the table of layers, from the input to the output: in the order of `depth`."""
+    return errors_figure(layers.sort_values("depth").set_index("operation"))
+
+
+class _Study:
+    """One pair, with the images from which searches start."""
+
+    def __init__(self, s: CompressionSettings, pair: NamedPair) -> None:
+        self.settings, self.pair = s, pair
+        self._whole: dict[str, DeviationSet] = {}  # searches with all of the weights' errors
+        self.model: keras.Model = pair.load_original()
+        self.im = InstrumentedModel(self.model)
+        self.train = uint8_images(pair.dataset, f"train[:{20 * s.seeds + _PROFILE}]")
+        self.test_images = self._agreed(uint8_images(pair.dataset, "test"))
+        self.train_images = self._agreed(self.train[_PROFILE:])
+
+    def makers(self) -> dict[str, Maker]:
+        """Return for each quantiser the function that makes a file, with or without a recipe."""
+        known: dict[str, Maker] = {
+            "dynamic": partial(self._ai_edge, "dynamic_wi8_afp32"),
+            "weights": partial(self._ai_edge, "weight_only_wi8_afp32"),
+            "integer": self._integer,
+            "static": partial(self._ai_edge, "static_wi8_ai8"),
+            "static16": partial(self._ai_edge, "static_wi8_ai8", kept="int16"),
+        }
+        ways = self.settings.ways.split(",")
+        for way in ways:
+            check_name("way", way, known)
+        if set(ways) - {"integer"} and find_spec("ai_edge_quantizer") is None:
+            raise InvalidArgumentError(
+                "All ways but 'integer' need the AI Edge Quantizer: pip install "
+                "ai-edge-quantizer, or choose --ways integer."
+            )
+        return {way: known[way] for way in ways}
+
+    def search(self, compressed: ModelLike, images: np.ndarray, search: str) -> DeviationSet:
+        """Search from images."""
+        return find_deviations(
+            self.model,
+            compressed,
+            images,
+            self.pair.preprocess,
+            rng=self.settings.seed,
+            max_queries=self.settings.max_queries,
+            search=METHODS[search].search,
+        )
+
+    def compare(self, compressed: ModelLike, found: DeviationSet) -> LayerComparison:
+        """Compare layers on the deviations that were found."""
+        if not found.found.any():
+            raise InvalidArgumentError("No search found a deviation: there is nothing to explain.")
+        return compare_layers(self.im, compressed, self.pair.preprocess(found.images))
+
+    def profile(self) -> np.ndarray:
+        """Return the training images of profiles."""
+        return self.pair.preprocess(self.train[:_PROFILE])
+
+    def recipe_rows(self, way: str, make: Maker) -> Iterator[dict[str, object]]:
+        """Yield rows for a quantiser's plain file, and for the file with a recipe."""
+        plain = make(None)
+        learned = self.compare(plain, self.search(plain, self.train_images, "DFlare"))
+        chosen = recipe(learned, self.settings.budget)
+        better = make(chosen)
+        for search in _SEARCHES:
+            before = self.search(plain, self.test_images, search)
+            after = self.search(better, self.test_images, search)
+            base = {"row": f"{way},{search}", "quantiser": way, "search": search}
+            yield {**base, "recipe": "none", "bytes": len(plain), **_queries(before)}
+            yield {
+                **base,
+                "recipe": _names(chosen),
+                "bytes": len(better),
+                **_queries(after),
+                "weights in float": chosen.weights,
+                "caused": sum(learned.causes[p.operation] for p in chosen.places),
+                "predicted": chosen.mended,
+                "mended": self._agree(better, before.images),
+                "harder": _harder(before, after),
+            }
+
+    def control_rows(self, way: str, make: Maker) -> Iterator[dict[str, object]]:
+        """Yield the row that compares a recipe with the layers that cause least."""
+        plain = make(None)
+        learned = self.compare(plain, self.search(plain, self.train_images, "DFlare"))
+        chosen = recipe(learned, self.settings.budget)
+        rest = [place for place in reversed(learned.ranking) if place not in chosen.places]
+        others = leaving(learned, rest, chosen.weights)
+        images = self.search(plain, self.test_images, "DFlare").images
+        yield {
+            "row": f"control,{way}",
+            "quantiser": way,
+            "layers that cause most": _names(chosen),
+            "weights": chosen.weights,
+            "mended": self._agree(make(chosen), images),
+            "layers that cause least": _names(others),
+            "their weights": others.weights,
+            "mended by them": self._agree(make(others), images) if others.places else np.nan,
+        }
+
+    def shrunk_rows(self, compared: LayerComparison, share: float) -> Iterator[dict[str, object]]:
+        """Yield rows for a copy with a share of the errors of the compressed file's weights."""
+        copy = self._with_errors(compared, share)
+        for search in _SEARCHES:
+            if search not in self._whole:
+                whole = self._with_errors(compared, 1.0)
+                self._whole[search] = self.search(whole, self.test_images, search)
+            before = self._whole[search]
+            after = self.search(copy, self.test_images, search)
+            base = {"row": f"{share},{search}", "share": share, "search": search}
+            yield {**base, **_queries(after), "harder": _harder(before, after)}
+
+    def _with_errors(self, compared: LayerComparison, share: float) -> keras.Model:
+        copy = copy_model(self.model)
+        kernels = InstrumentedModel(copy).kernels
+        for name, values in compared.counterpart.kernels().items():
+            own = self.im.kernels[name].kernel()
+            kernels[name].variable().assign(own + share * (values - own))
+        return copy
+
+    def _agreed(self, images: np.ndarray) -> np.ndarray:
+        """Return random images on which the pair's models agree."""
+        order = np.random.default_rng(0).permutation(len(images))[: 2 * self.settings.seeds]
+        images = images[np.sort(order)]
+        return images[self._answers(self.pair.load_compressed(), images)][: self.settings.seeds]
+
+    def _agree(self, compressed: ModelLike, images: np.ndarray) -> float:
+        return float(self._answers(compressed, images).mean()) if len(images) else np.nan
+
+    def _answers(self, compressed: ModelLike, images: np.ndarray) -> np.ndarray:
+        """Return for each image whether the compressed model agrees with the original."""
+        pair = ModelPair(self.model, compressed, ImageDomain(), self.pair.preprocess)
+        return ~pair.ask(images).deviates
+
+    def _ai_edge(self, settings: str, chosen: Recipe | None, kept: str = "float") -> bytes:
+        from ai_edge_quantizer import recipe as recipes
+
+        content = to_litert(self.model)
+        added = chosen.ai_edge(content, kept) if chosen else []
+        samples = self.pair.preprocess(self.train[:_CALIBRATION])
+        return quantize_ai_edge(content, [*getattr(recipes, settings)(), *added], samples)
+
+    def _integer(self, chosen: Recipe | None) -> bytes:
+        samples = self.pair.preprocess(self.train[:_CALIBRATION])
+        if chosen is None or not chosen.places:
+            return quantize_integer(self.model, samples)
+        return quantize_integer(self.model, samples, keep=chosen.tensors(to_litert(self.model)))
+
+
+def _names(chosen: Recipe) -> str:
+    return ", ".join(chosen.layers) or "no layer fits"
+
+
+def _quantizers() -> list[str]:
+    return ["ai-edge-quantizer"] if find_spec("ai_edge_quantizer") else []
+
+
+def _queries(found: DeviationSet) -> dict[str, object]:
+    """Return metrics of searches; those that gave up count with the queries they used."""
+    return {
+        "found": float(found.found.mean()),
+        "deviate at once": int((found.status == "already_deviates").sum()),
+        "median queries": float(np.median(found.queries)),
+        "mean queries": float(found.queries.mean()),
+    }
+
+
+def _harder(before: DeviationSet, after: DeviationSet) -> float:
+    """Return the share of the searches that succeeded and now fail, or need many more queries."""
+    fails = after.status == "query_budget"
+    harder = fails | (after.found & (after.queries >= _TIMES * before.queries))
+    return float(harder[before.found].mean()) if before.found.any() else np.nan
+
+
+def _with_slices(compared: LayerComparison, study: _Study) -> pd.DataFrame:
+    """Return the table of layers, with the overlap of the two models' slices."""
+    frame = compared.to_frame()
+    first, second = compared.slices(study.profile(), most=_SLICED, progress=False)
+    shared = {}
+    for place in compared.places:
+        if place.kernel is not None:
+            a, b = (one.synapses[place.kernel] != 0 for one in (first, second))
+            shared[place.operation] = float((a & b).sum() / max((a | b).sum(), 1))
+    frame["same slice"] = frame["operation"].map(shared)
+    order = [place.operation for place in compared.places]
+    frame["depth"] = frame["operation"].map(order.index)
+    return frame
+
+
+def _rows(store: RowStore, keys: Iterable[object]) -> pd.DataFrame:
+    return _frame(store, [f"{key},{search}" for key in keys for search in _SEARCHES])
+
+
+def _frame(store: RowStore, rows: Iterable[str]) -> pd.DataFrame:
+    frame = store.to_frame([{"row": row} for row in rows])
+    frame = frame.drop(columns="row").dropna(axis="columns", how="all")
+    whole = [name for name in ("bytes", "deviate at once") if name in frame]
+    return frame.astype(dict.fromkeys(whole, int))  # values from a store are floats

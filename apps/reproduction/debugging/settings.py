@@ -1,0 +1,91 @@
+"""Settings of the experiments on causes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from typer import Option
+
+from reproduction.settings import Settings, View
+
+_METHODS = (
+    *("gradient_contrast", "patching", "gradient", "wrong_minus_right", "contrast"),
+    *("tarantula", "ochiai", "dstar"),
+    *("deepfault_tarantula", "deepfault_ochiai", "deepfault_dstar", "random"),
+)
+
+
+@dataclass(frozen=True)
+class LocalisationSettings(Settings):
+    """Plant faults in a model, and rank its channels by how suspicious they are."""
+
+    trial: ClassVar = {"faults": 3, "images": 300}
+
+    kept = "debugging"
+
+    model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
+    faults: Annotated[int, Option(help="Faults that cost enough accuracy.", min=1)] = 100
+    images: Annotated[int, Option(help="Test samples that show the faults.", min=50)] = 2000
+    samples: Annotated[int, Option(help="Failing and passing samples to compare.", min=1)] = 100
+    cost: Annotated[float, Option(help="Least loss of accuracy, in points.", min=0.0)] = 2.0
+    strengths: Annotated[str, Option(help="Strengths of faults, separated by commas.")] = "1,2,4"
+    methods: Annotated[str, Option(help="Names, separated by commas.")] = ",".join(_METHODS)
+    explore: View = None
+    seed: Annotated[int, Option(help="Random seed of the faults.", min=0)] = 0
+    work: Annotated[Path, Option(help="Folder of resumable runs.")] = Path("runs/debugging")
+
+
+@dataclass(frozen=True)
+class MendingSettings(Settings):
+    """Mend models with planted faults from few images, in several ways."""
+
+    trial: ClassVar = {"faults": 1, "images": 300}
+
+    kept = "debugging"
+
+    model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
+    faults: Annotated[int, Option(help="Faults that cost enough accuracy.", min=1)] = 20
+    images: Annotated[int, Option(help="Test images; half are for mending.", min=50)] = 2000
+    samples: Annotated[int, Option(help="Failing and passing images to use.", min=1)] = 20
+    cost: Annotated[float, Option(help="Least loss of accuracy, in points.", min=0.0)] = 2.0
+    strengths: Annotated[str, Option(help="Strengths of faults, separated by commas.")] = "1,2,4"
+    seed: Annotated[int, Option(help="Random seed of the faults.", min=0)] = 0
+    work: Annotated[Path, Option(help="Folder of resumable runs.")] = Path("runs/debugging")
+
+
+@dataclass(frozen=True)
+class RepairSettings(Settings):
+    """Repair images that a model gets wrong, provably, by changes of its dense layers."""
+
+    trial: ClassVar = {"counts": (2, 4)}
+
+    kept = "debugging"
+
+    model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
+    train: Annotated[int, Option(help="Training images to keep right.", min=1)] = 50
+    among: Annotated[int, Option(help="Weights that may change: the most suspicious.")] = 1000
+    seed: Annotated[int, Option(help="Random seed.", min=0)] = 0
+    counts: tuple[int, ...] = (5, 10, 20, 50)  # images to repair
+
+
+@dataclass(frozen=True)
+class CompressionSettings(Settings):
+    """Say why a compressed model deviates, leave few layers in float, and search again."""
+
+    trial: ClassVar = {"seeds": 10, "max_queries": 300}
+
+    kept = "debugging"
+
+    pair: Annotated[str, Option(help="Pair of models, see find_deviations.py.")] = "lenet5-integer"
+    ways: Annotated[str, Option(help="Quantisers, separated by commas.")] = (
+        "dynamic,weights,integer,static,static16"
+    )
+    budget: Annotated[float, Option(help="Largest share of the weights in float.")] = 0.05
+    seeds: Annotated[int, Option(help="Test, and training, images to search from.", min=2)] = 100
+    max_queries: Annotated[int, Option(help="Queries after which a search gives up.", min=1)] = 2000
+    seed: Annotated[int, Option(help="Random seed of the searches.", min=0)] = 0
+    models: Annotated[
+        Path, Option(help="Folder of the published models.", envvar="DIFFCHASER_MODELS")
+    ] = Path(".")
+    work: Annotated[Path, Option(help="Folder of resumable runs.")] = Path("runs/debugging")
+    shares: tuple[float, ...] = (1.0, 0.1, 0.01, 0.001)  # of the weights' errors

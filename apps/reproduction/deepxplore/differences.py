@@ -1,0 +1,281 @@
+"""Inputs on which digit classifiers disagree: how many, their coverage, retraining on them.
+
+Three networks for MNIST: LeNet-1 and LeNet-4 with the weights that DeepXplore's authors published
+(`lenet1_weights.h5`, `lenet4_weights.h5` in a folder) and the zoo's LeNet-5. Searches for
+differences start from the same test images, without their labels, under every constraint. The
+experiment measures their coverage, compared with equally many test images, seeds and random
+images, and the effect of retraining on one half of them for the other half. Differences found are
+kept in the working folder.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import keras
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nnslicer_tf import datasets, deepxplore, zoo
+from nnslicer_tf.datasets import Dataset
+from nnslicer_tf.deepxplore import CONSTRAINTS, Differences, NeuronCoverage, NeuronRanges
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.report import explorer
+from reproduction.deepxplore.networks import networks
+from reproduction.deepxplore.settings import DifferenceSettings
+from reproduction.plots import put_finding
+from reproduction.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    ExperimentView,
+)
+
+SEARCHES = {
+    "light": ("light", 0.1, 0.25),
+    "occlusion": ("occlusion", 0.1, 0.25),
+    "blackout": ("blackout", 0.1, 0.25),
+    "light, λ2 = 0": ("light", 0.0, 0.25),
+    "light, λ2 = 1": ("light", 1.0, 0.25),
+}
+"""Name → constraint, λ2, and threshold of the coverage to increase."""
+
+_COLOURS = dict(
+    zip(
+        ("found", "their seeds", "test images", "random images"),
+        ("#0072b2", "#e69f00", "#009e73", "#8a8f98"),
+        strict=True,
+    )
+)
+_THRESHOLDS = (0.0, 0.25, 0.5, 0.75)
+_SECTIONS = 100
+
+Found = dict[str, Differences]
+
+
+def explore(s: DifferenceSettings) -> ExperimentResult:
+    """Find differences, and measure their coverage and the effect of retraining on them."""
+    ims = networks("mnist", s.models)
+    images = datasets.load("mnist", f"test[:{s.seeds}]")
+    others = datasets.load("mnist", f"test[{s.seeds}:]")
+    training = datasets.load("mnist", f"train[:{s.train}]")
+    found = {name: _search(name, ims, images.x, s) for name in SEARCHES}
+    accuracy = ", ".join(f"{im.model.name} {zoo.accuracy(im.model, others):.4f}" for im in ims)
+    head = {
+        "seeds": f"MNIST test[:{s.seeds}], without labels",
+        "random seed": s.seed,
+        "accuracy on the other test images": accuracy,
+    }
+    differences = pd.DataFrame([_figures(name, f, images.y) for name, f in found.items()])
+    ranges = [NeuronRanges.from_data(im, training.x) for im in ims]
+    coverage = pd.concat(
+        _coverage(name, f, images, others.x, ranges, s.seed) for name, f in found.items()
+    )
+    ranged = {**head, "ranges": f"of train[:{s.train}], k-multisection with k = {_SECTIONS}"}
+    retraining = pd.DataFrame(_retraining(ims, found, images, others, training, s.seed))
+    how = f"5 epochs of Adam, 0.0001, on train[:{s.train}] and the found inputs"
+    title = "Retraining on one half of the found inputs, measured on the other"
+    return ExperimentResult(
+        [
+            ExperimentTable("differences", differences, "Differences found", head),
+            ExperimentTable("coverage", coverage, "What the found inputs cover", ranged),
+            ExperimentTable("retraining", retraining, title, {**ranged, "retraining": how}),
+        ],
+        [
+            *(
+                ExperimentFigure(
+                    f"differences_{name}",
+                    plot_differences(name, drawn := _drawn(found[name], images.x)),
+                    100,
+                    drawn=drawn,
+                )
+                for name in CONSTRAINTS
+            ),
+            ExperimentFigure("coverage", plot_coverage(coverage), 100),
+        ],
+        views=_views(s.explore, ims[-1], found["light"], others.x),
+    )
+
+
+def _drawn(found: Differences, seeds: np.ndarray, most: int = 10) -> dict[str, np.ndarray]:
+    """Return the first generated inputs, their seeds, and the predictions."""
+    rows = np.flatnonzero(found.generated)[:most]
+    return {
+        "seeds": seeds[found.seed_index[rows]],
+        "inputs": found.inputs[rows],
+        "predictions": found.predictions[rows],
+    }
+
+
+def plot_differences(constraint: str, drawn: Mapping[str, np.ndarray]) -> Figure:
+    """Draw seeds, and below each the input made from it under a constraint."""
+    count = len(drawn["inputs"])
+    ones, nones = np.ones(count, int), np.full(count, -1)
+    found = Differences(
+        drawn["inputs"], np.arange(count), drawn["predictions"], nones, ones, count, 0.0
+    )
+    figure = found.plot(drawn["seeds"], most=count)
+    put_finding(figure, f"LeNet-1, LeNet-4 and LeNet-5 disagree after changes by {constraint}")
+    return figure
+
+
+def _views(
+    path: Path | None, im: InstrumentedModel, found: Differences, others: np.ndarray
+) -> list[ExperimentView]:
+    """Return a view of a network's coverage by the inputs found, and by equally many others."""
+    if path is None:
+        return []
+    made = found.inputs[found.generated]
+    covered = {}
+    for name, x in (("found", made), ("test images", others[: len(made)])):
+        coverage = NeuronCoverage(im, 0.25)
+        coverage.update(x)
+        covered[name] = coverage.covered
+    title = f"Neurons of {im.model.name} above 0.25 on {len(made)} inputs"
+    return [ExperimentView(path, explorer.explore(covered, im, title=title))]
+
+
+def _search(
+    name: str, ims: list[InstrumentedModel], images: np.ndarray, s: DifferenceSettings
+) -> Differences:
+    """Search for differences, or read those of an earlier run."""
+    path = s.work / f"{name}-{len(images)}-{s.seed}.npz".replace(" ", "")
+    if path.exists():
+        return Differences.load(path)
+    constraint, lambda2, threshold = SEARCHES[name]
+    coverage = [NeuronCoverage(im, threshold) for im in ims]
+    deepxplore.generate(ims, images[:2], constraint, max_iterations=1, progress=False)  # compile
+    found = deepxplore.generate(
+        ims, images, constraint, lambda2=lambda2, coverage=coverage, rng=s.seed
+    )
+    found.save(path)
+    return found
+
+
+def _figures(name: str, found: Differences, labels: np.ndarray) -> dict[str, object]:
+    made = found.generated
+    truth, majority = labels[found.seed_index][made], found.majority()[made]
+    return {
+        "search": name,
+        "seeds": found.tried,
+        "seeds on which they disagree": int((~made).sum()),
+        "found": int(made.sum()),
+        "found, share": found.success_rate,
+        "mean steps": found.iterations[made].mean(),
+        "seconds a difference": found.seconds / max(int(made.sum()), 1),
+        "seed's class is right, share": (found.labels[made] == truth).mean(),
+        "majority is right, share": (majority == truth).mean(),
+        "all three differ, share": (majority == -1).mean(),
+    }
+
+
+def _coverage(
+    name: str,
+    found: Differences,
+    images: Dataset,
+    others: np.ndarray,
+    ranges: list[NeuronRanges],
+    seed: int,
+) -> pd.DataFrame:
+    """Compare the coverage of the inputs found with that of equally many others."""
+    rng = np.random.default_rng(seed)
+    made = found.inputs[found.generated]
+    count = len(made)
+    sets = {
+        "found": made,
+        "their seeds": images.x[found.seed_index[found.generated]],
+        "test images": others[rng.choice(len(others), count, replace=False)],
+        "random images": rng.uniform(size=made.shape).astype(np.float32),
+    }
+    rows = []
+    for inputs, x in sets.items():
+        for of_model in ranges:
+            im = of_model.neurons.im
+            row = {"search": name, "inputs": inputs, "count": count, "model": im.model.name}
+            for criterion, coverage in _criteria(im, of_model).items():
+                coverage.update(x)
+                row[criterion] = coverage.total()
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _criteria(im: InstrumentedModel, ranges: NeuronRanges) -> dict[str, deepxplore.Coverage]:
+    return {
+        **{f"neurons > {t:g}": NeuronCoverage(im, t) for t in _THRESHOLDS},
+        "k-multisection": deepxplore.KMultisectionCoverage(ranges, _SECTIONS),
+        "boundary": deepxplore.BoundaryCoverage(ranges),
+        "strong activation": deepxplore.StrongActivationCoverage(ranges),
+        "top 2": deepxplore.TopKCoverage(im, 2),
+    }
+
+
+def _retraining(
+    ims: list[InstrumentedModel],
+    found: Found,
+    images: Dataset,
+    others: Dataset,
+    training: Dataset,
+    seed: int,
+) -> Iterator[dict[str, object]]:
+    """Yield accuracies on odd-seed inputs of models retrained on even-seed inputs."""
+    for im in ims:
+        model = im.model
+        control = deepxplore.retrain(model, training.x, training.y, rng=seed)
+        for name in CONSTRAINTS:
+            one, even = found[name], found[name].seed_index % 2 == 0
+            held_out = ~even & one.generated
+            test_x, test_y = one.inputs[held_out], images.y[one.seed_index[held_out]]
+            rows = [("none", model, 0), ("no found inputs", control, 0)]
+            # Two ways to label them without a human.
+            for how, y in (
+                ("labelled by the majority", one.majority()),
+                ("labelled as their seed", one.labels),
+            ):
+                added = even & (y >= 0) & one.generated
+                x = np.concatenate([training.x, one.inputs[added]])
+                labels = np.concatenate([training.y, y[added]])
+                better = deepxplore.retrain(model, x, labels, rng=seed)
+                rows.append((how, better, int(added.sum())))
+            for how, better, count in rows:
+                yield {
+                    "model": model.name,
+                    "search": name,
+                    "training": how,
+                    "added": count,
+                    "held-out found inputs": len(test_x),
+                    "accuracy on them": _accuracy(better, test_x, test_y),
+                    "accuracy on other test images": zoo.accuracy(better, others),
+                }
+
+
+def _accuracy(model: keras.Model, x: np.ndarray, y: np.ndarray) -> float:
+    return float((np.argmax(model.predict(x, verbose=0), axis=1) == y).mean())
+
+
+def plot_coverage(table: pd.DataFrame) -> Figure:
+    """Draw the coverage of LeNet-5 by each constraint's inputs, and by equally many others.
+
+    Args:
+        table: Rows of models, searches and kinds of inputs.
+    """
+    columns = [column for column in table.columns[4:] if column != "neurons > 0"]
+    shown = table[(table["model"] == "lenet5") & table["search"].isin(CONSTRAINTS)]
+    figure = Figure(figsize=(8, 1.2 + 1.9 * len(CONSTRAINTS)), layout="constrained")
+    axes = figure.subplots(len(CONSTRAINTS), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    for axis, (name, group) in zip(axes, shown.groupby("search", sort=False), strict=True):
+        width = 0.8 / len(group)
+        for i, (_, row) in enumerate(group.iterrows()):
+            places = np.arange(len(columns)) + i * width
+            look = {"label": row["inputs"], "color": _COLOURS[row["inputs"]]}
+            axis.bar(places, [row[column] for column in columns], width, **look)
+        axis.set_xticks(np.arange(len(columns)) + 0.3, columns, fontsize=8)
+        axis.set_title(f"{name}: {group['count'].iloc[0]} inputs of each kind", fontsize=10)
+        axis.set_ylabel("covered share", fontsize=9)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    means = shown.groupby("inputs")["k-multisection"].mean()
+    put_finding(
+        figure,
+        f"Found inputs cover {means['found']:.1%} of the sections of the ranges of LeNet-5's "
+        f"neurons (k-multisection), as many test images {means['test images']:.1%}",
+    )
+    return figure

@@ -1,0 +1,261 @@
+"""DeepXplore's settings one at a time, and coverage by the number of inputs.
+
+`sweep` varies the weights λ1 and λ2 and the step of the search. `numbers` compares the coverage of
+growing numbers of inputs of several kinds, and measures how often three networks agree on them.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nnslicer_tf import datasets, deepxplore, zoo
+from nnslicer_tf._progress import track
+from nnslicer_tf.datasets import Dataset
+from nnslicer_tf.deepxplore import Differences, NeuronCoverage
+from nnslicer_tf.deepxplore.constraints import find_constraint
+from nnslicer_tf.deepxplore.differences import majority_of
+from nnslicer_tf.exactline import fgsm
+from nnslicer_tf.instrument import InstrumentedModel
+from reproduction.deepxplore.networks import networks
+from reproduction.deepxplore.settings import NumberSettings, SweepSettings
+from reproduction.plots import put_finding
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from reproduction.rows import RowStore
+
+WEIGHTS = (0.0, 0.1, 0.5, 1.0, 2.0, 3.0)
+STEPS = (0.1, 0.3, 1.0, 3.0, 10.0)
+CONSTRAINT = "light"
+THRESHOLDS = (0.0, 0.25, 0.5, 0.75)
+NUMBERS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
+EPSILON = {"mnist": 0.1, "cifar10": 8 / 255}
+
+_COLOURS = {
+    "found": "#0072b2",
+    "adversarial": "#d55e00",
+    "test images": "#009e73",
+    "random images": "#8a8f98",
+}
+_MARKERS = dict(zip(_COLOURS, "oD^s", strict=True))
+_PARAMETERS = {"lambda1": "λ1", "lambda2": "λ2", "step": "step, times the constraint's own"}
+_COVERED = 0.25  # threshold of the coverage that a sweep reports
+
+
+# Settings of the search ---------------------------------------------------------------------
+
+
+def sweep(s: SweepSettings) -> ExperimentResult:
+    """Vary λ1, λ2 and the step of the search, one at a time; finished rows are kept."""
+    ims = networks(s.dataset, s.models)
+    data = datasets.load(s.dataset, f"test[:{s.seeds}]")
+    store = RowStore.of(
+        s.work,
+        f"sweep-{s.dataset}",
+        ("parameter", "value"),
+        {"weights": [im.fingerprint for im in ims]} | s.values("seeds", "seed"),
+    )
+    names: list[dict[str, Any]] = [{"parameter": "lambda1", "value": value} for value in WEIGHTS]
+    names += [{"parameter": "lambda2", "value": value} for value in WEIGHTS]
+    names += [{"parameter": "step", "value": value} for value in STEPS]
+    if any(name not in store for name in names):
+        # Compilation for batches of all sizes should not count towards the first search's time.
+        _searched(ims, data, s.seed, **names[0])
+    for row in track(names, "Searches"):
+        if row not in store:
+            store.add([{**row, **_searched(ims, data, s.seed, **row)}])
+    table = store.to_frame(names).astype({"value": float})
+    head = {
+        "networks": ", ".join(im.model.name for im in ims),
+        "seeds": f"{s.dataset} test[:{s.seeds}], without labels; constraint {CONSTRAINT}",
+        "others": "λ1 = 1, λ2 = 0.1, the constraint's step, at most 50 steps",
+        "random seed": s.seed,
+    }
+    name = f"sweep-{s.dataset}"
+    text = (
+        "`found, share`: of the seeds on which the networks agree; `coverage`: neurons above "
+        f"{_COVERED} on the inputs found, mean over the networks."
+    )
+    title = "DeepXplore with other weights and steps"
+    return ExperimentResult(
+        [ExperimentTable(name, table, title, head, text)],
+        [ExperimentFigure(name, plot_sweep(table))],
+    )
+
+
+def _searched(
+    ims: list[InstrumentedModel], data: Dataset, seed: int, parameter: str, value: float
+) -> dict[str, float]:
+    """Return the metrics of a search with one parameter changed."""
+    if parameter == "step":
+        value *= find_constraint(CONSTRAINT).step
+    coverage = [NeuronCoverage(im, _COVERED) for im in ims]
+    options: dict[str, Any] = {parameter: value, "coverage": coverage, "rng": seed}
+    found = deepxplore.generate(ims, data.x, CONSTRAINT, progress=False, **options)
+    made = found.generated
+    return {
+        "found": int(made.sum()),
+        "found, share": found.success_rate,
+        "mean steps": float(found.iterations[made].mean()) if made.any() else np.nan,
+        "seconds a difference": found.seconds / max(int(made.sum()), 1),
+        "coverage": float(np.mean([one.total() for one in coverage])),
+        **_agreement(found.predictions[made], data.y[found.seed_index][made]),
+    }
+
+
+def plot_sweep(table: pd.DataFrame) -> Figure:
+    """Plot the share of seeds with a difference, and the coverage, over each parameter."""
+    figure = Figure(figsize=(10.5, 3.6), layout="constrained")
+    axes = figure.subplots(1, len(_PARAMETERS), sharey=True)
+    for axis, (name, label) in zip(axes, _PARAMETERS.items(), strict=True):
+        rows = table[table["parameter"] == name]
+        axis.plot(rows["value"], rows["found, share"], "o-", color="#0072b2", label="found")
+        axis.plot(
+            rows["value"],
+            rows["majority is right"],
+            "s--",
+            color="#009e73",
+            label="majority of the networks is right on them",
+        )
+        axis.plot(rows["value"], rows["coverage"], "^:", color="#e69f00", label="coverage")
+        axis.set(xlabel=label, ylim=(0, 1), xscale="log" if name == "step" else "linear")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("share")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    shares = table.groupby("parameter")["found, share"]
+    said = ", ".join(
+        f"{low:.0%} to {high:.0%} by {_PARAMETERS[name].partition(',')[0]}"
+        for name, low, high in zip(shares.min().index, shares.min(), shares.max(), strict=True)
+    )
+    put_finding(figure, f"Seeds with a difference: {said}")
+    return figure
+
+
+# Numbers of inputs --------------------------------------------------------------------------
+
+
+def numbers(s: NumberSettings) -> ExperimentResult:
+    """Measure coverage by the number of inputs, and agreement, for several kinds of inputs."""
+    ims = networks(s.dataset, s.models)
+    data = datasets.load(s.dataset, f"test[:{s.seeds}]")
+    found = deepxplore.generate(ims, data.x, CONSTRAINT, rng=s.seed)
+    sets = _sets(ims, data, found, s)
+    rows = list(_covered(ims, sets, s))
+    table = pd.DataFrame(rows).groupby(["inputs", "number", "threshold"], sort=False)
+    table = table["coverage"].agg(["mean", "std"]).reset_index()
+    table = table.rename(columns={"mean": "coverage", "std": "coverage ±"})
+    agreed = pd.DataFrame(_agreements(ims, sets, data, found))
+    head = {
+        "networks": ", ".join(f"{im.model.name} {zoo.accuracy(im.model, data):.4f}" for im in ims),
+        "inputs": f"{s.dataset} test[:{s.seeds}], {int(found.generated.sum())} found under "
+        f"{CONSTRAINT}, FGSM with {EPSILON[s.dataset]:.4g} for each network in turn, uniform noise",
+        "draws": s.draws,
+        "random seed": s.seed,
+    }
+    text = (
+        "Share of the neurons above a threshold on so many inputs: mean over the networks, and "
+        "mean and standard deviation over the draws of the inputs."
+    )
+    agreement_text = (
+        "Shares of the inputs on which all three networks, two of them, or none agree, and "
+        "on which the class that most predict is the image's (of the seed, for what was found)."
+    )
+    name, title = f"numbers-{s.dataset}", "Coverage by the number of inputs"
+    return ExperimentResult(
+        [
+            ExperimentTable(name, table, title, head, text),
+            ExperimentTable(
+                f"agreement-{s.dataset}",
+                agreed,
+                "Agreement of three networks",
+                head,
+                agreement_text,
+            ),
+        ],
+        [ExperimentFigure(name, plot_numbers(table))],
+    )
+
+
+def _sets(
+    ims: list[InstrumentedModel], data: Dataset, found: Differences, s: NumberSettings
+) -> dict[str, np.ndarray]:
+    """Return the inputs by kind."""
+    attacked = [fgsm(im, data.x, data.y, EPSILON[s.dataset]).astype(np.float32) for im in ims]
+    turn = np.arange(len(data)) % len(ims)
+    rng = np.random.default_rng(s.seed)
+    return {
+        "found": found.inputs[found.generated],
+        "adversarial": np.stack(attacked)[turn, np.arange(len(data))],
+        "test images": data.x,
+        "random images": rng.uniform(size=data.x.shape).astype(np.float32),
+    }
+
+
+def _covered(
+    ims: list[InstrumentedModel], sets: dict[str, np.ndarray], s: NumberSettings
+) -> Iterator[dict[str, object]]:
+    """Yield the coverage of the first inputs of every draw, for each number and threshold."""
+    for inputs, x in sets.items():
+        for draw in track(range(s.draws), inputs):
+            order = np.random.default_rng((s.seed, draw)).permutation(len(x))
+            coverage = {t: [NeuronCoverage(im, t) for im in ims] for t in THRESHOLDS}
+            start = 0
+            for number in (n for n in NUMBERS if n <= len(x)):
+                for threshold, ones in coverage.items():
+                    for one in ones:
+                        one.update(x[order[start:number]])
+                    total = float(np.mean([one.total() for one in ones]))
+                    row = {"inputs": inputs, "number": number, "threshold": threshold}
+                    yield {**row, "coverage": total}
+                start = number
+
+
+def _agreements(
+    ims: list[InstrumentedModel], sets: dict[str, np.ndarray], data: Dataset, found: Differences
+) -> Iterator[dict[str, object]]:
+    """Yield how often the networks agree on each kind of inputs."""
+    labels = {"found": data.y[found.seed_index[found.generated]]}
+    for inputs, x in sets.items():
+        predictions = np.stack([im.predict(x).argmax(axis=1) for im in ims], axis=1)
+        y = None if inputs == "random images" else labels.get(inputs, data.y)
+        yield {"inputs": inputs, "number": len(x), **_agreement(predictions, y)}
+
+
+def _agreement(predictions: np.ndarray, y: np.ndarray | None) -> dict[str, float]:
+    """Return shares of inputs by the number of networks that agree.
+
+    Args:
+        predictions: `(inputs, networks)` classes.
+        y: The true classes; None if there are none.
+    """
+    if not len(predictions):
+        return dict.fromkeys(("all agree", "all differ", "majority is right"), np.nan)
+    kinds = np.array([len(np.unique(row)) for row in predictions])
+    return {
+        "all agree": float((kinds == 1).mean()),
+        "all differ": float((kinds == predictions.shape[1]).mean()),
+        "majority is right": np.nan if y is None else float((majority_of(predictions) == y).mean()),
+    }
+
+
+def plot_numbers(table: pd.DataFrame) -> Figure:
+    """Plot coverage over the number of inputs, with a panel for each threshold."""
+    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    axes = figure.subplots(1, len(THRESHOLDS), sharey=True)
+    for axis, threshold in zip(axes, THRESHOLDS, strict=True):
+        rows = table[table["threshold"] == threshold]
+        for inputs, part in rows.groupby("inputs", sort=False):
+            look = {"color": _COLOURS[str(inputs)], "marker": _MARKERS[str(inputs)]}
+            axis.plot(part["number"], part["coverage"], label=inputs, **look)
+        axis.set(xscale="log", xlabel="inputs", ylim=(0, 1), title=f"threshold {threshold:g}")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("share of the neurons covered")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    at = table[(table["threshold"] == 0.5) & (table["number"] == 100)].set_index("inputs")
+    said = partial("{0} {1:.0%}".format)
+    if len(at):
+        shares = ", ".join(map(said, at.index, at["coverage"]))
+        put_finding(figure, f"Neurons above 0.5 on a hundred inputs: {shares}")
+    return figure

@@ -1,0 +1,208 @@
+"""The methods that the paper's experiments compare, and the paper's figures for them.
+
+`DFlare` is this library's default; `Algorithm 1` is the paper to the letter. Each method after
+them changes one thing in Algorithm 1; `as programmed` changes everything in which the authors'
+program differs from the paper (see `AnyChangeFitness`, `RankOnly`, `PROGRAM_OPERATORS`). The
+program's `DFlare_D` accepts no mutant, so that operators are drawn evenly.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+
+from nnslicer_tf.dflare import DeviationSet, DFlare, DiffChaser, ImageDomain, Search, verify
+from nnslicer_tf.dflare.domain import Domain
+from nnslicer_tf.dflare.fitness import AnyChangeFitness, DistanceFitness, GrowthFitness
+from nnslicer_tf.dflare.images import PROGRAM_OPERATORS
+from nnslicer_tf.dflare.selection import RankOnly, Uniform
+from reproduction.dflare.pairs import NamedPair
+from reproduction.result import paper_frame
+
+_PAPER = DFlare(patience=None, bisections=0)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A search with its mutation operators.
+
+    Attributes:
+        search: How to search.
+        domain: The operators.
+        together: How many searches run at once.
+    """
+
+    search: Search
+    domain: Domain = field(default_factory=ImageDomain)
+    together: int = 500
+
+
+METHODS: dict[str, Method] = {
+    "DFlare": Method(DFlare()),
+    "Algorithm 1": Method(_PAPER),
+    "DFlare_D": Method(replace(_PAPER, fitness=DistanceFitness())),
+    "DFlare_R": Method(replace(_PAPER, selection=Uniform())),
+    "with patience": Method(DFlare(bisections=0)),
+    "with bisection": Method(DFlare(patience=None)),
+    "accepts any change": Method(replace(_PAPER, fitness=AnyChangeFitness())),
+    "ignores the last operator": Method(replace(_PAPER, selection=RankOnly())),
+    "noise wraps around": Method(_PAPER, ImageDomain(PROGRAM_OPERATORS)),
+    "as programmed": Method(
+        replace(_PAPER, fitness=AnyChangeFitness(), selection=RankOnly()),
+        ImageDomain(PROGRAM_OPERATORS),
+    ),
+    "DFlare_D as programmed": Method(
+        replace(_PAPER, fitness=GrowthFitness(), selection=Uniform()),
+        ImageDomain(PROGRAM_OPERATORS),
+    ),
+    "DiffChaser": Method(DiffChaser(), together=4),
+}
+
+SAME_AS = {
+    "lenet1": ("LeNet-1", "Quantization-8-bit"),
+    "resnet20": ("ResNet-20", "Quantization-8-bit"),
+}
+"""The published pairs and their names in the paper's tables."""
+
+LIKE = {
+    "lenet5-dynamic": ("LeNet-5", "Quantization-8-bit"),
+    "lenet4-integer": ("LeNet-4", "Quantization"),
+    "lenet4-pruned": ("LeNet-4", "Prune"),
+    "lenet4-retrained": ("LeNet-4", "Prune"),
+    "lenet5-integer": ("LeNet-5", "Quantization"),
+    "lenet5-pruned": ("LeNet-5", "Prune"),
+    "lenet5-retrained": ("LeNet-5", "Prune"),
+    "simplenet-integer": ("CNN", "Quantization"),
+    "simplenet-pruned": ("CNN", "Prune"),
+    "simplenet-retrained": ("CNN", "Prune"),
+    "plainnet20-integer": ("PlainNet-20", "Quantization"),
+    "plainnet20-pruned": ("PlainNet-20", "Prune"),
+    "plainnet20-retrained": ("PlainNet-20", "Prune"),
+    "plainnet20-distilled": ("PlainNet-20", "Knowledge Distillation"),
+    "resnet20-integer": ("ResNet-20", "Quantization"),
+    "resnet20-pruned": ("ResNet-20", "Prune"),
+    "resnet20-retrained": ("ResNet-20", "Prune"),
+    "resnet20-distilled": ("ResNet-20", "Knowledge Distillation"),
+    "vgg16-integer": ("VGG-16", "Quantization"),
+    "vgg16-pruned": ("VGG-16", "Prune"),
+    "vgg16-retrained": ("VGG-16", "Prune"),
+    "vgg16-distilled": ("VGG-16", "Knowledge Distillation"),
+}
+"""Our pairs of a kind that the paper has too, with other weights."""
+
+_COLUMNS = {
+    "DFlare": ("table4_search", "dflare"),
+    "Algorithm 1": ("table4_search", "dflare"),
+    "as programmed": ("table4_search", "dflare"),
+    "DiffChaser": ("table4_search", "diffchaser"),
+    "DFlare_D": ("table6_ablation", "dflare_d"),
+    "DFlare_D as programmed": ("table6_ablation", "dflare_d"),
+    "DFlare_R": ("table6_ablation", "dflare_r"),
+    **{
+        f"{method}, {when} repair": ("table8_search_after_repair", when)
+        for method in ("DFlare", "Algorithm 1")
+        for when in ("without", "with")
+    },
+}
+"""Method → the paper's table with its figures, and the prefix of its columns."""
+
+
+def figures(pair: NamedPair, seeds: np.ndarray, found: DeviationSet, domain: Domain) -> dict:
+    """Return the figures of one run, after a replay on freshly loaded models."""
+    held = verify(
+        pair.load_original, pair.load_compressed, seeds, found, pair.preprocess, domain=domain
+    )
+    queries = found.queries[found.found]
+    return {
+        **found.summary(),
+        "queries_90th_percentile": float(np.percentile(queries, 90)) if len(queries) else np.nan,
+        "verified": int(held.sum()),
+    }
+
+
+def means_beside_the_paper(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the means over random seeds for each pair and method, with the paper's figures.
+
+    Args:
+        runs: Rows with `pair`, `method`, `rng` and figures.
+    """
+    means = runs.drop(columns="rng").groupby(["pair", "method"], sort=False).mean().reset_index()
+    published = [
+        paper_figures(*names) for names in zip(means["pair"], means["method"], strict=True)
+    ]
+    return pd.concat([means, pd.DataFrame(published)], axis=1)
+
+
+def paper_figures(pair: str, method: str) -> dict[str, object]:
+    """Return the published figures for a pair and a method, as far as there are any.
+
+    The keys are `paper_pair`, `paper_success` (a share), `paper_seconds`,
+    `paper_queries`, and for the authors' program `program_seconds`,
+    `program_mean_queries`, `program_median_queries`.
+    """
+    names = SAME_AS.get(pair) or LIKE.get(pair)
+    if names is None or method not in _COLUMNS:
+        return {}
+    table, prefix = _COLUMNS[method]
+    row = paper_row(table, names)
+    if row is None:
+        return {}
+    result = {
+        "paper_pair": _paper_pair(pair),
+        "paper_success": row[f"{prefix}_success"] / 100,
+        "paper_seconds": row[f"{prefix}_seconds"],
+        "paper_queries": row[f"{prefix}_queries"],
+    }
+    program = paper_row("authors_program", names)
+    if prefix == "dflare" and program is not None:
+        result |= {name: program[name] for name in program.index if name.startswith("program")}
+    return result
+
+
+def paper_timeouts(pair: str, method: str) -> dict[str, object]:
+    """Return Table 10's shares for a pair; it leaves out pairs for which 5 s are always enough."""
+    names = SAME_AS.get(pair) or LIKE.get(pair)
+    if names is None or method not in ("DFlare", "Algorithm 1"):
+        return {}
+    row = paper_row("table10_timeouts", names)
+    if row is None and paper_row("table4_search", names) is None:
+        return {}
+    percents = {t: 100.0 if row is None else row[f"seconds_{t}"] for t in (15, 10, 5)}
+    shares = {f"paper, within {t} s": percent / 100 for t, percent in percents.items()}
+    return {"paper_pair": _paper_pair(pair), **shares}
+
+
+def paper_repair(pair: str) -> dict[str, object]:
+    """Return Table 7's ratios for a pair, or nothing."""
+    names = SAME_AS.get(pair) or LIKE.get(pair)
+    row = None if names is None else paper_row("table7_repair", names)
+    if row is None:
+        return {}
+    kinds = ("repair", "inducing", "improvement")
+    ratios = {f"paper_{kind}_ratio": row[f"{kind}_count"] / 100 for kind in kinds}
+    return {"paper_pair": _paper_pair(pair), **ratios}
+
+
+def _paper_pair(pair: str) -> str:
+    """Return the paper's name of a pair, after "like" if it is not the same models."""
+    if pair in SAME_AS:
+        return " ".join(SAME_AS[pair])
+    return "like " + " ".join(LIKE[pair])
+
+
+def paper_correlations(model: str) -> dict[str, object]:
+    """Return section 5.4.1's correlations for an original model, or nothing."""
+    published = paper_frame("dflare/section54_dissemination").set_index("model")
+    name = {"lenet5": "LeNet-5", "resnet20": "ResNet-20"}.get(model)
+    if name is None:
+        return {}
+    kinds = ("seconds", "queries")
+    figures = {f"paper_{kind}": published.loc[name, f"correlation_{kind}"] for kind in kinds}
+    return {"paper_model": name, **figures}
+
+
+def paper_row(table: str, names: tuple[str, str]) -> pd.Series | None:
+    """Return the row of a model and its compression in one of the paper's tables, or None."""
+    rows = paper_frame(f"dflare/{table}")
+    rows = rows[(rows["model"] == names[0]) & (rows["compression"] == names[1])]
+    return rows.iloc[0] if len(rows) else None

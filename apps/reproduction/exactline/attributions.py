@@ -1,0 +1,145 @@
+"""Exact integrated gradients compared with sampled sums: the paper's tables 1 and 2."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import keras
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nnslicer_tf import datasets
+from nnslicer_tf._cores import available_cores
+from nnslicer_tf._progress import track
+from nnslicer_tf.exactline import Attributor, PathGradients, relative_error
+from nnslicer_tf.exactline.gradients import RULES
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from reproduction.exactline.networks import RELU_NETWORKS, relu_networks
+from reproduction.exactline.settings import AttributionSettings
+from reproduction.plots import plot_boxes, put_finding
+from reproduction.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    paper_text,
+)
+from reproduction.rows import RowStore
+
+
+def attributions(s: AttributionSettings) -> ExperimentResult:
+    """Compare exact integrated gradients with sampled sums (tables 1 and 2)."""
+    path = s.work / f"attributions-{s.most}.csv"
+    store = RowStore(path, ("network", "dataset", "weights", "image"))
+    tables = []
+    for name, (dataset, model) in relu_networks(s.network or RELU_NETWORKS).items():
+        data = datasets.load(dataset, f"test[:{s.images}]")
+        predicted = np.argmax(model.predict(data.x, verbose=0), axis=1)
+        names = {"network": name, "dataset": dataset}
+        tables.append(path_rows(model, data.x, predicted, lambda p: _row(p, s.most), names, store))
+    table = pd.concat(tables, ignore_index=True)
+    head = {"baseline": "black", "target": "the predicted class", "most_samples": s.most}
+    title = "Integrated gradients: exact and by samples (tables 1 and 2)"
+    text = paper_text("exactline/table1", "exactline/table2")
+    return ExperimentResult(
+        [
+            ExperimentTable("attributions_images", table),
+            ExperimentTable("attributions", _summary(table), title, head, text),
+        ],
+        [ExperimentFigure("attributions", plot(table), dpi=120)],
+    )
+
+
+def path_rows(
+    model: keras.Model,
+    x: np.ndarray,
+    targets: np.ndarray,
+    row: Callable[[PathGradients], Mapping[str, object]],
+    names: Mapping[str, str],
+    store: RowStore,
+) -> pd.DataFrame:
+    """Return a row for each image, computed from the gradients on the line from black to it.
+
+    Images are processed on as many threads as there are cores, and rows are kept as they finish.
+
+    Args:
+        model: A piecewise-linear network.
+        x: The images `(images, *input shape)`.
+        targets: The logit of each, `(images,)` integers.
+        row: Returns the metrics of an image.
+        names: Names of the network, for its rows.
+        store: The rows that already exist, by `names`, "weights" and "image".
+    """
+    attributor = Attributor(InstrumentedModel(model))
+    weights = model_fingerprint(model)[:12]  # the network may be trained again
+    every = [{**names, "weights": weights, "image": i} for i in range(len(x))]
+    missing = [i for i, name in enumerate(every) if name not in store]
+
+    def measured(i: int) -> dict[str, object]:
+        path = attributor.path(x[i], np.zeros(x[i].shape), int(targets[i]))
+        return {**every[i], **row(path)}
+
+    pool = ThreadPoolExecutor(available_cores())
+    try:
+        what = "-".join(names.values())
+        store.extend(track(pool.map(measured, missing), what, len(missing)))
+    finally:
+        pool.shutdown(cancel_futures=True)  # stop processing images, also after an interrupt
+    return store.to_frame(every).drop(columns="weights")
+
+
+def _row(path: PathGradients, most: int) -> dict[str, object]:
+    exact = path.exact()
+    outputs = path.partition.outputs[[0, -1], path.target]
+    row: dict[str, object] = {"exact": len(path.partition)}
+    row["completeness_error"] = abs(exact.sum() - (outputs[1] - outputs[0]))
+    row["m_tilde"] = samples = path.samples_for_completeness(most=most)
+    if samples is not None:
+        row["error_at_m_tilde"] = relative_error(path.approximate(samples), exact)
+    return row | {rule: path.samples_within(rule, most=most) for rule in RULES}
+
+
+def _summary(table: pd.DataFrame) -> pd.DataFrame:
+    """Return means over images for each network, excluding images that need too many samples."""
+    rows = []
+    for network, group in table.groupby("network", sort=False):
+        row = {"network": network, "images": len(group), "exact": group.exact.mean()}
+        row["completeness_error_max"] = group.completeness_error.max()
+        row["m_tilde"] = group.m_tilde.mean()
+        row["error_percent_at_m_tilde"] = 100 * group.error_at_m_tilde.mean()
+        within = group.dropna(subset=list(RULES))
+        row |= {rule: within[rule].mean() for rule in RULES}
+        row["saving_of_trapezoid_percent"] = 100 * (1 - within.trapezoid / within.left).mean()
+        row["trapezoid_worse_than_left"] = int((within.trapezoid > within.left).sum())
+        row["beyond_most"] = len(group) - len(within)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def plot(table: pd.DataFrame) -> Figure:
+    """Plot the errors of sampled sums, and the number of samples needed, for each network.
+
+    Args:
+        table: A row for each image.
+    """
+    groups = dict(list(table.groupby("network", sort=False)))
+    figure = Figure(figsize=(10, 1.2 + 0.45 * len(groups) * len(RULES)), layout="constrained")
+    axes = figure.subplots(1, 2)
+    errors = {name: 100 * group.error_at_m_tilde.dropna() for name, group in groups.items()}
+    plot_boxes(axes[0], errors, "relative error at m̃ left samples, %")
+    counts = {
+        f"{name}, {rule}": group[rule].dropna() for name, group in groups.items() for rule in RULES
+    }
+    plot_boxes(axes[1], counts, "samples to stay within 5 %")
+    axes[1].set_xscale("log", subs=())
+    largest = table[list(RULES)].max().max()
+    ticks = [tick for tick in (5, 10, 20, 50, 100, 200, 500, 1_000) if tick <= 1.2 * largest]
+    axes[1].set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    needed = table[list(RULES)].median()
+    put_finding(
+        figure,
+        f"Sampled integrated gradients are off by {100 * table.error_at_m_tilde.median():.0f} % "
+        f"at m̃ samples (median); {needed.idxmin()} sums are within 5 % after {needed.min():.0f} "
+        f"samples, {needed.idxmax()} sums after {needed.max():.0f}",
+    )
+    return figure

@@ -1,0 +1,198 @@
+"""Decision boundaries of ACAS Xu networks, exact and sampled: the paper's figure 2."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from nnslicer_tf._progress import track
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.exactline import LinearPartition, LineWalker, acas
+from nnslicer_tf.instrument import InstrumentedModel
+from reproduction.exactline.settings import AcasSettings
+from reproduction.plots import put_finding
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
+
+COLOURS = ("#d9d9d9", "#9ecae1", "#fdbe85", "#08519c", "#d94701")
+"""The colour of each ACAS Xu class: clear, weak left, weak right, strong left, strong right."""
+
+Ends = tuple[np.ndarray, np.ndarray]
+
+
+def boundaries(s: AcasSettings) -> ExperimentResult:
+    """Compare exact lines with samples (figure 2)."""
+    paths = sorted(s.networks.glob("*.nnet"))
+    if not paths:
+        raise InvalidArgumentError(f"There are no .nnet files in '{s.networks}'.")
+    lines = _lines(s.reach, s.speed)
+    rows = []
+    for path in track(paths[:: s.every], "Networks"):
+        nnet = acas.load_nnet(path)
+        walker = _walker(nnet)
+        rows += [_row(path.stem, name, nnet, walker, *ends) for name, ends in lines.items()]
+    head = {"speed_ft_s": s.speed, "reach_ft": s.reach}
+    title = "ACAS Xu: advisories along lines"
+    grid = _grid(s.grid, s.reach, s.speed)
+    drawn = _drawn(acas.load_nnet(paths[0]), paths[0].stem, lines, grid)
+    return ExperimentResult(
+        [ExperimentTable("acas", pd.DataFrame(rows), title, head)],
+        [ExperimentFigure("acas", plot(drawn), 120, drawn=drawn)],
+    )
+
+
+def _walker(nnet: acas.NNet) -> LineWalker:
+    return LineWalker(InstrumentedModel(acas.to_keras(nnet, "float64")))
+
+
+def _lines(reach: float, speed: float) -> dict[str, Ends]:
+    """Return lines (ρ, θ, ψ, both speeds): an intruder ahead and head-on, and one around."""
+    ahead = [[0, 0, -np.pi, speed, speed], [reach, 0, -np.pi, speed, speed]]
+    near = reach / 4
+    around = [[near, -np.pi, -np.pi, speed, speed], [near, np.pi, -np.pi, speed, speed]]
+    return {"ahead": tuple(np.array(ahead)), "around": tuple(np.array(around))}
+
+
+def _grid(count: int, reach: float, speed: float) -> Ends:
+    """Return as many spokes as circles around the ownship."""
+    angles = np.linspace(-np.pi, np.pi, count, endpoint=False)
+    distances = np.linspace(0, reach, count + 1)[1:]
+    rest = [-np.pi, speed, speed]
+    spokes = [([0, angle, *rest], [reach, angle, *rest]) for angle in angles]
+    circles = [([rho, -np.pi, *rest], [rho, np.pi, *rest]) for rho in distances]
+    q, r = zip(*spokes, *circles, strict=True)
+    return np.array(q), np.array(r)
+
+
+def _row(
+    network: str, line: str, nnet: acas.NNet, walker: LineWalker, q: np.ndarray, r: np.ndarray
+) -> dict[str, object]:
+    """Compare the exact regions of a line with those that 25 and 1,000 samples find."""
+    partition = walker.line(q, r)
+    regions = partition.classify(lowest=True)
+    row = {"network": network, "line": line, "parts": len(partition), "regions": len(regions)}
+    for samples in (25, 1_000):
+        labels = _advisories(nnet, partition, np.linspace(0, 1, samples))
+        row[f"regions_seen_by_{samples}_samples"] = 1 + int(np.count_nonzero(np.diff(labels)))
+    row["narrowest_region_percent"] = 100 * float(np.diff(regions.ratios).min())
+    return row
+
+
+def _advisories(nnet: acas.NNet, line: LinearPartition, ratios: np.ndarray) -> np.ndarray:
+    return nnet.evaluate(line.at(ratios)).argmin(axis=1)
+
+
+def _drawn(nnet: acas.NNet, name: str, lines: dict[str, Ends], grid: Ends) -> dict[str, np.ndarray]:
+    """Return single lines and a grid of them, exact and sampled, around the ownship."""
+    walker = _walker(nnet)
+    drawn = {"network": np.array(name)}
+    for line, ends in lines.items():
+        partition = walker.line(*ends)
+        ratios = np.linspace(0, 1, 25)
+        drawn |= _curves(line, [partition]) | _samples(line, nnet, [partition], ratios)
+        drawn[f"{line}/ticks"] = _polar(partition.points)
+    partitions = list(walker.lines(*grid))
+    drawn |= _curves("grid", partitions)
+    return drawn | _samples("grid", nnet, partitions, np.linspace(0, 1, 13))
+
+
+def _curves(name: str, partitions: Sequence[LinearPartition]) -> dict[str, np.ndarray]:
+    """Return lines as a sequence of curves of one class each: ends, points, classes."""
+    curves: list[np.ndarray] = []
+    labels: list[int] = []
+    for partition in partitions:
+        regions = partition.classify(lowest=True)
+        labels += list(regions.labels)
+        for start, stop in pairwise(regions.ratios):
+            steps = max(2, int(np.ceil(100 * (stop - start))))
+            curves.append(_polar(partition.at(np.linspace(start, stop, steps))))
+    return {
+        f"{name}/ends": np.cumsum([len(curve) for curve in curves]),
+        f"{name}/curves": np.concatenate(curves).astype(np.float32),
+        f"{name}/labels": np.array(labels, np.uint8),
+    }
+
+
+def _samples(
+    name: str, nnet: acas.NNet, partitions: Sequence[LinearPartition], ratios: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return samples of lines, and their classes."""
+    points = np.concatenate([_polar(partition.at(ratios)) for partition in partitions])
+    labels = np.concatenate([_advisories(nnet, partition, ratios) for partition in partitions])
+    return {f"{name}/points": points.astype(np.float32), f"{name}/sampled": labels}
+
+
+def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
+    """Draw single lines and a grid of them, exact on the left, sampled on the right."""
+    figure = Figure(figsize=(9, 12), layout="constrained")
+    axes = figure.subplots(3, 2)
+    found = []
+    for row, name in zip(axes, ("ahead", "around", "grid"), strict=True):
+        single = name != "grid"
+        _plot_curves(row[0], name, drawn, 6.0 if single else 0.9)
+        _plot_samples(row[1], name, drawn, 14.0 if single else 3.0)
+        if single:
+            x, y = drawn[f"{name}/ticks"].T
+            row[0].scatter(x, y, s=0.6, color="black", zorder=3)
+            row[0].set_title(f"intruder {name}: exact, {len(x) - 1} parts")
+            row[1].set_title(f"intruder {name}: {len(drawn[f'{name}/points'])} samples")
+            changes = [
+                np.count_nonzero(np.diff(drawn[f"{name}/{of}"])) for of in ("labels", "sampled")
+            ]
+            found.append(f"{changes[0]} exactly and {changes[1]} by samples {name}")
+        if name == "ahead":
+            reach = np.linalg.norm(drawn[f"{name}/ticks"], axis=1).max()
+            for axis in row:
+                axis.set_xlim(-reach / 2, reach / 2)
+    lines = len(drawn["grid/points"]) // 13
+    axes[2, 0].set_title(f"{lines} exact lines")
+    axes[2, 1].set_title(f"{lines} lines of 13 samples")
+    for axis in axes.flat:
+        axis.plot(0, 0, marker="^", color="black", markersize=6)
+        axis.tick_params(labelsize=8)
+        axis.locator_params(nbins=5)
+    legend(figure, acas.ADVISORIES)
+    for axis in axes[2]:
+        axis.set_xlabel("ft to the right of the ownship", fontsize=9)
+    figure.supylabel("ft ahead of the ownship, which flies upwards", fontsize=9)
+    put_finding(figure, f"{drawn['network']}: changes of advice, {', '.join(found)}")
+    return figure
+
+
+def _polar(points: np.ndarray) -> np.ndarray:
+    """Return plane coordinates `(n, 2)` of points whose first columns are ρ and θ.
+
+    The ownship is at the origin and flies upwards; θ > 0 is to its left.
+    """
+    rho, theta = points[:, 0], points[:, 1]
+    return np.stack([-rho * np.sin(theta), rho * np.cos(theta)], axis=1)
+
+
+def _plot_curves(axes: Axes, name: str, drawn: Mapping[str, np.ndarray], width: float) -> None:
+    """Draw lines in the plane around the ownship, coloured by class up to the exact boundaries."""
+    curves = np.split(drawn[f"{name}/curves"], drawn[f"{name}/ends"][:-1])
+    colours = [COLOURS[label] for label in drawn[f"{name}/labels"]]
+    axes.add_collection(LineCollection(curves, colors=colours, linewidths=width, capstyle="butt"))
+    axes.autoscale_view()
+    axes.set_aspect("equal")
+
+
+def _plot_samples(axes: Axes, name: str, drawn: Mapping[str, np.ndarray], size: float) -> None:
+    """Draw sampled points in the plane around the ownship, coloured by class."""
+    x, y = drawn[f"{name}/points"].T
+    colours = [COLOURS[label] for label in drawn[f"{name}/sampled"]]
+    axes.scatter(x, y, c=colours, s=size, linewidths=0)
+    axes.set_aspect("equal")
+
+
+def legend(figure: Figure, names: Sequence[str]) -> None:
+    """Write the legend of the classes' colours below a figure."""
+    handles = [
+        Line2D([], [], color=colour, linewidth=4, label=name)
+        for colour, name in zip(COLOURS, names, strict=False)
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(names), frameon=False)

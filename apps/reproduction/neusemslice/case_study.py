@@ -1,0 +1,149 @@
+"""Slicing and restructuring of one trained model of the zoo: figure 6 and section 5.6.
+
+The paper states three kinds of figures for MobileNetV3: curves of accuracy over compression
+rate, the accuracy at a compression rate of about one half, and what is left where slices of
+that size are compressed on to about 60 %, beside the whole model, compressed as far.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+import pandas as pd
+
+from nnslicer_tf import zoo
+from nnslicer_tf._progress import track
+from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from nnslicer_tf.semantic import compress, restructure
+from reproduction.neusemslice.restructuring import COMPRESSORS
+from reproduction.neusemslice.settings import WAYS, CaseStudySettings
+from reproduction.neusemslice.slices import SlicedModel
+from reproduction.neusemslice.slicing import curve_rows, plot_curves
+from reproduction.neusemslice.trial import Trial, zoo_trial
+from reproduction.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    paper_frame,
+)
+from reproduction.rows import RowStore
+
+_HALF = 0.5  # of the parameters that slices remove
+_COMPRESSED = 0.6  # of the parameters that are removed in the end
+_SHARE = 0.1  # of the remaining weights that an iteration removes
+_PAPER_WAYS = {
+    "Global": "global",
+    "Category-wise": "category-wise",
+    "NeuSemSlice": "semantic",
+    "NeuSemSlice, centred": "semantic",
+}
+
+
+def case_study(s: CaseStudySettings) -> ExperimentResult:
+    """Measure the slices of a trained model, and what compressing them on leaves."""
+    trial = zoo_trial(s.model, s.dataset, s.tests, s.samples)
+    trial = replace(trial, interval=s.interval)
+    curves = _stored(s, trial, "curves", curve_rows)
+    half = _stored(s, trial, "half", half_rows)
+    compressed = _stored(s, trial, "compressed", compressed_rows)
+    half = half.merge(stated(["method", "metric"]), how="left")
+    compressed = compressed.merge(stated(["method", "metric", "compressor"]), how="left")
+    accuracies = f"Accuracy of slices of {s.name}"
+    of_half = f"{accuracies} that remove half of the parameters"
+    head = {
+        "model": f"weights of the zoo, {zoo.accuracy(trial.model, trial.test):.1%} right",
+        "sizes": f"{s.tests} test images; scores on {s.samples} training images",
+        "interval": f"semantic slices grow by {s.interval} neurons at a time",
+    }
+    return ExperimentResult(
+        [
+            ExperimentTable(f"figure6-{s.name}", curves, f"{accuracies} (figure 6)", head),
+            ExperimentTable(f"section56-half-{s.name}", half, f"{of_half} (section 5.6)", head),
+            ExperimentTable(
+                f"section56-compressed-{s.name}",
+                compressed,
+                f"{of_half}, compressed on to {_COMPRESSED:.0%} (section 5.6)",
+                head,
+            ),
+        ],
+        [ExperimentFigure(f"figure6-{s.name}", plot_curves(curves, s.name))],
+    )
+
+
+def _stored(
+    s: CaseStudySettings,
+    trial: Trial,
+    what: str,
+    rows: Callable[[Trial, str], Iterable[dict]],
+) -> pd.DataFrame:
+    """Return the rows of all metrics; those on file, of the same weights, are not made again."""
+    store = RowStore.of(
+        s.work / "case-study",
+        f"{what}-{s.name}",
+        ["metric"],
+        {"weights": model_fingerprint(trial.model)} | s.values("tests", "samples"),
+    )
+    parts = []
+    for metric in s.metrics.split(","):
+
+        def make(metric: str = metric) -> Iterable[dict]:
+            return track(rows(trial, metric), f"{what}, {metric}")
+
+        parts.append(store.complete({"metric": metric}, make))
+    return pd.concat(parts, ignore_index=True)
+
+
+def half_rows(trial: Trial, metric: str) -> Iterator[dict]:
+    """Yield the whole model's accuracy, and those of slices without half of the parameters."""
+    whole = {"method": "whole", "compression": 0.0}
+    yield {**whole, "accuracy": zoo.accuracy(trial.model, trial.test)}
+    sliced = SlicedModel(trial, metric)
+    for way in WAYS:
+        critical = sliced.of_size(way, _HALF)
+        yield {
+            "method": way,
+            "compression": sliced.compression(critical),
+            "accuracy": zoo.accuracy(sliced.masker.neurons(critical), trial.test),
+        }
+
+
+def compressed_rows(trial: Trial, metric: str) -> Iterator[dict]:
+    """Yield what compressing the whole model, and slices of half of it, to 60 % leaves."""
+    sliced = SlicedModel(trial, metric)
+    starts = {"whole": trial.model}
+    for way in WAYS:
+        starts[way] = restructure(trial.model, sliced.of_size(way, _HALF))
+    size = trial.model.count_params()
+    for compressor, name in COMPRESSORS.items():
+        for way, start in starts.items():
+            left = start.count_params() / size
+            steps = max(1, round(math.log((1 - _COMPRESSED) / left, 1 - _SHARE)))
+            # One accuracy is of interest, that of the end; what is removed does not depend on it.
+            found = compress(start, compressor, lambda _: 1.0, 0.0, share=_SHARE, most=steps)
+            yield {
+                "method": way,
+                "compressor": name,
+                "compression": 1 - (1 - found.rate) * left,
+                "iterations": steps,
+                "accuracy": zoo.accuracy(found.model, trial.test),
+            }
+
+
+def stated(keys: list[str]) -> pd.DataFrame:
+    """Return the accuracies of section 5.6 by method, metric and perhaps compressor.
+
+    Args:
+        keys: "method", "metric", and "compressor" for those of compressed models.
+    """
+    table = paper_frame("neusemslice/figure6")
+    table = table[table.compressor.notna() == ("compressor" in keys)]
+    table = table.assign(
+        metric=table.metric.fillna("Taylor").str.lower(),  # the whole model has no metric
+        compressor=table.compressor.str.replace("Global", "Glob").str.replace("Uniform+", "Unif"),
+        accuracy=table.accuracy / 100,
+    )
+    table["compressor"] = table.compressor.str.split(" or ")
+    table = table.explode("compressor")
+    ways = pd.Series({**_PAPER_WAYS, "whole": "none"}, name="paper").rename_axis("method")
+    table = ways.reset_index().merge(table, left_on="paper", right_on="method", suffixes=("", "_p"))
+    return table[[*keys, "accuracy"]].rename(columns={"accuracy": "paper accuracy"})

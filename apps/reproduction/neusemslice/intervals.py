@@ -1,0 +1,50 @@
+"""Semantic slices that grow by few or by many neurons: the interval i of Algorithm 1.
+
+The paper leaves the interval open. A layer keeps at least i neurons for each category, so that
+with a large interval small layers stay whole. This comparison is not in the paper.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pandas as pd
+
+from nnslicer_tf.errors import InvalidArgumentError
+from reproduction.neusemslice.settings import MaintenanceSettings
+from reproduction.neusemslice.slicing import curve_rows, plot_curves
+from reproduction.neusemslice.tables import area_tests
+from reproduction.neusemslice.trial import Repeats, repeats_of
+from reproduction.result import ExperimentFigure, ExperimentResult
+
+_INTERVALS = (1, 16, 64, 256)
+
+
+def intervals(s: MaintenanceSettings) -> ExperimentResult:
+    """Compare the curves of semantic slices that grow by different numbers of neurons.
+
+    Raises:
+        InvalidArgumentError: if the settings choose an interval; all of them are compared.
+    """
+    if s.interval != 1:
+        raise InvalidArgumentError(
+            f"intervals compares slices that grow by {', '.join(map(str, _INTERVALS))} neurons: "
+            f"leave out --interval. Received: --interval {s.interval}"
+        )
+    repeats = repeats_of(s)
+    parts = []
+    for interval in _INTERVALS:
+        grown = repeats_of(replace(s, interval=interval))
+
+        def run(seed: int, grown: Repeats = grown) -> Iterator[dict]:
+            return curve_rows(grown.trial(seed), s.metric)
+
+        rows = grown.rows(f"slicing-{s.metric}", run)
+        parts.append(rows.assign(metric=f"{s.metric}, i = {interval}"))
+    curve = pd.concat(parts, ignore_index=True)
+    title = "Semantic slices that grow by i neurons against the others, areas over the common range"
+    tables = [
+        repeats.table("intervals", "Accuracy over compression rate by the interval i", curve),
+        repeats.table("intervals", title, area_tests(curve), "-tests"),
+    ]
+    figure = ExperimentFigure(f"intervals-{s.name}", plot_curves(curve, s.name))
+    return ExperimentResult(tables, [figure])

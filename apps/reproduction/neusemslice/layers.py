@@ -1,0 +1,100 @@
+"""What slices of one size take from each layer, and what each layer's part costs alone.
+
+Slices of two methods may remove equally many parameters and yet differ in accuracy, because they
+take them from other layers. This experiment, which is not in the paper, says from which.
+
+It also counts what is removed in another way: the weights into the masked neurons alone. The
+compression rate of all other tables counts the weights out of them as well.
+"""
+
+from collections.abc import Iterator
+
+import keras
+import numpy as np
+import pandas as pd
+
+from nnslicer_tf.semantic import CriticalNeurons
+from nnslicer_tf.zoo import accuracy
+from reproduction.neusemslice.settings import OURS, WAYS, MaintenanceSettings
+from reproduction.neusemslice.slices import SlicedModel
+from reproduction.neusemslice.tables import paired_tests
+from reproduction.neusemslice.trial import Trial, repeats_of
+from reproduction.result import ExperimentResult
+
+_COMPRESSIONS = (0.3, 0.5, 0.66)  # shares of the parameters that are removed; the paper names two
+_KEYS = ["wanted", "method", "layer"]
+_PAIRS = [(one, other) for one in OURS for other in WAYS[:2]]
+
+
+def layers(s: MaintenanceSettings) -> ExperimentResult:
+    """Measure what slices of one size take from each layer (not in the paper)."""
+    repeats = repeats_of(s)
+    rows = repeats.rows(
+        f"layers-{s.metric}", lambda seed: layer_rows(repeats.trial(seed), s.metric)
+    )
+    means = rows.drop(columns="seed").groupby(_KEYS, sort=False).mean().reset_index()
+    title = "What slices of one size take from each layer, and what that costs alone"
+    used = {"metric": s.metric}
+    return ExperimentResult(
+        [
+            repeats.table("layers", title, means, more=used),
+            repeats.table(
+                "layers",
+                "Semantic slices against others of their size: accuracy",
+                _tests(rows),
+                "-tests",
+                used,
+            ),
+        ]
+    )
+
+
+def _tests(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return paired tests over seeds of whole slices of each compression rate."""
+    whole = rows[rows["layer"] == "all"]
+    tests = [
+        paired_tests(part, ["accuracy"], _PAIRS).assign(wanted=wanted)
+        for wanted, part in whole.groupby("wanted")
+    ]
+    found = pd.concat(tests, ignore_index=True)
+    return found[["wanted", *found.columns.drop("wanted")]]
+
+
+def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
+    """Yield the share of neurons that a slice keeps, and the accuracy with only these masked.
+
+    A row for each compression rate, method and layer, one for all convolutions, one for all dense
+    layers, and one for all layers: the slice itself. "into" is the share of the model's parameters
+    that are the masked neurons' own weights and biases.
+    """
+    sliced = SlicedModel(trial, metric)
+    for wanted in _COMPRESSIONS:
+        for way in WAYS:
+            critical = sliced.of_size(way, wanted)
+            compression = sliced.compression(critical)
+            for name, part in _parts(trial.model, critical).items():
+                kept = np.concatenate([critical[layer] for layer in part])
+                taken = CriticalNeurons({layer: critical[layer] for layer in part})
+                masked = sliced.masker.neurons(taken)
+                yield {
+                    "wanted": wanted,
+                    "method": way,
+                    "layer": name,
+                    "compression": compression,
+                    "neurons": len(kept),
+                    "kept": kept.mean(),
+                    "into": sliced.own_share(taken),
+                    "accuracy": accuracy(masked, trial.test),
+                }
+
+
+def _parts(model: keras.Model, critical: CriticalNeurons) -> dict[str, list[str]]:
+    """Return the layers of each part of a model that is masked alone, by the part's name."""
+    dense = [layer for layer in critical if isinstance(model.get_layer(layer), keras.layers.Dense)]
+    groups = {
+        "all convolutions": [layer for layer in critical if layer not in dense],
+        "all dense layers": dense,
+        "all": list(critical),
+    }
+    singles = {layer: [layer] for layer in critical}
+    return singles | {name: part for name, part in groups.items() if part}

@@ -1,0 +1,187 @@
+"""Accuracy and compression of every slicing method: figure 5, tables 1 to 4."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.report.palette import METHODS
+from nnslicer_tf.semantic import removable_layers, remove_layers
+from nnslicer_tf.zoo import accuracy
+from reproduction.neusemslice.settings import SETTINGS, MaintenanceSettings
+from reproduction.neusemslice.slices import SlicedModel, redundant
+from reproduction.neusemslice.tables import area_tests, masked_range_tables
+from reproduction.neusemslice.trial import Repeats, Trial, repeats_of
+from reproduction.plots import put_finding
+from reproduction.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    ExperimentView,
+)
+from reproduction.samples import first, of_classes
+from reproduction.views import view_of_marks
+
+_SHOWN = 0.5  # the compression rate of the interactive view
+_REDUNDANT = 0.99  # the similarity above which DeepArc removes a layer
+
+
+def slicing(s: MaintenanceSettings) -> ExperimentResult:
+    """Measure every slicing method's accuracy over compression rate, and the cost of masking."""
+    repeats, metrics = repeats_of(s), s.metrics.split(",")
+    stars = repeats.rows("deeparc", lambda seed: [deeparc_row(repeats.trial(seed))])
+    curve = pd.concat([stars, *(_rows(repeats, "slicing", curve_rows, m) for m in metrics)])
+    tables = [
+        repeats.table("figure5", "Accuracy over compression rate (figure 5)", curve),
+        repeats.table(
+            "table4",
+            "Semantic slicing against the others, areas over the common range (table 4)",
+            area_tests(curve),
+        ),
+    ]
+    if s.interval == 1:  # the cost of masking does not depend on it
+        tables += _masking_tables(repeats, metrics)
+    name = f"{s.name}{s.interval_name}"
+    figure = ExperimentFigure(f"figure5-{name}", plot_curves(curve, name))
+    return ExperimentResult(tables, [figure], views=views_of_slices(s, repeats))
+
+
+def _rows(
+    repeats: Repeats, what: str, rows: Callable[[Trial, str], Iterable[dict]], metric: str
+) -> pd.DataFrame:
+    return repeats.rows(f"{what}-{metric}", lambda seed: rows(repeats.trial(seed), metric))
+
+
+def _masking_tables(repeats: Repeats, metrics: Iterable[str]) -> list[ExperimentTable]:
+    """Return tables 1, 2 and 3."""
+    masked = pd.concat([_rows(repeats, "masking", masked_range_rows, m) for m in metrics])
+    title = "Accuracy after masking a tenth of the neurons by rank ({}; paper: VGG16-CIFAR10)"
+    return [
+        repeats.table(name, title.format(name), part)
+        for name, part in masked_range_tables(masked).items()
+    ]
+
+
+def views_of_slices(s: MaintenanceSettings, repeats: Repeats) -> list[ExperimentView]:
+    """Return a view of the critical neurons of the first model, by every method."""
+    if s.explore is None:
+        return []
+    trial = repeats.trial(0)
+    sliced = SlicedModel(trial, s.metric)
+    title = f"Critical neurons of {s.name}, about {_SHOWN:.0%} of the parameters removed"
+
+    def critical() -> dict[str, dict[str, np.ndarray]]:
+        return {way: dict(sliced.of_size(way, _SHOWN)) for way in SETTINGS}
+
+    return view_of_marks(s.explore, InstrumentedModel(trial.model), critical, title)
+
+
+def curve_rows(trial: Trial, metric: str) -> Iterator[dict]:
+    """Yield compression rate and test accuracy of every method and setting (figures 5, 6).
+
+    "into" counts the weights into masked neurons alone, "compression" those out of them as well.
+    """
+    sliced = SlicedModel(trial, metric)
+    for way, settings in SETTINGS.items():
+        for setting in settings:
+            critical = sliced.slice(way, setting)
+            yield {
+                "metric": metric,
+                "method": way,
+                "setting": setting,
+                "compression": sliced.compression(critical),
+                "into": sliced.own_share(critical),
+                "accuracy": accuracy(sliced.masker.neurons(critical), trial.test),
+            }
+
+
+def deeparc_row(trial: Trial) -> dict:
+    """Return the result of removing the redundant layers that can be removed (figure 5's star)."""
+    removable = removable_layers(InstrumentedModel(trial.model))
+    layers = [layer for layer in redundant(trial, _REDUNDANT) if layer in removable]
+    samples = first(trial.train, 2_000).x
+    small = remove_layers(trial.model, layers, samples) if layers else trial.model
+    return {
+        "method": "DeepArc",
+        "setting": _REDUNDANT,
+        "compression": 1 - small.count_params() / trial.model.count_params(),
+        "accuracy": accuracy(small, trial.test),
+        "removed": len(layers),
+    }
+
+
+def masked_range_rows(trial: Trial, metric: str) -> Iterator[dict]:
+    """Yield test accuracy with a tenth of every layer masked, by rank (tables 1, 2 and 3).
+
+    "global": ranks by the scores on all samples, accuracy on all; otherwise a category's
+    ranks, and the accuracy on its samples.
+    """
+    sliced = SlicedModel(trial, metric)
+    slicer = sliced.slicer
+    for low in (0.0, 0.1, 0.2, 0.3, 0.4):
+        row = {"metric": metric, "range": f"{low:.0%}→{low + 0.1:.0%}"}
+        masked = sliced.masker.neurons(_outside(slicer.scores, low))
+        yield {**row, "category": "global", "accuracy": accuracy(masked, trial.test)}
+        for i, category in enumerate(slicer.categories):
+            scores = {layer: values[i] for layer, values in slicer.category_scores.items()}
+            masked = sliced.masker.neurons(_outside(scores, low))
+            part = of_classes(trial.test, [category])
+            yield {**row, "category": str(category), "accuracy": accuracy(masked, part)}
+
+
+def _outside(scores: dict[str, np.ndarray], low: float) -> dict[str, np.ndarray]:
+    """Return masks that leave out a tenth of every layer, from the rank `low` on."""
+    keep = {}
+    for layer, score in scores.items():
+        begin, end = (round(share * len(score)) for share in (low, low + 0.1))
+        keep[layer] = np.ones(len(score), bool)
+        keep[layer][np.argsort(-score, kind="stable")[begin:end]] = False
+    return keep
+
+
+def plot_curves(curves: pd.DataFrame, title: str = "") -> Figure:
+    """Draw the mean curve of every slicing method, a panel for each metric, DeepArc as a star.
+
+    Args:
+        curves: Rows of `curve_rows`, and of `deeparc_row` if there is a star.
+        title: Above all panels.
+    """
+    metrics = list(curves.metric.dropna().unique())
+    columns = 2 if len(metrics) == 4 else min(len(metrics), 3)
+    lines = -(-len(metrics) // columns)
+    size = (3.4 * max(columns, 2) + 0.6, 3.4 * lines + 0.8)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False, sharey=True).ravel()
+    for axis in axes[len(metrics) :]:
+        axis.remove()
+    stars = curves[curves.method == "DeepArc"]
+    for axis, metric in zip(axes, metrics, strict=False):
+        for method in SETTINGS:
+            rows = curves[(curves.metric == metric) & (curves.method == method)]
+            means = rows.groupby("setting")[["compression", "accuracy"]].mean()
+            means = means.sort_values("compression")
+            line = {"color": METHODS[method], "label": method}
+            axis.plot(means.compression, means.accuracy, marker="o", markersize=3, **line)
+        if len(stars):
+            line = {"color": METHODS["DeepArc"], "label": "DeepArc"}
+            axis.plot(stars.compression.mean(), stars.accuracy.mean(), "*", markersize=10, **line)
+        axis.set(title=metric, xlabel="compression rate", xlim=(-0.02, 1), ylim=(0, 1))
+        axis.grid(alpha=0.3)
+    for axis in axes[::columns]:
+        axis.set_ylabel("test accuracy")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    put_finding(figure, f"{title}{_finding(curves)}")
+    return figure
+
+
+def _finding(curves: pd.DataFrame) -> str:
+    """Return in words which methods keep 95 % of the best accuracy at the highest compression."""
+    means = curves.dropna(subset=["metric"]).groupby(["metric", "method", "setting"])
+    means = means[["compression", "accuracy"]].mean()
+    enough = means[means["accuracy"] >= 0.95 * means["accuracy"].max()]
+    most = enough["compression"].groupby("method").max().sort_values(ascending=False)
+    first, second = most.index[:2]
+    values = f"{first} {most[first]:.0%}, {second} {most[second]:.0%}"
+    return f": parameters removed at 95 % of the best accuracy: {values}"

@@ -1,0 +1,208 @@
+"""Means over repeats beside the paper's figures, and paired tests over repeats."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pandas as pd
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.semantic import Comparison, compare, paired
+from reproduction.neusemslice.settings import OURS, PAPER_SETTINGS, WAYS
+from reproduction.neusemslice.trial import Repeats
+from reproduction.result import ExperimentResult, paper_frame
+
+_SETTINGS = {
+    ("mlp", "mnist"): "MLP-MNIST",
+    ("mlp", "fashion_mnist"): "MLP-FMNIST",
+    ("alexnet", "cifar10"): "AlexNet-CIFAR10",
+    ("vgg16", "cifar10"): "VGG16-CIFAR10",
+    ("resnet101", "cifar10"): "ResNet101-CIFAR10",
+    ("vgg19", "imagenet"): "VGG19-ImageNet",
+}
+_COLUMNS = {"task_a": "TaskA", "task_b": "TaskB", "mean": "Avg"}
+_COUNTS = ("NI",)
+
+COUNTED = {"weights in and out": "compression", "weights in": "into"}
+"""What a compression rate counts of a masked neuron → the column of `curve_rows`."""
+
+
+def paper_table(number: int, model: str, dataset: str) -> pd.DataFrame:
+    """Return the paper's table 5, 6, 7 or 8 for a model and data set, shares in [0, 1].
+
+    Columns: `method`, `attack` in table 6, and the figures; methods are named as this
+    package's experiments name them. No rows where the paper has none.
+    """
+    table = paper_frame(f"neusemslice/table{number}", na_values="/").rename(columns=_COLUMNS)
+    table = table[table.setting == _SETTINGS.get((model, dataset))].drop(columns="setting")
+    if number == 8:
+        table = table.pivot(index="method", columns="task", values="accuracy")
+        table = table.reindex(columns=["TaskA", "TaskB", "TaskC", "Avg"]).reset_index()
+    table["method"] = table.method.str.replace(" Slicing", "")
+    figures = [name for name in table.columns if name not in ("method", "attack", *_COUNTS)]
+    table[figures] = table[figures] / 100
+    return table
+
+
+def means_beside_the_paper(
+    rows: pd.DataFrame, number: int, model: str, dataset: str
+) -> pd.DataFrame:
+    """Return the means over seeds, with the paper's figures in columns `paper …`.
+
+    Variants ("centred", "sealed") stand beside the paper's row of the method itself.
+
+    Args:
+        rows: A row a seed and method, of `restructure_rows` and the like, with `seed`.
+        number: The paper's table, 5 … 8.
+        model: The model's name in the zoo.
+        dataset: The data set's name.
+    """
+    keys = [name for name in ("attack", "method") if name in rows]
+    means = rows.drop(columns="seed").groupby(keys, sort=False).mean().reset_index()
+    published = paper_table(number, model, dataset)
+    published = published.rename(columns=lambda name: name if name in keys else f"paper {name}")
+    names = means.assign(method=means.method.str.replace(r", (centred|sealed)", "", regex=True))
+    beside = names[keys].merge(published, on=keys, how="left").drop(columns=keys)
+    return pd.concat([means, beside], axis=1)
+
+
+def paired_tests(
+    rows: pd.DataFrame, figures: Sequence[str], methods: Sequence[tuple[str, str]]
+) -> pd.DataFrame:
+    """Return paired t-tests and Cohen's d over seeds: a row a pair of methods and figure.
+
+    Args:
+        rows: As of `means_beside_the_paper`.
+        figures: Columns to compare.
+        methods: Pairs (first, second); those that are not in the rows are left out.
+    """
+    keys = [name for name in ("attack",) if name in rows]
+    tests = []
+    for group, part in rows.groupby(keys) if keys else [((), rows)]:
+        by_method = {name: m.sort_values("seed") for name, m in part.groupby("method")}
+        for first, second in methods:
+            if first in by_method and second in by_method:
+                for figure in figures:
+                    found = paired(by_method[first][figure], by_method[second][figure])
+                    row = dict(zip(keys, group, strict=True))
+                    row |= {"method": first, "against": second, "figure": figure}
+                    tests.append(row | _entries(found))
+    return pd.DataFrame(tests)
+
+
+def means_result(
+    repeats: Repeats,
+    rows: pd.DataFrame,
+    number: int,
+    title: str,
+    figures: Sequence[str],
+    methods: Sequence[tuple[str, str]],
+    used: Mapping[str, object],
+    name: str = "",
+) -> ExperimentResult:
+    """Return means over seeds beside the paper's figures, the rows of every seed, and paired tests.
+
+    Args:
+        repeats: The repeats that made the rows.
+        rows: As of `means_beside_the_paper`.
+        number: The paper's table.
+        title: What was measured.
+        figures: Columns to test.
+        methods: Pairs of methods to test.
+        used: Further settings, for the heads of the tables.
+        name: Start of the tables' names, by default "table" and the number.
+    """
+    s, name = repeats.settings, name or f"table{number}"
+    means = means_beside_the_paper(rows, number, s.model, s.dataset)
+    tests = paired_tests(rows, figures, methods)
+    used = {"metric": s.metric, **used}
+    return ExperimentResult(
+        [
+            repeats.table(name, f"{title} (table {number})", means, more=used),
+            repeats.table(name, f"{title}, every seed", rows, "-runs", used),
+            repeats.table(name, f"Paired tests (table {number})", tests, "-tests", used),
+        ]
+    )
+
+
+def area_tests(curves: pd.DataFrame) -> pd.DataFrame:
+    """Compare semantic slicing with the other methods by areas under curves (table 4).
+
+    "paper" settings are those of section 5.2 alone; methods whose compression rates do not
+    overlap there have no figures. The paper does not say whether a compression rate counts the
+    weights out of masked neurons; both counts are compared where the curves have both.
+
+    Args:
+        curves: Rows of `curve_rows` with `seed`.
+    """
+    tests = []
+    for settings in ("paper", "all"):
+        used = curves if settings == "all" else curves[curves.apply(_is_of_the_paper, axis=1)]
+        for metric, rows in used.groupby("metric", sort=False):
+            for counted, column in COUNTED.items():
+                if column not in rows:
+                    continue
+                for found in _areas(rows, column):
+                    tests.append(
+                        {"settings": settings, "metric": metric, "counted": counted, **found}
+                    )
+    return pd.DataFrame(tests)
+
+
+def _areas(rows: pd.DataFrame, column: str) -> Iterator[dict]:
+    """Yield the comparison of each pair of methods, with the compression rates of a column."""
+    by_method = {method: _curves(part, column) for method, part in rows.groupby("method")}
+    for method in OURS:
+        for other in WAYS[:2]:
+            found: dict[str, object] = {"method": method, "against": other}
+            try:
+                found |= _entries(compare(by_method[method], by_method[other]))
+            except InvalidArgumentError:  # the rates do not overlap
+                found["repeats"] = 0
+            yield found
+
+
+def masked_range_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return tables 1, 2 and 3, the paper's columns beside (VGG16 on CIFAR-10).
+
+    Args:
+        rows: Rows of `masked_range_rows` with `seed`.
+
+    Returns:
+        "table1": ranks on all samples; "table2": by category, the mean; "table3": single
+        categories, by DeepLIFT if it is there.
+    """
+    whole = rows.category == "global"
+    detailed = "deeplift" if (rows.metric == "deeplift").any() else rows.metric.iloc[0]
+    tables = {
+        "table1": _ranges(rows[whole], "metric"),
+        "table2": _ranges(rows[~whole], "metric"),
+        "table3": _ranges(rows[~whole & (rows.metric == detailed)], "category"),
+    }
+    return {name: _with_paper(table, name) for name, table in tables.items()}
+
+
+def _ranges(rows: pd.DataFrame, columns: str) -> pd.DataFrame:
+    means = rows.groupby(["range", columns], sort=False)["accuracy"].mean().unstack()
+    return means.rename(columns=str).rename_axis(columns=None).reset_index()
+
+
+def _with_paper(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    published = paper_frame(f"neusemslice/{name}").drop(columns="range") / 100
+    return pd.concat([table, published.add_prefix("paper ")], axis=1)
+
+
+def _entries(found: Comparison) -> dict[str, float]:
+    return {
+        "gain": found.difference,
+        "p_value": found.p_value,
+        "cohens_d": found.cohens_d,
+        "repeats": found.repeats,
+    }
+
+
+def _is_of_the_paper(row: pd.Series) -> bool:
+    return row.setting in PAPER_SETTINGS.get(row.method, ())
+
+
+def _curves(rows: pd.DataFrame, column: str) -> list[tuple]:
+    """Return compression rates and accuracies, a pair a seed."""
+    return [(part[column].to_numpy(), part.accuracy.to_numpy()) for _, part in rows.groupby("seed")]

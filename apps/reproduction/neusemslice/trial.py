@@ -1,0 +1,249 @@
+"""Repeats of an experiment: models trained with different seeds, their data, stored rows.
+
+The first images of the training split are held out to choose thresholds; the models are trained
+on those that follow, and only final figures are of the test split. Where the model is the zoo's,
+its last tenth is held out, on which the zoo's models are not trained either. Finished models and
+repeats are kept in the working folder, from which an interrupted experiment continues.
+"""
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import keras
+import numpy as np
+import pandas as pd
+
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf._progress import track
+from nnslicer_tf.datasets import Dataset
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from reproduction.neusemslice.settings import MaintenanceSettings
+from reproduction.result import ExperimentTable
+from reproduction.rows import RowStore
+from reproduction.samples import first, of_classes
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A trained model and its data.
+
+    Attributes:
+        model: A classifier that ends in logits.
+        train: Its training samples; the first of them give scores and similarities.
+        held_out: Samples by which thresholds are chosen and training or compression is stopped.
+        test: Samples for final figures only.
+        seed: Random seed.
+        samples: Number of training samples for scores and similarities.
+        interval: Number of neurons by which semantic slices grow (Algorithm 1's i).
+    """
+
+    model: keras.Model
+    train: Dataset
+    held_out: Dataset
+    test: Dataset
+    seed: int = 0
+    samples: int = 5_000
+    interval: int = 1
+
+
+def zoo_trial(model: str, dataset: str, tests: int, samples: int) -> Trial:
+    """Return the zoo's trained model of a name, and its data.
+
+    Args:
+        model: A model of the zoo that has weights.
+        dataset: The data set that it was trained on.
+        tests: Number of test samples.
+        samples: Number of training samples for scores and similarities.
+
+    Raises:
+        InvalidArgumentError: if there are no weights; the error names the command to train them.
+    """
+    trained = zoo.load(model, dataset)
+    return Trial(
+        trained,
+        train=datasets.load(dataset, "train[:90%]"),
+        held_out=datasets.load(dataset, "train[90%:]"),
+        test=datasets.load(dataset, f"test[:{tests}]"),
+        samples=samples,
+    )
+
+
+class Repeats:
+    """Trials of one model and data set, one for each seed.
+
+    Args:
+        settings: Model, data set, sizes and number of seeds.
+    """
+
+    def __init__(self, settings: MaintenanceSettings) -> None:
+        self.settings = settings
+
+    @cached_property
+    def data(self) -> dict[str, Dataset]:
+        """Training, held-out and test samples, as a `Trial` takes them.
+
+        Raises:
+            InvalidArgumentError: if there are fewer training samples than asked for.
+        """
+        s = self.settings
+        held_out = min(5_000, s.images // 4)
+        parts = {
+            "train": datasets.load(s.dataset, f"train[{held_out}:{held_out + s.images}]"),
+            "held_out": datasets.load(s.dataset, f"train[:{held_out}]"),
+            "test": datasets.load(s.dataset, f"test[:{s.tests}]"),
+        }
+        if len(parts["train"]) < s.images:
+            raise InvalidArgumentError(
+                f"--images {s.images} are more than the {len(parts['train'])} training images "
+                f"that '{s.dataset}' has behind {held_out} held-out ones."
+            )
+        return parts
+
+    @property
+    def training(self) -> str:
+        """How the models were trained, in words."""
+        s = self.settings
+        how = " by the zoo's recipe" if s.recipe == "zoo" else ""
+        return f"{s.epochs} epochs{how} in {s.precision}"
+
+    @property
+    def trained(self) -> str:
+        """Part of the names of files that tells models of different training apart."""
+        s = self.settings
+        return f"{s.images}-{s.epochs}-{s.tests}-{s.samples}{self._how}{s.interval_name}"
+
+    @property
+    def _how(self) -> str:
+        """Part of names that tells recipes and precisions apart; nothing for the defaults."""
+        s = self.settings
+        recipe = "" if s.recipe == "plain" else f"-{s.recipe}"
+        return recipe + ("" if s.precision == "float32" else f"-{s.precision}")
+
+    @property
+    def _recipe(self) -> zoo.Recipe:
+        s = self.settings
+        if s.recipe == "plain":
+            return zoo.Recipe(epochs=s.epochs, precision=s.precision)
+        recipe = zoo.RECIPES.get(s.model, zoo.DEFAULT_RECIPE)
+        # Epochs of smaller images are a part of the recipe's own number of epochs.
+        return replace(recipe, epochs=s.epochs, precision=s.precision, sizes=())
+
+    def trial(self, seed: int, classes: Iterable[int] | None = None) -> Trial:
+        """Return a model trained with a seed, on some classes or on all, with all data."""
+        s, data, which = self.settings, self.data["train"], "all"
+        if classes is not None:
+            data, which = of_classes(data, classes), "".join(map(str, classes))
+        name = f"{s.name}-{s.images}-{s.epochs}-{which}-{seed}{self._how}"
+        keras.utils.set_random_seed(seed)
+        model = zoo.build(s.model, data.x.shape[1:], data.classes)
+        folder = s.work / "trained" / name
+        zoo.train(model, data, self._recipe, rng=seed, folder=folder)
+        model = zoo.in_precision(model, s.precision)
+        _warn_of_failure(model, data, seed)
+        return Trial(model, **self.data, seed=seed, samples=s.samples, interval=s.interval)
+
+    def rows(self, what: str, run: Callable[[int], Iterable[dict]]) -> pd.DataFrame:
+        """Return the rows of all seeds; stored ones are read, not made again."""
+        s = self.settings
+        parts = []
+        for number, seed in enumerate(s.seeds, 1):
+
+            def make(seed: int = seed) -> Iterable[dict]:
+                return track(run(seed), what)
+
+            # A file for each seed, so that repeats can run side by side.
+            path = s.work / what / f"{s.name}-{self.trained}-seed{seed}.csv"
+            parts.append(RowStore(path, ["seed"]).complete({"seed": seed}, make))
+            print(f"{what} {s.name}: repeat {number} of {s.repeats}", flush=True)
+        return pd.concat(parts, ignore_index=True).astype({"seed": int})
+
+    def table(
+        self,
+        name: str,
+        title: str,
+        frame: pd.DataFrame,
+        kind: str = "",
+        more: Mapping[str, object] | None = None,
+    ) -> ExperimentTable:
+        """Return a table headed by how it was made and `more`; a `kind` ends its name."""
+        s = self.settings
+        parts = ", ".join(f"{len(part)} {part_name}" for part_name, part in self.data.items())
+        sizes = f"{parts} images; {self.training}; scores on {s.samples} images"
+        head = {"seeds": f"{s.seeds[0]} … {s.seeds[-1]}", "sizes": sizes, **(more or {})}
+        if s.interval != 1:
+            head["interval"] = f"semantic slices grow by {s.interval} neurons at a time"
+        return ExperimentTable(f"{name}-{s.name}{s.interval_name}{kind}", frame, title, head)
+
+
+class ZooRepeat(Repeats):
+    """The one trial of the zoo's weights of a model."""
+
+    @cached_property
+    def _trial(self) -> Trial:
+        s = self.settings
+        return zoo_trial(s.model, s.dataset, s.tests, s.samples)
+
+    @cached_property
+    def data(self) -> dict[str, Dataset]:
+        """Training, held-out and test samples, as a `Trial` takes them."""
+        trial = self._trial
+        return {"train": trial.train, "held_out": trial.held_out, "test": trial.test}
+
+    @property
+    def training(self) -> str:
+        """How the model was trained, in words."""
+        return f"weights of the zoo, {zoo.accuracy(self._trial.model, self.data['test']):.1%} right"
+
+    @property
+    def trained(self) -> str:
+        """Part of the names of files that tells models of different weights apart."""
+        s, weights = self.settings, model_fingerprint(self._trial.model)[:8]
+        return f"zoo-{weights}-{s.tests}-{s.samples}{s.interval_name}"
+
+    def trial(self, seed: int, classes: Iterable[int] | None = None) -> Trial:
+        """Return the zoo's model, loaded anew, with all data.
+
+        Raises:
+            InvalidArgumentError: if a model of some classes is asked for.
+        """
+        if classes is not None:
+            raise InvalidArgumentError(
+                "The zoo's models know all classes, and this experiment starts with a model of "
+                "some: leave out --weights zoo."
+            )
+        s = self.settings
+        return replace(self._trial, model=zoo.load(s.model, s.dataset), interval=s.interval)
+
+
+def _warn_of_failure(model: keras.Model, data: Dataset, seed: int) -> None:
+    """Warn of a model that is hardly better than chance on samples that it was trained on."""
+    chance = 1 / len(np.unique(data.y))
+    right = zoo.accuracy(model, first(data, 500))
+    if right < 1.5 * chance:
+        warnings.warn(
+            f"The model of seed {seed} has not learned: {right:.1%} of its training samples are "
+            f"right, {chance:.1%} would be by chance. Its rows say nothing about the methods.",
+            stacklevel=3,
+        )
+
+
+def repeats_of(s: MaintenanceSettings) -> Repeats:
+    """Return the trials that settings ask for."""
+    return ZooRepeat(s) if s.weights == "zoo" else Repeats(s)
+
+
+def split_classes(classes: int, tasks: int) -> tuple[tuple[int, ...], ...]:
+    """Return the classes of each task, in order: equally many, the last task has the remainder.
+
+    Raises:
+        InvalidArgumentError: if there are fewer than two tasks, or not a class for each.
+    """
+    if not 2 <= tasks <= classes:
+        raise InvalidArgumentError(f"{classes} classes cannot be split into {tasks} tasks.")
+    size = classes // tasks
+    starts = [*range(0, size * tasks, size), classes]
+    return tuple(tuple(range(a, b)) for a, b in itertools.pairwise(starts))

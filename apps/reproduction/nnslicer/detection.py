@@ -1,0 +1,238 @@
+"""Detection of adversarial inputs: the paper's Table 4, with our measurements beside it.
+
+All detectors are fitted to the same normal training inputs. All attacks start from the same test
+images; detectors are tested on the successful adversarial examples and their originals.
+Adversarial examples and the results of finished detectors are kept in the working folder, from
+which an interrupted run resumes. Remove its `rows` after changing a detector's code.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import keras
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from nnslicer_tf import datasets
+from nnslicer_tf._names import check_name
+from nnslicer_tf.detection import (
+    PRESETS,
+    Detector,
+    EffectivePath,
+    FeatureMap,
+    FlagEverything,
+    LogitMargin,
+    SliceDetector,
+    evaluate,
+)
+from nnslicer_tf.detection.attacks import AttackSpec
+from nnslicer_tf.detection.evaluation import FIGURES, average
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.report.palette import MARKERS, METHODS
+from nnslicer_tf.slicing import Profile, Slicer
+from reproduction.classifiers import load_classifier
+from reproduction.nnslicer.adversarial import attacks_on, examples
+from reproduction.nnslicer.settings import DEFAULT_RATE, DetectionSettings
+from reproduction.nnslicer.views import MOST_PAIRS, view_of_pairs
+from reproduction.plots import plot_numbers
+from reproduction.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    ExperimentView,
+    paper_frame,
+    versions,
+)
+from reproduction.rows import RowStore
+
+
+def _slice_detector(preset: str) -> Callable[..., Detector]:
+    return lambda slicer, **common: SliceDetector(slicer, preset, **common)
+
+
+DETECTORS: dict[str, Callable[..., Detector]] = {
+    **{name: _slice_detector(name) for name in PRESETS},
+    "FeatureMap": lambda slicer, **common: FeatureMap(slicer.im, **common),
+    "FeatureMap margin": lambda slicer, **common: FeatureMap(slicer.im, "margin", **common),
+    "EffectivePath": lambda slicer, **common: EffectivePath(slicer.im, **common),
+    "EffectivePath margin": lambda slicer, **common: EffectivePath(slicer.im, "margin", **common),
+    "logit margin": lambda slicer, **common: LogitMargin(slicer.im, **common),
+    "flag everything": lambda slicer, **common: FlagEverything(slicer.im, **common),
+}
+"""Method → detector, from a slicer and the arguments that all detectors take."""
+
+# Method → the paper's method with which it is compared; NNSlicer for all others.
+_PAPER = {"FeatureMap": "FeatureMap", "EffectivePath": "EffectivePath"}
+_NOT_IN_THE_PAPER = ("logit margin", "flag everything")
+
+Pairs = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def detect(s: DetectionSettings) -> ExperimentResult:
+    """Measure detectors on attacks (Table 4)."""
+    specs = attacks_on(s.dataset, s.attacks)
+    methods = _names(s.methods)
+    for name in methods:
+        check_name("method", name, DETECTORS)
+    network = load_classifier(s.model, s.dataset)
+    normal = datasets.load(s.dataset, f"train[:{s.train}]", normalise=s.normalise).x
+    pairs = _pairs(s, network, specs)
+    im = InstrumentedModel(network)
+    slicer = Slicer(im, Profile.from_data(im, normal), s.theta)
+    rows = _evaluate(s, slicer, normal, pairs, methods)
+    head = {
+        "model and data": f"{s.model} on {s.dataset}",
+        "normal inputs": f"{len(normal)} of train, a quarter of them held out for the threshold",
+        "attacked images": f"test[{s.skip}:{s.skip + s.images}]",
+        "theta of the slices": str(s.theta),
+        "false-positive rate asked": str(s.false_positive_rate),
+        "seed": str(s.seed),
+        "libraries": versions("scikit-learn", "foolbox"),
+        "paper_*": "Zhang et al., ESEC/FSE 2020, Table 4 (ResNet10, CIFAR-10), means of 17 attacks",
+    }
+    name = f"{Path(s.model).stem}-{s.dataset}{s.ending}" + f"-from{s.skip}" * bool(s.skip)
+    if s.false_positive_rate != DEFAULT_RATE:
+        name += f"-rate{s.false_positive_rate:g}"
+    return ExperimentResult(
+        [
+            _attack_table(f"attacks-{s.dataset}", attacks_on(s.dataset)),
+            ExperimentTable(name, _with_averages(rows), "Detection of adversarial inputs", head),
+        ],
+        figures(name, rows),
+        views=_view(s.explore, slicer, pairs),
+    )
+
+
+def figures(name: str, rows: pd.DataFrame) -> list[ExperimentFigure]:
+    """Return the figures for a table of detectors and attacks, without averages."""
+    rows = rows[rows["attack"] != "Average"]
+    return [
+        ExperimentFigure(name, _plot(rows)),
+        ExperimentFigure(f"{name}-f1", _plot_f1(rows)),
+    ]
+
+
+def _view(path: Path | None, slicer: Slicer, pairs: Pairs) -> Sequence[ExperimentView]:
+    """Return a view of the first examples of every attack, if requested."""
+    if not pairs:
+        return []
+    each = -(-MOST_PAIRS // len(pairs))
+    originals, examples = (
+        np.concatenate([pair[side][:each] for pair in pairs.values()]) for side in (0, 1)
+    )
+    return view_of_pairs(path, slicer, originals, examples)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _pairs(s: DetectionSettings, network: keras.Model, specs: Iterable[AttackSpec]) -> Pairs:
+    """Return attack → originals and successful adversarial examples, as model inputs."""
+    scale = datasets.normalisation(s.dataset, s.normalise)
+    images = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.images}]")
+    pairs = {}
+    normalise = None if s.normalise == "unit" else scale
+    for spec, made in examples(
+        network, specs, images.x, images.y, s.work, rng=s.seed, normalise=normalise
+    ):
+        if made.success.any():
+            originals, adversarial = (
+                scale.apply(x[made.success] * scale.maximum) for x in (images.x, made.x)
+            )
+            pairs[spec.name] = originals, adversarial
+    return pairs
+
+
+def _evaluate(
+    s: DetectionSettings, slicer: Slicer, normal: np.ndarray, pairs: Pairs, methods: list[str]
+) -> pd.DataFrame:
+    """Return a row for each method and attack; rows of finished methods are kept."""
+    store = RowStore.of(
+        s.work / "rows",
+        f"{s.model}-{s.dataset}",
+        ["method"],
+        {"weights": slicer.im.fingerprint, "train": len(normal), "attacks": sorted(pairs)}
+        | s.values("normalise", "skip", "images", "theta", "false_positive_rate", "seed"),
+    )
+    common = {"false_positive_rate": s.false_positive_rate, "rng": s.seed}
+    parts = []
+    for name in methods:
+
+        def rows(name: str = name) -> list[dict]:
+            detector = DETECTORS[name](slicer, **common)
+            return evaluate(detector.fit(normal), pairs).to_dict("records")
+
+        parts.append(store.complete({"method": name}, rows))
+        print(f"{name}: {average(parts[-1]).round(3).to_dict()}", flush=True)
+    return pd.concat(parts, ignore_index=True)
+
+
+def _attack_table(name: str, specs: Iterable[AttackSpec]) -> ExperimentTable:
+    """Return the budgets of all attacks for a data set, not only those requested."""
+    rows = [
+        {
+            "attack": spec.name,
+            "family": spec.family,
+            "class": spec.factory.replace(":", "."),
+            "parameters": ", ".join(f"{k}={v}" for k, v in spec.parameters.items()),
+            "norm": spec.norm,
+            "epsilon": spec.epsilon,
+            "starts from": spec.start.name if spec.start else "",
+        }
+        for spec in specs
+    ]
+    head = {"libraries": versions("foolbox")}
+    return ExperimentTable(name, pd.DataFrame(rows), "Attacks and their budgets", head)
+
+
+def _with_averages(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return averages, then a row for each method and attack, beside the paper's figures."""
+    means = [
+        {"attack": "Average", "examples": part["examples"].sum(), "method": name, **average(part)}
+        for name, part in rows.groupby("method", sort=False)
+    ]
+    table = pd.concat([pd.DataFrame(means), rows], ignore_index=True)
+    figures = ["precision", "recall", "f1"]
+    published = paper_frame("nnslicer/table4").set_index(["attack", "method"])[figures]
+    for i, row in table.iterrows():
+        if row["method"] in _NOT_IN_THE_PAPER:
+            continue
+        role = _PAPER.get(row["method"].removesuffix(" margin"), "NNSlicer")
+        for figure in figures:
+            table.loc[i, f"paper_{figure}"] = published.loc[(row["attack"], role), figure]
+    columns = ["method", "attack", "examples", *FIGURES, *(f"paper_{f}" for f in figures)]
+    return table.reindex(columns=columns)
+
+
+def _plot(rows: pd.DataFrame) -> Figure:
+    """Plot precision against recall: a point for each attack, a colour for each method."""
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axis = figure.subplots()
+    for method, part in rows.groupby("method", sort=False):
+        marker, colour = MARKERS[str(method)], METHODS[str(method)]
+        axis.scatter(part["recall"], part["precision"], 28, colour, marker=marker, label=method)
+    for f1 in (0.667, 0.91):
+        recall = np.linspace(f1 / (2 - f1), 1, 50)
+        axis.plot(recall, f1 * recall / (2 * recall - f1), color="grey", linewidth=0.8)
+        axis.annotate(f"F1 {f1}", (recall[0], 1.01), fontsize=8, ha="center")
+    axis.set(xlabel="recall", ylabel="precision", xlim=(-0.03, 1.03), ylim=(-0.03, 1.06))
+    axis.set_title(_finding(rows))
+    figure.legend(loc="outside right upper")
+    return figure
+
+
+def _plot_f1(rows: pd.DataFrame) -> Figure:
+    """Plot the F1 of every method on every attack as an annotated heat map."""
+    table = rows.pivot(index="attack", columns="method", values="f1")
+    table = table.loc[rows["attack"].unique(), rows["method"].unique()]
+    return plot_numbers(table, _finding(rows))
+
+
+def _finding(rows: pd.DataFrame) -> str:
+    """Describe in words which method is best."""
+    means = rows.groupby("method")["f1"].mean()
+    best, attacks = means.idxmax(), rows["attack"].nunique()
+    said = f"Mean F1 over {attacks} attacks: {best} {means[best]:.2f}"
+    return said if "paper" not in means else f"{said}, the paper's rule {means['paper']:.2f}"

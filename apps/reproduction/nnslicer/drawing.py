@@ -1,0 +1,184 @@
+"""Draw slices of normal and adversarial inputs: the paper's Figure 2.
+
+For correctly classified test images that an attack changes, the figures show the
+slices of both inputs as pixels, the contributions of the input's pixels, and the synapses kept.
+A table gives the neurons of each operation that are in only one of the two slices.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pandas as pd
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf.detection.attacks import ATTACKS, MNIST_ATTACKS, find_attack, generate
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.report import (
+    plot_kept_synapses,
+    plot_normal_and_adversarial,
+    plot_over_image,
+    plot_unrolled,
+)
+from nnslicer_tf.report.palette import FIRST_ONLY, SECOND_ONLY
+from nnslicer_tf.slicing import Profile, Slicer, SliceSet
+from reproduction.nnslicer.settings import DrawingSettings
+from reproduction.nnslicer.views import view_of_pairs
+from reproduction.plots import put_finding
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
+
+Images = tuple[np.ndarray, np.ndarray]
+
+
+def draw(s: DrawingSettings) -> ExperimentResult:
+    """Slice pairs of inputs, draw the first pair, and measure where all differ (Figure 2)."""
+    network = zoo.load(s.model, s.dataset)
+    im = InstrumentedModel(network)
+    inputs = _pairs(network, s)
+    profile = Profile.from_data(im, datasets.load(s.dataset, f"train[:{s.train}]").x)
+    slicer = Slicer(im, profile, theta=s.theta, workers=0)
+    sets = [slicer.slice_each(x, outputs="predicted") for x in inputs]
+    rectified = [o.name for o in im.operations if o.kind == "rectify"]
+    head = {
+        "model": f"{s.model} on {s.dataset}, profile of {s.train} training images",
+        "pairs": f"{len(inputs[0])} of the first {s.images} test images, changed by {s.attack}",
+        "theta": s.theta,
+        "seed": s.seed,
+    }
+    title = "Neurons of one operation in the slices of normal and of adversarial inputs, means"
+    name, images = f"{s.model}-{s.dataset}", (inputs[0][0], inputs[1][0])
+    spatial = [operation for operation in rectified if len(im[operation].shape) == 3][-1]
+    names = datasets.load(s.dataset, "test[:1]").class_names
+    pair = _pair_drawn(sets, rectified, images, names)
+    parts = _parts_drawn(sets, images, spatial, im)
+    return ExperimentResult(
+        [ExperimentTable(name, _differences(sets[0], sets[1], rectified), title, head)],
+        [
+            ExperimentFigure(name, plot_pair(pair), drawn=pair),
+            ExperimentFigure(f"{name}-parts", plot_parts(parts), drawn=parts),
+        ],
+        views=view_of_pairs(s.explore, slicer, *inputs),
+    )
+
+
+def _pairs(network: keras.Model, s: DrawingSettings) -> Images:
+    """Return normal inputs and their adversarial versions, for successful attacks."""
+    data = datasets.load(s.dataset, f"test[:{s.images}]")
+    spec = find_attack(s.attack, ATTACKS if s.dataset == "cifar10" else MNIST_ATTACKS)
+    made = generate(network, spec, data.x, data.y, rng=s.seed)
+    if not made.success.any():
+        raise InvalidArgumentError(f"{s.attack} changes none of the first {s.images} images.")
+    return data.x[made.success], made.x[made.success]
+
+
+def _differences(
+    normal: SliceSet, adversarial: SliceSet, operations: Sequence[str]
+) -> pd.DataFrame:
+    rows = []
+    before, after = normal.neuron_matrix, adversarial.neuron_matrix
+    assert before is not None and after is not None  # `slice_each` keeps neurons
+    for name in operations:
+        columns = normal.neuron_columns([name])
+        kept = [matrix[:, columns].toarray() != 0 for matrix in (before, after)]
+        both, either = kept[0] & kept[1], kept[0] | kept[1]
+        rows.append(
+            {
+                "operation": name,
+                "neurons": len(columns),
+                "kept, normal": kept[0].sum(axis=1).mean(),
+                "kept, adversarial": kept[1].sum(axis=1).mean(),
+                "normal alone": (kept[0] & ~kept[1]).sum(axis=1).mean(),
+                "adversarial alone": (kept[1] & ~kept[0]).sum(axis=1).mean(),
+                "common share": both.sum() / max(either.sum(), 1),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _pair_drawn(
+    sets: list[SliceSet], operations: Sequence[str], images: Images, names: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Return the first pair: `images`, `predicted` classes, and operation → contributions."""
+    predicted = np.array([names[s.predicted[0]] for s in sets])
+    drawn = {"images": np.stack(images), "predicted": predicted}
+    return drawn | {
+        name: np.stack([of_inputs[0].neurons[name] for of_inputs in sets]) for name in operations
+    }
+
+
+def plot_pair(drawn: Mapping[str, np.ndarray]) -> Figure:
+    """Draw the first pair's neurons, operation by operation."""
+    operations = [name for name in drawn if name not in ("images", "predicted")]
+    slices = [SimpleNamespace(neurons={o: drawn[o][i] for o in operations}) for i in (0, 1)]
+    images = drawn["images"][0], drawn["images"][1]
+    figure = plot_normal_and_adversarial(slices[0], slices[1], operations, images)
+    for axis, predicted in zip(figure.axes, drawn["predicted"], strict=False):
+        axis.set_title(f"{axis.get_title()}, taken for “{predicted}”")
+    sizes = [sum(np.count_nonzero(one.neurons[o]) for o in operations) for one in slices]
+    put_finding(
+        figure,
+        f"The slice of the adversarial image has {sizes[1]:,} neurons, that of the normal one "
+        f"{sizes[0]:,}",
+    )
+    return figure
+
+
+def _parts_drawn(
+    sets: list[SliceSet], images: Images, operation: str, im: InstrumentedModel
+) -> dict[str, np.ndarray]:
+    """Return the first pair's contributions of one layer and of the pixels, and shares kept."""
+    drawn = {"images": np.stack(images), "operation": np.array(operation)}
+    for key, name in (("layer", operation), ("pixels", im.input_operation)):
+        drawn[key] = np.stack([of_inputs[0].neurons[name] for of_inputs in sets])
+    for kernel in sets[0].kernels:
+        drawn[f"kept/{kernel}"] = np.stack([s.kept_share(kernel) for s in sets])
+    return drawn
+
+
+def plot_parts(drawn: Mapping[str, np.ndarray]) -> Figure:
+    """Draw one layer unrolled, the contributions of the pixels, and the synapses kept."""
+    figure = Figure(figsize=(9, 9), layout=ConstrainedLayoutEngine(w_pad=0.15))
+    axes = figure.subplots(3, 2)
+    for column, title in enumerate(("normal", "adversarial")):
+        plot_unrolled(drawn["layer"][column], 2, axes[0, column])
+        axes[0, column].set_title(f"{title}: {drawn['operation']} in two rows", fontsize=9)
+        plot_over_image(drawn["pixels"][column], drawn["images"][column], axes[1, column])
+    wide = figure.add_subplot(axes[2, 0].get_gridspec()[2, :])
+    for axis in axes[2]:
+        axis.remove()
+    kept = {key.removeprefix("kept/"): drawn[key] for key in drawn if key.startswith("kept/")}
+    named = {
+        name: _Kept({kernel: shares[i] for kernel, shares in kept.items()})
+        for i, name in enumerate(("normal inputs", "adversarial inputs"))
+    }
+    plot_kept_synapses(named, wide).set_title("mean and standard deviation", fontsize=9)
+    series = [c for c in wide.containers if isinstance(c, BarContainer)]
+    for bars, colour in zip(series, (FIRST_ONLY, SECOND_ONLY), strict=True):
+        for bar in bars:
+            bar.set_facecolor(np.array(colour) / 255)
+    wide.legend(fontsize=8)
+    gap = {name: float(np.subtract(*shares.mean(axis=1))) for name, shares in kept.items()}
+    most = max(gap, key=lambda name: abs(gap[name]))
+    put_finding(
+        figure,
+        f"Slices of normal and adversarial inputs differ most in {most}: "
+        f"{kept[most][0].mean():.0%} and {kept[most][1].mean():.0%} of its synapses are kept",
+    )
+    return figure
+
+
+class _Kept:
+    """The shares of kernels' synapses that slices keep."""
+
+    def __init__(self, shares: Mapping[str, np.ndarray]) -> None:
+        self._shares = shares
+        self.kernels: dict[str, tuple[int, ...]] = dict.fromkeys(shares, ())
+
+    def kept_share(self, kernel: str) -> np.ndarray:
+        """Return the share of a kernel's synapses in each slice."""
+        return self._shares[kernel]

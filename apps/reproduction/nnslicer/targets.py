@@ -1,0 +1,197 @@
+"""Common parts of the experiments on target classes: data, rankings, stored rows, summaries."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from nnslicer_tf import datasets
+from nnslicer_tf.datasets import Dataset
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.pruning import ClassRanker, ClassScores, EffectivePathRanker, NNSlicerRanker
+from nnslicer_tf.pruning.subsets import draw_subsets, subset_figures
+from nnslicer_tf.slicing import ClassProfiles, Profile
+from reproduction.classifiers import load_classifier
+from reproduction.nnslicer.settings import TargetSettings
+from reproduction.rows import RowStore
+from reproduction.samples import first
+
+Targets = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Profiles:
+    """The profiles that rankings may use.
+
+    Attributes:
+        whole: The profile of all classes together.
+        im: The model.
+        x: The samples for ranking.
+        y: Their classes.
+    """
+
+    whole: Profile
+    im: InstrumentedModel
+    x: np.ndarray
+    y: np.ndarray
+
+    @cached_property
+    def by_class(self) -> ClassProfiles:
+        """The profile of each class, from correctly classified samples for ranking."""
+        return ClassProfiles.from_data(self.im, self.x, self.y)
+
+
+Rankings = dict[str, Callable[[Profiles], ClassRanker]]
+
+RANKINGS: Rankings = {
+    "slices": lambda profiles: NNSlicerRanker(profile=profiles.whole),
+    "magnitudes": lambda profiles: NNSlicerRanker(profile=profiles.whole, collect="magnitudes"),
+    "paths": lambda profiles: EffectivePathRanker(),
+}
+"""Name → ranker of synapses for target classes: contributions as the paper sums them, their
+magnitudes for each sample, effective paths."""
+
+ABLATED: Rankings = {
+    "slices": RANKINGS["slices"],
+    "magnitudes": RANKINGS["magnitudes"],
+    "theta0": lambda profiles: NNSlicerRanker(profile=profiles.whole, theta=0.0),
+    "theta1": lambda profiles: NNSlicerRanker(profile=profiles.whole, theta=1.0),
+    "channels": lambda profiles: NNSlicerRanker(profile=profiles.whole, granularity="channel"),
+    "all-samples": lambda profiles: NNSlicerRanker(profile=profiles.whole, correct_only=False),
+}
+"""Name → the paper's ranking, and variants in one choice that the paper leaves open."""
+
+
+@dataclass(frozen=True, eq=False)
+class TargetTask:
+    """A classifier, its data, sets of target classes, and rankings of its synapses.
+
+    Attributes:
+        im: The classifier.
+        train: Its training samples, without the last tenth.
+        measured: Samples on which results are measured.
+        subsets: Sets of target classes.
+        ranked: Name → scores of synapses by class.
+        folder: Where its profile, rankings and finished rows are kept.
+    """
+
+    im: InstrumentedModel
+    train: Dataset
+    measured: Dataset
+    subsets: list[Targets]
+    ranked: dict[str, ClassScores]
+    folder: Path
+
+    @property
+    def sets(self) -> str:
+        """Size and number of the sets, for file names."""
+        return f"{len(self.subsets[0])}x{len(self.subsets)}"
+
+    @property
+    def sets_in_words(self) -> str:
+        """Size and number of the sets, for table heads."""
+        return f"{len(self.subsets)} sets of {len(self.subsets[0])} target classes"
+
+
+def load_task(
+    s: TargetSettings, rankings: Rankings, split: str = "test", images: int | None = None
+) -> TargetTask:
+    """Load model and data, draw the sets, and rank the synapses by class, or load the rankings.
+
+    Args:
+        s: Settings.
+        rankings: How to rank.
+        split: The split of the samples to measure on.
+        images: Number of samples; all by default.
+    """
+    im = InstrumentedModel(load_classifier(s.model, s.dataset))
+    # The last tenth was held out from the zoo's training; our own settings were chosen on it.
+    train, measured = (
+        datasets.load(s.dataset, part, normalise=s.normalise) for part in ("train[:90%]", split)
+    )
+    subsets = draw_subsets(measured.classes, s.size, s.subsets or None, s.seed)
+    folder = s.work_folder(im.fingerprint)
+    ranked = kept_rankings(im, train, s.samples, s.profiled, folder, rankings)
+    return TargetTask(im, train, first(measured, images), subsets, ranked, folder)
+
+
+def kept_rankings(
+    im: InstrumentedModel,
+    train: Dataset,
+    samples: int,
+    profiled: int,
+    folder: str | os.PathLike,
+    rankings: Rankings = RANKINGS,
+) -> dict[str, ClassScores]:
+    """Return scores by class, cached in a folder.
+
+    Args:
+        im: The classifier.
+        train: Samples, of which the first ones are used.
+        samples: How many of each class to slice.
+        profiled: How many to profile.
+        folder: Where profile and scores are kept.
+        rankings: Name → ranker, given the profiles.
+    """
+    folder = Path(folder)
+    chosen = np.concatenate([np.flatnonzero(train.y == c)[:samples] for c in range(train.classes)])
+    x, y = train.x[chosen], train.y[chosen]
+    profile_file = folder / "profile.npz"
+    if not profile_file.exists():
+        Profile.from_data(im, train.x[:profiled]).save(profile_file)
+    profiles = Profiles(Profile.load(profile_file), im, x, y)
+    scores = {}
+    for name, ranker in rankings.items():
+        path = folder / f"{name}.npz"
+        if not path.exists():
+            ranker(profiles).by_class(im, x, y).save(path)
+        scores[name] = ClassScores.load(path)
+    return scores
+
+
+def set_name(targets: Targets) -> str:
+    """Return the name of a set of target classes in tables, such as "0-3-5"."""
+    return "-".join(map(str, targets))
+
+
+def row_names(row: Mapping[str, object], subsets: Sequence[Targets]) -> list[dict[str, object]]:
+    """Return the names of a method's rows, one for each set of target classes."""
+    return [{**row, "targets_of": set_name(targets)} for targets in subsets]
+
+
+def missing_rows(
+    task: TargetTask,
+    store: RowStore,
+    row: Mapping[str, object],
+    logits_of: Callable[[Targets], np.ndarray],
+    shared: bool,
+) -> Iterator[dict[str, object]]:
+    """Yield the rows of a method that are not stored yet, one for each set of target classes.
+
+    Args:
+        task: Data and sets.
+        store: The stored rows.
+        row: The method's name and place.
+        logits_of: Maps target classes to the logits of the measured samples.
+        shared: Whether the logits are the same for all sets, and so are computed once.
+    """
+    logits = None
+    for targets, name in zip(task.subsets, row_names(row, task.subsets), strict=True):
+        if name in store:
+            continue
+        if logits is None or not shared:
+            logits = logits_of(targets)
+        yield name | subset_figures(logits, task.measured.y, targets)
+
+
+def summary(rows: pd.DataFrame, place: str, figures: Sequence[str]) -> pd.DataFrame:
+    """Return means of metrics by method and place, with the deviation on target classes."""
+    rows = rows.assign(**{place: pd.to_numeric(rows[place])})
+    groups = rows.groupby(["method", place], sort=False)
+    means = groups[list(figures)].mean()
+    means["targets ±"] = groups["targets"].std(ddof=0)
+    return means.reset_index()

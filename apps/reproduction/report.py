@@ -1,0 +1,339 @@
+"""The report: all results beside the papers' figures, on one page, and the headlines."""
+
+import hashlib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from nnslicer_tf._files import atomic_path, check_writable
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.report import (
+    Code,
+    Fold,
+    Heading,
+    Link,
+    Page,
+    Picture,
+    Table,
+    Text,
+    markdown_table,
+    provenance,
+)
+from nnslicer_tf.report.pages import Block
+from reproduction.catalogue import Entry, load_catalogue
+from reproduction.headlines import Headline, headline_table, headlines
+from reproduction.result_tables import ResultTable, read_table
+from reproduction.settings import DATA
+
+_MOST_ROWS = 100  # longer tables are only linked, below a summary or a picture
+_PICTURES = {
+    "demo/slices.png": "Slices of one image and of a class: what speaks for and against",
+    "detection/resnet10-cifar10-f1.png": "F1 of every detector on every attack, ResNet10",
+    "pruning/figure3.png": "Targeted pruning: accuracy on four target classes",
+    "semantic/figure5-mlp-mnist.png": "Semantic slicing: accuracy over compression, by metric",
+    "exactline/acas.png": "Exact lines through ACAS Xu, and what samples show of them",
+}
+"""Pictures for the first page, below the folder of results → their captions."""
+
+BEGIN, END = "<!-- headline -->", "<!-- /headline -->"
+
+
+def status_lines(folder: Path) -> list[str]:
+    """Return the lines of a table: minutes on two cores, status, title and needs of each entry."""
+    lines = [f"{'id':<24}{'minutes':>8}  status"]
+    for entry in load_catalogue().entries:
+        lines.append(f"{entry.id:<24}{entry.minutes or '':>8}  {status(entry, folder)}")
+        needs = f"; needs {entry.needs}" if entry.needs else ""
+        lines.append(f"{'':<34}{entry.title}{needs}")
+    return lines
+
+
+def write_report(folder: Path, trials: Path, output: Path, readme: Path) -> list[str]:
+    """Write report.html, report.md, and the headlines between their markers.
+
+    Args:
+        folder: Folder of full results.
+        trials: Folder of trials.
+        output: Folder for the pages.
+        readme: File with the markers, usually docs/results.md.
+
+    Returns:
+        The files written, in words.
+
+    Raises:
+        InvalidArgumentError: if that file has no markers, or a file cannot be written.
+    """
+    pages = {ending: output / f"report.{ending}" for ending in ("html", "md")}
+    for path in pages.values():
+        check_writable(path)
+    rows = headlines(tables_by_name(folder))
+    text = _replaced(readme.read_text(), BEGIN, END, _headlines_markdown(rows, pages, readme))
+    page = build_page(folder, trials, headline_table(rows))
+    written = {pages["html"]: page.html(output), pages["md"]: page.markdown(output), readme: text}
+    for path, content in written.items():
+        with atomic_path(path) as temporary:
+            temporary.write_text(content)
+    sizes = [f"{path}: {path.stat().st_size / 1e6:.2f} MB" for path in pages.values()]
+    return [*sizes, f"{readme}: {len(rows)} headlines"]
+
+
+def command_of(entry: Entry, quick: bool, trials: Path) -> list[str]:
+    """Return the arguments for Python that make an entry.
+
+    Args:
+        entry: A table or figure.
+        quick: Return those of a trial, which never replaces full results.
+        trials: Folder of trials.
+
+    Raises:
+        InvalidArgumentError: if no command makes the entry.
+    """
+    if not entry.command:
+        raise InvalidArgumentError(f"Nothing makes '{entry.id}': {entry.without}.")
+    command = shlex.split(entry.command)
+    if not quick:
+        return command
+    if "--output" in command:  # a trial writes to another folder
+        command = command[: command.index("--output")]
+    folder = (trials / entry.id).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    return command + [part.format(folder=folder) for part in entry.trial.split()]
+
+
+def tables_by_name(folder: Path) -> dict[str, ResultTable]:
+    """Return all tables of the catalogue: path below the folder without suffix → table."""
+    patterns = [pattern for entry in load_catalogue().entries for pattern in entry.tables]
+    return {_name(table.path, folder): table for table in _found(folder, patterns)}
+
+
+def status(entry: Entry, folder: Path) -> str:
+    """Describe in words how much was measured, and when."""
+    if not entry.command:
+        return entry.without
+    tables = _found(folder, entry.tables)
+    whole = [table for table in tables if not table.quick]
+    date = max((table.date for table in whole or tables), default="")
+    if tables and not whole:
+        return f"quick only ({date})"
+    if not tables and not (not entry.tables and _matching(folder, entry.figures)):
+        return "not measured"
+    counts = [(extent.measured(whole), extent) for extent in entry.extents]
+    short = [f"{n:,} of {extent.of:,} {extent.unit}" for n, extent in counts if n < extent.of]
+    said = f" ({date})" if date else ""
+    if short:
+        return f"reduced{said}: {', '.join(short)}"
+    sizes = [f"{extent.of:,} {extent.unit}" for extent in entry.extents]
+    return f"measured{said}" + f" at the paper's size: {', '.join(sizes)}" * bool(sizes)
+
+
+def build_page(folder: Path, trials: Path, headline: pd.DataFrame) -> Page:
+    """Return the page with all results."""
+    page = Page("Tables and figures of the papers, measured")
+    head = provenance()
+    page.add(
+        *_at_a_glance(folder, headline),
+        Heading("How to read what follows"),
+        Text(
+            "All measurements of this project, beside the figures that the papers report. Tables "
+            'titled "Here" are ours; below each, the command that made it, its seed, sizes, '
+            'versions and date can be unfolded. Tables titled "The paper" are as published. '
+            "Click on a section to unfold it."
+        ),
+        Code("python apps/reproduce.py report"),
+        Text(f"Written {head['date']}, {head['versions']}."),
+    )
+    drawn: set[Path] = set()
+    for part, title in load_catalogue().papers.items():
+        entries = [entry for entry in load_catalogue().entries if entry.part == part]
+        bare = [entry for entry in entries if not entry.command and not entry.paper]
+        section = Page(title)
+        for entry in entries:
+            if entry not in bare:
+                _add_entry(section, entry, folder, drawn)
+        section.add(*(Text(f"{e.id}: {e.title}; {e.without}.") for e in bare))
+        if part == "models":
+            section.add(Table(fingerprints(), "Files of weights that come with the project"))
+        page.add(Heading(title), Fold(f"{len(entries)} tables and figures", section.blocks))
+    _add_others(page, folder, drawn)
+    _add_trials(page, trials)
+    return page
+
+
+def _at_a_glance(folder: Path, headline: pd.DataFrame) -> list[Block]:
+    """Return a summary of what was reproduced and what was not, with pictures."""
+    kinds = {
+        "yes": "At least as good as the paper, or as the goal where the row names one",
+        "no": "Short of the paper, or of the goal",
+        "": "Not comparable with the paper",
+    }
+    rows = {kind: headline[headline["as good"] == kind] for kind in kinds}
+    compared = len(rows["yes"]) + len(rows["no"])
+    blocks: list[Block] = [
+        Heading("At a glance"),
+        Text(
+            f"Of {compared} headline figures that can be compared, {len(rows['yes'])} are at least "
+            f"as good as the paper's, or as the goal, and {len(rows['no'])} fall short. "
+            "The models, data and machines are not those of the papers."
+        ),
+    ]
+    for kind, caption in kinds.items():
+        if len(rows[kind]):
+            frame = by_result(rows[kind])
+            blocks.append(Table(frame, f"{caption}: {len(rows[kind])}", longest=len(frame)))
+    for name, caption in _PICTURES.items():
+        if (folder / name).exists():
+            blocks.append(Picture(folder / name, caption))
+    return blocks
+
+
+def by_result(headline: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each result, with all its measurements in one cell.
+
+    Args:
+        headline: Rows with `result`, `of`, `here` and `paper`.
+    """
+    here = (headline["of"] + " " + headline["here"]).str.strip()
+    rows = headline.assign(here=here).groupby("result", sort=False)[["here", "paper"]]
+    return rows.agg(lambda texts: "; ".join(dict.fromkeys(texts))).reset_index()
+
+
+def _found(folder: Path, patterns: Sequence[str]) -> list[ResultTable]:
+    """Return the tables that match some patterns, skipping files that cannot be read."""
+    tables = []
+    for path in _matching(folder, patterns):
+        if "runs" in re.split(r"[-_]", path.stem):
+            continue
+        try:
+            tables.append(read_table(path))
+        except CorruptFileError as error:
+            print(f"left out: {error}", file=sys.stderr)
+    return tables
+
+
+def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    """Return the files below a folder that match some patterns, each once."""
+    return list(dict.fromkeys(p for pattern in patterns for p in sorted(folder.glob(pattern))))
+
+
+def _name(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).with_suffix("").as_posix()
+
+
+def _add_entry(page: Page, entry: Entry, folder: Path, drawn: set[Path]) -> None:
+    """Add a table or figure: its command, our results, the paper's, pictures, links to files."""
+    tables = _found(folder, entry.tables)
+    page.add(Heading(f"{entry.id}: {entry.title}", 3), Text(f"Status: {status(entry, folder)}."))
+    if entry.command:
+        needs = f"Needs {entry.needs}. About {entry.minutes} minutes on two cores."
+        page.add(Text(needs), Code(f"python {entry.command}"))
+    for path in _matching(folder, entry.figures):
+        if path not in drawn:
+            page.add(Picture(path, _name(path, folder)))
+            drawn.add(path)
+    for table in tables:
+        page.add(*short_form(table, entry.view, "Here"))
+        _add_table(page, table, folder)
+    for name in entry.paper:
+        published = read_table(DATA / "paper" / name)
+        citation = published.path.read_text().splitlines()[0].lstrip("# ")
+        page.add(
+            *short_form(published, entry.view, "The paper"),
+            Table(published.frame, f"The paper: {citation}"),
+        )
+    for path in _matching(folder, entry.more):
+        page.add(Link(path.relative_to(folder).as_posix(), path))
+
+
+def _add_table(page: Page, table: ResultTable, folder: Path) -> None:
+    """Add a result table, or a link to a long one, and its provenance."""
+    name = _name(table.path, folder)
+    trial = " (a trial)" if table.quick else ""
+    head = pd.DataFrame(table.head.items(), columns=["", "value"])
+    if len(table.frame) > _MOST_ROWS:
+        page.add(Link(f"Here: {name}{trial}, {len(table.frame):,} rows", table.path))
+    else:
+        page.add(Table(table.frame, f"Here: {name}{trial}"))
+    page.add(Table(head, f"How {name} was made", 0))
+
+
+def short_form(table: ResultTable, view: tuple[str, ...], whose: str) -> list[Table]:
+    """Return a table's summary, a value by two of its columns, if it has them."""
+    if not view or not set(view) <= set(table.frame.columns):
+        return []
+    rows, columns, value = view
+    frame = table.frame.assign(**{value: pd.to_numeric(table.frame[value], errors="coerce")})
+    short = frame.pivot_table(value, rows, columns, sort=False).reset_index()
+    return [Table(short, f"{whose}, {value}: {table.path.stem}")]
+
+
+def _add_others(page: Page, folder: Path, drawn: set[Path]) -> None:
+    """Add the tables and pictures that no entry of the catalogue names."""
+    patterns = {p for entry in load_catalogue().entries for p in (*entry.tables, *entry.more)}
+    named = set(_matching(folder, tuple(patterns)))
+    tables = [t for t in _found(folder, ("*/*.csv",)) if t.path not in named]
+    pictures = [path for path in _matching(folder, ("*/*.png",)) if path not in drawn]
+    if tables or pictures:
+        page.add(Heading("Other results"))
+    for table in tables:
+        _add_table(page, table, folder)
+    page.add(*(Picture(p, _name(p, folder)) for p in pictures))
+
+
+def _add_trials(page: Page, trials: Path) -> None:
+    """Add the results of `run --quick`."""
+    tables = _found(trials, ("*/*/*.csv", "*/*/*.json"))
+    pictures = _matching(trials, ("*/*/*.png",))
+    if tables or pictures:
+        page.add(Heading("Fresh trials"), Text("Small runs that only show that a command works."))
+    for table in tables:
+        _add_table(page, table, trials)
+    page.add(*(Picture(p, _name(p, trials)) for p in pictures))
+
+
+def fingerprints() -> pd.DataFrame:
+    """Return the SHA-256 of every file of weights, and of the models of the zoo."""
+    from nnslicer_tf import zoo
+    from nnslicer_tf.instrument.fingerprint import model_fingerprint
+
+    rows = []
+    installed, weights = Path(zoo.__file__).parent / "weights", DATA / "weights"
+    paths = [*installed.glob("*.weights.h5"), *weights.rglob("*.weights.h5")]
+    for path in sorted(paths, key=lambda path: path.name):
+        model, _, dataset = path.name.removesuffix(".weights.h5").partition("-")
+        folder = installed if installed in path.parents else weights
+        known = path.parent == folder and model in zoo.names()
+        rows.append(
+            {
+                "weights": path.relative_to(folder).as_posix(),
+                "SHA-256 of the file": hashlib.sha256(path.read_bytes()).hexdigest()[:16],
+                "fingerprint": model_fingerprint(zoo.load(model, dataset))[:16] if known else "",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _headlines_markdown(rows: list[Headline], pages: dict[str, Path], readme: Path) -> str:
+    """Return the text between the markers."""
+    html, markdown = (os.path.relpath(pages[kind], readme.parent) for kind in ("html", "md"))
+    return (
+        f"{markdown_table(headline_table(rows))}\n\nEverything, with commands, seeds and plots: "
+        f"[report.md]({Path(markdown).as_posix()}), or [report.html]({Path(html).as_posix()}) "
+        "as one file. Written by `python apps/reproduce.py report`."
+    )
+
+
+def _replaced(text: str, begin: str, end: str, new: str) -> str:
+    """Replace the part of a text between two markers.
+
+    Raises:
+        InvalidArgumentError: unless the markers occur exactly once each, in order.
+    """
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise InvalidArgumentError(f"The text needs the marks {begin} and {end}, once, in order.")
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n{new}\n{end}{rest.partition(end)[2]}"

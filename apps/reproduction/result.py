@@ -1,0 +1,177 @@
+"""Results of experiments: tables and figures, and how they are written to a folder."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nnslicer_tf._files import atomic_path
+from nnslicer_tf.instrument.backend import device_name
+from nnslicer_tf.report.figures import save_figure
+from nnslicer_tf.report.tables import markdown_table, provenance, write_table
+from reproduction.settings import DATA
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from nnslicer_tf.report.explorer import Explorer
+
+
+@dataclass(frozen=True, eq=False)
+class ExperimentTable:
+    """A table of results.
+
+    Attributes:
+        name: The file's name without suffix.
+        frame: The rows.
+        title: Heading of the Markdown. Without one, only a CSV file is written, without a head
+            and in full precision, for rows from which other tables are made.
+        head: Settings that the rows depend on; command, machine, versions and date are added.
+        text: Markdown below the table.
+    """
+
+    name: str
+    frame: "pd.DataFrame"
+    title: str = ""
+    head: Mapping[str, object] = field(default_factory=dict)
+    text: str = ""
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the table into a folder, and return the files."""
+        path = folder / f"{self.name}.csv"
+        if not self.title:
+            with atomic_path(path) as temporary:
+                self.frame.to_csv(temporary, index=False)
+            return [path]
+        device = device_name()
+        used = dict(self.head) if device == "CPU" else {**self.head, "device": device}
+        write_table(path, self.title, self.frame, provenance(**used), self.text)
+        return [path, path.with_suffix(".md")]
+
+    def __str__(self) -> str:
+        return "\n\n".join(filter(None, (self.title, markdown_table(self.frame), self.text)))
+
+
+@dataclass(frozen=True, eq=False)
+class ExperimentFigure:
+    """A figure.
+
+    Attributes:
+        name: The name of the PNG file, without suffix.
+        figure: The Matplotlib figure.
+        dpi: Pixels per inch.
+        tight: Crop the empty margin.
+        drawn: Arrays that the figure shows and no table contains. They are saved in an `.npz`
+            file beside it, from which `redraw` redraws it.
+    """
+
+    name: str
+    figure: "Figure"
+    dpi: int = 110
+    tight: bool = False
+    drawn: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the figure into a folder, close it, and return the files."""
+        path = folder / f"{self.name}.png"
+        save_figure(self.figure, path, dpi=self.dpi, tight=self.tight)
+        if not self.drawn:
+            return [path]
+        with atomic_path(path.with_suffix(".npz")) as temporary, open(temporary, "wb") as file:
+            np.savez_compressed(file, **self.drawn)  # type: ignore[arg-type]
+        return [path, path.with_suffix(".npz")]
+
+
+@dataclass(frozen=True, eq=False)
+class ExperimentView:
+    """An interactive view, which is written to a file that the user chooses.
+
+    Attributes:
+        path: The HTML file.
+        view: The view.
+    """
+
+    path: Path
+    view: "Explorer"
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write the view to its own file, not into the folder, and return the file."""
+        self.view.save(self.path)
+        return [self.path]
+
+
+@dataclass(frozen=True, eq=False)
+class ExperimentResult:
+    """Tables and figures of an experiment.
+
+    Attributes:
+        tables: Tables, by name in `table`.
+        figures: Figures.
+        logs: Name → contents of a JSON file.
+        views: Interactive views.
+    """
+
+    tables: Sequence[ExperimentTable] = ()
+    figures: Sequence[ExperimentFigure] = ()
+    logs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    views: Sequence[ExperimentView] = ()
+
+    def table(self, name: str) -> "pd.DataFrame":
+        """Return the rows of a table.
+
+        Raises:
+            KeyError: if there is none.
+        """
+        return {table.name: table.frame for table in self.tables}[name]
+
+    def write(self, folder: str | os.PathLike) -> list[Path]:
+        """Write everything into a folder, each file atomically; return the files."""
+        folder = Path(folder)
+        parts: list[ExperimentTable | ExperimentFigure | ExperimentView] = [
+            *self.tables,
+            *self.figures,
+            *self.views,
+        ]
+        files = [path for part in parts for path in part.write(folder)]
+        for name, log in self.logs.items():
+            files.append(folder / f"{name}.json")
+            with atomic_path(files[-1]) as temporary:
+                temporary.write_text(json.dumps(log, indent=1) + "\n")
+        return files
+
+
+def paper_frame(name: str, na_values: str = "") -> "pd.DataFrame":
+    """Return a table of a paper, such as `"nnslicer/table4"`; `na_values` marks missing figures."""
+    import pandas as pd
+
+    path = DATA / "paper" / f"{name}.csv"
+    return pd.read_csv(path, comment="#", na_values=na_values)
+
+
+def paper_text(*names: str) -> str:
+    """Return tables of papers as Markdown, each under its citation."""
+    import pandas as pd
+
+    parts = []
+    for name in names:
+        path = DATA / "paper" / f"{name}.csv"
+        citation = path.read_text().splitlines()[0].lstrip("# ")
+        table = pd.read_csv(path, comment="#", keep_default_na=False)
+        parts.append(f"{citation}:\n\n{markdown_table(table)}")
+    return "\n\n".join(parts)
+
+
+def versions(*packages: str) -> str:
+    """Return installed packages with their versions."""
+    return ", ".join(f"{package} {version(package)}" for package in packages)
+
+
+def compact(array: np.ndarray) -> np.ndarray:
+    """Return an array at half the size, float32 or int32, which suffices for drawing."""
+    return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)

@@ -1,0 +1,288 @@
+"""Decisive heads and synapses: deletion in the order of several methods, sentence by sentence.
+
+A deleted head's output is replaced by its mean; a deleted synapse has the weight 0. A good order
+makes the predicted class's lead fall fast. `words` does the same with words.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from keras import ops
+from scipy.stats import wilcoxon
+
+from nnslicer_tf import zoo
+from nnslicer_tf._progress import track
+from nnslicer_tf.datasets import texts
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.kinds.weighted_sum import sample_gradients
+from nnslicer_tf.slicing import Profile, Slicer, SliceSet
+from reproduction.amounts import Amounts
+from reproduction.result import ExperimentResult, ExperimentTable
+from reproduction.rows import RowStore
+from reproduction.sentences.leads import lead
+from reproduction.sentences.settings import PartSettings
+from reproduction.sentences.sst2 import drawn_sentences, profiled_sentences
+
+MODEL = "text_transformer"
+THETAS = (0.0, 0.1, 0.3)
+SHARES = (0.001, 0.003, 0.01, 0.03, 0.1)
+
+_TEXT = (
+    "Means over sentences of the predicted class's lead after a deletion, divided by the lead "
+    "before; smaller is better. {}. `p`: two-sided Wilcoxon signed-rank test of the means against "
+    "the best method's."
+)
+
+
+def parts(s: PartSettings) -> ExperimentResult:
+    """Compare orders of heads and of synapses."""
+    im = InstrumentedModel(zoo.load(MODEL))
+    x = drawn_sentences(s, s.split)
+    profile = Profile.from_data(im, profiled_sentences(s))
+    head = {
+        "model": MODEL,
+        "sentences": f"{len(x)} of {s.split}",
+        "profile": f"{s.profile} training sentences",
+        "seed": s.seed,
+    }
+    tables = []
+    for name, found, what in (
+        ("heads", _heads(im, profile, x, s.seed), "By the number of heads deleted"),
+        ("synapses", _synapses(im, profile, x, s), "By the share of synapses deleted"),
+    ):
+        title = f"{name.capitalize()} deleted, {MODEL} on SST-2"
+        tables += [
+            ExperimentTable(f"{name}_leads", found),
+            ExperimentTable(name, _summary(found), title, head, _TEXT.format(what)),
+        ]
+    return ExperimentResult(tables)
+
+
+def head_scores(
+    im: InstrumentedModel, profile: Profile, x: np.ndarray, labels: np.ndarray, seed: int
+) -> dict[str, np.ndarray]:
+    """Return how much each head supports a class by each method, `(samples, heads)`.
+
+    Args:
+        im: A network with attention.
+        profile: Its profile.
+        x: Samples.
+        labels: A class for each.
+        seed: Seed of the random order.
+    """
+    names = contexts(im)
+    found = {}
+    for name, slicer in _slicers(im, profile).items():
+        each = slicer.slice_each(x, kernels=(), operations=names)
+        totals = [np.concatenate([one.neurons[n].sum(axis=(0, 2)) for n in names]) for one in each]
+        found[name] = np.stack(totals) * _rose(im, profile, x, labels)[:, None]
+    amounts = Amounts(im, profile, names)(x, labels)[0]
+    found["amounts"] = np.concatenate([amounts[n].sum(axis=(1, 3)) for n in names], axis=1)
+    values, slopes = im.capture(x, of=names), im.gradients(x, of=labels.tolist(), wrt=names)
+    found["gradient × change"] = np.concatenate(
+        [((values[n] - profile.means[n]) * slopes[n]).sum(axis=(1, 3)) for n in names], axis=1
+    )
+    there = (x != texts.PADDING)[:, None, :]
+    attention = im.capture(x, of=[n.replace("/context", "/probabilities") for n in names])
+    found["largest attention"] = np.concatenate(
+        [
+            (a.max(axis=-1) * there).sum(axis=-1) / there.sum(axis=-1)  # Voita et al., ACL 2019
+            for a in attention.values()
+        ],
+        axis=1,
+    )
+    found["random"] = np.random.default_rng(seed).random((len(x), len(totals[0])))
+    return found
+
+
+def contexts(im: InstrumentedModel) -> list[str]:
+    """Return the operations with the heads' outputs, `(positions, heads, features)`."""
+    return [o.name for o in im.operations if o.name.endswith("/context")]
+
+
+def without_heads(
+    im: InstrumentedModel, profile: Profile, x: np.ndarray, deleted: np.ndarray
+) -> np.ndarray:
+    """Return the logits with the outputs of some heads replaced by their means.
+
+    Args:
+        im: A network with attention.
+        profile: Its profile.
+        x: Samples.
+        deleted: Which heads to replace, bool `(samples, heads of all layers)`.
+    """
+    names = contexts(im)
+    ends = np.cumsum([im[name].shape[1] for name in names])[:-1]
+    gone = dict(zip(names, np.split(deleted, ends, axis=1), strict=True))
+
+    def change(name: str, value: object) -> object:
+        if name not in gone:
+            return value
+        mean = ops.convert_to_tensor(profile.means[name].astype(np.float32))
+        return ops.where(ops.convert_to_tensor(gone[name][:, None, :, None]), mean, value)
+
+    found = im.graph.run(ops.convert_to_tensor(x.astype(np.float32)), [im.logit_operation], change)
+    return ops.convert_to_numpy(found[im.logit_operation])
+
+
+def _heads(im: InstrumentedModel, profile: Profile, x: np.ndarray, seed: int) -> pd.DataFrame:
+    logits = im.logits(x)
+    labels = logits.argmax(axis=1)
+    whole, rows = lead(logits, labels), []
+    for method, scores in head_scores(im, profile, x, labels, seed).items():
+        place = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
+        for count in range(1, scores.shape[1]):
+            left = lead(without_heads(im, profile, x, place < count), labels) / whole
+            rows += [
+                {"sentence": i, "method": method, "deleted": count, "lead": v}
+                for i, v in enumerate(left)
+            ]
+    return pd.DataFrame(rows)
+
+
+def synapse_scores(
+    im: InstrumentedModel, profile: Profile, x: np.ndarray, labels: np.ndarray
+) -> dict[str, Callable[[int], np.ndarray]]:
+    """Return by method a function that scores one sample's synapses, all kernels concatenated.
+
+    Kernels are those of weighted sums, in the order of `deletable`.
+    """
+    names = deletable(im)
+    rose = _rose(im, profile, x, labels)
+
+    weights = {name: im.kernels[name].kernel() for name in names}
+    sizes = np.abs(_joined(weights, names))
+
+    def by_slice(each: SliceSet, factors: np.ndarray | float = 1.0) -> Callable[[int], np.ndarray]:
+        return lambda i: _joined(each[i].synapses, names) * factors * rose[i]
+
+    found = {}
+    for name, slicer in _slicers(im, profile).items():
+        each = slicer.slice_each(x, kernels=names, operations=())
+        found[name] = by_slice(each)
+        found[f"{name}, × |weight|"] = by_slice(each, sizes)
+    amounts = Amounts(im, profile, kernels=names)(x, labels)[1]
+    found["amounts"] = lambda i: _joined({n: amounts[n][i] for n in names}, names)
+    slopes = _kernel_gradients(im, x, labels)
+    found["gradient × weight"] = lambda i: _joined(
+        {name: slopes[name][i] * weights[name] for name in names}, names
+    )
+    found["magnitude"] = lambda i: sizes
+    return found
+
+
+def _slicers(im: InstrumentedModel, profile: Profile) -> dict[str, Slicer]:
+    """Return slicers by the name of their reading."""
+    return {
+        f"{name}, θ = {theta}": Slicer(im, profile, theta, progress=False, product=product)
+        for product, name, thetas in (
+            ("value", "slice", THETAS),
+            ("midpoint", "slice, midpoints", THETAS[1:]),
+        )
+        for theta in thetas
+    }
+
+
+def deletable(im: InstrumentedModel) -> list[str]:
+    """Return the kernels of weighted sums."""
+    return [o.params.name for o in im.operations if o.kind == "weighted_sum"]
+
+
+def _synapses(
+    im: InstrumentedModel, profile: Profile, x: np.ndarray, s: PartSettings
+) -> pd.DataFrame:
+    logits = im.logits(x)
+    labels = logits.argmax(axis=1)
+    methods = synapse_scores(im, profile, x, labels)
+    store = RowStore.of(
+        s.work,
+        "synapses",
+        ["sentence"],
+        {"weights": im.fingerprint} | s.values("split", "sentences", "profile", "seed"),
+    )
+    parts = [
+        store.complete(
+            {"sentence": int(number)},
+            partial(_deleted_synapses, im, x[i : i + 1], labels[i], methods, i, s.seed),
+        )
+        for i, number in enumerate(track(range(len(x)), "Sentences", len(x)))
+    ]
+    return pd.concat(parts, ignore_index=True).astype({"sentence": int})
+
+
+def _deleted_synapses(
+    im: InstrumentedModel,
+    x: np.ndarray,
+    label: int,
+    methods: Mapping[str, Callable[[int], np.ndarray]],
+    i: int,
+    seed: int,
+) -> list[dict[str, object]]:
+    """Return the remaining lead of sentence i after deletions in the order of each method."""
+    labels = np.array([label])
+    whole = lead(im.logits(x), labels)[0]
+    kernels = [im.kernels[name] for name in deletable(im)]
+    kept = [kernel.kernel().copy() for kernel in kernels]
+    ends = np.cumsum([k.size for k in kept])
+    random = np.random.default_rng([seed, i]).random(ends[-1])
+    rows: list[dict[str, object]] = []
+    try:
+        for method, score in {**methods, "random": lambda i: random}.items():
+            order = np.argsort(-score(i), kind="stable")
+            for share in SHARES:
+                mask = np.ones(ends[-1], bool)
+                mask[order[: round(share * len(order))]] = False
+                for kernel, value, part in zip(
+                    kernels, kept, np.split(mask, ends[:-1]), strict=True
+                ):
+                    kernel.variable().assign(value * part.reshape(value.shape))
+                left = lead(im.logits(x), labels)[0] / whole
+                rows.append({"method": method, "deleted": share, "lead": left})
+    finally:
+        for kernel, value in zip(kernels, kept, strict=True):
+            kernel.variable().assign(value)
+    return rows
+
+
+def _kernel_gradients(
+    im: InstrumentedModel, x: np.ndarray, labels: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return, by kernel, the gradients of the classes' logits, `(samples, *kernel shape)`."""
+    sums = [o for o in im.operations if o.kind == "weighted_sum"]
+    slopes = im.gradients(x, of=labels.tolist(), wrt=[o.name for o in sums])
+    values = im.capture(x, of=[o.inputs[0] for o in sums])
+    found = {}
+    for operation in sums:
+        read, slope = values[operation.inputs[0]], slopes[operation.name]
+        by_tap = sample_gradients(
+            operation, ops.convert_to_tensor(read), ops.convert_to_tensor(slope)
+        )
+        kernel = operation.params
+        found[kernel.name] = np.stack([kernel.to_kernel(g) for g in ops.convert_to_numpy(by_tap)])
+    return found
+
+
+def _joined(arrays: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray:
+    return np.concatenate([np.asarray(arrays[name]).ravel() for name in names])
+
+
+def _rose(im: InstrumentedModel, profile: Profile, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return whether the logits are above their means (1) or below (-1).
+
+    Contributions explain the change of a logit, whereas scores measure support for the class.
+    """
+    change = im.logits(x) - profile.means[im.logit_operation]
+    return np.sign(change[np.arange(len(x)), labels])
+
+
+def _summary(found: pd.DataFrame) -> pd.DataFrame:
+    table = found.pivot_table(index="method", columns="deleted", values="lead", sort=False)
+    each = found.pivot_table(index="sentence", columns="method", values="lead")
+    table["mean"] = each.mean()
+    best = table["mean"].idxmin()
+    table["p"] = [
+        np.nan if name == best else wilcoxon(each[name], each[best]).pvalue for name in table.index
+    ]
+    return table.rename(columns=str).rename_axis(columns=None).reset_index()

@@ -1,0 +1,158 @@
+"""Copies of a model whose weights differ by no more than rounding to half precision.
+
+Each weight is multiplied by 1 + 2⁻¹¹·u, u uniform in [-1, 1]: half precision keeps 11 bits. A
+method's explanation of a sentence should not depend on that.
+"""
+
+from functools import partial
+
+import keras
+import numpy as np
+import pandas as pd
+from scipy.stats import spearmanr
+
+from nnslicer_tf import zoo
+from nnslicer_tf._names import check_name
+from nnslicer_tf._progress import track
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.slicing import Profile
+from reproduction.result import ExperimentResult, ExperimentTable
+from reproduction.rows import RowStore
+from reproduction.sentences.settings import RoundingSettings
+from reproduction.sentences.sst2 import drawn_sentences, profiled_sentences
+from reproduction.sentences.words import MODELS, areas_under_curves, scorers
+
+METHODS = (
+    *(f"slice, θ = {theta}" for theta in (0.0, 0.1, 0.3)),
+    *(f"slice, midpoints, θ = {theta}" for theta in (0.0, 0.1, 0.3)),
+    "gradient × input",
+    "integrated gradients",
+)
+_LAST_BIT = 2.0**-11
+
+_TEXT = (
+    "Means over sentences, as in the tables of words: the area under the predicted class's lead "
+    "(`deletion`, smaller is better) with the weights as they are, and the least and the largest "
+    "of the copies. `same order`: rank correlation of the words' scores with those by the weights "
+    "as they are, mean over sentences and copies. `together`: the area by the mean of the scores "
+    "over all copies and the weights as they are."
+)
+
+
+def rounding(s: RoundingSettings) -> ExperimentResult:
+    """Compare the orders of words between copies of a model."""
+    check_name("model", s.model, MODELS)
+    x, usual = drawn_sentences(s), profiled_sentences(s)
+    im = InstrumentedModel(zoo.load(s.model))
+    store = RowStore.of(
+        s.work,
+        f"rounding-{s.model}",
+        ["copy"],
+        {"weights": im.fingerprint} | s.values("sentences", "profile", "seed"),
+    )
+    parts = [
+        store.complete({"copy": copy}, partial(_rows, s, copy, x, usual))
+        for copy in track(range(s.copies + 1), "Copies")
+    ]
+    found = pd.concat(parts, ignore_index=True).astype({"copy": int, "sentence": int})
+    labels = im.logits(x).argmax(axis=1)
+    together = areas_under_curves(im, x, labels, mean_scores(found))
+    head = {
+        "model": s.model,
+        "sentences": f"{len(x)} of test",
+        "profile": f"{s.profile} training sentences",
+        "copies": s.copies,
+        "seed": s.seed,
+    }
+    title = f"Words of SST-2 deleted, {s.model} with other last bits of the weights"
+    return ExperimentResult(
+        [ExperimentTable(f"rounding_{s.model}", summary(found, together), title, head, _TEXT)]
+    )
+
+
+def perturbed(model: keras.Model, copy: int, seed: int) -> keras.Model:
+    """Change a model's weights in their last bits, in place, and return the model.
+
+    Args:
+        model: The model.
+        copy: Number of the copy; 0 leaves the weights unchanged.
+        seed: Random seed of all copies.
+    """
+    if copy:
+        rng = np.random.default_rng([seed, copy])
+        for variable in model.weights:
+            value = keras.ops.convert_to_numpy(variable)
+            if np.issubdtype(value.dtype, np.floating):
+                variable.assign(value * (1 + _LAST_BIT * rng.uniform(-1, 1, value.shape)))
+    return model
+
+
+def _rows(
+    s: RoundingSettings, copy: int, x: np.ndarray, usual: np.ndarray
+) -> list[dict[str, object]]:
+    """Return a row for each sentence and method: the area, and the words' scores."""
+    whole = InstrumentedModel(zoo.load(s.model))
+    labels = whole.logits(x).argmax(axis=1)
+    im = InstrumentedModel(perturbed(zoo.load(s.model), copy, s.seed))
+    profile = Profile.from_data(im, usual, progress=False)
+    by_name = scorers(im, profile, s.seed)
+    scores = {name: by_name[name](x, labels) for name in METHODS}
+    areas = areas_under_curves(im, x, labels, scores)
+    return [
+        {
+            "method": row.method,
+            "sentence": row.sentence,
+            "deletion": row.deletion,
+            "scores": " ".join(f"{v:.9g}" for v in scores[row.method][row.sentence]),
+        }
+        for row in areas.itertuples()
+    ]
+
+
+def mean_scores(found: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Return each method's scores of words, averaged over all copies, `(sentences, words)`."""
+    return {
+        method: np.mean(
+            [
+                [
+                    np.array(text.split(), float)
+                    for text in of_copy.sort_values("sentence")["scores"]
+                ]
+                for _, of_copy in rows.groupby("copy")
+            ],
+            axis=0,
+        )
+        for method, rows in found.groupby("method", sort=False)
+    }
+
+
+def summary(found: pd.DataFrame, together: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each method.
+
+    Args:
+        found: A row for each copy, sentence and method.
+        together: The areas by the mean scores, a row for each sentence and method.
+    """
+    means = found.pivot_table("deletion", "method", "copy", sort=False)
+    scores = found.pivot(index=["method", "sentence"], columns="copy", values="scores")
+    correlations = scores.apply(_correlation, axis=1).groupby("method").mean()
+    table = pd.DataFrame(
+        {
+            "deletion": means[0],
+            "least": means.drop(columns=0).min(axis=1),
+            "largest": means.drop(columns=0).max(axis=1),
+            "same order": correlations,
+            "together": together.groupby("method")["deletion"].mean(),
+        }
+    )
+    return table.loc[list(METHODS)].rename_axis("method").reset_index()
+
+
+def _correlation(scores: pd.Series) -> float:
+    """Return the mean rank correlation of one sentence's scores with those of copy 0."""
+    first, *others = (np.array(values.split(), float) for values in scores)
+    words = np.any([first != 0, *(other != 0 for other in others)], axis=0)
+    if words.sum() < 2:
+        return np.nan
+    ranks = [spearmanr(first[words], other[words]).statistic for other in others]
+    return float(np.nanmean(ranks)) if not np.isnan(ranks).all() else np.nan

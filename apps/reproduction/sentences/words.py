@@ -1,0 +1,308 @@
+"""Decisive words: slices compared with gradients, integrated gradients and attention.
+
+Words are deleted in the order of a method's scores, those that most support the predicted class
+first, and inserted in the same order. With a good order, the class's lead falls fast under
+deletion and rises fast under insertion: a small area under the first curve, a large one under the
+second (Petsiuk et al., "RISE", BMVC 2018).
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pandas as pd
+from keras import ops
+from matplotlib.figure import Figure
+from scipy.stats import wilcoxon
+
+from nnslicer_tf import zoo
+from nnslicer_tf._names import check_name
+from nnslicer_tf._progress import track
+from nnslicer_tf.datasets import texts
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
+from nnslicer_tf.kinds import kind_of
+from nnslicer_tf.report.explorer import explore
+from nnslicer_tf.report.words import plot_words
+from nnslicer_tf.slicing import Profile, Slicer
+from reproduction.amounts import Amounts
+from reproduction.plots import put_finding
+from reproduction.result import (
+    ExperimentFigure,
+    ExperimentResult,
+    ExperimentTable,
+    ExperimentView,
+)
+from reproduction.sentences.leads import lead
+from reproduction.sentences.settings import WordSettings
+from reproduction.sentences.sst2 import drawn_sentences, profiled_sentences
+
+MODELS = ("text_transformer", "text_lstm")
+_EMBEDDING = "embedding"
+_STEPS = 32  # steps of integrated gradients
+_SHARES = np.linspace(0, 1, 11)
+_DRAWN = 6
+_DRAWN_THETA = 0.3
+_CLASSES = ("negative", "positive")
+
+Scorer = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Maps sentences `(n, words)` and classes `(n,)` to scores of the words `(n, words)`."""
+
+_TEXT = (
+    "Means over sentences of the area under the predicted class's lead, from all words to none, by "
+    "the share of words deleted (`deletion`, smaller is better) and kept (`insertion`, larger is "
+    "better), divided by the lead with all words. `p`: two-sided Wilcoxon signed-rank test of the "
+    "deletions against the best method's."
+)
+
+
+def words(s: WordSettings) -> ExperimentResult:
+    """Compare orders of words, and draw some sentences."""
+    check_name("model", s.model, MODELS)
+    im = InstrumentedModel(zoo.load(s.model))
+    x = drawn_sentences(s, s.split)
+    labels = im.logits(x).argmax(axis=1)
+    profile = Profile.from_data(im, profiled_sentences(s))
+    scores = {
+        name: score(x, labels)
+        for name, score in track(list(scorers(im, profile, s.seed).items()), "Methods")
+    }
+    areas = areas_under_curves(im, x, labels, scores)
+    head = {
+        "model": s.model,
+        "sentences": f"{len(x)} of {s.split}",
+        "profile": f"{s.profile} training sentences",
+        "seed": s.seed,
+    }
+    table = _summary(areas)
+    title = f"Words of SST-2 deleted and kept, {s.model}"
+    drawn = [texts.vocabulary().decode(row) for row in x[:_DRAWN]]
+    return ExperimentResult(
+        [
+            ExperimentTable(f"words_{s.model}_areas", areas),
+            ExperimentTable(f"words_{s.model}", table, title, head, _TEXT),
+        ],
+        [
+            ExperimentFigure(
+                f"words_{s.model}",
+                plot(arrays := _drawn(s.model, drawn, scores, labels)),
+                drawn=arrays,
+            )
+        ],
+        views=_views(s, im, profile, x[:_DRAWN], drawn),
+    )
+
+
+def _views(
+    s: WordSettings, im: InstrumentedModel, profile: Profile, x: np.ndarray, drawn: list[list[str]]
+) -> list[ExperimentView]:
+    """Return a view of the slices of the drawn sentences."""
+    if s.explore is None:
+        return []
+    slices = Slicer(im, profile, _DRAWN_THETA).slice_each(x, outputs="predicted")
+    view = explore(
+        {f"θ = {_DRAWN_THETA}": slices},
+        im,
+        x,
+        profile=profile,
+        classes=_CLASSES,
+        words=drawn,
+        title=f"Sentences of SST-2, {s.model}",
+    )
+    return [ExperimentView(s.explore, view)]
+
+
+def scorers(im: InstrumentedModel, profile: Profile, seed: int) -> Mapping[str, Scorer]:
+    """Return the methods by name; each scores how much words support a class."""
+    found: dict[str, Scorer] = {}
+    for product, name in (("value", "slice"), ("midpoint", "slice, midpoints")):
+        for theta in (0.0, 0.1, _DRAWN_THETA):
+            slicer = Slicer(im, profile, theta, progress=False, product=product)
+            found[f"{name}, θ = {theta}"] = _by_slice(slicer)
+            found[f"{name}, × |Δ|, θ = {theta}"] = _by_sized_slice(slicer)
+    if not any(kind_of(operation).through_time for operation in im.operations):
+        amounts = Amounts(im, profile, [_EMBEDDING])
+        found["amounts"] = lambda x, labels: amounts(x, labels)[0][_EMBEDDING].sum(axis=-1)
+    found["gradient × input"] = _by_gradient(im, profile, 1)
+    found["integrated gradients"] = _by_gradient(im, profile, _STEPS)
+    if any(operation.kind == "softmax" for operation in im.operations):
+        found["attention"] = by_attention(im)
+    rng = np.random.default_rng(seed)
+    found["random"] = lambda x, labels: rng.random(x.shape)
+    return found
+
+
+def _by_slice(slicer: Slicer) -> Scorer:
+    """Score words by their contributions, with the sign reversed for a logit that fell."""
+
+    def score(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        im = slicer.im
+        found = slicer.slice_each(x, kernels=(), operations=[im.input_operation])
+        assert found.neuron_matrix is not None  # they were asked for
+        return found.neuron_matrix.toarray() * _rose(slicer, x, labels)[:, None]
+
+    return score
+
+
+def _by_sized_slice(slicer: Slicer) -> Scorer:
+    """Score words by the contributions of their embedded values, times the sizes of Δ."""
+
+    def score(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        im, mean = slicer.im, slicer.profile.means[_EMBEDDING]
+        found = slicer.slice_each(x, kernels=(), operations=[_EMBEDDING])
+        assert found.neuron_matrix is not None  # they were asked for
+        delta = im.capture(x, of=[_EMBEDDING])[_EMBEDDING] - mean
+        contributions = found.neuron_matrix.toarray().reshape(delta.shape)
+        return (contributions * np.abs(delta)).sum(axis=-1) * _rose(slicer, x, labels)[:, None]
+
+    return score
+
+
+def _rose(slicer: Slicer, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return whether the classes' logits are above their means (1) or below (-1)."""
+    change = slicer.im.logits(x) - slicer.profile.means[slicer.im.logit_operation]
+    return np.sign(change[np.arange(len(x)), labels])
+
+
+def _by_gradient(im: InstrumentedModel, profile: Profile, steps: int) -> Scorer:
+    """Score words by gradient × (embedding − its mean), averaged over steps from the mean."""
+    mean = profile.means[_EMBEDDING].astype(np.float32)
+
+    def logits(x: np.ndarray) -> Callable:
+        def of(embedded: np.ndarray) -> np.ndarray:
+            def change(name: str, value: object) -> object:
+                return embedded if name == _EMBEDDING else value
+
+            return im.graph.run(x, [im.logit_operation], change)[im.logit_operation]
+
+        return of
+
+    @compiled_function
+    def gradient(x: np.ndarray, embedded: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        return vector_jacobian_product(logits(x), [embedded], chosen)[0]
+
+    def score(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        embedded = im.capture(x, of=[_EMBEDDING])[_EMBEDDING]
+        outputs = im[im.logit_operation].size
+        chosen = np.eye(outputs, dtype=np.float32)[labels]
+        tokens = ops.convert_to_tensor(x.astype(np.float32))
+        total = np.zeros_like(embedded)
+        # For one step at the sentence itself, for several at the midpoints of equal parts.
+        places = [1.0] if steps == 1 else (np.arange(steps) + 0.5) / steps
+        for place in places:
+            at = mean + np.float32(place) * (embedded - mean)
+            slope = gradient(tokens, ops.convert_to_tensor(at), ops.convert_to_tensor(chosen))
+            total += ops.convert_to_numpy(slope) / len(places)
+        return (total * (embedded - mean)).sum(axis=-1)
+
+    return score
+
+
+def by_attention(im: InstrumentedModel) -> Scorer:
+    """Score words by attention rollout (Abnar and Zuidema, ACL 2020), averaged over positions.
+
+    It does not depend on the class.
+    """
+    names = [o.name for o in im.operations if o.kind == "softmax"]
+
+    def score(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        found = im.capture(x, of=names)
+        rolled = np.broadcast_to(np.eye(x.shape[1]), (len(x), x.shape[1], x.shape[1]))
+        for name in names:
+            heads = found[name].mean(axis=1)
+            rolled = (heads + np.eye(x.shape[1])) / 2 @ rolled
+        there = (x != texts.PADDING)[:, :, None]
+        return (rolled * there).sum(axis=1) / there.sum(axis=1)
+
+    return score
+
+
+def areas_under_curves(
+    im: InstrumentedModel, x: np.ndarray, labels: np.ndarray, scores: Mapping[str, np.ndarray]
+) -> pd.DataFrame:
+    """Return the areas under both curves, a row for each sentence and method.
+
+    Args:
+        im: The model.
+        x: Sentences `(n, words)`.
+        labels: The class of each sentence whose lead is tracked `(n,)`.
+        scores: Method's name → scores of the words `(n, words)`.
+    """
+    rows = []
+    whole = lead(im.logits(x), labels)
+    for name, values in scores.items():
+        curves: dict[str, list[np.ndarray]] = {"deletion": [], "insertion": []}
+        for share in _SHARES:
+            first = first_words(x, values, share)
+            curves["deletion"].append(lead(im.logits(compact_words(x, ~first)), labels))
+            curves["insertion"].append(lead(im.logits(compact_words(x, first)), labels))
+        means = {
+            curve: np.trapezoid(np.stack(leads), _SHARES, axis=0) for curve, leads in curves.items()
+        }
+        for i in range(len(x)):
+            sentence = {"sentence": i, "method": name, "lead": whole[i]}
+            rows.append(sentence | {curve: mean[i] / whole[i] for curve, mean in means.items()})
+    return pd.DataFrame(rows)
+
+
+def first_words(x: np.ndarray, values: np.ndarray, share: float) -> np.ndarray:
+    """Return which words are among each sentence's top share by score, bool."""
+    there = x != texts.PADDING
+    ordered = np.where(there, values, -np.inf)
+    place = np.argsort(np.argsort(-ordered, axis=1, kind="stable"), axis=1)
+    return there & (place < np.ceil(share * there.sum(axis=1, keepdims=True) - 1e-9))
+
+
+def compact_words(x: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Return sentences of only the kept words; an empty one becomes a single unknown word."""
+    kept = kept & (x != texts.PADDING)
+    order = np.argsort(~kept, axis=1, kind="stable")
+    rows = np.arange(len(x))[:, None]
+    shorter = np.where(kept, x, texts.PADDING)[rows, order]
+    empty = ~kept.any(axis=1)
+    shorter[empty, 0] = texts.UNKNOWN
+    return shorter
+
+
+def _summary(areas: pd.DataFrame) -> pd.DataFrame:
+    means = areas.groupby("method", sort=False)[["deletion", "insertion"]].mean()
+    best = means["deletion"].idxmin()
+    by_method = areas.pivot(index="sentence", columns="method", values="deletion")
+    means["p"] = [
+        np.nan if name == best else wilcoxon(by_method[name], by_method[best]).pvalue
+        for name in means.index
+    ]
+    return means.reset_index()
+
+
+def _drawn(
+    model: str, sentences: list[list[str]], scores: Mapping[str, np.ndarray], labels: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return some sentences, their predicted classes, and the contributions of their words."""
+    return {
+        "model": np.array(model),
+        "sentences": np.array([" ".join(words) for words in sentences]),
+        "labels": labels[: len(sentences)],
+        "values": scores[f"slice, θ = {_DRAWN_THETA}"][: len(sentences)],
+    }
+
+
+def plot(drawn: Mapping[str, np.ndarray]) -> Figure:
+    """Draw the words of some sentences with the contributions of slices."""
+    sentences = [str(sentence).split() for sentence in drawn["sentences"]]
+    figure = Figure(figsize=(8, 0.9 * len(sentences) + 0.3), layout="constrained")
+    axes = figure.subplots(len(sentences), 1)
+    for axis, own, values, label in zip(
+        axes, sentences, drawn["values"], drawn["labels"], strict=True
+    ):
+        plot_words(values, own, axis)
+        axis.set_title(_CLASSES[label], fontsize=8, loc="left", color="grey")
+    first = [
+        own[int(np.argmax(values[: len(own)]))]
+        for own, values in zip(sentences, drawn["values"], strict=True)
+    ]
+    put_finding(
+        figure,
+        f"{drawn['model']}: what speaks most for the class is {', '.join(first)} (slices, θ = "
+        f"{_DRAWN_THETA}; blue: for the class, red: against it)",
+    )
+    return figure

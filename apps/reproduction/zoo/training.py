@@ -1,0 +1,148 @@
+"""Train a model of the zoo, and write a log.
+
+The last tenth of the training images is held out: recipes are chosen by the accuracy on it. The
+test images are read once, at the end. An interrupted run resumes from its last finished epoch.
+"""
+
+import dataclasses
+import datetime
+import json
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+import keras
+import pandas as pd
+
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf._files import atomic_path, check_writable
+from nnslicer_tf._weights import keep_weights
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument.backend import device_name
+from nnslicer_tf.report.tables import command_line
+from reproduction.result import ExperimentResult
+from reproduction.zoo.settings import TrainingSettings
+
+_SUMMARY = (
+    *("model", "dataset", "parameters", "epochs", "train_images", "held_out_images"),
+    *("held_out_accuracy", "test_images", "test_accuracy"),
+    *("computed_with", "minutes", "seed", "date", "command"),
+)
+
+_BACKENDS = ("tensorflow", "jax", "torch")
+
+
+def train(s: TrainingSettings) -> ExperimentResult:
+    """Train a model, write its weights, and return the log."""
+    _set_threads(s.threads)  # before TensorFlow computes anything
+    dataset = s.used_dataset
+    recipe = _recipe(s)
+    kept = s.trial_folder / "quick.weights.h5" if s.reduced else zoo.weights_path(s.model, dataset)
+    weights = check_writable(s.weights or kept)
+    data = datasets.load(dataset, "train[:5%]" if s.reduced else "train[:90%]")
+    held_out = datasets.load(dataset, "train[90%:]")
+    keras.utils.set_random_seed(s.seed)
+    network = zoo.build(s.model, data.x.shape[1:], data.classes)
+    history = zoo.train(
+        network,
+        data,
+        recipe,
+        rng=s.seed,
+        folder=s.trial_folder,
+        validation=held_out,
+        stop=s.stop,
+    )
+    kept_network = zoo.build(s.model, data.x.shape[1:], data.classes)  # no optimiser state
+    kept_network.set_weights(network.get_weights())
+    keep_weights(kept_network, weights)
+    test = datasets.load(dataset, "test")
+    log = {
+        "model": s.model,
+        "parameters": network.count_params(),
+        "dataset": dataset,
+        "train_images": len(data),
+        "held_out_images": len(held_out),
+        "held_out_accuracy": zoo.accuracy(kept_network, held_out),
+        "test_images": len(test),
+        "test_accuracy": zoo.accuracy(kept_network, test),
+        "seed": s.seed,
+        "recipe": dataclasses.asdict(recipe),
+        "epochs": len(history),
+        "command": command_line(),
+        "device": device_name(),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in (keras.backend.backend(), "keras", "numpy")},
+        },
+        "date": datetime.date.today().isoformat(),
+        "history": history,
+    }
+    print(f"held out {log['held_out_accuracy']:.4f}, test {log['test_accuracy']:.4f}")
+    print(f"weights: {weights}")
+    return ExperimentResult(logs={s.run: log})
+
+
+def _set_threads(threads: int) -> None:
+    """Limit the threads of an operation in TensorFlow; 0 means all cores.
+
+    Raises:
+        InvalidArgumentError: if there is a limit, and Keras has another backend.
+    """
+    if not threads:
+        return
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise InvalidArgumentError(f"--threads is for TensorFlow, but Keras runs on '{backend}'.")
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+
+
+def _recipe(s: TrainingSettings) -> zoo.Recipe:
+    """Return the model's recipe, with the changes from the settings."""
+    recipe = zoo.RECIPES.get(s.model, zoo.DEFAULT_RECIPE)
+    return dataclasses.replace(
+        recipe,
+        epochs=s.epochs or recipe.epochs,
+        precision=s.precision or recipe.precision,
+    )
+
+
+def write_summary(folder: Path) -> None:
+    """Write a table of all logs in a folder, as CSV and Markdown."""
+    logs = [json.loads(path.read_text()) for path in sorted(folder.glob("*-*.json"))]
+    rows = [
+        {
+            "epochs": log["recipe"]["epochs"],
+            "computed_with": _computed_with(log),
+            "minutes": _minutes(log),
+            **log,
+        }
+        for log in logs
+    ]
+    table = pd.DataFrame(rows, columns=_SUMMARY)
+    table = table.round({"held_out_accuracy": 4, "test_accuracy": 4})
+    header = "| " + " | ".join(table.columns) + " |\n" + "|---" * len(table.columns) + "|\n"
+    lines = ["| " + " | ".join(map(str, row)) + " |\n" for row in table.to_numpy()]
+    text = (
+        "# Trained models of the zoo\n\nWritten by apps/train.py. Held-out images are the last "
+        "tenth of the training split; no recipe was chosen by the test images. The logs beside "
+        f"hold every epoch and the versions of the libraries.\n\n{header}{''.join(lines)}"
+    )
+    with atomic_path(folder / "models.csv") as path:
+        table.to_csv(path, index=False)
+    with atomic_path(folder / "models.md") as path:
+        path.write_text(text)
+
+
+def _computed_with(log: dict) -> str:
+    """Return the backend and the hardware of a training, such as `tensorflow on CPU`."""
+    backend = next(name for name in log["versions"] if name in _BACKENDS)
+    return f"{backend} on {log.get('device', 'CPU')}"
+
+
+def _minutes(log: dict) -> float | str:
+    """Return how long the epochs of a training took; logs of early versions do not say."""
+    if not all("seconds" in row for row in log["history"]):
+        return ""
+    return round(sum(row["seconds"] for row in log["history"]) / 60, 1)

@@ -1,0 +1,187 @@
+"""Named data sets of labelled sentences, and the vocabulary that turns words into numbers.
+
+SST-2 (Socher et al., EMNLP 2013; GLUE, Wang et al., ICLR 2019) comes from GLUE's own files,
+`train.tsv` and `dev.tsv` in `GLUE_DIR/SST-2` or `GLUE_DIR/sst2`, if the environment variable
+`GLUE_DIR` is set, and otherwise from TensorFlow Datasets as `glue/sst2`. Its sentences are
+lower-case words and punctuation separated by spaces.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nnslicer_tf._names import check_name
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+
+NAMES = ("sst2",)
+_GLUE_NAMES = {"sst2": "SST-2"}
+LENGTH = 52
+"""Number of words in SST-2's longest sentence."""
+
+PADDING, UNKNOWN = 0, 1
+"""Numbers for padding, and for words that are not in the vocabulary."""
+
+_MARKS = ("", "[unknown]")
+
+
+@dataclass(frozen=True, repr=False)
+class Sentences:
+    """Sentences and labels.
+
+    Attributes:
+        text: The sentences.
+        y: (N,) int64 class indices; for SST-2, 0 is negative and 1 positive.
+    """
+
+    text: tuple[str, ...]
+    y: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def __repr__(self) -> str:
+        return f"Sentences({len(self):,}, first: {self.text[0]!r})"
+
+
+class Vocabulary:
+    """The words that a model knows, by number; 0 is padding, 1 an unknown word.
+
+    Args:
+        words: The words with numbers 2, 3, …
+
+    Attributes:
+        words: The words by number; `words[0]` is empty.
+    """
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.words = (*_MARKS, *words)
+        self._numbers = {word: number for number, word in enumerate(self.words)}
+
+    @classmethod
+    def of(cls, sentences: Iterable[str], size: int) -> "Vocabulary":
+        """Return a vocabulary of the most frequent words in the given sentences.
+
+        Args:
+            sentences: Sentences whose words are separated by spaces.
+            size: Number of words, including padding and the unknown word. Equally frequent
+                words are taken in alphabetical order.
+        """
+        counts = Counter(word for sentence in sentences for word in sentence.split())
+        ordered = sorted(counts, key=lambda word: (-counts[word], word))
+        return cls(ordered[: size - len(_MARKS)])
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "Vocabulary":
+        """Read a file that `save` wrote.
+
+        Raises:
+            InvalidArgumentError: if there is no such file.
+        """
+        try:
+            return cls(Path(path).read_text(encoding="utf-8").rstrip("\n").split("\n"))
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"The vocabulary '{path}' cannot be read: {error}."
+            ) from error
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the words to a file, one per line."""
+        lines = "\n".join(self.words[len(_MARKS) :])
+        Path(path).write_text(lines + "\n", encoding="utf-8")
+
+    def encode(self, sentences: str | Sequence[str], length: int = LENGTH) -> np.ndarray:
+        """Return the words' numbers `(sentences, length)` int32, padded with 0 at the end.
+
+        Args:
+            sentences: A sentence or a list of them; case is ignored.
+            length: Number of words per sentence; any further ones are dropped.
+
+        Raises:
+            InvalidArgumentError: if a sentence has no word.
+        """
+        sentences = [sentences] if isinstance(sentences, str) else sentences
+        numbers = np.full((len(sentences), length), PADDING, np.int32)
+        for row, sentence in zip(numbers, sentences, strict=True):
+            words = sentence.lower().split()[:length]
+            if not words:
+                raise InvalidArgumentError("A sentence has no words.")
+            row[: len(words)] = [self._numbers.get(word, UNKNOWN) for word in words]
+        return numbers
+
+    def decode(self, numbers: np.ndarray) -> list[str]:
+        """Return the words of one encoded sentence `(length,)`, without padding."""
+        return [self.words[int(number)] for number in numbers if number != PADDING]
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self):,} words)"
+
+
+def vocabulary(name: str = "sst2") -> Vocabulary:
+    """Return the vocabulary that the zoo's models use: 14,000 words of SST-2.
+
+    Raises:
+        InvalidArgumentError: for an unknown name.
+    """
+    check_name("set of sentences", name, NAMES)
+    return Vocabulary.load(Path(__file__).with_name(f"{name}.txt"))
+
+
+def load(name: str = "sst2", split: str = "train") -> Sentences:
+    """Load a named data set of labelled sentences.
+
+    Args:
+        name: One of `NAMES`.
+        split: `"train"` (67,349 sentences and phrases) or `"test"`, which is GLUE's development
+            set (872 sentences), since its test set has no labels. Parts such as
+            `"train[:1000]"`, in the syntax of TFDS, work with GLUE's own files too.
+
+    Raises:
+        InvalidArgumentError: for an unknown name or split.
+        DatasetUnavailableError: if the sentences are neither stored here nor downloadable.
+        CorruptFileError: if a file of GLUE does not have the expected format.
+    """
+    check_name("set of sentences", name, NAMES)
+    folder = os.environ.get("GLUE_DIR")
+    if not folder:
+        return _from_tfds(f"glue/{name}", split)
+    own = Path(folder) / _GLUE_NAMES[name]
+    return _from_files(own if own.is_dir() else Path(folder) / name, split)
+
+
+def _from_files(folder: Path, split: str) -> Sentences:
+    from nnslicer_tf.datasets import split_indices
+
+    train, test = _read(folder / "train.tsv"), _read(folder / "dev.tsv")
+    rows = train + test
+    indices = {"train": np.arange(len(train)), "test": np.arange(len(train), len(rows))}
+    chosen = [rows[i] for i in split_indices(split, indices)]
+    return Sentences(tuple(text for text, _ in chosen), np.array([y for _, y in chosen], np.int64))
+
+
+def _read(path: Path) -> list[tuple[str, int]]:
+    """Return the sentences and labels in one of GLUE's files."""
+    try:
+        lines = path.read_text(encoding="utf-8").rstrip("\n").split("\n")[1:]
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"GLUE_DIR has no readable '{path.parent.name}/{path.name}': {error}."
+        ) from error
+    parts = [line.rsplit("\t", 1) for line in lines]
+    if not all(len(part) == 2 and part[1] in ("0", "1") for part in parts):
+        raise CorruptFileError(f"'{path}' has lines that are not: sentence, tabulator, 0 or 1.")
+    return [(text.strip(), int(label)) for text, label in parts]
+
+
+def _from_tfds(name: str, split: str) -> Sentences:
+    from nnslicer_tf.datasets import tfds_rows
+
+    pairs = list(tfds_rows(name, split.replace("test", "validation")).as_numpy_iterator())
+    text = tuple(row["sentence"].decode().strip() for row in pairs)
+    return Sentences(text, np.array([row["label"] for row in pairs], np.int64))
