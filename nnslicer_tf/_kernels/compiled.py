@@ -103,9 +103,9 @@ class _Compiled:
 
 
 @functools.cache
-def _source() -> str:
-    """Return a digest of this package, because a function's callees affect its machine code too."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
+def _source(folder: Path) -> str:
+    """Return a digest of this package and of a kernel's own: callees affect machine code, too."""
+    files = sorted({*Path(__file__).parent.glob("*.py"), *folder.glob("*.py")})
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
@@ -124,7 +124,8 @@ class _SharedCache(FunctionCache):
 
     def __init__(self, function: Callable) -> None:
         super().__init__(function)
-        self._cache_file._source_stamp = (self._cache_file._source_stamp, _source())
+        folder = Path(function.__code__.co_filename).parent
+        self._cache_file._source_stamp = (self._cache_file._source_stamp, _source(folder))
 
     def holds(self, sig: Any, target_context: Any) -> bool:
         """Return whether the code for a signature is on disk."""

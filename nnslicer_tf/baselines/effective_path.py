@@ -22,12 +22,10 @@ import scipy.sparse as sp
 
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
-from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.baselines.path_rules import path_rule, path_through
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation
 from nnslicer_tf.instrument.backward import propagate
-from nnslicer_tf.kinds import kind_of
-from nnslicer_tf.kinds.kind import PathRule
-from nnslicer_tf.kinds.weighted_sum import path_through
 
 _BATCH = 128
 
@@ -84,7 +82,7 @@ class _Walk:
         self._matrices = {name: kernel.matrix() for name, kernel in im.kernels.items()}
         order = im.graph.ancestors([im.logit_operation])
         self._order = [o for o in reversed(order) if o.name != im.input_operation]
-        self._rules = {o.name: _rule(o) for o in self._order if not _is_sum(o)}
+        self._rules = {o.name: path_rule(o) for o in self._order if not _is_sum(o)}
         self._shapes = {o.name: o.shape for o in im.operations}
         self._folded = self._folded_scales()
 
@@ -142,16 +140,6 @@ class _Walk:
 
 def _is_sum(operation: Operation) -> bool:
     return operation.kind == "weighted_sum"
-
-
-def _rule(operation: Operation) -> PathRule:
-    build = kind_of(operation).path
-    if build is None:
-        raise UnsupportedLayerError(
-            f"Effective paths have no rule for operation '{operation.name}' of kind "
-            f"'{operation.kind}'."
-        )
-    return build(operation)
 
 
 def check_share(theta: float) -> float:

@@ -1,6 +1,8 @@
 """Exact restrictions of piecewise-linear networks to lines and planes (ExactLine, NeurIPS 2019)."""
 
 from nnslicer_tf.exactline import acas
+from nnslicer_tf.exactline.bends import BendingTransformer, Bends
+from nnslicer_tf.exactline.curve import Curve
 from nnslicer_tf.exactline.disagreement import Disagreement, disagreement
 from nnslicer_tf.exactline.gradients import (
     Attributor,
@@ -28,10 +30,8 @@ from nnslicer_tf.exactline.plane import (
     exact_planes,
     rectangle,
 )
-from nnslicer_tf.exactline.transformers import Transformer, register_transformer
+from nnslicer_tf.exactline.rules import Transformer, register_transformer
 from nnslicer_tf.exactline.walk import LineWalker, exact_line, exact_lines, exact_polyline
-from nnslicer_tf.kinds.bends import BendingTransformer, Bends
-from nnslicer_tf.kinds.curve import Curve
 
 __all__ = [
     "Attributor",

@@ -21,9 +21,9 @@ import numpy as np
 from nnslicer_tf._blas import one_thread_a_product
 from nnslicer_tf.exactline._program import LineProgram, LineStep
 from nnslicer_tf.exactline._workers import run_splitting
-from nnslicer_tf.kinds.bends import GradientTransformer, PullsGradients
-from nnslicer_tf.kinds.curve import Curve
-from nnslicer_tf.kinds.steps import Steps
+from nnslicer_tf.exactline.bends import GradientTransformer, PullsGradients
+from nnslicer_tf.exactline.curve import Curve
+from nnslicer_tf.exactline.steps import Steps
 
 CHUNK = 1 << 20  # float64 values in a chunk: 8 MB
 _FEWEST = 8  # smallest number of pieces of a position that is cut

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nnslicer_tf._kernels import (
+from nnslicer_tf.exactline._kernels import (
     mesh_bends,
     mesh_edges,
     mesh_faces,
@@ -12,8 +12,8 @@ from nnslicer_tf._kernels import (
     mesh_queries,
     mesh_values,
 )
-from nnslicer_tf.kinds.bends import Bends
-from nnslicer_tf.kinds.points import Points
+from nnslicer_tf.exactline.bends import Bends
+from nnslicer_tf.exactline.points import Points
 
 MOST_TAPS = 64  # a vertex's winners are stored as bits of an integer
 
@@ -108,7 +108,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Search:
-    """The groups of values that bend in a mesh: see `nnslicer_tf._kernels.mesh_bends`.
+    """The groups of values that bend in a mesh: see `nnslicer_tf.exactline._kernels.mesh_bends`.
 
     Attributes:
         taps: Number of values in each maximum.

@@ -13,8 +13,8 @@ from nnslicer_tf.exactline._mesh import MOST_TAPS, Mesh, Search, cut
 from nnslicer_tf.exactline._polygon import Plane
 from nnslicer_tf.exactline._program import LineProgram, LineStep
 from nnslicer_tf.exactline._tiles import FinishedTiles
-from nnslicer_tf.kinds.bends import BendingTransformer, Bends
-from nnslicer_tf.kinds.points import Points
+from nnslicer_tf.exactline.bends import BendingTransformer, Bends
+from nnslicer_tf.exactline.points import Points
 
 TILE = 1 << 20  # live float64 values in a tile: 8 MB
 FEWEST = 128  # smallest number of vertices in a tile, as each cut doubles those on its seam

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nnslicer_tf.exactline.transformers import Transformer, build_transformer
+from nnslicer_tf.exactline.curve import Curve
+from nnslicer_tf.exactline.rules import Transformer, build_transformer
+from nnslicer_tf.exactline.rules.pointwise import RectifyLine, ScaleLine
+from nnslicer_tf.exactline.rules.pooling import MaximumLine
+from nnslicer_tf.exactline.rules.routing import RoutingLine
+from nnslicer_tf.exactline.rules.weighted_sum import WeightedSumLine
 from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.kinds.curve import Curve
-from nnslicer_tf.kinds.pointwise import RectifyLine, ScaleLine
-from nnslicer_tf.kinds.pooling import MaximumLine
-from nnslicer_tf.kinds.routing import RoutingLine
-from nnslicer_tf.kinds.weighted_sum import WeightedSumLine
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from types import TracebackType
 import numpy as np
 from tqdm.auto import tqdm
 
-from nnslicer_tf._kernels import mesh_queries
 from nnslicer_tf._kernels.compiled import is_compiled
-from nnslicer_tf._kernels.mesh_faces import cut_faces
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import NonFiniteActivationError, TooManyRegionsError
+from nnslicer_tf.exactline._kernels import mesh_queries
+from nnslicer_tf.exactline._kernels.mesh_faces import cut_faces
 from nnslicer_tf.exactline._mesh import Mesh
 
 

@@ -24,11 +24,11 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline._points import check_points, check_ratios, check_target
 from nnslicer_tf.exactline.partition import LinearPartition
+from nnslicer_tf.exactline.steps import Steps
 from nnslicer_tf.exactline.walk import LineWalker
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.gradients import GradientFunction
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.kinds.steps import Steps
 
 if TYPE_CHECKING:
     import pandas as pd

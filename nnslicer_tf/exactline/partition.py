@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
-from nnslicer_tf._kernels import lines as _kernels
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.exactline._kernels import lines as _kernels
 from nnslicer_tf.exactline._points import check_ratios
+from nnslicer_tf.exactline.curve import TOLERANCE, Curve
 from nnslicer_tf.exactline.margin import Margin, check_label, least_margin
-from nnslicer_tf.kinds.curve import TOLERANCE, Curve
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,9 +21,9 @@ from tqdm.auto import tqdm
 
 from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._kernels.compiled import is_compiled
-from nnslicer_tf._kernels.mesh_faces import cut_faces
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import CorruptFileError, TooManyRegionsError
+from nnslicer_tf.exactline._kernels.mesh_faces import cut_faces
 from nnslicer_tf.exactline._polygon import Plane
 from nnslicer_tf.exactline.planar_partition import PlanarPartition
 

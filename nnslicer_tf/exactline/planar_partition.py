@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnslicer_tf._archive import read_archive, write_archive
-from nnslicer_tf._kernels import mesh_edges, mesh_queries
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.exactline._kernels import mesh_edges, mesh_queries
 from nnslicer_tf.exactline._mesh import MOST_TAPS, Mesh, Search, cut
 from nnslicer_tf.exactline._polygon import Plane
+from nnslicer_tf.exactline.bends import Bends
 from nnslicer_tf.exactline.margin import Margin, check_label, least_margin
-from nnslicer_tf.kinds.bends import Bends
-from nnslicer_tf.kinds.points import Points
+from nnslicer_tf.exactline.points import Points
 
 if TYPE_CHECKING:
     import pandas as pd

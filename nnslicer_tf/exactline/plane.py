@@ -5,7 +5,7 @@ operation is computed at the vertices. Any other cuts the faces where it bends: 
 vertex is interpolated between the ends of the edge that is cut, as everything so far is affine
 on every face. Faces share vertices, so that neighbours fit together exactly.
 
-Lines and planes have the same programs and transformers (see `nnslicer_tf.kinds.bends`).
+Lines and planes have the same programs and transformers (see `nnslicer_tf.exactline.bends`).
 
 Cost: each operation's forward pass for every vertex so far, and one pass over its values to find
 bends. Both are linear in the number of regions.

@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._blas import one_thread_a_product
-from nnslicer_tf._kernels import lines as _kernels
 from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
 from nnslicer_tf.exactline._gradient_walk import LineTrace, TraceRecorder
+from nnslicer_tf.exactline._kernels import lines as _kernels
 from nnslicer_tf.exactline._points import check_points
 from nnslicer_tf.exactline._program import LineStep, joined_program, line_program
 from nnslicer_tf.exactline._workers import run_splitting
+from nnslicer_tf.exactline.bends import pulls_gradients
+from nnslicer_tf.exactline.curve import Curve
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.kinds.bends import pulls_gradients
-from nnslicer_tf.kinds.curve import Curve
 
 CHUNK = 1 << 18  # live float64 values in a chunk: 2 MB, which fits into a cache
 FEWEST = 8  # smallest number of points in a chunk, as each cut adds one

@@ -1,12 +1,11 @@
 """The kinds of operations, with all rules for a kind in one place.
 
-A kind's module holds everything that the analyses know about it: the slicing rule at both
-granularities and at θ = 0, DeepLIFT's rule, the effective path, and the transformer for exact
-lines.
+A kind's module holds its slicing rules, at both granularities and at θ = 0, and DeepLIFT's rule.
+Other analyses have tables of their own, keyed by kind: `exactline.rules`, `baselines.path_rules`.
 
 To add a kind, call `register_kind` with a `Kind` that has the entries that you need; an analysis
-whose entry is missing raises an error that names the operation. `register_rule` and
-`register_transformer` set single entries. Importing this package does not import Keras.
+whose entry is missing raises an error that names the operation. `register_rule` sets the slicing
+rule alone. Importing this package does not import Keras.
 """
 
 from nnslicer_tf.kinds import (
@@ -21,8 +20,6 @@ from nnslicer_tf.kinds import (
     softmax,
     weighted_sum,
 )
-from nnslicer_tf.kinds.bends import BendingTransformer, Bends, GradientTransformer, PullsGradients
-from nnslicer_tf.kinds.curve import Curve
 from nnslicer_tf.kinds.kind import (
     Kind,
     Layout,
@@ -30,32 +27,20 @@ from nnslicer_tf.kinds.kind import (
     Node,
     Rule,
     RuleFunction,
-    Transformer,
     aligned_mask,
     compile_rules,
     kind_of,
     register_kind,
     register_rule,
-    register_transformer,
 )
-from nnslicer_tf.kinds.points import Points
-from nnslicer_tf.kinds.steps import Steps
 
 __all__ = [
-    "BendingTransformer",
-    "Bends",
-    "Curve",
-    "GradientTransformer",
     "Kind",
     "Layout",
     "Neurons",
     "Node",
-    "Points",
-    "PullsGradients",
     "Rule",
     "RuleFunction",
-    "Steps",
-    "Transformer",
     "aligned_mask",
     "compile_rules",
     "kind_of",
@@ -68,7 +53,6 @@ __all__ = [
     "recurrence",
     "register_kind",
     "register_rule",
-    "register_transformer",
     "routing",
     "softmax",
     "weighted_sum",

@@ -5,7 +5,7 @@ It does not import Keras, so that workers start fast.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -241,12 +241,6 @@ SynapseRule = Callable[..., tuple[Sequence[np.ndarray | None], dict[str, np.ndar
 It returns the CONTRIB of the inputs and of the synapses: kernel name →
 `(batch or 1, *kernel shape)`."""
 
-PathRule = Callable[[np.ndarray, np.ndarray, list[np.ndarray], float], Sequence[np.ndarray]]
-"""`rule(path, output, inputs, theta)`; see `Kind.path`."""
-
-Transformer = Callable[..., Any]
-"""Maps the `Curve`s of an operation's inputs to the `Curve` of its output."""
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -290,15 +284,10 @@ class Kind:
             `Neurons.factor` instead of its inputs' values.
         rescale: DeepLIFT's rule: maps an operation, its inputs, the reference inputs and the
             multipliers of its output to those of its inputs (Shrikumar et al., ICML 2017).
-        path: Creates an operation's rule for effective paths, for one sample: it maps a bool
-            array of the outputs that are on the path, the operation's value, its inputs' values
-            and θ to bool arrays of the inputs that are on the path (Qiu et al., CVPR 2019).
         through_time: Whether operations are those of a recurrent layer, which
             `kinds.recurrence` walks back through time together.
         kernels: Compiled kernels that the rule needs in addition to those that nearly every
             network uses (see `nnslicer_tf._kernels.ahead`); "" for none.
-        line: Creates the operation's transformer for exact lines (Sotoudeh and Thakur, NeurIPS
-            2019), or raises UnsupportedLayerError if it is not piecewise linear.
     """
 
     name: str
@@ -314,10 +303,8 @@ class Kind:
     by_change: bool = True
     multiplies: bool = False
     rescale: Callable[..., Sequence[Any]] | None = None
-    path: Callable[[Operation], PathRule] | None = None
     through_time: bool = False
     kernels: str = ""
-    line: Callable[[Operation], Transformer] | None = None
 
     @property
     def can_slice(self) -> bool:
@@ -341,11 +328,6 @@ def compile_rules(operations: Iterable[Operation]) -> None:
 
     more = {kind_of(operation).kernels for operation in operations} - {""}
     compile_ahead([*USUAL, *sorted(more)])
-
-
-def for_operation(rule: Callable[..., Any]) -> Callable[[Operation], Callable[..., Any]]:
-    """Return a function that binds the first argument of `rule` to an operation."""
-    return partial(partial, rule)
 
 
 def register_kind(kind: Kind) -> None:
@@ -375,13 +357,3 @@ def register_rule(kind: str, rule: Rule | RuleFunction) -> None:
         rule = Rule(rule, rule)
     known = _KINDS.get(kind, Kind(kind))
     _KINDS[kind] = replace(known, rule=rule, synapse_rule=None, move=None, at_zero=None)
-
-
-def register_transformer(kind: str, build: Callable[[Operation], Transformer]) -> None:
-    """Register the transformer of a kind of operation for exact lines.
-
-    Args:
-        kind: The `kind` of `Step`s, your own or one of `nnslicer_tf.instrument.KINDS`.
-        build: Maps an operation to its transformer; called once per walker.
-    """
-    _KINDS[kind] = replace(_KINDS.get(kind, Kind(kind)), line=build)

@@ -6,17 +6,11 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._lazy import LazyModule
-from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument.operations import Affine, Elementwise, Operation
-from nnslicer_tf.kinds.bends import Bends, GradientTransformer
-from nnslicer_tf.kinds.curve import Curve
-from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, for_operation, register_kind
+from nnslicer_tf.instrument.operations import Operation
+from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, register_kind
 from nnslicer_tf.kinds.rescale import midpoint, quotient
-from nnslicer_tf.kinds.steps import Steps
 
 keras: Any = LazyModule("keras")
-
-_PROBES = np.linspace(-1.0, 1.0, 7)[1:-1]  # points at which to test between the knots
 
 
 def one_to_one(
@@ -48,198 +42,6 @@ def _rectify_at_zero(
     return [g * signs[0] * keras.ops.cast(values[operation.name] > 0, "float32")]
 
 
-def passed_on(
-    operation: Operation, path: np.ndarray, y: np.ndarray, inputs: list[np.ndarray], theta: float
-) -> list[np.ndarray]:
-    """Return the effective path unchanged, for every input."""
-    return [path] * len(inputs)
-
-
-class RectifyLine(GradientTransformer):
-    """The transformer of max(x, 0), possibly clipped from above (theorem 2)."""
-
-    def __init__(self, operation: Operation) -> None:
-        self.knots = np.asarray(operation.params.knots, np.float64)
-
-    @property
-    def bends(self) -> Bends:
-        """Bends at which a value passes a knot."""
-        return Bends(1, self.knots)
-
-    def window(self, x: Curve) -> Curve:
-        """Return the input."""
-        return x
-
-    def finish(self, window: Curve) -> Curve:
-        """Return the rectified values."""
-        values = np.maximum(window.values, 0.0)
-        if len(self.knots) > 1:
-            np.minimum(values, self.knots[1], out=values)
-        return window.with_values(values)
-
-    def slopes(self, middles: Curve) -> np.ndarray:
-        """Return 1 where the value is between the knots, else 0."""
-        slopes = (middles.values > 0).astype(np.float64)
-        if len(self.knots) > 1:
-            slopes *= middles.values < self.knots[1]
-        return slopes
-
-    def pull(self, g: Steps) -> list[Steps]:
-        """Return the gradient of the input, that of the window."""
-        return [g]
-
-
-class _PiecewiseLine(GradientTransformer):
-    """The transformer of any continuous piecewise-linear function of single values.
-
-    Such a function is determined by its values at the knots and the slopes between them. Both
-    are computed for every neuron when the transformer is created, and checked at some points
-    between the knots.
-
-    Raises:
-        InvalidArgumentError: if the function is not linear between its knots, or the
-            backend does not compute in float64.
-    """
-
-    def __init__(self, operation: Operation) -> None:
-        self._shape = operation.shape
-        self._knots = np.unique(np.asarray(operation.params.knots, np.float64))
-        self._ends = self._knots if len(self._knots) else np.zeros(1)
-        places = np.concatenate([[self._ends[0] - 1], self._ends, [self._ends[-1] + 1]])
-        values = self._compute(operation, places)
-        widths = np.diff(places).reshape(-1, *(1,) * (values.ndim - 1))
-        self._first = _by_position(values[1], self._shape)
-        self._slopes = [_by_position(v, self._shape) for v in np.diff(values, axis=0) / widths]
-        self._check(operation)
-
-    @property
-    def bends(self) -> Bends:
-        """Bends at which a value passes a knot."""
-        return Bends(1, self._knots)
-
-    def window(self, x: Curve) -> Curve:
-        """Return the input, reshaped to the operation's shape."""
-        return x.regrouped(self._shape)
-
-    def finish(self, window: Curve) -> Curve:
-        """Return the function's values."""
-        slopes = [window.rows_of(slope) for slope in self._slopes]
-        first = window.rows_of(self._first)
-        return window.with_values(self._evaluate(window.values, first, slopes))
-
-    def slopes(self, middles: Curve) -> np.ndarray:
-        """Return the function's slopes."""
-        out = middles.values * 0 + middles.rows_of(self._slopes[0])
-        for end, slope in zip(self._ends, self._slopes[1:], strict=True):
-            np.copyto(out, middles.rows_of(slope), where=middles.values > end)
-        return out
-
-    def pull(self, g: Steps) -> list[Steps]:
-        """Return the gradient of the input, that of the window."""
-        return [g]
-
-    def _evaluate(self, x: np.ndarray, first: np.ndarray, slopes: list[np.ndarray]) -> np.ndarray:
-        out = first + slopes[0] * np.minimum(x - self._ends[0], 0)
-        for k, slope in enumerate(slopes[1:-1]):
-            low, high = self._ends[k], self._ends[k + 1]
-            out += slope * np.clip(x - low, 0, high - low)
-        out += slopes[-1] * np.maximum(x - self._ends[-1], 0)
-        return out
-
-    def _compute(self, operation: Operation, places: np.ndarray) -> np.ndarray:
-        """Return the function's float64 values with all neurons set to each of `places`."""
-        x = np.broadcast_to(
-            places.reshape(-1, *(1,) * len(self._shape)), (len(places), *self._shape)
-        )
-        tensor = keras.ops.convert_to_tensor(x, dtype="float64")
-        out = keras.ops.convert_to_numpy(operation.compute(tensor))
-        if out.dtype != np.float64:
-            raise InvalidArgumentError(
-                f"Operation '{operation.name}' computes in {out.dtype} for float64 inputs. "
-                "Let the function keep the dtype of its input; on JAX set JAX_ENABLE_X64=1."
-            )
-        return out
-
-    def _check(self, operation: Operation) -> None:
-        reach = np.concatenate([[self._ends[0] - 4], self._ends, [self._ends[-1] + 4]])
-        middles, halves = (reach[1:] + reach[:-1]) / 2, (reach[1:] - reach[:-1]) / 2
-        places = (middles[:, None] + halves[:, None] * _PROBES).ravel()
-        computed = self._compute(operation, places).reshape(len(places), -1, self._shape[-1])
-        for place, expected in zip(places, computed, strict=True):
-            value = self._evaluate(np.full_like(expected, place), self._first, self._slopes)
-            if not np.allclose(value, expected, rtol=1e-9, atol=1e-9):
-                raise InvalidArgumentError(
-                    f"Operation '{operation.name}' ({operation.params.function}) is "
-                    f"not continuous and linear between its knots {tuple(self._knots)}: at "
-                    f"{place:.3g} it gives {expected.ravel()[0]:.6g}, not "
-                    f"{value.ravel()[0]:.6g}. Give all inputs at which its slope changes as knots."
-                )
-
-
-class ScaleLine:
-    """The transformer of x · factor + offset: batch normalisation, rescaling, constants."""
-
-    def __init__(self, operation: Operation) -> None:
-        factor, offset = operation.params.read()
-        self._shape = operation.shape
-        self._factor = _table(factor, operation.shape)
-        self._offset = _table(offset, operation.shape)
-
-    def per_channel(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return factor and offset `(channels,)`, or None if they differ by position."""
-        if len(self._factor) > 1 or len(self._offset) > 1:
-            return None
-        return self._factor[0], self._offset[0]
-
-    def __call__(self, x: Curve) -> Curve:
-        """Return the scaled values."""
-        x = x.regrouped(self._shape)
-        values = x.values * x.rows_of(self._factor)
-        values += x.rows_of(self._offset)
-        return x.with_values(values)
-
-    def pull(self, g: Steps) -> list[Steps]:
-        """Return the gradient of the input, given that of the output."""
-        return [g.scaled(self._factor)]
-
-
-def _elementwise_line(operation: Operation) -> _PiecewiseLine:
-    if not isinstance(operation.params, Elementwise) or operation.params.knots is None:
-        raise not_piecewise_linear(operation)
-    return _PiecewiseLine(operation)
-
-
-def _scale_line(operation: Operation) -> ScaleLine:
-    if not isinstance(operation.params, Affine):
-        raise not_piecewise_linear(operation)
-    return ScaleLine(operation)
-
-
-def not_piecewise_linear(operation: Operation) -> UnsupportedLayerError:
-    """Return the error that exact lines raise for an operation."""
-    what = getattr(operation.params, "function", type(operation.keras_layer).__name__)
-    return UnsupportedLayerError(
-        f"Operation '{operation.name}' ({what}) is not piecewise linear, or is not registered as "
-        "such: exact lines exist only for piecewise-linear networks. If it is your own "
-        "piecewise-linear function, register its layer with a step Step('elementwise', function, "
-        "Elementwise(name, knots=(…)))."
-    )
-
-
-def _by_position(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array as `(positions, channels)`, or with one position if all are equal."""
-    table = array.reshape(-1, shape[-1])
-    return table[:1] if (table == table[:1]).all() else table
-
-
-def _table(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array that broadcasts to `shape` as `(positions or 1, channels)` float64."""
-    array = np.asarray(array, np.float64)
-    if array.size == 1 or array.size == array.shape[-1]:
-        return np.broadcast_to(array.reshape(1, -1), (1, shape[-1]))
-    return np.broadcast_to(array, shape).reshape(-1, shape[-1])
-
-
 register_kind(
     Kind(
         "rectify",
@@ -248,8 +50,6 @@ register_kind(
         rule=Rule(_rectify, _rectify),
         at_zero=_rectify_at_zero,
         rescale=quotient,
-        path=for_operation(passed_on),
-        line=RectifyLine,
     )
 )
 register_kind(
@@ -260,8 +60,6 @@ register_kind(
         rule=Rule(one_to_one, one_to_one),
         at_zero=_at_zero,
         rescale=quotient,
-        path=for_operation(passed_on),
-        line=_elementwise_line,
     )
 )
 register_kind(
@@ -272,7 +70,5 @@ register_kind(
         rule=Rule(one_to_one, one_to_one),
         at_zero=_at_zero,
         rescale=midpoint,
-        path=for_operation(passed_on),
-        line=_scale_line,
     )
 )

@@ -15,10 +15,10 @@ from nnslicer_tf.exactline import (
     register_transformer,
     walk,
 )
+from nnslicer_tf.exactline.bends import pulls_gradients
+from nnslicer_tf.exactline.rules.pointwise import RectifyLine
 from nnslicer_tf.instrument import Step
 from nnslicer_tf.kinds import BendingTransformer
-from nnslicer_tf.kinds.bends import pulls_gradients
-from nnslicer_tf.kinds.pointwise import RectifyLine
 
 from .lines import float64_model, run
 from .test_walk import MODELS, ends, without_softmax

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from nnslicer_tf.kinds.steps import Steps, Uses
+from nnslicer_tf.exactline.steps import Steps, Uses
 
 PLACES = (np.arange(997) + 0.5) / 997
 

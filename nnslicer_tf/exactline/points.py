@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnslicer_tf._kernels import mesh_values
+from nnslicer_tf.exactline._kernels import mesh_values
 
 
 @dataclass(frozen=True)

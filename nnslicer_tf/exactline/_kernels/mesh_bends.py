@@ -11,7 +11,7 @@ convexity, a group does not bend in a face if one tap wins at all its corners.
 import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
-from nnslicer_tf._kernels.mesh_keys import grown
+from nnslicer_tf.exactline._kernels.mesh_keys import grown
 
 _ONE = np.uint64(1)
 _NONE = np.uint64(0)

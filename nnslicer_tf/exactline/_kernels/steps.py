@@ -9,7 +9,7 @@ that differ by rounding errors were merged. No loop holds the GIL.
 import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
-from nnslicer_tf._kernels.lines import choose_weights, nonzero_channels
+from nnslicer_tf.exactline._kernels.lines import choose_weights, nonzero_channels
 
 _CELLS = 4096  # of an index that finds the row at a ratio
 

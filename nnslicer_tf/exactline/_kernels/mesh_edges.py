@@ -6,7 +6,7 @@ Groups, taps and winners are those of `mesh_bends`.
 import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
-from nnslicer_tf._kernels.mesh_keys import grown, hash_pair
+from nnslicer_tf.exactline._kernels.mesh_keys import grown, hash_pair
 
 _ONE = np.uint64(1)
 

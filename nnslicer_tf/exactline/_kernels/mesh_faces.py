@@ -8,8 +8,8 @@ from collections import namedtuple
 import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
-from nnslicer_tf._kernels.mesh_keys import edge_key, grown, hash_pair
-from nnslicer_tf._kernels.mesh_rings import (
+from nnslicer_tf.exactline._kernels.mesh_keys import edge_key, grown, hash_pair
+from nnslicer_tf.exactline._kernels.mesh_rings import (
     Groups,
     New,
     Vertices,

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nnslicer_tf._kernels import lines as _kernels
-from nnslicer_tf.kinds.curve import TOLERANCE, Curve
-from nnslicer_tf.kinds.steps import Steps
+from nnslicer_tf.exactline._kernels import lines as _kernels
+from nnslicer_tf.exactline.curve import TOLERANCE, Curve
+from nnslicer_tf.exactline.steps import Steps
 
 
 @dataclass(frozen=True)

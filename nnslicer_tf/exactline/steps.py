@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnslicer_tf._kernels import steps as _kernels
-from nnslicer_tf.kinds.curve import CommonRows
+from nnslicer_tf.exactline._kernels import steps as _kernels
+from nnslicer_tf.exactline.curve import CommonRows
 
 _GATHERED = 1 << 17  # float64 numbers in a piece of gathered windows: 1 MB
 _FEWEST = 32  # rows in a piece: products of smaller matrices are inefficient

@@ -9,9 +9,9 @@ from collections import namedtuple
 import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
-from nnslicer_tf._kernels.mesh_edges import take_overs, tap_pair
-from nnslicer_tf._kernels.mesh_keys import grown, hash_pair
-from nnslicer_tf._kernels.mesh_queries import area
+from nnslicer_tf.exactline._kernels.mesh_edges import take_overs, tap_pair
+from nnslicer_tf.exactline._kernels.mesh_keys import grown, hash_pair
+from nnslicer_tf.exactline._kernels.mesh_queries import area
 
 # The groups that bend in a face: columns of values, number of taps, floors, numbers from
 # which keys are made, tolerance.
