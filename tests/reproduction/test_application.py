@@ -92,7 +92,8 @@ def test_bad_input_ends_with_one_line(app, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("path", APPS, ids=lambda path: path.stem)
 def test_help_is_there_without_tensorflow(path):
     code = (
-        "import runpy, sys; sys.argv = [sys.argv[1], '--help']\n"
+        "import os, runpy, sys; sys.argv = [sys.argv[1], '--help']\n"
+        "sys.path.insert(0, os.path.dirname(sys.argv[0]))\n"
         "try: runpy.run_path(sys.argv[0], run_name='__main__')\n"
         "except SystemExit as stop: assert stop.code == 0, stop.code\n"
         "print(sorted({'tensorflow', 'keras', 'matplotlib'} & set(sys.modules)))"

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from nnslicer_tf import deepxplore, zoo
+from nnslicer_tf import zoo
 from nnslicer_tf._names import check_name
 from nnslicer_tf.instrument import InstrumentedModel
+from reproduction.deepxplore.published import published_lenet
 
 _OF_CIFAR10 = ("resnet10", "resnet10_preactivation", "vit")
 DATASETS = ("mnist", "cifar10")
@@ -22,7 +23,6 @@ def networks(dataset: str, folder: Path) -> list[InstrumentedModel]:
     if dataset == "cifar10":
         return [InstrumentedModel(zoo.load(name, dataset)) for name in _OF_CIFAR10]
     published = [
-        deepxplore.published_lenet(name, folder / f"{name}_weights.h5")
-        for name in ("lenet1", "lenet4")
+        published_lenet(name, folder / f"{name}_weights.h5") for name in ("lenet1", "lenet4")
     ]
     return [InstrumentedModel(model) for model in (*published, zoo.load("lenet5", dataset))]
