@@ -6,12 +6,14 @@ Needs Chromium and its driver for the picture (`apt-get install chromium-driver`
 """
 
 import shutil
+import sys
 from pathlib import Path
 
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
+sys.path.append(str(Path(__file__).parents[1] / "apps"))
 from reproduction.nnslicer.drawing import draw
 from reproduction.nnslicer.settings import DrawingSettings
 
