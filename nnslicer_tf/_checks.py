@@ -22,6 +22,13 @@ def check_count(name: str, value: object) -> None:
         raise InvalidArgumentError(f"{name} must be a positive int. Received: {value!r}")
 
 
+def shape_fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
+    """Whether a shape is the expected one, in which None stands for any length."""
+    return len(shape) == len(expected) and all(
+        e is None or e == n for n, e in zip(shape, expected, strict=True)
+    )
+
+
 def as_class_indices(y: ArrayLike) -> np.ndarray:
     """Return labels as one integer for each sample, if they can be read that way.
 

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf._checks import shape_fits
+from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from ai_edge_litert.interpreter import Interpreter
+
+_UNCHANGING = ("DEQUANTIZE", "RESHAPE", "SQUEEZE", "EXPAND_DIMS")
+"""Steps whose output has the values of their first input."""
 
 
 def read_content(model: str | os.PathLike | bytes) -> tuple[bytes, str]:
@@ -32,7 +36,10 @@ def read_content(model: str | os.PathLike | bytes) -> tuple[bytes, str]:
 
 
 def interpreter_of(content: bytes, name: str, keep_tensors: bool = False) -> "Interpreter":
-    """Return a single-threaded interpreter that is ready to run.
+    """Return a single-threaded interpreter.
+
+    It is ready to run, unless axes of the input other than the first are free: then `fit_input`
+    makes it ready, since many steps cannot run on the placeholder size of 1.
 
     Args:
         content: The content of the file.
@@ -58,7 +65,8 @@ def interpreter_of(content: bytes, name: str, keep_tensors: bool = False) -> "In
         }
     try:
         interpreter = Interpreter(model_content=content, num_threads=1, **options)
-        interpreter.allocate_tensors()
+        if not any(None in input_shape(tensor) for tensor in interpreter.get_input_details()):
+            interpreter.allocate_tensors()
     except (ValueError, RuntimeError) as error:
         reason = str(error).strip().rstrip(".")
         raise CorruptFileError(
@@ -66,6 +74,89 @@ def interpreter_of(content: bytes, name: str, keep_tensors: bool = False) -> "In
             "Convert or copy it again."
         ) from error
     return interpreter
+
+
+def input_shape(tensor: Mapping[str, Any]) -> tuple[int | None, ...]:
+    """Return the shape of one sample that an input takes; None for free axes.
+
+    Args:
+        tensor: The interpreter's details of the input.
+    """
+    signature = tensor["shape_signature"]
+    return tuple(None if axis < 0 else axis for axis in signature[1:].tolist())
+
+
+def one_input_and_output(interpreter: "Interpreter", name: str) -> tuple[dict, dict]:
+    """Return the details of a model's only input and output.
+
+    Raises:
+        InvalidArgumentError: if it has several.
+    """
+    inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
+    if len(inputs) != 1 or len(outputs) != 1:
+        raise InvalidArgumentError(
+            f"The TFLite model in {name} must have one input and one output. "
+            f"Received: {len(inputs)} inputs and {len(outputs)} outputs."
+        )
+    return inputs[0], outputs[0]
+
+
+def fit_input(interpreter: "Interpreter", name: str, shape: tuple[int, ...]) -> None:
+    """Make an interpreter ready for one sample of a shape, by resizing free axes.
+
+    Args:
+        interpreter: An interpreter of a model with one input.
+        name: The model's name in error messages.
+        shape: Shape of one sample.
+
+    Raises:
+        InputShapeError: if the model does not take such samples.
+        InvalidArgumentError: if it takes only batches of a fixed size.
+    """
+    tensor = interpreter.get_input_details()[0]
+    expected = input_shape(tensor)
+    if not shape_fits(shape, expected):
+        raise InputShapeError(
+            f"The TFLite model in {name} takes inputs of shape {expected}. Received: {shape}"
+        )
+    if tuple(tensor["shape"]) == (1, *shape) and None not in expected:
+        return
+    try:
+        interpreter.resize_tensor_input(tensor["index"], (1, *shape))
+        interpreter.allocate_tensors()
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).strip().rstrip(".")
+        if tensor["shape_signature"][0] > 1:
+            raise InvalidArgumentError(
+                f"The TFLite model in {name} takes batches of {tensor['shape_signature'][0]} "
+                f"inputs only ({reason}). Convert it with a batch size of 1."
+            ) from error
+        raise InputShapeError(
+            f"The TFLite model in {name} cannot compute with inputs of shape {shape}: {reason}"
+        ) from error
+
+
+def output_step(interpreter: "Interpreter", output: Mapping[str, Any]) -> float:
+    """Return the step between two values of an output; 0 if it is computed in floating point.
+
+    Files with float outputs often compute in integers and convert the result.
+
+    Args:
+        interpreter: The interpreter.
+        output: Its details of the output.
+    """
+    tensors = {tensor["index"]: tensor for tensor in interpreter.get_tensor_details()}
+    makers = {
+        int(index): int(step["inputs"][0])
+        for step in interpreter._get_ops_details()
+        if step["op_name"] in _UNCHANGING and len(step["inputs"])
+        for index in step["outputs"]
+    }
+    index = output["index"]
+    while index in makers and not np.issubdtype(tensors[index]["dtype"], np.integer):
+        index = makers[index]
+    is_integer = np.issubdtype(tensors[index]["dtype"], np.integer)
+    return float(tensors[index]["quantization"][0]) if is_integer else 0.0
 
 
 def quantised(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:

@@ -8,12 +8,14 @@ import numpy as np
 
 from nnslicer_tf._litert import (
     dequantised,
+    fit_input,
     interpreter_of,
+    one_input_and_output,
     quantised,
     read_content,
     stands_for_numbers,
 )
-from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+from nnslicer_tf.errors import InvalidArgumentError
 
 _RESHAPING = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 
@@ -53,6 +55,7 @@ class LiteRTGraph:
 
     Args:
         model: A path, or the content of the file.
+        shape: Shape of one sample.
 
     Attributes:
         name: The file's name in messages.
@@ -63,26 +66,17 @@ class LiteRTGraph:
 
     Raises:
         CorruptFileError: if it is damaged or not a LiteRT model.
-        InvalidArgumentError: if it takes batches, or unless it has exactly one input and output.
+        InputShapeError: if it takes inputs of another shape.
+        InvalidArgumentError: unless it has exactly one input and output, for one sample.
     """
 
-    def __init__(self, model: str | os.PathLike | bytes) -> None:
+    def __init__(self, model: str | os.PathLike | bytes, shape: tuple[int, ...]) -> None:
         content, self.name = read_content(model)
         self._interpreter = interpreter_of(content, self.name, keep_tensors=True)
-        inputs = self._interpreter.get_input_details()
-        outputs = self._interpreter.get_output_details()
-        if len(inputs) != 1 or len(outputs) != 1:
-            raise InvalidArgumentError(
-                f"The TFLite model in {self.name} must have one input and one output. "
-                f"Received: {len(inputs)} inputs and {len(outputs)} outputs."
-            )
-        shape = tuple(inputs[0]["shape"].tolist())
-        if not shape or shape[0] != 1:
-            raise InvalidArgumentError(
-                f"The TFLite model in {self.name} must take one input at a time, of shape (1, …). "
-                f"Received: {shape}. Convert it with a batch size of 1."
-            )
-        self.input, self.output = inputs[0]["index"], outputs[0]["index"]
+        one_input_and_output(self._interpreter, self.name)
+        fit_input(self._interpreter, self.name, shape)
+        source, target = one_input_and_output(self._interpreter, self.name)
+        self.input, self.output = source["index"], target["index"]
         self._tensors = {t["index"]: t for t in self._interpreter.get_tensor_details()}
         self._made_of: dict[int, int] = {}  # computed constant → its source
         self.steps = tuple(self._read_steps())
@@ -121,19 +115,10 @@ class LiteRTGraph:
 
         Returns:
             Index → `(samples, …)` float32.
-
-        Raises:
-            InputShapeError: if the file takes inputs of another shape.
         """
-        given = self._tensors[self.input]
-        if tuple(given["shape"][1:]) != x.shape[1:]:
-            raise InputShapeError(
-                f"The TFLite model in {self.name} takes inputs of shape "
-                f"{tuple(given['shape'][1:].tolist())}. Received: {x.shape[1:]}"
-            )
         wanted = tuple(tensors)
         found: dict[int, list[np.ndarray]] = {index: [] for index in wanted}
-        for sample in quantised(x, given):
+        for sample in quantised(x, self._tensors[self.input]):
             self._interpreter.set_tensor(self.input, sample[None])
             self._interpreter.invoke()
             for index in wanted:

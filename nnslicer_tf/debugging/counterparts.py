@@ -31,7 +31,7 @@ def counterpart_of(im: InstrumentedModel, compressed: CompressedLike, x: np.ndar
         CorruptFileError: if a file is damaged.
     """
     if isinstance(compressed, (str, os.PathLike, bytes)):
-        return LiteRTFile(im, LiteRTGraph(compressed), x)
+        return LiteRTFile(im, LiteRTGraph(compressed, x.shape[1:]), x)
     if isinstance(compressed, keras.Model):
         if any(getattr(layer, "quantization_mode", None) for layer in compressed.layers):
             return QuantisedLayers(im, compressed)

@@ -8,6 +8,7 @@
 To add a mutation operator, subclass `MutationOperator` and add it to a `Domain`'s operators.
 """
 
+from nnslicer_tf.dflare.agreement import Agreement, agreement
 from nnslicer_tf.dflare.audio import AUDIO_OPERATORS, AudioDomain
 from nnslicer_tf.dflare.bounded import BoundedDomain
 from nnslicer_tf.dflare.classifiers import Classifier, as_classifier
@@ -21,6 +22,7 @@ from nnslicer_tf.dflare.compressors import (
     quantize_integer,
     with_softmax,
 )
+from nnslicer_tf.dflare.default_domain import default_domain
 from nnslicer_tf.dflare.deviations import DISTANCES, Deviation, DeviationSet, Outcome
 from nnslicer_tf.dflare.diffchaser import DiffChaser, k_uncertainty
 from nnslicer_tf.dflare.domain import Answers, Domain, Mutation, MutationOperator, replay
@@ -44,6 +46,7 @@ from nnslicer_tf.dflare.selection import (
     RankOnly,
     Uniform,
 )
+from nnslicer_tf.dflare.tables import SignalDomain, TableDomain
 from nnslicer_tf.dflare.text import TextDomain, similar_words
 from nnslicer_tf.dflare.verify import verify
 
@@ -52,6 +55,7 @@ __all__ = [
     "DISTANCES",
     "IMAGE_OPERATORS",
     "PROGRAM_OPERATORS",
+    "Agreement",
     "Answers",
     "AnyChangeFitness",
     "AudioDomain",
@@ -78,10 +82,14 @@ __all__ = [
     "Repair",
     "RepairedClassifier",
     "Search",
+    "SignalDomain",
+    "TableDomain",
     "TextDomain",
     "Uniform",
+    "agreement",
     "as_classifier",
     "cross_validate",
+    "default_domain",
     "distill",
     "export_suite",
     "find_deviation",

@@ -18,16 +18,27 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
+from nnslicer_tf._checks import as_array, shape_fits
 from nnslicer_tf._cores import available_cores
 from nnslicer_tf._digests import digest
-from nnslicer_tf._litert import dequantised, interpreter_of, quantised, read_content
+from nnslicer_tf._litert import (
+    dequantised,
+    fit_input,
+    interpreter_of,
+    one_input_and_output,
+    output_step,
+    quantised,
+    read_content,
+)
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, SeveralInputsError
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from nnslicer_tf.instrument.loading import load_model
 
 if TYPE_CHECKING:
     from ai_edge_litert.interpreter import Interpreter
@@ -72,58 +83,52 @@ class KerasClassifier(Classifier):
     def __init__(self, model: keras.Model, batch_size: int = 32) -> None:
         if batch_size < 1:
             raise InvalidArgumentError(f"batch_size must be at least 1. Received: {batch_size}")
-        _check_one_input_and_output(model)
+        # They are not known for a subclassed model.
+        inputs, outputs = (getattr(model, name, None) or () for name in ("inputs", "outputs"))
+        if len(inputs) > 1:
+            raise SeveralInputsError(
+                f"Model '{model.name}' has {len(inputs)} inputs, and a classifier has one. Join "
+                "the inputs in a wrapping model, which cuts one tensor into them."
+            )
+        if len(outputs) > 1:
+            raise InvalidArgumentError(
+                f"Model '{model.name}' has {len(outputs)} outputs, and a classifier has one. "
+                "Choose one: keras.Model(model.inputs, model.outputs[0])."
+            )
         self.model = model
         self.batch_size = batch_size
-        self.resolution = _rounding(model)
+        self.resolution = _STEPS.get(outputs[0].dtype if outputs else model.compute_dtype, 0.0)
+        self._shape = tuple(inputs[0].shape[1:]) if inputs else None
 
     def content(self) -> str:
         """Return the fingerprint of architecture and weights."""
         return model_fingerprint(self.model)
 
     def probabilities(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the model's outputs as float32."""
-        starts = range(0, len(inputs), self.batch_size)
-        return np.concatenate([self._batch(inputs[s : s + self.batch_size]) for s in starts])
+        """Return the model's outputs as float32.
 
-    def _batch(self, inputs: np.ndarray) -> np.ndarray:
-        missing = self.batch_size - len(inputs)
-        if missing:
-            padding = np.repeat(inputs[:1], missing, axis=0)
-            inputs, kept = np.concatenate([inputs, padding]), len(inputs)
-            return self._answers(inputs)[:kept]
-        return self._answers(inputs)
-
-    def _answers(self, inputs: np.ndarray) -> np.ndarray:
-        return np.asarray(self.model.predict_on_batch(inputs)).astype(np.float32, copy=False)
-
-
-def _check_one_input_and_output(model: keras.Model) -> None:
-    """Reject a model with several inputs or outputs, as far as they are known symbolically."""
-    inputs, outputs = (getattr(model, name, None) or () for name in ("inputs", "outputs"))
-    if len(inputs) > 1:
-        raise SeveralInputsError(
-            f"Model '{model.name}' has {len(inputs)} inputs, and a classifier has one. Join the "
-            "inputs in a wrapping model, which cuts one tensor into them."
-        )
-    if len(outputs) > 1:
-        raise InvalidArgumentError(
-            f"Model '{model.name}' has {len(outputs)} outputs, and a classifier has one. Choose "
-            "one: keras.Model(model.inputs, model.outputs[0])."
-        )
-
-
-def _rounding(model: keras.Model) -> float:
-    """Return the step between outputs near 1 if a model computes in 16 bits, else 0."""
-    outputs = getattr(model, "outputs", None)
-    dtype = outputs[0].dtype if outputs else model.compute_dtype
-    return _STEPS.get(dtype, 0.0)
+        Raises:
+            InputShapeError: if the model takes inputs of another shape.
+        """
+        shape = inputs.shape[1:]
+        if self._shape is not None and not shape_fits(shape, self._shape):
+            raise InputShapeError(
+                f"Model '{self.model.name}' takes inputs of shape {self._shape}. Received: {shape}"
+            )
+        outputs = []
+        for start in range(0, len(inputs), self.batch_size):
+            batch = inputs[start : start + self.batch_size]
+            padding = np.repeat(batch[:1], self.batch_size - len(batch), axis=0)
+            answers = self.model.predict_on_batch(np.concatenate([batch, padding]))
+            outputs.append(np.asarray(answers).astype(np.float32, copy=False)[: len(batch)])
+        return np.concatenate(outputs)
 
 
 class TFLiteClassifier(Classifier):
     """A TFLite model, run by LiteRT's interpreter, one input at a time.
 
-    Float inputs are quantised and integer outputs dequantised as the file specifies.
+    Float inputs are quantised and integer outputs dequantised as the file specifies. Free axes take
+    the shape of the inputs.
 
     Args:
         model: A path or the file's content.
@@ -131,39 +136,31 @@ class TFLiteClassifier(Classifier):
 
     Raises:
         CorruptFileError: if it is damaged or not a TFLite model.
-        InvalidArgumentError: unless it has exactly one input and one output, each for one sample.
+        InvalidArgumentError: unless it has exactly one input and one output.
     """
 
     def __init__(self, model: str | os.PathLike | bytes, workers: int | None = None) -> None:
-        content, name = read_content(model)
+        content, self._name = read_content(model)
         workers = min(available_cores(), 4) if workers is None else workers
-        self._interpreters = [interpreter_of(content, name) for _ in range(workers)]
+        self._interpreters = [interpreter_of(content, self._name) for _ in range(workers)]
         self._content = digest([content])
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="tflite")
         first = self._interpreters[0]
-        inputs, outputs = first.get_input_details(), first.get_output_details()
-        if len(inputs) != 1 or len(outputs) != 1:
-            raise InvalidArgumentError(
-                f"The TFLite model in {name} must have one input and one output. "
-                f"Received: {len(inputs)} inputs and {len(outputs)} outputs."
-            )
-        if any(len(tensor["shape"]) and tensor["shape"][0] != 1 for tensor in (*inputs, *outputs)):
-            shapes = [tuple(tensor["shape"].tolist()) for tensor in (*inputs, *outputs)]
-            raise InvalidArgumentError(
-                f"The TFLite model in {name} must take one input at a time, of shape (1, …). "
-                f"Received: {shapes[0]} to {shapes[1]}. Convert it with a batch size of 1."
-            )
-        self._input, self._output = inputs[0], outputs[0]
-        if np.issubdtype(self._output["dtype"], np.integer):
-            self.resolution = float(self._output["quantization"][0])
+        self._input, self._output = one_input_and_output(first, self._name)
+        self.resolution = output_step(first, self._output)
+        self._fitted: tuple[int, ...] | None = None
 
     def probabilities(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the model's outputs, dequantised."""
-        expected = tuple(self._input["shape"][1:].tolist())
-        if inputs.shape[1:] != expected:
-            raise InputShapeError(
-                f"The TFLite model takes inputs of shape {expected}. Received: {inputs.shape[1:]}"
-            )
+        """Return the model's outputs, dequantised.
+
+        Raises:
+            InputShapeError: if the model takes inputs of another shape.
+        """
+        if self._fitted != inputs.shape[1:]:
+            for interpreter in self._interpreters:
+                fit_input(interpreter, self._name, inputs.shape[1:])
+            self._output = self._interpreters[0].get_output_details()[0]
+            self._fitted = inputs.shape[1:]
         inputs = quantised(inputs, self._input)
         if len(inputs) == 1 or len(self._interpreters) == 1:
             outputs = self._run(self._interpreters[0], inputs)
@@ -177,12 +174,11 @@ class TFLiteClassifier(Classifier):
         return self._content
 
     def _run(self, interpreter: "Interpreter", inputs: np.ndarray) -> np.ndarray:
-        source, target = self._input["index"], self._output["index"]
         outputs = np.empty((len(inputs), *self._output["shape"][1:]), self._output["dtype"])
         for row in range(len(inputs)):
-            interpreter.set_tensor(source, inputs[row : row + 1])
+            interpreter.set_tensor(self._input["index"], inputs[row : row + 1])
             interpreter.invoke()
-            outputs[row] = interpreter.get_tensor(target)[0]
+            outputs[row] = interpreter.get_tensor(self._output["index"])[0]
         return outputs
 
 
@@ -198,7 +194,9 @@ class FunctionClassifier(Classifier):
         Raises:
             InvalidArgumentError: if it does not have one row for each input.
         """
-        outputs = np.asarray(self.function(inputs))
+        outputs = as_array(self.function(inputs))
+        if outputs.shape == (len(inputs),):
+            outputs = outputs[:, None]
         if outputs.ndim != 2 or len(outputs) != len(inputs):
             raise InvalidArgumentError(
                 f"A model must give (batch, classes), here {len(inputs)} rows. "
@@ -212,16 +210,19 @@ def as_classifier(model: ModelLike, batch_size: int = 32) -> Classifier:
 
     Args:
         model: A `Classifier`, a Keras model, an object whose `model` is one (such as an
-            `InstrumentedModel`), the path or bytes of a TFLite model, an object with
-            `predict`, or a function `(batch, ...) -> (batch, classes)`.
+            `InstrumentedModel`), the path of a .tflite, .keras or .h5 file, the bytes of a
+            TFLite model, an object with `predict`, or a function
+            `(batch, ...) -> (batch, classes)`.
         batch_size: The fixed batch size for a Keras model.
 
     Raises:
         InvalidArgumentError: if `model` is none of these.
-        CorruptFileError: if a TFLite model is damaged.
+        CorruptFileError: if a file is damaged.
     """
     if isinstance(model, Classifier):
         return model
+    if isinstance(model, (str, os.PathLike)) and Path(model).suffix in (".keras", ".h5"):
+        model = load_model(Path(model))
     inner = getattr(model, "model", model)
     if isinstance(inner, keras.Model):
         return KerasClassifier(inner, batch_size)

@@ -111,6 +111,7 @@ class DeviationSet(ShownAsTable):
             deviation found, `(found, 2)`; None if unknown.
         max_distance: Largest change of a value that the search allowed, which `verify` needs to
             replay it; None: any. Files of older versions do not have it: set it after `load`.
+        features: Names of a table's columns, if known.
     """
 
     def __init__(
@@ -120,12 +121,14 @@ class DeviationSet(ShownAsTable):
         truth: np.ndarray | None = None,
         confidences: np.ndarray | None = None,
         max_distance: float | None = None,
+        features: Sequence[str] = (),
     ) -> None:
         self.outcomes = tuple(outcomes)
         self.seeds = seeds
         self.truth = truth
         self.confidences = confidences
         self.max_distance = max_distance
+        self.features = tuple(features)
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -187,11 +190,14 @@ class DeviationSet(ShownAsTable):
     def figure(self, most: int = 6) -> "Figure":
         """Return a figure of the deviations found: seed, mutant and change, with labels.
 
+        Images are shown as images, signals as lines, and rows of a table as bars of the values
+        that changed.
+
         Args:
             most: Number of deviations to draw; those with the smallest L∞ first.
 
         Raises:
-            InvalidArgumentError: if none was found, or the seeds are unknown or not images.
+            InvalidArgumentError: if none was found, or the seeds are unknown or sentences.
         """
         from nnslicer_tf.report.deviations import deviations_figure
 
@@ -203,15 +209,11 @@ class DeviationSet(ShownAsTable):
             raise InvalidArgumentError(
                 "Sentences are read, not drawn: decode `images` and `seeds` with their vocabulary."
             )
-        if self.seeds.ndim != 4:
-            raise InvalidArgumentError(
-                "Only images (seeds, height, width, channels) are drawn, and sounds are not. "
-                f"Received seeds of shape {self.seeds.shape}: draw `images` and `seeds` yourself."
-            )
-        seeds, known = self.seeds[self.found], self._of_found()
-        order = np.argsort(known["L∞"], kind="stable")[:most]
+        seeds = self.seeds[self.found]
+        order = np.argsort(self._of_found()["L∞"], kind="stable")[:most]
         rows = self.to_frame()[self.found].iloc[order].to_dict("records")
-        return deviations_figure(seeds[order], self.images[order], rows)
+        scale = np.ptp(self.seeds, axis=0) if self.seeds.ndim == 2 else None
+        return deviations_figure(seeds[order], self.images[order], rows, self.features, scale)
 
     @property
     def success_rate(self) -> float:
@@ -241,8 +243,8 @@ class DeviationSet(ShownAsTable):
         """Return a table with one row per seed: status, queries, seconds, both models' labels.
 
         If seeds are known, it also has the true label, the models' confidences in their labels,
-        and the distances of deviations from their seeds: L∞, L2 and SSIM (1: equal), or for
-        sentences the number of edited words.
+        and the distances of deviations from their seeds: L∞, L2 and for images SSIM (1: equal), or
+        for sentences the number of edited words.
         """
         import pandas as pd
 
@@ -278,7 +280,7 @@ class DeviationSet(ShownAsTable):
         """Write all outcomes to one `.npz` file, atomically."""
         known = {name: getattr(self, name) for name in _KNOWN}
         arrays = {name: values for name, values in known.items() if values is not None}
-        header = {"max_distance": self.max_distance}
+        header = {"max_distance": self.max_distance, "features": list(self.features)}
         write_archive(path, _FORMAT, header, {**pack(self.outcomes), **arrays})
 
     @classmethod
@@ -291,7 +293,8 @@ class DeviationSet(ShownAsTable):
         """
         header, arrays = read_archive(path, _FORMAT, "set of deviations")
         known = {name: arrays.get(name) for name in _KNOWN}
-        return cls(unpack(arrays), **known, max_distance=header.get("max_distance"))
+        limit, features = header.get("max_distance"), header.get("features", ())
+        return cls(unpack(arrays), **known, max_distance=limit, features=features)
 
 
 def _are_sentences(seeds: np.ndarray) -> bool:
@@ -299,7 +302,9 @@ def _are_sentences(seeds: np.ndarray) -> bool:
 
 
 def _distances(seeds: np.ndarray) -> dict[str, Callable[[np.ndarray, np.ndarray], float]]:
-    return _OF_SENTENCES if _are_sentences(seeds) else DISTANCES
+    if _are_sentences(seeds):
+        return _OF_SENTENCES
+    return {n: d for n, d in DISTANCES.items() if n != "SSIM" or seeds.ndim == 4}
 
 
 def _or_nan(statistic: Callable[[np.ndarray], SupportsFloat], values: np.ndarray) -> float:
@@ -309,7 +314,7 @@ def _or_nan(statistic: Callable[[np.ndarray], SupportsFloat], values: np.ndarray
 def pack(outcomes: Sequence[Outcome]) -> dict[str, np.ndarray]:
     """Return outcomes as arrays that `unpack` reads, for a `.npz` file."""
     deviations = [outcome.deviation for outcome in outcomes if outcome.deviation]
-    traces = [_plain(deviation.trace) for deviation in deviations]
+    traces = [None if d.trace is None else [asdict(m) for m in d.trace] for d in deviations]
     return {
         "status": np.array([outcome.status for outcome in outcomes], "U16"),
         "queries": np.array([outcome.queries for outcome in outcomes], np.int64),
@@ -341,7 +346,3 @@ def unpack(arrays: dict[str, np.ndarray]) -> list[Outcome]:
             deviation = Deviation(image, queries, seconds, tuple(labels), trace)
         outcomes.append(Outcome(status, queries, seconds, deviation))
     return outcomes
-
-
-def _plain(trace: tuple[Mutation, ...] | None) -> list[dict] | None:
-    return None if trace is None else [asdict(mutation) for mutation in trace]

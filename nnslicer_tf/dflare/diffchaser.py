@@ -62,6 +62,11 @@ class DiffChaser(Search):
                 f"mutation_rate must be in 0 … 1. Received: {self.mutation_rate}"
             )
 
+    @property
+    def max_queries(self) -> int:  # type: ignore[override]
+        """Those of 20 generations."""
+        return 20 * self.population
+
     def run(self, seed: np.ndarray, domain: Domain, rng: np.random.Generator) -> SearchSteps:
         """Breed inputs until the models disagree on one."""
         answers = yield seed[None]

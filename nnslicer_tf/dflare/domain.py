@@ -1,7 +1,8 @@
 """Domains: the mutation operators for a kind of input, and the comparison of outputs.
 
-There are domains for images, one-dimensional audio and sentences. To add one, subclass `Domain`
-with its operators and `check_seeds`, and, if the outputs are not class probabilities, `judge`.
+There are domains for images, tables, signals, audio and sentences; `default_domain` chooses one. To
+add one, subclass `Domain` with its operators and `check_seeds`, and, if the outputs are not class
+probabilities, `check_outputs` and `judge`.
 
 A mutation is first drawn, then applied: `apply` uses only the drawn parameters, including any
 noise seed, so that a deviation can be replayed from its trace.
@@ -9,7 +10,7 @@ noise seed, so that a deviation can be replayed from its trace.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -19,7 +20,7 @@ Parameters = dict[str, int | float]
 
 _HALVINGS = 8  # bisection steps on the way back to a seed
 
-_LABEL_MARGIN = 1e-5
+LABEL_MARGIN = 1e-5
 """A top-1 label counts only if its probability leads by this much: far above what the batch
 size changes in a float32 probability (1e-6), far below anything that matters. A tie, common
 with 8-bit outputs, is no label."""
@@ -45,8 +46,9 @@ class Answers:
     """The outputs of the two models for a batch, and their comparison.
 
     Attributes:
-        original: Outputs of the original model, `(batch, classes) float32`.
-        compressed: Outputs of the compressed model, the same shape.
+        original: Probabilities of the original model, `(batch, classes) float32`; of a model with
+            one sigmoid, those of both classes.
+        compressed: Probabilities of the compressed model, the same shape.
         labels: Top-1 labels `(batch, 2) int64`, original then compressed.
         deviates: `(batch,) bool`.
         distance: Difference of the top-1 probabilities, `(batch,) float64`.
@@ -60,14 +62,7 @@ class Answers:
 
     def part(self, start: int, stop: int) -> "Answers":
         """Return the answers for the inputs `start … stop - 1`."""
-        rows = slice(start, stop)
-        return Answers(
-            self.original[rows],
-            self.compressed[rows],
-            self.labels[rows],
-            self.deviates[rows],
-            self.distance[rows],
-        )
+        return Answers(*(getattr(self, field.name)[start:stop] for field in fields(self)))
 
 
 class MutationOperator(ABC):
@@ -151,27 +146,48 @@ class Domain(ABC):
     ) -> np.ndarray:
         """Return an input nearer to the seed on which the models still disagree.
 
-        Bisects between the two. Override it if more can be undone.
+        Bisects between the two, then resets `blocks` to the seed one by one, and bisects again.
 
         Args:
             seed: The seed.
             x: An input on which they disagree.
             deviates: Whether they disagree on an input.
         """
-        low, high = 0.0, 1.0
-        for _ in range(_HALVINGS):
-            share = (low + high) / 2
-            if deviates(self.blend(seed, x, share)):
-                high = share
-            else:
-                low = share
-        return x if high == 1 else self.blend(seed, x, high)
+
+        def bisected(x: np.ndarray) -> np.ndarray:
+            low, high = 0.0, 1.0
+            for _ in range(_HALVINGS):
+                share = (low + high) / 2
+                if deviates(self.blend(seed, x, share)):
+                    high = share
+                else:
+                    low = share
+            return x if high == 1 else self.blend(seed, x, high)
+
+        x = bisected(x)
+        blocks = list(self.blocks(seed.shape))
+        for block in blocks:
+            if not np.array_equal(x[block], seed[block]):
+                restored = x.copy()
+                restored[block] = seed[block]
+                if deviates(restored):
+                    x = restored
+        return bisected(x) if blocks else x
+
+    def blocks(self, shape: tuple[int, ...]) -> Iterable[tuple[slice, ...]]:
+        """Return the parts of an input that `smaller` resets one by one; none by default.
+
+        Args:
+            shape: Shape of one input.
+        """
+        return ()
 
     def check_outputs(self, outputs: np.ndarray, resolution: float, whose: str) -> None:
         """Reject outputs that are not probabilities of two or more classes.
 
         Args:
-            outputs: One model's outputs for a batch.
+            outputs: One model's outputs for a batch, `(batch, classes)`, or `(batch, 1)` of a
+                sigmoid, the probability of class 1.
             resolution: The step between two output values, see `Classifier`.
             whose: The model's role, for the message.
 
@@ -179,10 +195,10 @@ class Domain(ABC):
             InvalidArgumentError: if they have another shape, or are logits.
             NonFiniteActivationError: if they are NaN or infinite.
         """
-        if outputs.ndim != 2 or outputs.shape[1] < 2:
+        if outputs.ndim != 2 or not outputs.shape[1]:
             raise InvalidArgumentError(
-                f"The {whose} model must give (batch, classes) with at least two classes. "
-                f"Received outputs of shape {outputs.shape}."
+                f"The {whose} model must give (batch, classes) with at least two classes, or (batch"
+                f", 1) with the probability of class 1. Received outputs of shape {outputs.shape}."
             )
         if not np.isfinite(outputs).all():
             row = int(np.flatnonzero(~np.isfinite(outputs).all(axis=1))[0])
@@ -190,39 +206,57 @@ class Domain(ABC):
                 f"The {whose} model gives NaN or infinite outputs (row {row} of the batch: "
                 f"{outputs[row]}). Check its weights and the preprocessing."
             )
+        if outputs.shape[1] == 1:
+            if outputs.min() < -1e-6 or outputs.max() > 1 + 1e-3 + resolution:
+                raise InvalidArgumentError(
+                    f"The {whose} model has one output, which should be the probability of class "
+                    f"1. Received values from {outputs.min():.4g} to {outputs.max():.4g}. If they "
+                    "are logits, add a sigmoid; a regression model needs a Domain with `judge`."
+                )
+            return
         sums = outputs.sum(axis=1, dtype=np.float64)
-        tolerance = 1e-3 + resolution * outputs.shape[1] / 2
+        # Each value is rounded by half a step, and LiteRT's integer softmax errs by some more.
+        tolerance = 1e-3 + resolution * (outputs.shape[1] / 2 + 2)
         if outputs.min() < -1e-6 or np.abs(sums - 1).max() > tolerance:
             raise InvalidArgumentError(
                 f"The {whose} model gives values that are no probabilities: smallest "
                 f"{outputs.min():.4g}, sums {sums.min():.4g} … {sums.max():.4g} (expected 1). "
-                "If they are logits, add a softmax layer."
+                "If they are logits, add a softmax layer: dflare.with_softmax(model)."
             )
 
     def judge(self, original: np.ndarray, compressed: np.ndarray) -> Answers:
         """Compare top-1 labels and probabilities (paper, sections 3.1 and 3.3.2).
 
         Args:
-            original: `(batch, classes)` probabilities.
+            original: `(batch, classes)` probabilities, or `(batch, 1)` of a sigmoid.
             compressed: The same shape.
         """
-        first, second = (_top_two(outputs) for outputs in (original, compressed))
-        labels = np.stack([first[0], second[0]], axis=1)
-        clear = (first[2] > _LABEL_MARGIN) & (second[2] > _LABEL_MARGIN)
+        original, compressed = class_probabilities(original), class_probabilities(compressed)
+        labels, tops, leads = [], [], []
+        for outputs in (original, compressed):
+            second, first = np.partition(outputs, -2, axis=1)[:, -2:].astype(np.float64).T
+            labels.append(outputs.argmax(axis=1))
+            tops.append(first)
+            leads.append(first - second)
+        clear = (leads[0] > LABEL_MARGIN) & (leads[1] > LABEL_MARGIN)
         return Answers(
             original,
             compressed,
-            labels,
-            deviates=(labels[:, 0] != labels[:, 1]) & clear,
-            distance=np.abs(first[1] - second[1]),
+            np.stack(labels, axis=1),
+            deviates=(labels[0] != labels[1]) & clear,
+            distance=np.abs(tops[0] - tops[1]),
         )
 
 
-def _top_two(outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return each row's top-1 label, its probability, and its lead over the second."""
-    label = outputs.argmax(axis=1)
-    second, first = np.partition(outputs, -2, axis=1)[:, -2:].astype(np.float64).T
-    return label, first, first - second
+def class_probabilities(outputs: np.ndarray) -> np.ndarray:
+    """Return the probability of each class, `(batch, classes)`.
+
+    Args:
+        outputs: `(batch, classes)`, which is returned, or `(batch, 1)` of a sigmoid.
+    """
+    if outputs.shape[1] > 1:
+        return outputs
+    return np.concatenate([1 - outputs, outputs], axis=1)
 
 
 def replay(seed: np.ndarray, trace: Iterable[Mutation], domain: Domain) -> np.ndarray:

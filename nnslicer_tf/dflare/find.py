@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,23 +22,24 @@ from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import as_array, check_labels
 from nnslicer_tf._digests import digest
+from nnslicer_tf._progress import announce
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.dflare._checkpoint import Checkpoint, identity
+from nnslicer_tf.dflare._seed_checks import check_seeds_suit
 from nnslicer_tf.dflare.bounded import BoundedDomain
 from nnslicer_tf.dflare.classifiers import ModelLike
+from nnslicer_tf.dflare.default_domain import default_domain
 from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, Outcome
 from nnslicer_tf.dflare.domain import Domain
-from nnslicer_tf.dflare.images import ImageDomain
 from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 from nnslicer_tf.dflare.search import DFlare, Found, Search, SearchSteps
+from nnslicer_tf.dflare.tables import TableDomain
 from nnslicer_tf.dflare.text import TextDomain
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 
-_LOOKED_AT = 64  # seeds used to check whether preprocessing is missing
-_CERTAIN = 1 - 1e-6
-_FEWEST = 8  # fewer seeds say nothing about the models
-_RIGHT, _DIFFER = 0.5, 0.75
+_ESTIMATE_AFTER = 5.0  # seconds of searching
+_LONG = 60.0  # seconds left that are worth an announcement
 
 
 def find_deviation(
@@ -48,7 +50,7 @@ def find_deviation(
     timeout: float = 180.0,
     rng: int | np.random.Generator = 0,
     *,
-    max_queries: int | None = None,
+    max_queries: int | Literal["default"] | None = "default",
     max_distance: float | None = None,
     search: Search | None = None,
     domain: Domain | None = None,
@@ -67,11 +69,10 @@ def find_deviation(
         InvalidArgumentError: if the models already disagree on the seed; and whatever
             `find_deviations` raises.
     """
-    seeds = np.asarray(seed_image)[None]
     outcome = find_deviations(
         original,
         compressed,
-        seeds,
+        np.asarray(seed_image)[None],
         preprocess,
         timeout,
         rng,
@@ -100,7 +101,7 @@ def find_deviations(
     rng: int | np.random.Generator = 0,
     *,
     labels: ArrayLike | None = None,
-    max_queries: int | None = None,
+    max_queries: int | Literal["default"] | None = "default",
     max_distance: float | None = None,
     search: Search | None = None,
     domain: Domain | None = None,
@@ -111,23 +112,31 @@ def find_deviations(
 ) -> DeviationSet:
     """Search from many seeds at once (paper, Algorithm 1, one search per seed).
 
+    Before a search both models are asked about the first 64 seeds. A warning says so if they give
+    the same answers to all: then the compression may have changed nothing.
+
     Args:
         original: The original model; anything that `as_classifier` takes.
         compressed: The compressed model, likewise.
-        seeds: `(seeds, ...)`; images are `(seeds, height, width, channels) uint8`.
-        preprocess: Maps `(batch, height, width, channels) uint8` to the models' inputs;
-            None: the values as float32, sentences as they are.
+        seeds: `(seeds, ...)`: images `(seeds, height, width, channels) uint8`, rows of a table
+            `(seeds, columns)`, signals `(seeds, steps, channels)`, sentences `(seeds, length)`
+            of integers.
+        preprocess: Maps a batch of seeds to the models' inputs; None: the values as float32,
+            sentences as they are.
         timeout: Seconds after which a search gives up; a search's time is its share of
             the time of all concurrent searches.
         rng: Seed or generator of all random choices.
         labels: The true classes of the seeds, integers or one-hot. If given, the original must
             be right on half of the first 64, and they are included in the table.
-        max_queries: Queries after which a search gives up; None: no limit.
+        max_queries: Queries after which a search gives up; by default those of the search
+            (`Search.max_queries`: 1,000 for DFlare, 20 generations for DiffChaser); None: no
+            limit.
         max_distance: Largest change of a value of the seed, L∞; None: no limit. Without it the
             mutations of images change single pixels by up to 255. Fractions only matter for
             seeds that are not integers.
         search: How to search; None: `DFlare()`.
-        domain: The kind of input; None: `ImageDomain()`.
+        domain: The kind of input; None: see `default_domain`. A table's and a signal's ranges
+            are those of the seeds.
         batch_size: Fixed batch size for Keras models.
         together: How many searches run at once.
         checkpoint: A folder that keeps the finished searches; an interrupted call resumes
@@ -141,32 +150,36 @@ def find_deviations(
     Raises:
         InputShapeError: if the seeds are not valid inputs of the domain.
         InvalidArgumentError: if the models' outputs differ in size or are not probabilities, an
-            argument is out of range, or `preprocess` seems to be missing: the original is
-            certain about nearly all seeds as they are, but not when they are scaled to
-            [0, 1]; it is wrong on most of them, by `labels`; or the two models disagree on most.
+            argument is out of range, or `preprocess` seems to be missing or wrong: the original
+            recognises images better when they are scaled differently, it is wrong on most seeds,
+            by `labels`, or the two models disagree on most.
         CorruptFileError: if a TFLite model or the checkpoint is damaged.
         ProfileMismatchError: if the checkpoint belongs to other seeds, models or options.
     """
     search = DFlare() if search is None else search
-    domain = ImageDomain() if domain is None else domain
+    features = tuple(map(str, getattr(seeds, "columns", ())))
     seeds = as_array(seeds.x if isinstance(seeds, Dataset) else seeds)
-    if seeds.ndim == 0:
-        raise InputShapeError(f"Seeds must be an array of inputs. Received: {str(seeds)[:60]}")
-    _check(seeds, domain, timeout, max_queries, together)
-    if max_distance is not None:
-        _check_distance(max_distance, seeds, domain)
+    if max_queries == "default":
+        max_queries = search.max_queries
+    budget = _Budget(timeout, max_queries)
+    domain = _check_arguments(seeds, domain, original, budget, max_distance, together)
+    if isinstance(domain, TableDomain) and seeds.dtype.kind != "f":
+        seeds = seeds.astype(np.float64)
     truth = None if labels is None else check_labels(labels, len(seeds))
     pair = ModelPair(original, compressed, domain, preprocess, batch_size)
-    if preprocess is None and isinstance(domain, ImageDomain):
-        _check_scale(pair, seeds[:_LOOKED_AT])
-    _check_answers(pair, seeds[:_LOOKED_AT], truth)
-    budget = _Budget(timeout, max_queries)
+    check_seeds_suit(pair, seeds, truth, preprocess is not None)
+
     streams = _streams(seeds, as_generator(rng))
     options: tuple[object, ...] = (search, budget, batch_size)
     if max_distance is not None:
         options += (max_distance,)
     work = {} if checkpoint is None else identity(pair, seeds, streams, options)
     kept = Checkpoint(checkpoint, work)
+    if kept.outcomes:
+        announce(
+            f"Resuming: {len(kept.outcomes):,} of {len(seeds):,} searches are in '{checkpoint}'.",
+            progress,
+        )
 
     def start(index: int) -> SearchSteps:
         seed = seeds[index]
@@ -177,69 +190,61 @@ def find_deviations(
     with tqdm(total=len(seeds), desc="searches", disable=not progress, leave=False) as bar:
         bar.update(len(kept.outcomes))
         try:
-            for index, outcome in _run(start, waiting, pair, budget, together):
+            for index, outcome in _run(start, waiting, pair, budget, together, progress):
                 kept.add(index, outcome)
                 bar.update()
+        except KeyboardInterrupt:
+            if checkpoint is not None:
+                announce(
+                    f"Stopped: {len(kept.outcomes):,} of {len(seeds):,} searches are in "
+                    f"'{checkpoint}'; the same call goes on from there.",
+                    progress,
+                )
+            raise
         finally:
             kept.write()
     outcomes = [kept.outcomes[index] for index in range(len(seeds))]
-    return DeviationSet(outcomes, seeds, truth, _confidences(pair, outcomes), max_distance)
-
-
-def _confidences(pair: ModelPair, outcomes: list[Outcome]) -> np.ndarray:
-    """Return both models' probability of their labels on the deviations, `(found, 2)`."""
     images = [o.deviation.image for o in outcomes if o.status == "found" and o.deviation]
-    if not images:
-        return np.zeros((0, 2))
-    answers = pair.ask(np.stack(images))
-    return np.stack([answers.original.max(axis=1), answers.compressed.max(axis=1)], axis=1)
+    confidences = np.zeros((0, 2))
+    if images:
+        answers = pair.ask(np.stack(images))
+        tops = answers.original.max(axis=1), answers.compressed.max(axis=1)
+        confidences = np.stack(tops, axis=1)
+    return DeviationSet(outcomes, seeds, truth, confidences, max_distance, features)
 
 
-def _check_answers(pair: ModelPair, seeds: np.ndarray, truth: np.ndarray | None) -> None:
-    """Reject seeds that the models do not seem to be made for.
-
-    If the original is wrong on most seeds, or the compressed model disagrees with it on most, they
-    were not trained on such inputs, and what a search finds is not a deviation.
-    """
-    if len(seeds) < _FEWEST:
-        return
-    answers = pair.ask(seeds)
-    remedy = (
-        "Pass as preprocess what the models were trained with, such as "
-        "lambda x: x.astype('float32') / 255."
-    )
-    if truth is not None:
-        right = float((answers.labels[:, 0] == truth[: len(seeds)]).mean())
-        if right < _RIGHT:
-            raise InvalidArgumentError(
-                f"The original model is right on {right:.0%} of the first {len(seeds)} seeds. "
-                f"{remedy} If these are its seeds nevertheless, leave out labels."
-            )
-    differ = float(answers.deviates.mean())
-    if differ > _DIFFER:
+def _check_arguments(
+    seeds: np.ndarray,
+    domain: Domain | None,
+    original: ModelLike,
+    budget: "_Budget",
+    max_distance: float | None,
+    together: int,
+) -> Domain:
+    """Check the seeds and the numbers; return the domain, chosen by the seeds if it is None."""
+    if seeds.ndim == 0:
+        raise InputShapeError(f"Seeds must be an array of inputs. Received: {str(seeds)[:60]}")
+    if len(seeds) == 0:
+        raise InputShapeError("There are no seeds: pass at least one.")
+    domain = default_domain(seeds, original) if domain is None else domain
+    domain.check_seeds(seeds)
+    if not budget.timeout > 0:
+        raise InvalidArgumentError(f"timeout must be above 0 seconds. Received: {budget.timeout}")
+    for name, value in (("max_queries", budget.max_queries), ("together", together)):
+        if value is not None and (isinstance(value, str) or value < 1):
+            raise InvalidArgumentError(f"{name} must be at least 1. Received: {value!r}")
+    if max_distance is not None and isinstance(domain, TextDomain):
         raise InvalidArgumentError(
-            f"The two models disagree on {differ:.0%} of the first {len(seeds)} seeds as they are. "
-            f"{remedy} If they are two versions of one model, look at their accuracies first."
+            "max_distance is the largest change of a value; the words of a sentence have none. "
+            "Leave it out, and minimise what is found."
         )
-
-
-def _check_scale(pair: ModelPair, seeds: np.ndarray) -> None:
-    """Reject images of 0 to 255 if the original model was trained on images of 0 to 1.
-
-    Its outputs would be saturated, and mutations would cross the boundary anywhere: most
-    deviations found would not exist on scaled images.
-    """
-    raw, scaled = (
-        np.mean(pair.original.probabilities(seeds * np.float32(factor)).max(axis=1) >= _CERTAIN)
-        for factor in (1, 1 / 255)
-    )
-    if raw >= 0.9 and scaled < 0.5:
+    integers = seeds.dtype.kind in "iu"
+    if max_distance is not None and not (max_distance >= 1 if integers else max_distance > 0):
         raise InvalidArgumentError(
-            f"The original model is certain of {raw:.0%} of the seeds as they are (0 to 255), and "
-            f"of {scaled:.0%} when they are divided by 255: it was probably trained on scaled "
-            "images. Pass preprocess=lambda x: x.astype('float32') / 255, or what it was trained "
-            "with; with preprocess=lambda x: x.astype('float32') the seeds are used as they are."
+            f"max_distance must be {'at least 1' if integers else 'above 0'} for seeds of "
+            f"{seeds.dtype}. Received: {max_distance!r}"
         )
+    return domain
 
 
 @dataclass(frozen=True)
@@ -254,6 +259,11 @@ class _Budget:
         if self.max_queries is not None and queries >= self.max_queries:
             return "query_budget"
         return "timeout" if seconds >= self.timeout else None
+
+    def seconds(self, searches: int, queries_per_second: float) -> float:
+        """Return how long searches take that find nothing."""
+        queries = np.inf if self.max_queries is None else self.max_queries
+        return searches * min(self.timeout, queries / queries_per_second)
 
 
 @dataclass
@@ -272,10 +282,13 @@ def _run(
     pair: ModelPair,
     budget: _Budget,
     together: int,
+    progress: bool,
 ) -> Iterator[tuple[int, Outcome]]:
     """Run the searches, `together` at a time; yield each outcome as it becomes known."""
     queue = iter(waiting)
     running: dict[int, _Running] = {}
+    begin, queries, finished = time.perf_counter(), 0, 0
+    announced = False
     while True:
         clock = time.perf_counter()
         while len(running) < together and (index := next(queue, None)) is not None:
@@ -283,71 +296,42 @@ def _run(
             running[index] = _Running(steps, next(steps))
         if not running:
             return
-        finished = _round(running, pair, budget)
+        # Ask about the inputs of all searches at once, and hand each its answers.
+        answers = pair.ask(np.concatenate([search.asked for search in running.values()]))
+        ended: dict[int, tuple[str, Found | None]] = {}
+        row = 0
+        for index, search in running.items():
+            count = len(search.asked)
+            search.queries += count
+            try:
+                search.asked = search.steps.send(answers.part(row, row + count))
+            except StopIteration as end:
+                ended[index] = ("already_deviates" if end.value.trace == () else "found", end.value)
+            else:
+                if status := budget.spent(search.queries, search.seconds):
+                    search.steps.close()
+                    ended[index] = (status, None)
+            row += count
         seconds = time.perf_counter() - clock
         for search in running.values():
             search.seconds += seconds / len(running)
-        for index, (status, found) in finished.items():
-            yield index, _outcome(running.pop(index), status, found)
-
-
-def _round(
-    running: dict[int, _Running], pair: ModelPair, budget: _Budget
-) -> dict[int, tuple[str, Found | None]]:
-    """Answer every running search once; return those that ended, with status and result."""
-    answers = pair.ask(np.concatenate([search.asked for search in running.values()]))
-    finished: dict[int, tuple[str, Found | None]] = {}
-    row = 0
-    for index, search in running.items():
-        count = len(search.asked)
-        search.queries += count
-        try:
-            search.asked = search.steps.send(answers.part(row, row + count))
-        except StopIteration as end:
-            status = "already_deviates" if end.value.trace == () else "found"
-            finished[index] = (status, end.value)
-        else:
-            spent = budget.spent(search.queries, search.seconds)
-            if spent:
-                search.steps.close()
-                finished[index] = (spent, None)
-        row += count
-    return finished
-
-
-def _outcome(search: _Running, status: str, found: Found | None) -> Outcome:
-    if found is None:
-        return Outcome(status, search.queries, search.seconds)
-    deviation = Deviation(found.x, search.queries, search.seconds, found.labels, found.trace)
-    return Outcome(status, search.queries, search.seconds, deviation)
-
-
-def _check(
-    seeds: np.ndarray, domain: Domain, timeout: float, max_queries: int | None, together: int
-) -> None:
-    if len(seeds) == 0:
-        raise InputShapeError("There are no seeds: pass at least one.")
-    domain.check_seeds(seeds)
-    if not timeout > 0:
-        raise InvalidArgumentError(f"timeout must be above 0 seconds. Received: {timeout}")
-    if max_queries is not None and max_queries < 1:
-        raise InvalidArgumentError(f"max_queries must be at least 1. Received: {max_queries}")
-    if together < 1:
-        raise InvalidArgumentError(f"together must be at least 1. Received: {together}")
-
-
-def _check_distance(max_distance: float, seeds: np.ndarray, domain: Domain) -> None:
-    if isinstance(domain, TextDomain):
-        raise InvalidArgumentError(
-            "max_distance is the largest change of a value; the words of a sentence have none. "
-            "Leave it out, and minimise what is found."
-        )
-    integers = seeds.dtype.kind in "iu"
-    if not (max_distance >= 1 if integers else max_distance > 0):
-        raise InvalidArgumentError(
-            f"max_distance must be {'at least 1' if integers else 'above 0'} for seeds of "
-            f"{seeds.dtype}. Received: {max_distance!r}"
-        )
+        queries, finished = queries + row, finished + len(ended)
+        if not announced and time.perf_counter() - begin > _ESTIMATE_AFTER:
+            announced = True
+            left = budget.seconds(len(waiting) - finished, queries / (time.perf_counter() - begin))
+            if left > _LONG:
+                announce(
+                    f"The searches take at most {left / 60:,.0f} minutes more, if they find "
+                    "nothing; max_queries and timeout limit each of them.",
+                    progress,
+                )
+        for index, (status, found) in ended.items():
+            search, deviation = running.pop(index), None
+            if found is not None:
+                deviation = Deviation(
+                    found.x, search.queries, search.seconds, found.labels, found.trace
+                )
+            yield index, Outcome(status, search.queries, search.seconds, deviation)
 
 
 def _streams(seeds: np.ndarray, rng: np.random.Generator) -> list[np.random.Generator]:

@@ -7,7 +7,7 @@ blur has size 2, as size 1 changes nothing.
 Cost: 10–40 µs for a 28 × 28 or 32 × 32 image.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -199,42 +199,29 @@ class ImageDomain(Domain):
         if seeds.dtype != np.uint8:
             numbers = seeds.size and seeds.dtype.kind in "biuf"
             span = f"{seeds.min()} … {seeds.max()}" if numbers else "no values"
+            unit = numbers and seeds.min() >= 0 and seeds.max() <= 1
+            remedy = (
+                " For values 0 … 1 pass np.rint(seeds * 255).astype('uint8') with preprocess=lambda"
+                " x: x.astype('float32') / 255."
+            )
             raise InputShapeError(
-                "Seed images must be uint8 with values 0 … 255, before any preprocessing "
-                f"(pass that as `preprocess`). Received: {seeds.dtype} with {span}."
+                "Seed images must be uint8 with values 0 … 255, before any preprocessing (pass "
+                f"that as `preprocess`). Received: {seeds.dtype} with {span}.{remedy * bool(unit)}"
             )
         if seeds.ndim != 4 or 0 in seeds.shape[1:]:
             raise InputShapeError(
-                "Seed images must have the shape (batch, height, width, channels). "
-                f"Received: {seeds.shape}"
+                "Seed images must have the shape (batch, height, width, channels). Received: "
+                f"{seeds.shape}. Add an axis for one channel: seeds[..., None]; if the models have "
+                "none, preprocess=lambda x: x[..., 0] takes it away again."
             )
 
-    def smaller(
-        self, seed: np.ndarray, x: np.ndarray, deviates: Callable[[np.ndarray], bool]
-    ) -> np.ndarray:
-        """Return an image nearer to the seed on which the models still disagree.
-
-        First the whole change is reduced; then blocks, from quarters of the sides down to single
-        pixels, are reset to the seed one by one; finally the rest is reduced again.
-        """
-        image = super().smaller(seed, x, deviates)
-        for block in _blocks(seed.shape):
-            if np.array_equal(image[block], seed[block]):
-                continue
-            restored = image.copy()
-            restored[block] = seed[block]
-            if deviates(restored):
-                image = restored
-        return super().smaller(seed, image, deviates)
-
-
-def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
-    """Yield blocks of an image, large ones first."""
-    for side in _SIDES:
-        steps = [max(1, length // side) for length in shape[:2]]
-        for top in range(0, shape[0], steps[0]):
-            for left in range(0, shape[1], steps[1]):
-                yield slice(top, top + steps[0]), slice(left, left + steps[1])
+    def blocks(self, shape: tuple[int, ...]) -> Iterable[tuple[slice, ...]]:
+        """Yield blocks of pixels, from quarters of the sides down to sixteenths."""
+        for side in _SIDES:
+            steps = [max(1, length // side) for length in shape[:2]]
+            for top in range(0, shape[0], steps[0]):
+                for left in range(0, shape[1], steps[1]):
+                    yield slice(top, top + steps[0]), slice(left, left + steps[1])
 
 
 def _generator(parameters: Parameters) -> np.random.Generator:

@@ -1,8 +1,8 @@
 """Minimise deviations by undoing every change that is not needed.
 
-The domain defines what can be undone: an image is reset to its seed block by block, a sentence
-edit by edit, as long as the models still disagree (as in delta debugging, Zeller and Hildebrandt,
-2002). Cost: a few hundred queries per image, one at a time; a few per sentence.
+The domain defines what can be undone: an image is reset to its seed block by block, a row value by
+value, a sentence edit by edit, as long as the models still disagree (as in delta debugging, Zeller
+and Hildebrandt, 2002). Cost: a few hundred queries per image, one at a time; a few per sentence.
 """
 
 from dataclasses import replace
@@ -11,9 +11,9 @@ import numpy as np
 
 from nnslicer_tf._progress import track
 from nnslicer_tf.dflare.classifiers import ModelLike
-from nnslicer_tf.dflare.deviations import Deviation, DeviationSet, Outcome
-from nnslicer_tf.dflare.domain import Answers, Domain
-from nnslicer_tf.dflare.images import ImageDomain
+from nnslicer_tf.dflare.default_domain import default_domain
+from nnslicer_tf.dflare.deviations import DeviationSet
+from nnslicer_tf.dflare.domain import Domain
 from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 from nnslicer_tf.errors import InvalidArgumentError
 
@@ -36,7 +36,7 @@ def minimise(
         original: As in the search.
         compressed: As in the search.
         preprocess: As in the search.
-        domain: As in the search; None: `ImageDomain()`.
+        domain: As in the search.
         progress: Show a progress bar.
 
     Raises:
@@ -47,29 +47,26 @@ def minimise(
             "These deviations have no seeds to come back to: search again with find_deviations, or "
             "make the set with DeviationSet(outcomes, seeds=seeds)."
         )
-    domain = ImageDomain() if domain is None else domain
+    domain = default_domain(found.seeds, original) if domain is None else domain
     pair = ModelPair(original, compressed, domain, preprocess, batch_size=1)
+
+    def deviates(x: np.ndarray) -> bool:
+        return bool(pair.ask(x[None]).deviates[0])
+
     outcomes = []
     confidences = []
     for seed, outcome in track(
         zip(found.seeds, found, strict=True), "Minimising", len(found), progress
     ):
         if outcome.status == "found" and outcome.deviation is not None:
-            outcome, answers = _minimised(outcome, outcome.deviation, seed, pair)
+            image = domain.smaller(seed, outcome.deviation.image, deviates)
+            answers = pair.ask(image[None])
+            first, second = answers.labels[0].tolist()
+            smaller = replace(outcome.deviation, image=image, labels=(first, second), trace=None)
+            outcome = replace(outcome, deviation=smaller)
             confidences.append([answers.original[0].max(), answers.compressed[0].max()])
         outcomes.append(outcome)
     known = np.array(confidences).reshape(-1, 2)
-    return DeviationSet(outcomes, found.seeds, found.truth, known, found.max_distance)
-
-
-def _minimised(
-    outcome: Outcome, deviation: Deviation, seed: np.ndarray, pair: ModelPair
-) -> tuple[Outcome, Answers]:
-    def deviates(x: np.ndarray) -> bool:
-        return bool(pair.ask(x[None]).deviates[0])
-
-    image = pair.domain.smaller(seed, deviation.image, deviates)
-    answers = pair.ask(image[None])
-    labels = (int(answers.labels[0, 0]), int(answers.labels[0, 1]))
-    smaller = replace(deviation, image=image, labels=labels, trace=None)
-    return replace(outcome, deviation=smaller), answers
+    return DeviationSet(
+        outcomes, found.seeds, found.truth, known, found.max_distance, found.features
+    )

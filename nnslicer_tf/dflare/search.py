@@ -50,7 +50,13 @@ SearchSteps = Generator[np.ndarray, Answers, Found]
 
 
 class Search(ABC):
-    """A search algorithm; holds options only, so that one object serves many seeds."""
+    """A search algorithm; holds options only, so that one object serves many seeds.
+
+    Attributes:
+        max_queries: Queries after which `find_deviations` gives up by default.
+    """
+
+    max_queries: int = 1000
 
     @abstractmethod
     def run(self, seed: np.ndarray, domain: Domain, rng: np.random.Generator) -> SearchSteps:

@@ -6,9 +6,9 @@ import numpy as np
 
 from nnslicer_tf.dflare.bounded import BoundedDomain
 from nnslicer_tf.dflare.classifiers import ModelLike
+from nnslicer_tf.dflare.default_domain import default_domain
 from nnslicer_tf.dflare.deviations import DeviationSet
-from nnslicer_tf.dflare.domain import Domain, Mutation, replay
-from nnslicer_tf.dflare.images import ImageDomain
+from nnslicer_tf.dflare.domain import Domain, replay
 from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
 
 
@@ -33,7 +33,7 @@ def verify(
         seeds: The seeds of the search, `(seeds, ...)`.
         found: The deviations.
         preprocess: As in the search.
-        domain: As in the search; None: `ImageDomain()`.
+        domain: As in the search.
 
     Returns:
         Which of the found deviations hold, `(found,) bool`, in the order of `found.images`.
@@ -41,8 +41,9 @@ def verify(
     Raises:
         InvalidArgumentError: if a trace names an operator that the domain lacks.
     """
-    domain = ImageDomain() if domain is None else domain
-    pair = ModelPair(load_original(), load_compressed(), domain, preprocess, batch_size=1)
+    original = load_original()
+    domain = default_domain(seeds, original) if domain is None else domain
+    pair = ModelPair(original, load_compressed(), domain, preprocess, batch_size=1)
     holds = []
     for seed, outcome in zip(seeds, found, strict=True):
         deviation = outcome.deviation
@@ -50,24 +51,11 @@ def verify(
             continue
         answers = pair.ask(deviation.image[None])
         same_labels = tuple(answers.labels[0].tolist()) == deviation.labels
-        holds.append(
-            bool(answers.deviates[0])
-            and same_labels
-            and (
-                deviation.trace is None
-                or _leads_to(deviation.image, seed, deviation.trace, domain, found.max_distance)
-            )
-        )
+        replayed = deviation.image
+        if deviation.trace is not None:
+            limit = found.max_distance
+            near = domain if limit is None else BoundedDomain(domain, seed, limit)
+            replayed = replay(seed.astype(replayed.dtype), deviation.trace, near)
+        same_image = np.array_equal(replayed, deviation.image)
+        holds.append(bool(answers.deviates[0]) and same_labels and same_image)
     return np.array(holds, bool)
-
-
-def _leads_to(
-    image: np.ndarray,
-    seed: np.ndarray,
-    trace: tuple[Mutation, ...],
-    domain: Domain,
-    max_distance: float | None,
-) -> bool:
-    if max_distance is not None:
-        domain = BoundedDomain(domain, seed, max_distance)
-    return np.array_equal(replay(seed, trace, domain), image)

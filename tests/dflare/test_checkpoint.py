@@ -43,6 +43,7 @@ def with_a_dead_unit(effect):
     return model
 
 
+@pytest.mark.filterwarnings("ignore:Both models answered identically:UserWarning")
 def test_models_that_answer_all_seeds_alike_are_told_apart(seeds, tmp_path):
     first, again, other = (with_a_dead_unit(effect) for effect in (0.0, 0.0, 5.0))
     inputs = seeds.astype(np.float32)
@@ -68,6 +69,7 @@ def test_functions_are_known_by_their_answers_to_all_seeds(pair, seeds, tmp_path
         search(pair[0], other, seeds, tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore:Both models answered identically:UserWarning")
 def test_other_preprocessing_is_noticed(seeds, tmp_path):
     models = with_a_dead_unit(0.0), with_a_dead_unit(5.0)
     search(*models, seeds, tmp_path)

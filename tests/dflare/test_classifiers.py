@@ -1,8 +1,10 @@
+import warnings
+
 import keras
 import numpy as np
 import pytest
 
-from nnslicer_tf.dflare import AudioDomain, ModelPair, as_classifier
+from nnslicer_tf.dflare import AudioDomain, ModelPair, TableDomain, as_classifier, quantize_dynamic
 from nnslicer_tf.dflare.classifiers import KerasClassifier, TFLiteClassifier
 from nnslicer_tf.errors import (
     CorruptFileError,
@@ -115,7 +117,6 @@ def test_what_is_refused(model, lite, inputs, tmp_path):
 
 
 def test_one_input_and_one_output(lite):
-    import tensorflow as tf
 
     a, b = keras.Input((3,)), keras.Input((3,))
     both = keras.layers.Add()([a, b])
@@ -124,12 +125,98 @@ def test_one_input_and_one_output(lite):
     outputs = [keras.layers.Dense(2)(a), keras.layers.Dense(3)(a)]
     with pytest.raises(InvalidArgumentError, match="has 2 outputs"):
         as_classifier(keras.Model(a, outputs))
+
+
+def test_a_file_for_batches_takes_one_input_at_a_time():
+    import tensorflow as tf
+
     four = keras.Input((3,), batch_size=4)
     content = tf.lite.TFLiteConverter.from_keras_model(
         keras.Model(four, keras.layers.Softmax()(four))
     ).convert()
-    with pytest.raises(InvalidArgumentError, match=r"one input at a time.*\(4, 3\)"):
-        as_classifier(content)
+    x = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    powers = np.exp(x.astype(np.float64))
+    expected = powers / powers.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(as_classifier(content).probabilities(x), expected, atol=1e-6)
+
+
+def integer_inside(model, samples):
+    """TFLite's default 8-bit mode: integers inside, floats at the input and the output."""
+    import tensorflow as tf
+
+    converter = tf.lite.TFLiteConverter.from_keras_model(model)
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    converter.representative_dataset = lambda: ([sample[None]] for sample in samples)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return converter.convert()
+
+
+@pytest.mark.parametrize("classes", [1, 2, 10])
+def test_integers_between_floats_are_probabilities(classes):
+    keras.utils.set_random_seed(classes)
+    final = "sigmoid" if classes == 1 else "softmax"
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(32, activation="relu"),
+            keras.layers.Dense(classes, activation=final, kernel_initializer="random_normal"),
+        ]
+    )
+    x = np.random.default_rng(0).normal(size=(300, 6)).astype(np.float32)
+    content = integer_inside(model, x[:50])
+    classifier = as_classifier(content)
+    assert classifier.resolution == pytest.approx(1 / 256)
+    outputs = classifier.probabilities(x)
+    np.testing.assert_allclose(outputs * 256, np.rint(outputs * 256), atol=1e-3)
+    answers = ModelPair(model, content, TableDomain(x)).ask(x)
+    assert answers.compressed.shape == (300, max(2, classes))
+    labels = outputs[:, 0] > 0.5 if classes == 1 else outputs.argmax(axis=1)
+    np.testing.assert_array_equal(answers.labels[:, 1], labels)
+
+
+@pytest.mark.parametrize("integers", [False, True])
+def test_free_axes_take_the_shape_of_the_inputs(integers):
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((None, None, 3))
+    y = keras.layers.Conv2D(4, 5, activation="relu")(inputs)
+    y = keras.layers.GlobalAveragePooling2D()(y)
+    model = keras.Model(inputs, keras.layers.Dense(3, activation="softmax")(y))
+    x = np.random.default_rng(0).normal(size=(4, 12, 10, 3)).astype(np.float32)
+    file = integer_inside(model, x) if integers else quantize_dynamic(model)
+    classifier = TFLiteClassifier(file, 2)
+    for part in (x, x[:, :8, :7]):  # also a second shape
+        expected = np.asarray(model(part))
+        tolerance = 0.05 if integers else 0.02
+        np.testing.assert_allclose(classifier.probabilities(part), expected, atol=tolerance)
+    with pytest.raises(InputShapeError, match=r"\(None, None, 3\). Received: \(12, 10, 1\)"):
+        classifier.probabilities(x[..., :1])
+    with pytest.raises(InputShapeError, match=r"cannot compute with inputs of shape \(2, 2, 3\)"):
+        classifier.probabilities(x[:, :2, :2])
+    np.testing.assert_allclose(classifier.probabilities(x), np.asarray(model(x)), atol=tolerance)
+
+
+def test_one_output_is_a_probability():
+    x = np.linspace(0.01, 0.99, 7)[:, None]
+    pair = ModelPair(lambda x: x, lambda x: 1 - x[:, 0], TableDomain(x))
+    answers = pair.ask(x)
+    np.testing.assert_allclose(answers.original, np.concatenate([1 - x, x], axis=1), atol=1e-7)
+    assert answers.labels.tolist() == [[0, 1]] * 3 + [[0, 0]] + [[1, 0]] * 3
+    assert answers.deviates.tolist() == [True] * 3 + [False] + [True] * 3
+    for wrong in (lambda x: 5 * x, lambda x: x - 0.5):
+        with pytest.raises(InvalidArgumentError, match=r"probability of class 1.*sigmoid"):
+            ModelPair(lambda x: x, wrong, TableDomain(x)).ask(x)
+
+
+def test_keras_models_name_their_shape(model, inputs):
+    with pytest.raises(InputShapeError, match=r"\(6, 6, 2\). Received: \(5, 6, 2\)"):
+        as_classifier(model).probabilities(inputs[:, 1:])
+
+
+def test_keras_files(model, inputs, tmp_path):
+    model.save(tmp_path / "model.keras")
+    got = as_classifier(tmp_path / "model.keras").probabilities(inputs)
+    np.testing.assert_allclose(got, expected(model, inputs), atol=1e-6)
 
 
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])

@@ -128,6 +128,7 @@ def test_rng_decides(pair, seeds):
     assert not np.array_equal(twins.images[0], twins.images[1])
 
 
+@pytest.mark.filterwarnings("ignore:Both models answered identically:UserWarning")
 def test_budgets_end_hopeless_searches(seeds, pair):
     options = {"progress": False, "search": DFlare()}
     limited = find_deviations(pair[0], pair[0], seeds, max_queries=30, **options)
@@ -153,6 +154,7 @@ class Interrupted(Exception):
     """Stands for a process that is killed."""
 
 
+@pytest.mark.filterwarnings("ignore:Both models answered identically:UserWarning")
 def test_resumes_where_it_was(pair, seeds, tmp_path):
     path = tmp_path / "searches"
     whole = find_deviations(*pair, seeds, together=3, progress=False)

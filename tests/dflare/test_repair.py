@@ -55,6 +55,7 @@ def test_score_by_hand():
     assert (got.improvement_count, got.improvement_ratio) == (2, 0.5)
 
 
+@pytest.mark.filterwarnings("ignore:Both models answered identically:UserWarning")
 def test_repair_data_comes_from_a_search(pair, seeds):
     found = find_deviations(*pair, seeds, max_queries=20, progress=False)
     assert 0 < found.found.sum() < len(seeds)

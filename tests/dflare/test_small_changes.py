@@ -1,5 +1,6 @@
 """Deviations with their seeds: distances, budgets, minimisation, pictures, regression suites."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -147,11 +148,26 @@ def test_a_picture_shows_seeds_and_mutants(pair, near):
         DeviationSet(found.outcomes).figure()
 
 
-def test_sounds_are_not_drawn():
-    seeds = np.zeros((1, 40), np.float32)
-    one = Outcome("found", 3, 0.1, Deviation(seeds[0] + 1, 3, 0.1, (0, 1), None))
-    with pytest.raises(InvalidArgumentError, match=r"Only images .* shape \(1, 40\)"):
-        DeviationSet([one], seeds).figure()
+def test_signals_and_rows_are_drawn():
+    seeds = np.tile(np.linspace(0, 1, 40), (3, 1)).astype(np.float32)
+    seeds[1] *= 2
+    mutant = seeds[0].copy()
+    mutant[[3, 7]] = 0.9, 0.5
+    one = Outcome("found", 3, 0.1, Deviation(mutant, 3, 0.1, (0, 1), None))
+    outcomes = [one, Outcome("timeout", 1, 0.1), Outcome("timeout", 1, 0.1)]
+    names = [f"f{i}" for i in range(40)]
+    (axes,) = DeviationSet(outcomes, seeds, features=names).figure().axes
+    assert [t.get_text() for t in axes.get_yticklabels()] == [
+        f"{names[i]}: {seeds[0, i]:.4g} → {mutant[i]:.4g}" for i in (7, 3)
+    ]
+    widths = [bar.get_width() for bar in axes.patches]
+    np.testing.assert_allclose(
+        widths, [(mutant[i] - seeds[0, i]) / np.ptp(seeds[:, i]) for i in (7, 3)], rtol=1e-5
+    )
+    signal = dataclasses.replace(one.deviation, image=mutant[:, None])
+    found = DeviationSet([dataclasses.replace(one, deviation=signal)], seeds[:1, :, None])
+    (axes,) = found.figure().axes
+    np.testing.assert_array_equal(axes.lines[1].get_ydata(), mutant)
 
 
 def test_a_suite_fails_for_the_model_that_deviated(pair, near, tmp_path):

@@ -1,0 +1,99 @@
+"""How often two models agree on a test set."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from nnslicer_tf._checks import as_array, check_labels
+from nnslicer_tf._tables import ShownAsTable
+from nnslicer_tf.datasets import Dataset
+from nnslicer_tf.dflare.classifiers import ModelLike
+from nnslicer_tf.dflare.images import ImageDomain
+from nnslicer_tf.dflare.model_pair import ModelPair, Preprocess
+from nnslicer_tf.errors import InputShapeError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Agreement(ShownAsTable):
+    """The answers of two models to the same inputs.
+
+    Attributes:
+        labels: The original's and the compressed model's label, `(inputs, 2) int64`.
+        differs: Whether the labels differ, `(inputs,) bool`; ties between an output's two best
+            classes, which are common with 8-bit outputs, do not count.
+        distance: Largest difference of a probability, `(inputs,) float64`.
+        truth: The true classes `(inputs,)`, or None.
+    """
+
+    labels: np.ndarray
+    differs: np.ndarray
+    distance: np.ndarray
+    truth: np.ndarray | None = None
+
+    @property
+    def accuracies(self) -> tuple[float, float]:
+        """Accuracy of the original and of the compressed model; NaN if the truth is unknown."""
+        if self.truth is None:
+            return float("nan"), float("nan")
+        original, compressed = (self.labels == self.truth[:, None]).mean(axis=0)
+        return float(original), float(compressed)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a table with one row per input: both labels, whether they differ, distance."""
+        import pandas as pd
+
+        columns = {"original": self.labels[:, 0], "compressed": self.labels[:, 1]}
+        columns |= {"differs": self.differs, "largest difference": self.distance}
+        if self.truth is not None:
+            columns["true label"] = self.truth
+        return pd.DataFrame(columns).rename_axis("input").reset_index()
+
+    def __repr__(self) -> str:
+        share = 1 - self.differs.mean()
+        first, second = self.accuracies
+        known = "" if self.truth is None else f", accuracy {first:.2%} → {second:.2%}"
+        return (
+            f"Agreement({share:.2%} of {len(self.labels):,} inputs{known}, probabilities differ by "
+            f"{self.distance.mean():.2g} on average, by {self.distance.max():.2g} at most)"
+        )
+
+
+def agreement(
+    original: ModelLike,
+    compressed: ModelLike,
+    x: np.ndarray | Dataset,
+    y: ArrayLike | None = None,
+    preprocess: Preprocess | None = None,
+    batch_size: int = 32,
+) -> Agreement:
+    """Ask two models about all inputs of a test set.
+
+    Args:
+        original: The original model; anything that `as_classifier` takes.
+        compressed: The compressed model, likewise.
+        x: Inputs `(inputs, ...)`, or a `Dataset` with labels.
+        y: Their true classes `(inputs,)`, if known.
+        preprocess: Maps a batch to the models' inputs; None: the values as float32.
+        batch_size: Fixed batch size for Keras models.
+
+    Raises:
+        InvalidArgumentError: if the outputs differ in size or are not probabilities.
+        InputShapeError: if there are no inputs, or a model takes others.
+        CorruptFileError: if a file is damaged.
+    """
+    if isinstance(x, Dataset):
+        y = x.y if y is None and len(x.y) else y
+        x = x.x
+    inputs = as_array(x)
+    if inputs.ndim == 0 or not len(inputs):
+        raise InputShapeError("There are no inputs: pass at least one.")
+    truth = None if y is None else check_labels(y, len(inputs))
+    pair = ModelPair(original, compressed, ImageDomain(), preprocess, batch_size)
+    answers = pair.ask(inputs)
+    distance = np.abs(answers.original.astype(np.float64) - answers.compressed).max(axis=1)
+    return Agreement(answers.labels, answers.deviates, distance, truth)

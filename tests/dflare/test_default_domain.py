@@ -1,0 +1,303 @@
+"""Searches without `domain=`: tables, signals, sentences; and seeds that do not suit the models."""
+
+import json
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+from keras import layers
+
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf.dflare import (
+    AudioDomain,
+    DeviationSet,
+    ImageDomain,
+    SignalDomain,
+    TableDomain,
+    TextDomain,
+    agreement,
+    default_domain,
+    export_suite,
+    find_deviation,
+    find_deviations,
+    minimise,
+    mutate_weights,
+    prune_magnitude,
+    quantize_dynamic,
+    verify,
+    with_softmax,
+)
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+
+
+def linear(weights, bias, final="sigmoid"):
+    """A model of one layer with given weights `(inputs, outputs)`."""
+    weights = np.asarray(weights, np.float32)
+    model = keras.Sequential(
+        [keras.Input((len(weights),)), layers.Dense(weights.shape[1], activation=final)]
+    )
+    model.set_weights([weights, np.asarray(bias, np.float32)])
+    return model
+
+
+@pytest.fixture
+def table():
+    """Rows with a fraction, a count and a flag."""
+    rng = np.random.default_rng(0)
+    columns = rng.normal(size=60), rng.integers(0, 9, 60), rng.integers(0, 2, 60)
+    return np.stack(columns, axis=1)
+
+
+@pytest.mark.parametrize("final", ["sigmoid", "softmax"])
+def test_rows_of_a_table(table, final, tmp_path):
+    weights, bias = np.array([[1.0], [0.3], [0.5]]), np.array([-1.3])
+    other = bias + 0.4
+    if final == "softmax":
+        weights, bias, other = (np.concatenate([-v, v], -1) / 2 for v in (weights, bias, other))
+    models = linear(weights, bias, final), linear(weights, other, final)
+    frame = pd.DataFrame(table, columns=["size", "count", "flag"])
+    found = find_deviations(*models, frame, progress=False)
+    searched = found.status != "already_deviates"
+    assert searched.sum() > 40 and found.found[searched].mean() > 0.9
+    z = found.images @ [1.0, 0.3, 0.5] - 1.3
+    assert ((z < 0) & (z > -0.4)).all()  # where one logit is positive and the other is not
+    np.testing.assert_array_equal(found.labels, [[0, 1]] * len(z))
+    assert (found.images >= table.min(axis=0)).all() and (found.images <= table.max(axis=0)).all()
+    assert (found.images[:, 1:] == np.rint(found.images[:, 1:])).all()
+    assert verify(lambda: models[0], lambda: models[1], table, found).all()
+    assert "SSIM" not in found.to_frame() and "L2" in found.to_frame()
+
+    least = minimise(found, *models, progress=False)
+    changed, before = ((d.images != table[d.found]).sum(axis=1) for d in (least, found))
+    assert (changed <= before).all() and changed.sum() < before.sum() and changed.min() >= 1
+    assert least.features == ("size", "count", "flag")
+    least.save(tmp_path / "least.npz")
+    labels = [
+        t.get_text()
+        for t in DeviationSet.load(tmp_path / "least.npz").figure().axes[0].get_yticklabels()
+    ]
+    assert all(label.split(":")[0] in least.features for label in labels)
+    test = export_suite(least, tmp_path / "suite")
+    with np.load(test.with_name("deviations.npz")) as file:
+        np.testing.assert_allclose(file["inputs"], least.images, rtol=1e-6)
+
+
+def test_tables_of_integers(table):
+    rows = np.rint(10 * table).astype(np.int64)
+    models = linear([[0.1], [0.03], [0.05]], [-1.5]), linear([[0.1], [0.03], [0.05]], [-1.0])
+    found = find_deviations(*models, rows, progress=False)
+    assert found.found.any() and found.seeds.dtype == np.float64
+    assert (found.images == np.rint(found.images)).all()
+
+
+def test_a_limit_holds_for_rows(table):
+    models = linear([[1.0], [0.3], [0.5]], [-1.3]), linear([[1.0], [0.3], [0.5]], [-1.1])
+    found = find_deviations(*models, table, max_distance=1, max_queries=200, progress=False)
+    assert found.found.any()
+    assert np.abs(found.images - table[found.found]).max() <= 1
+
+
+def test_signals():
+    rng = np.random.default_rng(1)
+    signals = rng.normal(size=(20, 64, 2)).astype(np.float32).cumsum(axis=1) / 4
+
+    def by_mean(threshold):
+        return lambda x: 1 / (1 + np.exp(-(x[:, :, 0].mean(axis=1) - threshold)))
+
+    models = by_mean(0.0), by_mean(0.1)
+    found = find_deviations(*models, signals, progress=False)
+    assert found.found.sum() >= 15
+    means = found.images[..., 0].mean(axis=1)
+    assert ((means > 0) & (means < 0.1)).all()
+    assert verify(lambda: models[0], lambda: models[1], signals, found).all()
+    least = minimise(found, *models, progress=False)
+    changes = [np.abs(d.images - signals[d.found]).sum() for d in (least, found)]
+    assert changes[0] < changes[1]
+
+
+def test_every_operator_stays_in_range():
+    rng = np.random.default_rng(0)
+    signals = rng.normal(size=(5, 40)).astype(np.float32)
+    for domain in (SignalDomain(signals), SignalDomain(signals[..., None]), TableDomain(signals)):
+        seed = signals[0][:, None] if "(5, 40, 1)" in str(domain) else signals[0]
+        for name in domain.operators:
+            mutant, mutation = domain.mutate(seed, name, rng)
+            assert mutant.dtype == np.float32 and mutant.shape == seed.shape
+            assert mutant.min() >= signals.min() and mutant.max() <= signals.max()
+            assert not np.array_equal(mutant, seed)
+            again = domain.operators[name].apply(seed, mutation.parameters)
+            np.testing.assert_array_equal(domain.blend(seed, again, 1.0), mutant)
+
+
+def text_model():
+    keras.utils.set_random_seed(0)
+    return keras.Sequential(
+        [
+            keras.Input((6,), dtype="int32"),
+            layers.Embedding(30, 4),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(1, activation="sigmoid", kernel_initializer="random_normal"),
+        ]
+    )
+
+
+def test_sentences_use_the_embedding_of_the_model():
+    model = text_model()
+    sentences = np.random.default_rng(0).integers(2, 30, (12, 6))
+    sentences[:, 4:] = 0
+    assert isinstance(default_domain(sentences, model), TextDomain)
+    assert isinstance(default_domain(sentences, lambda x: x), TableDomain)
+    nested = keras.Sequential([keras.Input((6,), dtype="int32"), model])
+    assert isinstance(default_domain(sentences, nested), TextDomain)
+    other = mutate_weights(model, 1.0)
+    found = find_deviations(model, other, sentences, max_queries=300, progress=False)
+    assert found.images.dtype.kind in "iu" and len(minimise(found, model, other)) == 12
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "kind"),
+    [
+        ((3, 8, 8, 1), np.uint8, ImageDomain),
+        ((3, 8), np.float32, TableDomain),
+        ((3, 8), bool, TableDomain),
+        ((3, 2000), np.float32, SignalDomain),
+        ((3, 50, 2), np.float64, SignalDomain),
+    ],
+)
+def test_shape_and_dtype_decide(shape, dtype, kind):
+    assert type(default_domain(np.ones(shape, dtype), None)) is kind
+
+
+def test_seeds_without_a_domain():
+    with pytest.raises(InputShapeError, match=r"no domain for seeds of shape \(2, 3, 4, 5, 6\)"):
+        default_domain(np.zeros((2, 3, 4, 5, 6)), None)
+    with pytest.raises(InputShapeError, match="Seed 1 has NaN"):
+        find_deviations(len, len, np.array([[1.0, 2], [np.nan, 0]]))
+    with pytest.raises(InputShapeError, match="Add an axis"):
+        find_deviations(len, len, np.zeros((2, 8, 8), np.uint8))
+    with pytest.raises(InputShapeError, match=r"np.rint\(seeds \* 255\)"):
+        find_deviations(len, len, np.full((2, 8, 8, 1), 0.5))
+    with pytest.raises(InputShapeError, match="at least 8 samples"):
+        find_deviations(len, len, np.zeros((2, 4), np.float32), domain=AudioDomain())
+
+
+# --- do the seeds suit the models? ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return np.rint(datasets.load("digits", "test[:40]").x * 255).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def scaled_model():
+    """A model that takes x / 255."""
+    return with_softmax(zoo.load("digits_cnn"))
+
+
+@pytest.fixture(scope="module")
+def raw_model(scaled_model):
+    """A model that takes 0 … 255 and scales by itself."""
+    inputs = keras.Input((8, 8, 1))
+    return keras.Model(inputs, scaled_model(layers.Rescaling(1 / 255)(inputs)))
+
+
+def test_images_that_were_not_scaled(scaled_model, digits):
+    other = prune_magnitude(scaled_model, 0.3)
+    for seeds in (digits, digits[:1]):
+        with pytest.raises(InvalidArgumentError, match=r"trained on scaled.*preprocess=lambda x"):
+            find_deviations(scaled_model, other, seeds, max_queries=5, progress=False)
+
+
+def soft(model):
+    """Return a model with the same classes that is never certain, scaled or not."""
+    inputs = keras.Input((8, 8, 1))
+    return keras.Model(inputs, layers.Rescaling(0.85, offset=0.015)(model(inputs)))
+
+
+def test_images_that_were_not_scaled_for_a_cautious_model(scaled_model, digits):
+    cautious = soft(scaled_model)
+    with pytest.raises(InvalidArgumentError, match="trained on scaled images"):
+        find_deviations(cautious, mutate_weights(cautious, 0.5), digits, max_queries=5)
+
+
+def test_a_model_that_scales_by_itself(scaled_model, raw_model, digits):
+    other = prune_magnitude(raw_model, 0.3)
+    found = find_deviations(raw_model, other, digits, max_queries=20, progress=False)
+    assert len(found) == 40
+    twice = lambda x: x / np.float32(255)  # noqa: E731
+    with pytest.raises(InvalidArgumentError, match=r"scales images by itself.*preprocess=None"):
+        find_deviations(raw_model, other, digits, twice, max_queries=5, progress=False)
+    assert len(find_deviations(raw_model, other, digits[:1], max_queries=5, progress=False)) == 1
+
+
+def test_a_model_of_standardised_images_takes_any_scale(digits):
+    inputs = keras.Input((8, 8, 1))
+    flat = layers.LayerNormalization(epsilon=1e-9)(layers.Flatten()(inputs))
+    rng = np.random.default_rng(0)
+    model = keras.Model(inputs, layers.Dense(10, activation="softmax")(flat))
+    model.layers[-1].set_weights([3 * rng.normal(size=(64, 10)), np.zeros(10)])
+    other = mutate_weights(model, 0.2)
+    assert len(find_deviations(model, other, digits, max_queries=5, progress=False)) == 40
+
+
+def test_a_compression_that_changes_nothing_is_said_at_once(table):
+    model = linear([[1.0], [0.3], [0.5]], [-1.3])
+    with pytest.warns(UserWarning, match="answered identically on all 60 seeds"):
+        find_deviations(model, quantize_dynamic(model), table, max_queries=2, progress=False)
+
+
+def test_queries_are_limited_by_default(table):
+    rows = table[:3]
+    model = linear([[1.0], [0.3], [0.5]], [-1.3])
+    found = find_deviations(model, model, rows, progress=False)
+    assert found.queries.tolist() == [1000] * 3 and set(found.status) == {"query_budget"}
+    assert find_deviation(model, model, rows[0]) is None
+    limited = find_deviations(model, model, rows, timeout=0.2, max_queries=None, progress=False)
+    assert set(limited.status) == {"timeout"}
+
+
+def test_stop_and_resume_are_announced(table, tmp_path, capsys):
+    model = linear([[1.0], [0.3], [0.5]], [-1.3])
+    other = linear([[1.0], [0.3], [0.5]], [-1.1])
+    calls = []
+
+    def stopping(x):
+        calls.append(len(x))
+        if len(calls) > 40:
+            raise KeyboardInterrupt
+        return model.predict_on_batch(np.resize(x, (32, 3)))[: len(x)]
+
+    def function(x):
+        return model.predict_on_batch(np.resize(x, (32, 3)))[: len(x)]
+
+    options = {"together": 2, "checkpoint": tmp_path / "kept"}
+    with pytest.raises(KeyboardInterrupt):
+        find_deviations(stopping, other, table[:20], **options)
+    said = capsys.readouterr().err
+    assert "Stopped: " in said and "of 20 searches are in" in said
+    find_deviations(function, other, table[:20], **options)
+    assert "Resuming: " in capsys.readouterr().err
+
+
+# --- agreement ------------------------------------------------------------------------------------
+
+
+def test_agreement_on_a_test_set(scaled_model):
+    test = datasets.load("digits", "test")
+    other = mutate_weights(scaled_model, 0.9)
+    found = agreement(scaled_model, other, test)
+    outputs = [m.predict(test.x, verbose=0) for m in (scaled_model, other)]
+    labels = np.stack([o.argmax(axis=1) for o in outputs], axis=1)
+    np.testing.assert_array_equal(found.labels, labels)
+    np.testing.assert_array_equal(found.differs, labels[:, 0] != labels[:, 1])
+    np.testing.assert_allclose(found.distance, np.abs(outputs[0] - outputs[1]).max(1), atol=1e-6)
+    assert found.accuracies == tuple((labels == test.y[:, None]).mean(axis=0))
+    assert f"{1 - found.differs.mean():.2%} of 360 inputs" in repr(found)
+    frame = found.to_frame()
+    assert frame["differs"].sum() == found.differs.sum() and "true label" in frame
+    assert np.isnan(agreement(scaled_model, other, test.x[:5]).accuracies).all()
+    json.dumps(found.accuracies)
+    with pytest.raises(InputShapeError, match="no inputs"):
+        agreement(scaled_model, other, test.x[:0])
