@@ -35,8 +35,9 @@ from nnslicer_tf._kernels import sums
 from nnslicer_tf._tables import text_table
 from nnslicer_tf.engine import ThreadEngine
 from nnslicer_tf.instrument.loading import load_model
-from nnslicer_tf.slicing._exclusion_walk import SumByExclusion, walk
+from nnslicer_tf.slicing._exclusion_walk import ExclusionWalk, walk
 from nnslicer_tf.slicing._plan import Plan
+from nnslicer_tf.slicing._results import Sum
 
 THETA = 0.3
 THETAS = (0.05, 0.3, 0.7, 1.0)
@@ -116,7 +117,7 @@ def two_threads(im: nns.InstrumentedModel, slicer: nns.Slicer, x: np.ndarray) ->
     samples = slicer._batch_size(plan)
     batch = np.resize(x, (samples, *x.shape[1:]))
     captured = dict(im.capture(batch, of=plan.captured))
-    job = SumByExclusion(plan)
+    job = ExclusionWalk(plan, Sum(np.int64))
     engine = ThreadEngine(2)
 
     def on_one():

@@ -32,13 +32,17 @@ def copy_nonzero(
     """Append the non-zero values of each row, and their columns, to sparse rows.
 
     Args:
-        block: `(rows, columns)`, integers that fit into int32.
+        block: `(rows, columns)`, float32, or integers that fit into int32.
         first_column: Column of the sparse matrix where the block begins.
         places: Index where the next value of each row goes, int64; advanced in place.
-        data: Values of the sparse matrix, int32.
+        data: Values of the sparse matrix, int32 or float32.
         indices: Columns of the sparse matrix, int32.
     """
     values, columns = np.empty((2, _RUN + LANES), np.int32)
+    if data.dtype == np.float32:
+        # Copied by their bits, which are 0 for the value 0.
+        block = (np.ascontiguousarray(block, np.float32) + np.float32(0)).view(np.int32)
+        data = data.view(np.int32)
     block = np.ascontiguousarray(block, np.int32)
     _copy_nonzero(block, first_column, places, data, indices, values, columns)
 

@@ -152,6 +152,29 @@ class Affine:
     read: Callable[[], tuple[np.ndarray, np.ndarray]]
 
 
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """A scale by the sample's own statistics: y = u · (S + ε)^(−1/2) · γ + β.
+
+    u is x, or x minus its mean; S is the mean, or the sum, of u².
+
+    Attributes:
+        shape: Shape, without the batch axis, to which x is reshaped first.
+        axes: Axes of the means and sums, not counting the batch axis.
+        centred: Whether the mean is subtracted.
+        averaged: Whether S is a mean.
+        epsilon: ε.
+        gamma: Returns γ, a tensor that broadcasts to `shape`.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    centred: bool
+    averaged: bool
+    epsilon: float
+    gamma: Callable[[], Any]
+
+
 @dataclass(frozen=True)
 class MaskOf:
     """The mask that a layer receives with an input, as a source of a step.

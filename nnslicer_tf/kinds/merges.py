@@ -10,7 +10,7 @@ from nnslicer_tf._kernels import pointwise
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, register_kind
-from nnslicer_tf.kinds.rescale import largest, midpoint
+from nnslicer_tf.kinds.rescale import largest, midpoint, product
 
 ops: Any = LazyModule("keras.ops")
 
@@ -129,7 +129,7 @@ register_kind(
         rule=Rule(_multiply, _multiply),
         at_zero=_multiply_at_zero,
         multiplies=True,
-        rescale=midpoint,
+        rescale=product,
     )
 )
 for _kind, _rescale in (

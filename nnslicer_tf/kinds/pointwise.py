@@ -8,7 +8,7 @@ import numpy as np
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, register_kind
-from nnslicer_tf.kinds.rescale import midpoint, quotient
+from nnslicer_tf.kinds.rescale import quotient, scale
 
 keras: Any = LazyModule("keras")
 
@@ -69,6 +69,6 @@ register_kind(
         one_to_one=True,
         rule=Rule(one_to_one, one_to_one),
         at_zero=_at_zero,
-        rescale=midpoint,
+        rescale=scale,
     )
 )

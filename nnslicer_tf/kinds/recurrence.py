@@ -36,6 +36,7 @@ from nnslicer_tf.instrument.recurrence import (
 from nnslicer_tf.kinds.gates import GatesAtZero, expand_gates, gates_node, joined_columns
 from nnslicer_tf.kinds.kind import Kind, Neurons, Node, kind_of, register_kind
 from nnslicer_tf.kinds.pointwise import sign
+from nnslicer_tf.kinds.rescale import midpoint
 
 ops: Any = LazyModule("keras.ops")
 
@@ -318,10 +319,7 @@ def unwind_at_zero(
         sign_of_factor: Returns the signs of an operation's factor in products.
         passes: See `Passes`.
     """
-    nodes: list[Any] = [
-        GatesAtZero(tuple(group)) if group[0].kind == GATE else group[0]
-        for group in _consumers_first(unrolled)
-    ]
+    nodes = _tensor_nodes(unrolled)
     weight_signs = {n.name: n.weight_signs() for n in nodes if isinstance(n, GatesAtZero)}
     names = [operation.name for operation in unrolled.cell]
     held = _held(unrolled)
@@ -359,18 +357,12 @@ def unwind_at_zero(
         **{("given", name.removeprefix(prefix)): time_first(v) for name, v in given.items()},
         **({} if present is None else {("present", ""): present}),
     }
-    zeros = {name: ops.zeros((batch, *unrolled.shapes[name])) for name in names}
 
-    def step(carry: list[Any], found: list[Any]) -> tuple[list[Any], list[Any]]:
-        at = dict(zip(entries, found, strict=True))
+    def rule_at(at: Mapping[tuple[str, str], Any], gates: dict[str, Any]) -> Callable[..., Any]:
         values_at = {name: value for (what, name), value in at.items() if what == "value"}
         factors_at = {name: value for (what, name), value in at.items() if what == "factor"}
-        gates: dict[str, Any] = {}
 
         def rule(node: Any, contribution: Any) -> Any:
-            if node.name in held:
-                here = expand_to(at["present", ""], contribution)
-                return [None, contribution * (1 - here), contribution * here]
             of_inputs = [at["sign", name] for name in node.inputs]
             if isinstance(node, GatesAtZero):
                 parts = [ops.sign(contribution[n]) * at["sign", n] for n in node.members]
@@ -382,6 +374,121 @@ def unwind_at_zero(
             assert kind.at_zero is not None, node.name  # as for exclusion
             g = ops.sign(contribution) * at["sign", node.name]
             return kind.at_zero(node, g, of_inputs, factors_at if kind.multiplies else values_at)
+
+        return rule
+
+    return _unwind_tensors(unrolled, prefix, inputs, given, present, nodes, entries, signs, rule_at)
+
+
+def unwind_multipliers(
+    unrolled: Unrolled,
+    prefix: str,
+    inputs: Sequence[str],
+    given: Mapping[str, Any],
+    values: Mapping[str, Any],
+    reference: Mapping[str, Any],
+) -> Unwound:
+    """Walk multipliers back through time at θ = 0, on tensors of the backend.
+
+    Args:
+        unrolled: The recurrent layer.
+        prefix: Prefix of the cell's names in the names of operations.
+        inputs: Names of the layer's inputs.
+        given: Name of an operation of the layer → multipliers that it received from outside.
+        values: Values by name.
+        reference: Reference values by name, of the same shapes.
+    """
+    nodes = _tensor_nodes(unrolled)
+    sequence, initial, mask = split_inputs(inputs, unrolled.masked)
+    present = None if mask is None else time_first(values[mask])
+
+    def readable(read: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all that the cell can read, time first: sequence, states and its own values."""
+        found = {o.name: time_first(read[prefix + o.name]) for o in unrolled.cell}
+        for k, (name, shape) in enumerate(unrolled.states.items()):
+            batch = ops.shape(found[name])[1]
+            first = read[initial[k]] if initial else ops.zeros((batch, *shape))
+            found[before(name)] = ops.concatenate([first[None], found[name][:-1]], axis=0)
+        found[SEQUENCE] = time_first(unrolled.in_order(read[sequence]))
+        return found
+
+    value, usual = readable(values), readable(reference)
+    entries = {
+        **{("value", name): v for name, v in value.items()},
+        **{("reference", name): v for name, v in usual.items()},
+        **{("given", name.removeprefix(prefix)): time_first(v) for name, v in given.items()},
+        **({} if present is None else {("present", ""): present}),
+    }
+
+    def rule_at(at: Mapping[tuple[str, str], Any], gates: dict[str, Any]) -> Callable[..., Any]:
+        def of(operation: Operation, multipliers: Any) -> Sequence[Any]:
+            ends = [[at[end, name] for name in operation.inputs] for end in ("value", "reference")]
+            return (kind_of(operation).rescale or midpoint)(operation, *ends, multipliers)
+
+        def rule(node: Any, multipliers: Any) -> Any:
+            if not isinstance(node, GatesAtZero):
+                return of(node, multipliers)
+            gates[node.name] = ops.concatenate([multipliers[n] for n in node.members], axis=-1)
+            parts = [of(o, multipliers[o.name]) for o in node.operations]
+            return [sum(of_input[1:], of_input[0]) for of_input in zip(*parts, strict=True)], {}
+
+        return rule
+
+    changes = {name: v - usual[name] for name, v in value.items()}
+    return _unwind_tensors(
+        unrolled, prefix, inputs, given, present, nodes, entries, changes, rule_at
+    )
+
+
+def _tensor_nodes(unrolled: Unrolled) -> list[Any]:
+    return [
+        GatesAtZero(tuple(group)) if group[0].kind == GATE else group[0]
+        for group in _consumers_first(unrolled)
+    ]
+
+
+def _unwind_tensors(
+    unrolled: Unrolled,
+    prefix: str,
+    inputs: Sequence[str],
+    given: Mapping[str, Any],
+    present: Any,
+    nodes: Sequence[Any],
+    entries: Mapping[tuple[str, str], Any],
+    changes: Mapping[str, Any],
+    rule_at: Callable[..., Callable[..., Any]],
+) -> Unwound:
+    """Run a walk back through time as a loop of the backend.
+
+    Args:
+        unrolled: The recurrent layer.
+        prefix: Prefix of the cell's names in the names of operations.
+        inputs: Names of the layer's inputs.
+        given: Name of an operation of the layer → what it received from outside.
+        present: Where there is no padding, time first; None without a mask.
+        nodes: The cell's nodes.
+        entries: What the rule reads at each time, `(time, batch, …)`, and what was given.
+        changes: What the cell reads → its signs or changes, with which the gates' outputs are
+            multiplied for the synapses.
+        rule_at: Creates the rule of a time from its entries, and from a dict to which the rule
+            adds what the gates received.
+    """
+    names = [operation.name for operation in unrolled.cell]
+    held = _held(unrolled)
+    _, initial, mask = split_inputs(inputs, unrolled.masked)
+    batch = ops.shape(next(iter(given.values())))[0]
+    zeros = {name: ops.zeros((batch, *unrolled.shapes[name])) for name in names}
+
+    def step(carry: list[Any], found: list[Any]) -> tuple[list[Any], list[Any]]:
+        at = dict(zip(entries, found, strict=True))
+        gates: dict[str, Any] = {}
+        of_cell = rule_at(at, gates)
+
+        def rule(node: Any, contribution: Any) -> Any:
+            if node.name in held:
+                here = expand_to(at["present", ""], contribution)
+                return [None, contribution * (1 - here), contribution * here]
+            return of_cell(node, contribution)
 
         seed = {name: at.get(("given", name), zeros[name]) for name in names}
         for name, value in zip(unrolled.states, carry, strict=True):
@@ -397,14 +504,12 @@ def unwind_at_zero(
         name: time_first(v * expand_to(present, v) if name in held else v)
         for name, v in zip(names, totals, strict=True)
     }
-    of_gates = zip(weight_signs, found[len(names) + 1 :], strict=True)
-    g = {name: time_first(value) for name, value in of_gates}
+    of_gates = [node for node in nodes if isinstance(node, GatesAtZero)]
     synapses: dict[str, list] = {}
-    for node in nodes:
-        if isinstance(node, GatesAtZero):
-            of_inputs = [time_first(signs[name]) for name in node.inputs]
-            for name, parts in node.synapses(g[node.name], of_inputs).items():
-                synapses.setdefault(name, []).extend(parts)
+    for node, g in zip(of_gates, found[len(names) + 1 :], strict=True):
+        of_inputs = [time_first(changes[name]) for name in node.inputs]
+        for name, parts in node.synapses(time_first(g), of_inputs).items():
+            synapses.setdefault(name, []).extend(parts)
     return Unwound(
         [
             unrolled.in_order(time_first(to_sequence)),
@@ -441,6 +546,7 @@ register_kind(
         reach="element",
         move=_zeroed,
         at_zero=lambda operation, contribution, signs, values: [contribution, None],
+        rescale=lambda operation, *given: [midpoint(operation, *given)[0], None],
     )
 )
 register_kind(Kind(RECURRENCE, through_time=True))

@@ -1,22 +1,35 @@
-"""DeepLIFT's rescale rule in its three forms (Shrikumar et al., ICML 2017, section 3.5.1)."""
+"""DeepLIFT's rules: multipliers of an operation's inputs, given those of its output.
 
+A multiplier is the change of a target per change of a neuron, between a reference and a sample
+(Shrikumar et al., ICML 2017, sections 3.2 and 3.5.1). By every rule, the inputs' multipliers times
+their changes add up to the output's: a sum is linear, a function of single values has the quotient
+of its changes, a product the midpoint of the other factor, and a softmax or a normalisation is
+composed of these. Amounts of slices and the contributions in `semantic` share this table.
+
+Functions with an argument `xp` work on arrays (`numpy`) and on tensors (`keras.ops`).
+"""
+
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.backend import vector_jacobian_product
-from nnslicer_tf.instrument.operations import Operation
+from nnslicer_tf.instrument.operations import Operation, Statistics
 
 ops: Any = LazyModule("keras.ops")
 
 # If an input changes by less, rounding dominates the quotient, so the gradient is used.
-_SMALL = 1e-5
+SMALL = 1e-5
+TINY = 1e-30
 
 
 def midpoint(operation: Operation, inputs: list, reference: list, multipliers: Any) -> list[Any]:
     """Return multipliers from the gradient halfway between reference and sample.
 
     The contributions add up exactly if the operation is linear or multiplies two inputs, and to
-    second order for others, such as a softmax or a normalisation by the sample's own statistics.
+    second order for others.
     """
     middle = [(x + x0) / 2 for x, x0 in zip(inputs, reference, strict=True)]
     return list(vector_jacobian_product(operation.compute, middle, multipliers))
@@ -26,12 +39,16 @@ def quotient(operation: Operation, inputs: list, reference: list, multipliers: A
     """Return multipliers from Δoutput / Δinput, for a function of single values."""
     if len(inputs) > 1:
         return midpoint(operation, inputs, reference, multipliers)
-    x, x0 = inputs[0], reference[0]
-    (gradient,) = vector_jacobian_product(operation.compute, [x], multipliers)
+    return [multipliers * slopes(operation, inputs[0], reference[0])]
+
+
+def slopes(operation: Operation, x: Any, x0: Any) -> Any:
+    """Return Δoutput / Δinput of a function of single values; its derivative where Δ is tiny."""
+    (gradient,) = vector_jacobian_product(operation.compute, [x], ops.ones_like(x))
     change = x - x0
-    small = ops.abs(change) < _SMALL
+    small = ops.abs(change) < SMALL
     outputs = operation.compute(x) - operation.compute(x0)
-    return [ops.where(small, gradient, multipliers * outputs / ops.where(small, 1.0, change))]
+    return ops.where(small, gradient, outputs / ops.where(small, 1.0, change))
 
 
 def largest(
@@ -56,3 +73,90 @@ def largest(
         still = ops.equal(change, 0.0)
         parts.append(ops.where(still, 0.0, (up + down) / ops.where(still, 1.0, change)))
     return parts
+
+
+def product(operation: Operation, inputs: list, reference: list, multipliers: Any) -> list[Any]:
+    """Return multipliers of a product of any number of factors, two at a time."""
+    return [multipliers * factor for factor in product_factors(inputs, reference)]
+
+
+def product_factors(inputs: Sequence[Any], reference: Sequence[Any]) -> list[Any]:
+    """Return by what each factor's multiplier is that of the product, from left to right."""
+    products, products0 = [inputs[0]], [reference[0]]
+    for x, x0 in zip(inputs[1:], reference[1:], strict=True):
+        products.append(products[-1] * x)
+        products0.append(products0[-1] * x0)
+    factors: list[Any] = []
+    outer: Any = 1.0
+    for k in reversed(range(1, len(inputs))):
+        factors.append(outer * (products[k - 1] + products0[k - 1]) / 2)
+        outer = outer * (inputs[k] + reference[k]) / 2
+    return [outer, *reversed(factors)]
+
+
+def softmax(operation: Operation, inputs: list, reference: list, multipliers: Any) -> list[Any]:
+    """Return multipliers of a softmax's rows; its masks get none."""
+    axes = operation.params.axes
+    y, y0 = (operation.compute(*values) for values in (inputs, reference))
+    q = logarithmic_means(ops, y, y0)
+    total = ops.maximum(ops.sum(q, axis=axes, keepdims=True), TINY)
+    shared = ops.sum(multipliers * q, axis=axes, keepdims=True) / total
+    return [q * (multipliers - shared), *(None for _ in inputs[1:])]
+
+
+def logarithmic_means(xp: Any, y: Any, y0: Any) -> Any:
+    """Return q, with which a softmax changes by Δy_i = q_i · (Δx_i − Σ q·Δx / Σ q).
+
+    With the log-sum-exp L of a row, y_i = exp(x_i − L), so that q_i = Δy_i / Δ(log y_i). For
+    masked entries, which are 0 in both, q is 0.
+
+    Args:
+        xp: The namespace.
+        y: Probabilities for the sample.
+        y0: Probabilities for the reference.
+    """
+    ratio = xp.log(xp.maximum(y, TINY)) - xp.log(xp.maximum(y0, TINY))
+    near = xp.abs(ratio) < SMALL
+    return xp.where(near, (y + y0) / 2, (y - y0) / xp.where(near, 1.0, ratio))
+
+
+def scale(operation: Operation, inputs: list, reference: list, multipliers: Any) -> list[Any]:
+    """Return multipliers of a scale: affine, or by the sample's own statistics."""
+    if isinstance(operation.params, Statistics):
+        params = operation.params
+        return [normalised(ops, params, params.gamma(), inputs[0], reference[0], multipliers)]
+    return midpoint(operation, inputs, reference, multipliers)
+
+
+def normalised(xp: Any, statistics: Any, gamma: Any, x: Any, x0: Any, multipliers: Any) -> Any:
+    """Return multipliers of a normalisation by the sample's own statistics.
+
+    It is the product of u and r = (S + ε)^(−1/2): midpoints for the product and for the squares
+    in S, and the quotient for r. So the statistics are not held constant.
+
+    Args:
+        xp: The namespace.
+        statistics: What `Statistics` describes.
+        gamma: γ.
+        x: The inputs for the sample.
+        x0: The inputs for the reference.
+        multipliers: Multipliers of the outputs.
+    """
+    axes = tuple(a + 1 for a in statistics.axes)
+    count = float(np.prod([statistics.shape[a] for a in statistics.axes]))
+    ends = []
+    for values in (x, x0):
+        u = xp.reshape(values, (-1, *statistics.shape))
+        if statistics.centred:
+            u = u - xp.mean(u, axis=axes, keepdims=True)
+        squares = xp.sum(u * u, axis=axes, keepdims=True)
+        spread = squares / count if statistics.averaged else squares
+        ends.append((u, 1 / xp.sqrt(xp.maximum(spread + statistics.epsilon, 1e-24))))
+    (u, r), (u0, r0) = ends
+    given = xp.reshape(multipliers, (-1, *statistics.shape)) * gamma
+    middle = (u + u0) / 2
+    by_spread = -((r * r0) ** 2) / (r + r0) * xp.sum(given * middle, axis=axes, keepdims=True)
+    found = given * (r + r0) / 2 + by_spread * 2 / (count if statistics.averaged else 1) * middle
+    if statistics.centred:
+        found = found - xp.mean(found, axis=axes, keepdims=True)
+    return xp.reshape(found, multipliers.shape if xp is np else xp.shape(multipliers))

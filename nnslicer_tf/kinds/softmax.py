@@ -9,9 +9,9 @@ import numpy as np
 from nnslicer_tf._kernels import products
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.operations import Operation, Softmax
+from nnslicer_tf.kinds import rescale
 from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, Rule, register_kind
 from nnslicer_tf.kinds.product_sum import check_granularity
-from nnslicer_tf.kinds.rescale import midpoint
 
 ops: Any = LazyModule("keras.ops")
 
@@ -70,7 +70,7 @@ register_kind(
         rule=Rule(_exclusion, _exclusion),
         table=_table,
         at_zero=_at_zero,
-        rescale=midpoint,
+        rescale=rescale.softmax,
         kernels="products",
     )
 )

@@ -11,14 +11,14 @@ from nnslicer_tf._digests import digest
 from nnslicer_tf.engine import Engine, in_order
 from nnslicer_tf.instrument import InstrumentedModel, Samples, SeveralSamples
 from nnslicer_tf.instrument.inputs import arrays_of
-from nnslicer_tf.slicing._checkpoint import Collector
-from nnslicer_tf.slicing._exclusion_walk import PartsByExclusion, RowsByExclusion, SumByExclusion
+from nnslicer_tf.slicing import _checkpoint
+from nnslicer_tf.slicing._exclusion_walk import ExclusionWalk
 from nnslicer_tf.slicing._input_range import InputRange
 from nnslicer_tf.slicing._results import Part
-from nnslicer_tf.slicing._zero_walk import PartsAtZero, RowsAtZero, SumAtZero
+from nnslicer_tf.slicing._zero_walk import AmountWalk, CountWalk
 from nnslicer_tf.slicing.profile import Profile
 
-Job = SumByExclusion | RowsByExclusion | PartsByExclusion | SumAtZero | RowsAtZero | PartsAtZero
+Job = ExclusionWalk | CountWalk | AmountWalk
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Batches:
     profile: Profile
     samples: Samples | SeveralSamples
 
-    def collect(self, work: Work, collector: Collector, progress: bool) -> int:
+    def collect(self, work: Work, collector: _checkpoint.Collector, progress: bool) -> int:
         """Run the job on the unfinished batches; return the total number of batches."""
         digests: dict[int, str] = {}
         sizes: dict[int, int] = {}

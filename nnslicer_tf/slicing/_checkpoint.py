@@ -15,7 +15,7 @@ from nnslicer_tf._digests import digest
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import ProfileMismatchError
 from nnslicer_tf.slicing._plan import Plan
-from nnslicer_tf.slicing._results import RowLayout, Rows, Totals
+from nnslicer_tf.slicing._results import EachRow, Rows, Totals
 from nnslicer_tf.slicing._rows import RowsOnDisk, to_arrays, width
 
 _SUMS = "sums"
@@ -137,11 +137,11 @@ class RowCollector(Collector):
     """A collector that keeps `Rows`, in memory or in one file for each batch.
 
     Args:
-        layout: What the rows hold.
+        layout: The collector of the batches' rows.
         store: The store that keeps the rows; None keeps them in memory.
     """
 
-    def __init__(self, layout: RowLayout, store: Store | None) -> None:
+    def __init__(self, layout: EachRow, store: Store | None) -> None:
         super().__init__()
         self._layout = layout
         self._store = store
@@ -172,8 +172,9 @@ class RowCollector(Collector):
 
     def _join_files(self, store: Store, batches: int) -> Rows:
         """Join the files into memory-mapped matrices, with one file in memory at a time."""
-        synapses = RowsOnDisk(store.folder, "synapses", width(self._layout.kernels))
-        neurons = RowsOnDisk(store.folder, "neurons", width(self._layout.operations))
+        layout, folder = self._layout, store.folder
+        synapses = RowsOnDisk(folder, "synapses", width(layout.kernels), layout.dtype)
+        neurons = RowsOnDisk(folder, "neurons", width(layout.operations), layout.dtype)
         predicted = []
         for index in range(batches):
             _, arrays = store.load(_row_key(index))

@@ -17,7 +17,7 @@ from nnslicer_tf.kinds import Neurons, Node, aligned_mask
 from nnslicer_tf.kinds.pointwise import sign
 from nnslicer_tf.kinds.recurrence import unwind
 from nnslicer_tf.slicing._plan import Plan
-from nnslicer_tf.slicing._results import Contributions, Part, RowLayout, Rows, Totals
+from nnslicer_tf.slicing._results import Collector, Contributions, EachRow
 
 # Size in bytes of the dense synapse contributions of samples that are walked together.
 _ROW_BYTES = 64 << 20
@@ -94,17 +94,36 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
     return Contributions(propagate(plan.expanded, seed, expand, plan.shapes), synapses)
 
 
-class _ByExclusion(Job):
-    """Base class of jobs that take captured values and can walk a batch in parts."""
+class ExclusionWalk(Job):
+    """A job that walks batches of captured values.
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    Args:
+        plan: The walk.
+        collector: What becomes of the contributions of a batch.
+    """
+
+    def __init__(self, plan: Plan, collector: Collector) -> None:
+        self.plan = plan
         self.captured = plan.captured
+        self.collector = collector
 
     @property
     def compiles_first(self) -> bool:
         """Whether the kernels still have to be compiled, or loaded, in this process."""
         return not sums.is_compiled()
+
+    def __call__(self, captured: Captured) -> Any:
+        """Return the result for a batch of captured values."""
+        samples = len(captured[self.plan.logits])
+        step = samples
+        if isinstance(self.collector, EachRow):
+            step = max(1, _ROW_BYTES // (4 * max(self.collector.synapses, 1)))
+        results: list[Any] = []
+        for start in range(0, samples, step):
+            part = _part(captured, start, start + step)
+            result = walk(self.plan, part, self.collector.each)
+            results.append(self.collector.collect(result, part[self.plan.logits]))
+        return self.join(results)
 
     def split(self, item: Captured, parts: int) -> list[Captured]:
         """Return smaller, non-empty batches: `parts` of them, or a few times as many.
@@ -112,73 +131,17 @@ class _ByExclusion(Job):
         Samples differ in cost, so threads finish together if each has several parts; but every
         part has its own array of synapses to clear and to add up.
         """
-        length = len(item[self._plan.logits])
+        length = len(item[self.plan.logits])
         captured = sum(values.nbytes for values in item.values())
-        each = captured // max(_FOR_A_PART * parts * self._plan.synapse_bytes, 1)
+        each = captured // max(_FOR_A_PART * parts * self.plan.synapse_bytes, 1)
         if parts > 1:
             parts *= int(min(max(each, 1), _MOST_PARTS))
         bounds = np.linspace(0, length, min(parts, length) + 1).astype(int)
         return [_part(item, start, end) for start, end in itertools.pairwise(bounds)]
 
-
-class SumByExclusion(_ByExclusion):
-    """A job that sums the contributions of a batch."""
-
-    def __call__(self, captured: Captured) -> Totals:
-        """Return the totals of a batch of captured values."""
-        return Totals.of(walk(self._plan, captured, each=False), len(captured[self._plan.logits]))
-
-    def join(self, results: Sequence[Totals]) -> Totals:
-        """Return the totals of all parts."""
-        return Totals.join(results)
-
-
-class _EachByExclusion(_ByExclusion):
-    """Base class of jobs that return the contributions of every sample.
-
-    Args:
-        plan: The walk.
-        layout: Kernels and operations whose contributions are returned.
-    """
-
-    def __init__(self, plan: Plan, layout: RowLayout) -> None:
-        super().__init__(plan)
-        self._layout = layout
-
-
-class RowsByExclusion(_EachByExclusion):
-    """A job that returns the contributions of every sample of a batch, as sparse rows."""
-
-    def __call__(self, captured: Captured) -> Rows:
-        """Return the rows of a batch of captured values."""
-        step = max(1, _ROW_BYTES // (4 * max(self._layout.synapses, 1)))
-        parts = []
-        for start in range(0, len(captured[self._plan.logits]), step):
-            part = _part(captured, start, start + step)
-            logits = part[self._plan.logits]
-            parts.append(self._layout.rows(walk(self._plan, part, each=True), logits, dense=False))
-        return Rows.join(parts)
-
-    def join(self, results: Sequence[Rows]) -> Rows:
-        """Return the rows of all parts, in order."""
-        return Rows.join(results)
-
-
-class PartsByExclusion(_EachByExclusion):
-    """A job that returns the contributions of every sample of a batch, as dense arrays."""
-
-    def __call__(self, captured: Captured) -> Part:
-        """Return the contributions of a batch of captured values."""
-        return self._layout.part(walk(self._plan, captured, each=True), captured[self._plan.logits])
-
-    def join(self, results: Sequence[Part]) -> Part:
-        """Return the contributions of all parts, in order."""
-        first = results[0]
-        return Part(
-            {name: np.concatenate([r.synapses[name] for r in results]) for name in first.synapses},
-            {name: np.concatenate([r.neurons[name] for r in results]) for name in first.neurons},
-            np.concatenate([r.predicted for r in results]),
-        )
+    def join(self, results: Sequence[Any]) -> Any:
+        """Return the result of all parts of a batch."""
+        return results[0] if len(results) == 1 else self.collector.join(results)
 
 
 def _part(captured: Captured, start: int, end: int) -> Captured:

@@ -39,6 +39,7 @@ class Plan:
         relative_to: Quantity that the exclusion is relative to: "output" or "sum".
         rectify: Propagation of CONTRIB through one-to-one operations: "sign" or "pass".
         product: Factor that multiplies Δ in products: "value" or "midpoint".
+        contribution: "count" or "amount".
         kernels: Name → layout of each of the model's kernels, in topological order.
     """
 
@@ -52,6 +53,7 @@ class Plan:
     relative_to: str
     rectify: str
     product: str
+    contribution: str
     kernels: dict[str, KernelLayout] = field(repr=False)
 
     @property
@@ -67,6 +69,11 @@ class Plan:
     def passes(self, kind: Kind) -> bool:
         """Return whether operations of a kind propagate CONTRIB unchanged."""
         return self.rectify == "pass" and kind.one_to_one
+
+    @property
+    def is_amount(self) -> bool:
+        """Whether contributions are amounts, not counts."""
+        return self.contribution == "amount"
 
     def seed(self, logits: np.ndarray) -> dict[str, np.ndarray]:
         """Return the initial CONTRIB: operation name → `(batch, *shape)` int32.

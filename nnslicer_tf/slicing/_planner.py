@@ -14,6 +14,7 @@ GRANULARITIES = ("activation", "channel")
 RELATIVE_TO = ("output", "sum")
 RECTIFY = ("sign", "pass")
 PRODUCT = ("value", "midpoint")
+CONTRIBUTION = ("count", "amount")
 
 
 def plan_walk(
@@ -25,6 +26,7 @@ def plan_walk(
     relative_to: str,
     rectify: str,
     product: str,
+    contribution: str = "count",
 ) -> Plan:
     """Return the plan of the walk of `criterion` through the model."""
     start = criterion.start
@@ -51,6 +53,7 @@ def plan_walk(
         relative_to=relative_to,
         rectify=rectify,
         product=product,
+        contribution=contribution,
         kernels={name: kernel.layout for name, kernel in im.kernels.items()},
     )
 

@@ -1,8 +1,11 @@
-"""Results of walks: contributions, their sums, and rows of single samples."""
+"""Results of walks: contributions, their sums, and rows of single samples.
+
+Counts are integers, amounts float32; sums of many samples are int64 or float64.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -17,11 +20,11 @@ _DENSE_BYTES = 288 << 20
 
 @dataclass(frozen=True, eq=False)
 class Contributions:
-    """CONTRIB of a batch, as integers.
+    """CONTRIB of a batch: counts or amounts.
 
     Attributes:
-        neurons: Operation name → `(batch, *neuron shape)`, without operations that the walk did
-            not reach.
+        neurons: Operation name → `(batch, *neuron shape)`, or `(1, *neuron shape)` if the walk
+            has summed them, without operations that it did not reach.
         synapses: Kernel name → `(batch or 1, *kernel shape)`, summed over the batch
             unless samples are kept separate.
     """
@@ -32,16 +35,11 @@ class Contributions:
 
 @dataclass(eq=False)
 class Totals:
-    """Contributions summed over samples: name → int64 array."""
+    """Contributions summed over samples: name → int64 or float64 array."""
 
     neurons: dict[str, np.ndarray]
     synapses: dict[str, np.ndarray]
     samples: int
-
-    @classmethod
-    def of(cls, result: Contributions, samples: int) -> "Totals":
-        """Sum the contributions of a batch over its samples."""
-        return cls(_sums(result.neurons), _sums(result.synapses), samples)
 
     @classmethod
     def join(cls, parts: Sequence["Totals"]) -> "Totals":
@@ -94,8 +92,9 @@ class Part:
     """The contributions of consecutive samples, as dense arrays.
 
     Attributes:
-        synapses: Kernel name → `(samples, *kernel shape)` int32; empty if they were reduced.
-        neurons: Operation name → `(samples, *neuron shape)` int32.
+        synapses: Kernel name → `(samples, *kernel shape)` int32 (float32 for amounts); empty if
+            they were reduced.
+        neurons: Operation name → `(samples, *neuron shape)`, likewise.
         predicted: Index of each sample's largest logit, `(samples,)` int64.
         reduced: Result of the reduction of the synapses, as arrays; None without a reduction.
     """
@@ -117,16 +116,43 @@ def reduced(part: Part, reduce: Reduction) -> Part:
 
 
 @dataclass(frozen=True)
-class RowLayout:
-    """The kernels and operations whose contributions are kept for each sample, in order.
+class Sum:
+    """A collector that sums the contributions of a batch."""
+
+    dtype: type
+    each = False
+    reduce = None
+    synapses = 0
+    kernels: ClassVar[dict[str, tuple[int, ...]]] = {}
+    operations: ClassVar[dict[str, tuple[int, ...]]] = {}
+
+    def collect(self, result: Contributions, logits: np.ndarray) -> Totals:
+        """Return the totals of a batch, given its logits `(batch, …)`."""
+        sums = (
+            {name: _sum(values, self.dtype) for name, values in arrays.items()}
+            for arrays in (result.neurons, result.synapses)
+        )
+        return Totals(*sums, len(logits))
+
+    def join(self, results: Sequence[Totals]) -> Totals:
+        """Return the totals of all parts of a batch."""
+        return Totals.join(results)
+
+
+@dataclass(frozen=True)
+class _Each:
+    """Base class of collectors of the contributions of every sample.
 
     Attributes:
-        kernels: Names and shapes of the kernels whose synapses are kept.
-        operations: Names and neuron shapes of the operations whose neurons are kept.
+        kernels: Names and shapes of the kernels whose synapses are kept, in order.
+        operations: Names and neuron shapes of the operations whose neurons are kept, in order.
+        dtype: int32 for counts, float32 for amounts.
     """
 
     kernels: dict[str, tuple[int, ...]]
     operations: dict[str, tuple[int, ...]]
+    dtype: type
+    each = True
 
     @property
     def synapses(self) -> int:
@@ -138,24 +164,47 @@ class RowLayout:
         """Number of samples whose dense rows fit into memory at a time."""
         return max(1, _DENSE_BYTES // (4 * max(self.synapses, 1)))
 
-    def rows(self, result: Contributions, logits: np.ndarray, dense: bool) -> Rows:
-        """Return the contributions to keep, as rows.
 
-        Args:
-            result: The contributions of each sample separately.
-            logits: The samples' logits `(batch, …)`.
-            dense: Whether most of the contributions are not zero.
-        """
-        to_rows = dense_rows if dense else sparse_rows
+@dataclass(frozen=True)
+class EachRow(_Each):
+    """A collector that keeps the contributions as rows.
+
+    Attributes:
+        dense: Whether most of the contributions are not zero.
+    """
+
+    dense: bool = False
+    reduce = None
+
+    def collect(self, result: Contributions, logits: np.ndarray) -> Rows:
+        """Return the contributions of a batch, given its logits `(batch, …)`."""
+        to_rows = dense_rows if self.dense else sparse_rows
         samples = len(logits)
         return Rows(
-            to_rows(result.synapses, self.kernels, samples),
-            to_rows(result.neurons, self.operations, samples) if self.operations else None,
+            to_rows(result.synapses, self.kernels, samples, self.dtype),
+            to_rows(result.neurons, self.operations, samples, self.dtype)
+            if self.operations
+            else None,
             _predicted(logits),
         )
 
-    def part(self, result: Contributions, logits: np.ndarray, reduced: Any = None) -> Part:
-        """Return the contributions to keep, as dense arrays.
+    def join(self, results: Sequence[Rows]) -> Rows:
+        """Return the rows of all parts of a batch, in order."""
+        return Rows.join(results)
+
+
+@dataclass(frozen=True)
+class EachPart(_Each):
+    """A collector that returns dense arrays, or what they are reduced to on the backend.
+
+    Attributes:
+        reduce: Reduction of the synapses; None returns them unreduced.
+    """
+
+    reduce: Reduction | None = None
+
+    def collect(self, result: Contributions, logits: np.ndarray, reduced: Any = None) -> Part:
+        """Return the contributions of a batch.
 
         Args:
             result: The contributions of each sample separately.
@@ -164,48 +213,52 @@ class RowLayout:
         """
         samples = len(logits)
         synapses = {} if reduced is not None else self.kernels
-        return Part(
-            {name: _dense(result.synapses, name, (samples, *s)) for name, s in synapses.items()},
+        parts = (
             {
-                name: _dense(result.neurons, name, (samples, *shape))
-                for name, shape in self.operations.items()
-            },
-            _predicted(logits),
-            reduced,
+                name: np.asarray(arrays[name]).astype(self.dtype, copy=False)
+                if name in arrays
+                else np.zeros((samples, *shape), self.dtype)
+                for name, shape in shapes.items()
+            }
+            for arrays, shapes in (
+                (result.synapses, synapses),
+                (result.neurons, self.operations),
+            )
         )
+        return Part(*parts, _predicted(logits), reduced)
+
+    def join(self, results: Sequence[Part]) -> Part:
+        """Return the contributions of all parts of a batch, in order."""
+        first = results[0]
+        return Part(
+            {name: np.concatenate([r.synapses[name] for r in results]) for name in first.synapses},
+            {name: np.concatenate([r.neurons[name] for r in results]) for name in first.neurons},
+            np.concatenate([r.predicted for r in results]),
+        )
+
+
+Collector = Sum | EachRow | EachPart
+"""What becomes of the contributions of a batch."""
 
 
 def _predicted(logits: np.ndarray) -> np.ndarray:
     return logits.reshape(len(logits), -1).argmax(axis=1)
 
 
-def _dense(arrays: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Return contributions as int32; zeros if the walk did not reach them."""
-    if name not in arrays:
-        return np.zeros(shape, np.int32)
-    return np.asarray(arrays[name]).astype(np.int32, copy=False)
+def _sum(values: np.ndarray, dtype: type) -> np.ndarray:
+    """Sum over the first axis; what the walk has summed counts as one sample."""
+    return values[0].astype(dtype) if len(values) == 1 else values.sum(axis=0, dtype=dtype)
 
 
-def _sums(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: _sum(values) for name, values in arrays.items()}
-
-
-def _sum(values: np.ndarray) -> np.ndarray:
-    """Sum over the first axis, int64; a whole batch's synapses count as one sample."""
-    if len(values) == 1:
-        return values[0].astype(np.int64)
-    return values.sum(axis=0, dtype=np.int64)
-
-
-def row_layout(
+def chosen_shapes(
     plan: Plan, kernels: Iterable[str] | None, operations: Iterable[str] | None
-) -> RowLayout:
-    """Return the layout of the named kernels and operations; None means all.
+) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+    """Return the shapes of the named kernels, and of neurons of operations; None means all.
 
     Raises:
         InvalidArgumentError: for unknown names.
     """
-    return RowLayout(
+    return (
         {name: plan.kernels[name].shape for name in _chosen(kernels, plan.kernels, "kernel")},
         {name: plan.shapes[name] for name in _chosen(operations, plan.nodes, "operation")},
     )

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from nnslicer_tf._kernels.rows import copy_nonzero
 
 Matrix: TypeAlias = sp.csr_array | np.ndarray
-"""Rows `(samples, values)` int32."""
+"""Rows `(samples, values)`, int32 for counts and float32 for amounts."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -25,23 +25,27 @@ def width(shapes: Shapes) -> int:
     return sum(int(np.prod(shape)) for shape in shapes.values())
 
 
-def sparse_rows(arrays: Mapping[str, np.ndarray], shapes: Shapes, samples: int) -> sp.csr_array:
+def sparse_rows(
+    arrays: Mapping[str, np.ndarray], shapes: Shapes, samples: int, dtype: type
+) -> sp.csr_array:
     """Concatenate flattened arrays into sparse rows; missing arrays are zero."""
     blocks = _blocks(arrays, shapes, samples)
     counts = np.zeros(samples, np.int64)
     for block in blocks.values():
         counts += np.count_nonzero(block, axis=1)
     indptr = np.concatenate([[0], np.cumsum(counts)])
-    data, indices = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.int32)
+    data, indices = np.empty(indptr[-1], dtype), np.empty(indptr[-1], np.int32)
     places = indptr[:-1].copy()
     for first, block in blocks.items():
         copy_nonzero(block, first, places, data, indices)
     return sp.csr_array((data, indices, indptr), shape=(samples, width(shapes)))
 
 
-def dense_rows(arrays: Mapping[str, np.ndarray], shapes: Shapes, samples: int) -> np.ndarray:
+def dense_rows(
+    arrays: Mapping[str, np.ndarray], shapes: Shapes, samples: int, dtype: type
+) -> np.ndarray:
     """Concatenate flattened arrays into dense rows; missing arrays are zero."""
-    rows = np.zeros((samples, width(shapes)), np.int32)
+    rows = np.zeros((samples, width(shapes)), dtype)
     for first, block in _blocks(arrays, shapes, samples).items():
         rows[:, first : first + block.shape[1]] = block
     return rows
@@ -57,18 +61,23 @@ def joined(parts: Sequence[Matrix]) -> Matrix:
 
 
 def row(matrix: Matrix, index: int) -> np.ndarray:
-    """Return one row as a dense int64 array, without reading the rest of the matrix from disk."""
+    """Return one row as a dense int64 or float64 array, without reading the rest from disk."""
     if isinstance(matrix, np.ndarray):
-        return matrix[index].astype(np.int64)
+        return matrix[index].astype(wide(matrix.dtype))
     begin, end = matrix.indptr[index], matrix.indptr[index + 1]
-    values = np.zeros(matrix.shape[1], np.int64)
+    values = np.zeros(matrix.shape[1], wide(matrix.dtype))
     values[matrix.indices[begin:end]] = matrix.data[begin:end]
     return values
 
 
 def total(matrix: Matrix) -> np.ndarray:
-    """Return the sum of all rows, `(values,)` int64."""
-    return np.asarray(matrix.sum(axis=0, dtype=np.int64)).ravel()
+    """Return the sum of all rows, `(values,)` int64 or float64."""
+    return np.asarray(matrix.sum(axis=0, dtype=wide(matrix.dtype))).ravel()
+
+
+def wide(dtype: np.dtype) -> type:
+    """Return the type for sums of values: int64 for integers, float64 for others."""
+    return np.int64 if np.issubdtype(dtype, np.integer) else np.float64
 
 
 def counts(matrix: Matrix) -> np.ndarray:
@@ -112,9 +121,11 @@ class RowsOnDisk:
         folder: Folder of the files.
         name: Prefix of their names.
         columns: Number of values in a row.
+        dtype: Type of the values.
     """
 
-    def __init__(self, folder: Path, name: str, columns: int) -> None:
+    def __init__(self, folder: Path, name: str, columns: int, dtype: type) -> None:
+        self._dtype = dtype
         self._folder = folder
         self._name = name
         self._columns = columns
@@ -141,7 +152,7 @@ class RowsOnDisk:
             os.replace(self._unfinished(part), self._path(part))
         if "dense" in self._begun:
             return self._read("dense").reshape(self._rows, self._columns)
-        matrix = sp.csr_array((self._rows, self._columns), dtype=np.int32)
+        matrix = sp.csr_array((self._rows, self._columns), dtype=self._dtype)
         # Set directly: the constructor would copy the files into memory.
         matrix.indptr = np.concatenate(self._indptr)
         matrix.data, matrix.indices = self._read("data"), self._read("indices")
@@ -157,11 +168,15 @@ class RowsOnDisk:
         mode = "ab" if part in self._begun else "wb"
         self._begun.add(part)
         with self._unfinished(part).open(mode) as file:
-            file.write(np.ascontiguousarray(values, np.int32).tobytes())
+            file.write(np.ascontiguousarray(values, self._type_of(part)).tobytes())
 
     def _read(self, part: str) -> np.ndarray:
         empty = not self._path(part).stat().st_size
-        return np.zeros(0, np.int32) if empty else np.memmap(self._path(part), np.int32, "r")
+        dtype = self._type_of(part)
+        return np.zeros(0, dtype) if empty else np.memmap(self._path(part), dtype, "r")
+
+    def _type_of(self, part: str) -> type:
+        return np.int32 if part == "indices" else self._dtype
 
 
 def _blocks(

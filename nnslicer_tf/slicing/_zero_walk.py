@@ -1,8 +1,9 @@
 """The backward walk at θ = 0 as tensor operations of the backend, on a GPU if there is one.
 
 Because nothing is excluded, sign(CONTRIB · Δy · w · Δx) factorises: each kind's `at_zero` rule is
-a product of signs and a vector-Jacobian product. All contributions are integers, which float32
-represents exactly up to 2²⁴; `counts_are_exact` checks that a plan stays below this.
+a product of signs and a vector-Jacobian product. All counts are integers, which float32
+represents exactly up to 2²⁴; `counts_are_exact` checks that a plan stays below this. Amounts are
+multipliers times changes, by the kinds' `rescale` rules.
 
 The walk costs about two more forward passes, and a few times the memory of a forward pass.
 """
@@ -19,24 +20,29 @@ from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.backward import propagate
+from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.kinds import Node, aligned_mask, kind_of
-from nnslicer_tf.kinds.recurrence import unwind_at_zero
+from nnslicer_tf.kinds.recurrence import unwind_at_zero, unwind_multipliers
+from nnslicer_tf.kinds.rescale import midpoint
 from nnslicer_tf.slicing._plan import Plan
-from nnslicer_tf.slicing._results import Contributions, Part, Reduction, RowLayout, Rows, Totals
+from nnslicer_tf.slicing._reference import Reference
+from nnslicer_tf.slicing._results import Collector, Contributions
+from nnslicer_tf.slicing.profile import Profile
 
 _EXACT = 1 << 24
 
 
 def applies(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
     """Return whether this walk can run a plan: θ = 0, rules for all kinds, exact sums."""
-    at_zero = plan.theta == 0 and plan.granularity == "activation"
+    if plan.theta > 0 or plan.contribution == "amount":
+        return plan.theta == 0
     kinds = [node.kind for node in plan.expanded]
     known = all(kind.at_zero is not None or kind.through_time for kind in kinds) and all(
         kind.kernels_at_zero is not None and kind.samples_at_zero is not None
         for kind in kinds
         if kind.synapse_rule is not None
     )
-    return at_zero and known and counts_are_exact(im, plan, batch)
+    return plan.granularity == "activation" and known and counts_are_exact(im, plan, batch)
 
 
 def counts_are_exact(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
@@ -66,25 +72,21 @@ def counts_are_exact(im: InstrumentedModel, plan: Plan, batch: int) -> bool:
     return max(largest.values()) * batch < _EXACT
 
 
-class _AtZero(Job):
-    """Base class of jobs that run the compiled walk on samples.
+class _BackendWalk(Job):
+    """A job that runs a compiled walk on samples.
 
     Args:
         im: The model.
         plan: The walk.
+        collector: What becomes of the contributions of a batch.
     """
 
-    def __init__(self, im: InstrumentedModel, plan: Plan) -> None:
+    def __init__(self, im: InstrumentedModel, plan: Plan, collector: Collector) -> None:
         self.captured = im.input_operations
+        self.collector = collector
         self._im = im
         self._plan = plan
         self._order: list[Any] = [n if n.members else im[n.name] for n in plan.expanded]
-        self._shapes = plan.shapes
-        self._means = {name: SplitMean(plan.nodes[name].mean) for name in plan.captured}
-        factors = {name for n in plan.nodes.values() if n.kind.multiplies for name in n.inputs}
-        factors |= {name for n in plan.expanded if n.members for name in (*n.inputs, *n.members)}
-        factors &= set(plan.captured) if plan.product == "midpoint" else set()
-        self._opposites = {name: SplitMean(-plan.nodes[name].mean) for name in factors}
         self._compiled = compiled_function(self._outputs)
         self._traced = False
 
@@ -93,37 +95,136 @@ class _AtZero(Job):
         """Whether the backend has not traced the walk yet."""
         return not self._traced
 
-    def _outputs(self, x: Any) -> Any:
-        raise NotImplementedError
-
-    def _walk(self, captured: Mapping[str, np.ndarray]) -> Any:
-        """Walk a batch on the backend, given the values of the input operations."""
-        result = self._compiled([ops.convert_to_tensor(x) for x in captured.values()])
+    def __call__(self, captured: Mapping[str, np.ndarray]) -> Any:
+        """Return the result for a batch, given the values of the input operations."""
+        found = self._compiled([ops.convert_to_tensor(x) for x in captured.values()])
         self._traced = True
-        return result
+        neurons, synapses, logits = keras.tree.map_structure(_host, found)
+        if self.collector.reduce is None:
+            kernels = self._plan.kernels
+            synapses = {
+                name: values.reshape(len(values), *kernels[name].shape)
+                for name, values in synapses.items()
+            }
+            return self.collector.collect(Contributions(neurons, synapses), logits)
+        return self.collector.collect(Contributions(neurons, {}), logits, synapses)
 
-    def _contributions(
+    def contributions(
         self, x: Any, on_sum: Callable[..., None], on_gates: Callable[[str, Any], None]
-    ) -> tuple:
+    ) -> tuple[dict[str, Any], Any]:
         """Walk a batch; return CONTRIB of the neurons (float32) and the logits.
 
-        `on_sum` is called for each operation with synapses, with the arguments of its `at_zero`
-        rule; `on_gates` for each kernel of a recurrent layer, with its name and contributions
-        `(batch, taps, inputs, outputs)`.
+        Args:
+            x: The batch.
+            on_sum: Called for each operation with synapses, with the arguments of its `at_zero`
+                rule.
+            on_gates: Called for each kernel of a recurrent layer, with its name and contributions
+                `(batch, taps, inputs, outputs)`.
         """
+        raise NotImplementedError
+
+    def of_kernel(self, kernel: Synapses, contributions: Any) -> Any:
+        """Return the contributions of a kernel's synapses, given what its rule returned."""
+        return contributions
+
+    def _outputs(self, x: Any) -> tuple[dict[str, Any], Any, Any]:
+        """Return CONTRIB of neurons and synapses (or what they are reduced to), and the logits."""
+        if self.collector.each:
+            neurons, synapses, logits = self.each(x)
+            if self.collector.reduce is not None:
+                batch = ops.shape(logits)[0]
+                kernels = self.collector.kernels.items()
+                zeros = {n: ops.zeros((batch, *s)) for n, s in kernels if n not in synapses}
+                return neurons, self.collector.reduce({**synapses, **zeros}), logits
+            return neurons, synapses, logits
+        synapses = {}
+
+        def collect(operation: Operation, *given: Any) -> None:
+            rule = kind_of(operation).kernels_at_zero
+            assert rule is not None, operation.name  # ensured by `applies`
+            found = rule(operation, *given)
+            for kernel in operation.kernels:
+                if kernel.name in found:
+                    whole = self.of_kernel(kernel, found[kernel.name])[None]
+                    _add(synapses, {kernel.name: whole})
+
+        def collect_gates(name: str, contributions: Any) -> None:
+            total = ops.sum(contributions, axis=0, keepdims=True)
+            whole = self._plan.kernels[name].tensor_to_kernel(total)[0]
+            _add(synapses, {name: self.of_kernel(self._im.kernels[name], whole)[None]})
+
+        neurons, logits = self.contributions(x, collect, collect_gates)
+        sums = {name: ops.sum(c, axis=0, keepdims=True) for name, c in neurons.items()}
+        return sums, synapses, logits
+
+    def each(self, x: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
+        """Return CONTRIB of each sample's neurons and synapses, of their shapes, and logits."""
+        synapses: dict[str, Any] = {}
+        wanted = self.collector.kernels
+
+        def collect(operation: Operation, *given: Any) -> None:
+            kept = [kernel for kernel in operation.kernels if kernel.name in wanted]
+            if not kept:
+                return
+            rule = kind_of(operation).samples_at_zero
+            assert rule is not None, operation.name  # ensured by `applies`
+            found = rule(operation, *given)
+            for kernel in kept:
+                # A kernel may be used transposed here.
+                layout = self._plan.kernels[kernel.name]
+                matrices = found[kernel.name]
+                if kernel.axes != layout.axes:
+                    matrices = ops.swapaxes(matrices, -1, -2)
+                whole = self.of_kernel(kernel, layout.tensor_to_kernel(matrices))
+                _add(synapses, {kernel.name: whole})
+
+        def collect_gates(name: str, contributions: Any) -> None:
+            if name in wanted:
+                whole = self._plan.kernels[name].tensor_to_kernel(contributions)
+                _add(synapses, {name: self.of_kernel(self._im.kernels[name], whole)})
+
+        neurons, logits = self.contributions(x, collect, collect_gates)
+        kept = {name: c for name, c in neurons.items() if name in self.collector.operations}
+        return kept, synapses, logits
+
+    def _seed(self, logits: Any) -> dict[str, Any]:
+        if self._plan.start.predicted:
+            return {self._plan.logits: ops.one_hot(ops.argmax(logits, axis=-1), logits.shape[-1])}
+        one = self._plan.seed(np.zeros((1, *logits.shape[1:]), np.float32))
+        batch = ops.shape(logits)[0]
+        return {
+            name: ops.broadcast_to(seed.astype(np.float32), (batch, *seed.shape[1:]))
+            for name, seed in one.items()
+        }
+
+    def _present(self, values: Mapping[str, Any], name: str, tensor: Any) -> Any:
+        """Set padding, which has no neurons, to 0."""
+        operation = self._im[name]
+        if operation.mask is None or tensor is None:
+            return tensor
+        rank = len(operation.shape) + 1
+        mask = aligned_mask(values[operation.mask], rank, len(tensor.shape) - rank)
+        return ops.where(mask > 0.5, tensor, ops.zeros_like(tensor))
+
+
+class CountWalk(_BackendWalk):
+    """The walk with counts: sums of signs."""
+
+    def __init__(self, im: InstrumentedModel, plan: Plan, collector: Collector) -> None:
+        super().__init__(im, plan, collector)
+        self._means = {name: SplitMean(plan.nodes[name].mean) for name in plan.captured}
+        factors = {name for n in plan.nodes.values() if n.kind.multiplies for name in n.inputs}
+        factors |= {name for n in plan.expanded if n.members for name in (*n.inputs, *n.members)}
+        factors &= set(plan.captured) if plan.product == "midpoint" else set()
+        self._opposites = {name: SplitMean(-plan.nodes[name].mean) for name in factors}
+
+    def contributions(
+        self, x: Any, on_sum: Callable[..., None], on_gates: Callable[[str, Any], None]
+    ) -> tuple[dict[str, Any], Any]:
         values = self._im.compute(x, self._plan.captured)
 
-        def present(name: str, tensor: Any) -> Any:
-            """Set padding, which has no neurons, to 0."""
-            operation = self._im[name]
-            if operation.mask is None or tensor is None:
-                return tensor
-            rank = len(operation.shape) + 1
-            mask = aligned_mask(values[operation.mask], rank, len(tensor.shape) - rank)
-            return ops.where(mask > 0.5, tensor, ops.zeros_like(tensor))
-
         def delta_sign(name: str) -> Any:
-            return present(name, self._sign_of_delta(name, values[name]))
+            return self._present(values, name, self._sign_of_delta(name, values[name]))
 
         def factor_sign(name: str) -> Any:
             """Return the signs of an operation's factor in products."""
@@ -160,7 +261,8 @@ class _AtZero(Job):
             return given_to(operation, unmasked(operation, contribution))
 
         def given_to(node: Any, parts: Sequence[Any]) -> list[Any]:
-            return [present(name, part) for name, part in zip(node.inputs, parts, strict=True)]
+            pairs = zip(node.inputs, parts, strict=True)
+            return [self._present(values, name, part) for name, part in pairs]
 
         def unmasked(operation: Operation, contribution: Any) -> Sequence[Any]:
             kind = kind_of(operation)
@@ -180,8 +282,8 @@ class _AtZero(Job):
             return rule(operation, g, signs, values)
 
         logits = values[self._plan.logits]
-        seed = {name: present(name, tensor) for name, tensor in self._seed(logits).items()}
-        return propagate(self._order, seed, expand, self._shapes), logits
+        seed = {name: self._present(values, name, t) for name, t in self._seed(logits).items()}
+        return propagate(self._order, seed, expand, self._plan.shapes), logits
 
     def _sign_of_delta(self, name: str, value: Any) -> Any:
         """Return the sign of an operation's change, value − mean."""
@@ -191,133 +293,111 @@ class _AtZero(Job):
         """Return the sign of contributions."""
         return ops.sign(contribution)
 
-    def _seed(self, logits: Any) -> dict[str, Any]:
-        if self._plan.start.predicted:
-            return {self._plan.logits: ops.one_hot(ops.argmax(logits, axis=-1), logits.shape[-1])}
-        one = self._plan.seed(np.zeros((1, *logits.shape[1:]), np.float32))
-        batch = ops.shape(logits)[0]
-        return {
-            name: ops.broadcast_to(seed.astype(np.float32), (batch, *seed.shape[1:]))
-            for name, seed in one.items()
-        }
 
+class AmountWalk(_BackendWalk):
+    """The walk with amounts: multipliers times changes from the reference.
 
-class SumAtZero(_AtZero):
-    """A job that sums the contributions of a batch of samples."""
-
-    def __call__(self, captured: Mapping[str, np.ndarray]) -> Totals:
-        """Return the totals of a batch, given the values of the input operations."""
-        neurons, synapses = self._walk(captured)
-        samples = len(captured[self.captured[0]])
-        return Totals(_to_int(neurons), _to_int(synapses), samples)
-
-    def _outputs(self, x: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        synapses: dict[str, Any] = {}
-
-        def collect(operation: Operation, *given: Any) -> None:
-            rule = kind_of(operation).kernels_at_zero
-            assert rule is not None, operation.name  # ensured by `applies`
-            _add(synapses, rule(operation, *given))
-
-        def collect_gates(name: str, contributions: Any) -> None:
-            total = ops.sum(contributions, axis=0, keepdims=True)
-            _add(synapses, {name: self._plan.kernels[name].tensor_to_kernel(total)[0]})
-
-        contributions, _ = self._contributions(x, collect, collect_gates)
-        return {name: ops.sum(c, axis=0) for name, c in contributions.items()}, synapses
-
-
-class _EachAtZero(_AtZero):
-    """Base class of jobs that return the contributions of every sample.
-
-    Args:
-        im: The model.
-        plan: The walk.
-        layout: Kernels and operations whose contributions are returned.
-    """
-
-    def __init__(self, im: InstrumentedModel, plan: Plan, layout: RowLayout) -> None:
-        super().__init__(im, plan)
-        self._layout = layout
-
-    def _each(self, x: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
-        """Return CONTRIB of neurons, of synapses `(batch, taps, inputs, outputs)`, and logits."""
-        synapses: dict[str, Any] = {}
-
-        def collect(operation: Operation, *given: Any) -> None:
-            if all(kernel.name not in self._layout.kernels for kernel in operation.kernels):
-                return
-            rule = kind_of(operation).samples_at_zero
-            assert rule is not None, operation.name  # ensured by `applies`
-            found = rule(operation, *given)
-            kept = [kernel for kernel in operation.kernels if kernel.name in self._layout.kernels]
-            _add(synapses, {k.name: self._as_planned(k, found[k.name]) for k in kept})
-
-        def collect_gates(name: str, contributions: Any) -> None:
-            if name in self._layout.kernels:
-                _add(synapses, {name: contributions})
-
-        contributions, logits = self._contributions(x, collect, collect_gates)
-        kept = {name: c for name, c in contributions.items() if name in self._layout.operations}
-        return kept, synapses, logits
-
-    def _as_planned(self, kernel: Synapses, matrices: Any) -> Any:
-        """Convert matrices of a kernel, which may be used transposed here, to the plan's layout."""
-        same = kernel.axes == self._plan.kernels[kernel.name].axes
-        return matrices if same else ops.swapaxes(matrices, -1, -2)
-
-
-class RowsAtZero(_EachAtZero):
-    """A job that returns the contributions of every sample of a batch, as dense rows."""
-
-    def __call__(self, captured: Mapping[str, np.ndarray]) -> Rows:
-        """Return the rows of a batch, given the values of the input operations."""
-        neurons, synapses, logits = self._walk(captured)
-        kernels = self._plan.kernels
-        result = Contributions(
-            {name: _host(value) for name, value in neurons.items()},
-            {name: kernels[name].to_kernel(_host(value)) for name, value in synapses.items()},
-        )
-        return self._layout.rows(result, _host(logits), dense=True)
-
-    def _outputs(self, x: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
-        return self._each(x)
-
-
-class PartsAtZero(_EachAtZero):
-    """A job that returns the contributions of every sample of a batch, dense or reduced.
-
-    Args:
-        im: The model.
-        plan: The walk.
-        layout: Kernels and operations whose contributions are returned.
-        reduce: Reduction of the synapses, run on the backend; None returns them unreduced.
+    The walk carries multipliers. Where an operation looks up tokens, whose numbers mean nothing,
+    they become amounts, which reach the tokens.
     """
 
     def __init__(
-        self, im: InstrumentedModel, plan: Plan, layout: RowLayout, reduce: Reduction | None
+        self, im: InstrumentedModel, plan: Plan, collector: Collector, profile: Profile
     ) -> None:
-        super().__init__(im, plan, layout)
-        self._reduce = reduce
+        super().__init__(im, plan, collector)
+        self._shapes = {operation.name: operation.shape for operation in im.operations}
+        walked = {name for n in plan.expanded for name in (*(n.members or (n.name,)), *n.inputs)}
+        walked |= {plan.logits, *plan.start.neurons}
+        of = [o.name for o in im.operations if o.name in walked]
+        self._reference = Reference(im, profile, of)
+        masks = {mask for name in walked if (mask := im[name].mask) is not None}
+        self._needed = tuple(walked | masks | self._reference.needs)
+        read = [i for o in self._order if getattr(o, "kind", "") == "lookup" for i in o.inputs]
+        self._tokens = {operation.name for operation in im.graph.ancestors(read)}
 
-    def __call__(self, captured: Mapping[str, np.ndarray]) -> Part:
-        """Return the contributions of a batch, given the values of the input operations."""
-        found = self._walk(captured)
-        neurons, synapses, logits = keras.tree.map_structure(_host, found)
-        if self._reduce is None:
-            return self._layout.part(Contributions(neurons, synapses), logits)
-        return self._layout.part(Contributions(neurons, {}), logits, synapses)
-
-    def _outputs(self, x: Any) -> tuple[dict[str, Any], Any, Any]:
-        neurons, synapses, logits = self._each(x)
+    def contributions(
+        self, x: Any, on_sum: Callable[..., None], on_gates: Callable[[str, Any], None]
+    ) -> tuple[dict[str, Any], Any]:
+        values = self._im.compute(x, self._needed)
+        logits = values[self._plan.logits]
         batch = ops.shape(logits)[0]
-        shaped = {}
-        for name, shape in self._layout.kernels.items():
-            if name not in synapses:
-                shaped[name] = ops.zeros((batch, *shape))
-                continue
-            shaped[name] = self._plan.kernels[name].tensor_to_kernel(synapses[name])
-        return neurons, shaped if self._reduce is None else self._reduce(shaped), logits
+        shared = self._reference(values, batch)
+        reference = {
+            name: ops.broadcast_to(value, (batch, *value.shape[1:]))
+            for name, value in shared.items()
+        }
+
+        def present(name: str, tensor: Any) -> Any:
+            return self._present(values, name, tensor)
+
+        def change(name: str) -> Any:
+            return present(name, values[name] - reference[name])
+
+        def expand(operation: Any, multipliers: Any) -> Any:
+            if isinstance(operation, Node):
+                found = unwind_multipliers(
+                    self._im[operation.members[0]].params.unrolled,
+                    operation.table.prefix,
+                    operation.inputs,
+                    multipliers,
+                    values,
+                    reference,
+                )
+                for name, contributions in found.synapses.items():
+                    on_gates(name, contributions)
+                return given_to(operation, found.inputs), found.members
+            return given_to(operation, multipliers_of_inputs(operation, multipliers))
+
+        def given_to(node: Any, parts: Sequence[Any]) -> list[Any]:
+            found = [present(name, part) for name, part in zip(node.inputs, parts, strict=True)]
+            if node.name in self._tokens or getattr(node, "kind", "") == "lookup":
+                return found
+            return [
+                part * change(name) if part is not None and name in self._tokens else part
+                for name, part in zip(node.inputs, found, strict=True)
+            ]
+
+        def multipliers_of_inputs(operation: Operation, multipliers: Any) -> Sequence[Any]:
+            kind = kind_of(operation)
+            if operation.name in self._tokens:  # amounts: they only move
+                if kind.move is None:
+                    return [None] * len(operation.inputs)
+                return kind.at_zero(operation, multipliers, (), values)
+            if operation.kind == "lookup":
+                amounts = multipliers * change(operation.name)
+                on_sum(operation, amounts, (), values)
+                return kind.at_zero(operation, amounts, (), values)
+            inputs = [values[name] for name in operation.inputs]
+            usual = [reference[name] for name in operation.inputs]
+            if kind.kernels_at_zero is not None:
+                on_sum(operation, multipliers, [change(n) for n in operation.inputs], values)
+            return (kind.rescale or midpoint)(operation, inputs, usual, multipliers)
+
+        seed = {}
+        for name, given in self._seed(logits).items():
+            shape = self._shapes[name]
+            if tuple(given.shape[1:]) != shape:  # the mean of a channel
+                positions = int(np.prod(shape[:-1]))
+                given = ops.reshape(given, (-1, *(1,) * (len(shape) - 1), shape[-1]))
+                given = ops.broadcast_to(given / positions, (batch, *shape))
+            seed[name] = present(name, given)
+        received = propagate(self._order, seed, expand, self._shapes)
+        amounts = {
+            name: found if name in self._tokens else found * change(name)
+            for name, found in received.items()
+        }
+        if self._plan.granularity == "channel":
+            amounts = {
+                name: ops.sum(ops.reshape(v, (batch, -1, v.shape[-1])), axis=1)
+                for name, v in amounts.items()
+            }
+        return amounts, logits
+
+    def of_kernel(self, kernel: Synapses, contributions: Any) -> Any:
+        """Multiply by the size of the weights, whose signs the kinds' rules have multiplied by."""
+        if isinstance(kernel, Lookup):
+            return contributions
+        return contributions * ops.abs(ops.cast(kernel.variable(), "float32"))
 
 
 class SplitMean:
@@ -345,10 +425,6 @@ class SplitMean:
 def _add(totals: dict[str, Any], values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         totals[name] = totals[name] + value if name in totals else value
-
-
-def _to_int(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {name: _host(value).astype(np.int64) for name, value in tensors.items()}
 
 
 def _host(tensor: Any) -> np.ndarray:

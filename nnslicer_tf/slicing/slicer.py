@@ -6,7 +6,7 @@ process and two per worker, whatever the number of samples.
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,16 +21,17 @@ from nnslicer_tf.instrument.fingerprint import weights_checksum
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.kinds import Layout, compile_rules
 from nnslicer_tf.slicing import _zero_walk
-from nnslicer_tf.slicing._batches import Batches, Job, Work
+from nnslicer_tf.slicing._batches import Batches, Work
 from nnslicer_tf.slicing._checkpoint import (
     RowCollector,
     SumCollector,
     described_start,
     digest_of_means,
 )
-from nnslicer_tf.slicing._exclusion_walk import PartsByExclusion, RowsByExclusion, SumByExclusion
+from nnslicer_tf.slicing._exclusion_walk import ExclusionWalk
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._planner import (
+    CONTRIBUTION,
     GRANULARITIES,
     PRODUCT,
     RECTIFY,
@@ -38,8 +39,17 @@ from nnslicer_tf.slicing._planner import (
     check_rules,
     plan_walk,
 )
-from nnslicer_tf.slicing._results import Part, Reduction, reduced, row_layout
-from nnslicer_tf.slicing._zero_walk import PartsAtZero, RowsAtZero, SumAtZero
+from nnslicer_tf.slicing._results import (
+    Collector,
+    EachPart,
+    EachRow,
+    Part,
+    Reduction,
+    Sum,
+    chosen_shapes,
+    reduced,
+)
+from nnslicer_tf.slicing._zero_walk import AmountWalk, CountWalk
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
 from nnslicer_tf.slicing.explanation import Explanation, explain
 from nnslicer_tf.slicing.profile import Profile
@@ -74,6 +84,11 @@ class Slicer:
             "midpoint", which replaces the other factor's value by the midpoint between value and
             mean, so that the two add up to a·b minus the product of the means. With more than two
             factors, the midpoints of all others are multiplied.
+        contribution: "count" (the paper's: a sum of signs) or "amount": a real number, in the
+            unit of the target, which says how much a neuron or synapse raised the target above its
+            value for the mean input. At θ = 0, the amounts at every cut through the network add up
+            to the target's change. θ > 0 excludes the same inputs as with counts. `rectify` does
+            not matter then.
 
     Raises:
         InvalidArgumentError: if an argument is out of range.
@@ -94,9 +109,15 @@ class Slicer:
         relative_to: str = "output",
         rectify: str = "sign",
         product: str = "value",
+        contribution: str = "count",
     ) -> None:
         check_options(theta, granularity, workers, relative_to, rectify)
         check_name("product", product, PRODUCT)
+        check_name("contribution", contribution, CONTRIBUTION)
+        if contribution == "amount" and theta > 0:
+            raise InvalidArgumentError(
+                f"Amounts are computed at θ = 0 only. Received: theta={theta}. Pass theta=0."
+            )
         im = instrumented(im)
         profile.check_model(im)
         check_rules(im, granularity)
@@ -110,6 +131,7 @@ class Slicer:
         self.relative_to = relative_to
         self.rectify = rectify
         self.product = product
+        self.contribution = contribution
         self.workers = workers
         self.ray_address = ray_address
         self.progress = progress
@@ -136,6 +158,7 @@ class Slicer:
             relative_to=self.relative_to,
             rectify=self.rectify,
             product=self.product,
+            contribution=self.contribution,
         )
 
     @property
@@ -168,17 +191,16 @@ class Slicer:
         """
         plan = self._checked_plan(outputs)
         batches = Batches(self.im, self.profile, self.im.samples(x))
-        work = self._work_for(
-            plan, "sum", lambda: SumAtZero(self.im, plan), lambda: SumByExclusion(plan)
-        )
+        dtype = np.float64 if plan.is_amount else np.int64
+        work = self._work_for(plan, Sum(dtype))
         collector = SumCollector(self._checkpoint(checkpoint, plan, "sum", work))
         totals = collector.result(batches.collect(work, collector, self.progress))
         neurons = {
-            name: totals.neurons.get(name, np.zeros(shape, np.int64))
+            name: totals.neurons.get(name, np.zeros(shape, dtype))
             for name, shape in plan.shapes.items()
         }
         synapses = {
-            name: totals.synapses.get(name, np.zeros(kernel.shape, np.int64))
+            name: totals.synapses.get(name, np.zeros(kernel.shape, dtype))
             for name, kernel in plan.kernels.items()
         }
         return Slice(neurons, synapses, {**self._info(outputs), "samples": totals.samples})
@@ -237,23 +259,17 @@ class Slicer:
             ProfileMismatchError, CorruptFileError, WorkerError: as in `slice`.
         """
         plan = self._checked_plan(outputs)
-        layout = row_layout(plan, kernels, operations)
+        shapes = chosen_shapes(plan, kernels, operations)
         batches = Batches(self.im, self.profile, self.im.samples(x))
-        work = self._work_for(
-            plan,
-            (tuple(layout.kernels), tuple(layout.operations)),
-            lambda: RowsAtZero(self.im, plan, layout),
-            lambda: RowsByExclusion(plan, layout),
-            layout.batch_size,
-        )
-        kept = [list(layout.kernels), list(layout.operations)]
-        collector = RowCollector(layout, self._checkpoint(folder, plan, kept, work))
+        work = self._work_for(plan, EachRow(*shapes, np.float32 if plan.is_amount else np.int32))
+        kept = [list(names) for names in shapes]
+        store = self._checkpoint(folder, plan, kept, work)
+        collector = RowCollector(work.job.collector, store)
         rows = collector.result(batches.collect(work, collector, self.progress))
         return SliceSet(
             rows.synapses,
             rows.neurons,
-            layout.kernels,
-            layout.operations,
+            *shapes,
             rows.predicted,
             self._info(outputs),
         )
@@ -290,18 +306,11 @@ class Slicer:
             WorkerError: if a batch fails three times on a worker.
         """
         plan = self._checked_plan(outputs)
-        layout = row_layout(plan, kernels, operations)
+        shapes = chosen_shapes(plan, kernels, operations)
         batches = Batches(self.im, self.profile, self.im.samples(x))
-        work = self._work_for(
-            plan,
-            (tuple(layout.kernels), tuple(layout.operations), reduce),
-            lambda: PartsAtZero(self.im, plan, layout, reduce),
-            lambda: PartsByExclusion(plan, layout),
-            layout.batch_size,
-        )
-        by_exclusion = isinstance(work.job, PartsByExclusion)
-        # The yielded arrays are dense for both walks.
-        work = replace(work, batch_size=min(work.batch_size, layout.batch_size))
+        dtype = np.float32 if plan.is_amount else np.int32
+        work = self._work_for(plan, EachPart(*shapes, dtype, reduce))
+        by_exclusion = isinstance(work.job, ExclusionWalk)
         for part in batches.parts(work):
             yield reduced(part, reduce) if by_exclusion and reduce is not None else part
 
@@ -328,33 +337,30 @@ class Slicer:
                 self.relative_to,
                 self.rectify,
                 self.product,
+                self.contribution,
             )
         return self._plans[key]
 
-    def _work_for(
-        self,
-        plan: Plan,
-        key: Any,
-        at_zero: Callable[[], Job],
-        by_exclusion: Callable[[], Job],
-        dense_size: int | None = None,
-    ) -> Work:
-        """Return the work for a walk: at θ = 0 on the backend, otherwise by exclusion.
-
-        Args:
-            plan: The walk.
-            key: Distinguishes the job from others with the same plan.
-            at_zero: Creates the job for the backend, which is compiled and kept for reuse.
-            by_exclusion: Creates the job by exclusion.
-            dense_size: Number of samples whose dense rows fit into memory; None for sums.
-        """
+    def _work_for(self, plan: Plan, collector: Collector) -> Work:
+        """Return the work for a walk: at θ = 0 on the backend, otherwise by exclusion."""
         size = self._batch_size(plan)
+        dense = getattr(collector, "batch_size", size)
         if not _zero_walk.applies(self.im, plan, size):
-            return Work(by_exclusion(), make_engine(self.workers, self.ray_address), size)
-        if (id(plan), key) not in self._work:
-            work = Work(at_zero(), InProcessEngine(), min(size, dense_size or size))
-            self._work[id(plan), key] = work
-        return self._work[id(plan), key]
+            if isinstance(collector, EachPart):
+                size = min(size, dense)
+            job = ExclusionWalk(plan, collector)
+            return Work(job, make_engine(self.workers, self.ray_address), size)
+        # Compiled walks are kept for reuse.
+        kept = (tuple(collector.kernels), tuple(collector.operations), collector.reduce)
+        key = (id(plan), type(collector), kept)
+        if key not in self._work:
+            if isinstance(collector, EachRow):
+                collector = replace(collector, dense=True)
+            walk = AmountWalk if plan.is_amount else CountWalk
+            given = [self.profile] if plan.is_amount else []
+            job = walk(self.im, plan, collector, *given)
+            self._work[key] = Work(job, InProcessEngine(), min(size, dense))
+        return self._work[key]
 
     def _batch_size(self, plan: Plan) -> int:
         values = sum(self.im[name].size for name in plan.captured)
@@ -377,6 +383,8 @@ class Slicer:
             "kept": kept,
             "batch size": work.batch_size,
         }
+        if plan.is_amount:  # folders of older versions do not have it
+            identity["contribution"] = plan.contribution
         return Store(folder, identity, "checkpoint")
 
     def _info(self, outputs: Outputs | Criterion) -> dict[str, Any]:
@@ -387,6 +395,7 @@ class Slicer:
             "relative_to": self.relative_to,
             "rectify": self.rectify,
             "product": self.product,
+            "contribution": self.contribution,
             "fingerprint": self.profile.fingerprint,
             "outputs": described if isinstance(described, str) else repr(described),
         }

@@ -12,18 +12,19 @@ Cost: a few passes of the model.
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.slicing._results import RowLayout
-from nnslicer_tf.slicing._zero_walk import _EachAtZero, applies
+from nnslicer_tf.slicing._results import EachPart
+from nnslicer_tf.slicing._zero_walk import CountWalk, applies
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
 from nnslicer_tf.slicing.slicer import Slicer
 
 _SMALLEST = 1e-12
 
 
-class SmoothSlices(_EachAtZero):
+class SmoothSlices(CountWalk):
     """The contributions of synapses as a differentiable function of tensors.
 
     Args:
@@ -51,7 +52,7 @@ class SmoothSlices(_EachAtZero):
                 f"'activation'. The slicer's is '{slicer.granularity}'."
             )
         shapes = {name: slicer.im.kernels[name].shape for name in kernels}
-        super().__init__(slicer.im, plan, RowLayout(shapes, {}))
+        super().__init__(slicer.im, plan, EachPart(shapes, {}, np.int32))
         self._steepness = steepness
 
     def __call__(self, x: Any) -> dict[str, Any]:
@@ -60,9 +61,7 @@ class SmoothSlices(_EachAtZero):
         Args:
             x: Tensor `(batch, *input_shape)` float32.
         """
-        _, synapses, _ = self._each(x)
-        kernels = self._plan.kernels
-        return {name: kernels[name].tensor_to_kernel(synapses[name]) for name in synapses}
+        return self.each(x)[1]
 
     def _sign_of_delta(self, name: str, value: Any) -> Any:
         exact = super()._sign_of_delta(name, value)

@@ -1,6 +1,6 @@
 """Layers that scale and shift each value: normalisation and rescaling."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -9,7 +9,7 @@ from keras import layers, ops
 from keras.config import epsilon
 
 from nnslicer_tf.instrument.layers.registry import LayerCall
-from nnslicer_tf.instrument.operations import Affine, Step
+from nnslicer_tf.instrument.operations import Affine, Statistics, Step
 
 
 def affine_step(read: Callable[[], tuple[np.ndarray, np.ndarray]], compute: Callable) -> Step:
@@ -92,7 +92,39 @@ def _statistics(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
 
     It computes in the layer's own precision, whatever that of its input.
     """
-    return (Step("scale", layer.call),)
+    return (Step("scale", layer.call, _statistics_of(layer, tuple(call.output_shape))),)
+
+
+def _statistics_of(layer: keras.Layer, shape: tuple[int, ...]) -> Statistics | None:
+    """Return the statistics by which a Keras layer normalises, None if they are not known."""
+    rank = len(shape)
+
+    def places(axis: int | Sequence[int]) -> tuple[int, ...]:
+        axes = [axis] if isinstance(axis, int) else axis
+        return tuple(sorted(a - 1 if a > 0 else a + rank for a in axes))
+
+    def spread(weight: Any, extents: Sequence[int]) -> Callable[[], Any]:
+        if weight is None:
+            return lambda: ops.ones((1,))
+        return lambda: ops.reshape(ops.cast(weight, "float32"), extents)
+
+    if isinstance(layer, layers.GroupNormalization):
+        (axis,) = places(layer.axis)
+        split = (layer.groups, shape[axis] // layer.groups)
+        grouped = (*shape[:axis], *split, *shape[axis + 1 :])
+        axes = tuple(a for a in range(rank + 1) if a != axis)
+        extents = [1] * axis + list(split) + [1] * (rank - axis - 1)
+        weight = layer.gamma if layer.scale else None
+        return Statistics(grouped, axes, True, True, layer.epsilon, spread(weight, extents))
+    axes = places(layer.axis)
+    extents = [n if a in axes else 1 for a, n in enumerate(shape)]
+    if isinstance(layer, layers.UnitNormalization):
+        return Statistics(shape, axes, False, False, 0.0, spread(None, extents))
+    if isinstance(layer, layers.LayerNormalization) and not layer.rms_scaling:
+        return Statistics(shape, axes, True, True, layer.epsilon, spread(layer.gamma, extents))
+    if type(layer).__name__ == "RMSNormalization":
+        return Statistics(shape, axes, False, True, layer.epsilon, spread(layer.scale, extents))
+    return None
 
 
 def _residual_scale(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
