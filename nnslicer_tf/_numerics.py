@@ -9,7 +9,7 @@ import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
 
-FINAL_ACTIVATIONS = ("softmax", "log_softmax", "sigmoid")
+FINAL_ACTIVATIONS = ("softmax", "log_softmax", "sparsemax", "sigmoid")
 """Functions that turn a model's scores (logits) into probabilities or their logarithms."""
 
 

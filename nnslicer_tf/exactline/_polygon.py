@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnslicer_tf._files import Archive
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.exactline._points import check_points
 
@@ -73,13 +72,6 @@ class Plane:
             axes[1], corners[:, 1] = -axes[1], -corners[:, 1]
         _check_convex(corners)
         return Plane(points[0], axes.reshape(2, *shape), corners)
-
-    @staticmethod
-    def load(file: Archive) -> "Plane":
-        """Return the plane whose arrays, named as its attributes, a file has."""
-        origin = file.array("origin", np.floating)
-        axes = file.array("axes", np.floating, (2, *origin.shape))
-        return Plane(origin, axes, file.array("corners", np.floating, "corners 2"))
 
     @property
     def area(self) -> float:

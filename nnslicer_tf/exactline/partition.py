@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnslicer_tf._files import read_archive, write_archive
+from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 from nnslicer_tf.exactline._kernels import lines as _kernels
 from nnslicer_tf.exactline._points import check_ratios
 from nnslicer_tf.exactline.curve import TOLERANCE, Curve
@@ -194,11 +194,9 @@ class LinearPartition(ShownAsTable):
             FileNotFoundError: if there is no such file.
             CorruptFileError: if the file is damaged, or not a partition.
         """
-        with read_archive(path, _FORMAT, "saved LinearPartition", bare=True) as file:
-            q = file.array("q", np.floating)
-            r = file.array("r", np.floating, q.shape)
-            ratios = file.array("ratios", np.floating, "ends")
-            outputs = file.array("outputs", np.floating, "ends ...")
-            rises = len(ratios) > 1 and (np.diff(ratios) >= 0).all()
-            file.check(rises and ratios[0] == 0 and ratios[-1] == 1, "its ratios do not rise 0 … 1")
-            return cls(q=q, r=r, ratios=ratios, outputs=outputs)
+        what = "saved LinearPartition"
+        _, arrays = read_archive(path, _FORMAT, what, bare=True)
+        missing = [name for name in _ARRAYS if name not in arrays]
+        if missing:
+            raise CorruptFileError(f"'{path}' is not a {what}: it has no {missing[0]!r}.")
+        return cls(**{name: arrays[name] for name in _ARRAYS})

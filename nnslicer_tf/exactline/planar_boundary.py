@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tqdm.auto import tqdm
 
-from nnslicer_tf._files import read_archive, write_archive
+from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._kernels.compiled import is_compiled
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.errors import TooManyRegionsError
+from nnslicer_tf.errors import CorruptFileError, TooManyRegionsError
 from nnslicer_tf.exactline._kernels.mesh_faces import cut_faces
 from nnslicer_tf.exactline._polygon import Plane
 from nnslicer_tf.exactline.planar_partition import PlanarPartition
@@ -121,16 +121,13 @@ class PlanarBoundary(ShownAsTable):
             FileNotFoundError: if there is no such file.
             CorruptFileError: if the file is damaged, or not a boundary.
         """
-        with read_archive(path, _FORMAT, "saved PlanarBoundary") as file:
-            plane = Plane.load(file)
-            return cls(
-                plane.origin,
-                plane.axes,
-                plane.corners,
-                segments=file.array("segments", np.floating, "segments 2 2"),
-                labels=file.array("labels", np.integer, "segments 2"),
-                visited=file.value("visited", int, least=0),
-            )
+        what = "saved PlanarBoundary"
+        header, arrays = read_archive(path, _FORMAT, what)
+        missing = [name for name in _ARRAYS if name not in arrays]
+        missing += [] if "visited" in header else ["visited"]
+        if missing:
+            raise CorruptFileError(f"'{path}' is not a {what}: it has no {missing[0]!r}.")
+        return cls(**{name: arrays[name] for name in _ARRAYS}, visited=header["visited"])
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnslicer_tf._files import read_archive, write_archive
+from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 from nnslicer_tf.exactline._kernels import mesh_edges, mesh_queries
 from nnslicer_tf.exactline._mesh import MOST_TAPS, Mesh, Search, cut
 from nnslicer_tf.exactline._polygon import Plane
@@ -248,17 +248,12 @@ class PlanarPartition(_Faces, ShownAsTable):
             FileNotFoundError: if there is no such file.
             CorruptFileError: if the file is damaged, or not a partition.
         """
-        with read_archive(path, _FORMAT, "saved PlanarPartition") as file:
-            vertices = file.array("vertices", np.floating, "vertices 2")
-            start = file.array("start", np.integer, "starts")
-            loop = file.array("loop", np.integer, "loop")
-            plane = Plane.load(file)
-            values = file.array("values", np.floating, "vertices ...")
-            divides = start[0] == 0 and start[-1] == len(loop) and (np.diff(start) > 0).all()
-            file.check(divides, "its 'start' does not divide the corners into regions")
-            inside = (loop >= 0).all() and (loop < len(vertices)).all()
-            file.check(inside, "its 'loop' has indices of vertices that it does not have")
-            return cls(plane.origin, plane.axes, plane.corners, vertices, values, start, loop)
+        what = "saved PlanarPartition"
+        _, arrays = read_archive(path, _FORMAT, what)
+        missing = [name for name in _ARRAYS if name not in arrays]
+        if missing:
+            raise CorruptFileError(f"'{path}' is not a {what}: it has no {missing[0]!r}.")
+        return cls(**{name: arrays[name] for name in _ARRAYS})
 
     @cached_property
     def _flat(self) -> np.ndarray:

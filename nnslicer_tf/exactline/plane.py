@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 from nnslicer_tf._blas import one_thread_a_product
 from nnslicer_tf._checks import check_count
 from nnslicer_tf._cores import available_cores
-from nnslicer_tf._files import digest
+from nnslicer_tf._digests import digest
 from nnslicer_tf.engine import Job, Store, make_engine
 from nnslicer_tf.errors import (
     InvalidArgumentError,

@@ -2,12 +2,13 @@
 
 import hashlib
 import json
+import warnings
 from typing import Any
 
 import keras
 import numpy as np
 
-from nnslicer_tf._files import digest
+from nnslicer_tf._digests import digest
 
 # Entries of a config that may differ between two builds of the same model.
 _INCIDENTAL = ("name", "trainable", "build_config", "compile_config", "registered_name")
@@ -24,9 +25,11 @@ def model_fingerprint(model: keras.Model) -> str:
             layers stand for the architecture.
     """
     known = hashlib.sha256()
-    architecture = json.dumps(
-        _architecture(model), sort_keys=True, default=lambda value: type(value).__name__
-    )
+    with warnings.catch_warnings():
+        # Nothing is saved, so Keras need not warn that a lambda is hard to load.
+        warnings.filterwarnings("ignore", message=".*includes a `lambda`")
+        parts = _architecture(model)
+    architecture = json.dumps(parts, sort_keys=True, default=lambda value: type(value).__name__)
     known.update(architecture.encode())
     for weight in model.weights:
         value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))

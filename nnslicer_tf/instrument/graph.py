@@ -15,6 +15,7 @@ from nnslicer_tf.instrument._trace import Call, Trace
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.layers import layer_steps
 from nnslicer_tf.instrument.layers.masks import mask_step
+from nnslicer_tf.instrument.layers.probing import recognised
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import (
     NO_MASK,
@@ -273,6 +274,8 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
         sources = previous
         if step.sources is not None:
             sources = tuple(map(named, step.sources))
+        shapes = tuple(graph.operations[source].shape for source in sources)
+        step = recognised(step, shapes, base + step.suffix)
         shape = call.output_shapes[0] if step.shape is None else step.shape
         mask = None
         if step.mask is None and own_mask and step.kind != "mask":
@@ -284,7 +287,7 @@ def _add_call(graph: Graph, call: Call, names: Mapping[int, str]) -> tuple[str, 
             kind=step.kind,
             layer=call.path,
             inputs=sources,
-            input_shapes=tuple(graph.operations[source].shape for source in sources),
+            input_shapes=shapes,
             shape=shape,
             params=step.params,
             compute=step.compute,

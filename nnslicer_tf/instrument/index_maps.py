@@ -1,5 +1,6 @@
 """Index maps of routing operations, found by running them on indices."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,35 +30,41 @@ def routing_map(operation: Operation) -> np.ndarray:
     Raises:
         UnsupportedLayerError: if the operation does more than move values.
     """
-    sizes = [int(np.prod(shape)) for shape in operation.input_shapes]
-    # From 1, to distinguish the first input from the zeros that padding inserts.
-    indices = np.arange(1, sum(sizes) + 1)
-    digits = [_send(operation, digit, sizes) for digit in np.divmod(indices, _BASE)]
-    source = (digits[0] * _BASE + digits[1] - 1).astype(np.int64)
-    _check(operation, source, sizes)
-    return source
-
-
-def _check(operation: Operation, source: np.ndarray, sizes: list[int]) -> None:
-    """Check that the operation only moves values: random values must come out unchanged."""
-    count = sum(sizes)
-    moves_only = source.min(initial=0) >= INSERTED and source.max(initial=0) < count
-    if moves_only:
-        values = np.random.default_rng(0).uniform(1, 2, count).astype(np.float32)
-        expected = np.where(source == INSERTED, 0, values[source])
-        moves_only = np.array_equal(_send(operation, values, sizes), expected)
-    if not moves_only:
+    source = _sources(operation.compute, operation.input_shapes)
+    if source is None:
         raise UnsupportedLayerError(
             f"Operation '{operation.name}' is registered as routing, but does more than move "
             "values. Register it as another kind."
         )
+    return source
 
 
-def _send(operation: Operation, values: np.ndarray, sizes: list[int]) -> np.ndarray:
-    """Run the operation on its concatenated inputs; return its output in float64."""
-    parts = np.split(values.astype(np.float32), np.cumsum(sizes)[:-1])
-    tensors = [
-        keras.ops.convert_to_tensor(part.reshape(1, *shape))
-        for part, shape in zip(parts, operation.input_shapes, strict=True)
-    ]
-    return keras.ops.convert_to_numpy(operation.compute(*tensors))[0].astype(np.float64)
+def moves_values(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether a function of tensors of some shapes, without batch axes, only moves values."""
+    return _sources(function, shapes) is not None
+
+
+def _sources(function: Callable[..., Any], shapes: Sequence[tuple[int, ...]]) -> np.ndarray | None:
+    """Return the source of each output as `routing_map` does; None if values are changed."""
+    sizes = [int(np.prod(shape)) for shape in shapes]
+    count = sum(sizes)
+
+    def send(values: np.ndarray) -> np.ndarray:
+        """Return the function's values for rows `(batch, count)`, float64."""
+        parts = np.split(values.astype(np.float32), np.cumsum(sizes)[:-1], axis=1)
+        tensors = [
+            keras.ops.convert_to_tensor(part.reshape(-1, *shape))
+            for part, shape in zip(parts, shapes, strict=True)
+        ]
+        return keras.ops.convert_to_numpy(function(*tensors)).astype(np.float64)
+
+    # From 1, to distinguish the first input from the zeros that padding inserts.
+    high, low = (send(digit[None])[0] for digit in np.divmod(np.arange(1, count + 1), _BASE))
+    source = high * _BASE + low - 1
+    if not (source >= INSERTED).all() or not (source < count).all() or (source % 1).any():
+        return None
+    source = source.astype(np.int64)
+    # Random values of both signs must come out unchanged, those of every sample for itself.
+    values = np.random.default_rng(0).normal(size=(3, count)).astype(np.float32)
+    expected = np.where(source == INSERTED, 0, values[:, source])
+    return source if np.array_equal(send(values), expected) else None

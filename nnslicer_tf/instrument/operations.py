@@ -111,10 +111,13 @@ class Elementwise:
         function: Its name in Keras, such as "relu" or "softmax".
         knots: The inputs at which a continuous piecewise-linear function changes its
             slope; None for a function that is not piecewise linear.
+        mixes: Whether an output depends on other inputs than its own, as in a softmax. None if it
+            is not known: the function is then tried out when a model is wrapped.
     """
 
     function: str
     knots: tuple[float, ...] | None = None
+    mixes: bool | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +128,7 @@ class Softmax(Elementwise):
         axes: The axes of a row, as Keras counts them: with the batch axis, or from the end.
     """
 
+    mixes: bool | None = True
     axes: tuple[int, ...] = (-1,)
 
 

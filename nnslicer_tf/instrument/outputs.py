@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._numerics import FINAL_ACTIVATIONS, OutputClasses, output_classes
+from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.graph import Graph
 from nnslicer_tf.instrument.operations import Elementwise, Operation, Softmax
 
@@ -41,11 +42,27 @@ def _keeps_values(operation: Operation) -> bool:
 
 
 def mark_final(graph: Graph) -> None:
-    """Turn final softmaxes into elementwise operations, which are captured but not walked."""
+    """Turn final softmaxes into elementwise operations, which are captured but not walked.
+
+    Raises:
+        UnsupportedLayerError: if another function that mixes its inputs is not the final one.
+    """
+    finals = set()
     for output in graph.outputs:
         final = final_activation(graph, output)
-        if final is not None and final.kind == "softmax" and not _is_read(graph, final.name):
-            graph.operations[final.name] = replace(final, kind="elementwise")
+        if final is not None and not _is_read(graph, final.name):
+            finals.add(final.name)
+            if final.kind == "softmax":
+                graph.operations[final.name] = replace(final, kind="elementwise")
+    for operation in graph.operations.values():
+        mixes = operation.kind == "elementwise" and getattr(operation.params, "mixes", False)
+        if mixes and operation.name not in finals:
+            raise UnsupportedLayerError(
+                f"Operation '{operation.name}' applies {operation.params.function}, whose outputs "
+                "depend on several inputs. It has a rule only at the end of a model; inside, only "
+                "softmax has. Use softmax, or register operations for the layer with "
+                "nnslicer_tf.register_layer."
+            )
 
 
 def classes_of(graph: Graph, output: str, example: np.ndarray) -> OutputClasses:

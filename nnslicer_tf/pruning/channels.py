@@ -17,8 +17,6 @@ from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.pruning.recurrent_units import is_removable, zero_units
 
-_MIXING = ("softmax", "log_softmax", "glu", "sparsemax", "sparse_plus")
-
 
 @dataclass(frozen=True, eq=False)
 class Offset:
@@ -48,7 +46,7 @@ def mixes_channels(operation: Operation) -> bool:
     if operation.kind == "mask":
         return True
     if operation.kind == "elementwise":
-        return isinstance(params, Elementwise) and params.function in _MIXING
+        return isinstance(params, Elementwise) and bool(params.mixes)
     if operation.kind == "scale":
         # A normalisation by statistics of the sample itself is not an affine map.
         return not isinstance(params, Affine)

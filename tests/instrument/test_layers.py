@@ -350,7 +350,8 @@ def test_kind(layer, kind):
         (layers.Conv2DTranspose(2, 3, dilation_rate=2), "transposed and dilated"),
         (layers.UpSampling2D(2, interpolation="bilinear"), "only 'nearest'"),
         (layers.MultiHeadAttention(1, 2), "one axis of positions"),
-        (layers.Lambda(lambda x: x), "no rule"),
+        (layers.Lambda(lambda x: keras.ops.cumsum(x, axis=1)), "depend on several inputs"),
+        (layers.Lambda(lambda x: keras.ops.mean(x, axis=1)), "depend on several inputs"),
     ],
 )
 def test_layers_without_a_rule_are_named(layer, message):
@@ -366,7 +367,7 @@ def test_layers_without_a_rule_are_named(layer, message):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda x: x / layers.Conv2D(4, 1)(x), "divides by a tensor"),
+        (lambda x: x / layers.Conv2D(4, 1)(x), "divides tensors"),
         (lambda x: ops.mean(x, axis=-1), "reduces axis"),
         (lambda x: x[0:1, :], "batch axis"),
     ],

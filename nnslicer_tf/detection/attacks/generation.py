@@ -115,8 +115,7 @@ def generate(
         batch = slice(start, start + batch_size)
         key = f"batch{number:05d}"
         if store is not None and key in store:
-            with store.open(key) as file:
-                parts.append(file.array("x", np.float32, x[batch].shape))
+            parts.append(store.load(key)[1]["x"])
             continue
         parts.append(_attack(network, spec, x[batch], y[batch], _seed(rng, spec.name, number)))
         if store is not None:

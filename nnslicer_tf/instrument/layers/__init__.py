@@ -8,6 +8,7 @@ from nnslicer_tf.instrument.layers import (
     merges,
     normalisation,
     pooling,
+    probing,
     products,
     projections,
     recurrence,
@@ -23,7 +24,7 @@ __all__ = ["LayerSupport", "adds_table", "layer_steps", "layer_support", "regist
 
 for _family in (
     *(weighted_sums, pooling, activations, normalisation, merges, routing),
-    *(masks, embeddings, products, projections, attention, recurrence, time_distributed),
+    *(masks, embeddings, probing, products, projections, attention, recurrence, time_distributed),
 ):
     for _layer_class, _operations in _family.LAYERS.items():
         register_layer(_layer_class, _operations)

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import activations, layers
 
-from nnslicer_tf.instrument.layers.registry import LayerCall
+from nnslicer_tf.instrument.layers.registry import LayerCall, registered
 from nnslicer_tf.instrument.operations import Elementwise, MaskOf, Softmax, Source, Step
 
 # Inputs at which the piecewise-linear functions change their slope.
@@ -21,6 +21,7 @@ _KNOTS = {
     "soft_shrink": (-0.5, 0.5),
 }
 _RECTIFIERS = ("relu", "relu6")
+_MIXING = ("softmax", "log_softmax", "sparsemax", "glu")
 # Input of a softmax for a masked entry, which makes its probability exactly 0.
 _MASKED = -1e9
 
@@ -29,16 +30,18 @@ def activation_step(function: Callable, compute: Callable | None = None, suffix:
     """Return the step of an activation function.
 
     Args:
-        function: A function from `keras.activations`, or a user-defined one.
+        function: A function from `keras.activations`, or another one, which `recognised` will try
+            out.
         compute: The function to run, if it is not `function` itself.
         suffix: The step's suffix.
     """
     name = getattr(function, "__name__", type(function).__name__)
-    known = getattr(activations, name, None) is function
     if function is activations.softmax:
         return softmax_step(-1, suffix=suffix)
-    params = Elementwise(name, _KNOTS.get(name) if known else None)
-    kind = "rectify" if known and name in _RECTIFIERS else "elementwise"
+    if getattr(activations, name, None) is not function:
+        return Step("elementwise", compute or function, Elementwise(name), suffix)
+    params = Elementwise(name, _KNOTS.get(name), mixes=name in _MIXING)
+    kind = "rectify" if name in _RECTIFIERS else "elementwise"
     return Step(kind, compute or function, params, suffix)
 
 
@@ -77,14 +80,10 @@ def with_activation(step: Step, activation: Callable | None) -> tuple[Step, ...]
         return (step,)
     pre = Step(step.kind, step.compute, step.params, ":pre", step.sources)
     if isinstance(activation, layers.Layer):
-        call = LayerCall("", (), ((),))
-        operations_fn = LAYERS.get(type(activation), _unknown_activation)
-        return (pre, *operations_fn(activation, call))
+        operations_fn = registered(type(activation))
+        if operations_fn is not None:
+            return (pre, *operations_fn(activation, LayerCall("", [()], [()])))
     return (pre, activation_step(activation))
-
-
-def _unknown_activation(layer: layers.Layer, call: LayerCall) -> tuple[Step, ...]:
-    return (Step("elementwise", layer, Elementwise(type(layer).__name__)),)
 
 
 def _activation(layer: layers.Activation, call: LayerCall) -> tuple[Step, ...]:
@@ -98,15 +97,15 @@ def _relu(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     slope, top, threshold = layer.negative_slope, layer.max_value, layer.threshold
     compute = partial(activations.relu, negative_slope=slope, max_value=top, threshold=threshold)
     if threshold != 0:
-        return (Step("elementwise", compute, Elementwise("relu")),)
+        return (Step("elementwise", compute, Elementwise("relu", mixes=False)),)
     knots = (0.0,) if top is None else (0.0, float(top))
     kind = "elementwise" if slope else "rectify"
-    return (Step(kind, compute, Elementwise("relu", knots)),)
+    return (Step(kind, compute, Elementwise("relu", knots, mixes=False)),)
 
 
 def _leaky_relu(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     compute = partial(activations.leaky_relu, negative_slope=layer.negative_slope)
-    return (Step("elementwise", compute, Elementwise("leaky_relu", (0.0,))),)
+    return (Step("elementwise", compute, Elementwise("leaky_relu", (0.0,), mixes=False)),)
 
 
 def _prelu(layer: layers.PReLU, call: LayerCall) -> tuple[Step, ...]:
@@ -114,11 +113,12 @@ def _prelu(layer: layers.PReLU, call: LayerCall) -> tuple[Step, ...]:
         alpha = keras.ops.cast(layer.alpha, x.dtype)
         return keras.ops.maximum(x, 0) + alpha * keras.ops.minimum(x, 0)
 
-    return (Step("elementwise", compute, Elementwise("prelu", (0.0,))),)
+    return (Step("elementwise", compute, Elementwise("prelu", (0.0,), mixes=False)),)
 
 
 def _elu(layer: layers.ELU, call: LayerCall) -> tuple[Step, ...]:
-    return (Step("elementwise", partial(activations.elu, alpha=layer.alpha), Elementwise("elu")),)
+    compute = partial(activations.elu, alpha=layer.alpha)
+    return (Step("elementwise", compute, Elementwise("elu", mixes=False)),)
 
 
 def _softmax(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
@@ -138,12 +138,12 @@ def _operation(name: str) -> Callable[[keras.Operation, LayerCall], tuple[Step, 
 
 def _clip(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     knots = (float(operation.x_min), float(operation.x_max))
-    return (Step("elementwise", operation.call, Elementwise("clip", knots)),)
+    return (Step("elementwise", operation.call, Elementwise("clip", knots, mixes=False)),)
 
 
 def _other_operation(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
     name = type(operation).__name__.lower()
-    return (Step("elementwise", operation.call, Elementwise(name)),)
+    return (Step("elementwise", operation.call, Elementwise(name, mixes=False)),)
 
 
 def _relu_operation(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:

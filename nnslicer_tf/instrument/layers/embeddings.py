@@ -84,7 +84,9 @@ def _reversible(layer: Any, call: LayerCall) -> tuple[Step, ...]:
     if layer.logit_soft_cap is None:
         return (sum_step(synapses),)
     cap = layer.logit_soft_cap
-    capped = Step("elementwise", lambda x: ops.tanh(x / cap) * cap, Elementwise("soft_cap"))
+    capped = Step(
+        "elementwise", lambda x: ops.tanh(x / cap) * cap, Elementwise("soft_cap", mixes=False)
+    )
     return (sum_step(synapses, ":pre"), capped)
 
 

@@ -1,6 +1,7 @@
 """Merges of several tensors: layers, operators or `keras.ops` calls."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -9,7 +10,9 @@ import numpy as np
 from keras import layers, ops
 
 from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf.instrument._trace import TensorAt
 from nnslicer_tf.instrument.layers.normalisation import affine_step
+from nnslicer_tf.instrument.layers.probing import function_steps
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import Step
 
@@ -25,65 +28,82 @@ _BINARY = {
 
 
 def _merge(kind: str) -> OperationsFunction:
+    """Return the operations function of a merge, as a layer, an operator or a `keras.ops` call.
+
+    Of two tensors it is an operation of its kind. With a constant it is a function of one tensor,
+    such as a scale, or a ReLU for `ops.maximum(x, 0)`.
+    """
     binary = _BINARY[kind]
 
     def operations_fn(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
-        return (Step(kind, lambda *tensors: reduce(binary, tensors)),)
+        given = call.arguments["inputs"] if "inputs" in call.arguments else call.arguments.values()
+        values = keras.tree.flatten(list(given))
+        tensors = [value for value in values if isinstance(value, TensorAt)]
+        merged = Step(kind, lambda *inputs: reduce(binary, inputs))
+        if len(tensors) == len(values):
+            return (merged,)
+        if len(tensors) == 1:
+            return _with_constants(values, binary, call)
+        if kind == "subtract":
+            raise UnsupportedLayerError(
+                f"Operation '{call.path}' subtracts several tensors and constants. Add the "
+                "constants in an operation of their own."
+            )
+        # The constants are applied to the merged tensors.
+        constants = [TensorAt(0), *(v for v in values if not isinstance(v, TensorAt))]
+        (step,) = _with_constants(constants, binary, call, call.output_shape)
+        return (replace(merged, suffix=":merged"), step)
 
     return operations_fn
+
+
+def _with_constants(
+    values: Sequence[Any],
+    binary: Callable[[Any, Any], Any],
+    call: LayerCall,
+    shape: tuple[int, ...] | None = None,
+) -> tuple[Step, ...]:
+    """Return the step of a merge of one tensor with constants.
+
+    Args:
+        values: The arguments: constants, and a `TensorAt` for the tensor.
+        binary: Merges two of them.
+        call: The call.
+        shape: Shape of the tensor, if it is not the call's first.
+    """
+    shape = call.input_shapes[0] if shape is None else shape
+    if call.output_shape != shape:
+        raise UnsupportedLayerError(
+            f"Operation '{call.path}' repeats a tensor of shape {shape} along the axes of a "
+            f"constant, to {call.output_shape}. Repeat it before, such as with keras.ops.repeat."
+        )
+
+    def compute(x: Any) -> Any:
+        # An array of float64 would not be multiplied by a tensor of float32.
+        as_tensor = lambda v: ops.cast(v, x.dtype) if hasattr(v, "shape") else v  # noqa: E731
+        return reduce(binary, (x if isinstance(v, TensorAt) else as_tensor(v) for v in values))
+
+    return function_steps(compute, shape, call.path, f"{binary.__name__} with a constant")
 
 
 def _average(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Return an addition followed by a division by the number of tensors."""
-    count = len(call.input_shapes)
-    factor = np.asarray(1 / count)
-    return (
-        Step("add", lambda *tensors: reduce(ops.add, tensors), suffix=":sum"),
-        affine_step(lambda: (factor, np.zeros_like(factor)), lambda x: x / count),
-    )
-
-
-def _operator(kind: str) -> OperationsFunction:
-    """Return the operations function of an operator such as `x + y`.
-
-    With a constant, the operator is a scale; between two tensors, it is a merge.
-    """
-    merge = _merge(kind)
-
-    def operations_fn(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-        if not call.constants:
-            return merge(operation, call)
-        return (_constant_operator(operation, call),)
-
-    return operations_fn
+    values = keras.tree.flatten(call.arguments["inputs"])
+    factor = np.asarray(1 / len(values))
+    half = affine_step(lambda: (factor, np.zeros_like(factor)), lambda x: x / len(values))
+    *before, total = _merge("add")(layer, call)
+    return (*before, replace(total, suffix=":sum"), half)
 
 
 def _divide(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
-    if 1 not in call.constants:
+    values = list(call.arguments.values())
+    if len(call.input_shapes) > 1:
         raise UnsupportedLayerError(
-            f"Operation '{call.path}' divides by a tensor; only division by a constant has a "
-            "rule. Write it as a layer and register that with nnslicer_tf.register_layer."
+            f"Operation '{call.path}' divides tensors by each other; only a division by "
+            "a constant or of a constant has a rule. Write it as a layer and register that with "
+            "nnslicer_tf.register_layer."
         )
-    return (_constant_operator(operation, call),)
-
-
-def _constant_operator(operation: keras.Operation, call: LayerCall) -> Step:
-    """Return the scale step of an affine operator with one constant argument."""
-
-    def compute(x: Any) -> Any:
-        arguments = dict(call.constants)
-        arguments[1 - next(iter(arguments))] = x
-        return operation.call(*(arguments[i] for i in sorted(arguments)))
-
-    def read() -> tuple[np.ndarray, np.ndarray]:
-        zero = np.zeros((1, *call.input_shapes[0]))
-        offset, at_one = (
-            ops.convert_to_numpy(compute(ops.convert_to_tensor(v)))[0].astype(np.float64)
-            for v in (zero, zero + 1)
-        )
-        return at_one - offset, offset
-
-    return affine_step(read, compute)
+    return _with_constants(values, ops.divide, call)
 
 
 def _negative(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
@@ -97,9 +117,9 @@ LAYERS: dict[type | str, OperationsFunction] = {
     layers.Maximum: _merge("maximum_merge"),
     layers.Minimum: _merge("minimum_merge"),
     layers.Average: _average,
-    "Add": _operator("add"),
-    "Subtract": _operator("subtract"),
-    "Multiply": _operator("multiply"),
+    "Add": _merge("add"),
+    "Subtract": _merge("subtract"),
+    "Multiply": _merge("multiply"),
     "Divide": _divide,
     "TrueDivide": _divide,
     "Maximum": _merge("maximum_merge"),

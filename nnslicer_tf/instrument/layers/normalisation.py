@@ -17,6 +17,20 @@ def affine_step(read: Callable[[], tuple[np.ndarray, np.ndarray]], compute: Call
     return Step("scale", compute, Affine(read))
 
 
+def affine_of(compute: Callable, shape: tuple[int, ...]) -> Step:
+    """Return the scale step of an affine function of single values, read off at 0 and at 1."""
+
+    def read() -> tuple[np.ndarray, np.ndarray]:
+        zero = np.zeros((1, *shape))
+        offset, at_one = (
+            ops.convert_to_numpy(compute(ops.convert_to_tensor(v)))[0].astype(np.float64)
+            for v in (zero, zero + 1)
+        )
+        return at_one - offset, offset
+
+    return affine_step(read, compute)
+
+
 def _batch_normalization(layer: layers.BatchNormalization, call: LayerCall) -> tuple[Step, ...]:
     rank = len(call.output_shape) + 1
     axis = layer.axis % rank
@@ -67,14 +81,7 @@ def _normalization(layer: layers.Normalization, call: LayerCall) -> tuple[Step, 
         deviation = ops.maximum(ops.sqrt(variance), epsilon())
         return mean + x * deviation if layer.invert else (x - mean) / deviation
 
-    def read() -> tuple[np.ndarray, np.ndarray]:
-        zero = np.zeros((1, *call.output_shape))
-        offset, at_one = (
-            ops.convert_to_numpy(compute(ops.convert_to_tensor(v)))[0] for v in (zero, zero + 1)
-        )
-        return at_one - offset, offset
-
-    return (affine_step(read, compute),)
+    return (affine_of(compute, call.output_shape),)
 
 
 def _layer_scale(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:

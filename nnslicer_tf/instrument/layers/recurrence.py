@@ -31,6 +31,7 @@ from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import activation_step
 from nnslicer_tf.instrument.layers.masks import is_set, mask_step
 from nnslicer_tf.instrument.layers.normalisation import affine_step
+from nnslicer_tf.instrument.layers.probing import recognised
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, Operation, Source, Step, Synapses
 from nnslicer_tf.instrument.recurrence import (
@@ -139,7 +140,10 @@ class _Cell:
         """Add an activation; return the source if it is linear."""
         if function is None or function is activations.linear:
             return source
-        return self.add(activation_step(function), name, source)
+        step = recognised(
+            activation_step(function), [self._shapes[source]], self._layer.name + name
+        )
+        return self.add(step, name, source)
 
     def multiply(self, name: str, first: str, second: str) -> str:
         """Add a product."""

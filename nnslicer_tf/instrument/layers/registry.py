@@ -5,7 +5,8 @@ from typing import Any
 
 import keras
 
-from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument.layers.refused import check_kernels, no_rule
 from nnslicer_tf.instrument.operations import Step
 
 
@@ -96,13 +97,14 @@ def layer_steps(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     """Return the steps of one call of a layer.
 
     Raises:
-        UnsupportedLayerError: if no operations are registered for the layer's class.
+        UnsupportedLayerError: if no operations are registered for the layer's class, or its kernel
+            is quantised or has an adapter.
     """
     operations_fn = registered(type(layer))
+    is_layer = isinstance(layer, keras.layers.Layer)
+    if operations_fn is None and not is_layer and len(call.input_shapes) == 1:
+        from nnslicer_tf.instrument.layers.probing import operation_steps as operations_fn
     if operations_fn is None:
-        name = type(layer).__name__
-        raise UnsupportedLayerError(
-            f"Layer '{call.path}' ({name}) has no rule: it is not known which operations it "
-            f"consists of. Register them with nnslicer_tf.register_layer({name}, operations_fn)."
-        )
+        raise no_rule(layer, call.path)
+    check_kernels(layer, call.path)
     return tuple(operations_fn(layer, call))

@@ -5,50 +5,13 @@ from dataclasses import dataclass
 
 from keras import layers
 
+from nnslicer_tf.instrument.layers.refused import REASONS
 from nnslicer_tf.instrument.layers.registry import registered
 from nnslicer_tf.instrument.layers.routing import passes_through
 
 SUPPORTED = "supported"
 PASSES = "passes through at inference"
 REFUSED = "refused"
-
-_BEFORE = "it makes numbers of text or categories: apply it to the data, before the model"
-_BY_HISTOGRAM = "it changes values by the statistics of the image; apply it before the model"
-_INTERPOLATES = "it interpolates between pixels; apply it to the data, before the model"
-_CELL = "a cell is no layer of a model: put it into RNN"
-_FOREIGN = "it runs code of another framework"
-_SPECTRUM = "it computes in the frequency domain; apply it to the data, before the model"
-_REASONS = {
-    "AutoContrast": _BY_HISTOGRAM,
-    "CategoryEncoding": _BEFORE,
-    "ContrastLimitedAdaptiveHistogramEqualization": _BY_HISTOGRAM,
-    "Discretization": _BEFORE,
-    "Equalization": _BY_HISTOGRAM,
-    "FlaxLayer": _FOREIGN,
-    "GRUCell": _CELL,
-    "HashedCrossing": _BEFORE,
-    "Hashing": _BEFORE,
-    "IntegerLookup": _BEFORE,
-    "JaxLayer": _FOREIGN,
-    "LSTMCell": _CELL,
-    "Lambda": "its function is not known: write a layer, and register its operations",
-    "Layer": "the base class",
-    "MaxNumBoundingBoxes": "it changes bounding boxes, not images",
-    "MelSpectrogram": _SPECTRUM,
-    "Pipeline": "a chain of preprocessing: apply it to the data, before the model",
-    "RandomCrop": _INTERPOLATES,
-    "Resizing": _INTERPOLATES,
-    "STFTSpectrogram": _SPECTRUM,
-    "SimpleRNNCell": _CELL,
-    "Solarization": "it inverts values above a threshold; apply it before the model",
-    "SpectralNormalization": "its kernel is computed anew: use the layer that it wraps",
-    "StackedRNNCells": _CELL,
-    "StringLookup": _BEFORE,
-    "TFSMLayer": _FOREIGN,
-    "TextVectorization": _BEFORE,
-    "TorchModuleWrapper": _FOREIGN,
-    "Wrapper": "the base class of wrappers",
-}
 
 # The reason why a family of layers has no rule at granularity "channel".
 _NO_CHANNELS = {
@@ -60,6 +23,7 @@ _NO_CHANNELS = {
         "no: each step reads the one before, so that a mean over steps would depend on itself"
     ),
     "products": "of vectors; with positions no: the mean of products is not the product of means",
+    "Lambda": "as what its function is recognised to be",
     "Softmax": "of vectors; with positions no: probabilities sum to one",
     "Bidirectional": "no: as the layer that it wraps",
 }
@@ -100,7 +64,7 @@ def _row(name: str, layer_class: type) -> LayerSupport:
         return LayerSupport(name, SUPPORTED, "input", "yes")
     operations_fn = registered(layer_class)
     if operations_fn is None:
-        return LayerSupport(name, REFUSED, _REASONS.get(name, "no rule is registered for it"))
+        return LayerSupport(name, REFUSED, REASONS.get(name, "no rule is registered for it"))
     if passes_through(operations_fn):
         return LayerSupport(name, PASSES, "", "yes")
     family = operations_fn.__module__.rpartition(".")[2].replace("_", " ")

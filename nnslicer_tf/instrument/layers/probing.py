@@ -1,0 +1,220 @@
+"""Functions recognised by what they do, not by their names: elementwise or mixing, and which.
+
+`tf.nn.relu`, `lambda x: keras.ops.maximum(x, 0)` and a hand-written function are the same ReLU. A
+function that is not one of Keras's own is run on a few inputs when a model is wrapped.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+from keras import activations, ops
+
+from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf.instrument._trace import TensorAt
+from nnslicer_tf.instrument.index_maps import moves_values
+from nnslicer_tf.instrument.layers.activations import activation_step, softmax_step
+from nnslicer_tf.instrument.layers.normalisation import affine_of
+from nnslicer_tf.instrument.layers.registry import LayerCall
+from nnslicer_tf.instrument.operations import Elementwise, Step
+
+Shape = tuple[int, ...]
+Array = np.ndarray
+
+_KNOWN = (
+    *("relu6", "sigmoid", "tanh", "elu", "selu", "gelu", "silu", "softplus", "softsign", "mish"),
+    *("exponential", "hard_sigmoid", "hard_silu", "hard_tanh", "soft_shrink", "log_sigmoid"),
+)
+_MANY = 4096  # values that a function is tried on, at least
+_FAR = 1e4
+
+
+@np.errstate(all="ignore")
+def recognised(step: Step, shapes: Sequence[Shape], name: str) -> Step:
+    """Return a step with the kind and parameters that its function deserves.
+
+    Args:
+        step: A step; returned as it is if its function is known not to mix its inputs, or if its
+            kind is neither "elementwise" nor "rectify".
+        shapes: Shapes of its inputs, without the batch axis; further ones are masks.
+        name: Name of its operation, for messages.
+
+    Raises:
+        UnsupportedLayerError: if its outputs depend on several inputs in a way that has no rule,
+            or on chance.
+    """
+    params = step.params
+    unknown = isinstance(params, Elementwise) and params.mixes is None
+    if step.kind not in ("elementwise", "rectify") or not unknown:
+        return step
+    function = _on_arrays(step.compute, shapes[1:], name)
+    if not _is_elementwise(function, shapes[0], name):
+        mixing = _mixing_step(function, step.compute, shapes[0])
+        if mixing is None:
+            raise UnsupportedLayerError(
+                f"Operation '{name}' applies {params.function}, whose outputs depend on "
+                "several inputs each. Of such functions only softmax, a division by the norm, and "
+                "log-softmax and sparsemax at the end of a model have a rule. Write it with "
+                "Keras's layers, or as a layer whose operations you register with "
+                "nnslicer_tf.register_layer."
+            )
+        return replace(step, kind=mixing.kind, compute=mixing.compute, params=mixing.params)
+    if params.knots is not None or step.kind == "rectify":  # registered by the user
+        return replace(step, params=replace(params, mixes=False))
+    own = _elementwise_step(function, step.compute, shapes[0], params.function)
+    return replace(step, kind=own.kind, params=own.params)
+
+
+def function_steps(function: Callable, shape: Shape, name: str, what: str) -> tuple[Step, ...]:
+    """Return the step of a function of one tensor: elementwise, a scale, or a move of values.
+
+    Args:
+        function: The function.
+        shape: Shape of its input, without the batch axis.
+        name: Name of its operation, for messages.
+        what: What the function is called in messages.
+
+    Raises:
+        UnsupportedLayerError: if it does something else.
+    """
+    if moves_values(function, [shape]):
+        return (Step("routing", function),)
+    step = Step("elementwise", function, Elementwise(what))
+    return (recognised(step, [shape], name),)
+
+
+def operation_steps(operation: keras.Operation, call: LayerCall) -> tuple[Step, ...]:
+    """Return the step of a `keras.ops` call of one tensor that has no rule of its own.
+
+    Args:
+        operation: The operation.
+        call: Its call, with one tensor.
+
+    Raises:
+        UnsupportedLayerError: as `function_steps`.
+    """
+
+    def function(x: Any) -> Any:
+        return operation.call(
+            **keras.tree.map_structure(
+                lambda v: x if isinstance(v, TensorAt) else v, dict(call.arguments)
+            )
+        )
+
+    return function_steps(function, call.input_shapes[0], call.path, type(operation).__name__)
+
+
+def _lambda(layer: keras.layers.Lambda, call: LayerCall) -> tuple[Step, ...]:
+    if len(call.input_shapes) > 1:
+        raise UnsupportedLayerError(
+            f"Layer '{call.path}' (Lambda) is a function of several tensors. Write it with Keras's "
+            "layers and operators, or as a layer whose operations you register with "
+            "nnslicer_tf.register_layer."
+        )
+    return function_steps(layer.call, call.input_shapes[0], call.path, "a Lambda's function")
+
+
+LAYERS: dict[type | str, Callable[[keras.Layer, LayerCall], tuple[Step, ...]]] = {
+    keras.layers.Lambda: _lambda,
+}
+
+
+def _on_arrays(compute: Callable, masks: Sequence[Shape], name: str) -> Callable[[Array], Array]:
+    """Return a step's function of one array; masks have no padding."""
+
+    def function(x: Array) -> Array:
+        others = [ops.ones((len(x), *shape)) for shape in masks]
+        try:
+            result = compute(ops.convert_to_tensor(x.astype(np.float32)), *others)
+        except Exception as error:  # whatever a user's function raises
+            raise UnsupportedLayerError(
+                f"Operation '{name}' fails on a tensor of shape {x.shape}: {error}"
+            ) from error
+        return ops.convert_to_numpy(result).astype(np.float64)
+
+    return function
+
+
+def _is_elementwise(function: Callable[[Array], Array], shape: Shape, name: str) -> bool:
+    """Whether an output depends on its own input only: others stay when one input changes."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(scale=2, size=(2, *shape))
+    y = function(x)
+    if y.shape != x.shape:
+        return False
+    if not _equal(function(x), y):
+        raise UnsupportedLayerError(
+            f"Operation '{name}' gives different values for the same input. Analyses need a model "
+            "without chance: leave out noise at inference."
+        )
+    for change in (4.0, -4.0, 60.0):
+        place = tuple(rng.integers(0, extent) for extent in x.shape)
+        changed = x.copy()
+        changed[place] += change
+        moved = function(changed)
+        moved[place] = y[place]
+        if not _equal(moved, y):
+            return False
+    return True
+
+
+def _elementwise_step(
+    function: Callable[[Array], Array], compute: Callable, shape: Shape, name: str
+) -> Step:
+    """Return the step of an elementwise function, with its name and knots if it is known."""
+    near = np.linspace(-8, 8, 65)
+    grid = np.concatenate([near, near / 100, (-1000, -30, 30, 1000)])
+    rows = max(8, -(-_MANY // max(1, int(np.prod(shape)))))
+    x = np.random.default_rng(1).choice(grid, (rows, *shape))
+    y = function(x)
+    at = {v: function(np.full((1, *shape), float(v)))[0] for v in (0, 1, -1, -_FAR, _FAR)}
+    if _equal(y, x * (at[1] - at[0]) + at[0]):
+        if _equal(y, x):
+            return Step("routing", compute)
+        return affine_of(compute, shape)
+    low, high, slope = at[-_FAR], at[_FAR], -at[-1]
+    if _equal(y, np.clip(x, low, np.maximum(low, high))) and np.ptp(low) == np.ptp(high) == 0:
+        ends = (float(low.flat[0]), float(high.flat[0]))
+        knots = tuple(end for end in ends if abs(end) < _FAR)
+        kind, known = ("rectify", "relu") if ends[0] == 0 else ("elementwise", "clip")
+        return Step(kind, compute, _params(known, knots))
+    if _equal(y, np.where(x > 0, x, slope * x)):
+        return Step("elementwise", compute, _params("leaky_relu", (0.0,)))
+    for known in _KNOWN:
+        own = getattr(activations, known, None)
+        if own is not None and _equal(y, _on_arrays(own, (), name)(x)):
+            return activation_step(own, compute)
+    return Step("elementwise", compute, _params(name))
+
+
+def _params(function: str, knots: tuple[float, ...] | None = None) -> Elementwise:
+    return Elementwise(function, knots, mixes=False)
+
+
+def _mixing_step(
+    function: Callable[[Array], Array], compute: Callable, shape: Shape
+) -> Step | None:
+    """Return the step of a function that mixes its inputs; None if it has no rule."""
+    x = np.random.default_rng(1).normal(scale=2, size=(4, *shape))
+    y = function(x)
+    if y.shape != x.shape:
+        return None
+    equals = lambda own: _equal(y, _on_arrays(own, (), "")(x))  # noqa: E731
+    for axis in range(-1, -len(shape) - 1, -1):
+        if equals(partial(ops.softmax, axis=axis)):
+            return softmax_step(axis)
+    for known in ("log_softmax", "sparsemax"):
+        own = getattr(activations, known, None)
+        if own is not None and equals(own):
+            return activation_step(own, compute)
+    for axis in range(-1, -len(shape) - 1, -1):
+        if equals(keras.layers.UnitNormalization(axis=axis)):
+            return Step("scale", compute)
+    return None
+
+
+def _equal(a: Array, b: Array) -> bool:
+    return bool(np.allclose(a, b, rtol=1e-5, atol=1e-6, equal_nan=True))
