@@ -1,5 +1,5 @@
 from .activations import Activations
-from .copies import copy_model
+from .copies import check_copy, check_copyable, copy_model, rebuild
 from .data import (
     Samples,
     batches,
@@ -11,7 +11,7 @@ from .data import (
 from .graph import Graph
 from .inputs import Inputs, SeveralSamples
 from .layers import LayerSupport, adds_table, layer_support, register_layer
-from .mean_offsets import masked_with_means
+from .masked import MaskedModel, check_masks, masked_copy
 from .model import InstrumentedModel, instrumented
 from .operations import (
     KINDS,
@@ -43,6 +43,7 @@ __all__ = [
     "LayerSupport",
     "Lookup",
     "MaskOf",
+    "MaskedModel",
     "Operation",
     "PaddingOf",
     "Pooling",
@@ -56,11 +57,15 @@ __all__ = [
     "batches",
     "check_array",
     "check_batch_size",
+    "check_copy",
+    "check_copyable",
+    "check_masks",
     "copy_model",
     "count_samples",
     "instrumented",
     "layer_support",
-    "masked_with_means",
+    "masked_copy",
     "read_labelled",
+    "rebuild",
     "register_layer",
 ]

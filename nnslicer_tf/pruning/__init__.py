@@ -10,10 +10,8 @@
 from nnslicer_tf.pruning.class_scores import ClassScores
 from nnslicer_tf.pruning.costs import Costs, measure_costs, multiply_adds
 from nnslicer_tf.pruning.fine_tuning import fine_tune, imitate
-from nnslicer_tf.pruning.masks import apply_masks, masks, without_masks
-from nnslicer_tf.pruning.mean_predictor import MeanPredictor
+from nnslicer_tf.pruning.masks import MaskedPredictor, apply_masks, masks, without_masks
 from nnslicer_tf.pruning.normalisation import renormalise
-from nnslicer_tf.pruning.predictor import MaskedPredictor
 from nnslicer_tf.pruning.prune import global_ratios, keep_masks, prune
 from nnslicer_tf.pruning.quotas import QUOTAS
 from nnslicer_tf.pruning.rankers import (
@@ -43,7 +41,6 @@ __all__ = [
     "Costs",
     "EffectivePathRanker",
     "MaskedPredictor",
-    "MeanPredictor",
     "NNSlicerRanker",
     "RandomRanker",
     "Ranker",

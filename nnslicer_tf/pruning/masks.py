@@ -12,17 +12,23 @@ Cost: a copy of the model; in a file, one bit per weight.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
-from nnslicer_tf._names import check_name
-from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, instrumented, masked_with_means
+from nnslicer_tf.errors import UnsupportedLayerError
+from nnslicer_tf.instrument import (
+    InstrumentedModel,
+    MaskedModel,
+    check_masks,
+    instrumented,
+    masked_copy,
+    rebuild,
+)
+from nnslicer_tf.instrument.masked import Variables, maskable
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.pruning._rebuild import rebuild
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.weight_mask import WeightMask
 
@@ -70,11 +76,10 @@ def apply_masks(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model
 
     Raises:
         InvalidArgumentError: if there is no such kernel, or its shape is different.
-        UnsupportedLayerError: if a layer cannot be masked, because it does not accept a
-            constraint on its kernel, or has a different one.
+        UnsupportedLayerError: if a layer cannot be copied or masked, because it does not accept a
+            constraint on its kernel.
     """
-    im = instrumented(model)
-    return MaskPlan(im).apply(keep)
+    return MaskPlan(model).apply(keep)
 
 
 def without_masks(model: ModelLike) -> keras.Model:
@@ -88,93 +93,85 @@ def without_masks(model: ModelLike) -> keras.Model:
     im = instrumented(model)
     layers = {id(o.keras_layer): o.keras_layer for o in im.operations if o.keras_layer}
     configs = {
-        key: {slot: None for slot in SLOTS if read_mask(layer, slot) is not None}
+        key: {
+            slot: getattr(layer, slot).get_config()["other"]
+            for slot in SLOTS
+            if read_mask(layer, slot) is not None
+        }
         for key, layer in layers.items()
     }
-    return rebuild(im, {}, configs)
+    return rebuild(im.functional, {}, configs)
 
 
 class MaskPlan:
     """Masks one model many times, analysing its graph only once.
 
     Args:
-        im: The model.
+        model: The model; LoRA weights are merged.
+
+    Attributes:
+        im: The instrumented model.
     """
 
-    def __init__(self, im: InstrumentedModel) -> None:
-        self.im = im
-        self._graph = ChannelGraph(im)
+    def __init__(self, model: ModelLike) -> None:
+        self.im = maskable(model)
+        self._graph = ChannelGraph(self.im)
         self._operations: dict[str, list[str]] = {}
-        for operation in im.operations:
+        for operation in self.im.operations:
             if operation.kind == "weighted_sum":
                 self._operations.setdefault(operation.params.name, []).append(operation.name)
-        self._owners = kernel_layers(im)
+        self._owners = kernel_layers(self.im)
 
-    def apply(self, keep: Mapping[str, np.ndarray]) -> keras.Model:
-        """Return a masked copy; see `apply_masks`."""
-        keep, configs = self._kernel_configs(self._complete(check_masks(self.im, keep)))
-        shared = {id(layer) for layer, slot in self._owners.values() if slot == SHARED}
-        for offset in self._graph.offsets(self._affected(keep)):
-            if offset.slot and id(offset.layer) not in shared:
-                present = read_mask(offset.layer, offset.slot)
-                kept = ~offset.channels if present is None else ~offset.channels & present
-                configs.setdefault(id(offset.layer), {})[offset.slot] = serialized(kept)
-        copy = rebuild(self.im, self._values(keep), configs)
-        self._hold(copy, keep)
-        return copy
-
-    def _hold(self, copy: keras.Model, keep: Mapping[str, np.ndarray]) -> None:
-        """Keep weights at zero in training for kernels that share a constraint in their layer."""
-        held = [name for name in keep if self._owners[name][1] == SHARED]
-        kernels = self.im.like(copy).kernels if held else {}
-        for name in held:
-            kernels[name].variable().constraint = WeightMask(keep[name])
-
-    def apply_with_means(
-        self, keep: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray]
+    def apply(
+        self, keep: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray] | None = None
     ) -> keras.Model:
-        """Return a masked copy in which masked synapses still contribute means; see `prune`.
+        """Return a masked copy; see `apply_masks`, and with means of operations, `prune`.
 
-        A neuron that keeps no synapse has its mean as output, so that nothing else changes.
+        With means, a neuron that keeps no synapse has its mean as output: nothing else changes.
         """
-        keep, configs = self._kernel_configs(check_masks(self.im, keep))
-        return masked_with_means(self.im, keep, means, configs)
-
-    def _kernel_configs(
-        self, keep: Mapping[str, np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], dict[int, dict[str, Any]]]:
-        """Return the masks combined with existing ones, and id of a layer → its new config."""
-        keep = dict(keep)
+        keep = check_masks(self.im, keep)
+        if means is None:
+            keep = self._completed(keep)
         configs: dict[int, dict[str, Any]] = {}
         for name, mask in keep.items():
             layer, slot = self._owners[name]
             if slot == SHARED:
                 continue
             slot = _checked_slot(layer, slot, name)
-            present = read_mask(layer, slot)
-            keep[name] = mask if present is None else mask & present
-            configs.setdefault(id(layer), {})[slot] = serialized(keep[name])
-        return keep, configs
-
-    def values(self, keep: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
-        """Return the values that masking assigns: id of a variable of the model → masked value.
-
-        For trying many masks, since assigning values is cheaper than building copies.
-        """
-        return self._values(self._complete(keep))
-
-    def _values(self, keep: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
-        kernels = self.im.kernels
+            keep[name] = mask & _present(layer, slot)
+            present = getattr(layer, slot, None)
+            configs.setdefault(id(layer), {})[slot] = serialized(keep[name], present)
+        if means is not None:
+            return masked_copy(self.im, keep, means, configs)
+        shared = {id(layer) for layer, slot in self._owners.values() if slot == SHARED}
         values = {
-            id(kernels[name].variable()): np.where(mask, kernels[name].kernel(), 0)
-            for name, mask in keep.items()
+            id(kernel.variable()): np.where(keep[name], kernel.kernel(), 0)
+            for name, kernel in self.im.kernels.items()
+            if name in keep
         }
         for offset in self._graph.offsets(self._affected(keep)):
             value = keras.ops.convert_to_numpy(offset.variable)
             values[id(offset.variable)] = np.where(offset.channels, 0, value)
-        return values
+            if offset.slot and id(offset.layer) not in shared:
+                kept = ~offset.channels & _present(offset.layer, offset.slot)
+                present = getattr(offset.layer, offset.slot, None)
+                configs.setdefault(id(offset.layer), {})[offset.slot] = serialized(kept, present)
+        copy = rebuild(self.im.functional, values, configs)
+        held = [name for name in keep if self._owners[name][1] == SHARED]
+        kernels = self.im.like(copy).kernels if held else {}
+        for name in held:  # the layer's config has one constraint for several kernels
+            kernels[name].variable().constraint = WeightMask(keep[name])
+        return copy
 
-    def _complete(self, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def completed(
+        self, keep: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], list[tuple[keras.Variable, np.ndarray]]]:
+        """Return all that `apply` masks: kernels, and biases and shifts with their factors."""
+        keep = self._completed(check_masks(self.im, keep))
+        offsets = self._graph.offsets(self._affected(keep))
+        return keep, [(offset.variable, ~offset.channels) for offset in offsets]
+
+    def _completed(self, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Also mask the outgoing synapses of pruned neurons whose value is not zero."""
         keep, affected = dict(keep), self._affected(keep)
         zeroed = self._graph.zeroed(affected)
@@ -195,6 +192,35 @@ class MaskPlan:
                 kernel = self.im[operation].params
                 pruned[operation] = ~np.any(kernel.from_kernel(mask), axis=(0, 1))
         return self._graph.affected(pruned)
+
+
+class MaskedPredictor(MaskedModel):
+    """Computes the outputs of the models that `apply_masks` gives, for one mask after another.
+
+    Arguments are those of `MaskedModel`. With `ablation="mean"`, a neuron that keeps no synapse has
+    its mean as output.
+    """
+
+    def __init__(
+        self,
+        model: ModelLike,
+        means: Any = None,
+        plain: Iterable[str] = (),
+    ) -> None:
+        self._plan = MaskPlan(model)
+        super().__init__(self._plan.im, means, plain)
+
+    def logits(self, keep: Mapping[str, np.ndarray], x: Any, **options: Any) -> np.ndarray:
+        """Return the masked model's logits; see `MaskedModel.logits`."""
+        variables: list = []
+        if options.get("ablation", "zero") == "zero":
+            keep, variables = self._plan.completed(keep)
+        return super().logits(keep, x, variables=variables, **options)
+
+    def model(self, keep: Mapping[str, np.ndarray], variables: Variables = ()) -> keras.Model:
+        """Return a Keras model with masked weights; see `MaskedModel.model`."""
+        keep, offsets = self._plan.completed(keep)
+        return super().model(keep, [*offsets, *variables])
 
 
 def kernel_layers(im: InstrumentedModel) -> dict[str, tuple[keras.Layer, str | None]]:
@@ -223,26 +249,16 @@ def read_mask(layer: keras.Layer, slot: str) -> np.ndarray | None:
     return constraint.mask if isinstance(constraint, WeightMask) else None
 
 
-def check_masks(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return masks as bool arrays, after checking their names and shapes.
-
-    Raises:
-        InvalidArgumentError: if there is no such kernel, or its shape is different.
-    """
-    kernels = im.kernels
-    for name, mask in keep.items():
-        check_name("kernel", name, kernels)
-        if np.shape(mask) != kernels[name].shape:
-            raise InvalidArgumentError(
-                f"An array for kernel '{name}' has shape {np.shape(mask)}, expected the "
-                f"kernel's, {kernels[name].shape}."
-            )
-    return {name: np.asarray(mask, bool) for name, mask in keep.items()}
+def serialized(mask: np.ndarray, constraint: Any = None) -> dict[str, Any]:
+    """Return the config of a mask that also keeps to a layer's other constraint."""
+    other = constraint.other if isinstance(constraint, WeightMask) else constraint
+    return keras.constraints.serialize(WeightMask(mask, other))
 
 
-def serialized(mask: np.ndarray) -> dict[str, Any]:
-    """Return the config of a mask."""
-    return keras.constraints.serialize(WeightMask(mask))
+def _present(layer: keras.Layer, slot: str) -> np.ndarray | np.bool_:
+    """Return a layer's mask; True if it has none."""
+    mask = read_mask(layer, slot)
+    return np.True_ if mask is None else mask
 
 
 def _slot(kernel: str, layer: keras.Layer) -> str | None:
@@ -264,12 +280,5 @@ def _checked_slot(layer: keras.Layer, slot: str | None, kernel: str) -> str:
         raise UnsupportedLayerError(
             f"Kernel '{kernel}' ({kind}) cannot be masked: the layer takes no kernel_constraint. "
             "Leave the kernel out, or give the layer one."
-        )
-    present = getattr(layer, slot, None)
-    if present is not None and not isinstance(present, WeightMask):
-        raise UnsupportedLayerError(
-            f"Kernel '{kernel}' ({kind}) cannot be masked: it has another constraint, "
-            f"{type(present).__name__}, which the mask would replace. Leave the kernel out, or "
-            f"build the layer without {slot}."
         )
     return slot

@@ -9,10 +9,10 @@ import keras
 from keras import layers
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, Samples, instrumented
+from nnslicer_tf.instrument import Samples, rebuild
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.masked import maskable
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.pruning._rebuild import Twins, rebuild, rebuild_with_twins
 
 
 def renormalise(model: ModelLike, x: DataLike) -> keras.Model:
@@ -29,23 +29,16 @@ def renormalise(model: ModelLike, x: DataLike) -> keras.Model:
         SeveralInputsError: if the model has several inputs.
         InvalidArgumentError: if there are fewer than two samples.
     """
-    im = instrumented(model)
+    im = maskable(model)
     x = Samples(x, im.input_shape, im.bounds).array()
     if len(x) < 2:
         raise InvalidArgumentError(f"Statistics need two samples at least. Received: {len(x)}")
-    measured, twins = with_batch_statistics(im)
-    measured(x, training=True)
-    return rebuild(im, {id(v): keras.ops.convert_to_numpy(twin) for v, twin in twins}, {})
-
-
-def with_batch_statistics(im: InstrumentedModel) -> tuple[keras.Model, Twins]:
-    """Return a copy whose normalisations keep the statistics of the last training batch.
-
-    The second value pairs the model's variables with those of the copy.
-    """
-    normalisations = {
+    momentum = {
         id(o.keras_layer): {"momentum": 0.0}
         for o in im.operations
         if isinstance(o.keras_layer, layers.BatchNormalization)
     }
-    return rebuild_with_twins(im, {}, normalisations)
+    measured = rebuild(im.functional, {}, momentum)
+    measured(x, training=True)
+    variables = zip(im.functional.variables, measured.variables, strict=True)
+    return rebuild(im.functional, {id(v): keras.ops.convert_to_numpy(m) for v, m in variables})

@@ -44,15 +44,14 @@ def prune(
         InvalidArgumentError: if a ratio is out of range, a kernel does not exist, or scores
             have a different shape or are NaN.
         ProfileMismatchError: if the profile belongs to a different model.
-        UnsupportedLayerError: if a layer cannot be masked, or means are given and a kernel is
-            in a nested model.
+        UnsupportedLayerError: if a layer cannot be copied or masked, or means are given and it is
+            an attention or recurrent layer or an embedding.
     """
     keep = keep_masks(scores, ratio)
     im = instrumented(model)
-    if means is None:
-        return MaskPlan(im).apply(keep)
-    means.check_model(im)
-    return MaskPlan(im).apply_with_means(keep, means.means)
+    if means is not None:
+        means.check_model(im)
+    return MaskPlan(im).apply(keep, None if means is None else means.means)
 
 
 def keep_masks(scores: Mapping[str, np.ndarray], ratio: Ratio) -> dict[str, np.ndarray]:

@@ -24,9 +24,9 @@ from keras import layers
 from nnslicer_tf._layout import DEPTHWISE, OUTPUTS_INPUTS
 from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
+from nnslicer_tf.instrument import InstrumentedModel, Operation, check_copy, rebuild
+from nnslicer_tf.instrument.masked import maskable
 from nnslicer_tf.instrument.model import ModelLike
-from nnslicer_tf.pruning._rebuild import rebuild
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
 from nnslicer_tf.pruning.heads import clear_heads, has_heads, head_cuts, head_of_channels
@@ -58,7 +58,7 @@ def remove_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Mode
         InvalidArgumentError: if there is no such layer, or it has a different number of units.
         UnsupportedLayerError: if a layer cannot be masked (see `apply_masks`).
     """
-    im = instrumented(model)
+    im = maskable(model)
     return compact(im.like(masked_units(im, keep)))
 
 
@@ -67,7 +67,7 @@ def mask_units(model: ModelLike, keep: Mapping[str, np.ndarray]) -> keras.Model:
 
     Arguments and errors are those of `remove_units`.
     """
-    return masked_units(instrumented(model), keep)
+    return masked_units(maskable(model), keep)
 
 
 def masked_units(im: InstrumentedModel, keep: Mapping[str, np.ndarray]) -> keras.Model:
@@ -117,10 +117,12 @@ def compact(model: ModelLike) -> keras.Model:
         model: Any model that `InstrumentedModel` accepts, usually a pruned one; the copy of a
             subclassed model is functional.
     """
-    im = instrumented(model)
+    im = maskable(model)
     graph = ChannelGraph(im)
     groups = channel_groups(graph)
-    return without_groups(im, groups, _living(graph, groups))
+    copy = without_groups(im, groups, _living(graph, groups))
+    check_copy(im.functional, copy, list(im.input_shapes.values()), "compact copy")
+    return copy
 
 
 def without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.ndarray) -> keras.Model:
@@ -141,7 +143,7 @@ def without_groups(im: InstrumentedModel, groups: ChannelGroups, stays: np.ndarr
             values |= _cut_values(layer, cuts)
             entries = {**_sizes(operation, kept), **_cut_masks(layer, cuts)}
             configs.setdefault(id(layer), {}).update(entries)
-    return rebuild(im, values, configs)
+    return rebuild(im.functional, values, configs)
 
 
 def compact_size(graph: ChannelGraph, groups: ChannelGroups) -> int:
@@ -260,7 +262,9 @@ def _cut_masks(layer: layers.Layer, cuts: Mapping[int, Cuts]) -> dict[str, Any]:
         owner = next((v for v in layer.weights if v.constraint is getattr(layer, slot, 0)), None)
         if mask is not None and id(owner) in cuts:
             left = _cut(mask, cuts[id(owner)])
-            entries[slot] = None if left.all() else serialized(left)
+            constraint = getattr(layer, slot)
+            whole = constraint.get_config()["other"]
+            entries[slot] = whole if left.all() else serialized(left, constraint)
     return entries
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented
+from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented, rebuild
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.semantic.metrics import mask_names
@@ -121,33 +121,17 @@ def remove_layers(
         replaced[name] = _sewing_layer(first)
         weights[name] = _fitted(im, first, last, x, batch_size)
     original = im.functional
-
-    def call(layer: keras.Operation, *args: Any, **kwargs: Any) -> Any:
-        # What takes a normalisation's place does not know its options, such as `mask`.
-        return layer(*args) if layer.name in replaced else layer(*args, **kwargs)
-
-    # Sequential models call their layers without options, and take no `call_function`.
-    calls = {} if isinstance(original, keras.Sequential) else {"call_function": call}
-    copy = keras.models.clone_model(
-        original, clone_function=lambda layer: replaced.get(layer.name) or _again(layer), **calls
+    copy = rebuild(
+        original, replacements={id(original.get_layer(k)): new for k, new in replaced.items()}
     )
-    for layer in copy.layers:
-        if layer.name in weights:
-            layer.set_weights(weights[layer.name])
-        elif layer.name not in replaced and layer.weights:
-            layer.set_weights(original.get_layer(layer.name).get_weights())
+    for name, values in weights.items():
+        replaced[name].set_weights(values)
     return copy
 
 
 def _layers(im: InstrumentedModel) -> dict[str, NeuronLayer]:
     """Return the hidden layers that are neither heads nor recurrent."""
     return {k: v for k, v in neuron_layers(im).items() if not isinstance(v, _NOT_SEWN)}
-
-
-def _again(layer: keras.Operation) -> keras.Operation:
-    if not isinstance(layer, keras.layers.Layer):  # `x + y` has nothing to copy
-        return layer
-    return type(layer).from_config(layer.get_config())
 
 
 def _affine_part(layer: NeuronLayer) -> tuple[Operation, Operation]:

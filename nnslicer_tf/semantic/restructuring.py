@@ -11,12 +11,11 @@ import keras
 import numpy as np
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import instrumented
-from nnslicer_tf.instrument.copies import copy_model
+from nnslicer_tf.instrument.masked import maskable
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
-from nnslicer_tf.pruning.masks import MaskPlan, check_masks
+from nnslicer_tf.pruning.masks import MaskedPredictor
 from nnslicer_tf.pruning.removal import compact, compact_size, masked_units
 from nnslicer_tf.semantic.neurons import check_critical, neuron_layers
 
@@ -31,16 +30,13 @@ class Masker:
         model: A Keras model; it is not changed.
 
     Raises:
-        UnsupportedLayerError: if `InstrumentedModel` does not support the model.
+        UnsupportedLayerError: if `InstrumentedModel` does not support the model, or it cannot be
+            copied.
     """
 
     def __init__(self, model: ModelLike) -> None:
-        self._im = instrumented(model)
-        self._plan = MaskPlan(self._im)
-        model = self._im.model
-        self._working = copy_model(model)
-        self._weights = model.get_weights()
-        self._places = {id(variable): i for i, variable in enumerate(model.weights)}
+        self._masked = MaskedPredictor(model)
+        self._im = self._masked.im
 
     def neurons(self, critical: Mapping[str, np.ndarray]) -> keras.Model:
         """Return the working copy with all but the critical neurons masked.
@@ -51,15 +47,14 @@ class Masker:
         Raises:
             InvalidArgumentError: if the masks do not match the model's layers.
         """
-        self._working.set_weights(self._masked_neurons(critical))
-        return self._working
+        return self._masked.model(*self._masks(critical))
 
     def size(self, critical: Mapping[str, np.ndarray]) -> int:
         """Return the number of parameters of the restructured model, without building it.
 
         Arguments and errors are those of `neurons`.
         """
-        self._measured.set_weights(self._masked_neurons(critical))
+        self._measured.model(*self._masks(critical))
         return compact_size(*self._channels)
 
     def kernels(self, keep: Mapping[str, np.ndarray]) -> keras.Model:
@@ -71,37 +66,25 @@ class Masker:
         Raises:
             InvalidArgumentError: if there is no such kernel, or its shape differs.
         """
-        self._working.set_weights(self._masked(keep))
-        return self._working
+        return self._masked.model(keep)
 
-    def _masked_neurons(self, critical: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the model's weights with all but the critical neurons masked."""
+    def _masks(self, critical: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list]:
+        """Return the masks of kernels and of other variables that keep only critical neurons."""
         layers = neuron_layers(self._im)
         check_critical(critical, layers)
-        chosen: dict[str, np.ndarray] = {}
+        keep: dict[str, np.ndarray] = {}
         for name, mask in critical.items():
-            chosen |= layers[name].kernel_masks(mask)
-        weights = self._masked(chosen)
-        for name, mask in critical.items():
-            for bias, kept in layers[name].bias_masks(mask):
-                weights[self._places[id(bias)]] = weights[self._places[id(bias)]] * kept
-        return weights
-
-    def _masked(self, keep: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the model's weights with masked kernels."""
-        weights = list(self._weights)
-        for variable, value in self._plan.values(check_masks(self._im, keep)).items():
-            weights[self._places[variable]] = value
-        return weights
+            keep |= layers[name].kernel_masks(mask)
+        return keep, [b for name, mask in critical.items() for b in layers[name].bias_masks(mask)]
 
     @cached_property
-    def _measured(self) -> keras.Model:
+    def _measured(self) -> MaskedPredictor:
         """A second working copy, so that `size` leaves the one that was returned as it is."""
-        return copy_model(self._im.model)
+        return MaskedPredictor(self._im)
 
     @cached_property
     def _channels(self) -> tuple[ChannelGraph, ChannelGroups]:
-        graph = ChannelGraph(self._im.like(self._measured))
+        graph = ChannelGraph(self._im.like(self._measured.model({})))
         return graph, channel_groups(graph)
 
 
@@ -120,7 +103,7 @@ def restructure(model: ModelLike, critical: Mapping[str, np.ndarray]) -> keras.M
         InvalidArgumentError: if the masks do not match the model's layers, or leave a layer
             without neurons.
     """
-    im = instrumented(model)
+    im = maskable(model)
     check_critical(critical, neuron_layers(im))
     for name, mask in critical.items():
         if not mask.any():

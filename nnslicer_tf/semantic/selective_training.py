@@ -18,10 +18,10 @@ from nnslicer_tf._deprecated import renamed_argument
 from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import compile_classifier, selective_optimizer, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, instrumented
-from nnslicer_tf.instrument.copies import copy_model
+from nnslicer_tf.instrument import InstrumentedModel, copy_model, instrumented, rebuild
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.inputs import Inputs
+from nnslicer_tf.instrument.masked import maskable
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader
 from nnslicer_tf.pruning.recurrent_units import gate_reads, is_removable
@@ -76,12 +76,12 @@ def train_neurons(
         InvalidArgumentError: if masks or labels do not fit the model, or nothing is chosen.
         InputShapeError: if the samples have another shape.
     """
-    im = instrumented(model)
+    im = maskable(model)
     x, y = labelled(im, x, y, batch_size)
     masks = parameter_masks(im, neurons, frozen_outgoing)
     generator = as_generator(rng)
     original = im.functional
-    learner = keras.models.clone_model(original, clone_function=_steady, recursive=True)
+    learner = rebuild(original, replacements=_steady_normalisations(im))
     learner.set_weights(original.get_weights())
     _reseed(learner, generator)
     by_variable = {
@@ -202,14 +202,14 @@ class _SteadyNormalization(keras.layers.BatchNormalization):
         return super().call(inputs, training=False, mask=mask)
 
 
-def _steady(layer: keras.Layer) -> keras.Layer:
-    if not isinstance(layer, keras.layers.Layer):  # `x + y` has nothing to copy
-        return layer
-    is_norm = type(layer) is keras.layers.BatchNormalization
-    kind = _SteadyNormalization if is_norm else type(layer)
-    copy = kind.from_config(layer.get_config())
-    copy.trainable = layer.trainable
-    return copy
+def _steady_normalisations(im: InstrumentedModel) -> dict[int, keras.layers.Layer]:
+    """Return the id of each batch normalisation → a steady one that takes its place."""
+    steady = {}
+    for operation in im.operations:
+        layer = operation.keras_layer
+        if type(layer) is keras.layers.BatchNormalization and id(layer) not in steady:
+            steady[id(layer)] = _SteadyNormalization.from_config(layer.get_config())
+    return steady
 
 
 def _reseed(model: keras.Model, generator: np.random.Generator) -> None:

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from nnslicer_tf._checks import as_array
@@ -18,7 +17,7 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.attributions import ATTRIBUTIONS, DeletionCurve, deletion_curve
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, masked_with_means
+from nnslicer_tf.instrument import InstrumentedModel, MaskedModel
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.slicing.slice import Slice
 
@@ -384,15 +383,8 @@ def _masked(
     sample: np.ndarray,
 ) -> np.ndarray:
     """Return the probabilities of the model with only some of its synapses."""
-    try:
-        model = masked_with_means(im, keep, means)
-    except UnsupportedLayerError as error:
-        raise UnsupportedLayerError(
-            f"{error} Explanations keep and remove slices; flatten the nested model into the "
-            "outer one, or use slicer.slice, which takes it."
-        ) from error
-    outputs = keras.tree.flatten(model(sample[None], training=False))[0]
-    return _probabilities(im, keras.ops.convert_to_numpy(outputs)[0])
+    model, output = MaskedModel(im, means), im.output_operations[0]
+    return _probabilities(im, model.logits(keep, sample[None], ablation="mean", of=output)[0])
 
 
 def _frequencies(slicer: "Slicer", usual: DataLike, target: int) -> dict[str, np.ndarray]:

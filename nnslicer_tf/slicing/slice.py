@@ -117,20 +117,17 @@ class Slice(ShownAsTable):
         Raises:
             ProfileMismatchError: if the model's kernels are not those of the slice, or the
                 profile belongs to a different model.
-            UnsupportedLayerError: if means are given, and a kernel is in a nested model.
+            UnsupportedLayerError: if the model cannot be copied or masked; with means, also if a
+                kernel is of an attention or recurrent layer or an embedding.
         """
-        from nnslicer_tf.instrument import instrumented, masked_with_means
+        from nnslicer_tf.instrument import MaskedModel, instrumented, masked_copy
 
         im = instrumented(model)
+        self._check_kernels(im)
         if means is not None:
             means.check_model(im)
-            self._check_kernels(im)
-            return masked_with_means(im, self.synapse_mask(), means.means)
-        copy = im.copy()
-        self._check_kernels(copy)
-        for name, mask in self.synapse_mask().items():
-            copy.kernels[name].variable().assign(copy.kernels[name].kernel() * mask)
-        return copy.model
+            return masked_copy(im, self.synapse_mask(), means.means)
+        return MaskedModel(im).model(self.synapse_mask())
 
     def _check_kernels(self, im: "InstrumentedModel") -> None:
         """Check that a model has the slice's kernels."""

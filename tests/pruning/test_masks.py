@@ -190,10 +190,24 @@ def unmaskable_steps(layer, call):
     return [nns.Step("weighted_sum", compute, synapses)]
 
 
+def test_masked_kernels_keep_to_their_other_constraints(tmp_path):
+    """Case: EEGNet's kernels have a MaxNorm."""
+    bounded = convolutional(kernel_constraint=keras.constraints.MaxNorm(0.1, axis=[0, 1, 2]))
+    mask = np.random.default_rng(0).random((3, 3, 2, 4)) < 0.5
+    pruning.apply_masks(bounded, {"conv": mask}).save(tmp_path / "masked.keras")
+    masked = keras.models.load_model(tmp_path / "masked.keras")
+    x = np.random.default_rng(1).normal(size=(32, *masked.input_shape[1:])).astype(np.float32)
+    pruning.fine_tune(masked, x, np.arange(32) % 3, 3, learning_rate=0.5, progress=False)
+    kernel = keras.ops.convert_to_numpy(masked.get_layer("conv").kernel)
+    assert not kernel[~mask].any()
+    norms = np.sqrt((kernel**2).sum(axis=(0, 1, 2)))
+    assert norms.max() <= 0.1 + 1e-6
+    assert norms.max() > 0.05
+    free = pruning.without_masks(masked).get_layer("conv").kernel_constraint
+    assert type(free) is keras.constraints.MaxNorm
+
+
 def test_layers_that_cannot_be_masked_are_named():
-    bounded = convolutional(kernel_constraint=keras.constraints.MaxNorm(2.0))
-    with pytest.raises(nns.UnsupportedLayerError, match=r"'conv' \(Conv2D\).*MaxNorm"):
-        pruning.apply_masks(bounded, {"conv": np.ones((3, 3, 2, 4), bool)})
     nns.register_layer(Unmaskable, unmaskable_steps)
     model = keras.Sequential([keras.Input((3,)), Unmaskable(name="odd")])
     with pytest.raises(nns.UnsupportedLayerError, match=r"'odd' \(Unmaskable\) cannot be masked"):

@@ -7,6 +7,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, pruning, zoo
+from nnslicer_tf.instrument import MaskedModel
 from support.models import MODELS, set_dyadic_weights
 
 CASES = (
@@ -56,13 +57,15 @@ def test_at_the_mean_input_of_a_layer_nothing_changes(name):
 @pytest.mark.parametrize("name", [c for c in CASES if c not in ("separable",)])
 def test_the_predictor_gives_what_the_pruned_model_gives(name):
     im, x, profile = case(name)
-    predictor = pruning.MeanPredictor(im, profile)
+    predictor = MaskedModel(im, profile)
     for seed in range(2):
         scores = pruning.RandomRanker(seed).scores(im)
         expected = outputs(pruning.prune(im.model, scores, 0.5, means=profile), x)
-        found = predictor.logits(pruning.keep_masks(scores, 0.5), x, batch_size=10)
+        found = predictor.logits(pruning.keep_masks(scores, 0.5), x, ablation="mean", batch_size=10)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(predictor.logits({}, x), outputs(im.model, x), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        predictor.logits({}, x, ablation="mean"), outputs(im.model, x), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_by_hand():
@@ -92,14 +95,14 @@ def test_renormalised_means_are_those_of_the_renormalised_model():
     keep = pruning.keep_masks(pruning.RandomRanker(3).scores(im), 0.5)
     pruned = pruning.prune(im.model, pruning.RandomRanker(3).scores(im), 0.5, means=profile)
     expected = outputs(pruning.renormalise(pruned, x), x)
-    found = pruning.MeanPredictor(im, profile).logits(keep, x, renormalise_on=x)
+    found = MaskedModel(im, profile).logits(keep, x, ablation="mean", renormalise_on=x)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_kernels_without_means_are_pruned_plainly():
     im, x, profile = case("conv same")
     keep = pruning.keep_masks(pruning.RandomRanker(3).scores(im), 0.5)
-    found = pruning.MeanPredictor(im, profile, plain=im.kernels).logits(keep, x)
+    found = MaskedModel(im, profile, plain=im.kernels).logits(keep, x, ablation="mean")
     expected = pruning.MaskedPredictor(im).logits(keep, x)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
@@ -125,7 +128,7 @@ def test_a_shared_layer_hands_on_the_mean_of_each_call():
     im, x, profile = case("shared layer")
     scores = pruning.RandomRanker(2).scores(im)
     expected = outputs(pruning.prune(im.model, scores, 0.5, means=profile), x)
-    found = pruning.MeanPredictor(im, profile).logits(pruning.keep_masks(scores, 0.5), x)
+    found = MaskedModel(im, profile).logits(pruning.keep_masks(scores, 0.5), x, ablation="mean")
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -136,7 +139,7 @@ def test_slices_apply_with_means():
     slicer = nns.Slicer(im, profile, theta=0.3, workers=0, progress=False)
     one = slicer.slice(test.x[:1])
     found = outputs(one.apply(im.model, means=profile), test.x[:3])
-    expected = pruning.MeanPredictor(im, profile).logits(one.synapse_mask(), test.x[:3])
+    expected = MaskedModel(im, profile).logits(one.synapse_mask(), test.x[:3], ablation="mean")
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     whole = nns.Slice(one.neurons, {n: np.ones_like(v) for n, v in one.synapses.items()}, {})
     same = outputs(whole.apply(im.model, means=profile), test.x[:3])
@@ -149,7 +152,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(nns.ProfileMismatchError):
         pruning.prune(other.model, pruning.scores(other, "weight"), 0.5, means=profile)
     with pytest.raises(nns.ProfileMismatchError):
-        pruning.MeanPredictor(other, profile)
+        MaskedModel(other, profile)
     nested, _, profile = case("nested")
     with pytest.raises(nns.UnsupportedLayerError, match="nested"):
         pruning.prune(nested.model, pruning.scores(nested, "weight"), 0.5, means=profile)

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from nnslicer_tf import pruning, zoo
 from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
+from nnslicer_tf.instrument import MaskedModel
 from nnslicer_tf.pruning import EffectivePathRanker, NNSlicerRanker
 from nnslicer_tf.slicing import ClassProfiles, Profile
 from reproduction.nnslicer.settings import ProgramSettings, ReadingSettings
@@ -225,7 +226,7 @@ class _Pruner:
         self._task = task
         self._profile = profile
         self._stem = next(iter(task.im.kernels))
-        self._predictors: dict[frozenset[str], pruning.MeanPredictor] = {}
+        self._predictors: dict[frozenset[str], MaskedModel] = {}
 
     def logits(
         self, treatment: Treatment, name: str, method: _Method, targets: Targets, ratio: float
@@ -244,11 +245,12 @@ class _Pruner:
             ratios = pruning.global_ratios(scores, ratio)
         keep = pruning.keep_masks(scores, ratios)
         again = task.train.x[:_RENORMALISE_ON] if treatment.renormalised else None
-        return self._predictor(frozenset(plain)).logits(keep, task.measured.x, again)
+        predictor = self._predictor(frozenset(plain))
+        return predictor.logits(keep, task.measured.x, ablation="mean", renormalise_on=again)
 
-    def _predictor(self, plain: frozenset[str]) -> pruning.MeanPredictor:
+    def _predictor(self, plain: frozenset[str]) -> MaskedModel:
         if plain not in self._predictors:
-            found = pruning.MeanPredictor(self._task.im, self._profile, plain)
+            found = MaskedModel(self._task.im, self._profile, plain)
             self._predictors[plain] = found
         return self._predictors[plain]
 

@@ -128,7 +128,9 @@ def _masked(task: TargetTask) -> Logits:
 
     def logits(method: PruningMethod, targets: Targets, ratio: float) -> np.ndarray:
         statistics = method.statistics_of(task.train)
-        return predictor.logits(method.keep(targets, ratio), task.measured.x, statistics)
+        return predictor.logits(
+            method.keep(targets, ratio), task.measured.x, renormalise_on=statistics
+        )
 
     return logits
 

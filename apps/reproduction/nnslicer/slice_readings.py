@@ -14,8 +14,7 @@ import pandas as pd
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._progress import track
-from nnslicer_tf.instrument import InstrumentedModel
-from nnslicer_tf.pruning import MeanPredictor
+from nnslicer_tf.instrument import InstrumentedModel, MaskedModel
 from nnslicer_tf.slicing import ClassProfiles, ClassSlicer, Profile, Slice, Slicer
 from reproduction.nnslicer.settings import SliceReadingSettings
 from reproduction.result import ExperimentResult, ExperimentTable
@@ -94,7 +93,7 @@ class _Tester:
         images: np.ndarray,
         s: SliceReadingSettings,
     ) -> None:
-        self._predictor = MeanPredictor(im, profile)
+        self._predictor = MaskedModel(im, profile)
         self._images = images
         self._predicted = im.logits(images).argmax(axis=1)
         self._top = s.top
@@ -126,7 +125,7 @@ class _Tester:
         yield "stable", both / max(_size(mask) + _size(again) - both, 1)
 
     def _same(self, i: int, keep: Mapping[str, np.ndarray]) -> float:
-        logits = self._predictor.logits(keep, self._images[i : i + 1])
+        logits = self._predictor.logits(keep, self._images[i : i + 1], ablation="mean")
         return float(logits.argmax() == self._predicted[i])
 
 

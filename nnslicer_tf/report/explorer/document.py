@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._progress import track
-from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
+from nnslicer_tf.instrument import InstrumentedModel, MaskedModel, Operation, Synapses
 from nnslicer_tf.instrument.index_maps import routing_map
 from nnslicer_tf.instrument.operations import Lookup, Pooling
 from nnslicer_tf.instrument.recurrence import Member
@@ -105,7 +105,7 @@ class Document:
         self._plan(im, needed, shown)
         places = {id(source.im): place for place, source in enumerate(sources)}
         remainders = {
-            id(source.im): measured.Remainder(source.im)
+            id(source.im): MaskedModel(source.im)
             for source in sources
             if source.x is not None and measured.is_classifier(source.im)
         }
@@ -358,12 +358,12 @@ class Document:
         if remainder is None:
             return None
         if key not in self._says:
-            self._says[key] = _answer(remainder.answer(x))
+            self._says[key] = _answer(measured.answer(remainder.logits({}, x)))
         found = {"whole": self._says[key]}
         if part.synapses:
             for name, inverted in (("kept", False), ("removed", True)):
                 kept = measured.masks(part.synapses, inverted)
-                found[name] = _answer(remainder.answer(x, kept))
+                found[name] = _answer(measured.answer(remainder.logits(kept, x)))
         return found
 
 

@@ -1,14 +1,13 @@
 """Activations and predictions for the inputs of slices, of the whole model and of parts."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from nnslicer_tf._kernels import pools
-from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
+from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.kinds import Layout
 
 MOST_CLASSES = 5
@@ -69,40 +68,6 @@ class Answer:
     probabilities: tuple[float, ...]
 
 
-class Remainder:
-    """A copy of a model in which only some synapses are kept.
-
-    Args:
-        im: The model; it is not changed.
-    """
-
-    def __init__(self, im: InstrumentedModel) -> None:
-        self.im = im.copy()
-        self._kernels: dict[str, Synapses] = self.im.kernels
-        self._whole = {name: kernel.kernel() for name, kernel in self._kernels.items()}
-
-    def answer(self, x: np.ndarray, kept: Mapping[str, np.ndarray] | None = None) -> Answer:
-        """Return the model's mean prediction for some samples.
-
-        Args:
-            x: Samples `(samples, *input_shape)`.
-            kept: Kernel name → bool array of the kernel's shape, False for weights to set to
-                zero; other kernels are unchanged.
-        """
-        with self._only(kept or {}):
-            return _answer(self.im.logits(x))
-
-    @contextmanager
-    def _only(self, kept: Mapping[str, np.ndarray]) -> Iterator[None]:
-        for name, mask in kept.items():
-            self._kernels[name].variable().assign(self._whole[name] * mask)
-        try:
-            yield
-        finally:
-            for name in kept:
-                self._kernels[name].variable().assign(self._whole[name])
-
-
 def is_classifier(im: InstrumentedModel) -> bool:
     """Return whether a model's output is one vector of at least two logits."""
     shape = im[im.logit_operation].shape
@@ -138,7 +103,8 @@ def total_size(operations: Iterable[Operation]) -> int:
     return sum(operation.size for operation in operations)
 
 
-def _answer(logits: np.ndarray) -> Answer:
+def answer(logits: np.ndarray) -> Answer:
+    """Return the mean prediction of some samples, given their logits `(samples, classes)`."""
     shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     shares = (shifted / shifted.sum(axis=1, keepdims=True)).mean(axis=0)
     order = np.argsort(-shares, kind="stable")[:MOST_CLASSES]
