@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from nnslicer_tf.errors import InvalidArgumentError
 from reproduction.result_tables import ResultTable
@@ -86,10 +87,14 @@ class Catalogue:
     Attributes:
         papers: Part of an id → heading in the report, in order.
         entries: The tables and figures, in the papers' order.
+        headlines: Descriptions of the headline results, see `headlines`.
+        chosen: The headlines of docs/results.md, see `report`.
     """
 
     papers: dict[str, str]
     entries: tuple[Entry, ...]
+    headlines: tuple[dict[str, Any], ...] = ()
+    chosen: tuple[dict[str, Any], ...] = ()
 
     def __getitem__(self, name: str) -> Entry:
         """Return the entry with an id.
@@ -108,7 +113,8 @@ def load_catalogue() -> Catalogue:
     """Return the catalogue, read from `catalogue.toml`."""
     text = Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8")
     data = tomllib.loads(text)
-    return Catalogue(data["papers"], tuple(map(_entry, data["entries"])))
+    lists = (tuple(data.get(name, ())) for name in ("headlines", "chosen"))
+    return Catalogue(data["papers"], tuple(map(_entry, data["entries"])), *lists)
 
 
 def _entry(fields: dict) -> Entry:

@@ -71,15 +71,25 @@ def write_report(folder: Path, trials: Path, output: Path, readme: Path) -> list
     pages = {ending: output / f"report.{ending}" for ending in ("html", "md")}
     for path in pages.values():
         check_writable(path)
-    rows = headlines(tables_by_name(folder))
-    text = _replaced(readme.read_text(), BEGIN, END, _headlines_markdown(rows, pages, readme))
-    page = build_page(folder, trials, headline_table(rows))
+    rows = headlines(tables_by_name(folder), load_catalogue().headlines)
+    html, markdown = (Path(os.path.relpath(p, readme.parent)).as_posix() for p in pages.values())
+    text = readme.read_text()
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise InvalidArgumentError(f"'{readme}' needs the marks {BEGIN} and {END}, once, in order.")
+    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+    text = (
+        f"{before}{BEGIN}\n{markdown_table(chosen_table(rows))}\n\n"
+        f"All {len(rows)} headline figures, then every table with its command, seed and plots: "
+        f"[report.md]({markdown}#all-headlines), or [report.html]({html}) as one file. Written by "
+        f"`python apps/reproduce.py report`.\n{END}{after}"
+    )
+    page = build_page(folder, trials, rows)
     written = {pages["html"]: page.html(output), pages["md"]: page.markdown(output), readme: text}
     for path, content in written.items():
         with atomic_path(path) as temporary:
             temporary.write_text(content)
     sizes = [f"{path}: {path.stat().st_size / 1e6:.2f} MB" for path in pages.values()]
-    return [*sizes, f"{readme}: {len(rows)} headlines"]
+    return [*sizes, f"{readme}: {len(chosen_table(rows))} of {len(rows)} headlines"]
 
 
 def command_of(entry: Entry, quick: bool, trials: Path) -> list[str]:
@@ -131,12 +141,12 @@ def status(entry: Entry, folder: Path) -> str:
     return f"measured{said}" + f" at the paper's size: {', '.join(sizes)}" * bool(sizes)
 
 
-def build_page(folder: Path, trials: Path, headline: pd.DataFrame) -> Page:
+def build_page(folder: Path, trials: Path, rows: Sequence[Headline]) -> Page:
     """Return the page with all results."""
     page = Page("Tables and figures of the papers, measured")
     head = provenance()
     page.add(
-        *_at_a_glance(folder, headline),
+        *_at_a_glance(folder, rows),
         Heading("How to read what follows"),
         Text(
             "All measurements of this project, beside the figures that the papers report. Tables "
@@ -164,42 +174,48 @@ def build_page(folder: Path, trials: Path, headline: pd.DataFrame) -> Page:
     return page
 
 
-def _at_a_glance(folder: Path, headline: pd.DataFrame) -> list[Block]:
+def _at_a_glance(folder: Path, rows: Sequence[Headline]) -> list[Block]:
     """Return a summary of what was reproduced and what was not, with pictures."""
-    kinds = {
-        "yes": "At least as good as the paper, or as the goal where the row names one",
-        "no": "Short of the paper, or of the goal",
-        "": "Not comparable with the paper",
-    }
-    rows = {kind: headline[headline["as good"] == kind] for kind in kinds}
-    compared = len(rows["yes"]) + len(rows["no"])
+    chosen, every = chosen_table(rows), headline_table(rows)
+    good, short = ((every["as good"] == word).sum() for word in ("yes", "no"))
     blocks: list[Block] = [
         Heading("At a glance"),
         Text(
-            f"Of {compared} headline figures that can be compared, {len(rows['yes'])} are at least "
-            f"as good as the paper's, or as the goal, and {len(rows['no'])} fall short. "
-            "The models, data and machines are not those of the papers."
+            f"Of {good + short} headline figures that can be compared, {good} are at least as good "
+            f"as the paper's, or as the goal, and {short} fall short. The models, data and "
+            "machines are not those of the papers."
         ),
     ]
-    for kind, caption in kinds.items():
-        if len(rows[kind]):
-            frame = by_result(rows[kind])
-            blocks.append(Table(frame, f"{caption}: {len(rows[kind])}", longest=len(frame)))
+    if len(chosen):
+        blocks.append(Table(chosen, "The most important ones", longest=len(chosen)))
     for name, caption in _PICTURES.items():
         if (folder / name).exists():
             blocks.append(Picture(folder / name, caption))
+    blocks += [Heading("All headlines"), Table(every, "All headlines", 0)] if rows else []
     return blocks
 
 
-def by_result(headline: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each result, with all its measurements in one cell.
-
-    Args:
-        headline: Rows with `result`, `of`, `here` and `paper`.
-    """
-    here = (headline["of"] + " " + headline["here"]).str.strip()
-    rows = headline.assign(here=here).groupby("result", sort=False)[["here", "paper"]]
-    return rows.agg(lambda texts: "; ".join(dict.fromkeys(texts))).reset_index()
+def chosen_table(rows: Sequence[Headline]) -> pd.DataFrame:
+    """Return the headlines that the catalogue chooses, a row for all cases of a quantity."""
+    table = []
+    for one in load_catalogue().chosen:
+        of_what = {row.case: row for row in rows if row.what == one["what"]}
+        found = [of_what[case] for case in one["cases"] if case in of_what]
+        if not found:
+            continue
+        judged = {row.reached for row in found} - {None}
+        words = {0: "–", 1: "yes" if True in judged else "no", 2: "in part"}
+        table.append(
+            {
+                "paper": load_catalogue().papers[found[0].entry.partition("/")[0]].split(" (")[0],
+                "result": one["text"],
+                "here": "; ".join(row.here for row in found),
+                "paper's figure": "; ".join(dict.fromkeys(row.published for row in found)),
+                "reproduced": words[len(judged)],
+                "why, or what else": one.get("why", ""),
+            }
+        )
+    return pd.DataFrame(table)
 
 
 def _found(folder: Path, patterns: Sequence[str]) -> list[ResultTable]:
@@ -315,25 +331,3 @@ def fingerprints() -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
-
-
-def _headlines_markdown(rows: list[Headline], pages: dict[str, Path], readme: Path) -> str:
-    """Return the text between the markers."""
-    html, markdown = (os.path.relpath(pages[kind], readme.parent) for kind in ("html", "md"))
-    return (
-        f"{markdown_table(headline_table(rows))}\n\nEverything, with commands, seeds and plots: "
-        f"[report.md]({Path(markdown).as_posix()}), or [report.html]({Path(html).as_posix()}) "
-        "as one file. Written by `python apps/reproduce.py report`."
-    )
-
-
-def _replaced(text: str, begin: str, end: str, new: str) -> str:
-    """Replace the part of a text between two markers.
-
-    Raises:
-        InvalidArgumentError: unless the markers occur exactly once each, in order.
-    """
-    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-        raise InvalidArgumentError(f"The text needs the marks {begin} and {end}, once, in order.")
-    before, _, rest = text.partition(begin)
-    return f"{before}{begin}\n{new}\n{end}{rest.partition(end)[2]}"
