@@ -113,6 +113,32 @@ def workspace(single, whole, double):
 
 
 @inlined
+def give_amounts(v, size, bound, ties, multiplier, weights, received):
+    """Add multiplier · weight where a value is kept; return the number of ties that are left.
+
+    Args:
+        v: Pointer to the local values.
+        size: Their number, in whole vectors.
+        bound: Result of `excluded_bound`, with `ties`.
+        ties: How many values that equal the bound are kept.
+        multiplier: Factor, float32.
+        weights: Pointer to a weight for each value, float32.
+        received: Pointer to what is added to, float32.
+    """
+    above, plus, none = splat(bound), splat(multiplier), splat(np.float32(0))
+    for i in range(0, size, LANES):
+        kept = where(magnitude(load(v, i)) > above, plus, none)
+        store(received, i, load(received, i) + kept * load(weights, i))
+    i = size
+    while i > 0 and ties > 0 and bound > 0:
+        i -= 1
+        if abs(read(v, i)) == bound:
+            write(received, i, read(received, i) + multiplier * read(weights, i))
+            ties -= 1
+    return ties
+
+
+@inlined
 def _padded(size):
     """Return `size` rounded up to whole vectors."""
     return (size + LANES - 1) // LANES * LANES

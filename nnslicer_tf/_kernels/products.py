@@ -15,6 +15,7 @@ from nnslicer_tf._kernels.exclusion import (
     buffers,
     excluded_bound,
     first_division,
+    give_amounts,
     workspace,
 )
 from nnslicer_tf._kernels.vectors import (
@@ -43,6 +44,7 @@ def product_sum(
     second: tuple[np.ndarray, np.ndarray],
     theta: float,
     by_sum: bool,
+    middles: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Expand sums y[g, m, n] = Σ_s a[g, m, s] · b[g, n, s].
 
@@ -53,17 +55,24 @@ def product_sum(
         second: Values and Δ of b, `(groups, n, s)` float32.
         theta: Threshold θ.
         by_sum: Whether the exclusion is relative to the sum of the local values instead of y.
+        middles: For amounts: midpoints of a and b between reference and sample; `signs` are then
+            multipliers, float32.
 
     Returns:
-        CONTRIB of a and of b, int32, with their shapes.
+        CONTRIB of a and of b, int32, with their shapes; for amounts, their multipliers, float32.
     """
+    amounts = middles is not None
     size = first[0].shape[-1]
     a, da, b, db = (_padded(x) for x in (*first, *second))
+    middle_a, middle_b = (_padded(x) for x in middles or (np.zeros((1, 1, 1)),) * 2)
     stride = a.shape[-1]
     to_a, to_b = np.zeros(a.shape, np.int32), np.zeros(b.shape, np.int32)
+    amounts_a, amounts_b = (
+        np.zeros(x.shape if amounts else (1, 1, LANES), np.float32) for x in (a, b)
+    )
     together = max(1, min(TOGETHER, _TOGETHER_VALUES // (2 * stride)))
     _product_sum(
-        np.ascontiguousarray(signs, np.int8),
+        np.ascontiguousarray(signs != 0 if amounts else signs, np.int8),
         np.ascontiguousarray(y, np.float32),
         a,
         da,
@@ -77,12 +86,24 @@ def product_sum(
         np.zeros((3, TOGETHER), np.float64),
         np.zeros((2, TOGETHER), np.int32),
         *buffers(2 * stride),
+        amounts,
+        np.ascontiguousarray(signs, np.float32) if amounts else np.zeros((1, 1, 1), np.float32),
+        middle_a,
+        middle_b,
+        amounts_a,
+        amounts_b,
     )
-    return to_a[..., :size], to_b[..., :size]
+    found = (amounts_a, amounts_b) if amounts else (to_a, to_b)
+    return found[0][..., :size], found[1][..., :size]
 
 
 def softmax(
-    signs: np.ndarray, y: np.ndarray, delta: np.ndarray, theta: float, by_sum: bool
+    signs: np.ndarray,
+    y: np.ndarray,
+    delta: np.ndarray,
+    theta: float,
+    by_sum: bool,
+    means: np.ndarray | None = None,
 ) -> np.ndarray:
     """Expand softmax rows: the local values of output i are y_i · (δ_ij − y_j) · Δx_j.
 
@@ -92,17 +113,21 @@ def softmax(
         delta: Δ of the inputs, of the same shape, float32; 0 for masked entries.
         theta: Threshold θ.
         by_sum: As in `product_sum`.
+        means: For amounts: q of `rescale.logarithmic_means`, of the same shape; `signs` are then
+            multipliers, float32.
 
     Returns:
-        CONTRIB of the inputs, int32, of the same shape.
+        CONTRIB of the inputs, int32, of the same shape; for amounts, their multipliers, float32.
     """
+    amounts = means is not None
     size = y.shape[-1]
     y, delta = _padded(y), _padded(delta)
     stride = y.shape[-1]
     received = np.zeros(y.shape, np.int32)
+    received_amounts = np.zeros(y.shape if amounts else (1, LANES), np.float32)
     together = max(1, min(TOGETHER, _TOGETHER_VALUES // stride))
     _softmax(
-        np.ascontiguousarray(signs, np.int8),
+        np.ascontiguousarray(signs != 0 if amounts else signs, np.int8),
         y,
         delta,
         theta,
@@ -112,8 +137,12 @@ def softmax(
         np.zeros((3, TOGETHER), np.float64),
         np.zeros((2, TOGETHER), np.int32),
         *buffers(stride),
+        amounts,
+        np.ascontiguousarray(signs, np.float32) if amounts else np.zeros((1, 1), np.float32),
+        np.zeros((1, LANES), np.float32) if means is None else _padded(means),
+        received_amounts,
     )
-    return received[:, :size]
+    return (received_amounts if amounts else received)[:, :size]
 
 
 def _padded(x: np.ndarray) -> np.ndarray:
@@ -142,6 +171,12 @@ def _padded(x: np.ndarray) -> np.ndarray:
         float32[::1],
         int32[::1],
         float64[::1],
+        boolean,
+        argument(float32, 3),
+        float32[:, :, ::1],
+        float32[:, :, ::1],
+        float32[:, :, ::1],
+        float32[:, :, ::1],
     )
 )
 def _product_sum(
@@ -161,6 +196,12 @@ def _product_sum(
     single,
     whole,
     double,
+    amounts,
+    multipliers,
+    middle_a,
+    middle_b,
+    amounts_a,
+    amounts_b,
 ):
     groups, rows, columns = y.shape
     stride = a.shape[2]
@@ -210,12 +251,20 @@ def _product_sum(
                         j,
                     )
                     place = np.int64(read(places, j))
-                    sign = np.int32(read(all_signs, (group * rows + m) * columns + place))
+                    neuron = (group * rows + m) * columns + place
                     column = (group * columns + place) * stride
-                    ties = _give(
-                        at(local, stride), stride, bound, ties, sign, at(pointer(to_b), column)
-                    )
-                    _give(local, stride, bound, ties, sign, at(pointer(to_a), row))
+                    second = at(local, stride)
+                    if amounts:
+                        factor = read(pointer(multipliers), neuron)
+                        weights, to = at(pointer(middle_a), row), at(pointer(amounts_b), column)
+                        ties = give_amounts(second, stride, bound, ties, factor, weights, to)
+                        weights, to = at(pointer(middle_b), column), at(pointer(amounts_a), row)
+                        give_amounts(local, stride, bound, ties, factor, weights, to)
+                    else:
+                        sign = np.int32(read(all_signs, neuron))
+                        to = at(pointer(to_b), column)
+                        ties = _give(second, stride, bound, ties, sign, to)
+                        _give(local, stride, bound, ties, sign, at(pointer(to_a), row))
 
 
 @compiled(
@@ -232,10 +281,29 @@ def _product_sum(
         float32[::1],
         int32[::1],
         float64[::1],
+        boolean,
+        argument(float32, 2),
+        float32[:, ::1],
+        float32[:, ::1],
     )
 )
 def _softmax(
-    signs, y, delta, theta, by_sum, received, values, moments, held, single, whole, double
+    signs,
+    y,
+    delta,
+    theta,
+    by_sum,
+    received,
+    values,
+    moments,
+    held,
+    single,
+    whole,
+    double,
+    amounts,
+    multipliers,
+    means,
+    received_amounts,
 ):
     rows, stride = y.shape
     entries = signs.shape[1]
@@ -245,6 +313,9 @@ def _softmax(
     thresholds = at(pointer(moments), TOGETHER)
     waiting, places = pointer(held), at(pointer(held), TOGETHER)
     for row in range(rows):
+        total_mean = np.float32(1e-30)
+        for k in range(entries if amounts else 0):
+            total_mean += means[row, k]
         i = 0
         while i < entries:
             count = 0
@@ -273,8 +344,22 @@ def _softmax(
                 bound, ties = excluded_bound(
                     local, stride, read(thresholds, j), np.int64(read(waiting, j)), work, j
                 )
-                sign = np.int32(signs[row, read(places, j)])
-                _give(local, stride, bound, ties, sign, at(pointer(received), row * stride))
+                place = np.int64(read(places, j))
+                if amounts:
+                    # The row's means are multiplied by -q_i / Σ q, and the own one by 1 more.
+                    own = multipliers[row, place] * means[row, place]
+                    to = at(pointer(received_amounts), row * stride)
+                    q = at(pointer(means), row * stride)
+                    give_amounts(local, stride, bound, ties, -own / total_mean, q, to)
+                    size = abs(read(local, place))
+                    later = 0
+                    for k in range(place + 1, stride):
+                        later += np.int64(abs(read(local, k)) == bound)
+                    if size > bound or (size == bound and bound > 0 and later < ties):
+                        write(to, place, read(to, place) + own)
+                else:
+                    sign = np.int32(signs[row, place])
+                    _give(local, stride, bound, ties, sign, at(pointer(received), row * stride))
 
 
 @inlined

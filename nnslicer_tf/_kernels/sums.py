@@ -16,6 +16,7 @@ from nnslicer_tf._kernels.exclusion import (
     buffers,
     excluded_bound,
     first_division,
+    give_amounts,
     workspace,
 )
 from nnslicer_tf._kernels.vectors import (
@@ -52,6 +53,7 @@ def weighted_sum(
     theta: float,
     each: bool,
     by_sum: bool = False,
+    changes: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Expand a weighted sum (dense, or a convolution of any kind).
 
@@ -64,13 +66,16 @@ def weighted_sum(
         theta: Threshold θ.
         each: Keep the synapses of each sample separate.
         by_sum: Whether thresholds are relative to the sum of the local values instead of y.
+        changes: For amounts: changes of the inputs from the reference, shaped like `dx`; `signs`
+            are then multipliers, float32.
 
     Returns:
         CONTRIB of the inputs, shaped like `dx`, and of the synapses,
-        `(batch or 1, groups, outputs per group, taps · inputs per group)`, both int32.
+        `(batch or 1, groups, outputs per group, taps · inputs per group)`, both int32. For
+        amounts: the multipliers of the inputs, and the synapses' amounts, both float32.
     """
     scale = np.ones((1, len(taps)))
-    return _expand(signs, y, dx, weights, taps, scale, (theta, by_sum), each)
+    return _expand(signs, y, dx, weights, taps, scale, (theta, by_sum), each, changes)
 
 
 def average(
@@ -81,6 +86,7 @@ def average(
     theta: float,
     counts: np.ndarray | None = None,
     by_sum: bool = False,
+    changes: np.ndarray | None = None,
 ) -> np.ndarray:
     """Expand an average pooling; shapes as in `weighted_sum`, one channel at a time.
 
@@ -91,7 +97,9 @@ def average(
     if counts is None:
         counts = np.count_nonzero(taps >= 0, axis=1)[None]
     scale = np.ascontiguousarray(counts, np.float64)
-    inputs, _ = _expand(signs, y, dx, weights, taps, scale, (theta, by_sum), each=False)
+    if changes is not None:
+        signs = signs / scale[..., None].astype(np.float32)
+    inputs, _ = _expand(signs, y, dx, weights, taps, scale, (theta, by_sum), False, changes)
     return inputs
 
 
@@ -109,21 +117,33 @@ def _expand(
     scale: np.ndarray,
     threshold: tuple[float, bool],
     each: bool,
+    changes: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Expand sums whose thresholds are θ·|y| times a scale `(batch or 1, positions)`.
 
     `threshold` is θ, and whether it is relative to the sum of the local values instead of y.
     """
+    amounts = changes is not None
     width = weights.shape[2]
     if rest := -width % LANES:
         weights = np.pad(weights, ((0, 0), (0, 0), (0, rest)))
-    inputs = np.zeros(dx.size + LANES, np.int32)  # room to add a whole vector at the end
-    synapses = np.zeros((len(dx) if each else 1, *weights.shape), np.int32)
     stride = weights.shape[2]
     block = max(1, min(len(taps), _BLOCK // stride))
     together = max(1, min(TOGETHER, _TOGETHER_VALUES // stride))
+    nothing = np.zeros((1, 1, 1), np.float32)
+
+    def results(dtype: type, wanted: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return zeros for the inputs, with room for a whole vector, synapses and windows."""
+        samples = len(dx) if each else 1
+        inputs = np.zeros(dx.size + LANES if wanted else LANES, dtype)
+        synapses = np.zeros((samples, *weights.shape) if wanted else (1, 1, 1, 1), dtype)
+        # May be read beyond the last window.
+        return inputs, synapses, aligned((block + 1, stride) if wanted else (1, LANES), dtype)
+
+    inputs, synapses, received = results(np.int32, not amounts)
+    of_amounts = results(np.float32, amounts)
     _weighted_sum(
-        np.ascontiguousarray(signs, np.int8),
+        np.ascontiguousarray(signs != 0 if amounts else signs, np.int8),
         np.ascontiguousarray(y, np.float32),
         np.ascontiguousarray(dx, np.float32),
         np.ascontiguousarray(weights, np.float32),
@@ -131,16 +151,24 @@ def _expand(
         scale,
         *threshold,
         width,
+        block,
         inputs,
         synapses,
         aligned(block * stride + LANES, np.float32),  # room to copy a whole vector at the end
-        aligned((block + 1, stride), np.int32),  # may be read beyond the last window
+        received,
         np.zeros((*taps.shape, 2), np.int32),
         np.zeros(2 * (block + 1) + TOGETHER, np.int32),
         aligned((together + 1, stride), np.float32),
         np.zeros((2, TOGETHER), np.float64),
         *buffers(width),
+        amounts,
+        np.ascontiguousarray(signs, np.float32) if amounts else nothing,
+        nothing if changes is None else np.ascontiguousarray(changes, np.float32),
+        aligned(block * stride + LANES if amounts else LANES, np.float32),
+        *of_amounts,
     )
+    if amounts:
+        inputs, synapses = of_amounts[0], of_amounts[1] * weights
     return inputs[: dx.size].reshape(dx.shape), synapses[..., :width]
 
 
@@ -155,6 +183,7 @@ def _expand(
         float64,
         boolean,
         types.intp,
+        types.intp,
         int32[::1],
         int32[:, :, :, ::1],
         float32[::1],
@@ -166,6 +195,13 @@ def _expand(
         float32[::1],
         int32[::1],
         float64[::1],
+        boolean,
+        argument(float32, 3),
+        argument(float32, 3),
+        float32[::1],
+        float32[::1],
+        float32[:, :, :, ::1],
+        float32[:, ::1],
     )
 )
 def _weighted_sum(
@@ -178,6 +214,7 @@ def _weighted_sum(
     theta,
     by_sum,
     width,
+    block,
     inputs,
     synapses,
     windows,
@@ -189,13 +226,20 @@ def _weighted_sum(
     single,
     whole,
     double,
+    amounts,
+    multipliers,
+    changes,
+    change_windows,
+    input_amounts,
+    synapse_amounts,
+    received_amounts,
 ):
     groups, outputs, stride = weights.shape
     positions, channels = y.shape[1], y.shape[2]
     sources = dx.shape[2]
     per_group = width // taps.shape[1]
     _find_runs(pointer(taps), taps.shape[0], taps.shape[1], groups == 1, pointer(runs))
-    block = received.shape[0] - 1
+    rows_kept = synapse_amounts.shape[0] if amounts else synapses.shape[0]
     work = workspace(single, whole, double)
     listed = pointer(active)
     rows = at(listed, block + 1)
@@ -208,8 +252,9 @@ def _weighted_sum(
         waiting=at(listed, active.shape[0] - TOGETHER),
     )
     read_by, given = pointer(windows), pointer(received)
+    read_changes, given_amounts = pointer(change_windows), pointer(received_amounts)
     for sample in range(dx.shape[0]):
-        row = min(sample, synapses.shape[0] - 1)
+        row = min(sample, rows_kept - 1)
         scales = at(pointer(scale), min(sample, scale.shape[0] - 1) * positions)
         given_y = (pointer(y), scales, theta, by_sum)
         first_input = sample * dx.shape[1] * sources
@@ -222,11 +267,16 @@ def _weighted_sum(
                 needed = _list_read(marks, stop - start, rows)
                 block_runs = at(pointer(runs), 2 * start * taps.shape[1])
                 place = (block_runs, taps.shape[1], first_source, sources, per_group, stride)
-                _gather(pointer(dx), dx.size, read_by, given, rows, needed, place)
+                _gather(pointer(dx), dx.size, read_by, rows, needed, place)
+                if amounts:
+                    _gather(pointer(changes), dx.size, read_changes, rows, needed, place)
+                    _clear(given_amounts, np.float32(0), rows, needed, stride)
+                else:
+                    _clear(given, np.int32(0), rows, needed, stride)
                 for o in range(outputs):
                     found = _list_active(marks, o, rows, needed, listed)
                     w = at(pointer(weights), (group * outputs + o) * stride)
-                    kept = at(pointer(synapses), ((row * groups + group) * outputs + o) * stride)
+                    first_kept = ((row * groups + group) * outputs + o) * stride
                     neurons = (first_sign + o, channels, start)
                     for k in range(0, found, together):
                         size = min(together, found - k)
@@ -254,9 +304,21 @@ def _weighted_sum(
                                 j,
                             )
                             p = np.int64(read(places, j))
-                            sign = np.int32(read(marks[0], p * channels + o))
-                            _give(v, stride, bound, ties, sign, at(given, p * stride), kept)
-                _scatter(given, pointer(inputs), rows, needed, place)
+                            if amounts:
+                                m = read(pointer(multipliers), first_sign + p * channels + o)
+                                to, window = p * stride, at(read_changes, p * stride)
+                                kept = at(pointer(synapse_amounts), first_kept)
+                                give_amounts(v, stride, bound, ties, m, w, at(given_amounts, to))
+                                give_amounts(v, stride, bound, ties, m, window, kept)
+                            else:
+                                sign = np.int32(read(marks[0], p * channels + o))
+                                kept = at(pointer(synapses), first_kept)
+                                _give(v, stride, bound, ties, sign, at(given, p * stride), kept)
+                if amounts:
+                    zero = np.float32(0)
+                    _scatter(given_amounts, pointer(input_amounts), zero, rows, needed, place)
+                else:
+                    _scatter(given, pointer(inputs), np.int32(0), rows, needed, place)
 
 
 @inlined
@@ -304,7 +366,16 @@ def _list_active(marks, o, rows, size, active):
 
 
 @inlined
-def _gather(dx, size, windows, received, rows, needed, place):
+def _clear(received, zero, rows, needed, stride):
+    """Set the windows of the needed positions to zero."""
+    for k in range(needed):
+        p = np.int64(read(rows, k))
+        for i in range(0, stride, LANES):
+            store(received, p * stride + i, splat(zero))
+
+
+@inlined
+def _gather(dx, size, windows, rows, needed, place):
     """Copy the values that each of `needed` positions reads, with zeros for padding.
 
     Runs are copied in whole vectors; the excess at the end of one is overwritten by the next.
@@ -313,8 +384,6 @@ def _gather(dx, size, windows, received, rows, needed, place):
     for k in range(needed):
         p = np.int64(read(rows, k))
         window = at(windows, p * stride)
-        for i in range(0, stride, LANES):
-            store(received, p * stride + i, splat(np.int32(0)))
         t = 0
         while t < taps:
             source = np.int64(read(runs, 2 * (p * taps + t)))
@@ -342,7 +411,7 @@ def _copy(source, target, size, readable):
 
 
 @inlined
-def _scatter(received, inputs, rows, needed, place):
+def _scatter(received, inputs, zero, rows, needed, place):
     """Add the contributions that the windows received to the input neurons."""
     runs, taps, first_source, sources, per_group, stride = place
     for k in range(needed):
@@ -353,16 +422,17 @@ def _scatter(received, inputs, rows, needed, place):
             length = np.int64(read(runs, 2 * (p * taps + t) + 1))
             if source >= 0:
                 given = at(received, p * stride + t * per_group)
-                _add(given, at(inputs, first_source + source * sources), length * per_group)
+                target = at(inputs, first_source + source * sources)
+                _add(given, target, length * per_group, zero)
             t += length
 
 
 @inlined
-def _add(source, target, size):
+def _add(source, target, size, zero):
     """Add a run in whole vectors, with zeros beyond its end."""
     for i in range(0, size, LANES):
         inside = lanes() < splat(np.int32(size - i))
-        given = where(inside, load(source, i), splat(np.int32(0)))
+        given = where(inside, load(source, i), splat(zero))
         store(target, i, load(target, i) + given)
 
 

@@ -97,6 +97,7 @@ def expand_gates(
     inputs: Sequence[Neurons],
     synapses: dict[str, np.ndarray],
     each: bool,
+    amounts: bool = False,
 ) -> list[np.ndarray]:
     """Return the contributions of the inputs, and add those of the synapses to `synapses`.
 
@@ -108,7 +109,12 @@ def expand_gates(
         inputs: The inputs.
         synapses: Kernel name → contributions so far; changed in place.
         each: Keep the synapses' contributions of each sample separate.
+        amounts: Whether `signs` are multipliers, and contributions amounts.
     """
+    changes = None
+    if amounts:
+        parts = [_gather(flat(x.change), r.taps) for x, r in zip(inputs, table.reads, strict=True)]
+        changes = np.concatenate(parts, axis=2)
     gathered = [_gather(flat(x.delta), r.taps) for x, r in zip(inputs, table.reads, strict=True)]
     positions = len(table.reads[0].taps)
     shape = (len(signs), positions, -1)
@@ -120,6 +126,7 @@ def expand_gates(
         np.arange(positions, dtype=np.int32)[:, None],
         theta,
         each,
+        changes=changes,
     )
     ends = np.cumsum([part.shape[2] for part in gathered])[:-1]
     parts = []
@@ -155,7 +162,7 @@ def _gather(x: np.ndarray, taps: np.ndarray) -> np.ndarray:
 def _scatter(received: np.ndarray, taps: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Add the values that the taps received to the positions that they read."""
     batch, channels = len(received), shape[-1]
-    total = np.zeros((batch, int(np.prod(shape[1:-1])) + 1, channels), np.int32)
+    total = np.zeros((batch, int(np.prod(shape[1:-1])) + 1, channels), received.dtype)
     by_tap = received.reshape(batch, len(taps), -1, channels)
     for k, read in enumerate(taps.T):  # no two outputs read the same position with one tap
         total[:, read] += by_tap[:, :, k]

@@ -45,6 +45,7 @@ class Neurons:
         self.relative_to = relative_to
         self.mask = mask
         self.product = product
+        self.usual: Any = None  # reference values `(batch, …)`, for amounts
         self._mean = mean
 
     @cached_property
@@ -60,6 +61,12 @@ class Neurons:
         middle = ((self._exact.astype(np.float64) + self._mean) / 2).astype(np.float32)
         present = self._present
         return middle if present is None else np.where(present > 0, middle, self.value)
+
+    @cached_property
+    def change(self) -> np.ndarray:
+        """Value − reference, float32; 0 where there is padding. Needs `usual`."""
+        found = self.captured - self.usual
+        return found if self.mask is None else np.where(self.mask > 0, found, np.float32(0))
 
     @classmethod
     def known(
@@ -92,6 +99,8 @@ class Neurons:
         delta, signs = self._deltas
         one = Neurons.known(self.captured[:, t], delta[:, t], signs[:, t], self.factor[:, t])
         one.relative_to = self.relative_to
+        if self.usual is not None:
+            one.usual = self.usual[:, t]
         return one
 
     @property

@@ -157,6 +157,8 @@ class _Values:
         self._first = {
             before(s): Neurons.constant((batch, *self._table.shapes[before(s)])) for s in states
         }
+        for first in self._first.values():
+            first.usual = first.captured
         for s, name in zip(states, initial, strict=False):
             self._first[before(s)] = values(name)
         self.present = None if mask is None else values(mask).captured > 0
@@ -178,7 +180,9 @@ class _Values:
         delta = at_latest(source.delta, first.delta)
         signs = at_latest(source.sign, first.sign)
         factor = at_latest(source.factor, first.factor)
-        return Neurons.known(self._members[name].captured, delta, signs, factor)
+        held = Neurons.known(self._members[name].captured, delta, signs, factor)
+        held.usual = self._members[name].usual
+        return held
 
     def present_at(self, t: int, rank: int) -> np.ndarray:
         """Return 1 where step t is data and 0 where it is padding, int32, with `rank` axes."""
@@ -219,6 +223,7 @@ def unwind(
     values: Callable[[str], Neurons],
     passes: Passes,
     each: bool,
+    rules: Mapping[str, Any] | None = None,
 ) -> Unwound:
     """Walk back through time with exclusion.
 
@@ -229,17 +234,20 @@ def unwind(
         values: Returns the values of an operation, by name.
         passes: See `Passes`.
         each: Keep the synapses' contributions of each sample separate.
+        rules: For amounts: name of an operation of the cell → its rule, which takes θ, its
+            multipliers, its neurons, those of its inputs and the time, and returns multipliers.
     """
     table: RecurrenceTable = node.table
+    dtype = np.int32 if rules is None else np.float32
     batch = len(next(iter(given.values())))
     at_times = _Values(node, values, batch)
     shapes = {name: table.shapes[table.inner(name)] for name in node.members}
-    members = {name: np.zeros((batch, table.steps, *s), np.int32) for name, s in shapes.items()}
-    sequence = np.zeros((batch, table.steps, *table.shapes[SEQUENCE]), np.int32)
+    members = {name: np.zeros((batch, table.steps, *s), dtype) for name, s in shapes.items()}
+    sequence = np.zeros((batch, table.steps, *table.shapes[SEQUENCE]), dtype)
     synapses: dict[str, np.ndarray] = {}
     carry: dict[str, np.ndarray] = {}
     for t in reversed(range(table.steps)):
-        rule = _StepRule(at_times, t, theta, passes, each, synapses)
+        rule = _StepRule(at_times, t, theta, passes, each, synapses, rules)
         seed = {table.inner(name): array[:, t] for name, array in given.items()}
         for name, array in carry.items():
             seed[name] = seed[name] + array if name in seed else array
@@ -267,6 +275,7 @@ class _StepRule:
     passes: Passes
     each: bool
     synapses: dict[str, np.ndarray]
+    rules: Mapping[str, Any] | None
 
     def __call__(self, node: Node, contribution: Any) -> Any:
         if node.members:
@@ -274,10 +283,12 @@ class _StepRule:
         if node.kind.name == HELD:
             present = self.values.present_at(self.t, contribution.ndim)
             return [None, contribution * (1 - present), contribution * present]
-        if self.passes(node.kind):
+        if self.rules is None and self.passes(node.kind):
             return [contribution]
         output = self.values.at(node.name, self.t)
         inputs = [self.values.at(name, self.t) for name in node.inputs]
+        if self.rules is not None:
+            return self.rules[node.name](self.theta, contribution, output, inputs, self.t)
         signs = sign(contribution) * output.sign
         rule = node.kind.rule
         assert rule is not None, node.name  # cells in `instrument.layers` have only known kinds
@@ -286,14 +297,19 @@ class _StepRule:
     def _gates(self, node: Node, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         outputs = [self.values.at(name, self.t) for name in node.members]
         inputs = [self.values.at(name, self.t) for name in node.inputs]
-        parts = [
-            sign(given[name]) * y.sign if name in given else np.zeros_like(y.sign)
-            for name, y in zip(node.members, outputs, strict=True)
-        ]
+        amounts = self.rules is not None
+        if amounts:
+            zeros = [np.zeros(y.value.shape, np.float32) for y in outputs]
+            parts = [given.get(n, zero) for n, zero in zip(node.members, zeros, strict=True)]
+        else:
+            parts = [
+                sign(given[name]) * y.sign if name in given else np.zeros_like(y.sign)
+                for name, y in zip(node.members, outputs, strict=True)
+            ]
         reference = np.concatenate([y.reference for y in outputs], axis=-1)
         signs = np.concatenate(parts, axis=-1)
         return expand_gates(
-            node.table, self.theta, signs, reference, inputs, self.synapses, self.each
+            node.table, self.theta, signs, reference, inputs, self.synapses, self.each, amounts
         )
 
 

@@ -121,10 +121,12 @@ def logarithmic_means(xp: Any, y: Any, y0: Any) -> Any:
 
 
 def scale(operation: Operation, inputs: list, reference: list, multipliers: Any) -> list[Any]:
-    """Return multipliers of a scale: affine, or by the sample's own statistics."""
+    """Return multipliers of a scale: affine, by the sample's own statistics, or one to one."""
     if isinstance(operation.params, Statistics):
         params = operation.params
         return [normalised(ops, params, params.gamma(), inputs[0], reference[0], multipliers)]
+    if operation.params is None:
+        return quotient(operation, inputs, reference, multipliers)
     return midpoint(operation, inputs, reference, multipliers)
 
 

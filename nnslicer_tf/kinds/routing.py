@@ -66,13 +66,18 @@ def _move(node: Node, contribution: np.ndarray) -> list[np.ndarray]:
     moved = contribution.reshape(batch, -1)
     received = []
     for links in node.table:
-        to_input = np.zeros((batch, int(np.prod(links.shape))), np.int32)
+        to_input = np.zeros((batch, int(np.prod(links.shape))), _wide(contribution.dtype))
         if links.one_to_one:
             to_input[:, links.sources] = moved[:, links.targets]
         else:
             np.add.at(to_input.T, links.sources, moved[:, links.targets].T)
         received.append(to_input.reshape(batch, *links.shape))
     return received
+
+
+def _wide(dtype: np.dtype) -> np.dtype:
+    """Return the type for sums of contributions."""
+    return np.dtype(np.int32) if np.issubdtype(dtype, np.integer) else dtype
 
 
 def _at_zero(

@@ -14,6 +14,7 @@ from nnslicer_tf.instrument.inputs import arrays_of
 from nnslicer_tf.slicing import _checkpoint
 from nnslicer_tf.slicing._exclusion_walk import ExclusionWalk
 from nnslicer_tf.slicing._input_range import InputRange
+from nnslicer_tf.slicing._reference import AmountCapture
 from nnslicer_tf.slicing._results import Part
 from nnslicer_tf.slicing._zero_walk import AmountWalk, CountWalk
 from nnslicer_tf.slicing.profile import Profile
@@ -23,11 +24,16 @@ Job = ExclusionWalk | CountWalk | AmountWalk
 
 @dataclass(frozen=True)
 class Work:
-    """A job, the engine that runs it, and the number of samples in a batch."""
+    """A job, the engine that runs it, and the number of samples in a batch.
+
+    Attributes:
+        capture: What captures the values that the job reads, if not the model's forward pass.
+    """
 
     job: Job
     engine: Engine
     batch_size: int
+    capture: AmountCapture | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ class Batches:
                     if collector.is_done(index, digests[index]):
                         bar.update(len(batch))
                     else:
-                        yield index, self.im.forward(batch, work.job.captured, first)
+                        yield index, self._captured(work, batch, first)
 
             for index, result in work.engine.map(work.job, pending()):
                 collector.add(index, digests[index], result)
@@ -75,11 +81,16 @@ class Batches:
     def parts(self, work: Work) -> Iterator[Part]:
         """Yield the job's result for each batch, in order."""
         captured: Iterator[tuple[int, Any]] = (
-            (index, self.im.forward(batch, work.job.captured, first))
+            (index, self._captured(work, batch, first))
             for index, first, batch in self._numbered(work.batch_size)
         )
         for _, part in in_order(work.engine.map(work.job, captured)):
             yield part
+
+    def _captured(self, work: Work, batch: np.ndarray, first: int) -> dict[str, np.ndarray]:
+        if work.capture is not None:
+            return work.capture(batch, first)
+        return self.im.forward(batch, work.job.captured, first)
 
     def _numbered(self, batch_size: int) -> Iterator[tuple[int, int, np.ndarray]]:
         """Yield each batch after its number and the number of its first sample."""

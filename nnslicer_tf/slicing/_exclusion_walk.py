@@ -6,6 +6,7 @@ few times that of the batch's activations.
 
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ import numpy as np
 from nnslicer_tf._kernels import sums
 from nnslicer_tf.engine import Job
 from nnslicer_tf.instrument.backward import propagate
+from nnslicer_tf.instrument.recurrence import HELD
 from nnslicer_tf.kinds import Neurons, Node, aligned_mask
+from nnslicer_tf.kinds.amounts import RULES, Expansion
 from nnslicer_tf.kinds.pointwise import sign
 from nnslicer_tf.kinds.recurrence import unwind
-from nnslicer_tf.slicing._plan import Plan
+from nnslicer_tf.slicing._plan import REFERENCE, SLOPES, Plan
 from nnslicer_tf.slicing._results import Collector, Contributions, EachRow
 
 # Size in bytes of the dense synapse contributions of samples that are walked together.
@@ -94,6 +97,125 @@ def walk(plan: Plan, captured: Captured, each: bool) -> Contributions:
     return Contributions(propagate(plan.expanded, seed, expand, plan.shapes), synapses)
 
 
+def walk_amounts(plan: Plan, captured: Captured, each: bool) -> Contributions:
+    """Return the amounts of every sample of a batch; arguments are those of `walk`.
+
+    The walk carries multipliers, and amounts from lookups to tokens.
+    """
+    tables = plan.amounts
+    assert tables is not None
+    known: dict[tuple[str, str], Neurons] = {}
+    synapses: dict[str, np.ndarray] = {}
+
+    def neurons(name: str, nodes: Mapping[str, Node], granularity: str = "activation") -> Neurons:
+        if (name, granularity) not in known:
+            node, values = nodes[name], captured[name]
+            mask = None if node.mask is None else aligned_mask(captured[node.mask], values.ndim)
+            found = Neurons(values, node.mean, plan.relative_to, mask, plan.product)
+            found.usual = captured[REFERENCE + name]
+            known[name, granularity] = found
+        return known[name, granularity]
+
+    def values(name: str) -> Neurons:
+        return neurons(name, tables.nodes)
+
+    def present(name: str, part: np.ndarray | None) -> np.ndarray | None:
+        """Drop what padding received, which has no neurons."""
+        node = tables.nodes[name]
+        if part is None or node.mask is None:
+            return part
+        rank = len(node.shape) + 1
+        mask = aligned_mask(captured[node.mask], rank, part.ndim - rank)
+        return np.where(mask > 0, part, np.float32(0))
+
+    def expansion(node: Node, given: np.ndarray, **more: Any) -> Sequence[np.ndarray | None]:
+        """Apply the rule of an operation, and keep its synapses."""
+        parts, amounts = RULES[node.kind.name](Expansion(node=node, given=given, **more))
+        for name, found in amounts.items():
+            synapses[name] = synapses[name] + found if name in synapses else found
+        return parts
+
+    def expand(planned: Node, given: Any) -> Any:
+        if planned.members:
+            prefix = planned.table.prefix
+            rules = {
+                node.name: partial(at_time, prefix, node)
+                for node in planned.table.cell
+                if not node.members and node.kind.name != HELD
+            }
+            found = unwind(planned, plan.theta, given, values, plan.passes, each, rules)
+            for name, part in found.synapses.items():
+                synapses[name] = synapses[name] + part if name in synapses else part
+            return given_to(planned, found.inputs), found.members
+        node = tables.nodes[planned.name]
+        if node.kind.move is not None:
+            return given_to(node, node.kind.move(node, given))
+        if node.name in tables.tokens:
+            return [None] * len(node.inputs)
+        by_channel = None
+        if plan.granularity == "channel":
+            of = [neurons(n, plan.nodes, "channel") for n in (node.name, *node.inputs)]
+            by_channel = planned, of[0], of[1:]
+        parts = expansion(
+            node,
+            given,
+            theta=plan.theta,
+            output=values(node.name),
+            inputs=[values(name) for name in node.inputs],
+            by_channel=by_channel,
+            each=each,
+            data=tables.data[node.name],
+            slopes=captured.get(SLOPES + node.name),
+        )
+        return given_to(node, parts)
+
+    def at_time(
+        prefix: str,
+        node: Node,
+        theta: float,
+        given: np.ndarray,
+        output: Neurons,
+        inputs: Sequence[Neurons],
+        t: int,
+    ) -> Sequence[np.ndarray | None]:
+        name = prefix + node.name
+        slopes = captured.get(SLOPES + name)
+        return expansion(
+            node,
+            given,
+            theta=theta,
+            output=output,
+            inputs=inputs,
+            data=tables.data[name],
+            slopes=None if slopes is None else slopes[:, t],
+        )
+
+    def given_to(node: Node, parts: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+        found = [present(name, part) for name, part in zip(node.inputs, parts, strict=True)]
+        if node.name in tables.tokens or node.kind.name == "lookup":
+            return found
+        return [
+            part * values(name).change if part is not None and name in tables.tokens else part
+            for name, part in zip(node.inputs, found, strict=True)
+        ]
+
+    shapes = {name: node.shape for name, node in tables.nodes.items()}
+    seed = {}
+    for name, given in plan.seed(captured[plan.logits]).items():
+        spread = given.astype(np.float32)
+        if given.shape[1:] != shapes[name]:  # the mean of a channel
+            spread = spread.reshape(len(given), *(1,) * (len(shapes[name]) - 1), -1)
+            spread = np.broadcast_to(spread, (len(given), *shapes[name]))
+            spread = spread / np.float32(np.prod(shapes[name][:-1]))
+        seed[name] = present(name, spread)
+    amounts = {}
+    for name, found in propagate(plan.expanded, seed, expand, shapes).items():
+        amounts[name] = found if name in tables.tokens else found * values(name).change
+        if plan.granularity == "channel":
+            amounts[name] = amounts[name].reshape(len(found), -1, found.shape[-1]).sum(axis=1)
+    return Contributions(amounts, synapses)
+
+
 class ExclusionWalk(Job):
     """A job that walks batches of captured values.
 
@@ -121,7 +243,8 @@ class ExclusionWalk(Job):
         results: list[Any] = []
         for start in range(0, samples, step):
             part = _part(captured, start, start + step)
-            result = walk(self.plan, part, self.collector.each)
+            run = walk if self.plan.amounts is None else walk_amounts
+            result = run(self.plan, part, self.collector.each)
             results.append(self.collector.collect(result, part[self.plan.logits]))
         return self.join(results)
 

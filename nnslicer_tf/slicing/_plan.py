@@ -4,11 +4,15 @@ A plan is sent to each worker once. It is as large as the kernels and the profil
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from nnslicer_tf._layout import KernelLayout
 from nnslicer_tf.kinds import Kind, Node
+
+REFERENCE, SLOPES = "reference of ", "slopes of "
+"""Prefixes of the names of captured reference values and slopes."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,23 @@ class Start:
 
     neurons: dict[str, np.ndarray]
     predicted: bool
+
+
+@dataclass(frozen=True, eq=False)
+class AmountTables:
+    """What a walk with amounts needs, in addition, to exclude inputs.
+
+    Attributes:
+        nodes: Name → node with all elements as neurons.
+        data: Name of an operation, or of one of a recurrent layer → `amounts.data_of` of it.
+        tokens: Names of operations that hold tokens, or only move them.
+        slopes: Names of the operations whose slopes are captured.
+    """
+
+    nodes: dict[str, Node]
+    data: dict[str, Any]
+    tokens: frozenset[str]
+    slopes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +61,7 @@ class Plan:
         rectify: Propagation of CONTRIB through one-to-one operations: "sign" or "pass".
         product: Factor that multiplies Δ in products: "value" or "midpoint".
         contribution: "count" or "amount".
+        amounts: Tables for amounts with exclusion; otherwise None.
         kernels: Name → layout of each of the model's kernels, in topological order.
     """
 
@@ -54,6 +76,7 @@ class Plan:
     rectify: str
     product: str
     contribution: str
+    amounts: AmountTables | None
     kernels: dict[str, KernelLayout] = field(repr=False)
 
     @property

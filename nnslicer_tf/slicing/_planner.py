@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument.recurrence import GATE, HELD, Member
 from nnslicer_tf.kinds import Layout, Node, kind_of
+from nnslicer_tf.kinds.amounts import data_of, needs_slopes
 from nnslicer_tf.kinds.recurrence import recurrence_node
-from nnslicer_tf.slicing._plan import Plan
+from nnslicer_tf.slicing._plan import AmountTables, Plan
 from nnslicer_tf.slicing.criterion import ResolvedCriterion
 from nnslicer_tf.slicing.profile import Profile
 
@@ -26,7 +28,7 @@ def plan_walk(
     relative_to: str,
     rectify: str,
     product: str,
-    contribution: str = "count",
+    contribution: str,
 ) -> Plan:
     """Return the plan of the walk of `criterion` through the model."""
     start = criterion.start
@@ -42,7 +44,13 @@ def plan_walk(
             needed.update((*(node.members or (node.name,)), *node.inputs))
     walked = (*starts, *(name for node in order for name in (*node.inputs, *node.members)))
     needed.update(mask for name in walked if (mask := im[name].mask) is not None)
+    amounts = None
+    if contribution == "amount" and theta > 0:
+        amounts = _amount_tables(im, expanded, Layout("activation", profile.means))
+        for node in order:
+            needed.update((*(node.members or (node.name,)), *node.inputs))
     return Plan(
+        amounts=amounts,
         nodes=nodes,
         expanded=order,
         captured=tuple(o.name for o in im.operations if o.name in needed),
@@ -55,6 +63,34 @@ def plan_walk(
         product=product,
         contribution=contribution,
         kernels={name: kernel.layout for name, kernel in im.kernels.items()},
+    )
+
+
+def _amount_tables(
+    im: InstrumentedModel, expanded: Sequence[Operation], layout: Layout
+) -> AmountTables:
+    """Return what a walk with amounts needs to exclude inputs of some operations."""
+    data, slopes = {}, []
+    layers = {o.params.unrolled for o in expanded if isinstance(o.params, Member)}
+    through_time = [
+        o for o in im.operations if isinstance(o.params, Member) and o.params.unrolled in layers
+    ]
+    for operation in {*expanded, *through_time}:
+        inner = operation
+        if isinstance(operation.params, Member):
+            inner = operation.params.operation
+            if inner.kind in (GATE, HELD):
+                continue
+        if kind_of(inner).move is None:
+            data[operation.name] = data_of(inner)
+        if needs_slopes(inner):
+            slopes.append(operation.name)
+    lookups = [name for o in expanded if o.kind == "lookup" for name in o.inputs]
+    return AmountTables(
+        nodes={o.name: _node(o, layout) for o in im.operations},
+        data=data,
+        tokens=frozenset(o.name for o in im.graph.ancestors(lookups)),
+        slopes=tuple(slopes),
     )
 
 

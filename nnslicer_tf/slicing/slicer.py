@@ -39,6 +39,7 @@ from nnslicer_tf.slicing._planner import (
     check_rules,
     plan_walk,
 )
+from nnslicer_tf.slicing._reference import AmountCapture
 from nnslicer_tf.slicing._results import (
     Collector,
     EachPart,
@@ -114,10 +115,6 @@ class Slicer:
         check_options(theta, granularity, workers, relative_to, rectify)
         check_name("product", product, PRODUCT)
         check_name("contribution", contribution, CONTRIBUTION)
-        if contribution == "amount" and theta > 0:
-            raise InvalidArgumentError(
-                f"Amounts are computed at θ = 0 only. Received: theta={theta}. Pass theta=0."
-            )
         im = instrumented(im)
         profile.check_model(im)
         check_rules(im, granularity)
@@ -138,6 +135,7 @@ class Slicer:
         # Kept, because planning and compiling a walk takes longer than slicing a few samples.
         self._plans: dict[tuple, Plan] = {}
         self._work: dict[tuple, Work] = {}
+        self._captures: dict[int, AmountCapture] = {}
 
     def at_theta(self, theta: float) -> "Slicer":
         """Return a slicer with the same settings and this θ (the same object if θ is unchanged).
@@ -348,8 +346,10 @@ class Slicer:
         if not _zero_walk.applies(self.im, plan, size):
             if isinstance(collector, EachPart):
                 size = min(size, dense)
-            job = ExclusionWalk(plan, collector)
-            return Work(job, make_engine(self.workers, self.ray_address), size)
+            if plan.amounts is not None and id(plan) not in self._captures:
+                self._captures[id(plan)] = AmountCapture(self.im, self.profile, plan)
+            engine = make_engine(self.workers, self.ray_address)
+            return Work(ExclusionWalk(plan, collector), engine, size, self._captures.get(id(plan)))
         # Compiled walks are kept for reuse.
         kept = (tuple(collector.kernels), tuple(collector.operations), collector.reduce)
         key = (id(plan), type(collector), kept)
@@ -364,6 +364,7 @@ class Slicer:
 
     def _batch_size(self, plan: Plan) -> int:
         values = sum(self.im[name].size for name in plan.captured)
+        values *= 1 if plan.amounts is None else 2  # with the reference
         return int(np.clip(_BATCH_BYTES // (4 * values), 1, LARGEST_BATCH))
 
     def _checkpoint(
