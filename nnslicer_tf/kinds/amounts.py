@@ -127,7 +127,8 @@ def _weighted_sum_by_channel(
         found = np.zeros((taps, sources // groups, groups, channels // groups), np.float32)
         for tap in range(taps):
             to_tap = np.einsum("pgo,igo->pgi", of_outputs, kernel[tap], optimize=True)
-            np.add.at(received[sample], read[:, tap], to_tap.reshape(positions, sources))
+            # No two outputs read the same position with one tap, except for padding.
+            received[sample, read[:, tap]] += to_tap.reshape(positions, sources)
             window = padded[read[:, tap]].reshape(positions, groups, -1)
             found[tap] = np.einsum("pgi,pgo->igo", window, of_outputs, optimize=True)
         found *= kernel

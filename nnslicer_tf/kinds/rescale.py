@@ -16,7 +16,7 @@ import numpy as np
 
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.backend import vector_jacobian_product
-from nnslicer_tf.instrument.operations import Operation, Statistics
+from nnslicer_tf.instrument.operations import Operation, Pooling, Statistics
 
 ops: Any = LazyModule("keras.ops")
 
@@ -65,14 +65,29 @@ def largest(
     """
     y, y0 = operation.compute(*inputs), operation.compute(*reference)
     most = (further or ops.maximum)(y, y0)
-    gained = vector_jacobian_product(operation.compute, inputs, multipliers * (most - y0))
-    lost = vector_jacobian_product(operation.compute, reference, multipliers * (y - most))
+    if isinstance(operation.params, Pooling) and len(operation.params.taps) == 1:
+        gained = [_to_first(inputs[0], multipliers * (most - y0))]
+        lost = [_to_first(reference[0], multipliers * (y - most))]
+    else:
+        gained = vector_jacobian_product(operation.compute, inputs, multipliers * (most - y0))
+        lost = vector_jacobian_product(operation.compute, reference, multipliers * (y - most))
     parts = []
     for x, x0, up, down in zip(inputs, reference, gained, lost, strict=True):
         change = x - x0
         still = ops.equal(change, 0.0)
         parts.append(ops.where(still, 0.0, (up + down) / ops.where(still, 1.0, change)))
     return parts
+
+
+def _to_first(x: Any, values: Any) -> Any:
+    """Return values `(batch, …, channels)` at the first of the largest elements of each channel.
+
+    The gradient of a global maximum would divide them among equal elements.
+    """
+    by_position = ops.reshape(x, (ops.shape(x)[0], -1, x.shape[-1]))
+    which = ops.argmax(by_position, axis=1)
+    marks = ops.one_hot(which, int(np.prod(x.shape[1:-1])), axis=1, dtype=x.dtype)
+    return ops.reshape(marks * ops.reshape(values, (-1, 1, x.shape[-1])), ops.shape(x))
 
 
 def product(operation: Operation, inputs: list, reference: list, multipliers: Any) -> list[Any]:

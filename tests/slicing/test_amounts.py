@@ -7,7 +7,8 @@ from keras import layers
 
 import nnslicer_tf as nns
 from support import sequence_models
-from support.models import MODELS, data, set_dyadic_weights
+from support.amount_oracle import AmountOracle, ChannelAmountOracle
+from support.models import MODELS, data, random_model, set_dyadic_weights
 
 
 def cuts(im):
@@ -117,3 +118,36 @@ def test_amounts_through_time_add_up(layer, masked):
     found = slicer.slice(x, outputs=[1])
     change = found.neurons[slicer.im.logit_operation].sum()
     assert found.neurons[slicer.im.input_operation].sum() == pytest.approx(change, abs=2e-5)
+
+
+def check_against_oracle(model, rng, granularity, thetas):
+    """Compare all amounts of two samples with the oracle's."""
+    set_dyadic_weights(model, rng)
+    profile_data, x = data(rng, model, 4), data(rng, model, 2)
+    oracles = {"activation": AmountOracle, "channel": ChannelAmountOracle}
+    for theta in thetas:
+        slicer = slicer_of(model, profile_data, theta, granularity=granularity)
+        oracle = oracles[granularity](slicer.im, profile_data)
+        for sample, one in enumerate(x):
+            found = slicer.slice(x[sample : sample + 1], outputs=[0, 2])
+            expected = oracle.slice(one, {slicer.im.logit_operation: [(0,), (2,)]}, theta)
+            for arrays, by_name in zip((found.neurons, found.synapses), expected, strict=True):
+                for name, values in arrays.items():
+                    wanted = np.zeros_like(values)
+                    for i, amount in by_name[name].items():
+                        wanted[i] = amount
+                    np.testing.assert_allclose(values, wanted, atol=2e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("granularity", ["activation", "channel"])
+@pytest.mark.parametrize("name", MODELS)
+def test_table(name, granularity):
+    rng = np.random.default_rng(sorted(MODELS).index(name))
+    check_against_oracle(MODELS[name](), rng, granularity, (0.0, 0.125, 0.5))
+
+
+@pytest.mark.parametrize("granularity", ["activation", "channel"])
+@pytest.mark.parametrize("seed", range(6))
+def test_random_models(seed, granularity):
+    rng = np.random.default_rng(4000 + seed)
+    check_against_oracle(random_model(rng), rng, granularity, (0.25, 1.0))
