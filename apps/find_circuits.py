@@ -2,6 +2,7 @@
 
     python apps/find_circuits.py recurrent     # parity, counters, first of kind
     python apps/find_circuits.py transformers  # copy, induction, first of kind
+    python apps/find_circuits.py tracr         # programs compiled by Tracr (pip install tracr-pypi)
 
 Nothing is trained, and no data is needed.
 """
@@ -9,6 +10,7 @@ Nothing is trained, and no data is needed.
 from reproduction.application import add_experiment, application, main
 from reproduction.circuits.settings import (
     RecurrentCircuitSettings,
+    TracrSettings,
     TransformerCircuitSettings,
 )
 
@@ -19,6 +21,7 @@ add_experiment(app, "recurrent", RecurrentCircuitSettings, f"{CIRCUITS}.recurren
 add_experiment(
     app, "transformers", TransformerCircuitSettings, f"{CIRCUITS}.transformers:transformers"
 )
+add_experiment(app, "tracr", TracrSettings, f"{CIRCUITS}.tracr:tracr")
 
 if __name__ == "__main__":
     main(app)

@@ -69,3 +69,19 @@ class TransformerCircuitSettings(CircuitSettings):
         Reading("slices, means of channels", (0.0, 0.1, 0.3), of_channels=True),
         Reading("slices, both", (0.0, 0.1, 0.3), of_channels=True, product="midpoint"),
     )
+
+
+@dataclass(frozen=True)
+class TracrSettings(Settings):
+    """Find the edges that RASP programs compiled by Tracr use: slices, EAP, EAP-IG, ACDC."""
+
+    trial: ClassVar = {"programs": ("reverse", "histogram"), "explained": 8, "references": 2}
+
+    kept = "circuits"
+    programs: Annotated[list[str] | None, Option(help="Names of programs; all by default.")] = None
+    references: Annotated[int, Option(help="Inputs to take ablated values from.", min=1)] = 4
+    explained: Annotated[int, Option(help="Samples for each of them.", min=1)] = 16
+    points: Annotated[int, Option(help="Points of EAP-IG.", min=1)] = 16
+    rounds: Annotated[int, Option(help="Rounds of ablation.", min=1)] = 16
+    seed: Annotated[int, Option(help="Random seed.", min=0)] = 0
+    work: Annotated[Path, Option(help="Folder of finished programs.")] = Path("runs/circuits")

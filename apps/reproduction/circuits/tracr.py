@@ -1,0 +1,264 @@
+"""Edges of compiled programs: which method finds those that the program uses.
+
+Ablation is by resampling: every input is paired with another random input, its *reference*, and an
+ablated edge gives what it gives for the reference. Every method scores every edge; the area under
+the ROC curve measures how well the scores separate the edges that the program uses from all other
+candidates. Methods: contributions of slices whose profile is the reference, as counts and as
+amounts; EAP (Syed et al., 2023), the first-order effect of an ablation on the answer; EAP-IG (Hanna
+et al., 2024), the same with gradients averaged on the way from the reference; ACDC (Conmy et al.,
+NeurIPS 2023), which ablates one edge after the other, from the output to the input, unless the
+divergence grows by more than a bound; first-order effects that are estimated again after the
+weakest edges were ablated.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from sklearn.metrics import roc_auc_score
+
+from nnslicer_tf._progress import track
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.slicing import Profile, Slicer
+from reproduction.circuits.settings import TracrSettings
+from reproduction.circuits.tracr_networks import CompiledProgram, compile_program, layer_of
+from reproduction.circuits.tracr_programs import PROGRAMS
+from reproduction.result import ExperimentResult, ExperimentTable
+from reproduction.rows import RowStore
+
+SHARPNESS = 10.0  # the divergence is that of softmax(SHARPNESS · output), as outputs are 0 or 1
+BOUNDS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0)
+
+
+def tracr(s: TracrSettings) -> ExperimentResult:
+    """Compare methods on all programs."""
+    made_from = s.values("references", "explained", "points", "rounds")
+    store = RowStore.of(s.work, "tracr", ["program", "seed"], made_from)
+    parts = []
+    for name in track(s.programs or list(PROGRAMS), "Programs", progress=True):
+        key = {"program": name, "seed": s.seed}
+        parts.append(store.complete(key, partial(_rows, name, s)))
+    rows = pd.concat(parts, ignore_index=True)
+    table = rows.pivot_table("AUROC", "method", "program", sort=False)
+    summary = pd.DataFrame(
+        {
+            "method": table.index,
+            "AUROC, mean": table.mean(axis=1),
+            "least": table.min(axis=1),
+            "programs at 1": (table > 0.9999).sum(axis=1),
+            "pairs, mean": rows.groupby("method", sort=False)["pairs"].mean(),
+        }
+    )
+    head = {
+        "programs": f"{table.shape[1]}, compiled by Tracr",
+        "samples": f"{s.explained} for each of {s.references} references",
+        "ablation": "resampled: the values of another random input, the reference",
+        "seed": s.seed,
+    }
+    title = "Edges that compiled programs use: area under ROC"
+    text = (
+        "An edge is a writer, a reader and a dimension of the residual stream; *pairs* takes the "
+        "strongest dimension of each writer and reader. *programs at 1*: in how many programs "
+        "every used edge is ranked above all others."
+    )
+    return ExperimentResult(
+        [
+            ExperimentTable("tracr", summary.reset_index(drop=True), title, head, text),
+            ExperimentTable("tracr-programs", rows),
+        ]
+    )
+
+
+def _rows(name: str, s: TracrSettings) -> list[dict[str, object]]:
+    """Return the areas of all methods on one program."""
+    network = compile_program(name)
+    rng = np.random.default_rng(s.seed)
+    x, answers = network.draw(s.references * s.explained, rng)
+    references = network.draw(s.references, rng)[0].repeat(s.explained, axis=0)
+    ablated = AblatedProgram(network, x, references)
+    outputs = ablated.answers(np.ones(ablated.shape))
+    predicted = outputs.argmax(axis=1)
+    correct = [
+        abs(row[0] - answer) < 0.05 if row.size == 1 else network.values[k] == str(answer)
+        for row, k, answer in zip(outputs, predicted, answers, strict=True)
+    ]
+
+    truth = network.used(ablated.varies_at, ablated.active_at)
+    places, rows = ablated.varies, []
+    facts = {"accuracy": np.mean(correct), "used": truth.sum(), "candidates": places.sum()}
+    pairs = places.any(axis=1)
+    for method, scores in _methods(network, ablated, x, references, predicted, s):
+        whole = np.where(places, scores, -np.inf).max(axis=1)
+        areas = {
+            "AUROC": roc_auc_score(truth[places], scores[places]),
+            "pairs": np.nan
+            if truth.any(axis=1)[pairs].all()
+            else roc_auc_score(truth.any(axis=1)[pairs], whole[pairs]),
+        }
+        rows.append({"method": method, **facts, **areas})
+    return rows
+
+
+class AblatedProgram:
+    """A program whose edges can be ablated, all samples at once.
+
+    Args:
+        network: The program.
+        x: Codes of all samples.
+        references: Codes of each sample's reference.
+
+    Attributes:
+        shape: (edges, dimensions), the shape of a mask.
+        varies_at: Where what a writer gives is not constant, `(edges, LENGTH, dimensions)` bool.
+        active_at: Where it is not always 0, of the same shape.
+        varies: The candidates, which are not constant everywhere, `(edges, dimensions)` bool.
+    """
+
+    def __init__(self, network: CompiledProgram, x: np.ndarray, references: np.ndarray) -> None:
+        import tensorflow as tf
+
+        self._network = network
+        values: dict[tuple[str, str], np.ndarray] = {}
+
+        def note(writer: str, reader: str, written: tf.Tensor) -> tf.Tensor:
+            values[writer, reader] = written.numpy()
+            return written
+
+        self._embedded, self._reference = network.embed(x), network.embed(references)
+        network.outputs(self._embedded, note)
+        self.varies_at = np.stack([np.ptp(values[edge], 0) > 1e-4 for edge in network.edges])
+        self.active_at = np.stack([np.abs(values[e]).max(axis=0) > 1e-4 for e in network.edges])
+        network.outputs(self._reference, note)
+        self._ablated = np.stack([values[edge] for edge in network.edges])
+        self.varies = self.varies_at.any(axis=1)
+        self.shape = self.varies.shape
+        self.outputs = tf.function(self._outputs, autograph=False)
+        self._gradient = tf.function(self._gradient_of_mask, autograph=False)
+
+    def _outputs(self, embedded: object, mask: object) -> object:
+        import tensorflow as tf
+
+        mask, ablated = tf.cast(mask, "float32"), tf.constant(self._ablated)
+        places = {edge: i for i, edge in enumerate(self._network.edges)}
+
+        def edge(writer: str, reader: str, values: tf.Tensor) -> tf.Tensor:
+            i = places[writer, reader]
+            return ablated[i] + mask[..., i, None, :] * (values - ablated[i])
+
+        return self._network.outputs(embedded, edge)
+
+    def _gradient_of_mask(self, embedded: object, mask: object, chosen: object) -> object:
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            tape.watch(mask)
+            outputs = self._outputs(embedded, mask)
+            answer = tf.gather(outputs, chosen, axis=1, batch_dims=1)
+        return tape.gradient(answer, mask)
+
+    def effects(
+        self, chosen: np.ndarray, points: int = 1, mask: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the first-order effects of ablations, `(samples, edges, dimensions)`.
+
+        Args:
+            chosen: The output's value to explain, of each sample.
+            points: Points on the way from the reference at which gradients are averaged; 1 takes
+                the input itself.
+            mask: Edges that are left; all by default.
+        """
+        import tensorflow as tf
+
+        whole = np.ones(self.shape) if mask is None else mask
+        masks = tf.constant(np.broadcast_to(whole, (len(chosen), *self.shape)), tf.float32)
+        total = 0.0
+        for k in range(points):
+            share = 1.0 if points == 1 else (k + 0.5) / points
+            at = self._reference + share * (self._embedded - self._reference)
+            total += self._gradient(at, masks, chosen).numpy() / points
+        return total
+
+    def answers(self, mask: np.ndarray) -> np.ndarray:
+        """Return the outputs with a mask, `(samples, values)`."""
+        return self.outputs(self._embedded, mask).numpy()
+
+    def divergence(self, whole: np.ndarray, mask: np.ndarray) -> float:
+        """Return the mean divergence of the outputs with a mask from the whole outputs."""
+        outputs = self.answers(mask)
+        if outputs.shape[1] == 1:
+            return float(np.mean((outputs - whole) ** 2))
+        p, q = (_log_softmax(SHARPNESS * v) for v in (whole, outputs))
+        return float(np.mean(np.sum(np.exp(p) * (p - q), axis=1)))
+
+
+def _log_softmax(x: np.ndarray) -> np.ndarray:
+    shifted = x - x.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+
+def _methods(
+    network: CompiledProgram,
+    ablated: AblatedProgram,
+    x: np.ndarray,
+    references: np.ndarray,
+    predicted: np.ndarray,
+    s: TracrSettings,
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the name of each method, and its scores `(edges, dimensions)`."""
+    im = InstrumentedModel(network.model())
+    names = [layer_of(*edge) for edge in network.edges]
+    for what, theta, contribution in (
+        ("counts, θ = 0", 0.0, "count"),
+        ("counts, θ = 0.3", 0.3, "count"),
+        ("amounts", 0.0, "amount"),
+    ):
+        total = np.zeros(ablated.shape)
+        for reference in range(s.references):
+            rows = slice(reference * s.explained, (reference + 1) * s.explained)
+            profile = Profile.from_data(im, references[rows][:1], progress=False)
+            slicer = Slicer(
+                im, profile, theta, workers=0, progress=False, contribution=contribution
+            )
+            for one in slicer.slice_each(x[rows], kernels=(), operations=names):
+                total += [np.abs(one.neurons[name]).sum(axis=0) for name in names]
+        yield f"slices, {what}", total
+    yield "EAP", np.abs(ablated.effects(predicted)).mean(axis=0)
+    yield "EAP-IG", np.abs(ablated.effects(predicted, s.points)).mean(axis=0)
+    yield "first-order effects, in rounds", _in_rounds(ablated, predicted, s.rounds)
+    yield "ACDC", _acdc(ablated)
+
+
+def _in_rounds(ablated: AblatedProgram, predicted: np.ndarray, rounds: int) -> np.ndarray:
+    """Return the place at which each edge is ablated when the weakest go first, in rounds."""
+    mask, rank = ablated.varies.astype(float), np.zeros(ablated.shape)
+    count = int(mask.sum())
+    for left in np.unique(np.geomspace(1, count, rounds + 1).astype(int))[::-1][1:]:
+        effects = np.abs(ablated.effects(predicted, mask=mask)).mean(axis=0)
+        effects[mask == 0] = -np.inf
+        order = np.argsort(effects, axis=None)[::-1]
+        leaving = [k for k in order[left:] if mask.flat[k]]
+        for place, k in enumerate(leaving):
+            rank.flat[k] = count - int(mask.sum()) + (len(leaving) - place)
+        mask.flat[leaving] = 0
+    rank[mask > 0] = count + 1
+    return rank
+
+
+def _acdc(ablated: AblatedProgram) -> np.ndarray:
+    """Return the largest bound at which ACDC keeps each edge."""
+    whole = ablated.answers(np.ones(ablated.shape))
+    scores = np.zeros(ablated.shape)
+    candidates = np.argwhere(ablated.varies)[::-1]  # edges of late readers first
+    for bound in BOUNDS:
+        mask = ablated.varies.astype(float)
+        now = ablated.divergence(whole, mask)
+        for edge, dimension in candidates:
+            mask[edge, dimension] = 0
+            without = ablated.divergence(whole, mask)
+            if without - now < bound:
+                now = without
+            else:
+                mask[edge, dimension] = 1
+        scores[mask > 0] = bound
+    return scores
