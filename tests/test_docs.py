@@ -51,7 +51,7 @@ FOUND = {
     "datasets": lambda names: len(names["train"]) > 1000,
     "analyses": lambda names: names["profile"].input_range == (0, 16),
     "explain-and-shrink": lambda names: (
-        names["why"].target == 7 and names["accuracy"] > 0.9 and Path("why.html").exists()
+        names["why"].predicted == 7 and names["accuracy"] > 0.9 and Path("why.html").exists()
     ),
     "test-a-quantised-model": lambda names: names["found"].found.any(),
     "change-a-method": lambda names: names["table"].shape == (4, 2),

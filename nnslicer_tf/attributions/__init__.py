@@ -1,49 +1,63 @@
-"""Attributions of an output to the inputs, and deletion curves to evaluate them.
+"""Attributions: how much each feature of the input raises the score of a target.
 
     values = ATTRIBUTIONS["occlusion"](im, x, baseline, target)
-    curve = deletion_curve(im, x, baseline, target, values)
+    metrics.deletion(im, x, baseline, target, values).area
 
-These are the methods that slices are compared with: gradient × input, integrated gradients (exact
-and sampled), Grad-CAM and occlusion. To add one, write a function with the arguments of
-`Attribution`, and add a line to `ATTRIBUTIONS`.
+A positive value says that the feature raises the score relative to the baseline: setting it to
+the baseline lowers the score. To add a method, write a function with the arguments of
+`Attribution`, and add a line to `ATTRIBUTIONS`. `metrics` judges attributions.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-import numpy as np
-
-from nnslicer_tf.attributions.deletion import DeletionCurve, deletion_curve
+from nnslicer_tf.attributions import metrics
+from nnslicer_tf.attributions._target import Target, TargetLike
+from nnslicer_tf.attributions.deeplift import deeplift
 from nnslicer_tf.attributions.grad_cam import grad_cam
 from nnslicer_tf.attributions.gradients import (
     exact_gradients,
+    expected_gradients,
     gradient_times_input,
     sampled_gradients,
+    smooth_gradients,
 )
-from nnslicer_tf.attributions.occlusion import occlusion
+from nnslicer_tf.attributions.occlusion import occlusion, rise
 from nnslicer_tf.instrument import InstrumentedModel
 
-Attribution: TypeAlias = Callable[[InstrumentedModel, np.ndarray, np.ndarray, int], np.ndarray]
-"""Function that takes the model, a sample, a baseline of the sample's shape and the index of a
-logit, and returns a float64 array of the sample's shape."""
+Attribution: TypeAlias = Callable[[InstrumentedModel, Any, Any, TargetLike], Any]
+"""Function of a model, a sample, a baseline and a target that returns attributions.
+
+The sample has the model's input shape, and so has the baseline; for several inputs they are dicts
+by name. For an input of tokens the baseline may be other tokens, or values of the embedding. The
+result has the sample's shape, float64; for several inputs it is a dict by name."""
 
 ATTRIBUTIONS: dict[str, Attribution] = {
+    "DeepLIFT": deeplift,
     "gradient × input": gradient_times_input,
+    "SmoothGrad": smooth_gradients,
     "integrated gradients": exact_gradients,
     "integrated gradients, 50 samples": sampled_gradients,
+    "expected gradients": expected_gradients,
     "Grad-CAM": grad_cam,
     "occlusion": occlusion,
+    "RISE": rise,
 }
 """The methods by name."""
 
 __all__ = [
     "ATTRIBUTIONS",
     "Attribution",
-    "DeletionCurve",
-    "deletion_curve",
+    "Target",
+    "TargetLike",
+    "deeplift",
     "exact_gradients",
+    "expected_gradients",
     "grad_cam",
     "gradient_times_input",
+    "metrics",
     "occlusion",
+    "rise",
     "sampled_gradients",
+    "smooth_gradients",
 ]

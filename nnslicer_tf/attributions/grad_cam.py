@@ -4,14 +4,19 @@ The result is coarse: a map of the last convolution's size, enlarged to the inpu
 gradient.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import cv2
 import numpy as np
+from keras import ops
 
+from nnslicer_tf.attributions._target import Target, TargetLike, resolve_target
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
 
 
-def grad_cam(im: InstrumentedModel, x: np.ndarray, baseline: np.ndarray, target: int) -> np.ndarray:
+def grad_cam(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
     """Return a sample's Grad-CAM, which is non-negative and equal for all channels of a pixel.
 
     The maps are taken after the convolution's activation if it follows directly; if a batch
@@ -21,32 +26,52 @@ def grad_cam(im: InstrumentedModel, x: np.ndarray, baseline: np.ndarray, target:
         im: A model of images with a convolution.
         x: A sample `(height, width, channels)`.
         baseline: Not used.
-        target: Index of the logit.
+        target: What is explained, as for `Attribution`.
 
     Raises:
         UnsupportedLayerError: if the model has no convolution over images.
         InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
     """
-    name = _last_maps(im)
+    resolved = resolve_target(im, target)
+    name = _last_maps(im, resolved)
     batch = np.asarray(x)[None]
     maps = im.capture(batch, of=[name])[name][0].astype(np.float64)
-    gradient = im.gradients(batch, of=target, wrt=[name])[name][0]
+    score = im.prepared(("grad-cam", resolved), lambda: _Score(im, resolved))
+    gradient = im.gradients(batch, of=score, wrt=[name], needs=[resolved.operation])[name][0]
     coarse = np.maximum((maps * gradient.mean(axis=(0, 1))).sum(axis=-1), 0)
     height, width, channels = im.input_shape
     fine = cv2.resize(coarse, (width, height), interpolation=cv2.INTER_LINEAR)
     return np.repeat(fine[..., None], channels, axis=-1)
 
 
-def _last_maps(im: InstrumentedModel) -> str:
+class _Score:
+    """The target's score as a function of the values of operations."""
+
+    def __init__(self, im: InstrumentedModel, target: Target) -> None:
+        self._name = target.operation
+        self._weights = target.weights(im[target.operation].size)
+
+    def __call__(self, values: Mapping[str, Any]) -> Any:
+        flat = ops.reshape(values[self._name], (-1, len(self._weights)))
+        return ops.sum(flat * self._weights, axis=1)
+
+
+def _last_maps(im: InstrumentedModel, target: Target) -> str:
     """Return the last operation with a kernel over images, or the activation directly after it."""
-    sums = [o.name for o in im.operations if o.kind == "weighted_sum" and len(o.shape) == 3]
-    if not sums or len(im.input_shape) != 3:
+    if len(im.input_operations) > 1 or len(im.input_shape) != 3:
+        shapes = ", ".join(map(str, im.input_shapes.values()))
         raise UnsupportedLayerError(
             f"Grad-CAM needs a model of images with a convolution. '{im.model.name}' takes samples "
-            f"of shape {im.input_shape}."
+            f"of shape {shapes}."
         )
-    name = sums[-1]
-    following = [o for o in im.operations if o.inputs == (name,)]
+    before = im.graph.ancestors([target.operation])[:-1]
+    sums = [o.name for o in before if o.kind == "weighted_sum" and len(o.shape) == 3]
+    if not sums:
+        raise UnsupportedLayerError(
+            "Grad-CAM needs a model of images with a convolution before the target. "
+            f"'{im.model.name}' has none."
+        )
+    following = [o for o in before if o.inputs == (sums[-1],)]
     if len(following) == 1 and following[0].kind in ("rectify", "elementwise"):
         return following[0].name
-    return name
+    return sums[-1]

@@ -1,56 +1,115 @@
-"""Occlusion (Zeiler and Fergus, ECCV 2014): how much an output falls if the input is partly hidden.
+"""Occlusion (Zeiler and Fergus, ECCV 2014) and RISE (Petsiuk et al., BMVC 2018).
 
-Cost: a forward pass for each position of the window, at most about 200.
+Both hide parts of the input and need nothing but outputs. Cost: a forward pass for each window
+(at most about 200 for an image, one for each column or token), or for each random mask.
 """
+
+from typing import Any
 
 import numpy as np
 
-from nnslicer_tf.exactline._points import check_points, check_target
+from nnslicer_tf._checks import check_count
+from nnslicer_tf._random import as_generator
+from nnslicer_tf.attributions._problem import Problem
+from nnslicer_tf.attributions._target import TargetLike
 from nnslicer_tf.instrument import InstrumentedModel
 
 _PLACES = 14  # positions of the window along an axis of an image
+_CELLS = 7  # of a random mask along an axis of an image
 
 
-def occlusion(
-    im: InstrumentedModel, x: np.ndarray, baseline: np.ndarray, target: int
-) -> np.ndarray:
-    """Return, for each feature, the mean decrease of the logit over the windows that hide it.
+def occlusion(im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> Any:
+    """Return, for each feature, the mean decrease of the score over the windows that hide it.
 
     Windows are squares with all channels; their side is twice the step, which is a fourteenth of
-    the image. In samples with one axis, features are hidden one at a time.
+    the image. Columns of tables, steps of sequences and tokens are hidden one at a time.
 
     Args:
         im: The model.
-        x: A sample, of the model's input shape.
-        baseline: Values that replace hidden features, of the same shape.
-        target: Index of the logit.
+        x: A sample, as for `Attribution`.
+        baseline: Values that replace hidden features, as for `Attribution`.
+        target: What is explained, as for `Attribution`.
 
     Raises:
         InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
     """
-    check_target(im, target)
-    x = check_points(x, "x", im.input_shape).astype(np.float32)
-    baseline = check_points(baseline, "baseline", im.input_shape).astype(np.float32)
-    hidden = _windows(x.shape)
-    axes = hidden.shape[1:]
-    wide = hidden.reshape(*hidden.shape, *[1] * (x.ndim - len(axes)))
-    inputs = np.where(wide, baseline, x)
-    before = im.logits(x[None])[0].ravel()[target]
-    falls = before - im.logits(inputs).reshape(len(inputs), -1)[:, target].astype(np.float64)
-    flat = hidden.reshape(len(hidden), -1)
-    mean = (falls @ flat) / np.maximum(flat.sum(axis=0), 1)
-    return np.broadcast_to(mean.reshape(wide.shape[1:]), x.shape).copy()
+    problem = Problem(im, x, baseline, target)
+    blocks = [_windows(shape) for shape in problem.unit_shapes.values()]
+    hidden = np.zeros((sum(map(len, blocks)), problem.units), bool)
+    row = column = 0
+    for block in blocks:  # the windows of one input after those of another
+        hidden[row : row + len(block), column : column + block.shape[1]] = block
+        row, column = row + len(block), column + block.shape[1]
+    before = problem.scores(problem.hidden(np.zeros((1, problem.units))))
+    falls = before - problem.scores(problem.hidden(hidden))
+    return problem.from_units((falls @ hidden) / np.maximum(hidden.sum(axis=0), 1))
+
+
+def rise(
+    im: InstrumentedModel,
+    x: Any,
+    baseline: Any,
+    target: TargetLike,
+    *,
+    samples: int = 1000,
+    rng: int | np.random.Generator = 0,
+) -> Any:
+    """Return, for each feature, how much the score is higher where random masks show it.
+
+    RISE's value is the mean score where a feature is shown; here the mean score where it is hidden
+    is subtracted, which keeps the order and makes the sign say "for" or "against". Masks hide half
+    of the input; on images they are coarse grids, enlarged and shifted at random.
+
+    Args:
+        im: The model.
+        x: A sample, as for `Attribution`.
+        baseline: Values that replace hidden features, as for `Attribution`.
+        target: What is explained, as for `Attribution`.
+        samples: Number of masks.
+        rng: Seed or generator of the masks.
+
+    Raises:
+        InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
+    """
+    check_count("samples", samples)
+    problem = Problem(im, x, baseline, target)
+    random = as_generator(rng)
+    shown = np.concatenate(
+        [_masks(shape, samples, random) for shape in problem.unit_shapes.values()], axis=1
+    )
+    scores = problem.scores(problem.hidden(1 - shown))
+    with_it = (scores @ shown) / np.maximum(shown.sum(axis=0), 1e-9)
+    without = (scores @ (1 - shown)) / np.maximum((1 - shown).sum(axis=0), 1e-9)
+    return problem.from_units(with_it - without)
 
 
 def _windows(shape: tuple[int, ...]) -> np.ndarray:
-    """Return masks of hidden features, `(windows, *axes)` bool, without an image's channel axis."""
-    axes = shape[:2] if len(shape) == 3 else shape[:1]
-    if len(axes) == 1:
-        return np.eye(axes[0], dtype=bool)
+    """Return masks of hidden units, `(windows, units)` bool."""
+    if len(shape) != 2:
+        return np.eye(int(np.prod(shape)), dtype=bool)
     sides = []
-    for length in axes:
+    for length in shape:
         step = max(1, -(-length // _PLACES))
         starts = range(1 - step, length, step) if step > 1 else range(length)
         place = np.arange(length)
         sides.append([(place >= s) & (place < s + 2 * step) for s in starts])
-    return np.array([np.outer(rows, columns) for rows in sides[0] for columns in sides[1]])
+    return np.array([np.outer(rows, columns).ravel() for rows in sides[0] for columns in sides[1]])
+
+
+def _masks(shape: tuple[int, ...], samples: int, random: np.random.Generator) -> np.ndarray:
+    """Return random masks of shown units, `(samples, units)` from 0 to 1."""
+    if len(shape) != 2 or min(shape) < _CELLS:
+        return (random.random((samples, int(np.prod(shape)))) < 0.5).astype(np.float64)
+    import cv2
+
+    height, width = shape
+    cells = [-(-length // _CELLS) for length in shape]
+    grids = (random.random((samples, _CELLS, _CELLS)) < 0.5).astype(np.float32)
+    shifts = [random.integers(0, cell, samples) for cell in cells]
+    masks = np.empty((samples, height, width))
+    for i, grid in enumerate(grids):
+        size = (width + cells[1], height + cells[0])
+        large = cv2.resize(grid, size, interpolation=cv2.INTER_LINEAR)
+        top, left = shifts[0][i], shifts[1][i]
+        masks[i] = large[top : top + height, left : left + width]
+    return masks.reshape(samples, -1)

@@ -134,6 +134,30 @@ def numbers(text: str, option: str) -> list[int]:
         ) from None
 
 
+def target(text: str) -> Any:
+    """Return the target in an option: a class, "name", "[3,4,0]" or "name[2:5,3,0]".
+
+    Raises:
+        InvalidArgumentError: if it contains anything else.
+    """
+    name, bracket, rest = text.partition("[")
+    try:
+        if not bracket:
+            return int(text) if text.lstrip("-").isdigit() else {text: "all"}
+        index = tuple(
+            slice(*(int(p) if p.strip() else None for p in part.split(":")))
+            if ":" in part
+            else int(part)
+            for part in rest.removesuffix("]").split(",")
+        )
+    except ValueError:
+        raise InvalidArgumentError(
+            f"--target is a class such as '7', the name of an output, or neurons such as "
+            f"'map[3,4,0]'. Received: {text!r}"
+        ) from None
+    return {name: index} if name else index
+
+
 def names(text: str, known: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the names in an option, or those of the data if it is empty."""
     return tuple(name.strip() for name in text.split(",")) if text else known

@@ -85,8 +85,15 @@ def explain(
     ] = Path("explanation.html"),
     index: Annotated[int, typer.Option(help="Index of the sample in the data, from 0.")] = 0,
     target: Annotated[
-        int | None, typer.Option(help="Class to explain; by default, the predicted one.")
+        str | None,
+        typer.Option(
+            help="Class to explain, by default the predicted one; or a pixel or region of a map, "
+            "'[3,4,0]' or '[2:5,2:5,0]'; or an output or operation by name, 'price', 'map[3,4,0]'."
+        ),
     ] = None,
+    words: Annotated[
+        str, typer.Option(help="Words of a text, one for each token, separated by spaces.")
+    ] = "",
     usual: Annotated[
         str | None,
         typer.Option(
@@ -94,28 +101,35 @@ def explain(
         ),
     ] = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Compare with other methods, with deletion curves.")
+        bool, typer.Option("--compare", help="Compare with all methods instead of one.")
     ] = False,
     theta: ThetaOption = 0.3,
     classes: ClassesOption = "",
     normalise: NormaliseOption = "unit",
 ) -> None:
-    """Explain why the model assigned a class to one sample, with a picture and numbers."""
+    """Explain why the model gave one sample its answer, with a picture and numbers."""
     inputs.writable(output, ".html", ".png", ".pdf", ".svg")
     slicer = inputs.slicer(model, profile, theta, workers=0)
     found = inputs.dataset(data, slicer.im, normalise)
     sample = found.x[inputs.in_range(index, len(found.x), "--index")]
+    chosen = None if target is None else inputs.target(target)
     of_class = None
     if usual is not None:
         labelled = inputs.dataset(usual, slicer.im, normalise, labels=True, split="train")
-        label = int(slicer.im.logits(sample[None]).argmax()) if target is None else target
-        of_class = labelled.x[labelled.y == label]
+        label = chosen
+        if label is None:
+            label = int(slicer.im.classes.from_outputs(slicer.im.predict(sample[None]))[0])
+        of_class = labelled.x[labelled.y == label] if isinstance(label, int) else labelled.x
+        if not len(of_class):
+            raise InvalidArgumentError(f"--usual: no sample of '{usual}' has the label {label}.")
     result = slicer.explain(
         sample,
-        target,
+        chosen,
         classes=inputs.names(classes, found.class_names),
+        columns=found.columns,
+        words=words.split() or next(iter(inputs.words(data, sample[None])), ()),
         usual=of_class,
-        compare=compare,
+        compare=compare or ("integrated gradients, 50 samples",),
     )
     result.save(output)
     print(f"{result.summary()}\nWritten to {output}")

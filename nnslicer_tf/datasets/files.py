@@ -149,6 +149,8 @@ def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
     except (ValueError, OSError, pd.errors.ParserError) as error:
         raise CorruptFileError(f"'{path}' is not a readable .csv file: {error}") from error
     x, y, names = split_frame(frame, f"'{path}'")
+    label = _label_column(frame, f"'{path}'")
+    columns = tuple(str(name) for name in frame if name != label)
     if shape is not None:
         if x.shape[1] != int(np.prod(shape)):
             raise InputShapeError(
@@ -157,7 +159,7 @@ def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
             )
         x = x.reshape(len(x), *shape)
     classes = int(y.max()) + 1 if len(y) else 0
-    return Dataset(x, y, str(path), "", "none", classes, names)
+    return Dataset(x, y, str(path), "", "none", classes, names, columns)
 
 
 def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:

@@ -106,6 +106,7 @@ class Dataset:
         normalise: Name of the normalisation; `"none"` for a file.
         classes: Number of classes; 0 without labels.
         class_names: Names of the classes, in order; empty if they have none.
+        columns: Names of a table's columns; empty for other data.
     """
 
     x: np.ndarray
@@ -115,6 +116,7 @@ class Dataset:
     normalise: str
     classes: int
     class_names: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.x)

@@ -1,129 +1,205 @@
-"""`Explanation`: why a model assigned a class to one sample, based on the sample's slice.
+"""`Explanation`: why a model gave one sample its answer.
 
-Time: a slice of one sample, two masked copies of the model, and any methods to compare with.
+Time: the contributions of one sample (two forward and one backward pass), its slice, two masked
+copies of the model, and the methods to compare with, which take most of it.
 """
 
 import os
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 
 from nnslicer_tf._checks import as_array
+from nnslicer_tf._files import atomic_path
 from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.attributions import ATTRIBUTIONS, DeletionCurve, deletion_curve
-from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
+from nnslicer_tf.attributions import ATTRIBUTIONS, Target, TargetLike, deeplift, metrics
+from nnslicer_tf.attributions._problem import feature_operations
+from nnslicer_tf.attributions._target import (
+    is_classifier,
+    resolve_target,
+)
+from nnslicer_tf.errors import CriterionError, InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, MaskedModel
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.inputs import Inputs
+from nnslicer_tf.slicing.criterion import Criterion
 from nnslicer_tf.slicing.slice import Slice
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from nnslicer_tf.report.pages import Block
     from nnslicer_tf.slicing.slicer import Slicer
 
-SLICE = "slice"
+AMOUNTS = "amounts"
 RANDOM = "random order"
+EXACT = "integrated gradients"
+SAMPLED = "integrated gradients, 50 samples"
+_AHEAD = 0.01
 _USUAL = 0.5
 _RARE = 0.1
 _NEARLY_ALL = 0.9
-_ROUNDING = 1e-4  # of probabilities that sum to 1
 _UNDECIDED = 1.5  # largest probability of an untrained model, times the number of classes
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Attributions of the same output by other methods, next to the slice's contributions.
+    """Attributions of the same target by several methods, judged on the sample.
 
     Attributes:
-        values: Method → attribution of each input feature, of the sample's shape, float64.
-        curves: Method → its deletion curve.
-        left_out: Method → why it does not apply to this model.
+        values: Method → attributions of the input, float64; a dict by name for several inputs.
+            The first are the explanation's own.
+        deletion: Method → its deletion curve.
+        insertion: Method → its insertion curve.
+        left_out: Method → why it is not shown.
     """
 
-    values: Mapping[str, np.ndarray]
-    curves: Mapping[str, DeletionCurve]
+    values: Mapping[str, Any]
+    deletion: Mapping[str, metrics.Curve]
+    insertion: Mapping[str, metrics.Curve]
     left_out: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def best(self) -> str:
+        """The method with the largest area under insertion minus deletion.
+
+        The explanation's own contributions, unless another method is ahead by more than 1 % of the
+        range of the answers.
+        """
+        ahead = {n: self.insertion[n].area - self.deletion[n].area for n in self.values}
+        answers = [curve.answers for curve in (*self.deletion.values(), *self.insertion.values())]
+        best = max(ahead, key=lambda name: ahead[name])
+        return best if ahead[best] - ahead[AMOUNTS] > _AHEAD * np.ptp(answers) else AMOUNTS
+
     def to_frame(self) -> "pd.DataFrame":
-        """Return a table of the area under each method's deletion curve, best first."""
+        """Return a table of the areas under each method's curves, best first."""
         import pandas as pd
 
-        rows = [(name, curve.area) for name, curve in self.curves.items()]
-        frame = pd.DataFrame(rows, columns=["method", "area below the deletion curve"])
-        return frame.sort_values(frame.columns[1], ignore_index=True)
+        rows = [(n, c.area, self.insertion[n].area) for n, c in self.deletion.items()]
+        frame = pd.DataFrame(rows, columns=["method", "deletion (less is better)", "insertion"])
+        order = np.argsort(frame.iloc[:, 1] - frame.iloc[:, 2], kind="stable")
+        return frame.iloc[order].reset_index(drop=True)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation(ShownAsTable):
-    """An explanation of why a model assigned a class to one sample.
+    """An explanation of why a model gave one sample its answer.
 
     Notebooks display it; `save` writes a picture or a page.
 
     Attributes:
-        sample: The sample, of the model's input shape, float32.
-        target: The class that is explained.
-        probabilities: Probabilities of the whole model, `(classes,)` float64. If the model ends in
-            logits, their softmax; for a model with one sigmoid, 1 − p and p.
-        kept: The same with only the slice; all other synapses still contribute their mean.
-        removed: The same without the slice.
-        slice: The sample's slice for the class; both classes of a single sigmoid share one.
+        sample: The sample, of the model's input shape, float32; a dict by name for several inputs.
+        target: What is explained: a class, or the mean of some neurons' values.
+        whole: The answer of the whole model, float64: the probabilities of the classes, 1 − p and
+            p for one sigmoid; for another target its value, `(1,)`.
+        kept: The same with only the slice active; other synapses contribute their mean.
+        removed: The same with the slice removed.
+        contributions: How much each feature raises the target's score relative to the profile's
+            means, of the sample's shape, float64, in the unit of the logit; negative values lower
+            it. For tokens, one value for each token; a dict by name for several inputs.
+        slice: The sample's slice for the target; both classes of a single sigmoid share one.
         values: Operation name → its output for the sample.
         means: Operation name → its mean over the profiled data.
         classes: Names of the classes; empty if they have none.
+        columns: Names of a table's columns; empty if they have none.
+        words: The words of a sentence of tokens; empty if they are not known.
         finding: A message about a slice that is empty or nearly complete, or about a dead
             network; "" for an ordinary slice.
         frequencies: Kernel name → share of the usual samples whose slices have each synapse; None
             if no usual samples were given.
-        comparison: Results of other methods; None if none were requested.
+        comparison: Other methods, judged on this sample beside the contributions.
     """
 
-    sample: np.ndarray
-    target: int
-    probabilities: np.ndarray
+    sample: Any
+    target: Target
+    whole: np.ndarray
     kept: np.ndarray
     removed: np.ndarray
+    contributions: Any
     slice: Slice
     values: Mapping[str, np.ndarray]
     means: Mapping[str, np.ndarray]
     classes: tuple[str, ...]
+    columns: tuple[str, ...]
+    words: tuple[str, ...]
     finding: str
     frequencies: Mapping[str, np.ndarray] | None
     comparison: Comparison | None
-
-    @property
-    def predicted(self) -> int:
-        """The class that the model predicts."""
-        return int(self.probabilities.argmax())
+    _batch: Any
+    _tokens: frozenset[str]
+    _slicer: "Slicer"
 
     @cached_property
-    def contributions(self) -> np.ndarray:
-        """Signed contributions of the input's features, of the sample's shape, int64.
+    def amounts(self) -> Slice:
+        """Contributions of all neurons and synapses to the target, in the unit of the logit."""
+        slicer, chosen = self._slicer, self.target
+        by_amounts = slicer.im.prepared(
+            ("amounts", slicer.profile, slicer.granularity),
+            lambda: type(slicer)(
+                slicer.im,
+                slicer.profile,
+                0.0,
+                slicer.granularity,
+                workers=0,
+                progress=False,
+                contribution="amount",
+            ),
+        )
+        found = by_amounts.slice(self._batch, {chosen.operation: list(chosen.neurons)})
+        factor = chosen.sign / len(chosen.neurons)
+        return Slice(
+            {name: factor * values for name, values in found.neurons.items()},
+            {name: factor * values for name, values in found.synapses.items()},
+            found.info,
+        )
 
-        At channel granularity, each position has the contribution of its channel.
-        """
-        found = next(iter(self.slice.neurons.values()))
-        return np.broadcast_to(found, self.sample.shape)
+    @property
+    def predicted(self) -> int | None:
+        """The class that the model predicts; None if the target is a value."""
+        return None if self.target.label is None else int(self.whole.argmax())
 
     def name(self, label: int) -> str:
         """Return the name of a class, or its number."""
         return self.classes[label] if self.classes else str(label)
 
+    @property
+    def question(self) -> str:
+        """Name of what is explained: a class, or neurons such as "price" or "map[3, 4]"."""
+        if self.target.label is not None:
+            return self.name(self.target.label)
+        shape, chosen = self.means[self.target.operation].shape, self.target.neurons
+        if np.prod(shape) == 1:
+            return self.target.answer
+        if len(chosen) == 1:
+            index = ", ".join(map(str, np.unravel_index(chosen[0], shape)))
+            return f"{self.target.answer}[{index}]"
+        return f"the mean of {len(chosen)} neurons of {self.target.answer}"
+
     def to_frame(self) -> "pd.DataFrame":
-        """Return the probabilities of the leading classes: whole model, only the slice, without."""
+        """Return the answers of the whole model, with only the slice, and without the slice.
+
+        For a class, those of the leading classes.
+        """
         import pandas as pd
 
-        leading = np.argsort(-self.probabilities, kind="stable")[:3].tolist()
-        shown = list(dict.fromkeys([self.target, *leading, int(self.kept.argmax())]))
+        shown, names = [0], [self.question]
+        if self.target.label is not None:
+            leading = np.argsort(-self.whole, kind="stable")[:3].tolist()
+            every = [self.target.label, *leading, int(self.kept.argmax())]
+            shown = list(dict.fromkeys(every))
+            names = [self.name(label) for label in shown]
         return pd.DataFrame(
             {
-                "class": [self.name(label) for label in shown],
-                "whole model": self.probabilities[shown],
+                "answer": names,
+                "whole model": self.whole[shown],
                 "slice alone": self.kept[shown],
                 "without the slice": self.removed[shown],
             }
@@ -136,13 +212,13 @@ class Explanation(ShownAsTable):
             most: Number of channels per layer.
 
         Returns:
-            Columns layer, channel, contribution (the sum over its positions), share (its
+            Columns layer, channel, contribution (the sum of amounts over its positions), share (its
             part of the layer's magnitudes), value and usual value (means over positions).
         """
         import pandas as pd
 
         rows = []
-        for name, neurons in reversed(self.slice.neurons.items()):
+        for name, neurons in reversed(self.amounts.neurons.items()):
             if name not in self._layers:
                 continue
             by_channel = neurons.reshape(-1, neurons.shape[-1])
@@ -150,7 +226,7 @@ class Explanation(ShownAsTable):
             for c in _largest(sizes, most):
                 value, usual = (a[name][..., c].mean() for a in (self.values, self.means))
                 share = sizes[c] / sizes.sum()
-                rows.append((name, c, int(by_channel[:, c].sum()), share, value, usual))
+                rows.append((name, c, float(by_channel[:, c].sum()), share, value, usual))
         columns = ["layer", "channel", "contribution", "share", "value", "usual value"]
         return pd.DataFrame(rows, columns=columns)
 
@@ -161,18 +237,18 @@ class Explanation(ShownAsTable):
             most: Number of synapses per layer.
 
         Returns:
-            Columns layer, synapse (its index in the kernel), contribution, share (its part of
-            the layer's magnitudes) and, with usual samples, frequency.
+            Columns layer, synapse (its index in the kernel), contribution (its amount), share (its
+            part of the layer's magnitudes) and, with usual samples, frequency.
         """
         import pandas as pd
 
         rows = []
-        for name, values in reversed(self.slice.synapses.items()):
+        for name, values in reversed(self.amounts.synapses.items()):
             sizes = np.abs(values).ravel()
             for i in _largest(sizes, most):
                 row: dict[str, Any] = {"layer": name}
                 row["synapse"] = ", ".join(str(int(k)) for k in np.unravel_index(i, values.shape))
-                row |= {"contribution": int(values.flat[i]), "share": sizes[i] / sizes.sum()}
+                row |= {"contribution": float(values.flat[i]), "share": sizes[i] / sizes.sum()}
                 if self.frequencies is not None:
                     row["frequency"] = float(self.frequencies[name].flat[i])
                 rows.append(row)
@@ -207,33 +283,83 @@ class Explanation(ShownAsTable):
     def summary(self) -> str:
         """Return the explanation as text."""
         synapses = np.concatenate([v.ravel() for v in self.slice.synapses.values()])
-        label, p = self.name(self.target), self.probabilities
-        lines = [
-            f"The model gives {self.name(self.predicted)} ({p[self.predicted]:.1%})"
-            + ("." if self.target == self.predicted else f", and {label} {p[self.target]:.1%}."),
-            f"The slice for {label} has {np.count_nonzero(synapses):,} of {len(synapses):,} "
+        what, label = self.question, self.target.label
+        if label is None or self.predicted is None:
+            whole, kept, removed = (f"{v[0]:.4g}" for v in (self.whole, self.kept, self.removed))
+            lines = [f"The model answers {what} = {whole}."]
+        else:
+            whole, kept, removed = (
+                f"{what} with {v[label]:.1%}" for v in (self.whole, self.kept, self.removed)
+            )
+            first = f"{self.name(self.predicted)} with {self.whole[self.predicted]:.1%}"
+            lines = [
+                f"The model answers {first}" + (f", {whole}." if label != self.predicted else ".")
+            ]
+        lines += [
+            f"The slice for {what} has {np.count_nonzero(synapses):,} of {len(synapses):,} "
             f"synapses ({(synapses != 0).mean():.1%}), at θ = {self.slice.info.get('theta')}.",
-            f"Kept alone, it gives {label} {self.kept[self.target]:.1%}; without it the model "
-            f"gives {label} {self.removed[self.target]:.1%}.",
+            f"With only the slice active the model answers {kept}; with the slice removed, "
+            f"{removed}.",
         ]
         if self.finding:
             lines.append(self.finding)
         if self.frequencies is not None:
             total = self.differences().sum(numeric_only=True)
             lines.append(
-                f"Of its synapses {total['usual']:,} are in most slices of the class, "
-                f"{total['rare']:,} in hardly any; {total['missing']:,} usual ones are missing."
+                f"Compared with the usual samples: {total['usual']:,} of its synapses are typical, "
+                f"{total['rare']:,} are unusual, and {total['missing']:,} typical ones are absent."
             )
         if self.comparison is not None:
-            best = self.comparison.to_frame().iloc[0]
-            lines.append(f"Best deletion curve: {best.iloc[0]} (area {best.iloc[1]:.3f}).")
+            best, areas = self.comparison.best, self.comparison.to_frame().set_index("method")
+            text = "; ".join(
+                f"{n}: {areas.loc[n].iloc[0]:.3f} and {areas.loc[n].iloc[1]:.3f}"
+                for n in dict.fromkeys([AMOUNTS, best])
+            )
+            lines.append(
+                f"No other method that was tried explains this sample better (areas of deletion "
+                f"and insertion, {text})."
+                if best == AMOUNTS
+                else f"Here, {best} explains better than {AMOUNTS} (areas of deletion and "
+                f"insertion, {text})."
+            )
         return "\n".join(lines)
 
     def figure(self) -> "Figure":
-        """Return a figure: the sample, signed contributions, magnitudes, probabilities."""
-        from nnslicer_tf.report.explanations import explanation_figure
+        """Return a figure: the sample with its contributions, other methods, and the answers."""
+        from nnslicer_tf.report.attributions import InputPanel, attribution_figure
 
-        return explanation_figure(self)
+        maps = {AMOUNTS: self.contributions}
+        curves = {}
+        if self.comparison is not None:
+            maps = dict(self.comparison.values)
+            curves = {
+                f"{title}\n(area: {better} is better)": {
+                    n: (c.shares, c.answers) for n, c in of_methods.items()
+                }
+                for title, better, of_methods in (
+                    ("hidden, largest first", "less", self.comparison.deletion),
+                    ("shown, largest first", "more", self.comparison.insertion),
+                )
+            }
+        inputs = self.sample if isinstance(self.sample, Mapping) else {"": self.sample}
+        panels = []
+        for name, sample in inputs.items():
+            of_input = {m: v[name] if name else v for m, v in maps.items()}
+            usual = self.means.get(name or next(iter(self.means)))
+            title = f"why {self.question}?" + (f" ({name})" if name else "")
+            is_text = (name or next(iter(self.means))) in self._tokens
+            panels.append(
+                InputPanel(
+                    sample,
+                    of_input,
+                    title,
+                    usual,
+                    self.columns if len(self.columns) == np.size(sample) else (),
+                    self.words if is_text else (),
+                    is_text,
+                )
+            )
+        return attribution_figure(panels, self.to_frame(), curves)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write a page (.html) or a picture (.png, .pdf, .svg).
@@ -241,17 +367,56 @@ class Explanation(ShownAsTable):
         Raises:
             InvalidArgumentError: if the file has a different ending, or cannot be written.
         """
-        from nnslicer_tf.report.explanations import save_explanation
+        from nnslicer_tf.report import Page, save_figure
 
-        save_explanation(self, Path(path))
+        path = Path(path)
+        if path.suffix in (".png", ".pdf", ".svg"):
+            save_figure(self.figure(), path)
+        elif path.suffix == ".html":
+            with tempfile.TemporaryDirectory() as folder:
+                page = Page(f"Why {self.question}?", self._blocks(Path(folder)))
+                text = page.html(folder)
+            with atomic_path(path) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+        else:
+            raise InvalidArgumentError(
+                f"An explanation is written as .html, .png, .pdf or .svg. Received: '{path}'"
+            )
 
     def __repr__(self) -> str:
         return f"Explanation({self.summary().splitlines()[0]} {self.slice!r})"
 
     def _repr_html_(self) -> str:
-        from nnslicer_tf.report.explanations import explanation_html
+        with tempfile.TemporaryDirectory() as folder:
+            blocks = self._blocks(Path(folder))
+            return "\n".join(block.html(Path(folder)) for block in blocks)
 
-        return explanation_html(self)
+    def _blocks(self, folder: Path) -> "list[Block]":
+        """Return the blocks of a page; the picture is written to a folder."""
+        from nnslicer_tf.report import Heading, Picture, Table, Text, save_figure
+
+        picture = folder / "explanation.png"
+        save_figure(self.figure(), picture)
+        blocks: list[Block] = [Text(line) for line in self.summary().splitlines()]
+        blocks.append(Picture(picture, "Contributions of the input's features"))
+        blocks += [Heading("What is left"), Table(self.to_frame(), "Answers")]
+        if self.frequencies is not None:
+            blocks += [
+                Heading("Difference from usual slices"),
+                Table(self.differences(), "Synapses, for each layer"),
+            ]
+        blocks += [
+            Heading("What matters most"),
+            Table(self.channels(), "Channels, from the output to the input", longest=40),
+            Table(self.synapses(), "Synapses, from the output to the input", longest=40),
+        ]
+        if self.comparison is not None:
+            blocks += [
+                Heading("Other methods"),
+                Table(self.comparison.to_frame(), "Areas under the curves"),
+                *(Text(f"{name}: {why}") for name, why in self.comparison.left_out.items()),
+            ]
+        return blocks
 
     @property
     def _layers(self) -> set[str]:
@@ -265,47 +430,80 @@ class Explanation(ShownAsTable):
 def explain(
     slicer: "Slicer",
     x: DataLike,
-    target: int | None = None,
+    target: TargetLike | Criterion | None = None,
     *,
     classes: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    words: Sequence[str] = (),
     usual: DataLike | None = None,
-    compare: bool | Iterable[str] = False,
+    compare: bool | Iterable[str] = (SAMPLED,),
 ) -> Explanation:
-    """Explain why a model assigned a class to one sample; see `Slicer.explain`."""
-    im = slicer.im
-    sample = _one_sample(im, x)
-    values = {name: value[0] for name, value in im.capture(sample[None]).items()}
-    probabilities = _probabilities(im, values[im.output_operations[0]])
-    names = _check_classes(classes, len(probabilities))
-    methods = _check_methods(compare, im)
-    if target is None:
-        target = int(probabilities.argmax())
-    one = slicer.slice(sample[None], outputs=[_neuron(im, target)])
-    means = slicer.profile.means
+    """Explain why a model gave one sample its answer; see `Slicer.explain`."""
+    im, means = slicer.im, slicer.profile.means
+    batch, columns = _one_sample(im, x, columns)
+    inputs = {n: a[0] for n, a in batch.items()} if isinstance(batch, Inputs) else batch[0]
+    values = {name: value[0] for name, value in im.capture(batch).items()}
+    methods = _check_methods(compare)
+    chosen = _target(im, target, values)
+    names = tuple(map(str, classes))
+    whole = _answer(im, chosen, values[chosen.answer])
+    if names and chosen.label is not None and len(names) != len(whole):
+        raise InvalidArgumentError(
+            f"The model has {len(whole)} classes; names of {len(names)} classes were given."
+        )
+    tokens = frozenset(n for n in im.input_operations if feature_operations(im, n) != (n,))
+    _check_words(im, words, tokens)
+
+    # Amounts at the inputs: for any target, by one compiled function.
+    contributions = deeplift(im, inputs, means, chosen)
+    criterion = {chosen.operation: list(chosen.neurons)}
+    one = slicer.slice(batch, outputs=criterion)
     mask = one.synapse_mask()
-    frequencies = None if usual is None else _frequencies(slicer, usual, _neuron(im, target))
     comparison = None
     if methods:
-        given = np.broadcast_to(one.neurons[im.input_operation], sample.shape)
-        comparison = _compare(im, sample, means[im.input_operation], target, methods, given)
+        comparison = _compare(im, inputs, means, chosen, methods, contributions)
     return Explanation(
-        sample=sample,
-        target=target,
-        probabilities=probabilities,
-        kept=_masked(im, mask, means, sample),
-        removed=_masked(im, {name: ~m for name, m in mask.items()}, means, sample),
+        sample=inputs,
+        target=chosen,
+        whole=whole,
+        kept=_masked(im, mask, means, batch, chosen),
+        removed=_masked(im, {name: ~m for name, m in mask.items()}, means, batch, chosen),
+        contributions=contributions,
         slice=one,
         values=values,
         means=means,
         classes=names,
-        finding=_finding(slicer, one, values, probabilities, target),
-        frequencies=frequencies,
+        columns=tuple(map(str, columns)),
+        words=tuple(map(str, words)),
+        finding=_finding(slicer, one, values, whole, chosen),
+        frequencies=None if usual is None else _frequencies(slicer, usual, criterion),
         comparison=comparison,
+        _batch=batch,
+        _tokens=tokens,
+        _slicer=slicer,
     )
 
 
-def _one_sample(im: InstrumentedModel, x: Any) -> np.ndarray:
-    if not isinstance(x, (str, os.PathLike)) and np.shape(x) == im.input_shape:
+def _one_sample(im: InstrumentedModel, x: Any, columns: Sequence[str]) -> tuple[Any, Sequence[str]]:
+    """Return a checked batch of one sample, and the names of its columns, if it is a table's row.
+
+    Args:
+        im: The model.
+        x: The sample, with or without a batch axis; a row of a DataFrame.
+        columns: Names of the columns, if they are given.
+    """
+    if not columns:
+        labels = getattr(x, "columns", getattr(x, "index", ()))
+        columns = labels if len(getattr(labels, "shape", ())) == 1 else ()
+    if len(im.input_operations) > 1:
+        parts = x.items() if isinstance(x, Mapping) else enumerate(x)
+        shapes = list(im.input_shapes.values())
+        batch: Any = {
+            key: as_array(part)[None] if np.shape(part) in shapes else as_array(part)
+            for key, part in parts
+        }
+        x = batch if isinstance(x, Mapping) else list(batch.values())
+    elif not isinstance(x, (str, os.PathLike, Mapping)) and np.shape(x) == im.input_shape:
         x = as_array(x)[None]
     checked = im.check(x)
     if len(checked) != 1:
@@ -313,85 +511,74 @@ def _one_sample(im: InstrumentedModel, x: Any) -> np.ndarray:
             f"One sample is explained at a time. Received: {len(checked)}; pass x[i], or "
             "look at many with slicer.slice_each(x) and nnslicer_tf.explore."
         )
-    return checked[0]
+    return checked, columns
 
 
-def _neuron(im: InstrumentedModel, target: int) -> int:
-    """Return the index of a class's logit.
-
-    Both classes of a sigmoid have the same slice: contributions count for or against the
-    change of the output, whichever its sign.
-    """
-    return 0 if _is_binary(im) and target in (0, 1) else target
-
-
-def _is_binary(im: InstrumentedModel) -> bool:
-    """Whether the model represents two classes by one sigmoid."""
-    is_one = im[im.output_operations[0]].size == 1
-    return is_one and im.logit_operation != im.output_operations[0]
-
-
-def _check_classes(classes: Sequence[str], count: int) -> tuple[str, ...]:
-    names = tuple(map(str, classes))
-    if names and len(names) != count:
-        raise InvalidArgumentError(
-            f"The model has {count} classes; names of {len(names)} classes were given."
-        )
-    return names
+def _target(im: InstrumentedModel, target: Any, values: Mapping[str, np.ndarray]) -> Target:
+    """Return the checked target; by default the predicted class, or the only value."""
+    if isinstance(target, Criterion):
+        if not isinstance(target.outputs, Mapping) or target.until is not None:
+            raise CriterionError(
+                "A criterion that is explained names neurons, without `until`: "
+                "Criterion({'operation': [indices]})."
+            )
+        target = target.outputs
+    if target is None:
+        if is_classifier(im):
+            outputs = values[im.output_operations[0]][None]
+            target = int(im.classes.from_outputs(outputs)[0])
+        elif im[im.logit_operation].size == 1 and len(im.output_operations) == 1:
+            target = {next(iter(im.outputs)): "all"}
+    return resolve_target(im, target)
 
 
-def _check_methods(compare: bool | Iterable[str], im: InstrumentedModel) -> tuple[str, ...]:
+def _check_methods(compare: bool | Iterable[str]) -> tuple[str, ...]:
     if isinstance(compare, bool):
-        methods = tuple(ATTRIBUTIONS) if compare else ()
+        methods = tuple(name for name in ATTRIBUTIONS if name != EXACT) if compare else ()
     else:
         methods = (compare,) if isinstance(compare, str) else tuple(compare)
     for name in methods:
         check_name("attribution", name, ATTRIBUTIONS)
-    if methods and _is_binary(im):
-        raise InvalidArgumentError(
-            "Other methods are compared by the softmax of a logit; the model has one output. Leave "
-            "`compare` out."
-        )
     return methods
 
 
-def _probabilities(im: InstrumentedModel, outputs: np.ndarray) -> np.ndarray:
-    """Convert a model's outputs to probabilities, by a softmax if it ends in logits.
-
-    Raises:
-        InvalidArgumentError: if the model has one output and no sigmoid.
-    """
-    flat = np.asarray(outputs, np.float64).reshape(-1)
-    if _is_binary(im):
-        return np.array([1 - flat[0], flat[0]])
-    if len(flat) == 1:
+def _check_words(im: InstrumentedModel, words: Sequence[str], tokens: Iterable[str]) -> None:
+    lengths = [im[name].shape[0] for name in tokens if im[name].shape]
+    if words and (isinstance(words, str) or not lengths or len(words) > max(lengths)):
+        takes = f"up to {max(lengths)} tokens" if lengths else "no tokens"
         raise InvalidArgumentError(
-            "Classes are explained; the model has one output, and no sigmoid. Add a sigmoid if it "
-            "tells two classes apart, or look at slicer.slice(x, outputs=[0])."
+            f"words has one word for each token of the sample; the model takes {takes}. Received: "
+            f"{len(words)} {type(words).__name__}"
         )
-    is_distribution = flat.min() >= 0 and abs(flat.sum() - 1) < _ROUNDING
-    if im.logit_operation != im.output_operations[0] or is_distribution:
-        return flat
-    odds = np.exp(flat - flat.max())
-    return odds / odds.sum()
+
+
+def _answer(im: InstrumentedModel, target: Target, output: np.ndarray) -> np.ndarray:
+    """Return the probabilities of the classes, or the value of another target as `(1,)`."""
+    if target.label is not None:
+        return im.classes.probabilities(output[None])[0]
+    return np.atleast_1d(output.ravel()[list(target.neurons)].astype(np.float64).mean())
 
 
 def _masked(
     im: InstrumentedModel,
     keep: Mapping[str, np.ndarray],
     means: Mapping[str, np.ndarray],
-    sample: np.ndarray,
+    batch: Any,
+    target: Target,
 ) -> np.ndarray:
-    """Return the probabilities of the model with only some of its synapses."""
-    model, output = MaskedModel(im, means), im.output_operations[0]
-    return _probabilities(im, model.logits(keep, sample[None], ablation="mean", of=output)[0])
+    """Return the answer of the model with only some of its synapses."""
+    masked = MaskedModel(im, means)
+    output = masked.logits(keep, batch, ablation="mean", of=target.answer)
+    return _answer(im, target, output[0])
 
 
-def _frequencies(slicer: "Slicer", usual: DataLike, target: int) -> dict[str, np.ndarray]:
+def _frequencies(
+    slicer: "Slicer", usual: DataLike, criterion: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
     """Return the share of some samples' slices that contain each synapse."""
     totals = {n: np.zeros(k.shape, np.int64) for n, k in slicer.im.kernels.items()}
     samples = 0
-    for part in slicer.iterate(usual, outputs=[target]):
+    for part in slicer.iterate(usual, outputs=criterion):
         for name, values in part.synapses.items():
             rows = values.reshape(-1, *totals[name].shape)
             totals[name] += (rows != 0).sum(axis=0)
@@ -401,30 +588,33 @@ def _frequencies(slicer: "Slicer", usual: DataLike, target: int) -> dict[str, np
 
 def _compare(
     im: InstrumentedModel,
-    sample: np.ndarray,
-    baseline: np.ndarray,
-    target: int,
+    sample: Any,
+    baseline: Mapping[str, np.ndarray],
+    target: Target,
     methods: Iterable[str],
-    contributions: np.ndarray,
+    contributions: Any,
 ) -> Comparison:
-    values = {SLICE: contributions.astype(np.float64)}
+    values = {AMOUNTS: contributions}
     left_out = {}
     for name in methods:
         try:
             values[name] = ATTRIBUTIONS[name](im, sample, baseline, target)
         except UnsupportedLayerError as error:
             left_out[name] = str(error)
-    ordered = {**values, RANDOM: np.zeros(sample.shape)}
-    curves = {n: deletion_curve(im, sample, baseline, target, v) for n, v in ordered.items()}
-    return Comparison(values, curves, left_out)
+    flat = keras.tree.map_structure(np.zeros_like, contributions)
+    curves = [
+        {n: curve(im, sample, baseline, target, v) for n, v in {**values, RANDOM: flat}.items()}
+        for curve in (metrics.deletion, metrics.insertion)
+    ]
+    return Comparison(values, curves[0], curves[1], left_out)
 
 
 def _finding(
     slicer: "Slicer",
     one: Slice,
     values: Mapping[str, np.ndarray],
-    probabilities: np.ndarray,
-    target: int,
+    whole: np.ndarray,
+    target: Target,
 ) -> str:
     """Say why a slice is empty or nearly complete, and whether the network is dead."""
     synapses = np.concatenate([v.ravel() for v in one.synapses.values()])
@@ -438,33 +628,36 @@ def _finding(
                 "of a layer at zero), or the sample is the mean itself."
             )
         if slicer.theta > 1:
-            return f"The slice is empty: θ = {slicer.theta:g} excludes everything; take 0.3."
-        name, neuron = slicer.im.logit_operation, _neuron(slicer.im, target)
-        value, mean = (a[name].flat[neuron] for a in (values, slicer.profile.means))
+            return f"The slice is empty: θ = {slicer.theta:g} excludes everything; use 0.3."
+        chosen = list(target.neurons)
+        value, mean = (
+            a[target.operation].ravel()[chosen].mean() for a in (values, slicer.profile.means)
+        )
+        name = target.answer if target.label is None else f"output {target.label}"
         if np.isclose(value, mean, rtol=1e-5, atol=0):
             return (
-                f"The slice is empty: output {target} is what it is on average over the profiled "
+                f"The slice is empty: {name} is what it is on average over the profiled "
                 "data, so that nothing made it differ."
             )
         return (
-            f"The slice is empty: output {target} is {value:.4g}, on average {mean:.4g}, and all "
-            f"that differs together is below the share θ = {slicer.theta:g}. Take a smaller θ."
+            f"The slice is empty: {name} is {value:.4g}, on average {mean:.4g}, and all "
+            f"that differs together is below the share θ = {slicer.theta:g}. Use a smaller θ."
         )
     if share < _NEARLY_ALL:
         return ""
     if slicer.theta == 0:
         return (
-            f"The slice has {share:.0%} of the synapses: θ = 0 excludes nothing. With θ = 0.3 only "
-            "what decides is left."
+            f"The slice has {share:.0%} of the synapses: θ = 0 excludes nothing. Use θ = 0.3 to "
+            "keep only what decides."
         )
-    if len(probabilities) > 1 and probabilities.max() * len(probabilities) < _UNDECIDED:
+    if len(whole) > 1 and whole.max() * len(whole) < _UNDECIDED:
         return (
             f"The slice has {share:.0%} of the synapses, and the model is undecided: the largest "
-            f"probability is {probabilities.max():.1%}. Its weights look untrained (random)."
+            f"probability is {whole.max():.1%}. Its weights look untrained (random)."
         )
     return (
         f"The slice has {share:.0%} of the synapses: at θ = {slicer.theta:g} no part of the "
-        "network stands out. Take a larger θ."
+        "network stands out. Use a larger θ."
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._names import check_name
+from nnslicer_tf.attributions import TargetLike
 from nnslicer_tf.engine import InProcessEngine, Store, make_engine
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import instrumented
@@ -52,7 +53,7 @@ from nnslicer_tf.slicing._results import (
 )
 from nnslicer_tf.slicing._zero_walk import AmountWalk, CountWalk
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
-from nnslicer_tf.slicing.explanation import Explanation, explain
+from nnslicer_tf.slicing.explanation import SAMPLED, Explanation, explain
 from nnslicer_tf.slicing.profile import Profile
 from nnslicer_tf.slicing.slice import Slice
 from nnslicer_tf.slicing.slice_set import SliceSet
@@ -206,31 +207,48 @@ class Slicer:
     def explain(
         self,
         x: DataLike,
-        target: int | None = None,
+        target: TargetLike | Criterion | None = None,
         *,
         classes: Sequence[str] = (),
+        columns: Sequence[str] = (),
+        words: Sequence[str] = (),
         usual: DataLike | None = None,
-        compare: bool | Iterable[str] = False,
+        compare: bool | Iterable[str] = (SAMPLED,),
     ) -> Explanation:
-        """Explain why the model assigned a class to one sample.
+        """Explain why the model gave one sample its answer.
 
         Args:
-            x: The sample, of the model's input shape.
-            target: The class to explain; by default, the predicted one.
+            x: The sample, of the model's input shape; a row of a DataFrame; for several inputs, a
+                dict or list.
+            target: The class to explain; by default, the predicted one. Or any other neurons, as
+                in `attributions.TargetLike`: a pixel or region of a map, neurons of an output
+                or of an inner operation by name. A model of one value needs none.
             classes: Names of the classes, in order.
+            columns: Names of a table's columns; by default those of a DataFrame.
+            words: The words of a text, one for each token.
             usual: Samples of the class. If given, the explanation says how the slice differs from
                 theirs; a few hundred are enough.
-            compare: Whether to also compute other methods, with their deletion curves: all of
-                `attributions.ATTRIBUTIONS`, or some by name. Methods that do not apply to the
-                model are left out, with the reason.
+            compare: Other methods to judge on this sample beside the contributions, by hiding and
+                showing features: some of `attributions.ATTRIBUTIONS` by name, True for all (exact
+                integrated gradients, which can take minutes, only by name), False for none.
+                Methods that do not apply to the model are left out, with the reason.
 
         Raises:
-            InvalidArgumentError: if `x` is not one sample, or a name is unknown.
-            CriterionError: if the model has no such class.
+            InvalidArgumentError: if `x` is not one sample, there is no such target, or a name is
+                unknown.
             UnsupportedLayerError: if a kernel is in a nested model.
             InputShapeError, NonFiniteActivationError: for bad data.
         """
-        return explain(self, x, target, classes=classes, usual=usual, compare=compare)
+        return explain(
+            self,
+            x,
+            target,
+            classes=classes,
+            columns=columns,
+            words=words,
+            usual=usual,
+            compare=compare,
+        )
 
     def slice_each(
         self,

@@ -6,7 +6,7 @@ import pytest
 from keras import layers
 
 import nnslicer_tf as nns
-from nnslicer_tf.attributions import ATTRIBUTIONS, deletion_curve
+from nnslicer_tf.attributions import ATTRIBUTIONS, metrics
 from nnslicer_tf.errors import (
     InputShapeError,
     InvalidArgumentError,
@@ -33,6 +33,9 @@ def linear():
         "gradient × input",
         "integrated gradients",
         "integrated gradients, 50 samples",
+        "DeepLIFT",
+        "SmoothGrad",
+        "expected gradients",
         "occlusion",
     ],
 )
@@ -92,35 +95,35 @@ def test_windows_of_occlusion_hide_every_pixel():
 
 def test_the_deletion_curve_of_the_best_order(linear):
     values = WEIGHTS[:, 1] * (X - BASELINE)
-    curve = deletion_curve(linear, X, BASELINE, 1, values, steps=6)
+    curve = metrics.deletion(linear, X, BASELINE, 1, values, steps=6)
     order = np.argsort(-values)
     for count in range(7):
         x = X.copy()
         x[order[:count]] = BASELINE[order[:count]]
         odds = np.exp(x @ WEIGHTS)
-        assert curve.probabilities[count] == pytest.approx(odds[1] / odds.sum(), rel=1e-4)
-    assert curve.area == pytest.approx(np.trapezoid(curve.probabilities, np.linspace(0, 1, 7)))
-    worst = deletion_curve(linear, X, BASELINE, 1, -values, steps=6)
+        assert curve.answers[count] == pytest.approx(odds[1] / odds.sum(), rel=1e-4)
+    assert curve.area == pytest.approx(np.trapezoid(curve.answers, np.linspace(0, 1, 7)))
+    worst = metrics.deletion(linear, X, BASELINE, 1, -values, steps=6)
     assert curve.area < worst.area
 
 
 @pytest.mark.parametrize("target", [-1, 3, 1.0])
 def test_targets_that_do_not_exist_are_refused(linear, target):
-    for name in ("gradient × input", "integrated gradients", "occlusion"):
+    for name in ATTRIBUTIONS:
         with pytest.raises(InvalidArgumentError, match=f"Received: {target}"):
             ATTRIBUTIONS[name](linear, X, BASELINE, target)
     with pytest.raises(InvalidArgumentError, match=f"one of 3 logits. Received: {target}"):
-        deletion_curve(linear, X, BASELINE, target, X)
+        metrics.deletion(linear, X, BASELINE, target, X)
 
 
 def test_what_a_deletion_curve_needs(linear):
     with pytest.raises(InvalidArgumentError, match=r"shape \(6,\). Received: NaN in places"):
-        deletion_curve(linear, X, BASELINE, 0, np.full(6, np.nan))
+        metrics.deletion(linear, X, BASELINE, 0, np.full(6, np.nan))
     with pytest.raises(InvalidArgumentError, match=r"shape \(6,\). Received: shape \(5,\)"):
-        deletion_curve(linear, X, BASELINE, 0, X[:5])
+        metrics.deletion(linear, X, BASELINE, 0, X[:5])
     with pytest.raises(InvalidArgumentError, match="steps must be a positive int"):
-        deletion_curve(linear, X, BASELINE, 0, X, steps=0)
-    for call in (ATTRIBUTIONS["occlusion"], lambda *a: deletion_curve(*a, X)):
+        metrics.deletion(linear, X, BASELINE, 0, X, steps=0)
+    for call in (ATTRIBUTIONS["occlusion"], lambda *a: metrics.deletion(*a, X)):
         with pytest.raises(InputShapeError, match="x must have the model's input shape"):
             call(linear, X[:5], BASELINE[:5], 0)
         with pytest.raises(NonFiniteActivationError, match="x is NaN"):

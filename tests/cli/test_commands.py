@@ -131,7 +131,7 @@ def test_explain_says_why(nnslicer, files, tmp_path):
     page = tmp_path / "why.html"
     code, out, errors = nnslicer("explain", *common, *chosen, "--output", page)
     assert (code, shown_lines(errors)) == (0, [])
-    assert "The model gives 7" in out and "in most slices of the class" in out
+    assert "The model answers 7" in out and "of its synapses are typical" in out
     im = nns.InstrumentedModel(zoo.load("digits_cnn"))
     profile = nns.Profile.load(files / "profile.npz")
     one = nns.Slicer(im, profile, workers=0, progress=False).slice(

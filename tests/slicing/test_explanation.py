@@ -9,7 +9,7 @@ from keras import layers
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf.errors import CriterionError, InvalidArgumentError
+from nnslicer_tf.errors import InvalidArgumentError
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +38,9 @@ def softmax(logits):
 def test_it_is_about_the_slice_of_the_sample(slicer, digits, explanation):
     x = digits.x[5:6]
     logits = slicer.im.logits(x)[0]
-    np.testing.assert_allclose(explanation.probabilities, softmax(logits), rtol=1e-5)
-    assert explanation.target == explanation.predicted == logits.argmax()
+    np.testing.assert_allclose(explanation.whole, softmax(logits), rtol=1e-5)
+    assert explanation.target.label == explanation.predicted == logits.argmax()
     assert explanation.slice == slicer.slice(x, outputs=[logits.argmax()])
-    neurons = explanation.slice.neurons[slicer.im.input_operation]
-    assert np.array_equal(explanation.contributions, neurons)
 
 
 def test_what_is_left_is_what_the_masked_models_give(slicer, digits, explanation):
@@ -58,7 +56,7 @@ def test_what_is_left_is_what_the_masked_models_give(slicer, digits, explanation
 
 def test_frequencies_are_counts_of_single_slices(slicer, digits, explanation):
     usual = digits.x[digits.y == digits.y[5]][:20]
-    each = slicer.slice_each(usual, outputs=[explanation.target])
+    each = slicer.slice_each(usual, outputs=[explanation.target.label])
     for name, found in explanation.frequencies.items():
         expected = np.mean([one.synapses[name] != 0 for one in each], axis=0)
         np.testing.assert_allclose(found, expected)
@@ -71,22 +69,32 @@ def test_frequencies_are_counts_of_single_slices(slicer, digits, explanation):
 
 def test_channels_and_synapses_are_the_largest(explanation):
     channels, synapses = explanation.channels(most=2), explanation.synapses(most=2)
-    by_channel = np.abs(explanation.slice.neurons["conv2"]).sum(axis=(0, 1))
+    amounts = explanation.amounts
+    np.testing.assert_allclose(
+        amounts.neurons[next(iter(amounts.neurons))],
+        explanation.contributions,
+        rtol=1e-3,
+        atol=1e-5,
+    )
+    by_channel = np.abs(amounts.neurons["conv2"]).sum(axis=(0, 1))
     of_layer = channels[channels["layer"] == "conv2"]
-    assert by_channel[of_layer["channel"]].tolist() == sorted(by_channel)[:-3:-1]
+    np.testing.assert_allclose(by_channel[of_layer["channel"]], sorted(by_channel)[:-3:-1])
     assert of_layer["share"].iloc[0] == pytest.approx(by_channel.max() / by_channel.sum())
     first = synapses[synapses["layer"] == "conv1"].iloc[0]
     index = tuple(map(int, first["synapse"].split(", ")))
-    values = explanation.slice.synapses["conv1"]
+    values = amounts.synapses["conv1"]
     assert abs(values[index]) == np.abs(values).max() and first["contribution"] == values[index]
 
 
 def test_other_methods_stand_beside_it(explanation):
     table = explanation.comparison.to_frame()
-    assert {"slice", "Grad-CAM", "occlusion", "random order"} <= set(table["method"])
-    areas = table.set_index("method").iloc[:, 0]
-    assert areas["slice"] < areas["random order"]
-    assert areas.is_monotonic_increasing and not explanation.comparison.left_out
+    assert {"amounts", "Grad-CAM", "occlusion", "random order"} <= set(table["method"])
+    areas = table.set_index("method")
+    difference = areas.iloc[:, 1] - areas.iloc[:, 0]
+    assert difference["amounts"] > difference["random order"]
+    assert difference.is_monotonic_decreasing and not explanation.comparison.left_out
+    assert explanation.comparison.best == table["method"][0]
+    assert table["method"][0].lower() in explanation.summary().lower()
 
 
 def test_it_is_written_as_a_page_and_as_a_picture(explanation, tmp_path):
@@ -108,7 +116,7 @@ def test_bad_questions_are_refused(slicer, digits):
         slicer.explain(digits.x[0], compare=["lime"])
     with pytest.raises(InvalidArgumentError, match="names of 2 classes"):
         slicer.explain(digits.x[0], classes=["a", "b"])
-    with pytest.raises(CriterionError, match="10"):
+    with pytest.raises(InvalidArgumentError, match="one of 10 logits"):
         slicer.explain(digits.x[0], target=10)
     with pytest.raises(InvalidArgumentError, match="usual samples"):
         slicer.explain(digits.x[0]).differences()
@@ -147,7 +155,7 @@ def test_an_empty_slice_by_theta():
     [
         (0, 1, "θ = 0 excludes nothing"),
         (1e-9, 1e-3, "look untrained"),
-        (1e-9, 100, "Take a larger θ"),
+        (1e-9, 100, "Use a larger θ"),
     ],
 )
 def test_a_slice_of_nearly_everything_says_why(theta, scale, finding):
@@ -177,21 +185,26 @@ def test_one_sigmoid_stands_for_two_classes(sign):
     slicer = nns.Slicer(im, profile, workers=0, progress=False)
     found = slicer.explain(sample, classes=["cat", "dog"])
     p = 1 / (1 + np.exp(-4.0 * sign))
-    np.testing.assert_allclose(found.probabilities, [1 - p, p], rtol=1e-5)
+    np.testing.assert_allclose(found.whole, [1 - p, p], rtol=1e-5)
     np.testing.assert_allclose(found.kept, [1 - p, p], rtol=1e-5)
     np.testing.assert_allclose(found.removed, [0.5, 0.5], rtol=1e-5)
     winner = ["cat", "dog"][int(sign > 0)]
-    assert found.predicted == found.target == int(sign > 0)
-    assert found.summary().startswith(f"The model gives {winner} (98.2%)")
-    assert found.contributions.tolist() == [1, 0, 0, 0]
-    assert slicer.explain(sample, target=1 - found.target).slice == found.slice
-    with pytest.raises(InvalidArgumentError, match="one output"):
-        slicer.explain(sample, compare=True)
+    assert found.predicted == found.target.label == int(sign > 0)
+    assert found.summary().startswith(f"The model answers {winner} with 98.2%")
+    np.testing.assert_allclose(found.contributions, [4, 0, 0, 0], rtol=1e-5)
+    other = slicer.explain(sample, target=1 - found.target.label, compare=True)
+    assert other.slice == found.slice
+    np.testing.assert_allclose(other.contributions, [-4, 0, 0, 0], rtol=1e-5)
+    first = other.comparison.deletion["occlusion"].answers
+    np.testing.assert_allclose(first[[0, -1]], [1 / (1 + np.exp(4)), 0.5], rtol=1e-4)
 
 
-def test_one_output_without_a_sigmoid_has_no_classes():
-    with pytest.raises(InvalidArgumentError, match="no sigmoid"):
-        of(binary([1, 1, 1, 1], None), X, X[0])
+def test_a_regression_is_explained_by_its_value():
+    found = of(binary([1, -2, 0, 1], None), X, X[0])
+    np.testing.assert_allclose(found.whole, [X[0] @ [1, -2, 0, 1]], rtol=1e-5)
+    expected = np.array([1, -2, 0, 1]) * (X[0] - X.mean(axis=0))
+    np.testing.assert_allclose(found.contributions, expected, rtol=1e-4, atol=1e-6)
+    assert found.predicted is None and f"= {found.whole[0]:.4g}." in found.summary()
 
 
 def test_probabilities_get_no_second_softmax():
@@ -199,15 +212,15 @@ def test_probabilities_get_no_second_softmax():
     p = layers.Dense(3, activation="softmax")(inputs)
     model = keras.Model(inputs, layers.Reshape((3,))(p))
     found = of(model, X, X[0])
-    np.testing.assert_allclose(found.probabilities, model(X[:1])[0], rtol=1e-6)
+    np.testing.assert_allclose(found.whole, model(X[:1])[0], rtol=1e-6)
 
 
 def test_an_empty_slice_of_an_output_that_differs():
     """Every change is small against the output, and so is their sum."""
     linear = [np.eye(4, 3), np.full(3, 9.0), np.eye(3), np.full(3, 100.0)]
     found = of(features(linear), X, X[0], theta=0.9)
-    assert "Take a smaller θ" in found.finding
+    assert "Use a smaller θ" in found.finding
     mean, value = re.search(r"output \d is (\S+), on average (\S+),", found.finding).groups()[::-1]
     logits = features(linear)(X)
-    assert float(value) == pytest.approx(float(logits[0, found.target]), rel=1e-3)
-    assert float(mean) == pytest.approx(float(np.mean(logits[:, found.target])), rel=1e-3)
+    assert float(value) == pytest.approx(float(logits[0, found.target.label]), rel=1e-3)
+    assert float(mean) == pytest.approx(float(np.mean(logits[:, found.target.label])), rel=1e-3)

@@ -1,0 +1,334 @@
+"""`Problem`: the score of one sample as a function of its features, for all attributions.
+
+A feature is an entry of an input. Tokens have no gradient and nothing between them, so their
+features are the elements of their embeddings, which are added up to one value for each token.
+A *unit* is what is hidden as a whole: a pixel, step or token with all its channels, or a column.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from keras import ops
+from keras.backend import backend
+
+from nnslicer_tf.attributions._target import TargetLike, resolve_target
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+from nnslicer_tf.exactline._points import check_points
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
+from nnslicer_tf.instrument.inputs import Inputs
+from nnslicer_tf.instrument.operations import Lookup
+
+_BATCH_BYTES = 64 << 20
+Features = dict[str, np.ndarray]
+
+
+class Problem:
+    """One sample, a baseline and a target, checked against a model.
+
+    Args:
+        im: The model.
+        x: A sample, of the model's input shape; for several inputs, a dict or list of arrays.
+        baseline: Values that stand for absent features: of the input's shape (for tokens, other
+            tokens or values of the embedding), or a dict by input or embedding, such as
+            `Profile.means`.
+        target: What is explained.
+
+    Attributes:
+        target: The checked `Target`.
+        x: Name of an input or embedding → the sample's features, float32.
+        baseline: The same of the baseline.
+
+    Raises:
+        InvalidArgumentError, InputShapeError, NonFiniteActivationError: for bad arguments.
+    """
+
+    def __init__(self, im: InstrumentedModel, x: Any, baseline: Any, target: TargetLike) -> None:
+        self.im = im
+        self.target = resolve_target(im, target)
+        self._sources = {name: feature_operations(im, name) for name in im.input_operations}
+        self._inputs = self._arrays(x)
+        self.x = self._features(self._inputs)
+        self.baseline = self._baseline(baseline)
+        self._weights = self.target.weights(im[self.target.operation].size)
+        self._run = im.prepared(
+            ("scores", self.target.operation, self.target.answer, tuple(self.x)), self._functions
+        )
+
+    @property
+    def unit_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name of each input → shape of its units."""
+        return {
+            name: shape[:-1] if len(shape) > 1 and self._sources[name] == (name,) else shape
+            for name, shape in self.im.input_shapes.items()
+        }
+
+    @property
+    def units(self) -> int:
+        """Number of units of all inputs together."""
+        return sum(int(np.prod(shape)) for shape in self.unit_shapes.values())
+
+    def scores(self, features: Features) -> np.ndarray:
+        """Return the target's scores `(batch,)` float64: logits, not probabilities."""
+        return self._over_batches(features, "scores")
+
+    def answers(self, features: Features) -> np.ndarray:
+        """Return what users see: the class's probability, or the value, `(batch,)` float64."""
+        outputs = self._over_batches(features, "answers")
+        if self.target.label is not None:
+            return self.im.classes.probabilities(outputs)[:, self.target.label]
+        return outputs.reshape(len(outputs), -1)[:, list(self.target.neurons)].mean(axis=1)
+
+    def gradients(self, features: Features) -> Features:
+        """Return the score's gradients by name of input or embedding, `(batch, …)` float64."""
+        found = self._over_batches(features, "gradients")
+        return dict(zip(self.x, found, strict=True))
+
+    def multipliers(self, rescaled: Callable[..., Any]) -> Features:
+        """Return the multiplier of each feature by a backward rule, float64; see `deeplift`."""
+        pair = {n: np.stack([self.x[n], self.baseline[n]]) for n in self.x}
+        tensors = [ops.convert_to_tensor(value) for value in pair.values()]
+        run = self.im.prepared(
+            ("multipliers", self.target.operation, tuple(self.x)),
+            lambda: self._compiled(partial(rescaled, self)),
+        )
+        found = run(self._tokens(2), tensors, ops.convert_to_tensor(self._weights))
+        return {
+            name: ops.convert_to_numpy(value)[0].astype(np.float64)
+            for name, value in zip(self.x, found, strict=True)
+        }
+
+    def values(self, ids: Sequence[Any], features: Sequence[Any], wanted: Sequence[str]) -> dict:
+        """Return the values of operations, given features, as tensors by name."""
+        given = dict(zip(self.x, features, strict=True))
+        inputs = [given.get(n, i) for n, i in zip(self.im.input_operations, ids, strict=True)]
+        return self.im.graph.run(inputs, wanted, lambda name, value: given.get(name, value))
+
+    def hidden(self, masks: np.ndarray) -> Features:
+        """Return features with some units replaced by the baseline.
+
+        Args:
+            masks: `(batch, units)`: 1 or true where a unit is hidden; between 0 and 1 in part.
+        """
+        features, start = {}, 0
+        for name, shape in self.unit_shapes.items():
+            stop = start + int(np.prod(shape))
+            mask = masks[:, start:stop].reshape(-1, *shape).astype(np.float32)
+            start = stop
+            for source in self._sources[name]:
+                shown = mask if source == name else self._routed(name, source, mask)
+                x, baseline = self.x[source], self.baseline[source]
+                if shown.ndim <= x.ndim:
+                    shown = shown[..., None]
+                features[source] = x + shown * (baseline - x)
+        return features
+
+    def of_units(self, values: Any) -> np.ndarray:
+        """Return attributions of an input, or of several by name, as one array `(units,)`.
+
+        Raises:
+            InvalidArgumentError: if they have another shape, or are NaN.
+        """
+        by_input = values
+        if not isinstance(values, Mapping):
+            by_input = {self.im.input_operation: values}
+        parts = []
+        for name, shape in self.im.input_shapes.items():
+            part = np.asarray(by_input[name], np.float64)
+            if part.shape != shape or np.isnan(part).any():
+                what = f"shape {part.shape}" if part.shape != shape else "NaN in places"
+                raise InvalidArgumentError(
+                    f"values must have one number for each of the sample, shape {shape}. "
+                    f"Received: {what}"
+                )
+            flat = part.sum(axis=-1) if self.unit_shapes[name] != shape else part
+            parts.append(flat.ravel())
+        return np.concatenate(parts)
+
+    def from_units(self, values: np.ndarray) -> Any:
+        """Return values `(units,)` as attributions: one array, or a dict for several inputs."""
+        found, start = {}, 0
+        for name, shape in self.unit_shapes.items():
+            stop = start + int(np.prod(shape))
+            part, start = values[start:stop].reshape(shape), stop
+            full = self.im.input_shapes[name]
+            wide = part[..., None] if full != shape else part
+            found[name] = np.broadcast_to(wide, full).copy()
+        return self._one_or_all(found)
+
+    def by_input(self, values: Mapping[str, np.ndarray]) -> Any:
+        """Return attributions of features as attributions of the inputs, float64."""
+        found = {}
+        for name, sources in self._sources.items():
+            if sources == (name,):
+                found[name] = values[name]
+                continue
+            total = np.zeros(self.im.input_shapes[name])
+            for source in sources:
+                part = values[source]
+                if isinstance(self.im[source].params, Lookup):
+                    part = part.sum(axis=-1)
+                total += self._routed_back(name, source, part)
+            found[name] = total
+        return self._one_or_all(found)
+
+    def _one_or_all(self, found: dict[str, np.ndarray]) -> Any:
+        return next(iter(found.values())) if len(found) == 1 else found
+
+    def _over_batches(self, features: Features, name: str) -> Any:
+        count = len(next(iter(features.values())))
+        bytes_each = 4 * sum(operation.size for operation in self.im.operations)
+        size = int(np.clip(_BATCH_BYTES // bytes_each, 1, 256))
+        parts = []
+        for first in range(0, count, size):
+            batch = [features[n][first : first + size].astype(np.float32) for n in self.x]
+            tensors = [ops.convert_to_tensor(value) for value in batch]
+            weights = ops.convert_to_tensor(self._weights)
+            found = self._run[name](self._tokens(len(batch[0])), tensors, weights)
+            one = isinstance(found, (list, tuple))
+            arrays = [ops.convert_to_numpy(f) for f in (found if one else [found])]
+            parts.append([np.asarray(a, np.float64) for a in arrays])
+        joined = [np.concatenate(same) for same in zip(*parts, strict=True)]
+        return joined if name == "gradients" else joined[0]
+
+    def _functions(self) -> dict[str, Callable[..., Any]]:
+        """Return compiled functions of (inputs, features, weights of the target's neurons)."""
+        operation, answer = self.target.operation, self.target.answer
+
+        def scores(ids: Any, features: Any, weights: Any) -> Any:
+            value = self.values(ids, features, [operation])[operation]
+            return ops.matmul(ops.reshape(value, (-1, weights.shape[0])), weights[:, None])[:, 0]
+
+        def gradients(ids: Any, features: Any, weights: Any) -> Any:
+            ones = ops.ones_like(ops.reshape(features[0], (ops.shape(features[0])[0], -1))[:, 0])
+            return vector_jacobian_product(
+                lambda *given: scores(ids, given, weights), list(features), ones
+            )
+
+        def answers(ids: Any, features: Any, weights: Any) -> Any:
+            return self.values(ids, features, [answer])[answer]
+
+        found = {"scores": scores, "gradients": gradients, "answers": answers}
+        return {name: self._compiled(function) for name, function in found.items()}
+
+    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a compiled function of (inputs, features, weights), traced once for any batch."""
+        if backend() != "tensorflow":
+            return compiled_function(function)
+        import tensorflow as tf
+
+        def batches(shapes: Iterable[tuple[int, ...]]) -> list[Any]:
+            return [tf.TensorSpec((None, *shape), tf.float32) for shape in shapes]
+
+        inputs = batches(self.im.input_shapes.values())
+        features = batches(value.shape for value in self.x.values())
+        weights = tf.TensorSpec(self._weights.shape, tf.float32)
+        signature = (inputs, features, weights)
+        return tf.function(function, input_signature=signature, autograph=False)
+
+    def _tokens(self, count: int) -> list[Any]:
+        """Return the sample's inputs, repeated; only tokens and masks are read from them."""
+        return [
+            ops.convert_to_tensor(np.repeat(array[None], count, axis=0))
+            for array in self._inputs.values()
+        ]
+
+    def _arrays(self, x: Any, name: str = "x") -> dict[str, np.ndarray]:
+        """Return one sample's inputs by name, checked, float32."""
+        if len(self.im.input_operations) == 1:
+            operation = self.im.input_operation
+            if isinstance(x, Mapping) and len(x) == 1:
+                (x,) = x.values()
+            checked = check_points(x, name, self.im.input_shape).astype(np.float32)
+            return {operation: self.im.check(checked[None])[0]}
+        if isinstance(x, Mapping):
+            batch: Any = {key: np.asarray(value)[None] for key, value in x.items()}
+        else:
+            batch = [np.asarray(value)[None] for value in x]
+        checked_inputs: Any = self.im.check(batch)
+        return {key: checked_inputs[key][0] for key in self.im.input_operations}
+
+    def _features(self, inputs: Mapping[str, np.ndarray]) -> Features:
+        """Return the features of a sample: its inputs, or the embeddings of its tokens."""
+        names = [source for sources in self._sources.values() for source in sources]
+        if set(names) <= set(inputs):
+            return {name: inputs[name] for name in names}
+        batch: Any = Inputs({name: array[None] for name, array in inputs.items()})
+        if len(inputs) == 1:
+            batch = next(iter(inputs.values()))[None]
+        found = self.im.forward(batch, names)
+        return {name: found[name][0] for name in names}
+
+    def _baseline(self, baseline: Any) -> Features:
+        """Return the features of a baseline, in any of its forms."""
+        given = baseline if isinstance(baseline, Mapping) else None
+        if given is not None and set(self.x) <= set(given):
+            return {
+                name: check_points(given[name], "baseline", value.shape).astype(np.float32)
+                for name, value in self.x.items()
+            }
+        if given is None and len(self.x) == 1:
+            ((name, value),) = self.x.items()
+            if name not in self._inputs and np.shape(baseline) == value.shape:
+                return {name: check_points(baseline, "baseline", value.shape).astype(np.float32)}
+        try:
+            return self._features(self._arrays(baseline, "baseline"))
+        except (KeyError, TypeError) as error:
+            raise InputShapeError(
+                f"baseline must have an array for each of {list(self.x)}. Received: "
+                f"{type(baseline).__name__}"
+            ) from error
+
+    def _route(self, name: str, source: str) -> tuple[str, Callable[[Any], Any]]:
+        """Return the operation that a source reads, or is, and the function from an input to it."""
+        operation = self.im[source]
+        end = operation.inputs[0] if isinstance(operation.params, Lookup) else source
+        position = self.im.input_operations.index(name)
+
+        def routed(x: Any) -> Any:
+            inputs = [x] * len(self.im.input_operations)
+            inputs[position] = x
+            return self.im.graph.run(inputs, [end])[end]
+
+        return end, routed
+
+    def _routed(self, name: str, source: str, mask: np.ndarray) -> np.ndarray:
+        _, routed = self._route(name, source)
+        return ops.convert_to_numpy(routed(ops.convert_to_tensor(mask)))
+
+    def _routed_back(self, name: str, source: str, values: np.ndarray) -> np.ndarray:
+        """Return values of a source as values of the input's entries that it reads."""
+        end, routed = self._route(name, source)
+        if end == name:
+            return values
+        zeros = ops.zeros((1, *self.im.input_shapes[name]))
+        cotangent = ops.convert_to_tensor(values[None].astype(np.float32))
+        return ops.convert_to_numpy(vector_jacobian_product(routed, [zeros], cotangent)[0])[0]
+
+
+def feature_operations(im: InstrumentedModel, name: str) -> tuple[str, ...]:
+    """Return the operations with the features of an input: itself, or embeddings of its tokens.
+
+    If only a part of the input is embedded, its other parts are operations of their own.
+    """
+    found: list[str] = []
+    looked_up = False
+
+    def visit(source: str) -> None:
+        nonlocal looked_up
+        others = False
+        for taker in im.graph.consumers[source]:
+            if isinstance(taker.params, Lookup):
+                found.append(taker.name)
+                looked_up = True
+            elif taker.kind == "routing" and len(taker.inputs) == 1:
+                visit(taker.name)
+            elif taker.kind != "mask":
+                others = True
+        if others and source != name:
+            found.append(source)
+
+    visit(name)
+    return tuple(dict.fromkeys(found)) if looked_up else (name,)

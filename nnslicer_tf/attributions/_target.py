@@ -1,0 +1,108 @@
+"""What an attribution explains: the score of a class, or the mean of some neurons' values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
+
+
+@dataclass(frozen=True)
+class Target:
+    """Neurons of one operation, and the direction in which their mean is a score.
+
+    Attributes:
+        operation: Name of the operation; for an output, of its logits.
+        neurons: Row-major indices of the neurons.
+        answer: Name of the operation with the values that users see, such as the output itself.
+        label: The class that is explained; None for a value.
+        sign: 1, or −1 for class 0 of a single sigmoid, whose score is the negated logit.
+    """
+
+    operation: str
+    neurons: tuple[int, ...]
+    answer: str
+    label: int | None = None
+    sign: int = 1
+
+    def weights(self, size: int) -> np.ndarray:
+        """Return the weight of each neuron in the score, `(size,)` float32."""
+        weights = np.zeros(size, np.float32)
+        weights[list(self.neurons)] = self.sign / len(self.neurons)
+        return weights
+
+
+TargetLike: TypeAlias = int | tuple | Mapping[str, Any] | Target
+"""A target in one of these forms:
+
+- an int: a class, or the value of a model with a single output (both classes of one sigmoid: 0, 1);
+- a tuple of ints and slices, such as `np.s_[2:5, 3, 0]`: a pixel or region of a map;
+- `{name: neurons}`: neurons of an output or inner operation by name: an index, a list of row-major
+  indices, a tuple as above, or "all".
+"""
+
+
+def is_classifier(im: InstrumentedModel) -> bool:
+    """Whether the model's only output is a vector of classes; one linear output is a value."""
+    is_vector = len(im[im.logit_operation].shape) == 1
+    return len(im.output_operations) == 1 and is_vector and not im.classes.is_number
+
+
+def resolve_target(im: InstrumentedModel, target: TargetLike) -> Target:
+    """Return a target, checked against a model.
+
+    Raises:
+        InvalidArgumentError: if the model has no such class, operation or neuron, or several
+            outputs and none is named.
+    """
+    if isinstance(target, Target):
+        return target
+    if isinstance(target, Mapping):
+        if len(target) != 1:
+            raise InvalidArgumentError(
+                f"A target names the neurons of one operation. Received: {list(target)}"
+            )
+        ((name, chosen),) = target.items()
+        answer = im.outputs.get(name, name)
+        operation = im.logit_operation_of(name) if name in im.outputs else im[name].name
+        return Target(operation, _neurons(chosen, name, im[operation].shape), answer)
+    shape, answer = im[im.logit_operation].shape, im.output_operations[0]
+    names = ", ".join(map(repr, im.outputs))
+    if len(im.output_operations) > 1:
+        raise InvalidArgumentError(
+            f"The model has several outputs: {names}. Name one: target={{name: index}}. "
+            f"Received: {target!r}"
+        )
+    if isinstance(target, tuple):
+        return Target(im.logit_operation, _neurons(target, names, shape), answer)
+    if len(shape) != 1:
+        raise InvalidArgumentError(
+            f"Output {names} is a map of shape {shape}. Name a pixel or a region of it: "
+            f"target=np.s_[{', '.join('0' for _ in shape)}]. Received: {target!r}"
+        )
+    if not isinstance(target, (int, np.integer)) or not 0 <= target < im.classes.count:
+        raise InvalidArgumentError(
+            f"target must be the index of one of {im.classes.count} logits. Received: {target!r}"
+        )
+    neuron, sign = im.classes.neuron(int(target))
+    label = int(target) if is_classifier(im) else None
+    return Target(im.logit_operation, (neuron,), answer, label, sign)
+
+
+def _neurons(chosen: Any, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return row-major indices of chosen neurons."""
+    every = np.arange(int(np.prod(shape)))
+    if isinstance(chosen, str) and chosen == "all":
+        return tuple(every.tolist())
+    try:
+        indexed = every.reshape(shape)[chosen] if isinstance(chosen, tuple) else every[chosen]
+    except (IndexError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"{name} has neurons of shape {shape}. Received: {chosen!r} ({error})"
+        ) from error
+    if not np.size(indexed):
+        raise InvalidArgumentError(f"{name}: no neuron is chosen by {chosen!r}.")
+    return tuple(np.unique(indexed).tolist())

@@ -1,0 +1,82 @@
+"""Metrics and attributions equal those of Xplique 2.0.2 within 1e-3; see `xplique.json`."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnslicer_tf as nns
+from nnslicer_tf import datasets, zoo
+from nnslicer_tf.attributions import ATTRIBUTIONS, metrics, sampled_gradients
+
+XPLIQUE = json.loads((Path(__file__).parent / "xplique.json").read_text(encoding="utf-8"))
+ZERO = np.zeros((8, 8, 1), np.float32)
+MAPS = np.random.default_rng(1).normal(size=(4, 8, 8, 1)).astype(np.float32)
+SUBSETS = np.random.default_rng(2).random((60, 64)) < 0.2
+NOISE = np.random.default_rng(3).uniform(0, 0.1, (10, 8, 8, 1)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def im():
+    return nns.InstrumentedModel(zoo.load("digits_cnn"))
+
+
+@pytest.fixture(scope="module")
+def samples():
+    return list(
+        zip(datasets.load("digits", "test").x[XPLIQUE["index"]], XPLIQUE["target"], strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", ["gradient × input", "integrated gradients"])
+def test_attributions_equal_those_of_xplique(im, samples, name):
+    """Xplique's trapezoidal sum of integrated gradients has 50 points, that is, 49 steps."""
+    for i, (x, target) in enumerate(samples):
+        if name == "integrated gradients":
+            values = sampled_gradients(im, x, ZERO, target, samples=49)
+        else:
+            values = ATTRIBUTIONS[name](im, x, ZERO, target)
+        expected = XPLIQUE[name][i]
+        np.testing.assert_allclose(values.ravel(), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        lambda im, x, t, m: metrics.deletion(im, x, ZERO, t, m, steps=16).area,
+        lambda im, x, t, m: metrics.insertion(im, x, ZERO, t, m, steps=16).area,
+        lambda im, x, t, m: metrics.mu_fidelity(im, x, ZERO, t, m, subsets=SUBSETS),
+    ],
+    ids=["deletion", "insertion", "mu_fidelity"],
+)
+def test_metrics_of_given_maps_equal_those_of_xplique(request, im, samples, metric):
+    expected = XPLIQUE[request.node.callspec.id]
+    values = [metric(im, x, t, values) for (x, t), values in zip(samples, MAPS, strict=True)]
+    np.testing.assert_allclose(values, expected, atol=1e-3)
+
+
+def test_sensitivity_equals_that_of_xplique(im, samples):
+    method = ATTRIBUTIONS["gradient × input"]
+    values = [metrics.sensitivity(method, im, x, ZERO, t, noise=NOISE) for x, t in samples]
+    np.testing.assert_allclose(values, XPLIQUE["sensitivity"], atol=1e-3)
+
+
+def test_randomisation_equals_that_of_xplique(im, samples):
+    """Of the copy, the last layer's kernel and bias are random: a quarter of three layers."""
+    rng = np.random.default_rng(7)
+    weights = im.model.get_weights()
+    weights[-2:] = [rng.random(w.shape).astype(np.float32) for w in weights[-2:]]
+    method = ATTRIBUTIONS["gradient × input"]
+    for (x, target), expected in zip(samples, XPLIQUE["randomisation"], strict=True):
+        for options in ({"weights": weights}, {"rng": 7}):
+            value = metrics.randomisation(method, im, x, ZERO, target, **options)
+            assert value == pytest.approx(expected, abs=1e-3)
+
+
+def test_deletion_and_insertion_meet(im, samples):
+    """The first point of the one is the last point of the other."""
+    x, target = samples[0]
+    down = metrics.deletion(im, x, ZERO, target, MAPS[0], steps=4).answers
+    up = metrics.insertion(im, x, ZERO, target, MAPS[0], steps=4).answers
+    np.testing.assert_allclose(down[[0, -1]], up[[-1, 0]], rtol=1e-5)
