@@ -43,6 +43,7 @@ AMOUNTS = "amounts"
 RANDOM = "random order"
 EXACT = "integrated gradients"
 SAMPLED = "integrated gradients, 50 samples"
+_STAND_IN = {"mean": "their mean", "zero": "nothing"}
 _AHEAD = 0.01
 _USUAL = 0.5
 _RARE = 0.1
@@ -100,8 +101,10 @@ class Explanation(ShownAsTable):
         target: What is explained: a class, or the mean of some neurons' values.
         whole: The answer of the whole model, float64: the probabilities of the classes, 1 − p and
             p for one sigmoid; for another target its value, `(1,)`.
-        kept: The same with only the slice active; other synapses contribute their mean.
+        kept: The same with only the slice active.
         removed: The same with the slice removed.
+        ablation: What synapses contribute that are not active: "mean", or "zero" in a model with
+            recurrent layers.
         contributions: How much each feature raises the target's score relative to the profile's
             means, of the sample's shape, float64, in the unit of the logit; negative values lower
             it. For tokens, one value for each token; a dict by name for several inputs.
@@ -123,6 +126,7 @@ class Explanation(ShownAsTable):
     whole: np.ndarray
     kept: np.ndarray
     removed: np.ndarray
+    ablation: str
     contributions: Any
     slice: Slice
     values: Mapping[str, np.ndarray]
@@ -299,7 +303,7 @@ class Explanation(ShownAsTable):
             f"The slice for {what} has {np.count_nonzero(synapses):,} of {len(synapses):,} "
             f"synapses ({(synapses != 0).mean():.1%}), at θ = {self.slice.info.get('theta')}.",
             f"With only the slice active the model answers {kept}; with the slice removed, "
-            f"{removed}.",
+            f"{removed} (other synapses contribute {_STAND_IN[self.ablation]}).",
         ]
         if self.finding:
             lines.append(self.finding)
@@ -458,7 +462,7 @@ def explain(
     contributions = deeplift(im, inputs, means, chosen)
     criterion = {chosen.operation: list(chosen.neurons)}
     one = slicer.slice(batch, outputs=criterion)
-    mask = one.synapse_mask()
+    kept, removed, ablation = _masked(slicer, one.synapse_mask(), batch, chosen)
     comparison = None
     if methods:
         comparison = _compare(im, inputs, means, chosen, methods, contributions)
@@ -466,8 +470,9 @@ def explain(
         sample=inputs,
         target=chosen,
         whole=whole,
-        kept=_masked(im, mask, means, batch, chosen),
-        removed=_masked(im, {name: ~m for name, m in mask.items()}, means, batch, chosen),
+        kept=kept,
+        removed=removed,
+        ablation=ablation,
         contributions=contributions,
         slice=one,
         values=values,
@@ -560,16 +565,20 @@ def _answer(im: InstrumentedModel, target: Target, output: np.ndarray) -> np.nda
 
 
 def _masked(
-    im: InstrumentedModel,
-    keep: Mapping[str, np.ndarray],
-    means: Mapping[str, np.ndarray],
-    batch: Any,
-    target: Target,
-) -> np.ndarray:
-    """Return the answer of the model with only some of its synapses."""
-    masked = MaskedModel(im, means)
-    output = masked.logits(keep, batch, ablation="mean", of=target.answer)
-    return _answer(im, target, output[0])
+    slicer: "Slicer", keep: Mapping[str, np.ndarray], batch: Any, target: Target
+) -> tuple[np.ndarray, np.ndarray, str]:
+    """Return the answers with only some synapses and without them, and the ablation."""
+    im = slicer.im
+    model = im.prepared(("masked", slicer.profile), lambda: MaskedModel(im, slicer.profile.means))
+    masks = [keep, {name: ~mask for name, mask in keep.items()}]
+    try:
+        how = "mean"
+        outputs = [model.logits(m, batch, ablation=how, of=target.answer) for m in masks]
+    except UnsupportedLayerError:  # no mean can stand in for synapses of recurrent layers
+        how = "zero"
+        outputs = [model.logits(m, batch, ablation=how, of=target.answer) for m in masks]
+    kept, removed = (_answer(im, target, output[0]) for output in outputs)
+    return kept, removed, how
 
 
 def _frequencies(
