@@ -21,7 +21,7 @@ from typing import Any, cast
 import keras
 import numpy as np
 
-from nnslicer_tf.errors import InputShapeError
+from nnslicer_tf.errors import InputShapeError, UnsupportedLayerError
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +34,7 @@ class Call:
         reuse: Number of earlier calls of the layer.
         inputs: Ids of the input tensors.
         input_shapes: Their shapes, without the batch axis.
+        input_dtypes: Their dtypes in the model; the graph computes in float32.
         constants: Positional arguments that are not tensors, by position.
         outputs: Ids of the output tensors.
         output_shapes: Their shapes, without the batch axis.
@@ -53,6 +54,7 @@ class Call:
     constants: dict[int, Any]
     outputs: tuple[int, ...]
     output_shapes: tuple[tuple[int, ...], ...]
+    input_dtypes: tuple[str, ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
     masks: tuple[int | None, ...] = ()
     paddings: tuple[int | None, ...] = ()
@@ -207,6 +209,7 @@ class _Visitor:
         if isinstance(layer, keras.layers.InputLayer):
             return args[0]
         path = prefix + layer.name
+        _check_inference(layer, path, kwargs or {})
         named, explicit = _bound(layer, args, kwargs or {})
         tensors = _tensors(tuple(named.values()))
         paddings = _masks_of(named, explicit, lambda x: self._paddings.get(self._resolve(id(x))))
@@ -255,6 +258,7 @@ class _Visitor:
             reuse=self._reuse[id(layer)],
             inputs=tuple(self._resolve(id(tensor)) for tensor in tensors),
             input_shapes=tuple(tuple(tensor.shape[1:]) for tensor in tensors),
+            input_dtypes=tuple(tensor.dtype for tensor in tensors),
             constants={p: value for p, value in enumerate(args) if not _tensors((value,))},
             outputs=tuple(map(id, outputs)),
             output_shapes=tuple(tuple(output.shape[1:]) for output in outputs),
@@ -415,6 +419,25 @@ def _bound(
         is_mask = travels and isinstance(layer, keras.layers.Layer)
         (masks if is_mask else named)[name] = value
     return named, masks
+
+
+def _check_inference(layer: keras.Operation, path: str, kwargs: Mapping[str, Any]) -> None:
+    """Check that a call is not always in training mode, such as `dropout(x, training=True)`.
+
+    Raises:
+        UnsupportedLayerError: if it is, and that makes a difference.
+    """
+    if not kwargs.get("training") or not isinstance(layer, keras.layers.Layer):
+        return
+    for part in layer._flatten_layers():
+        batch = isinstance(part, keras.layers.BatchNormalization) and part.trainable
+        if batch or getattr(part, "seed_generator", None) is not None:
+            why = "uses the statistics of the batch" if batch else "draws random numbers"
+            raise UnsupportedLayerError(
+                f"Layer '{path}' ({type(part).__name__}) is called with training=True, so that it "
+                f"{why} at inference, too. Analyses need a model that treats each sample alike: "
+                "build it without that argument, and set_weights of this model."
+            )
 
 
 class _Placeholder(keras.Operation):

@@ -51,6 +51,22 @@ Bounds: TypeAlias = tuple[float, float]
 """Smallest and largest value of an input."""
 
 
+class WholeBounds(tuple[float, float]):
+    """Bounds of an input of integers or booleans, which cuts off fractions."""
+
+
+def bounds_of_dtype(dtype: str) -> Bounds | None:
+    """Return the bounds of an input of a dtype; None for floating-point numbers."""
+    if dtype == "bool":
+        return WholeBounds((0.0, 1.0))
+    if "int" not in dtype:
+        return None
+    limits = np.iinfo(dtype)
+    is_small = limits.bits <= 16
+    low = float(limits.min) if is_small or dtype[0] == "u" else -np.inf
+    return WholeBounds((low, float(limits.max) if is_small else np.inf))
+
+
 def check_array(
     x: DataLike, shape: Sequence[int], first: int = 0, bounds: Bounds | None = None
 ) -> np.ndarray:
@@ -64,7 +80,7 @@ def check_array(
 
     Raises:
         InputShapeError: if `x` has a different shape, or is not numeric.
-        InputRangeError: if `x` has values outside the bounds.
+        InputRangeError: if `x` has values outside the bounds, or fractions where integers belong.
         NonFiniteActivationError: if `x` has NaN or infinite values.
     """
     array = as_array(x)
@@ -89,6 +105,12 @@ def check_array(
 
 def _check_bounds(array: np.ndarray, bounds: Bounds, first: int) -> None:
     low, high = bounds
+    if isinstance(bounds, WholeBounds) and (fractions := array != np.floor(array)).any():
+        sample = first + int(np.argmax(fractions.any(axis=tuple(range(1, array.ndim)))))
+        raise InputRangeError(
+            f"The model takes integers and would cut off fractions. Sample {sample} of the data "
+            f"has the value {array[fractions][0]:.4g}. Pass the integers of the training data."
+        )
     outside = ((array < low) | (array > high)).any(axis=tuple(range(1, array.ndim)))
     if outside.any():
         sample = array[np.argmax(outside)]

@@ -59,6 +59,7 @@ class Graph:
         wrappers: Name → wrapped layer, for all operations except the inputs.
         inputs: Names of the input operations.
         outputs: Names of the operations that compute the model's outputs.
+        names: Id of each traced tensor → name of the operation that computes it.
     """
 
     def __init__(self, sources: Sequence[Operation], outputs: Sequence[str] = ()) -> None:
@@ -66,6 +67,7 @@ class Graph:
         self.wrappers: dict[str, InstrumentedOperation] = {}
         self.inputs = tuple(self.operations)
         self.outputs = tuple(outputs)
+        self.names: dict[int, str] = {}
         self._functions: dict[str, Callable[..., Any]] = {}
 
     def add(self, operation: Operation, layer: keras.layers.Layer) -> None:
@@ -230,7 +232,8 @@ def build_graph(trace: Trace) -> Graph:
     """
     described = zip(trace.input_names, trace.input_shapes, strict=True)
     graph = Graph([_input_operation(name, shape) for name, shape in described])
-    names = dict(zip(trace.inputs, graph.inputs, strict=True))
+    names = graph.names
+    names.update(zip(trace.inputs, graph.inputs, strict=True))
     for call in trace.calls:
         names.update(zip(call.outputs, _add_call(graph, call, names), strict=True))
     graph.outputs = tuple(names[tensor] for tensor in trace.outputs)

@@ -21,7 +21,15 @@ from nnslicer_tf.instrument._trace import Shapes, as_functional, input_name, tra
 from nnslicer_tf.instrument.activations import Activations, check_finite
 from nnslicer_tf.instrument.comparison import compare_with_original, structure_of
 from nnslicer_tf.instrument.copies import copy_model
-from nnslicer_tf.instrument.data import Bounds, DataLike, Samples, check_batch_size, read_labelled
+from nnslicer_tf.instrument.data import (
+    Bounds,
+    DataLike,
+    Samples,
+    WholeBounds,
+    bounds_of_dtype,
+    check_batch_size,
+    read_labelled,
+)
 from nnslicer_tf.instrument.fingerprint import model_fingerprint, weights_digest
 from nnslicer_tf.instrument.functions import GraphFunctions
 from nnslicer_tf.instrument.gradients import check_differentiable
@@ -92,16 +100,24 @@ class InstrumentedModel(ShownAsTable):
         self.model = model
         self._given_shape = input_shape
         self.functional = functional
-        self.graph: Graph = build_graph(trace(functional, input_shape))
+        traced = trace(functional, input_shape)
+        self.graph: Graph = build_graph(traced)
         mark_final(self.graph)
         self.operations: tuple[Operation, ...] = tuple(self.graph.operations.values())
-        self._bounds = {name: self.bounds or self._tokens(name) for name in self.graph.inputs}
+        self._bounds: dict[str, Bounds | None] = {}
+        for name, tensor in zip(self.graph.inputs, functional.inputs, strict=True):
+            by_dtype = bounds_of_dtype(keras.backend.standardize_dtype(tensor.dtype))
+            tokens = vocabulary(self.graph, name)
+            limits = self.bounds or (by_dtype if tokens is None else (0.0, tokens - 1.0))
+            whole = limits is not None and by_dtype is not None
+            self._bounds[name] = WholeBounds(limits) if whole else limits
         if len(self._bounds) == 1:
-            (self.bounds,) = self._bounds.values()
+            (known,) = self._bounds.values()
+            self.bounds = known if known is None or np.isfinite(known).all() else None
         self._functions = GraphFunctions(self.graph)
         self._prepared: dict[Hashable, tuple[str, Any]] = {}
         self._logits: dict[str, str] = {}
-        examples = compare_with_original(model, functional, self.graph)
+        examples = compare_with_original(model, functional, self.graph, traced, self.bounds)
         self._classes = {n: classes_of(self.graph, n, value) for n, value in examples.items()}
 
     @property
@@ -252,7 +268,8 @@ class InstrumentedModel(ShownAsTable):
                 in `Samples`.
         """
         if len(self.graph.inputs) == 1:
-            return Samples(sole_array(data), self.input_shape, self.bounds)
+            (bounds,) = self._bounds.values()
+            return Samples(sole_array(data), self.input_shape, bounds)
         return self._several(data)
 
     def check(self, x: DataLike) -> np.ndarray:
@@ -291,11 +308,6 @@ class InstrumentedModel(ShownAsTable):
         keys = structure if isinstance(structure, Mapping) else {}
         names = {key: input_name(tensor) for key, tensor in keys.items()}
         return SeveralSamples(data, self.input_shapes, names, self._bounds)
-
-    def _tokens(self, name: str) -> Bounds | None:
-        """Return the bounds of an input that takes tokens, None for other inputs."""
-        tokens = vocabulary(self.graph, name)
-        return None if tokens is None else (0.0, tokens - 1.0)
 
     def capture(
         self, x: DataLike, batch_size: int = 256, of: Iterable[str] | None = None
