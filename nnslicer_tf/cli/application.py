@@ -7,7 +7,7 @@ import typer
 from nnslicer_tf import __version__
 from nnslicer_tf._command_line import run
 from nnslicer_tf._quiet import import_keras_quietly
-from nnslicer_tf.cli import models, slices, testing
+from nnslicer_tf.cli import compressed, models, slices, testing
 
 app = typer.Typer(
     help="Program analysis of neural networks: slices, and what can be done with them.",
@@ -18,6 +18,7 @@ app = typer.Typer(
 
 LOOK = "Slices"
 CHANGE = "Smaller models"
+COMPRESSED = "Compressed models"
 TEST = "Tests"
 MORE = "More"
 
@@ -28,11 +29,18 @@ app.command("slice", rich_help_panel=LOOK)(slices.slice_)
 app.command(rich_help_panel=LOOK)(slices.show)
 app.command(rich_help_panel=LOOK)(slices.explore)
 app.command(rich_help_panel=CHANGE)(models.prune)
-app.command(rich_help_panel=CHANGE)(models.deviations)
+app.command(rich_help_panel=CHANGE)(models.semantic)
+app.command(rich_help_panel=COMPRESSED)(compressed.agreement)
+app.command(rich_help_panel=COMPRESSED)(compressed.deviations)
+app.command(rich_help_panel=COMPRESSED)(compressed.suite)
+app.command(rich_help_panel=COMPRESSED)(compressed.layers)
+app.command(rich_help_panel=COMPRESSED)(compressed.recipe)
 app.command(rich_help_panel=TEST)(testing.detect)
 app.command(rich_help_panel=TEST)(testing.cover)
 app.command(rich_help_panel=TEST)(testing.inspect)
+app.command(rich_help_panel=TEST)(testing.causes)
 app.command(rich_help_panel=TEST)(testing.lines)
+app.command(rich_help_panel=TEST)(testing.planes)
 
 
 @app.command(rich_help_panel=MORE)

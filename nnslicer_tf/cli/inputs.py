@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nnslicer_tf import InstrumentedModel, Slicer
     from nnslicer_tf.datasets import Dataset
 
-_DATA = (
+DATA = (
     "A folder of images, or of one folder of images for each class; an .npz, .npy or .csv file; or "
     "a data set with a TFDS split, such as 'cifar10:test[:100]'."
 )
@@ -24,7 +24,7 @@ ModelOption = Annotated[
     Path,
     typer.Option("--model", help="Keras model, a .keras or .h5 file; or an ACAS Xu .nnet file."),
 ]
-DataOption = Annotated[str, typer.Option("--data", help=_DATA)]
+DataOption = Annotated[str, typer.Option("--data", help=DATA)]
 ProfileOption = Annotated[Path, typer.Option(help="Profile, from 'nnslicer profile'.")]
 NormaliseOption = Annotated[
     str,
@@ -55,7 +55,12 @@ def writable(path: Path, *endings: str) -> Path:
         raise InvalidArgumentError(
             f"The name of this file ends in {' or '.join(endings)}. Received: '{path}'"
         )
-    return check_writable(path)
+    # Folders are made when something is written, not for a run that fails.
+    existing = next(parent for parent in path.absolute().parents if parent.exists())
+    if path.is_dir() or not existing.is_dir():
+        return check_writable(path)
+    check_writable(existing / path.name)
+    return path
 
 
 def keras_model(path: Path) -> Any:

@@ -1,19 +1,13 @@
-"""Commands for smaller models: prune, deviations."""
+"""Commands for smaller models: prune, semantic."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from nnslicer_tf._files import atomic_path
-from nnslicer_tf.cli import inputs
+from nnslicer_tf.cli import inputs, tables
 from nnslicer_tf.cli.inputs import DataOption, ModelOption, NormaliseOption, SeedOption
-from nnslicer_tf.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    import keras
-
-    from nnslicer_tf import InstrumentedModel
 
 
 def prune(
@@ -71,91 +65,45 @@ def prune(
     print(f"Accuracy on {where}.\nWritten to {output}")
 
 
-def deviations(
-    original: Annotated[Path, typer.Option(help="The original, a Keras model.")],
-    compressed: Annotated[Path, typer.Option(help="The compressed model, .tflite or Keras.")],
+def semantic(
+    model: ModelOption,
     data: DataOption,
-    output: Annotated[Path, typer.Option(help="File for the deviations, .npz.")] = Path(
-        "deviations.npz"
-    ),
-    picture: Annotated[
-        Path | None, typer.Option(help="File for a picture of the smallest ones, .png or .pdf.")
+    test: Annotated[
+        str | None, typer.Option(help="Labelled data for the accuracy; by default --data.")
     ] = None,
-    table: Annotated[Path | None, typer.Option(help="File for the table, .csv.")] = None,
-    suite: Annotated[
-        Path | None, typer.Option(help="Folder for a test suite for future compressed models.")
+    output: Annotated[
+        Path | None, typer.Option(help="File for the model of the critical neurons, .keras.")
     ] = None,
-    scale: Annotated[
-        float, typer.Option(help="The models expect pixels 0 … 255 divided by this.")
-    ] = 255.0,
-    max_distance: Annotated[
-        float | None, typer.Option(help="Largest change of a pixel, on a scale of 0 … 255.")
-    ] = None,
-    max_queries: Annotated[int, typer.Option(help="Most queries per seed.", min=1)] = 1000,
-    minimise: Annotated[
-        bool, typer.Option("--minimise", help="Undo changes that a deviation does not need.")
-    ] = False,
-    seed: SeedOption = 0,
+    metric: Annotated[
+        str, typer.Option(help="'taylor', 'avg', 'var', 'ens', 'deeplift' …")
+    ] = "taylor",
+    threshold: Annotated[
+        float, typer.Option(help="Θ in (0, 1]: larger keeps more neurons.")
+    ] = 0.95,
+    step: Annotated[int, typer.Option(help="Neurons by which prefixes grow.", min=1)] = 1,
+    normalise: NormaliseOption = "unit",
 ) -> None:
-    """Find images on which a compressed model answers differently from its original."""
-    inputs.writable(output, ".npz")
-    for path, endings in ((picture, (".png", ".pdf")), (table, (".csv",))):
-        if path is not None:
-            inputs.writable(path, *endings)
-    if suite is not None:
-        inputs.writable(suite / "test_deviations.py")
-    im = inputs.instrumented(original)
-    import numpy as np
+    """Find each layer's critical neurons (semantic slicing), and keep only them.
 
-    from nnslicer_tf import dflare
-    from nnslicer_tf.report import save_figure
+    The data needs labels; a data set that is named without a split means its training split.
+    """
+    if output is not None:
+        inputs.writable(output, ".keras")
+    im = inputs.instrumented(model)
+    train = inputs.dataset(data, im, normalise, labels=True, split="train")
+    tested = train if test is None else inputs.dataset(test, im, normalise, labels=True)
+    from nnslicer_tf import InstrumentedModel, semantic
 
-    model = _with_probabilities(im)
-    other: Any = str(compressed)
-    if compressed.suffix != ".tflite":
-        other = _with_probabilities(inputs.instrumented(compressed))
-    found = inputs.dataset(data, im, "none")
-    images = np.asarray(found.x)
-    if images.max() <= 1:
-        raise InvalidArgumentError(
-            f"The seeds are images of values 0 … 255; those of '{data}' reach {images.max():g}. "
-            "Multiply them by 255, or name the images' folder."
-        )
-    # The digits' values are 0 … 16.
-    images = np.rint(images * (255 / 16 if found.name == "digits" else 1)).astype(np.uint8)
-
-    def preprocess(x: np.ndarray) -> np.ndarray:
-        return x.astype(np.float32) / np.float32(scale)
-
-    result = dflare.find_deviations(
-        model,
-        other,
-        images,
-        preprocess,
-        rng=seed,
-        labels=found.y if len(found.y) else None,
-        max_queries=max_queries,
-        max_distance=max_distance,
-    )
-    if minimise:
-        result = dflare.minimise(result, model, other, preprocess)
-    result.save(output)
-    written = [output]
-    if table is not None:
-        with atomic_path(table) as temporary:
-            result.to_frame().to_csv(temporary, index=False)
-        written.append(table)
-    if picture is not None and result.found.any():
-        save_figure(result.figure(), picture)
-        written.append(picture)
-    if suite is not None and result.found.any():
-        written.append(dflare.export_suite(result, suite, preprocess))
-    print(result.to_frame().to_string(index=False, float_format="{:.4g}".format, na_rep=""))
-    print(f"{result!r}\nWritten to {', '.join(map(str, written))}")
-
-
-def _with_probabilities(im: "InstrumentedModel") -> "keras.Model":
-    """Return a model that outputs probabilities, adding a softmax if it ends in logits."""
-    from nnslicer_tf.dflare import with_softmax
-
-    return with_softmax(im.model) if im.logit_operation in im.output_operations else im.model
+    critical = semantic.semantic_slice(im, train.x, train.y, metric, threshold, step)
+    tables.show(critical.to_frame())
+    small = semantic.restructure(im, critical)
+    right = [
+        float((one.classes.from_outputs(one.predict(tested.x)) == tested.y).mean())
+        for one in (im, InstrumentedModel(small))
+    ]
+    where = "the test data" if test else "the training data, for want of --test"
+    print(f"Accuracy on {where}: {right[0]:.2%}, with the critical neurons alone {right[1]:.2%}")
+    if output is not None:
+        with atomic_path(output) as temporary:
+            small.save(temporary)
+        print(f"Written to {output}")

@@ -1,12 +1,11 @@
-"""Commands that test a model: detect, cover, inspect, lines."""
+"""Commands that test a model: detect, cover, inspect, causes, lines, planes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nnslicer_tf._files import atomic_path
-from nnslicer_tf.cli import inputs
+from nnslicer_tf.cli import inputs, tables
 from nnslicer_tf.cli.inputs import (
     ClassesOption,
     DataOption,
@@ -15,18 +14,15 @@ from nnslicer_tf.cli.inputs import (
     ProfileOption,
     SeedOption,
 )
+from nnslicer_tf.cli.tables import TableOption
 from nnslicer_tf.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
 
-    from nnslicer_tf import InstrumentedModel, Slicer
+    from nnslicer_tf import InstrumentedModel
 
-_MOST = 40  # rows of a table that are printed
-_MOST_SEEN = 10  # most inputs of each kind in a view
-
-Table = Annotated[Path | None, typer.Option("--output", help="File for the table, .csv.")]
+_MAX_VIEWED = 10  # inputs of each kind in a view
 
 
 def detect(
@@ -34,7 +30,7 @@ def detect(
     profile: ProfileOption,
     normal: Annotated[str, typer.Option(help="Normal inputs to learn from, as for --data.")],
     data: DataOption,
-    output: Table = None,
+    output: TableOption = None,
     preset: Annotated[
         str,
         typer.Option(help="'margin', 'fused', 'stable', 'slices', 'lean', 'photos' or 'paper'."),
@@ -64,23 +60,19 @@ def detect(
     detector.fit(known.x)
     flagged = detector.predict(found.x).astype(bool)
     scores = detector.decision_function(found.x)
-    predicted = slicer.im.logits(found.x).argmax(axis=1)
+    predicted = slicer.im.classes.from_logits(slicer.im.logits(found.x))
     columns = {"predicted": predicted, "anomaly": scores, "adversarial": flagged}
     frame = pd.DataFrame(columns).rename_axis("sample").reset_index()
-    _show(frame, output)
+    tables.show(frame, output)
     print(f"{int(flagged.sum())} of {len(flagged)} flagged, threshold {detector.threshold_:.4g}")
     if explore is not None:
-        x = {"flagged": found.x[flagged], "not flagged": found.x[~flagged]}
-        _view({name: part[:_MOST_SEEN] for name, part in x.items() if len(part)}, slicer, explore)
+        from nnslicer_tf.report.explorer import explore as explore_slices
 
-
-def _view(x: "dict[str, np.ndarray]", slicer: "Slicer", path: Path) -> None:
-    """Write an interactive view of slices of named inputs."""
-    from nnslicer_tf.report.explorer import explore
-
-    slices = {name: slicer.slice_each(part, outputs="predicted") for name, part in x.items()}
-    explore(slices, slicer.im, x, profile=slicer.profile).save(path)
-    print(f"Written to {path}")
+        parts = {"flagged": found.x[flagged], "not flagged": found.x[~flagged]}
+        x = {name: part[:_MAX_VIEWED] for name, part in parts.items() if len(part)}
+        slices = {name: slicer.slice_each(part, outputs="predicted") for name, part in x.items()}
+        explore_slices(slices, slicer.im, x, profile=slicer.profile).save(explore)
+        print(f"Written to {explore}")
 
 
 def cover(
@@ -89,7 +81,7 @@ def cover(
     threshold: Annotated[
         float, typer.Option(help="Neurons above it, in their layer's scaled values, are covered.")
     ] = 0.25,
-    output: Table = None,
+    output: TableOption = None,
     normalise: NormaliseOption = "unit",
 ) -> None:
     """Measure how much of the network the inputs exercise (neuron coverage)."""
@@ -101,7 +93,7 @@ def cover(
 
     coverage = NeuronCoverage(im, threshold=threshold)
     coverage.update(found.x)
-    _show(coverage.to_frame(), output)
+    tables.show(coverage.to_frame(), output)
     print(f"{coverage.total():.1%} of the neurons are covered by {len(found.x)} inputs")
 
 
@@ -109,10 +101,13 @@ def inspect(
     model: ModelOption,
     data: DataOption,
     units: Annotated[
-        str, typer.Option(help="Names of the operations, with * for any: 'relu*'.")
-    ] = "*relu*",
+        str | None,
+        typer.Option(
+            help="Names of the operations, with * for any: 'relu*'. By default all activations."
+        ),
+    ] = None,
     measure: Annotated[str, typer.Option(help="Measure of affinity.")] = "correlation",
-    output: Table = None,
+    output: TableOption = None,
     classes: ClassesOption = "",
     normalise: NormaliseOption = "unit",
 ) -> None:
@@ -125,9 +120,39 @@ def inspect(
 
     shown = inputs.names(classes, found.class_names) or tuple(map(str, range(found.classes)))
     hypotheses = deepbase.classes(found.y, list(shown))
-    frame = deepbase.inspect(im, found.x, hypotheses, [measure], units=units)
+    activations = [o.name for o in im.operations if o.kind in ("rectify", "elementwise")]
+    chosen = units or activations or [o.name for o in im.operations if o.kernels]
+    frame = deepbase.inspect(im, found.x, hypotheses, [measure], units=chosen)
     order = frame["score"].abs().sort_values(ascending=False).index
-    _show(frame.loc[order], output)
+    tables.show(frame.loc[order], output)
+
+
+def causes(
+    model: ModelOption,
+    data: DataOption,
+    method: Annotated[
+        str, typer.Option(help="'gradient_contrast', 'patching', 'tarantula', 'contrast' …")
+    ] = "gradient_contrast",
+    level: Annotated[
+        str, typer.Option(help="'channel', 'neuron', 'synapse' or 'layer'.")
+    ] = "channel",
+    most: Annotated[int, typer.Option(help="Most samples of either kind.", min=1)] = 200,
+    output: TableOption = None,
+    seed: SeedOption = 0,
+    normalise: NormaliseOption = "unit",
+) -> None:
+    """Show which neurons or synapses are to blame for wrong answers; the data needs labels."""
+    if output is not None:
+        inputs.writable(output, ".csv")
+    im = inputs.instrumented(model)
+    found = inputs.dataset(data, im, normalise, labels=True)
+    from nnslicer_tf import debugging
+
+    runs = debugging.Runs.split(im, found.x, found.y).sampled(most, seed)
+    failing, passing = ((part.x, part.right) for part in (runs.failing, runs.passing))
+    suspicion = debugging.suspicious(im, failing, passing, method, rng=seed)
+    tables.show(suspicion.to_frame(level), output)
+    print(f"{suspicion!r}, from {len(failing[0])} wrong and {len(passing[0])} right answers")
 
 
 def lines(
@@ -143,7 +168,7 @@ def lines(
     data: Annotated[
         str | None, typer.Option(help="Data with the samples, if indices are given.")
     ] = None,
-    output: Table = None,
+    output: TableOption = None,
     picture: Annotated[
         Path | None, typer.Option(help="File for a picture of the outputs, .png or .pdf.")
     ] = None,
@@ -166,13 +191,62 @@ def lines(
 
     line = exactline.exact_line(im, q, r)
     regions = line.classify(lowest=least)
-    _show(regions.to_frame(), output)
+    tables.show(regions.to_frame(), output)
     print(f"{line!r}, {len(regions)} regions")
     if picture is not None:
-        from matplotlib import pyplot
+        from matplotlib.figure import Figure
 
-        figure, axes = pyplot.subplots(layout="constrained")
-        line.plot(axes)
+        figure = Figure(layout="constrained")
+        line.plot(figure.subplots())
+        save_figure(figure, picture)
+        print(f"Written to {picture}")
+
+
+def planes(
+    model: ModelOption,
+    corner: Annotated[
+        list[str],
+        typer.Option(
+            help="A corner of the polygon, three times or more, in order around it: values such as "
+            "'0,0.5', or the index of a sample."
+        ),
+    ],
+    data: Annotated[
+        str | None, typer.Option(help="Data with the samples, if indices are given.")
+    ] = None,
+    output: TableOption = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="File for a picture of the classes, .png or .pdf.")
+    ] = None,
+    least: Annotated[
+        bool, typer.Option("--least", help="The prediction is the smallest output (ACAS Xu).")
+    ] = False,
+    max_regions: Annotated[
+        int, typer.Option(help="Stop if there are more regions.", min=1)
+    ] = 1_000_000,
+    normalise: NormaliseOption = "unit",
+) -> None:
+    """Show exactly what the model predicts in a polygon between inputs."""
+    for path, endings in ((output, (".csv",)), (picture, (".png", ".pdf"))):
+        if path is not None:
+            inputs.writable(path, *endings)
+    im = inputs.instrumented(model)
+    samples = None if data is None else inputs.dataset(data, im, normalise).x
+    import numpy as np
+
+    from nnslicer_tf import exactline
+    from nnslicer_tf.report import save_figure
+
+    polygon = np.stack([_point(text, im, samples, "--corner") for text in corner])
+    plane = exactline.exact_plane(im, polygon, max_regions=max_regions, progress=True)
+    classes = plane.classify(lowest=least)
+    tables.show(classes.to_frame(), output)
+    print(f"{plane!r}, {classes!r}")
+    if picture is not None:
+        from matplotlib.figure import Figure
+
+        figure = Figure(layout="constrained")
+        classes.plot(figure.subplots())
         save_figure(figure, picture)
         print(f"Written to {picture}")
 
@@ -197,15 +271,3 @@ def _point(
             f"{int(np.prod(im.input_shape))}. For a sample's index, give --data."
         )
     return values.reshape(im.input_shape)
-
-
-def _show(frame: "pd.DataFrame", output: Path | None) -> None:
-    """Print a table's first rows, and write all of them to a file."""
-    shown = frame.head(_MOST)
-    print(shown.to_string(index=False, float_format="{:.4g}".format, na_rep=""))
-    if len(frame) > len(shown):
-        print(f"… {len(frame) - len(shown):,} rows more")
-    if output is not None:
-        with atomic_path(output) as temporary:
-            frame.to_csv(temporary, index=False)
-        print(f"Written to {output}")

@@ -1,0 +1,215 @@
+"""Commands for compressed models, and for causes, semantic slices and planes."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import pandas as pd
+import pytest
+from keras import layers
+
+import nnslicer_tf as nns
+from nnslicer_tf import datasets, debugging, dflare, exactline, semantic, zoo
+
+
+@pytest.fixture(scope="module")
+def pair(files):
+    """The options that name a model and its 8-bit copy."""
+    model = dflare.with_softmax(zoo.load("digits_cnn"))
+    train = datasets.load("digits", "train[:100]").x
+    (files / "int8.tflite").write_bytes(dflare.quantize_integer(model, train))
+    return ("--original", files / "model.keras", "--compressed", files / "int8.tflite")
+
+
+@pytest.fixture(scope="module")
+def models(files, pair):
+    return dflare.with_softmax(zoo.load("digits_cnn")), files / "int8.tflite"
+
+
+def test_agreement(nnslicer, pair, models, tmp_path):
+    data = ("--data", "digits:test", "--output", tmp_path / "a.csv")
+    code, out, _ = nnslicer("agreement", *pair, *data)
+    test = datasets.load("digits", "test")
+    x = np.rint(test.x * 255).astype(np.uint8) / np.float32(255)
+    found = dflare.agreement(*models, x, test.y)
+    assert code == 0 and repr(found) in out and "divided by 255 (--scale)" in out
+    table = pd.read_csv(tmp_path / "a.csv")
+    assert table["differs"].sum() == found.differs.sum() and len(table) == 360
+
+
+def test_from_deviations_to_a_recipe(nnslicer, pair, models, tmp_path):
+    file = tmp_path / "d.npz"
+    data = ("--data", "digits:test[:20]", "--output", file, "--checkpoint", tmp_path / "parts")
+    code, out, _ = nnslicer("deviations", *pair, *data)
+    assert code == 0
+    found = dflare.DeviationSet.load(file)
+    assert found.found.sum() > 10 and any((tmp_path / "parts").iterdir())
+    im, x = nns.InstrumentedModel(models[0]), found.images / np.float32(255)
+    compared = debugging.compare_layers(im, models[1], x, progress=False)
+
+    table = ("--output", tmp_path / "l.csv", "--picture", tmp_path / "l.png")
+    code, out, _ = nnslicer("layers", *pair, "--deviations", file, *table)
+    assert code == 0 and repr(compared) in out
+    causes = pd.read_csv(tmp_path / "l.csv").set_index("operation")["cause"]
+    for name, share in compared.causes.items():
+        assert causes[name] == pytest.approx(share, abs=1e-4)
+    assert (tmp_path / "l.png").read_bytes()[:4] == b"\x89PNG"
+
+    options = ("--deviations", file, "--budget", 0.25, "--output", tmp_path / "r.json")
+    code, out, _ = nnslicer("recipe", *pair, *options)
+    recipe = debugging.recipe(compared, 0.25)
+    written = json.loads((tmp_path / "r.json").read_text())
+    assert code == 0 and repr(recipe) in out
+    assert written == {
+        "layers": list(recipe.layers),
+        "tensors": list(recipe.tensors()),
+        "ai_edge": recipe.ai_edge(),
+    }
+
+    code, out, _ = nnslicer("suite", file, "--output", tmp_path / "suite")
+    assert code == 0
+    with np.load(tmp_path / "suite/deviations.npz") as tests:
+        np.testing.assert_allclose(tests["inputs"], x)
+        np.testing.assert_array_equal(tests["labels"], found.labels[:, 0])
+
+
+@pytest.fixture(scope="module")
+def table(files):
+    """Two models of one sigmoid on a table, and the table as a file."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"size": rng.normal(size=40), "count": rng.integers(0, 9, 40)})
+    frame["label"] = (frame["size"] + 0.3 * frame["count"] > 1.3).astype(int)
+    frame.to_csv(files / "table.csv", index=False)
+    for name, bias in (("first", -1.3), ("second", -0.9)):
+        model = keras.Sequential([keras.Input((2,)), layers.Dense(1, "sigmoid", name="one")])
+        model.set_weights([np.array([[1.0], [0.3]]), np.array([bias])])
+        model.save(files / f"{name}.keras")
+    return ("--original", files / "first.keras", "--compressed", files / "second.keras")
+
+
+def test_deviations_of_a_table(nnslicer, files, table, tmp_path):
+    options = ("--data", files / "table.csv", "--output", tmp_path / "d.npz", "--minimise")
+    options += ("--picture", tmp_path / "d.png", "--suite", tmp_path / "suite")
+    code, _, errors = nnslicer("deviations", *table, *options)
+    assert code == 0, errors
+    found = dflare.DeviationSet.load(tmp_path / "d.npz")
+    z = found.images @ [1.0, 0.3]
+    assert len(z) > 20 and ((z > 0.9) & (z < 1.3)).all()
+    assert (tmp_path / "d.png").exists() and (tmp_path / "suite/test_deviations.py").exists()
+    code, out, _ = nnslicer("agreement", *table, "--data", files / "table.csv")
+    accuracy = re.search(r"accuracy ([\d.]+)% → ([\d.]+)%", out)
+    assert code == 0 and float(accuracy[1]) == 100 > float(accuracy[2])
+    code, out, _ = nnslicer("layers", *table, "--data", files / "table.csv")
+    assert code == 0 and "samples deviate" in out
+
+
+def test_causes_of_wrong_answers(nnslicer, files):
+    model = ("--model", files / "model.keras", "--data", "digits:train")
+    code, out, _ = nnslicer("causes", *model, "--level", "layer", "--most", 40)
+    im, train = nns.InstrumentedModel(zoo.load("digits_cnn")), datasets.load("digits", "train")
+    runs = debugging.Runs.split(im, train.x, train.y).sampled(40, 0)
+    parts = [(part.x, part.right) for part in (runs.failing, runs.passing)]
+    suspicion = debugging.suspicious(im, *parts, progress=False)
+    assert code == 0 and repr(suspicion) in out
+
+
+def test_semantic_slices(nnslicer, files, tmp_path):
+    options = ("--data", "digits:train[:100]", "--test", "digits:test", "--threshold", 0.8)
+    output = ("--output", tmp_path / "small.keras")
+    code, out, _ = nnslicer("semantic", "--model", files / "model.keras", *options, *output)
+    im, train = (
+        nns.InstrumentedModel(zoo.load("digits_cnn")),
+        datasets.load("digits", "train[:100]"),
+    )
+    critical = semantic.semantic_slice(im, train.x, train.y, threshold=0.8, progress=False)
+    test = datasets.load("digits", "test")
+    small = keras.models.load_model(tmp_path / "small.keras")
+    right = (small.predict(test.x, verbose=0).argmax(axis=1) == test.y).mean()
+    assert code == 0 and f"the critical neurons alone {right:.2%}" in out
+    for name, mask in critical.items():
+        assert re.search(rf"{name} +{len(mask)} +{mask.sum()} ", out)
+
+
+def test_planes_between_points(nnslicer, files, tmp_path):
+    corners = ("--corner", "-2,0", "--corner", "2,0", "--corner", "2,9", "--corner", "-2,9")
+    picture = ("--picture", tmp_path / "p.png", "--output", tmp_path / "p.csv")
+    keras.utils.set_random_seed(0)
+    relu = layers.Dense(4, activation="relu")
+    model = keras.Sequential([keras.Input((2,)), relu, layers.Dense(3)])
+    model.save(tmp_path / "m.keras")
+    code, out, errors = nnslicer("planes", "--model", tmp_path / "m.keras", *corners, *picture)
+    assert code == 0, errors
+    polygon = np.array([[-2, 0], [2, 0], [2, 9], [-2, 9]])
+    plane = exactline.exact_plane(nns.InstrumentedModel(model), polygon)
+    assert repr(plane) in out and (tmp_path / "p.png").exists()
+    pd.testing.assert_frame_equal(
+        pd.read_csv(tmp_path / "p.csv"), plane.classify().to_frame(), check_dtype=False
+    )
+
+
+def test_dense_activations_and_single_outputs(nnslicer, files, tmp_path):
+    """A `Dense(activation="relu")` has activations, and one sigmoid can be covered."""
+    model = keras.Sequential(
+        [
+            keras.Input((2,)),
+            layers.Dense(3, activation="relu"),
+            layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+    model.save(tmp_path / "m.keras")
+    common = ("--model", tmp_path / "m.keras", "--data", files / "table.csv")
+    code, out, _ = nnslicer("inspect", *common)
+    assert code == 0 and model.layers[0].name in out
+    code, _, _ = nnslicer("cover", *common, "--output", tmp_path / "c.csv")
+    table = pd.read_csv(tmp_path / "c.csv").set_index("operation")
+    x = pd.read_csv(files / "table.csv")[["size", "count"]].to_numpy(np.float32)
+    outputs = model.predict(x, verbose=0)
+    assert code == 0 and table.loc[model.layers[1].name, "covered"] == (outputs > 0.25).any()
+
+
+BAD = {
+    "both": (("layers", "--data", "digits", "--deviations", "d.npz"), "either --data or"),
+    "neither": (("recipe",), "either --data or --deviations"),
+    "no file": (("layers", "--deviations", "nowhere.npz"), "nowhere.npz"),
+    "agreement everywhere": (("layers", "--data", "digits:test[:1]"), "same labels on all 1"),
+    "scale": (("agreement", "--data", "digits:test[:9]", "--scale", 0), "--scale must be above 0"),
+    "distance": (
+        ("deviations", "--data", "digits:test[:9]", "--max-distance", 0.5),
+        "max_distance must be at least 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_leaves_no_folder(nnslicer, pair, tmp_path, monkeypatch, case):
+    monkeypatch.chdir(tmp_path)
+    (command, *options), message = BAD[case]
+    if command == "deviations":
+        options += ["--suite", tmp_path / "new/suite", "--output", tmp_path / "results/d.npz"]
+    code, _, errors = nnslicer(command, *pair, *options)
+    assert code == 2 and re.search(message, errors), errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_bad_input(nnslicer, files, tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.full((9, 8, 8, 1), -0.5))
+    pair = ("--original", files / "model.keras", "--compressed", files / "model.keras")
+    code, _, errors = nnslicer("deviations", *pair, "--data", tmp_path / "x.npz")
+    assert code == 2 and "as they were before preprocessing" in errors
+    model = ("--model", files / "model.keras")
+    code, _, errors = nnslicer("planes", *model, "--corner", "0,1")
+    assert code == 2 and "--corner has 2 values; a sample of the model has 64" in errors
+    code, _, errors = nnslicer("causes", *model, "--data", "digits:test", "--method", "patchin")
+    assert code == 2 and "patching" in errors
+    code, _, errors = nnslicer("semantic", *model, "--data", "digits:test", "--metric", "taylr")
+    assert code == 2 and "Did you mean 'taylor'" in errors
+
+
+@pytest.mark.filterwarnings("default:Both models answered identically:UserWarning")
+def test_a_warning_is_one_line(nnslicer, files, tmp_path):
+    pair = ("--original", files / "model.keras", "--compressed", files / "model.keras")
+    options = ("--data", "digits:test[:9]", "--max-queries", 2, "--output", tmp_path / "d.npz")
+    code, _, errors = nnslicer("deviations", *pair, *options)
+    (line,) = [one for one in errors.splitlines() if "identically" in one]
+    assert code == 0 and line.startswith("nnslicer: Both models answered identically on all 9")
