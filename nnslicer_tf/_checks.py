@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
+from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteActivationError
 
 
 def check_count(name: str, value: object) -> None:
@@ -112,4 +112,47 @@ def check_logits(logits: np.ndarray) -> None:
         raise InvalidArgumentError(
             "The model outputs probabilities, but it does not end in a softmax that can be "
             "removed. Give a model that ends in logits or in a softmax."
+        )
+
+
+def check_points(
+    x: np.ndarray, name: str, shape: tuple[int, ...], batch_axes: int = 0
+) -> np.ndarray:
+    """Validate points of the model's input space and return them as float64.
+
+    Args:
+        x: One point of shape `shape`, or several along a batch axis.
+        name: Name of the argument, for messages.
+        shape: The model's input shape.
+        batch_axes: 0 for one point, 1 for several.
+
+    Raises:
+        InputShapeError: if they have another shape, or are not numeric.
+        NonFiniteActivationError: if they are NaN or infinite.
+    """
+    try:
+        x = np.asarray(as_array(x), np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputShapeError(f"{name} must be an array of numbers. Received: {x!r}") from error
+    if x.ndim != batch_axes + len(shape) or x.shape[batch_axes:] != tuple(shape):
+        lead = "a batch axis before it" if batch_axes else "no batch axis"
+        raise InputShapeError(
+            f"{name} must have the model's input shape {shape}, with {lead}. "
+            f"Received shape: {x.shape}"
+        )
+    if not np.isfinite(x).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
+        raise NonFiniteActivationError(f"{name} is NaN or infinite at index {where}.")
+    return x
+
+
+def check_target(target: int, logits: int) -> None:
+    """Check that a target is the index of one of so many logits.
+
+    Raises:
+        InvalidArgumentError: if it is not.
+    """
+    if not isinstance(target, (int, np.integer)) or not 0 <= target < logits:
+        raise InvalidArgumentError(
+            f"target must be the index of one of {logits} logits. Received: {target!r}"
         )

@@ -79,7 +79,6 @@ OF_SAMPLES = {
         dflare.find_deviations(agreeing, agreeing, x, max_queries=20, progress=False).queries
     ),
     "integrate": lambda im, x: exactline.integrated_gradients(im, x, X[0] * 0, 1),
-    "fgsm": lambda im, x: exactline.fgsm(im, x, Y, 0.1),
     "compare_layers": lambda im, x: debugging.compare_layers(im, im.model, x, progress=False),
     "quantize": lambda im, x: dflare.quantize_integer(im.model, x),
     "explore": lambda im, x: nns.explore({"hidden": np.ones(6, bool)}, im, x, progress=False),
@@ -96,9 +95,6 @@ OF_LABELLED = {
     "scores": lambda im, x, y: pruning.scores(im, "weight", x, y)["hidden"],
     "runs": lambda im, x, y: debugging.Runs.split(im, x, y).passing.x,
     "class profiles": lambda im, x, y: nns.ClassProfiles.from_data(im, x, y),
-    "linearity": lambda im, x, y: exactline.linearity(im, x, y, 0.1, rng=0, progress=False)[
-        "label"
-    ],
 }
 OF_SLICER = {
     "slice": lambda slicer, x: slicer.slice(x).synapses["hidden"],

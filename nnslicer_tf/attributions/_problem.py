@@ -13,9 +13,9 @@ import numpy as np
 from keras import ops
 from keras.backend import backend
 
+from nnslicer_tf._checks import check_points
 from nnslicer_tf.attributions._target import TargetLike, resolve_target
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
-from nnslicer_tf.exactline._points import check_points
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.instrument.inputs import Inputs

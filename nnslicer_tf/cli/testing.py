@@ -183,13 +183,13 @@ def lines(
             inputs.writable(path, *endings)
     im = inputs.instrumented(model)
     samples = None if data is None else inputs.dataset(data, im, normalise).x
-    q, r = (
+    first, last = (
         _point(text, im, samples, option) for text, option in ((start, "--from"), (end, "--to"))
     )
     from nnslicer_tf import exactline
     from nnslicer_tf.report import save_figure
 
-    line = exactline.exact_line(im, q, r)
+    line = exactline.exact_line(im, first, last)
     regions = line.classify(lowest=least)
     tables.show(regions.to_frame(), output)
     print(f"{line!r}, {len(regions)} regions")

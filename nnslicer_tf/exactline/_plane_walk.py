@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nnslicer_tf.errors import NonFiniteActivationError, UnsupportedLayerError
-from nnslicer_tf.exactline._mesh import MOST_TAPS, Mesh, Search, cut
 from nnslicer_tf.exactline._polygon import Plane
 from nnslicer_tf.exactline._program import LineProgram, LineStep
 from nnslicer_tf.exactline._tiles import FinishedTiles
 from nnslicer_tf.exactline.bends import BendingTransformer, Bends
+from nnslicer_tf.exactline.mesh import MOST_TAPS, Mesh, Search, cut
 from nnslicer_tf.exactline.points import Points
 
 TILE = 1 << 20  # live float64 values in a tile: 8 MB

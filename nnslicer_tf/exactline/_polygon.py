@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nnslicer_tf._checks import check_points
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
-from nnslicer_tf.exactline._points import check_points
 
 _FLAT = 1e-6  # a point may be this far off the plane, relative to the polygon's size
 _THIN = 1e-12  # a polygon is a line if it is no wider, relative to its length

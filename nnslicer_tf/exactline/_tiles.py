@@ -11,7 +11,7 @@ from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import NonFiniteActivationError, TooManyRegionsError
 from nnslicer_tf.exactline._kernels import mesh_queries
 from nnslicer_tf.exactline._kernels.mesh_faces import cut_faces
-from nnslicer_tf.exactline._mesh import Mesh
+from nnslicer_tf.exactline.mesh import Mesh
 
 
 class FinishedTiles:

@@ -13,7 +13,7 @@ import numpy as np
 
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline._mesh import MOST_TAPS
+from nnslicer_tf.exactline.mesh import MOST_TAPS
 from nnslicer_tf.exactline.partition import LinearPartition
 from nnslicer_tf.exactline.planar_partition import PlanarPartition, divided
 from nnslicer_tf.exactline.plane import PlaneWalker
@@ -104,7 +104,7 @@ def disagreement(
 
 def _on_line(line: LinearPartition, classes: int) -> Disagreement:
     halves = [line.outputs[:, :classes], line.outputs[:, classes:]]
-    regions = [LinearPartition(line.q, line.r, line.ratios, x).classify() for x in halves]
+    regions = [LinearPartition(line.start, line.end, line.ratios, x).classify() for x in halves]
     ratios = np.unique(np.concatenate([one.ratios for one in regions]))
     middles, sizes = (ratios[1:] + ratios[:-1]) / 2, np.diff(ratios)
     labels = [one.label_at(middles) for one in regions]

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
+from nnslicer_tf._checks import check_points, check_target
 from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline._points import check_points, check_ratios, check_target
-from nnslicer_tf.exactline.partition import LinearPartition
+from nnslicer_tf.exactline.partition import LinearPartition, check_ratios
 from nnslicer_tf.exactline.steps import Steps
 from nnslicer_tf.exactline.walk import LineWalker
 from nnslicer_tf.instrument import instrumented
@@ -56,33 +56,6 @@ def integrated_gradients(
         InvalidArgumentError: if there is no such logit.
     """
     return Attributor(im).exact(x, baseline, target)
-
-
-def approximate(
-    im: ModelLike,
-    x: np.ndarray,
-    baseline: np.ndarray,
-    target: int,
-    *,
-    samples: int,
-    rule: str = "left",
-) -> np.ndarray:
-    """Return integrated gradients approximated by a sum (equation 5).
-
-    Args:
-        im: The model, which need not be piecewise linear; a Keras model also works.
-        x: The input, of the model's input shape.
-        baseline: Start of the line, of the same shape.
-        target: Index of the logit.
-        samples: Number m of steps. Gradients are taken at the ratios k/m, with k from 0 to m - 1
-            for the left sum, from 1 to m for the right sum, from 0 to m for the trapezoid sum.
-        rule: One of `RULES`.
-
-    Raises:
-        InputShapeError, NonFiniteActivationError: for an invalid x or baseline.
-        InvalidArgumentError: for an unknown rule, no samples, or no such logit.
-    """
-    return Attributor(im).approximate(x, baseline, target, samples=samples, rule=rule)
 
 
 _BLOCK = 32  # consecutive numbers of samples whose sums are computed together
@@ -121,16 +94,32 @@ class Attributor:
             return self.path(x, baseline, target).exact()
         partition, trace = walker.traced(baseline, x)
         mean = trace.mean_gradient(target).reshape(self._im.input_shape)
-        return (partition.r - partition.q) * mean
+        return (partition.end - partition.start) * mean
 
     def approximate(
         self, x: np.ndarray, baseline: np.ndarray, target: int, *, samples: int, rule: str = "left"
     ) -> np.ndarray:
-        """Return the approximation by a sum; see `nnslicer_tf.exactline.approximate`."""
-        check_target(self._im, target)
+        """Return integrated gradients approximated by a sum (equation 5).
+
+        The model need not be piecewise linear.
+
+        Args:
+            x: The input, of the model's input shape.
+            baseline: Start of the line, of the same shape.
+            target: Index of the logit.
+            samples: Number m of steps. Gradients are taken at the ratios k/m, with k from 0 to
+                m - 1 for the left sum, from 1 to m for the right sum, from 0 to m for the
+                trapezoid sum.
+            rule: One of `RULES`.
+
+        Raises:
+            InputShapeError, NonFiniteActivationError: for an invalid x or baseline.
+            InvalidArgumentError: for an unknown rule, no samples, or no such logit.
+        """
+        check_target(target, self._im[self._im.logit_operation].size)
         ratios, weights = _sum_rule(samples, rule)
         line = _straight_line(baseline, x, self._im.input_shape)
-        return (line.r - line.q) * self._weighted(line, ratios, weights, target)
+        return (line.end - line.start) * self._weighted(line, ratios, weights, target)
 
     def path(self, x: np.ndarray, baseline: np.ndarray, target: int) -> "PathGradients":
         """Partition the line from a baseline to an input, and return the gradients along it.
@@ -153,17 +142,17 @@ class Attributor:
 
     def along(self, partition: LinearPartition, target: int) -> "PathGradients":
         """Return the gradients along a line that is already partitioned; see `path`."""
-        check_target(self._im, target)
+        check_target(target, self._im[self._im.logit_operation].size)
         walker = self.walker
         if not walker.can_trace:
             return self._part_by_part(partition, target)
-        _, trace = walker.traced(partition.q, partition.r)
+        _, trace = walker.traced(partition.start, partition.end)
         return PathGradients(partition, target, trace.gradients(target))
 
     def _checked(
         self, x: np.ndarray, baseline: np.ndarray, target: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        check_target(self._im, target)
+        check_target(target, self._im[self._im.logit_operation].size)
         shape = self._im.input_shape
         return check_points(x, "x", shape), check_points(baseline, "baseline", shape)
 
@@ -189,7 +178,7 @@ class Attributor:
     def _weighted(
         self, line: LinearPartition, ratios: np.ndarray, weights: np.ndarray, target: int
     ) -> np.ndarray:
-        total = np.zeros(line.q.shape)
+        total = np.zeros(line.start.shape)
         first = 0
         for gradients in self.at(line, ratios, target):
             total += np.tensordot(weights[first : first + len(gradients)], gradients, axes=1)
@@ -229,7 +218,7 @@ class PathGradients(ShownAsTable):
             InvalidArgumentError: if a ratio is not in [0, 1].
         """
         places, index = np.unique(check_ratios(ratios), return_inverse=True)
-        return self.steps.at(places)[index].reshape(-1, *self.partition.q.shape)
+        return self.steps.at(places)[index].reshape(-1, *self.partition.start.shape)
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row per part: from, to, and the L1 norm of its gradient."""
@@ -247,7 +236,7 @@ class PathGradients(ShownAsTable):
         """
         from nnslicer_tf.report import plot_over_image
 
-        return plot_over_image(self.exact(), self.partition.r, ax)
+        return plot_over_image(self.exact(), self.partition.end, ax)
 
     def exact(self) -> np.ndarray:
         """Return the exact integrated gradients, `input shape`."""
@@ -264,69 +253,6 @@ class PathGradients(ShownAsTable):
         total = first * at_start + self._sum_between(samples) + last * at_end
         return self._attributions(total / samples)
 
-    def relative_change(self, by: str = "norm") -> float:
-        """Return the mean relative change of the gradient over the line, 0 for an affine line.
-
-        Parts are weighted by their length; g is a part's gradient, g₀ that at the start of the
-        line. By norm it is NaN if g₀ is zero.
-
-        Args:
-            by: `"norm"`, ‖g - g₀‖₁ / ‖g₀‖₁; or `"components"`, the mean over the components of
-                |g - g₀| / |g + 1e-12|, as in the paper's program, which is dominated by components
-                near zero.
-
-        Raises:
-            InvalidArgumentError: for another `by`.
-        """
-        check_name("measure", by, _CHANGES)
-        gradients = self.gradients.reshape(len(self.partition), -1)
-        return float(np.diff(self.partition.ratios) @ _CHANGES[by](gradients))
-
-    def samples_for_completeness(
-        self, within: float = 0.05, most: int = 1_000, least: int = 1
-    ) -> int | None:
-        """Return m̃, the smallest number of samples of the left sum that gives completeness.
-
-        Completeness: the attributions add up to the change of the output.
-
-        Args:
-            within: Largest difference, relative to the change.
-            most: Largest number of samples to try; None is returned if it is not enough.
-            least: Smallest number to try.
-        """
-        outputs = self.partition.outputs.reshape(len(self.partition) + 1, -1)[:, self.target]
-        change = outputs[-1] - outputs[0]
-        for samples in range(least, most + 1):
-            if abs(self.approximate(samples).sum() - change) <= within * abs(change):
-                return samples
-        return None
-
-    def samples_within(
-        self,
-        rule: str,
-        error: float = 0.05,
-        consecutive: int = 6,
-        most: int = 1_000,
-        by: str = "norm",
-    ) -> int | None:
-        """Return the smallest number of samples m from which the error stays small.
-
-        Args:
-            rule: One of `RULES`.
-            error: Largest relative error; see `relative_error`.
-            consecutive: Number of consecutive sample counts, from m on, that must stay within it.
-            most: Largest m to try; None is returned if it is not enough.
-            by: The measure of the error; see `relative_error`.
-        """
-        exact = self.exact()
-        good = 0
-        for samples in range(1, most + consecutive):
-            near = relative_error(self.approximate(samples, rule), exact, by) <= error
-            good = good + 1 if near else 0
-            if good == consecutive:
-                return samples - consecutive + 1
-        return None
-
     @cached_property
     def _at_ends(self) -> np.ndarray:
         return self.steps.at(np.array([0.0, 1.0]))
@@ -340,45 +266,15 @@ class PathGradients(ShownAsTable):
         return self._sums[block][place]
 
     def _attributions(self, mean: np.ndarray) -> np.ndarray:
-        return (self.partition.r - self.partition.q) * mean.reshape(self.partition.q.shape)
+        return (self.partition.end - self.partition.start) * mean.reshape(
+            self.partition.start.shape
+        )
 
 
-def _change_by_norm(gradients: np.ndarray) -> np.ndarray:
-    size = np.abs(gradients[0]).sum()
-    return np.abs(gradients - gradients[0]).sum(axis=1) / (size or np.nan)
-
-
-def _change_by_components(gradients: np.ndarray) -> np.ndarray:
-    return np.abs((gradients - gradients[0]) / (gradients + 1e-12)).mean(axis=1)
-
-
-_CHANGES = {"norm": _change_by_norm, "components": _change_by_components}
-
-
-def relative_error(approximation: np.ndarray, exact: np.ndarray, by: str = "norm") -> float:
-    """Return the relative error of an approximation.
-
-    Args:
-        approximation: An array.
-        exact: An array of the same shape.
-        by: `"norm"`, Σ|approximation - exact| / Σ|exact|; or `"components"`, the mean of
-            |approximation - exact| / |exact + 1e-11|, as in the paper's program, which is
-            dominated by components near zero.
-
-    Raises:
-        InvalidArgumentError: for another `by`.
-    """
-    check_name("measure", by, ("norm", "components"))
-    change = np.abs(approximation - exact)
-    if by == "norm":
-        return float(change.sum() / np.abs(exact).sum())
-    return float((change / np.abs(exact + 1e-11)).mean())
-
-
-def _straight_line(q: np.ndarray, r: np.ndarray, shape: tuple[int, ...]) -> LinearPartition:
+def _straight_line(start: np.ndarray, end: np.ndarray, shape: tuple[int, ...]) -> LinearPartition:
     """Return a line as a single part without outputs, used only for its points."""
-    q, r = (check_points(end, name, shape) for end, name in ((q, "baseline"), (r, "x")))
-    return LinearPartition(q, r, np.array([0.0, 1.0]), np.zeros((2, 0)))
+    start, end = check_points(start, "baseline", shape), check_points(end, "x", shape)
+    return LinearPartition(start, end, np.array([0.0, 1.0]), np.zeros((2, 0)))
 
 
 def _sum_rule(samples: int, rule: str) -> tuple[np.ndarray, np.ndarray]:

@@ -10,11 +10,11 @@ a single baseline or to average over sampled ones.
 
 import numpy as np
 
+from nnslicer_tf._checks import check_points, check_target
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline._mesh import Mesh, cut_by_lines
-from nnslicer_tf.exactline._points import check_points, check_target
 from nnslicer_tf.exactline._polygon import Plane, area_of
 from nnslicer_tf.exactline.gradients import Attributor
+from nnslicer_tf.exactline.mesh import Mesh, cut_by_lines
 from nnslicer_tf.exactline.planar_partition import PlanarPartition
 from nnslicer_tf.exactline.plane import PlaneWalker
 from nnslicer_tf.instrument import instrumented
@@ -54,7 +54,7 @@ def mean_integrated_gradients(
     """
     im = instrumented(im)
     x = check_points(x, "x", im.input_shape)
-    check_target(im, target)
+    check_target(target, im[im.logit_operation].size)
     own = Plane.through(baselines, im.input_shape)
     place = own.coordinates(x[None])[0]
     distance = np.linalg.norm(own.at(place[None])[0] - x)

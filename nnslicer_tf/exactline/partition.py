@@ -1,9 +1,9 @@
-"""`LinearPartition`: the exact outputs of a network on a segment."""
+"""`LinearPartition`: the exact outputs of a network on a segment; their margin; saved results."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -11,16 +11,113 @@ from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 from nnslicer_tf.exactline._kernels import lines as _kernels
-from nnslicer_tf.exactline._points import check_ratios
 from nnslicer_tf.exactline.curve import TOLERANCE, Curve
-from nnslicer_tf.exactline.margin import Margin, check_label, least_margin
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_FORMAT = "nnslicer_tf line 1"
-_ARRAYS = ("q", "r", "ratios", "outputs")
+
+class Saved(ShownAsTable):
+    """A dataclass of arrays and numbers that is saved in an `.npz` file."""
+
+    _format: ClassVar[str]
+    _names: ClassVar[dict[str, str]] = {}
+    """Field → its name in the file, where that is another."""
+    _numbers: ClassVar[tuple[str, ...]] = ()
+    """Fields that are numbers rather than arrays."""
+    _bare: ClassVar[bool] = False
+    """Whether files of old versions have no header."""
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write an `.npz` file, completely or not at all.
+
+        Raises:
+            InvalidArgumentError: if the file cannot be written.
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        header = {name: values.pop(name) for name in self._numbers}
+        arrays = {self._names.get(name, name): array for name, array in values.items()}
+        write_archive(path, self._format, header, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            CorruptFileError: if the file is damaged, or something else.
+        """
+        what = f"saved {cls.__name__}"
+        header, arrays = read_archive(path, cls._format, what, bare=cls._bare)
+        values: dict[str, Any] = {**header, **arrays}
+        names = {field.name: cls._names.get(field.name, field.name) for field in fields(cls)}  # type: ignore[arg-type]
+        for name in names.values():
+            if name not in values:
+                raise CorruptFileError(f"'{path}' is not a {what}: it has no {name!r}.")
+        return cls(**{field: values[name] for field, name in names.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Margin:
+    """The smallest difference between a class's logit and the largest other one.
+
+    Attributes:
+        label: The class.
+        other: The class that comes nearest, or exceeds it most.
+        value: The difference; negative if `other` wins.
+        place: Where it occurs: plane coordinates `(2,)`, or the ratio on a line.
+        point: The same in the input space.
+    """
+
+    label: int
+    other: int
+    value: float
+    place: np.ndarray | float
+    point: np.ndarray
+
+    def __repr__(self) -> str:
+        return f"Margin({self.value:.6g}, of class {self.label} against {self.other})"
+
+
+def check_label(values: np.ndarray, label: int | None, first: int) -> int:
+    """Return `label`, checked, or by default the class of row `first` of values `(n, classes)`.
+
+    Raises:
+        InvalidArgumentError: if there is no such class, or the values are not vectors.
+    """
+    if values.ndim != 2 or values.shape[1] < 2:
+        raise InvalidArgumentError(
+            "A margin needs a model whose output is a vector of two values or more. "
+            f"Received outputs of shape {values.shape[1:]}"
+        )
+    if label is None:
+        return int(values[first].argmax())
+    if not isinstance(label, (int, np.integer)) or not 0 <= label < values.shape[1]:
+        raise InvalidArgumentError(
+            f"label must be one of {values.shape[1]} classes. Received: {label!r}"
+        )
+    return int(label)
+
+
+def least_margin(values: np.ndarray, label: int) -> tuple[float, int, int]:
+    """Return the smallest margin of a class in `(n, classes)`: value, row and other class."""
+    gaps = values[:, [label]] - values
+    gaps[:, label] = np.inf
+    row, other = np.unravel_index(np.argmin(gaps), gaps.shape)
+    return float(gaps[row, other]), int(row), int(other)
+
+
+def check_ratios(ratios: np.ndarray) -> np.ndarray:
+    """Check places on a line and return them as float64, `(n,)`.
+
+    Raises:
+        InvalidArgumentError: if one is not in [0, 1].
+    """
+    ratios = np.atleast_1d(np.asarray(ratios, np.float64))
+    if not ((ratios >= 0) & (ratios <= 1)).all():
+        raise InvalidArgumentError(f"Ratios must be in [0, 1]. Received: {ratios}")
+    return ratios
 
 
 @dataclass(frozen=True)
@@ -60,18 +157,22 @@ class Regions(ShownAsTable):
 
 
 @dataclass(frozen=True)
-class LinearPartition(ShownAsTable):
+class LinearPartition(Saved):
     """A segment cut so that the network is affine on every part.
 
     Attributes:
-        q: The start, of the model's input shape, float64.
-        r: The end.
+        start: The start, of the model's input shape, float64 (q in the paper).
+        end: The end (r in the paper).
         ratios: `(parts + 1,)` float64, ascending from 0 to 1, further apart than 1e-12.
         outputs: Logits at these ratios, `(parts + 1, *output shape)` float64.
     """
 
-    q: np.ndarray
-    r: np.ndarray
+    _format = "nnslicer_tf line 1"
+    _names = {"start": "q", "end": "r"}  # noqa: RUF012 - not changed
+    _bare = True
+
+    start: np.ndarray
+    end: np.ndarray
     ratios: np.ndarray
     outputs: np.ndarray
 
@@ -80,7 +181,7 @@ class LinearPartition(ShownAsTable):
         return len(self.ratios) - 1
 
     def __repr__(self) -> str:
-        return f"LinearPartition({len(self)} parts, input shape {self.q.shape})"
+        return f"LinearPartition({len(self)} parts, input shape {self.start.shape})"
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row per end of a part: its ratio, and the outputs there."""
@@ -108,7 +209,7 @@ class LinearPartition(ShownAsTable):
     @property
     def length(self) -> float:
         """Euclidean length of the segment."""
-        return float(np.linalg.norm(self.r - self.q))
+        return float(np.linalg.norm(self.end - self.start))
 
     @property
     def midpoints(self) -> np.ndarray:
@@ -117,8 +218,8 @@ class LinearPartition(ShownAsTable):
 
     def at(self, ratios: np.ndarray) -> np.ndarray:
         """Return the points of the segment at `ratios` `(n,)`: `(n, *input shape)`."""
-        weight = np.asarray(ratios, np.float64).reshape(-1, *(1,) * self.q.ndim)
-        return (1 - weight) * self.q + weight * self.r
+        weight = np.asarray(ratios, np.float64).reshape(-1, *(1,) * self.start.ndim)
+        return (1 - weight) * self.start + weight * self.end
 
     def evaluate(self, ratios: np.ndarray) -> np.ndarray:
         """Return the network's exact logits at `ratios` `(n,)`: `(n, *output shape)`.
@@ -128,8 +229,8 @@ class LinearPartition(ShownAsTable):
         """
         ratios = check_ratios(ratios)
         part = np.clip(np.searchsorted(self.ratios, ratios, side="right") - 1, 0, len(self) - 1)
-        start, stop = self.ratios[part], self.ratios[part + 1]
-        weight = ((ratios - start) / (stop - start)).reshape(-1, *(1,) * (self.outputs.ndim - 1))
+        first, last = self.ratios[part], self.ratios[part + 1]
+        weight = ((ratios - first) / (last - first)).reshape(-1, *(1,) * (self.outputs.ndim - 1))
         return (1 - weight) * self.outputs[part] + weight * self.outputs[part + 1]
 
     def classify(self, lowest: bool = False) -> Regions:
@@ -177,26 +278,3 @@ class LinearPartition(ShownAsTable):
         label = check_label(self.outputs, label, 0)
         value, place, other = least_margin(self.outputs, label)
         return Margin(label, other, value, float(self.ratios[place]), self.points[place])
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Write an `.npz` file, completely or not at all.
-
-        Raises:
-            InvalidArgumentError: if the file cannot be written.
-        """
-        write_archive(path, _FORMAT, {}, {name: getattr(self, name) for name in _ARRAYS})
-
-    @classmethod
-    def load(cls, path: str | os.PathLike) -> "LinearPartition":
-        """Read a partition that `save` wrote.
-
-        Raises:
-            FileNotFoundError: if there is no such file.
-            CorruptFileError: if the file is damaged, or not a partition.
-        """
-        what = "saved LinearPartition"
-        _, arrays = read_archive(path, _FORMAT, what, bare=True)
-        missing = [name for name in _ARRAYS if name not in arrays]
-        if missing:
-            raise CorruptFileError(f"'{path}' is not a {what}: it has no {missing[0]!r}.")
-        return cls(**{name: arrays[name] for name in _ARRAYS})

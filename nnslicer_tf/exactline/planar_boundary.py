@@ -9,7 +9,6 @@ an earlier one; so the following of a boundary that closes, or meets others, ter
 Cost: a few visited regions for each that the boundary crosses, however many there are elsewhere.
 """
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -19,20 +18,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tqdm.auto import tqdm
 
-from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._kernels.compiled import is_compiled
-from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.errors import CorruptFileError, TooManyRegionsError
+from nnslicer_tf.errors import TooManyRegionsError
 from nnslicer_tf.exactline._kernels.mesh_faces import cut_faces
 from nnslicer_tf.exactline._polygon import Plane
+from nnslicer_tf.exactline.partition import Saved
 from nnslicer_tf.exactline.planar_partition import PlanarPartition
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_FORMAT = "nnslicer_tf boundary 1"
-_ARRAYS = ("origin", "axes", "corners", "segments", "labels")
 _REGIONS = 200  # regions that a rectangle should have
 _FIRST = 1e-2  # length of the first rectangle, relative to the polygon
 _SLIM = 5.0  # length of the first rectangle, relative to its width
@@ -44,7 +40,7 @@ _BATCH = 256  # points evaluated at a time
 
 
 @dataclass(frozen=True, eq=False)
-class PlanarBoundary(ShownAsTable):
+class PlanarBoundary(Saved):
     """The decision boundaries in a polygon.
 
     Attributes:
@@ -55,6 +51,9 @@ class PlanarBoundary(ShownAsTable):
         labels: `(segments, 2)` int64 classes on both sides, the lower first.
         visited: Number of regions visited.
     """
+
+    _format = "nnslicer_tf boundary 1"
+    _numbers = ("visited",)
 
     origin: np.ndarray
     axes: np.ndarray
@@ -103,31 +102,6 @@ class PlanarBoundary(ShownAsTable):
         from nnslicer_tf.report import plot_boundary
 
         return plot_boundary(self, ax)
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Write an `.npz` file, completely or not at all.
-
-        Raises:
-            InvalidArgumentError: if the file cannot be written.
-        """
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        write_archive(path, _FORMAT, {"visited": self.visited}, arrays)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike) -> "PlanarBoundary":
-        """Read boundaries that `save` wrote.
-
-        Raises:
-            FileNotFoundError: if there is no such file.
-            CorruptFileError: if the file is damaged, or not a boundary.
-        """
-        what = "saved PlanarBoundary"
-        header, arrays = read_archive(path, _FORMAT, what)
-        missing = [name for name in _ARRAYS if name not in arrays]
-        missing += [] if "visited" in header else ["visited"]
-        if missing:
-            raise CorruptFileError(f"'{path}' is not a {what}: it has no {missing[0]!r}.")
-        return cls(**{name: arrays[name] for name in _ARRAYS}, visited=header["visited"])
 
 
 @dataclass(frozen=True)

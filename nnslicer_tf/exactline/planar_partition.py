@@ -1,28 +1,24 @@
 """`PlanarPartition`: the exact outputs of a network on a polygon."""
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline._kernels import mesh_edges, mesh_queries
-from nnslicer_tf.exactline._mesh import MOST_TAPS, Mesh, Search, cut
 from nnslicer_tf.exactline._polygon import Plane
 from nnslicer_tf.exactline.bends import Bends
-from nnslicer_tf.exactline.margin import Margin, check_label, least_margin
+from nnslicer_tf.exactline.mesh import MOST_TAPS, Mesh, Search, cut
+from nnslicer_tf.exactline.partition import Margin, Saved, check_label, least_margin
 from nnslicer_tf.exactline.points import Points
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_FORMAT = "nnslicer_tf plane 1"
-_ARRAYS = ("origin", "axes", "corners", "vertices", "values", "start", "loop")
 _NOISE = 1e-12  # outputs nearer than this, relative to the largest, count as equal
 _SLACK = 1e-9  # a point may be this far outside of the polygon, relative to its size
 
@@ -46,14 +42,15 @@ class Edges:
         return f"Edges({len(self)}, of which {int((self.regions < 0).sum())} on the border)"
 
 
+@dataclass(frozen=True, eq=False)
 class _Faces:
     """Convex faces in a plane: the base class of partitions and classes.
 
     Attributes:
-        origin: Point of the input space with coordinates (0, 0).
-        axes: `(2, *input shape)` float64, orthonormal.
+        origin: Point of the input space with coordinates (0, 0), the polygon's first corner.
+        axes: `(2, *input shape)` float64, orthonormal: the directions of the coordinates.
         corners: `(corners, 2)` coordinates of the polygon's corners, counter-clockwise.
-        vertices: `(vertices, 2)` float64 coordinates.
+        vertices: `(vertices, 2)` float64 coordinates; neighbouring regions share vertices.
         start: `(regions + 1,)` int64: region i has the corners `start[i]` to `start[i + 1]`.
         loop: `(all regions' corners,)` int64 indices of vertices, counter-clockwise.
     """
@@ -134,7 +131,7 @@ class _Faces:
 
 
 @dataclass(frozen=True, eq=False)
-class PlanarPartition(_Faces, ShownAsTable):
+class PlanarPartition(_Faces, Saved):
     """A polygon cut into convex regions on each of which the network is affine.
 
     Attributes:
@@ -142,18 +139,14 @@ class PlanarPartition(_Faces, ShownAsTable):
         axes: `(2, *input shape)` float64, orthonormal: the directions of the coordinates.
         corners: `(corners, 2)` coordinates of the polygon's corners, counter-clockwise.
         vertices: `(vertices, 2)` float64 coordinates; neighbouring regions share vertices.
-        values: Logits at the vertices, `(vertices, *output shape)` float64.
         start: `(regions + 1,)` int64: region i has the corners `start[i]` to `start[i + 1]`.
         loop: `(all regions' corners,)` int64 indices of vertices, counter-clockwise.
+        values: Logits at the vertices, `(vertices, *output shape)` float64.
     """
 
-    origin: np.ndarray
-    axes: np.ndarray
-    corners: np.ndarray
-    vertices: np.ndarray
+    _format = "nnslicer_tf plane 1"
+
     values: np.ndarray
-    start: np.ndarray
-    loop: np.ndarray
 
     def __repr__(self) -> str:
         return f"PlanarPartition({len(self):,} regions, input shape {self.origin.shape})"
@@ -232,29 +225,6 @@ class PlanarPartition(_Faces, ShownAsTable):
         """Draw the regions, coloured by class, and the decision boundaries."""
         return self.classify().plot(ax)
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Write an `.npz` file, completely or not at all.
-
-        Raises:
-            InvalidArgumentError: if the file cannot be written.
-        """
-        write_archive(path, _FORMAT, {}, {name: getattr(self, name) for name in _ARRAYS})
-
-    @classmethod
-    def load(cls, path: str | os.PathLike) -> "PlanarPartition":
-        """Read a partition that `save` wrote.
-
-        Raises:
-            FileNotFoundError: if there is no such file.
-            CorruptFileError: if the file is damaged, or not a partition.
-        """
-        what = "saved PlanarPartition"
-        _, arrays = read_archive(path, _FORMAT, what)
-        missing = [name for name in _ARRAYS if name not in arrays]
-        if missing:
-            raise CorruptFileError(f"'{path}' is not a {what}: it has no {missing[0]!r}.")
-        return cls(**{name: arrays[name] for name in _ARRAYS})
-
     @cached_property
     def _flat(self) -> np.ndarray:
         return np.ascontiguousarray(self.values.reshape(len(self.values), -1))
@@ -282,9 +252,9 @@ class PlanarPartition(_Faces, ShownAsTable):
             self.axes,
             self.corners,
             mesh.places,
-            np.argmax(mesh.means(scores), axis=1),
             mesh.start,
             mesh.loop,
+            np.argmax(mesh.means(scores), axis=1),
         )
         return self._classes[lowest]
 
@@ -311,23 +281,13 @@ def divided(mesh: Mesh, values: np.ndarray, classes: slice = np.s_[:]) -> tuple[
 class PlanarClasses(_Faces, ShownAsTable):
     """The regions of a plane, divided along the decision boundaries, each with one class.
 
+    Its attributes are those of a `PlanarPartition`, with labels instead of values.
+
     Attributes:
-        origin: Point of the input space with coordinates (0, 0).
-        axes: `(2, *input shape)` float64, orthonormal.
-        corners: `(corners, 2)` coordinates of the polygon's corners, counter-clockwise.
-        vertices: `(vertices, 2)` float64 coordinates.
         labels: `(regions,)` int64.
-        start: `(regions + 1,)` int64: region i has the corners `start[i]` to `start[i + 1]`.
-        loop: `(all regions' corners,)` int64 indices of vertices, counter-clockwise.
     """
 
-    origin: np.ndarray
-    axes: np.ndarray
-    corners: np.ndarray
-    vertices: np.ndarray
     labels: np.ndarray
-    start: np.ndarray
-    loop: np.ndarray
 
     def __repr__(self) -> str:
         classes = sorted(set(self.labels.tolist()))

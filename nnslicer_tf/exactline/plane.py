@@ -20,28 +20,23 @@ from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from nnslicer_tf._blas import one_thread_a_product
 from nnslicer_tf._checks import check_count
 from nnslicer_tf._cores import available_cores
 from nnslicer_tf._digests import digest
-from nnslicer_tf.engine import Job, Store, make_engine
-from nnslicer_tf.errors import (
-    InvalidArgumentError,
-)
-from nnslicer_tf.exactline._mesh import MOST_TAPS
+from nnslicer_tf.engine import Store
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline._plane_walk import PlaneWalk, check_taps, forward
 from nnslicer_tf.exactline._polygon import Plane
 from nnslicer_tf.exactline._program import joined_program, line_program
 from nnslicer_tf.exactline._tiles import FinishedTiles
 from nnslicer_tf.exactline._workers import run_splitting
+from nnslicer_tf.exactline.mesh import MOST_TAPS
 from nnslicer_tf.exactline.planar_boundary import BoundaryFollower, PlanarBoundary
 from nnslicer_tf.exactline.planar_partition import PlanarPartition
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.model import ModelLike
-
-_TOGETHER = 8  # planes that a worker gets at a time
 
 
 @overload
@@ -88,7 +83,8 @@ def exact_plane(
         max_regions: Stop with an error if there are more regions.
         checkpoint: Folder that keeps finished parts, from which an interrupted run resumes.
         progress: Show a progress bar.
-        boundary_only: Only follow the decision boundaries, as `exact_boundary` does.
+        boundary_only: Only follow the decision boundaries, visiting the regions near them, for
+            networks with too many regions to visit; see `PlaneWalker.boundary`.
 
     Returns:
         The partition: one region for every combination of affine pieces of the network's
@@ -102,109 +98,13 @@ def exact_plane(
         TooManyRegionsError: if there are more than `max_regions`; the message gives the progress.
         ProfileMismatchError: if the checkpoint belongs to another model or polygon.
     """
+    im = instrumented(im)
+    walker = im.prepared(PlaneWalker, lambda: PlaneWalker(im))
     if boundary_only:
         if checkpoint is not None:
             raise InvalidArgumentError("A checkpoint is not supported with boundary_only=True.")
-        return exact_boundary(im, polygon, max_regions=max_regions, progress=progress)
-    walker = _walker(im)
+        return walker.boundary(polygon, max_regions=max_regions, progress=progress)
     return walker.plane(polygon, max_regions=max_regions, checkpoint=checkpoint, progress=progress)
-
-
-def exact_boundary(
-    im: ModelLike,
-    polygon: np.ndarray,
-    *,
-    seeds: int = 32,
-    max_regions: int | None = None,
-    progress: bool = False,
-) -> PlanarBoundary:
-    """Follow the decision boundaries in a polygon, visiting only the regions near them.
-
-    For networks with too many regions to visit. The boundaries found are exact. Each is
-    entered between two grid points of different classes, and followed from there to the border,
-    or until it closes: a boundary that lies between grid points, and touches none of these, is
-    missed.
-
-    Args:
-        im: The model; a Keras model also works. A final softmax is ignored.
-        polygon: As for `exact_plane`.
-        seeds: Points of the grid along the longer side.
-        max_regions: Stop with an error if more regions have to be visited.
-        progress: Show a progress bar.
-
-    Raises:
-        InvalidArgumentError: if the output is not a vector of 2 to 64 values; this and the other
-            errors also as `exact_plane`.
-    """
-    walker = _walker(im)
-    return walker.boundary(polygon, seeds=seeds, max_regions=max_regions, progress=progress)
-
-
-def exact_planes(
-    im: ModelLike,
-    polygons: Sequence[np.ndarray],
-    *,
-    workers: int | None = None,
-    ray_address: str | None = None,
-    max_regions: int | None = None,
-    progress: bool = True,
-) -> list[PlanarPartition]:
-    """Partition many polygons, on all cores or on Ray.
-
-    Args:
-        im: The model; a Keras model also works.
-        polygons: As for `exact_plane`.
-        workers: 0 for this process only, a number of Ray workers, or None for threads, and Ray
-            if the work takes long.
-        ray_address: Address of a running Ray cluster.
-        max_regions: Stop with an error if one of them has more regions.
-        progress: Show a progress bar.
-
-    Raises:
-        The errors of `exact_plane`; those about polygons before any work.
-        WorkerError: if Ray workers fail.
-    """
-    if max_regions is not None:
-        check_count("max_regions", max_regions)
-    im = instrumented(im)
-    planes = [Plane.through(polygon, im.input_shape) for polygon in polygons]
-    job = _PlaneJob(PlaneWalker(im, workers=1), max_regions)
-    items = ((i, planes[i : i + _TOGETHER]) for i in range(0, len(planes), _TOGETHER))
-    found: dict[int, list[PlanarPartition]] = {}
-    with tqdm(total=len(planes), desc="Planes", disable=not progress, leave=False) as bar:
-        for index, partitions in make_engine(workers, ray_address).map(job, items):
-            found[index] = partitions
-            bar.update(len(partitions))
-    return [partition for index in sorted(found) for partition in found[index]]
-
-
-def _walker(im: ModelLike) -> "PlaneWalker":
-    im = instrumented(im)
-    return im.prepared(PlaneWalker, lambda: PlaneWalker(im))
-
-
-class _PlaneJob(Job):
-    """Partitions several polygons."""
-
-    def __init__(self, walker: "PlaneWalker", most: int | None) -> None:
-        self._walker = walker
-        self._most = most
-
-    def __call__(self, item: list[Plane]) -> list[PlanarPartition]:
-        with one_thread_a_product():
-            return [
-                self._walker._partition(plane, None, self._most, progress=False, workers=1)
-                for plane in item
-            ]
-
-    def split(self, item: list[Plane], parts: int) -> list[list[Plane]]:
-        return [item[i::parts] for i in range(min(parts, len(item)))]
-
-    def join(self, results: Sequence[list[PlanarPartition]]) -> list[PlanarPartition]:
-        out: list[PlanarPartition] = []
-        for i in range(max(map(len, results))):
-            out += [result[i] for result in results if i < len(result)]
-        return out
 
 
 def rectangle(centre: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -284,7 +184,22 @@ class PlaneWalker:
         max_regions: int | None = None,
         progress: bool = False,
     ) -> PlanarBoundary:
-        """Follow the decision boundaries in a polygon; see `exact_boundary`."""
+        """Follow the decision boundaries in a polygon, visiting only the regions near them.
+
+        The boundaries found are exact. Each is entered between two grid points of different
+        classes, and followed from there to the border, or until it closes: a boundary that lies
+        between grid points, and touches none of these, is missed.
+
+        Args:
+            polygon: As for `exact_plane`.
+            seeds: Points of the grid along the longer side.
+            max_regions: Stop with an error if more regions have to be visited.
+            progress: Show a progress bar.
+
+        Raises:
+            InvalidArgumentError: if the output is not a vector of 2 to 64 values; this and the
+                other errors also as `exact_plane`.
+        """
         check_count("seeds", seeds)
         if max_regions is not None:
             check_count("max_regions", max_regions)
@@ -322,7 +237,7 @@ class PlaneWalker:
             plane.axes,
             plane.corners,
             mesh.places * scale,
-            outputs.reshape(-1, *self.output_shape),
             mesh.start,
             mesh.loop,
+            outputs.reshape(-1, *self.output_shape),
         )

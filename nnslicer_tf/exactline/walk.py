@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._blas import one_thread_a_product
+from nnslicer_tf._checks import check_points
 from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
 from nnslicer_tf.exactline._gradient_walk import LineTrace, TraceRecorder
 from nnslicer_tf.exactline._kernels import lines as _kernels
-from nnslicer_tf.exactline._points import check_points
 from nnslicer_tf.exactline._program import LineStep, joined_program, line_program
 from nnslicer_tf.exactline._workers import run_splitting
 from nnslicer_tf.exactline.bends import pulls_gradients
@@ -34,15 +34,15 @@ FEWEST = 8  # smallest number of points in a chunk, as each cut adds one
 _NOISE = 1e-13  # smaller bends, relative to a line's largest output, count as rounding errors
 
 
-def exact_line(im: ModelLike, q: np.ndarray, r: np.ndarray) -> LinearPartition:
-    """Partition the segment from q to r so that the network is affine on every part.
+def exact_line(im: ModelLike, start: np.ndarray, end: np.ndarray) -> LinearPartition:
+    """Partition the segment from start to end so that the network is affine on every part.
 
     The model's walker is kept, and reused until the weights change.
 
     Args:
         im: The model; a Keras model also works. A final softmax or sigmoid is ignored.
-        q: Start, of the model's input shape.
-        r: End, of the same shape.
+        start: A point of the input space, of the model's input shape (q in the paper).
+        end: Another one, of the same shape (r in the paper).
 
     Returns:
         The partition, with all points where the network changes its affine piece, and both
@@ -50,34 +50,28 @@ def exact_line(im: ModelLike, q: np.ndarray, r: np.ndarray) -> LinearPartition:
 
     Raises:
         UnsupportedLayerError: if an operation is not piecewise linear; the message names it.
-        InputShapeError: if q or r has another shape than the model's input.
-        NonFiniteActivationError: if q, r or the network's outputs are NaN or infinite.
+        InputShapeError: if start or end has another shape than the model's input.
+        NonFiniteActivationError: if start, end or the network's outputs are NaN or infinite.
     """
-    return _walker(im).line(q, r)
+    im = instrumented(im)
+    return im.prepared(LineWalker, lambda: LineWalker(im)).line(start, end)
 
 
-def exact_lines(im: ModelLike, q: np.ndarray, r: np.ndarray) -> list[LinearPartition]:
-    """Partition many segments in one walk: q and r `(lines, *input shape)`.
+def exact_lines(im: ModelLike, start: np.ndarray, end: np.ndarray) -> list[LinearPartition]:
+    """Partition many segments in one walk.
+
+    A polyline through `vertices` has the segments from `vertices[:-1]` to `vertices[1:]`.
+
+    Args:
+        im: The model; a Keras model also works.
+        start: `(lines, *input shape)`.
+        end: As many points.
 
     Raises:
         UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
     """
-    return _walker(im).lines(q, r)
-
-
-def exact_polyline(im: ModelLike, vertices: np.ndarray) -> list[LinearPartition]:
-    """Partition the segments between consecutive vertices `(vertices, *input shape)`.
-
-    Raises:
-        UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`;
-            InputShapeError also if there are fewer than two vertices.
-    """
-    return _walker(im).polyline(vertices)
-
-
-def _walker(im: ModelLike) -> "LineWalker":
     im = instrumented(im)
-    return im.prepared(LineWalker, lambda: LineWalker(im))
+    return im.prepared(LineWalker, lambda: LineWalker(im)).lines(start, end)
 
 
 class LineWalker:
@@ -122,56 +116,52 @@ class LineWalker:
         walker._program = joined_program(models, options.get("fuse", True))
         return walker
 
-    def line(self, q: np.ndarray, r: np.ndarray) -> LinearPartition:
+    def line(self, start: np.ndarray, end: np.ndarray) -> LinearPartition:
         """Partition one segment; see `exact_line`."""
-        q, r = check_points(q, "q", self.input_shape), check_points(r, "r", self.input_shape)
-        return self._walk_lines(q[None], r[None])[0]
+        start = check_points(start, "start", self.input_shape)
+        end = check_points(end, "end", self.input_shape)
+        return self._walk_lines(start[None], end[None])[0]
 
-    def lines(self, q: np.ndarray, r: np.ndarray) -> list[LinearPartition]:
+    def lines(self, start: np.ndarray, end: np.ndarray) -> list[LinearPartition]:
         """Partition many segments in one walk; see `exact_lines`."""
-        q, r = check_points(q, "q", self.input_shape, 1), check_points(r, "r", self.input_shape, 1)
-        if q.shape != r.shape:
+        start = check_points(start, "start", self.input_shape, 1)
+        end = check_points(end, "end", self.input_shape, 1)
+        if start.shape != end.shape:
             raise InputShapeError(
-                "q and r must have the same number of points. "
-                f"Received: q of shape {q.shape}, r of shape {r.shape}"
+                "start and end must have the same number of points. "
+                f"Received: start of shape {start.shape}, end of shape {end.shape}"
             )
-        return self._walk_lines(q, r)
-
-    def polyline(self, vertices: np.ndarray) -> list[LinearPartition]:
-        """Partition the segments of a polyline; see `exact_polyline`."""
-        vertices = check_points(vertices, "vertices", self.input_shape, 1)
-        if len(vertices) < 2:
-            raise InputShapeError(
-                f"A polyline needs two vertices or more. Received: {len(vertices)}"
-            )
-        return self._walk_lines(vertices[:-1], vertices[1:])
+        return self._walk_lines(start, end)
 
     @property
     def can_trace(self) -> bool:
         """Whether `traced` works: whether all transformers propagate gradients back."""
         return all(pulls_gradients(step.transformer) for step in self._program.steps)
 
-    def traced(self, q: np.ndarray, r: np.ndarray) -> tuple[LinearPartition, LineTrace]:
+    def traced(self, start: np.ndarray, end: np.ndarray) -> tuple[LinearPartition, LineTrace]:
         """Partition one segment, and keep what its gradients depend on.
 
         Args:
-            q: Start, of the model's input shape.
-            r: End, of the same shape.
+            start: As for `line`.
+            end: As for `line`.
         """
-        q, r = check_points(q, "q", self.input_shape), check_points(r, "r", self.input_shape)
+        start = check_points(start, "start", self.input_shape)
+        end = check_points(end, "end", self.input_shape)
         recorder = TraceRecorder()
-        ends = _ends(q[None], r[None])
+        ends = _ends(start[None], end[None])
         parts = [outputs for _, outputs in self._walk(ends, recorder.apply)]
-        return self._partition(q, r, parts), recorder.trace(self._program, ends, self._workers)
+        return self._partition(start, end, parts), recorder.trace(
+            self._program, ends, self._workers
+        )
 
-    def _walk_lines(self, q: np.ndarray, r: np.ndarray) -> list[LinearPartition]:
-        if not len(q):
+    def _walk_lines(self, start: np.ndarray, end: np.ndarray) -> list[LinearPartition]:
+        if not len(start):
             return []
-        pieces: list[list[Curve]] = [[] for _ in q]
-        for first, outputs in self._walk(_ends(q, r), _apply):
+        pieces: list[list[Curve]] = [[] for _ in start]
+        for first, outputs in self._walk(_ends(start, end), _apply):
             for line in range(outputs.lines):
                 pieces[first + line].append(_one_line(outputs, line))
-        return [self._partition(*line) for line in zip(q, r, pieces, strict=True)]
+        return [self._partition(*line) for line in zip(start, end, pieces, strict=True)]
 
     def _walk(
         self, ends: Curve, apply: Callable[[LineStep, list[Curve]], Curve]
@@ -203,7 +193,7 @@ class LineWalker:
         chunk.curves[step.name] = result
         chunk.next_step += 1
 
-    def _partition(self, q: np.ndarray, r: np.ndarray, parts: list[Curve]) -> LinearPartition:
+    def _partition(self, start: np.ndarray, end: np.ndarray, parts: list[Curve]) -> LinearPartition:
         """Join the chunks of a line; neighbouring chunks have one row in common."""
         ratio = np.concatenate([parts[0].ratio[:1], *(part.ratio[1:] for part in parts)])
         outputs = [part.regrouped((part.positions * part.channels,)).values for part in parts]
@@ -215,7 +205,7 @@ class LineWalker:
         if not self._every_crossing:
             kept = _kernels.bends(np.array([0, len(ratio)]), ratio, values, _NOISE)
             ratio, values = ratio[kept], values[kept]
-        return LinearPartition(q, r, ratio, values.reshape(-1, *self.output_shape))
+        return LinearPartition(start, end, ratio, values.reshape(-1, *self.output_shape))
 
 
 @dataclass
@@ -271,13 +261,13 @@ def _middle(curve: Curve) -> float:
     return float(ratios[len(ratios) // 2])
 
 
-def _ends(q: np.ndarray, r: np.ndarray) -> Curve:
-    """Return the curve of lines that have only their ends q and r, `(lines, *input shape)`."""
-    lines, channels = len(q), q.shape[-1]
-    ends = np.stack([q.reshape(lines, -1, channels), r.reshape(lines, -1, channels)], axis=1)
+def _ends(start: np.ndarray, end: np.ndarray) -> Curve:
+    """Return the curve of lines that have only their ends, `(lines, *input shape)`."""
+    lines, channels = len(start), start.shape[-1]
+    ends = np.stack([start.reshape(lines, -1, channels), end.reshape(lines, -1, channels)], axis=1)
     values = ends.transpose(2, 0, 1, 3).reshape(-1, channels)  # position, line, end
-    start = 2 * np.arange(len(values) // 2 + 1)
-    return Curve(lines, start, np.tile([0.0, 1.0], len(start) - 1), values)
+    rows = 2 * np.arange(len(values) // 2 + 1)
+    return Curve(lines, rows, np.tile([0.0, 1.0], len(rows) - 1), values)
 
 
 def _one_line(curve: Curve, line: int) -> Curve:

@@ -9,6 +9,7 @@ from keras import layers
 import nnslicer_tf as nns
 from nnslicer_tf.exactline import (
     Attributor,
+    BendingTransformer,
     LineWalker,
     _gradient_walk,
     exact_line,
@@ -18,7 +19,6 @@ from nnslicer_tf.exactline import (
 from nnslicer_tf.exactline.bends import pulls_gradients
 from nnslicer_tf.exactline.rules.pointwise import RectifyLine
 from nnslicer_tf.instrument import Step
-from nnslicer_tf.kinds import BendingTransformer
 
 from .lines import float64_model, run
 from .test_walk import MODELS, ends, without_softmax

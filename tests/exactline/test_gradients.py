@@ -5,11 +5,10 @@ import pytest
 import nnslicer_tf as nns
 from nnslicer_tf.exactline import (
     Attributor,
-    approximate,
     exact_line,
     integrated_gradients,
-    relative_error,
 )
+from reproduction.exactline.measures import relative_error, samples_for_completeness, samples_within
 
 from .lines import float64_model, run
 from .test_walk import MODELS, dense, ends, sequential, without_softmax
@@ -101,7 +100,7 @@ def test_equals_many_samples():
     _, im, x, baseline = relu_model()
     exact = integrated_gradients(im, x, baseline, 0)
     for rule in ("left", "right", "trapezoid"):
-        sampled = approximate(im, x, baseline, 0, samples=4_000, rule=rule)
+        sampled = Attributor(im).approximate(x, baseline, 0, samples=4_000, rule=rule)
         assert relative_error(sampled, exact) < 5e-3
 
 
@@ -120,21 +119,21 @@ def test_sums_are_what_they_are_called():
     expected = {"left": 2 / 4, "right": 3 / 4, "trapezoid": 2.5 / 4}
     path = Attributor(im).along(Attributor(im).walker.line(baseline, x), 0)
     for rule, value in expected.items():
-        sums = approximate(im, x, baseline, 0, samples=4, rule=rule)
+        sums = Attributor(im).approximate(x, baseline, 0, samples=4, rule=rule)
         np.testing.assert_allclose(sums, [value, 0, 0, 0], atol=1e-12)
         np.testing.assert_allclose(path.approximate(4, rule), sums, atol=1e-12)
     np.testing.assert_allclose(path.exact(), [0.7, 0, 0, 0], atol=1e-12)
     # m left samples give 1 - ⌈0.3 m⌉ / m: 10 is the first within 5 % of 0.7.
-    assert path.samples_for_completeness() == 3
-    assert path.samples_for_completeness(least=4) == 6  # 1 - 2/4 and 1 - 2/5 are too far
+    assert samples_for_completeness(path) == 3
+    assert samples_for_completeness(path, least=4) == 6  # 1 - 2/4 and 1 - 2/5 are too far
     errors = [abs(1 - np.ceil(0.3 * m - 1e-9) / m - 0.7) / 0.7 <= 0.05 for m in range(1, 200)]
     first = next(m for m in range(1, 190) if all(errors[m - 1 : m + 5]))
-    assert path.samples_within("left") == first
-    assert path.samples_within("left", error=1e-9, most=50) is None
+    assert samples_within(path, "left") == first
+    assert samples_within(path, "left", error=1e-9, most=50) is None
     # Of four components one has an error: their mean is a quarter of it.
     errors = [abs(1 - np.ceil(0.3 * m - 1e-9) / m - 0.7) / 0.7 / 4 <= 0.05 for m in range(1, 200)]
     first = next(m for m in range(1, 190) if all(errors[m - 1 : m + 4]))
-    assert path.samples_within("left", consecutive=5, by="components") == first
+    assert samples_within(path, "left", consecutive=5, by="components") == first
 
 
 def test_relative_errors():
@@ -163,10 +162,10 @@ def test_bad_arguments_are_refused():
     with pytest.raises(nns.InvalidArgumentError, match=r"one of 3 logits\. Received: 3"):
         integrated_gradients(im, x, baseline, 3)
     with pytest.raises(nns.InvalidArgumentError, match="left, right, trapezoid"):
-        approximate(im, x, baseline, 0, samples=5, rule="middle")
+        Attributor(im).approximate(x, baseline, 0, samples=5, rule="middle")
     with pytest.raises(nns.InvalidArgumentError, match="positive int"):
-        approximate(im, x, baseline, 0, samples=0)
+        Attributor(im).approximate(x, baseline, 0, samples=0)
     with pytest.raises(nns.InputShapeError, match="baseline"):
-        approximate(im, x, baseline[0], 0, samples=5)
+        Attributor(im).approximate(x, baseline[0], 0, samples=5)
     with pytest.raises(nns.NonFiniteActivationError, match="x is NaN"):
-        approximate(im, x * np.nan, baseline, 0, samples=5)
+        Attributor(im).approximate(x * np.nan, baseline, 0, samples=5)

@@ -8,15 +8,10 @@ import nnslicer_tf as nns
 from nnslicer_tf.exactline import (
     Attributor,
     PlanarBoundary,
-    approximate,
     disagreement,
-    exact_boundary,
     exact_line,
     exact_plane,
-    exact_planes,
-    fgsm,
     integrated_gradients,
-    linearity,
     mean_integrated_gradients,
 )
 
@@ -123,16 +118,16 @@ def test_boundary_is_saved_and_limited(tmp_path):
     model = float64_model(MODELS["dense"], seed=3)
     im = nns.InstrumentedModel(model)
     corners = polygon(model, scale=2.5)
-    boundary = exact_boundary(im, corners)
+    boundary = exact_plane(im, corners, boundary_only=True)
     boundary.save(tmp_path / "b.npz")
     loaded = PlanarBoundary.load(tmp_path / "b.npz")
     np.testing.assert_array_equal(loaded.segments, boundary.segments)
     assert loaded.visited == boundary.visited > 0 and "segments" in repr(loaded)
     assert boundary.to_frame()["length"].sum() == pytest.approx(boundary.lengths.sum())
     with pytest.raises(nns.TooManyRegionsError, match="More than 1 regions were visited"):
-        exact_boundary(im, corners, max_regions=1)
+        exact_plane(im, corners, boundary_only=True, max_regions=1)
     with pytest.raises(nns.InvalidArgumentError, match="2 to 64 values"):
-        exact_boundary(relu_of([[1, 0]], [0]), SQUARE)
+        exact_plane(relu_of([[1, 0]], [0]), SQUARE, boundary_only=True)
 
 
 def test_disagreement_is_exact_on_lines_and_planes():
@@ -190,7 +185,7 @@ def test_a_polygon_takes_64_classes_and_a_line_more():
     with pytest.raises(nns.InvalidArgumentError, match=r"up to 64 classes.*Received: 100 classes"):
         disagreement(sectors(100, 0), sectors(100, 0.5), corners)
     with pytest.raises(nns.InvalidArgumentError, match="2 to 64 values"):
-        exact_boundary(sectors(100, 0), corners)
+        exact_plane(sectors(100, 0), corners, boundary_only=True)
     side = corners[1:3]  # x = 1, seen from the middle: a quarter of all sectors
     on_line = disagreement(sectors(100, 0), sectors(100, 0.5), side)
     heights = np.linspace(-1, 1, 200_001)
@@ -206,14 +201,12 @@ def test_keras_models_are_taken_as_they_are():
     q, r = SQUARE[0], SQUARE[2]
 
     def measures(model):
-        yield exact_planes(model, [SQUARE], workers=0, progress=False)[0].integrate()
-        yield exact_boundary(model, 8 * SQUARE - 4).lengths
+        yield exact_plane(model, SQUARE).integrate()
+        yield exact_plane(model, 8 * SQUARE - 4, boundary_only=True).lengths
         yield disagreement(model, model, SQUARE).shares
         yield integrated_gradients(model, r, q, 1)
-        yield approximate(model, r, q, 1, samples=5)
+        yield Attributor(model).approximate(r, q, 1, samples=5)
         yield mean_integrated_gradients(model, r, SQUARE[[0, 1, 3]], 1)
-        yield fgsm(model, SQUARE, [0, 1, 2, 0], 0.1)
-        yield linearity(model, SQUARE, [0, 1, 2, 0], 0.1, rng=0, progress=False).random_parts
 
     for found, expected in zip(measures(model), measures(im), strict=True):
         np.testing.assert_allclose(found, expected)
@@ -221,7 +214,7 @@ def test_keras_models_are_taken_as_they_are():
 
 def test_boundaries_of_another_file_are_refused(tmp_path):
     im = nns.InstrumentedModel(relu_network())
-    boundary = exact_boundary(im, SQUARE)
+    boundary = exact_plane(im, SQUARE, boundary_only=True)
     boundary.save(tmp_path / "b.npz")
     with np.load(tmp_path / "b.npz") as file:
         arrays = {name: file[name] for name in file.files if name != "labels"}
@@ -259,7 +252,7 @@ def test_a_polygon_may_be_closed():
     plane, same = exact_plane(im, corners), exact_plane(im, closed)
     np.testing.assert_array_equal(same.at(same.vertices), plane.at(plane.vertices))
     np.testing.assert_array_equal(same.integrate(), plane.integrate())
-    boundary, ring = exact_boundary(im, corners), exact_boundary(im, closed)
+    boundary, ring = (exact_plane(im, c, boundary_only=True) for c in (corners, closed))
     np.testing.assert_array_equal(ring.at(ring.segments), boundary.at(boundary.segments))
     x = origin + 0.3 * axes[0] + 0.2 * axes[1]
     mean = mean_integrated_gradients(im, x, closed, 1)

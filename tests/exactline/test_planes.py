@@ -11,10 +11,8 @@ from nnslicer_tf.exactline import (
     PlanarPartition,
     PlaneWalker,
     _plane_walk,
-    exact_boundary,
     exact_line,
     exact_plane,
-    exact_planes,
     rectangle,
     register_transformer,
 )
@@ -238,16 +236,13 @@ def test_a_finished_checkpoint_may_have_too_many_regions(tmp_path):
         exact_plane(im, corners, checkpoint=tmp_path, max_regions=2)
 
 
-def test_many_planes_are_those_of_single_calls():
+def test_a_walker_can_be_sent_to_another_process():
     model = float64_model(MODELS["hard tanh"], seed=2)
     im = nns.InstrumentedModel(model)
-    polygons = [polygon(model, 4, seed=seed) for seed in range(10)]
-    together = exact_planes(im, polygons, workers=0, progress=False)
-    for corners, partition in zip(polygons, together, strict=True):
-        alone = exact_plane(im, corners)
-        np.testing.assert_array_equal(alone.vertices, partition.vertices)
-    walker = pickle.loads(pickle.dumps(PlaneWalker(im)))  # as Ray sends it
-    assert len(walker.plane(polygons[0])) == len(together[0])
+    corners = polygon(model, 4)
+    walker = pickle.loads(pickle.dumps(PlaneWalker(im)))
+    alone = exact_plane(im, corners)
+    np.testing.assert_array_equal(walker.plane(corners).vertices, alone.vertices)
 
 
 def test_float32_model_is_walked_in_float64():
@@ -340,7 +335,7 @@ def test_plots_show_classes_and_boundaries():
     regions, edges = axes.collections
     assert len(regions.get_paths()) == len(partition.classify())
     assert len(edges.get_segments()) == len(partition.classify().boundary())
-    boundary = exact_boundary(im, corners)
+    boundary = exact_plane(im, corners, boundary_only=True)
     drawn = sum(len(lines.get_segments()) for lines in boundary.plot().collections)
     assert drawn == len(boundary)
     assert "regions" in repr(partition) and "classes" in repr(partition.classify())

@@ -8,7 +8,6 @@ from nnslicer_tf.exactline import (
     LineWalker,
     exact_line,
     exact_lines,
-    exact_polyline,
     register_transformer,
     walk,
 )
@@ -330,7 +329,8 @@ def test_theorem_3_parts_of_a_line_compose(name):
     (q,), (r,) = ends(model)
     whole = walker.line(q, r)
     cuts = np.array([0, 0.21, 0.5, 0.77, 1])
-    parts = walker.polyline(whole.at(cuts))
+    vertices = whole.at(cuts)
+    parts = walker.lines(vertices[:-1], vertices[1:])
     joined = [a + part.ratios[1:-1] * (b - a) for a, b, part in zip(cuts, cuts[1:], parts)]
     np.testing.assert_allclose(np.concatenate(joined), whole.ratios[1:-1], rtol=0, atol=1e-9)
 
@@ -380,7 +380,7 @@ def test_polyline_is_its_segments():
     model = float64_model(MODELS["dense"])
     im = nns.InstrumentedModel(model)
     vertices = np.random.default_rng(0).normal(size=(4, 4))
-    for i, partition in enumerate(exact_polyline(im, vertices)):
+    for i, partition in enumerate(exact_lines(im, vertices[:-1], vertices[1:])):
         segment = exact_line(im, vertices[i], vertices[i + 1])
         np.testing.assert_allclose(partition.ratios, segment.ratios, atol=1e-12)
 
@@ -457,11 +457,11 @@ def test_registered_transformer_is_used():
 @pytest.mark.parametrize(
     ("q", "r", "error", "message"),
     [
-        (np.zeros(3), np.ones(4), nns.InputShapeError, r"q must have .* \(4,\).*\(3,\)"),
-        (np.zeros(4), np.ones((1, 4)), nns.InputShapeError, r"r must have"),
-        (np.zeros(4), np.array(["a"] * 4), nns.InputShapeError, "r must be an array of numbers"),
-        (np.array([0, np.nan, 0, 0]), np.ones(4), nns.NonFiniteActivationError, r"q .*\(1,\)"),
-        (np.zeros(4), np.array([0, 0, np.inf, 0]), nns.NonFiniteActivationError, r"r .*\(2,\)"),
+        (np.zeros(3), np.ones(4), nns.InputShapeError, r"start must have .* \(4,\).*\(3,\)"),
+        (np.zeros(4), np.ones((1, 4)), nns.InputShapeError, r"end must have"),
+        (np.zeros(4), np.array(["a"] * 4), nns.InputShapeError, "end must be an array of numbers"),
+        (np.array([0, np.nan, 0, 0]), np.ones(4), nns.NonFiniteActivationError, r"start .*\(1,\)"),
+        (np.zeros(4), np.array([0, 0, np.inf, 0]), nns.NonFiniteActivationError, r"end .*\(2,\)"),
     ],
 )
 def test_bad_points_are_refused(q, r, error, message):
@@ -474,8 +474,6 @@ def test_bad_batches_are_refused():
     im = nns.InstrumentedModel(MODELS["affine"]())
     with pytest.raises(nns.InputShapeError, match="same number of points"):
         exact_lines(im, np.zeros((2, 4)), np.zeros((3, 4)))
-    with pytest.raises(nns.InputShapeError, match="two vertices"):
-        exact_polyline(im, np.zeros((1, 4)))
     assert exact_lines(im, np.zeros((0, 4)), np.zeros((0, 4))) == []
 
 

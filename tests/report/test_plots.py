@@ -9,7 +9,8 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline import LinearPartition, Regions
+from nnslicer_tf.exactline import LinearPartition
+from nnslicer_tf.exactline.partition import Regions
 from nnslicer_tf.report import (
     overlay,
     plot_bars,

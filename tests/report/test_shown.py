@@ -14,7 +14,8 @@ from nnslicer_tf.detection.attacks import ATTACKS, AdversarialExamples
 from nnslicer_tf.dflare import Deviation, DeviationSet, Mutation, Outcome
 from nnslicer_tf.dflare.repair import RepairData, RepairScore
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline import LinearPartition, PathGradients, Regions, acas
+from nnslicer_tf.exactline import LinearPartition, PathGradients, acas
+from nnslicer_tf.exactline.partition import Regions
 from nnslicer_tf.exactline.steps import Steps
 from nnslicer_tf.protection import AttackReport
 from nnslicer_tf.pruning import ClassScores

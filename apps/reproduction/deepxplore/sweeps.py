@@ -18,10 +18,10 @@ from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.deepxplore import Differences, NeuronCoverage
 from nnslicer_tf.deepxplore.constraints import find_constraint
 from nnslicer_tf.deepxplore.differences import majority_of
-from nnslicer_tf.exactline import fgsm
 from nnslicer_tf.instrument import InstrumentedModel
 from reproduction.deepxplore.networks import networks
 from reproduction.deepxplore.settings import NumberSettings, SweepSettings
+from reproduction.exactline.measures import fgsm
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from reproduction.rows import RowStore

@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline import PlanarClasses, PlanarPartition, PlaneWalker, acas
-from nnslicer_tf.exactline._mesh import Mesh, cut_by_lines
+from nnslicer_tf.exactline import PlanarPartition, PlaneWalker, acas
+from nnslicer_tf.exactline.mesh import Mesh, cut_by_lines
+from nnslicer_tf.exactline.planar_partition import PlanarClasses
 from nnslicer_tf.instrument import InstrumentedModel
 from reproduction.exactline.boundaries import COLOURS, legend
 from reproduction.exactline.settings import AdviceSettings

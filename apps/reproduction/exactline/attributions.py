@@ -11,10 +11,15 @@ from matplotlib.figure import Figure
 from nnslicer_tf import datasets
 from nnslicer_tf._cores import available_cores
 from nnslicer_tf._progress import track
-from nnslicer_tf.exactline import Attributor, PathGradients, relative_error
+from nnslicer_tf.exactline import Attributor, PathGradients
 from nnslicer_tf.exactline.gradients import RULES
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
+from reproduction.exactline.measures import (
+    relative_error,
+    samples_for_completeness,
+    samples_within,
+)
 from reproduction.exactline.networks import RELU_NETWORKS, relu_networks
 from reproduction.exactline.settings import AttributionSettings
 from reproduction.plots import plot_boxes, put_finding
@@ -93,10 +98,10 @@ def _row(path: PathGradients, most: int) -> dict[str, object]:
     outputs = path.partition.outputs[[0, -1], path.target]
     row: dict[str, object] = {"exact": len(path.partition)}
     row["completeness_error"] = abs(exact.sum() - (outputs[1] - outputs[0]))
-    row["m_tilde"] = samples = path.samples_for_completeness(most=most)
+    row["m_tilde"] = samples = samples_for_completeness(path, most=most)
     if samples is not None:
         row["error_at_m_tilde"] = relative_error(path.approximate(samples), exact)
-    return row | {rule: path.samples_within(rule, most=most) for rule in RULES}
+    return row | {rule: samples_within(path, rule, most=most) for rule in RULES}
 
 
 def _summary(table: pd.DataFrame) -> pd.DataFrame:

@@ -14,10 +14,10 @@ from nnslicer_tf.exactline import (
     exact_plane,
     mean_integrated_gradients,
     rectangle,
-    relative_error,
 )
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import plot_over_image
+from reproduction.exactline.measures import relative_error
 from reproduction.exactline.settings import BaselineSettings
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable

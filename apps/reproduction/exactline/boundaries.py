@@ -64,15 +64,15 @@ def _grid(count: int, reach: float, speed: float) -> Ends:
     rest = [-np.pi, speed, speed]
     spokes = [([0, angle, *rest], [reach, angle, *rest]) for angle in angles]
     circles = [([rho, -np.pi, *rest], [rho, np.pi, *rest]) for rho in distances]
-    q, r = zip(*spokes, *circles, strict=True)
-    return np.array(q), np.array(r)
+    starts, ends = zip(*spokes, *circles, strict=True)
+    return np.array(starts), np.array(ends)
 
 
 def _row(
-    network: str, line: str, nnet: acas.NNet, walker: LineWalker, q: np.ndarray, r: np.ndarray
+    network: str, line: str, nnet: acas.NNet, walker: LineWalker, start: np.ndarray, end: np.ndarray
 ) -> dict[str, object]:
     """Compare the exact regions of a line with those that 25 and 1,000 samples find."""
-    partition = walker.line(q, r)
+    partition = walker.line(start, end)
     regions = partition.classify(lowest=True)
     row = {"network": network, "line": line, "parts": len(partition), "regions": len(regions)}
     for samples in (25, 1_000):

@@ -8,9 +8,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets
-from nnslicer_tf.exactline import LineWalker, fgsm, linearity, random_neighbours
+from nnslicer_tf.exactline import LineWalker
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import plot_ticks
+from reproduction.exactline.measures import fgsm, linearity, random_neighbours
 from reproduction.exactline.networks import EPSILON, networks_of
 from reproduction.exactline.settings import LinearitySettings
 from reproduction.plots import plot_boxes, put_finding

@@ -9,9 +9,11 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets
 from nnslicer_tf._progress import track
-from nnslicer_tf.exactline import PlanarClasses, PlaneWalker, fgsm, random_neighbours
+from nnslicer_tf.exactline import PlaneWalker
+from nnslicer_tf.exactline.planar_partition import PlanarClasses
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report import plot_plane
+from reproduction.exactline.measures import fgsm, random_neighbours
 from reproduction.exactline.networks import EPSILON, networks_of
 from reproduction.exactline.settings import NeighbourhoodSettings
 from reproduction.plots import put_finding

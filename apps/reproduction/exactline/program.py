@@ -16,16 +16,18 @@ import pandas as pd
 
 from nnslicer_tf import datasets
 from nnslicer_tf._progress import track
-from nnslicer_tf.exactline import (
-    Attributor,
-    PathGradients,
-    density,
-    relative_error,
-)
+from nnslicer_tf.exactline import Attributor, PathGradients
 from nnslicer_tf.exactline.gradients import RULES
 from nnslicer_tf.instrument import InstrumentedModel
 from reproduction.exactline.attributions import path_rows
 from reproduction.exactline.linearities import directions, trainings
+from reproduction.exactline.measures import (
+    density,
+    relative_change,
+    relative_error,
+    samples_for_completeness,
+    samples_within,
+)
 from reproduction.exactline.networks import networks_of, trained_networks
 from reproduction.exactline.robust_training import NETWORKS
 from reproduction.exactline.settings import (
@@ -70,12 +72,12 @@ def attributions_by_program(s: ProgramAttributionSettings) -> ExperimentResult:
 def _samples(path: PathGradients, most: int) -> dict[str, float | None]:
     """Return the number of samples that an image needs, and the error at m̃ samples."""
     row: dict[str, float | None] = {"exact": len(path.partition), "error_at_m_tilde": None}
-    row["m_tilde"] = count = path.samples_for_completeness(_WITHIN, most, _LEAST)
+    row["m_tilde"] = count = samples_for_completeness(path, _WITHIN, most, _LEAST)
     if count is not None:
         error = relative_error(path.approximate(count), path.exact(), by="components")
         row["error_at_m_tilde"] = error
     for rule in RULES:
-        row[rule] = path.samples_within(rule, 0.05, _CONSECUTIVE, most, by="components")
+        row[rule] = samples_within(path, rule, 0.05, _CONSECUTIVE, most, by="components")
     if row["trapezoid"] is not None:
         row["trapezoid"] += 1
     return row
@@ -162,8 +164,8 @@ def lines(
             "fgsm_predicted": im.logits(end[None]).argmax(),
             "fgsm_parts": len(path.partition),
             "fgsm_density": density(path.partition),
-            "fgsm_gradient_error": path.relative_change(),
-            "fgsm_component_error": path.relative_change(by="components"),
+            "fgsm_gradient_error": relative_change(path),
+            "fgsm_component_error": relative_change(path, by="components"),
         }
         rng = np.random.default_rng([seed, int(i)])  # the same neighbours for all networks
         for _ in range(_RANDOM):

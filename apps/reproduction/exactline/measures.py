@@ -1,4 +1,4 @@
-"""Measures of a network's linearity between images and their neighbours (section 5 of the paper).
+"""Measures of the paper: errors of sampled attributions, and linearity near images (section 5).
 
 The Linear Explanation of adversarial examples (Goodfellow et al., 2015) assumes that an image
 and its FGSM neighbour lie on one affine piece. Here the pieces between them, and those between
@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from nnslicer_tf._names import check_name
 from nnslicer_tf._progress import track
 from nnslicer_tf._random import as_generator
-from nnslicer_tf.exactline.gradients import Attributor
-from nnslicer_tf.exactline.partition import LinearPartition
+from nnslicer_tf.exactline import Attributor, LinearPartition, PathGradients
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.model import ModelLike
@@ -57,24 +57,105 @@ def random_neighbours(x: np.ndarray, epsilon: float, rng: int | np.random.Genera
     return np.clip(np.asarray(x, np.float64) + epsilon * signs, 0, 1)
 
 
-def gradient_error(
-    attributor: Attributor, partition: LinearPartition, target: int, by: str = "norm"
-) -> float:
-    """Return the mean relative change of a logit's gradient over the line, 0 for an affine line.
+def relative_change(path: PathGradients, by: str = "norm") -> float:
+    """Return the mean relative change of the gradient over the line, 0 for an affine line.
 
-    Parts are weighted by their length; g is a part's gradient, g₀ that at the start of the line.
-    By norm it is NaN if g₀ is zero, that is, if the line starts where the logit is constant.
+    Parts are weighted by their length; g is a part's gradient, g₀ that at the start of the
+    line. By norm it is NaN if g₀ is zero.
 
     Args:
-        attributor: The model's attributor.
-        partition: The line.
-        target: Index of the logit.
-        by: The measure; see `PathGradients.relative_change`.
+        path: The gradients along the line.
+        by: `"norm"`, ‖g - g₀‖₁ / ‖g₀‖₁; or `"components"`, the mean over the components of
+            |g - g₀| / |g + 1e-12|, as in the paper's program, which is dominated by components
+            near zero.
 
     Raises:
         InvalidArgumentError: for another `by`.
     """
-    return attributor.along(partition, target).relative_change(by)
+    check_name("measure", by, _CHANGES)
+    gradients = path.gradients.reshape(len(path.partition), -1)
+    return float(np.diff(path.partition.ratios) @ _CHANGES[by](gradients))
+
+
+def _change_by_norm(gradients: np.ndarray) -> np.ndarray:
+    size = np.abs(gradients[0]).sum()
+    return np.abs(gradients - gradients[0]).sum(axis=1) / (size or np.nan)
+
+
+def _change_by_components(gradients: np.ndarray) -> np.ndarray:
+    return np.abs((gradients - gradients[0]) / (gradients + 1e-12)).mean(axis=1)
+
+
+_CHANGES = {"norm": _change_by_norm, "components": _change_by_components}
+
+
+def relative_error(approximation: np.ndarray, exact: np.ndarray, by: str = "norm") -> float:
+    """Return the relative error of an approximation.
+
+    Args:
+        approximation: An array.
+        exact: An array of the same shape.
+        by: `"norm"`, Σ|approximation - exact| / Σ|exact|; or `"components"`, the mean of
+            |approximation - exact| / |exact + 1e-11|, as in the paper's program, which is
+            dominated by components near zero.
+
+    Raises:
+        InvalidArgumentError: for another `by`.
+    """
+    check_name("measure", by, ("norm", "components"))
+    change = np.abs(approximation - exact)
+    if by == "norm":
+        return float(change.sum() / np.abs(exact).sum())
+    return float((change / np.abs(exact + 1e-11)).mean())
+
+
+def samples_for_completeness(
+    path: PathGradients, within: float = 0.05, most: int = 1_000, least: int = 1
+) -> int | None:
+    """Return m̃, the smallest number of samples of the left sum that gives completeness.
+
+    Completeness: the attributions add up to the change of the output.
+
+    Args:
+        path: The gradients along the line.
+        within: Largest difference, relative to the change.
+        most: Largest number of samples to try; None is returned if it is not enough.
+        least: Smallest number to try.
+    """
+    outputs = path.partition.outputs.reshape(len(path.partition) + 1, -1)[:, path.target]
+    change = outputs[-1] - outputs[0]
+    for samples in range(least, most + 1):
+        if abs(path.approximate(samples).sum() - change) <= within * abs(change):
+            return samples
+    return None
+
+
+def samples_within(
+    path: PathGradients,
+    rule: str,
+    error: float = 0.05,
+    consecutive: int = 6,
+    most: int = 1_000,
+    by: str = "norm",
+) -> int | None:
+    """Return the smallest number of samples m from which the error stays small.
+
+    Args:
+        path: The gradients along the line.
+        rule: One of `nnslicer_tf.exactline.gradients.RULES`.
+        error: Largest relative error; see `relative_error`.
+        consecutive: Number of consecutive sample counts, from m on, that must stay within it.
+        most: Largest m to try; None is returned if it is not enough.
+        by: The measure of the error; see `relative_error`.
+    """
+    exact = path.exact()
+    good = 0
+    for samples in range(1, most + consecutive):
+        near = relative_error(path.approximate(samples, rule), exact, by) <= error
+        good = good + 1 if near else 0
+        if good == consecutive:
+            return samples - consecutive + 1
+    return None
 
 
 def linearity(
@@ -101,7 +182,7 @@ def linearity(
         A table with one row per image: label, predicted classes before and after FGSM, and for
         both directions the number of parts, their density and the gradient error. The density is
         NaN where FGSM does not move an image, because the classifier is so confident that the
-        gradient of its loss is zero. For the gradient error see `gradient_error`.
+        gradient of its loss is zero. For the gradient error see `relative_change`.
 
     Raises:
         InvalidArgumentError: if there is not one label for every image.
@@ -120,7 +201,7 @@ def linearity(
             path = attributor.path(end[i], x[i], int(labels[i]))
             row[f"{direction}_parts"] = len(path.partition)
             row[f"{direction}_density"] = density(path.partition)
-            row[f"{direction}_gradient_error"] = path.relative_change()
+            row[f"{direction}_gradient_error"] = relative_change(path)
         rows.append(row)
     return pd.DataFrame(rows)
 
