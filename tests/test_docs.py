@@ -53,6 +53,22 @@ FOUND = {
     "explain-and-shrink": lambda names: (
         names["why"].predicted == 7 and names["accuracy"] > 0.9 and Path("why.html").exists()
     ),
+    "a-table": lambda names: (
+        names["accuracy"] > 0.9
+        and names["after"] < names["before"]
+        and abs(
+            names["why"].contributions.sum() * (2 * names["why"].predicted - 1)
+            - names["difference"]
+        )
+        < 1e-3 * abs(names["difference"])
+        and (names["other"].contributions * names["why"].contributions <= 0).all()
+        and Path("row.html").exists()
+    ),
+    "a-text": lambda names: (
+        names["contributions"]["great"] * names["contributions"]["boring"] < 0
+        and not names["why"].contributions[7:].any()
+        and names["against"].target.label == 1 - names["why"].predicted
+    ),
     "test-a-quantised-model": lambda names: names["found"].found.any(),
     "change-a-method": lambda names: names["table"].shape == (4, 2),
     "acas-xu": lambda names: (

@@ -79,8 +79,8 @@ def _rescaled(problem: Problem, ids: Any, features: Any, weights: Any) -> list[A
                 node.unrolled, node.prefix, node.inputs, multipliers, values, reference
             )
             return found.inputs, found.members
-        ends = [[at[name] for name in node.inputs] for at in (values, reference)]
-        return (kind_of(node).rescale or midpoint)(node, *ends, multipliers)
+        x, x0 = ([at[name] for name in node.inputs] for at in (values, reference))
+        return (kind_of(node).rescale or midpoint)(node, x, x0, multipliers)
 
     seed = {start: ops.reshape(weights, (1, *im[start].shape))}
     shapes = {operation.name: operation.shape for operation in im.operations}

@@ -32,5 +32,5 @@ def plot_over_time(values: np.ndarray, title: str = "", ax: "Axes | None" = None
     ax.imshow(overlay(values.T), aspect="auto", interpolation="nearest")
     ax.set_xlabel("step")
     ax.set_ylabel("unit")
-    ax.set_title(title or "blue: for the output, red: against it", fontsize=9)
+    ax.set_title(title or "blue: positive, red: negative", fontsize=9)
     return ax

@@ -73,5 +73,5 @@ def plot_over_image(values: np.ndarray, image: np.ndarray, ax: "Axes | None" = N
     ax.imshow(grey, cmap="gray", vmin=grey.min() - span, vmax=grey.min() + span)
     ax.imshow(sheet, interpolation="nearest")
     ax.set_axis_off()
-    ax.set_title("blue: for the output, red: against it", fontsize=9)
+    ax.set_title("blue: positive, red: negative", fontsize=9)
     return ax

@@ -9,7 +9,7 @@ RGB = tuple[int, int, int]
 
 POSITIVE: RGB = (31, 90, 180)
 NEGATIVE: RGB = (200, 40, 40)
-"""Contributions for an output, and against it."""
+"""Positive and negative contributions."""
 
 FIRST_ONLY: RGB = (27, 158, 119)
 SECOND_ONLY: RGB = (217, 95, 2)

@@ -1,6 +1,6 @@
 """Pictures of slices: a layer's neurons as pixels (NNSlicer, Figure 2).
 
-Blue neurons contribute to the output, red ones work against it; white ones are not in the slice.
+Blue neurons have positive contributions, red ones negative; white ones are not in the slice.
 """
 
 import math

@@ -18,7 +18,7 @@ _GAP, _LINE = 8.0, 17.0  # points between words, and between lines
 
 
 def plot_words(values: np.ndarray, words: Sequence[str], ax: "Axes | None" = None) -> "Axes":
-    """Draw the words of a sentence, blue if they support the output, red if they oppose it.
+    """Draw the words of a sentence: blue for positive values, red for negative ones.
 
     Args:
         values: `(words,)` or longer; values after the last word are ignored.

@@ -242,7 +242,9 @@ Collector = Sum | EachRow | EachPart
 
 
 def _predicted(logits: np.ndarray) -> np.ndarray:
-    return logits.reshape(len(logits), -1).argmax(axis=1)
+    """Return the largest logit's index; for a single logit, the class that its sigmoid gives."""
+    flat = logits.reshape(len(logits), -1)
+    return (flat[:, 0] > 0).astype(np.int64) if flat.shape[1] == 1 else flat.argmax(axis=1)
 
 
 def _sum(values: np.ndarray, dtype: type) -> np.ndarray:

@@ -70,7 +70,7 @@ class ClassProfiles(Mapping[int, Profile]):
         """
         im = instrumented(im)
         x = im.check(x)
-        predicted = im.logits(x, batch_size).argmax(axis=-1)
+        predicted = im.classes.from_logits(im.logits(x, batch_size))
         used = np.ones(len(x), bool) if y is None else predicted == check_labels(y, len(x))
         return cls(
             {
@@ -166,7 +166,7 @@ class ClassSlicer:
     def _grouped(self, x: np.ndarray) -> tuple[np.ndarray, list[tuple[int, np.ndarray]]]:
         """Return checked samples, and each predicted class with the indices of its samples."""
         x = self.im.check(x)
-        predicted = self.im.logits(x).argmax(axis=-1)
+        predicted = self.im.classes.from_logits(self.im.logits(x))
         groups = [(int(c), np.flatnonzero(predicted == c)) for c in np.unique(predicted)]
         for c, _ in groups:
             self.profiles[c]  # raises an error for unknown classes before long work

@@ -224,3 +224,113 @@ def test_an_empty_slice_of_an_output_that_differs():
     logits = features(linear)(X)
     assert float(value) == pytest.approx(float(logits[0, found.target.label]), rel=1e-3)
     assert float(mean) == pytest.approx(float(np.mean(logits[:, found.target.label])), rel=1e-3)
+
+
+# Any target and any input: the numbers themselves are checked in tests/attributions.
+
+
+def slicer_of(model, x, theta=0.1):
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(im, x, progress=False)
+    return nns.Slicer(im, profile, theta, workers=0, progress=False)
+
+
+RNG = np.random.default_rng(5)
+
+
+def transfer():
+    """A new head on a base, as in transfer learning."""
+    stack = [keras.Input((8, 8, 1)), layers.Conv2D(4, 3, activation="relu")]
+    base = keras.Sequential([*stack, layers.GlobalAveragePooling2D()], name="base")
+    inputs = keras.Input((8, 8, 1))
+    head = layers.Dense(3, activation="softmax")(base(inputs))
+    return keras.Model(inputs, head), RNG.normal(size=(20, 8, 8, 1)).astype(np.float32)
+
+
+def mapped():
+    inputs = keras.Input((6, 6, 1))
+    h = layers.Conv2D(3, 3, padding="same", activation="relu", name="inner")(inputs)
+    outputs = layers.Conv2D(2, 3, padding="same", activation="softmax", name="map")(h)
+    return keras.Model(inputs, outputs), RNG.normal(size=(20, 6, 6, 1)).astype(np.float32)
+
+
+def sequence(layer):
+    model = keras.Sequential([keras.Input((6,)), layers.Embedding(9, 4, mask_zero=True), layer])
+    model.add(layers.Dense(1, activation="sigmoid"))
+    tokens = RNG.integers(1, 9, (20, 6))
+    tokens[::2, 4:] = 0
+    return model, tokens
+
+
+@pytest.mark.parametrize(
+    ("made", "target", "question"),
+    [
+        (transfer, None, None),
+        (mapped, np.s_[2, 3, 1], "map[2, 3, 1]"),
+        (mapped, np.s_[1:3, 2:5, 0], "the mean of 6 neurons of map"),
+        (mapped, nns.Criterion({"inner": [7]}), "inner[0, 2, 1]"),
+        (lambda: sequence(layers.GlobalAveragePooling1D()), 0, "0"),
+        (lambda: sequence(layers.LSTM(3)), 1, "1"),
+    ],
+    ids=["nested", "pixel", "region", "inner", "text", "lstm"],
+)
+def test_any_target_of_any_model(made, target, question, tmp_path):
+    model, x = made()
+    slicer = slicer_of(model, x)
+    found = slicer.explain(x[0], target, compare=("occlusion",))
+    assert found.question == (question or str(found.predicted))
+    answers = slicer.im.capture(x[:1], of=[found.target.answer])[found.target.answer]
+    shown = found.whole if found.predicted is None else found.whole[[found.target.label]]
+    if found.predicted is None:
+        expected = answers.ravel()[list(found.target.neurons)].mean()
+    else:
+        expected = slicer.im.classes.probabilities(answers)[0, found.target.label]
+    np.testing.assert_allclose(shown, [expected], rtol=1e-5)
+    for answer in (found.kept, found.removed):
+        assert answer.shape == found.whole.shape and np.isfinite(answer).all()
+    found.save(tmp_path / "why.png")
+    if found.ablation == "mean":  # the amounts of recurrent layers have tests of their own
+        change = found.amounts.neurons[found.target.operation].sum()
+        assert found.contributions.sum() == pytest.approx(change, abs=1e-4)
+
+
+def test_several_inputs_and_outputs(tmp_path):
+    numbers, tokens = keras.Input((3,), name="numbers"), keras.Input((4,), name="ids")
+    h = layers.Concatenate()([numbers, layers.Flatten()(layers.Embedding(9, 2)(tokens))])
+    outputs = {name: layers.Dense(n, name=name)(h) for name, n in (("price", 1), ("kind", 3))}
+    x = {"numbers": RNG.normal(size=(20, 3)), "ids": RNG.integers(0, 9, (20, 4))}
+    slicer = slicer_of(keras.Model([numbers, tokens], outputs), x)
+    one = {name: values[3] for name, values in x.items()}
+    found = slicer.explain(one, {"price": "all"}, words=["a", "b", "c", "d"])
+    assert {n: v.shape for n, v in found.contributions.items()} == {"numbers": (3,), "ids": (4,)}
+    price = slicer.im.predict({n: v[None] for n, v in one.items()}, output="price")
+    np.testing.assert_allclose(found.whole, price[0], rtol=1e-5)
+    assert found.question == "price"
+    found.save(tmp_path / "why.png")
+    with pytest.raises(InvalidArgumentError, match="several outputs"):
+        slicer.explain(one)
+    with pytest.raises(InvalidArgumentError, match="up to 4 tokens"):
+        slicer.explain(one, {"price": "all"}, words=["a"] * 5)
+
+
+def test_columns_of_a_data_frame_keep_their_names(tmp_path):
+    import pandas as pd
+
+    frame = pd.DataFrame(X, columns=["age", "height", "weight", "income"])
+    slicer = slicer_of(binary([1, -2, 0, 1]), frame)
+    for row in (frame.iloc[[3]], frame.iloc[3]):
+        assert slicer.explain(row).columns == ("age", "height", "weight", "income")
+    axes = slicer.explain(frame.iloc[3]).figure().axes[0]
+    labels = [label.get_text().split(" = ")[0] for label in axes.get_yticklabels()]
+    size = np.abs(np.array([1, -2, 0, 1]) * (X[3] - X.mean(axis=0)))
+    assert labels == list(frame.columns[np.argsort(-size, kind="stable")])
+
+
+def test_classes_of_a_sigmoid_are_those_of_slices_and_of_profiles():
+    slicer = slicer_of(binary([1, -2, 0, 1]), X)
+    labels = (X @ [1, -2, 0, 1] > 0).astype(int)
+    assert slicer.slice_each(X).predicted.tolist() == labels.tolist()
+    profiles = nns.ClassProfiles.from_data(slicer.im, X, labels, progress=False)
+    for label in (0, 1):
+        means = profiles[label].means[slicer.im.input_operation]
+        np.testing.assert_allclose(means, X[labels == label].mean(axis=0), rtol=1e-5)

@@ -1902,7 +1902,7 @@ class Tiles {
     const largest = d3.max(this.values(), Math.abs) || 0;
     const [plus, minus] = explorer.what === "change" ? ["above its mean", "below it"]
       : explorer.one.exhibit.theta === null ? ["marked, or above 0", "below 0"]
-        : ["speaks for the output", "speaks against it"];
+        : ["positive contribution", "negative contribution"];
     return h("div", { class: "legend" }, swatch("positive", plus), swatch("negative", minus),
       swatch("back", explorer.what === "change" ? "at its mean" : `not ${explorer.memberText}`),
       h("span", {}, `largest: ${number(largest)}`));
