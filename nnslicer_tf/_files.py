@@ -1,12 +1,48 @@
-"""Writing without damage to existing files."""
+"""Writing without damage to existing files, result files, and weights of Keras models.
 
+A file is written under a temporary name and replaces the older one when it is complete. Results
+are NumPy archives (`.npz`) with a JSON header, read without pickle: `read_archive` checks the
+declared sizes before anything is allocated, and each format declares the keys, shapes and dtypes
+that it expects where it reads them. Keras and h5py are imported only for weights.
+"""
+
+import errno
+import hashlib
+import json
+import math
 import os
+import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from nnslicer_tf.errors import InvalidArgumentError
+import numpy as np
+
+from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, NNSlicerError
+
+if TYPE_CHECKING:
+    import h5py
+    import keras
+
+# Errors of a disk, not of a program.
+_DISK_ERRORS = {
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS")
+    if hasattr(errno, name)
+}
+_UNFINISHED = ".unfinished-"  # prefix of temporary files
+
+# An archive that unpacks to more bytes than MAX_UNPACKED must not be compressed by more than
+# MAX_RATIO. A mostly empty slice of VGG-16 unpacks to 1.1 GB from a thousandth of that.
+MAX_UNPACKED = 5 << 28
+MAX_RATIO = 200
+
+MAX_FULL_PRECISION = 1_000_000  # bytes; larger files of weights are kept in half precision
+MIN_COMPRESSED = 100_000  # bytes; larger arrays of weights are compressed, smaller ones would grow
 
 
 def check_writable(path: str | os.PathLike) -> Path:
@@ -34,18 +70,91 @@ def check_writable(path: str | os.PathLike) -> Path:
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` when the block succeeds.
 
-    On an exception the temporary file is removed, and `path` is left unchanged.
+    On an exception the temporary file is removed, and `path` is left unchanged. Threads, processes
+    and hosts may write the same file at the same time: one of the complete files remains.
+
+    Raises:
+        InvalidArgumentError: if the file cannot be written, for instance because the disk is full.
     """
     path = check_writable(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    with folder_lock(path.parent, f"{path.stem}-*{path.suffix}"), unlocked_atomic_path(path) as new:
+        yield new
+
+
+@contextmanager
+def unlocked_atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path as `atomic_path` does, for callers that hold the folder's lock."""
+    handle, name = tempfile.mkstemp(
+        dir=path.parent, prefix=f"{_UNFINISHED}{path.stem}-", suffix=path.suffix
+    )
     os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
-        temporary.chmod(_usual_mode())
-        os.replace(temporary, path)
+        with disk_errors(path):
+            yield temporary
+            temporary.chmod(_usual_mode())
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Name the file when the disk is full or fails.
+
+    Raises:
+        InvalidArgumentError: for such an error within the block.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        # HDF5 reports the system's error in its text only.
+        code = re.search(r"errno = (\d+)", str(error))
+        number = int(code[1]) if code else getattr(error, "errno", None)
+        if number is None or number not in _DISK_ERRORS:
+            raise
+        raise InvalidArgumentError(
+            f"Cannot write to '{path}': {os.strerror(number)}. An earlier file is unchanged."
+        ) from error
+
+
+@contextmanager
+def folder_lock(folder: Path, leftovers: str = "*", *, exclusive: bool = False) -> Iterator[None]:
+    """Hold a lock of a folder while files are written in it.
+
+    If nobody else holds it, temporary files that killed processes left are removed first. The
+    operating system releases the lock of a process that dies. Where it cannot lock folders, this
+    does nothing.
+
+    Args:
+        folder: The folder.
+        leftovers: The temporary files to remove, as a pattern of the part after their prefix.
+        exclusive: Whether to wait until nobody else holds the lock, and to keep others out.
+    """
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):  # Windows
+        yield
+        return
+    try:
+        with suppress(OSError):  # held by others, or no locks on this file system
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for path in folder.glob(f"{_UNFINISHED}{leftovers}"):
+                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(handle)
+
+
+def temporary_file(folder: Path, stem: str) -> Path:
+    """Create an empty temporary file in a folder whose lock is held, and return its path."""
+    handle, name = tempfile.mkstemp(dir=folder, prefix=f"{_UNFINISHED}{stem}-")
+    os.close(handle)
+    return Path(name)
 
 
 def _usual_mode() -> int:
@@ -53,3 +162,310 @@ def _usual_mode() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
+
+
+# --- archives ---
+
+
+def write_archive(
+    path: str | os.PathLike,
+    kind: str,
+    header: Mapping[str, object],
+    arrays: Mapping[str, np.ndarray],
+    *,
+    compress: bool = True,
+) -> None:
+    """Write an .npz file, replacing an older one only when the new one is complete.
+
+    Args:
+        path: The file.
+        kind: Name and version of the format, which `read_archive` checks.
+        header: Values that can be stored as JSON.
+        arrays: The arrays by name.
+        compress: Whether to compress the arrays.
+
+    Raises:
+        InvalidArgumentError: if the file cannot be written, or its name does not end in .npz.
+    """
+    if Path(path).suffix != ".npz":
+        raise InvalidArgumentError(f"A result file's name ends in .npz. Received: '{path}'")
+    members: dict[str, Any] = {"header": np.array(json.dumps({"format": kind, **header})), **arrays}
+    unpacked = sum(array.nbytes for array in members.values())
+    with atomic_path(path) as temporary:
+        for save in (np.savez_compressed, np.savez) if compress else (np.savez,):
+            with temporary.open("wb") as file:
+                save(file, **members)
+            if not _unpacks_to_too_much(unpacked, temporary):
+                break
+
+
+@contextmanager
+def read_archive(
+    path: str | os.PathLike, kind: str, what: str, *, bare: bool = False
+) -> Iterator["Archive"]:
+    """Open an .npz file written by this package.
+
+    Any error while the block reads it becomes a `CorruptFileError`.
+
+    Args:
+        path: The file.
+        kind: The header's expected `format`.
+        what: Name of the expected content, for error messages.
+        bare: Whether to accept the older format too, which has arrays but no header.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        CorruptFileError: if the file is damaged, has another format, declares sizes that it cannot
+            hold, or lacks what the block asks for.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"There is no {what} file '{path}'.")
+    try:
+        with zipfile.ZipFile(path) as file:
+            archive = Archive(path, what, file)
+            if _unpacks_to_too_much(sum(m.file_size for m in file.infolist()), path):
+                raise archive.error("it unpacks to far more than its size allows")
+            if not bare or "header" in archive:
+                text = archive.array("header", np.str_, "")
+                archive.header.update(json.loads(str(text)))
+                if archive.header.get("format") != kind:
+                    found = archive.header.get("format")
+                    raise archive.error(f"its format is {found!r}, expected {kind!r}")
+            yield archive
+    except (NNSlicerError, MemoryError):
+        raise
+    except Exception as error:  # whatever the parsers of ZIP, JSON and NumPy raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise CorruptFileError(
+            f"'{path}' is not a {what}: it is truncated, damaged or of another kind ({reason})."
+        ) from error
+
+
+class Archive:
+    """An open archive, whose header and arrays are checked as they are read.
+
+    All methods raise `CorruptFileError`, with the file's name, for what is missing or different.
+
+    Attributes:
+        header: The header; a missing key raises `CorruptFileError`.
+    """
+
+    def __init__(self, path: Path, what: str, file: zipfile.ZipFile) -> None:
+        self._path, self._what, self._file = path, what, file
+        self._members = {m.filename.removesuffix(".npy"): m for m in file.infolist()}
+        self._sizes: dict[str, int] = {}
+        self.header: dict[str, Any] = _Entries(self)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._members
+
+    def error(self, problem: str) -> CorruptFileError:
+        """Return the error to raise for a problem of the file."""
+        return CorruptFileError(f"'{self._path}' is not a {self._what}: {problem}.")
+
+    def check(self, holds: Any, problem: str) -> None:
+        """Raise an error with the description of a problem unless a condition holds."""
+        if not holds:
+            raise self.error(problem)
+
+    def value(self, name: str, *types: type, least: float = -math.inf) -> Any:
+        """Return a value of the header that has one of the types; numbers are finite.
+
+        Args:
+            name: The key.
+            *types: The types; `bool` does not count as `int`.
+            least: Smallest allowed number.
+        """
+        value = self.header[name]
+        expected = " or ".join(t.__name__ for t in types)
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise self.error(f"its {name!r} is {str(value)[:50]!r}, expected {expected}")
+        if isinstance(value, (int, float)) and not least <= value < math.inf:
+            raise self.error(f"its {name!r} is {value!r}, expected a finite number ≥ {least:g}")
+        return value
+
+    def names(self, key: str) -> list[str]:
+        """Return a list of different names in the header."""
+        names = self.value(key, list)
+        if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+            raise self.error(f"its {key!r} are not a list of different names")
+        return names
+
+    def shapes(self, key: str) -> dict[str, tuple[int, ...]]:
+        """Return a mapping in the header of names to shapes."""
+        shapes = self.value(key, dict)
+        for shape in shapes.values():
+            if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+                raise self.error(f"its {key!r} have the shape {shape!r}")
+        return {name: tuple(shape) for name, shape in shapes.items()}
+
+    def array(
+        self,
+        name: str,
+        dtype: Any,
+        shape: str | tuple[int, ...] = "...",
+        *,
+        finite: bool = True,
+    ) -> np.ndarray:
+        """Return an array.
+
+        Args:
+            name: Its name.
+            dtype: Its dtype, or an abstract one such as `np.floating`; `np.number` stands for
+                integers and real floats.
+            shape: Its shape, or a description such as "samples 2 ...": numbers are extents, equal
+                names in one file stand for equal extents, and "..." for any number of axes.
+            finite: Whether NaN and infinite values are errors.
+        """
+        self.check(name in self, f"it has no {name!r}")
+        array = self._read(name)
+        if not np.issubdtype(array.dtype, dtype) or array.dtype.kind == "c":
+            raise self.error(f"{name!r} has dtype {array.dtype}, expected {dtype.__name__}")
+        fits = array.shape == shape if isinstance(shape, tuple) else self._fits(array.shape, shape)
+        self.check(fits, f"{name!r} has shape {array.shape}, expected {shape}")
+        if finite and array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise self.error(f"{name!r} has values that are NaN or infinite")
+        return array
+
+    def arrays(self, prefix: str = "") -> dict[str, np.ndarray]:
+        """Return all arrays whose names start with `prefix`, which is removed, unchecked."""
+        names = [name for name in self._members if name != "header" and name.startswith(prefix)]
+        return _Entries(self, {name.removeprefix(prefix): self._read(name) for name in names})
+
+    def _fits(self, shape: tuple[int, ...], description: str) -> bool:
+        """Whether a shape is as described; sizes of names are remembered."""
+        terms = description.split()
+        if "..." in terms:
+            place = terms.index("...")
+            if len(shape) < len(terms) - 1:
+                return False
+            terms[place : place + 1] = ["*"] * (len(shape) - len(terms) + 1)
+        return len(terms) == len(shape) and all(
+            term == "*"
+            or extent == (int(term) if term.isdigit() else self._sizes.setdefault(term, extent))
+            for term, extent in zip(terms, shape, strict=True)
+        )
+
+    def _read(self, name: str) -> np.ndarray:
+        """Return an array after comparing its declared size with that of its part of the file."""
+        member = self._members[name]
+        with self._file.open(member) as file:
+            version = np.lib.format.read_magic(file)
+            read_header = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }[version]
+            shape, _, dtype = read_header(file)
+            self.check(not dtype.hasobject, f"{name!r} holds Python objects")
+            declared = math.prod(shape) * dtype.itemsize
+            if min(shape, default=0) < 0 or declared != member.file_size - file.tell():
+                raise self.error(
+                    f"{name!r} declares {declared:,} bytes of shape {shape}, and there are "
+                    f"{member.file_size - file.tell():,}"
+                )
+        with self._file.open(member) as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)
+            self.check(not file.read(1), f"{name!r} is too long")  # compares the checksum, too
+            return array
+
+
+class _Entries(dict):
+    """A part of an archive; a missing key is an error of the file."""
+
+    def __init__(self, archive: Archive, entries: Mapping[str, Any] | None = None) -> None:
+        super().__init__(entries or {})
+        self._archive = archive
+
+    def __missing__(self, key: str) -> Any:
+        raise self._archive.error(f"it has no {key!r}")
+
+
+def _unpacks_to_too_much(unpacked: int, path: Path) -> bool:
+    return unpacked > max(MAX_UNPACKED, MAX_RATIO * path.stat().st_size)
+
+
+def digest(parts: Iterable[bytes | np.ndarray]) -> str:
+    """Return a hash of bytes and of arrays' values, as 32 hexadecimal digits.
+
+    Stored results are compared by it with the data that they were made from. Shapes and dtypes do
+    not affect it.
+    """
+    known = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        known.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).tobytes())
+    return known.hexdigest()
+
+
+# --- weights of Keras models ---
+
+
+def load_weights(model: "keras.Model", path: str | os.PathLike) -> None:
+    """Load a model's weights from a file.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        CorruptFileError: if the file is damaged, or its weights do not fit the model.
+    """
+    if not Path(path).exists():
+        raise FileNotFoundError(f"There is no file of weights '{path}'.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # Keras only warns of some mismatches
+            model.load_weights(path)
+    except Exception as error:  # HDF5 raises errors of many classes for damaged files
+        raise CorruptFileError(
+            f"'{path}' does not hold weights of '{model.name}': {error}"
+        ) from error
+
+
+def save_weights(model: "keras.Model", path: str | os.PathLike) -> None:
+    """Write weights to `path`, whose name ends in `.weights.h5`, completely or not at all.
+
+    For a compiled model this includes the optimizer's state.
+    """
+    with atomic_path(path) as temporary:
+        named = temporary.with_suffix(".weights.h5")  # Keras accepts no other ending
+        try:
+            model.save_weights(named)
+            os.replace(named, temporary)
+        finally:
+            named.unlink(missing_ok=True)
+
+
+def keep_weights(model: "keras.Model", path: str | os.PathLike) -> None:
+    """Write the weights of an uncompiled model, in half precision if they are large.
+
+    The file's weights are then loaded into the model, so that measurements match the file.
+    """
+    save_weights(model, path)
+    if os.path.getsize(path) > MAX_FULL_PRECISION:
+        halve(path)
+        load_weights(model, path)
+
+
+def halve(path: str | os.PathLike) -> None:
+    """Rewrite a weight file in half precision, compressed; `load_weights` reads it as float32.
+
+    A weight changes by at most 2⁻¹¹ of its value, or by 2⁻²⁵ if it is tiny. Bytes of equal
+    significance are stored together, which makes the file about a seventh smaller.
+    """
+    import h5py
+
+    def copy(name: str, item: "h5py.Group | h5py.Dataset") -> None:
+        if isinstance(item, h5py.Group):
+            half.require_group(name).attrs.update(item.attrs)
+            return
+        values = item[()]
+        if item.dtype.kind == "f":
+            values = values.astype(np.float16)
+        packed = {"compression": "gzip", "shuffle": True} if values.nbytes > MIN_COMPRESSED else {}
+        half.create_dataset(name, data=values, **packed).attrs.update(item.attrs)
+
+    with (
+        atomic_path(path) as temporary,
+        h5py.File(path) as whole,
+        h5py.File(temporary, "w") as half,
+    ):
+        whole.visititems(copy)
+        half.attrs.update(whole.attrs)

@@ -5,9 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from nnslicer_tf._archive import read_archive, write_archive
-from nnslicer_tf._files import atomic_path, check_writable
+from nnslicer_tf._files import atomic_path, check_writable, read_archive, write_archive
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+
+
+def read(path, kind="test 1", what="test file"):
+    with read_archive(path, kind, what) as file:
+        return file.arrays()
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path):
@@ -52,8 +56,9 @@ def test_archives_come_back(tmp_path):
     path = tmp_path / "a.npz"
     arrays = {"x": np.arange(6).reshape(2, 3), "empty": np.zeros((0, 2), np.float32)}
     write_archive(path, "test 1", {"names": ["ä", "b"]}, arrays)
-    header, back = read_archive(path, "test 1", "test file")
-    assert header["names"] == ["ä", "b"]
+    with read_archive(path, "test 1", "test file") as file:
+        assert file.header["names"] == file.names("names") == ["ä", "b"]
+        back = file.arrays()
     assert set(back) == set(arrays)
     for name, value in arrays.items():
         assert np.array_equal(back[name], value)
@@ -64,9 +69,9 @@ def test_archives_of_another_format_are_refused(tmp_path):
     path = tmp_path / "a.npz"
     write_archive(path, "test 1", {}, {})
     with pytest.raises(CorruptFileError, match="'test 1', expected 'test 2'"):
-        read_archive(path, "test 2", "test file")
+        read(path, "test 2", "test file")
     with pytest.raises(FileNotFoundError, match=r"no profile file '.*b\.npz'"):
-        read_archive(tmp_path / "b.npz", "test 1", "profile")
+        read(tmp_path / "b.npz", "test 1", "profile")
 
 
 @pytest.mark.parametrize("keep", [0, 1, 100, 0.5, 0.95])
@@ -77,7 +82,7 @@ def test_every_truncation_is_noticed(tmp_path, keep):
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content)) if isinstance(keep, float) else keep])
     with pytest.raises(CorruptFileError, match=r"a\.npz' is not a test file"):
-        read_archive(path, "test 1", "test file")
+        read(path)
 
 
 @pytest.mark.parametrize("place", [0.2, 0.5, 0.8])
@@ -89,7 +94,7 @@ def test_flipped_bytes_are_noticed(tmp_path, place):
     content[start : start + 8] = bytes(255 - b for b in content[start : start + 8])
     path.write_bytes(content)
     with pytest.raises(CorruptFileError, match="is not a test file"):
-        read_archive(path, "test 1", "test file")
+        read(path)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +110,7 @@ def test_other_npz_files_are_refused(tmp_path, arrays):
     path = tmp_path / "a.npz"
     np.savez(path, **arrays)
     with pytest.raises(CorruptFileError, match="is not a test file"):
-        read_archive(path, "test 1", "test file")
+        read(path)
 
 
 def test_archives_open_without_pickle(tmp_path):

@@ -8,21 +8,23 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from nnslicer_tf._files import atomic_path
+from nnslicer_tf._files import check_writable, folder_lock, unlocked_atomic_path
 from nnslicer_tf.errors import CorruptFileError
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Row = Mapping[str, Any]
+_Groups = dict[tuple[str, ...], list[dict[str, Any]]]
 
-_SECONDS = 5.0  # between writes of rows that are computed one by one
+WRITE_INTERVAL = 5.0  # seconds between writes of rows that are computed one by one
 
 
 class RowStore:
     """A table in a CSV file; the values in its key columns identify a row, or a group of rows.
 
     Every addition atomically rewrites the whole file: meant for thousands of rows, not millions.
+    Threads and processes may add rows to the same file.
 
     Args:
         path: The CSV file; it need not exist.
@@ -35,10 +37,7 @@ class RowStore:
     def __init__(self, path: str | os.PathLike, keys: Iterable[str]) -> None:
         self._path = Path(path)
         self._keys = tuple(keys)
-        self._groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        if self._path.exists():
-            for row in self._read():
-                self._groups.setdefault(self._key(row), []).append(row)
+        self._groups = self._read()
 
     @classmethod
     def of(
@@ -73,10 +72,7 @@ class RowStore:
 
     def add(self, rows: Iterable[Row]) -> None:
         """Add rows and write the file; they replace earlier rows with the same key values."""
-        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        for row in rows:
-            groups.setdefault(self._key(row), []).append(dict(row))
-        self._groups.update(groups)
+        self._groups |= self._grouped(rows)
         self._write()
 
     def extend(self, rows: Iterable[Row]) -> None:
@@ -88,7 +84,7 @@ class RowStore:
         try:
             for row in rows:
                 self._groups[self._key(row)] = [dict(row)]
-                if time.monotonic() - written > _SECONDS:
+                if time.monotonic() - written > WRITE_INTERVAL:
                     self._write()
                     written = time.monotonic()
         finally:
@@ -124,14 +120,20 @@ class RowStore:
     def _write(self) -> None:
         import pandas as pd
 
-        every = [row for group in self._groups.values() for row in group]
-        if every:
-            with atomic_path(self._path) as temporary:
-                pd.DataFrame(every).to_csv(temporary, index=False)
+        if not self._groups:
+            return
+        path = check_writable(self._path)
+        with folder_lock(path.parent, exclusive=True), unlocked_atomic_path(path) as temporary:
+            # Other threads and processes may have added rows.
+            self._groups = self._read() | self._groups
+            rows = [row for group in self._groups.values() for row in group]
+            pd.DataFrame(rows).to_csv(temporary, index=False)
 
-    def _read(self) -> list[dict[str, Any]]:
+    def _read(self) -> _Groups:
         import pandas as pd
 
+        if not self._path.exists():
+            return {}
         try:
             table = pd.read_csv(self._path, dtype=dict.fromkeys(self._keys, str))
             if not set(self._keys) <= set(table.columns):
@@ -140,7 +142,13 @@ class RowStore:
             raise CorruptFileError(
                 f"'{self._path}' does not hold the rows of an unfinished run: {error}. Remove it."
             ) from error
-        return table.to_dict("records")
+        return self._grouped(table.to_dict("records"))
+
+    def _grouped(self, rows: Iterable[Row]) -> _Groups:
+        groups: _Groups = {}
+        for row in rows:
+            groups.setdefault(self._key(row), []).append(dict(row))
+        return groups
 
     def _key(self, row: Row) -> tuple[str, ...]:
         return tuple(str(row[name]) for name in self._keys)

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._digests import digest
+from nnslicer_tf._files import digest
 from nnslicer_tf.deepbase.cache import BehaviourCache
 from nnslicer_tf.errors import NonFiniteActivationError
 from nnslicer_tf.instrument import InstrumentedModel

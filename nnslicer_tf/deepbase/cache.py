@@ -1,6 +1,7 @@
 """A disk cache of units' behaviours, so that a second inspection needs no forward pass."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -30,36 +31,47 @@ class BehaviourCache:
         self._max_bytes = max_bytes
         # Keys cover all that an array depends on. Compression would be slower than a forward pass.
         self._store = Store(folder, {}, "cache of behaviours", compress=False)
-        self._bytes = sum(path.stat().st_size for path in self._files())
+        self._bytes = sum(size for _, size, _ in self._files())
 
     def get(self, key: str) -> np.ndarray | None:
         """Return the array of a key, or None if there is none."""
         try:
-            _, arrays = self._store.load(key)
-        except (FileNotFoundError, CorruptFileError):
+            with self._store.open(key) as file:
+                values = file.array("values", np.generic, finite=False)
+            os.utime(self._store.path(key))  # mark as just used
+        except (FileNotFoundError, CorruptFileError):  # perhaps removed by another process
             return None
-        os.utime(self._store.path(key))  # mark as just used
-        return arrays["values"]
+        return values
 
     def put(self, key: str, array: np.ndarray) -> None:
         """Store an array atomically."""
-        path = self._store.path(key)
-        before = path.stat().st_size if path.exists() else 0
+        path, sizes = self._store.path(key), [0, 0]
+        with suppress(FileNotFoundError):
+            sizes[0] = path.stat().st_size
         self._store.save(key, {}, {"values": array})
-        self._bytes += path.stat().st_size - before
+        with suppress(FileNotFoundError):
+            sizes[1] = path.stat().st_size
+        self._bytes += sizes[1] - sizes[0]
         if self._bytes > self._max_bytes:
             self._shrink()
 
     def __repr__(self) -> str:
         return f"BehaviourCache('{self._store.folder}', {self._bytes / 2**20:,.1f} MB)"
 
-    def _files(self) -> list[Path]:
-        return list(map(self._store.path, self._store.keys()))
+    def _files(self) -> list[tuple[int, int, Path]]:
+        """Return the time of the last use, the size and the path of all files, oldest first."""
+        files = []
+        for path in map(self._store.path, self._store.keys()):
+            with suppress(FileNotFoundError):  # removed by another process
+                files.append((path.stat().st_mtime_ns, path.stat().st_size, path))
+        return sorted(files)
 
     def _shrink(self) -> None:
         """Remove files, the least recently used first, until a tenth of the space is free."""
-        for path in sorted(self._files(), key=lambda path: path.stat().st_mtime_ns):
+        files = self._files()
+        self._bytes = sum(size for _, size, _ in files)  # other processes use the folder, too
+        for _, size, path in files:
             if self._bytes <= 0.9 * self._max_bytes:
                 return
-            self._bytes -= path.stat().st_size
-            path.unlink()
+            self._bytes -= size
+            path.unlink(missing_ok=True)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.deepxplore.neurons import Neurons
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError, ProfileMismatchError
+from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
 
@@ -138,18 +138,22 @@ class Coverage(ShownAsTable, ABC):
             CorruptFileError: if it is damaged or of another kind.
             ProfileMismatchError: if it is for another model, criterion or settings.
         """
-        header, masks = read_archive(path, _FORMAT, "coverage")
-        kept = (header.get("kind"), header.get("options"), header.get("fingerprint"))
-        if kept != (type(self).__name__, self._options, self.im.fingerprint):
-            raise ProfileMismatchError(
-                f"'{path}' is the coverage of another model, criterion or settings: "
-                f"{header.get('kind')} {header.get('options')}. Expected: {self!r}"
-            )
-        for i, (name, mask) in enumerate(self.covered.items()):
-            if masks.get(f"covered{i}", np.zeros(0)).shape != mask.shape:
-                raise CorruptFileError(f"'{path}' has no mask of '{name}' of shape {mask.shape}.")
-            self.covered[name] |= masks[f"covered{i}"]
-        self.samples += header["samples"]
+        with read_archive(path, _FORMAT, "coverage") as file:
+            header = file.header
+            kept = (header["kind"], header["options"], header["fingerprint"])
+            if kept != (type(self).__name__, self._options, self.im.fingerprint):
+                raise ProfileMismatchError(
+                    f"'{path}' is the coverage of another model, criterion or settings: "
+                    f"{header['kind']} {header['options']}. Expected: {self!r}"
+                )
+            samples = file.value("samples", int, least=0)
+            masks = [
+                file.array(f"covered{i}", np.bool_, mask.shape)
+                for i, mask in enumerate(self.covered.values())
+            ]
+        for name, mask in zip(self.covered, masks, strict=True):
+            self.covered[name] |= mask
+        self.samples += samples
         return self
 
     def to_frame(self) -> "pd.DataFrame":

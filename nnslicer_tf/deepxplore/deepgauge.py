@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.deepxplore.coverage import Coverage
-from nnslicer_tf.deepxplore.neurons import Neurons
+from nnslicer_tf.deepxplore.neurons import GRANULARITIES, Neurons
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
@@ -112,16 +112,26 @@ class NeuronRanges(ShownAsTable):
             CorruptFileError: if it is damaged or of another kind.
             ProfileMismatchError: if it is for another model.
         """
-        header, arrays = read_archive(path, _FORMAT, "set of neuron ranges")
-        if header["fingerprint"] != im.fingerprint:
-            raise ProfileMismatchError(
-                f"'{path}' has the ranges of another model than '{im.model.name}': architecture "
-                "or weights differ. Measure this model with NeuronRanges.from_data."
+        with read_archive(path, _FORMAT, "set of neuron ranges") as file:
+            if file.value("fingerprint", str) != im.fingerprint:
+                raise ProfileMismatchError(
+                    f"'{path}' has the ranges of another model than '{im.model.name}': "
+                    "architecture or weights differ. Measure this model with "
+                    "NeuronRanges.from_data."
+                )
+            names, granularity = file.names("operations"), file.header["granularity"]
+            known = {o.name for o in im.operations}
+            file.check(granularity in GRANULARITIES, f"its granularity is {granularity!r}")
+            file.check(names and known.issuperset(names), "it has operations of another model")
+            neurons = Neurons(im, granularity, names)
+            low, high = (
+                {  # NaN marks neurons that no sample has
+                    name: file.array(f"{end}{i}", np.float64, neurons.shapes[name], finite=False)
+                    for i, name in enumerate(names)
+                }
+                for end in ("low", "high")
             )
-        names = header["operations"]
-        low = {name: arrays[f"low{i}"] for i, name in enumerate(names)}
-        high = {name: arrays[f"high{i}"] for i, name in enumerate(names)}
-        return cls(Neurons(im, header["granularity"], names), low, high)
+            return cls(neurons, low, high)
 
     def to_frame(self) -> "pd.DataFrame":
         """Return a table with one row per operation: neurons, least and largest output."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.deepxplore.coverage import Coverage
 
@@ -107,8 +107,16 @@ class Differences(ShownAsTable):
             FileNotFoundError: if there is no such file.
             CorruptFileError: if it is damaged or of another kind.
         """
-        header, arrays = read_archive(path, _FORMAT, "set of differences")
-        return cls(**arrays, tried=header["tried"], seconds=header["seconds"])
+        with read_archive(path, _FORMAT, "set of differences") as file:
+            return cls(
+                file.array("inputs", np.number, "found ..."),
+                file.array("seed_index", np.integer, "found"),
+                file.array("predictions", np.integer, "found models"),
+                file.array("labels", np.integer, "found"),
+                file.array("iterations", np.integer, "found"),
+                file.value("tried", int, least=0),
+                file.value("seconds", int, float, least=0),
+            )
 
     def to_frame(self) -> "pd.DataFrame":
         """Return one row per input: seed, its label, iterations, every model's prediction."""

@@ -15,8 +15,8 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
 
-from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._checks import check_logits
+from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.detection.calibration import check_rate, threshold_at
 from nnslicer_tf.detection.evidence import Evidence
@@ -205,21 +205,24 @@ class Detector(BaseEstimator):
             ProfileMismatchError: if `source` is another model, or has another profile or other
                 options.
         """
-        header, arrays = read_archive(path, _FORMAT, "detector")
-        if header["class"] != cls.__name__:
-            raise InvalidArgumentError(
-                f"'{path}' holds a {header['class']}: load it with {header['class']}.load."
-            )
-        detector = cls._with_parameters(source, header["parameters"])
-        if header["identity"] != detector.identity():
-            raise ProfileMismatchError(
-                f"The detector in '{path}' was fitted on another model than "
-                f"'{detector.im.model.name}', or with a slicer of another profile or other options."
-            )
-        state = {k.removeprefix("state/"): a for k, a in arrays.items() if k.startswith("state/")}
-        detector.restore(state)
-        detector.normal_scores_ = arrays["normal_scores"]
-        detector.threshold_ = float(arrays["threshold"])
+        with read_archive(path, _FORMAT, "detector") as file:
+            name, parameters = file.value("class", str), file.value("parameters", dict)
+            if name != cls.__name__:
+                raise InvalidArgumentError(f"'{path}' holds a {name}: load it with {name}.load.")
+            detector = cls._with_parameters(source, parameters)
+            if file.value("identity", str) != detector.identity():
+                raise ProfileMismatchError(
+                    f"The detector in '{path}' was fitted on another model than "
+                    f"'{detector.im.model.name}', or with a slicer of another profile or other "
+                    "options."
+                )
+            detector.normal_scores_ = file.array("normal_scores", np.float64, "scores")
+            detector.threshold_ = float(file.array("threshold", np.floating, ""))
+            state = file.arrays("state/")
+            for key, array in state.items():
+                if array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+                    raise file.error(f"'state/{key}' has values that are no finite numbers")
+            detector.restore(state)
         return detector
 
     def __sklearn_clone__(self) -> Self:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._digests import digest
+from nnslicer_tf._files import digest
 from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.errors import InvalidArgumentError

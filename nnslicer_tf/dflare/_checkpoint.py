@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from nnslicer_tf._digests import digest
+from nnslicer_tf._files import digest
 from nnslicer_tf.dflare._described import described
 from nnslicer_tf.dflare.deviations import Outcome, pack, unpack
 from nnslicer_tf.dflare.model_pair import ModelPair
@@ -40,8 +40,10 @@ class Checkpoint:
         self._written = time.monotonic()
         if self._store is None:
             return
-        for header, arrays in map(self._store.load, self._store.keys()):
-            self.outcomes.update(zip(header["seeds"], unpack(arrays), strict=True))
+        keys = self._store.keys()
+        for key in keys:
+            with self._store.open(key) as file:
+                self.outcomes.update(zip(file.value("seeds", list), unpack(file), strict=True))
 
     def add(self, index: int, outcome: Outcome) -> None:
         """Keep the outcome of seed `index`; new outcomes are written every 15 seconds."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, SupportsFloat
 
 import numpy as np
 
-from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._files import Archive, read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.dflare.distances import euclidean, largest_change, structural_similarity
 from nnslicer_tf.dflare.domain import Mutation
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _FORMAT = "nnslicer_tf deviations 1"
-_KNOWN = ("seeds", "truth", "confidences")
+_KNOWN = {"seeds": "seeds ...", "truth": "seeds", "confidences": "found 2"}
 
 DISTANCES: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "L∞": largest_change,
@@ -291,10 +291,23 @@ class DeviationSet(ShownAsTable):
             FileNotFoundError: if there is no such file.
             CorruptFileError: if it is damaged or of another kind.
         """
-        header, arrays = read_archive(path, _FORMAT, "set of deviations")
-        known = {name: arrays.get(name) for name in _KNOWN}
-        limit, features = header.get("max_distance"), header.get("features", ())
-        return cls(unpack(arrays), **known, max_distance=limit, features=features)
+        with read_archive(path, _FORMAT, "set of deviations") as file:
+            outcomes = unpack(file)
+            known = {
+                name: file.array(name, np.number, shape) if name in file else None
+                for name, shape in _KNOWN.items()
+            }
+            if "max_distance" in file.header and file.header["max_distance"] is not None:
+                file.value("max_distance", int, float)
+            features = file.header.get("features", [])
+            named = isinstance(features, list) and all(isinstance(n, str) for n in features)
+            file.check(named, "its 'features' are no list of names")
+            limit = file.header.get("max_distance")
+            result = cls(outcomes, **known, max_distance=limit, features=features)
+            if result.confidences is not None:
+                fits = len(result.confidences) == result.found.sum()
+                file.check(fits, "it has not as many 'confidences' as deviations")
+            return result
 
 
 def _are_sentences(seeds: np.ndarray) -> bool:
@@ -327,22 +340,31 @@ def pack(outcomes: Sequence[Outcome]) -> dict[str, np.ndarray]:
     }
 
 
-def unpack(arrays: dict[str, np.ndarray]) -> list[Outcome]:
-    """Return the outcomes from the arrays that `pack` made."""
+def unpack(file: Archive) -> list[Outcome]:
+    """Return the outcomes from a file with the arrays that `pack` made.
+
+    Raises:
+        CorruptFileError: if they are not those of outcomes.
+    """
     deviations = zip(
-        arrays["images"],
-        arrays["labels"].tolist(),
-        json.loads(str(arrays["traces"])),
+        file.array("images", np.number, "deviations ..."),
+        file.array("labels", np.integer, "deviations 2").tolist(),
+        json.loads(str(file.array("traces", np.str_, ""))),
         strict=True,
     )
     outcomes = []
-    for row, has_deviation in enumerate(arrays["has_deviation"]):
-        status = str(arrays["status"][row])
-        queries, seconds = int(arrays["queries"][row]), float(arrays["seconds"][row])
+    for status, queries, seconds, has_deviation in zip(
+        file.array("status", np.str_, "seeds").tolist(),
+        file.array("queries", np.integer, "seeds").tolist(),
+        file.array("seconds", np.floating, "seeds").tolist(),
+        file.array("has_deviation", np.bool_, "seeds").tolist(),
+        strict=True,
+    ):
         deviation = None
         if has_deviation:
             image, labels, steps = next(deviations)
             trace = None if steps is None else tuple(Mutation(**step) for step in steps)
             deviation = Deviation(image, queries, seconds, tuple(labels), trace)
         outcomes.append(Outcome(status, queries, seconds, deviation))
+    file.check(next(deviations, None) is None, "it has more deviations than seeds that found one")
     return outcomes

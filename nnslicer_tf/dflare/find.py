@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from tqdm.auto import tqdm
 
 from nnslicer_tf._checks import as_array, check_labels
-from nnslicer_tf._digests import digest
+from nnslicer_tf._files import digest
 from nnslicer_tf._progress import announce
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.datasets import Dataset

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from nnslicer_tf._digests import digest
+from nnslicer_tf._files import digest
 from nnslicer_tf.dflare.classifiers import ModelLike, as_classifier
 from nnslicer_tf.dflare.domain import Answers, Domain
 from nnslicer_tf.errors import InvalidArgumentError

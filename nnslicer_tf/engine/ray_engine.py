@@ -6,22 +6,25 @@ its replacement repeats its items; each result is used exactly once.
 """
 
 import logging
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from nnslicer_tf._extras import require
-from nnslicer_tf.errors import WorkerError
+from nnslicer_tf.errors import InvalidArgumentError, WorkerError
 
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
-_QUEUED_PER_ACTOR = 2
-_ATTEMPTS = 3
-_OBJECT_STORE_BYTES = 1 << 30
+QUEUED_PER_ACTOR = 2
+MAX_ATTEMPTS = 3
+OBJECT_STORE_BYTES = 1 << 30
+CONNECT_SECONDS = 5.0
 
 
 @dataclass
@@ -42,16 +45,19 @@ class RayEngine:
 
     Raises:
         MissingPackageError: if Ray is not installed.
+        InvalidArgumentError: if nobody listens at the address.
     """
 
     def __init__(self, workers: int | None, address: str | None = None) -> None:
         self._ray = require(
             "ray",
-            "A number of workers asks for processes, and an address for a cluster; both are of",
+            "`workers` and `ray_address` need",
             "Without it, workers=None uses threads, workers=0 one.",
         )
         self._workers = workers
         self._address = address
+        if address is not None and not self._ray.is_initialized():
+            _check_address(address)
 
     def map(self, job: Callable[[Any], T], items: Iterable[tuple[int, Any]]) -> Iterator:
         """Yield `(index, job(item))` as results arrive.
@@ -75,18 +81,44 @@ class RayEngine:
     def _start(self, ray: ModuleType) -> None:
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
         if self._address is not None:
-            ray.init(address=self._address, **options)
+            try:
+                ray.init(address=self._address, **options)
+            except (ConnectionError, ValueError) as error:
+                raise _no_cluster(self._address, error) from error
             return
         ray.init(
             address="local",  # not a cluster that is already running on this machine
             num_cpus=self._workers,
             include_dashboard=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
+            object_store_memory=OBJECT_STORE_BYTES,
             **options,
         )
 
     def _count(self, ray: ModuleType) -> int:
         return self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+
+def _check_address(address: str) -> None:
+    """Reject an address at which nobody listens: Ray itself would try for minutes.
+
+    Raises:
+        InvalidArgumentError: if nobody listens there.
+    """
+    place = urlsplit(address if "://" in address else f"//{address}")
+    try:
+        port = place.port
+        if place.hostname is None or port is None:  # "auto", "local", or no address
+            return
+        socket.create_connection((place.hostname, port), timeout=CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: Exception) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"No Ray cluster answers at ray_address={address!r} ({error}). Start one with "
+        "'ray start --head', or leave ray_address out to use the cores of this machine."
+    )
 
 
 class _Pool:
@@ -118,7 +150,7 @@ class _Pool:
             yield from self._collect(ready[0])
 
     def _has_room(self) -> bool:
-        return len(self._tasks) < _QUEUED_PER_ACTOR * len(self._actors)
+        return len(self._tasks) < QUEUED_PER_ACTOR * len(self._actors)
 
     def _least_busy(self) -> int:
         load = [0] * len(self._actors)
@@ -153,9 +185,9 @@ class _Pool:
 
     def _retry(self, task: _Task, error: Exception) -> None:
         task.attempts += 1
-        if task.attempts >= _ATTEMPTS:
+        if task.attempts >= MAX_ATTEMPTS:
             raise WorkerError(
-                f"Batch {task.index} failed {_ATTEMPTS} times on a worker. The last failure: "
+                f"Batch {task.index} failed {MAX_ATTEMPTS} times on a worker. The last failure: "
                 f"{type(error).__name__}: {error}"
             ) from error
         self._submit(task)

@@ -1,24 +1,34 @@
 """Finished parts of long work in a folder, so that an interrupted run resumes.
 
 `identity.json` identifies the work: models, data and options, as plain values or digests.
-Each part is an archive `<key>.npz` with a JSON header. All files are written atomically, so
-a process that is killed leaves only complete parts.
+Each part is an archive `<key>.npz` with a JSON header. All files are written atomically, so a
+process that is killed leaves only complete parts and temporary files, which the next run removes.
+Threads, processes and hosts may share a folder: equal work writes equal parts.
 
 A part is read and written as a whole, but its header can be read without the arrays.
 """
 
 import json
+import logging
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 
-from nnslicer_tf._archive import read_archive, read_header, write_archive
-from nnslicer_tf._files import atomic_path, check_writable
+from nnslicer_tf._files import (
+    Archive,
+    atomic_path,
+    check_writable,
+    folder_lock,
+    read_archive,
+    write_archive,
+)
 from nnslicer_tf.errors import CorruptFileError, ProfileMismatchError
 
 _IDENTITY = "identity.json"
+_LOG = logging.getLogger(__name__)
 
 
 class Store:
@@ -52,7 +62,7 @@ class Store:
         self._what = what
         self._format = f"nnslicer_tf {what} 1"
         self._compress = compress
-        self._open(dict(identity))
+        self._identify(dict(identity))
 
     def keys(self) -> list[str]:
         """Return the keys of the finished parts, sorted."""
@@ -80,38 +90,55 @@ class Store:
         """
         write_archive(self.path(key), self._format, header, arrays, compress=self._compress)
 
+    def open(self, key: str) -> AbstractContextManager[Archive]:
+        """Open a part, whose header and arrays are checked as the block reads them.
+
+        Raises:
+            FileNotFoundError: if there is no such part.
+            CorruptFileError: if its file is damaged, or lacks what the block reads.
+        """
+        return read_archive(self.path(key), self._format, self._what)
+
     def load(self, key: str) -> tuple[dict, dict[str, np.ndarray]]:
         """Return the header and the arrays of a part.
+
+        Looking up a key that they do not have raises `CorruptFileError`.
 
         Raises:
             FileNotFoundError: if there is no such part.
             CorruptFileError: if its file is damaged.
         """
-        return read_archive(self.path(key), self._format, self._what)
+        with self.open(key) as file:
+            return file.header, file.arrays()
 
     def header(self, key: str) -> dict:
         """Return the header of a part without reading its arrays; errors as in `load`."""
-        return read_header(self.path(key), self._format, self._what)
+        with self.open(key) as file:
+            return file.header
 
     def remove(self, key: str) -> None:
         """Remove a part if it exists."""
         self.path(key).unlink(missing_ok=True)
 
-    def _open(self, identity: dict[str, object]) -> None:
+    def _identify(self, identity: dict[str, object]) -> None:
+        """Write the identity to a new folder, or compare it with the one that the folder has."""
         path = check_writable(self.folder / _IDENTITY)
+        with folder_lock(self.folder):  # removes what killed runs left
+            pass
         if not path.exists():
             with atomic_path(path) as temporary:
                 temporary.write_text(json.dumps(identity, indent=1))
-            return
         try:
-            found = dict(json.loads(path.read_text()))
-        except (ValueError, TypeError) as error:
+            known = dict(json.loads(path.read_text()))
+        except (ValueError, TypeError, RecursionError) as error:
             raise CorruptFileError(f"The {self._what} '{path}' is damaged: {error}.") from error
         expected = json.loads(json.dumps(identity))
-        for key in {**expected, **found}:
-            if found.get(key) != expected.get(key):
+        for key in {**expected, **known}:
+            if known.get(key) != expected.get(key):
                 raise ProfileMismatchError(
                     f"The {self._what} in '{self.folder}' is of another run: its {key} is "
-                    f"{found.get(key)!r}, this run's is {expected.get(key)!r}. Choose another "
+                    f"{known.get(key)!r}, this run's is {expected.get(key)!r}. Choose another "
                     "folder, or remove this one."
                 )
+        if count := len(self.keys()):
+            _LOG.info("Resuming from %d finished parts in '%s'.", count, self.folder)

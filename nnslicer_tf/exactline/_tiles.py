@@ -39,9 +39,15 @@ class FinishedTiles:
         desc = "Plane" if is_compiled(cut_faces) else "Compiling"
         self._bar = tqdm(total=100, desc=desc, unit="%", disable=not progress, leave=False)
         for key in [] if store is None else store.keys():
-            _, arrays = store.load(key)  # type: ignore[union-attr]  # there are keys
-            outputs = arrays.pop("outputs")
-            self._add(key[1:], Mesh(**arrays), outputs)
+            with store.open(key) as file:  # type: ignore[union-attr]  # there are keys
+                mesh = Mesh(
+                    file.array("places", np.float64, "vertices 2"),
+                    file.array("keys", np.uint64, "vertices"),
+                    file.array("start", np.int64, "starts"),
+                    file.array("loop", np.int64, "corners"),
+                    file.array("edge_keys", np.uint64, "corners"),
+                )
+                self._add(key[1:], mesh, file.array("outputs", np.floating, "vertices *"))
 
     def __enter__(self) -> "FinishedTiles":
         return self

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._files import Archive, read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
-from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline._kernels import lines as _kernels
 from nnslicer_tf.exactline.curve import TOLERANCE, Curve
 
@@ -22,6 +22,8 @@ class Saved(ShownAsTable):
     """A dataclass of arrays and numbers that is saved in an `.npz` file."""
 
     _format: ClassVar[str]
+    _arrays: ClassVar[dict[str, tuple[type, str]]]
+    """Field → dtype and shape of its array; see `Archive.array`."""
     _names: ClassVar[dict[str, str]] = {}
     """Field → its name in the file, where that is another."""
     _numbers: ClassVar[tuple[str, ...]] = ()
@@ -49,13 +51,16 @@ class Saved(ShownAsTable):
             CorruptFileError: if the file is damaged, or something else.
         """
         what = f"saved {cls.__name__}"
-        header, arrays = read_archive(path, cls._format, what, bare=cls._bare)
-        values: dict[str, Any] = {**header, **arrays}
-        names = {field.name: cls._names.get(field.name, field.name) for field in fields(cls)}  # type: ignore[arg-type]
-        for name in names.values():
-            if name not in values:
-                raise CorruptFileError(f"'{path}' is not a {what}: it has no {name!r}.")
-        return cls(**{field: values[name] for field, name in names.items()})
+        with read_archive(path, cls._format, what, bare=cls._bare) as file:
+            values: dict[str, Any] = {name: file.value(name, int, least=0) for name in cls._numbers}
+            for name, (dtype, shape) in cls._arrays.items():
+                values[name] = file.array(cls._names.get(name, name), dtype, shape)
+            result = cls(**values)
+            result._check(file)
+        return result
+
+    def _check(self, file: Archive) -> None:
+        """Raise an error for arrays that do not fit each other, just read from a file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +173,12 @@ class LinearPartition(Saved):
     """
 
     _format = "nnslicer_tf line 1"
+    _arrays = {  # noqa: RUF012 - not changed
+        "start": (np.floating, "..."),
+        "end": (np.floating, "..."),
+        "ratios": (np.floating, "ends"),
+        "outputs": (np.floating, "ends ..."),
+    }
     _names = {"start": "q", "end": "r"}  # noqa: RUF012 - not changed
     _bare = True
 
@@ -175,6 +186,12 @@ class LinearPartition(Saved):
     end: np.ndarray
     ratios: np.ndarray
     outputs: np.ndarray
+
+    def _check(self, file: Archive) -> None:
+        file.check(self.start.shape == self.end.shape, "its ends have different shapes")
+        steps, ratios = np.diff(self.ratios), self.ratios
+        rises = len(steps) and (steps >= 0).all() and ratios[0] == 0 and ratios[-1] == 1
+        file.check(rises, "its ratios do not rise from 0 to 1")
 
     def __len__(self) -> int:
         """Return the number of parts."""

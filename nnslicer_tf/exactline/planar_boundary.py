@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tqdm.auto import tqdm
 
+from nnslicer_tf._files import Archive
 from nnslicer_tf._kernels.compiled import is_compiled
 from nnslicer_tf.errors import TooManyRegionsError
 from nnslicer_tf.exactline._kernels.mesh_faces import cut_faces
 from nnslicer_tf.exactline._polygon import Plane
 from nnslicer_tf.exactline.partition import Saved
-from nnslicer_tf.exactline.planar_partition import PlanarPartition
+from nnslicer_tf.exactline.planar_partition import PLANE, PlanarPartition, check_plane
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,6 +54,10 @@ class PlanarBoundary(Saved):
     """
 
     _format = "nnslicer_tf boundary 1"
+    _arrays = PLANE | {
+        "segments": (np.floating, "segments 2 2"),
+        "labels": (np.integer, "segments 2"),
+    }
     _numbers = ("visited",)
 
     origin: np.ndarray
@@ -61,6 +66,9 @@ class PlanarBoundary(Saved):
     segments: np.ndarray
     labels: np.ndarray
     visited: int
+
+    def _check(self, file: Archive) -> None:
+        check_plane(self, file)
 
     def __len__(self) -> int:
         """Return the number of segments."""

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnslicer_tf._files import Archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline._kernels import mesh_edges, mesh_queries
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 
 _NOISE = 1e-12  # outputs nearer than this, relative to the largest, count as equal
 _SLACK = 1e-9  # a point may be this far outside of the polygon, relative to its size
+
+
+# The arrays of every result in a plane; see `Saved`.
+PLANE: dict[str, tuple[type, str]] = {
+    "origin": (np.floating, "..."),
+    "axes": (np.floating, "2 ..."),
+    "corners": (np.floating, "corners 2"),
+}
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,12 @@ class Edges:
 
     def __repr__(self) -> str:
         return f"Edges({len(self)}, of which {int((self.regions < 0).sum())} on the border)"
+
+
+def check_plane(result: Any, file: Archive) -> None:
+    """Raise an error for a result just read from a file, whose axes are not of its origin."""
+    fits = result.axes.shape == (2, *result.origin.shape)
+    file.check(fits, "its axes and its origin have different shapes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,8 +160,22 @@ class PlanarPartition(_Faces, Saved):
     """
 
     _format = "nnslicer_tf plane 1"
+    _arrays = PLANE | {
+        "vertices": (np.floating, "vertices 2"),
+        "start": (np.integer, "starts"),
+        "loop": (np.integer, "loop"),
+        "values": (np.floating, "vertices ..."),
+    }
 
     values: np.ndarray
+
+    def _check(self, file: Archive) -> None:
+        check_plane(self, file)
+        start, loop = self.start, self.loop
+        divides = start[0] == 0 and start[-1] == len(loop) and (np.diff(start) > 0).all()
+        file.check(divides, "its 'start' does not divide the corners into regions")
+        inside = (loop >= 0).all() and (loop < len(self.vertices)).all()
+        file.check(inside, "its 'loop' has indices of vertices that it does not have")
 
     def __repr__(self) -> str:
         return f"PlanarPartition({len(self):,} regions, input shape {self.origin.shape})"

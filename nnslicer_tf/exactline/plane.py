@@ -24,7 +24,7 @@ import numpy as np
 from nnslicer_tf._blas import one_thread_a_product
 from nnslicer_tf._checks import check_count
 from nnslicer_tf._cores import available_cores
-from nnslicer_tf._digests import digest
+from nnslicer_tf._files import digest
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline._plane_walk import PlaneWalk, check_taps, forward

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._digests import digest
+from nnslicer_tf._files import digest
 
 # Entries of a config that may differ between two builds of the same model.
 _INCIDENTAL = ("name", "trainable", "build_config", "compile_config", "registered_name")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._checks import as_array, check_labels
+from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
@@ -89,9 +89,15 @@ class ClassScores(ShownAsTable, Mapping[int, Scores]):
             FileNotFoundError: if there is no such file.
             CorruptFileError: if the file is damaged, or holds something else.
         """
-        header, arrays = read_archive(path, _FORMAT, "file of class scores")
-        kernels = list(enumerate(header["kernels"]))
-        return cls({c: {n: arrays[f"{c}/{i}"] for i, n in kernels} for c in header["classes"]})
+        with read_archive(path, _FORMAT, "file of class scores") as file:
+            classes, kernels = file.value("classes", list), file.names("kernels")
+            scores = {
+                int(c): {n: file.array(f"{c}/{i}", np.number) for i, n in enumerate(kernels)}
+                for c in classes
+            }
+            shapes = [[score.shape for score in of_class.values()] for of_class in scores.values()]
+            file.check(shapes[1:] == shapes[:-1], "its classes have scores of different shapes")
+            return cls(scores)
 
     def __repr__(self) -> str:
         synapses = sum(score.size for score in next(iter(self.values()), {}).values())

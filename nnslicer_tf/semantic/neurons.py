@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._layout import DEPTHWISE, OUTPUTS_INPUTS
 from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
@@ -287,8 +287,9 @@ class CriticalNeurons(ShownAsTable, Mapping[str, np.ndarray]):
             FileNotFoundError: if there is no such file.
             CorruptFileError: if it is damaged, or of another kind.
         """
-        header, arrays = read_archive(path, _FORMAT, "file of critical neurons")
-        return cls({name: arrays[f"layer{i}"] for i, name in enumerate(header["layers"])})
+        with read_archive(path, _FORMAT, "file of critical neurons") as file:
+            names = file.names("layers")
+            return cls({n: file.array(f"layer{i}", np.bool_, "*") for i, n in enumerate(names)})
 
     def _combined(self, other: "CriticalNeurons", how: Callable) -> "CriticalNeurons":
         sizes = {layer: len(mask) for layer, mask in self.items()}

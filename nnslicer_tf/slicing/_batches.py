@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from nnslicer_tf._digests import digest
+from nnslicer_tf._files import digest
 from nnslicer_tf.engine import Engine, in_order
 from nnslicer_tf.instrument import InstrumentedModel, Samples, SeveralSamples
 from nnslicer_tf.instrument.inputs import arrays_of

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._digests import digest
+from nnslicer_tf._files import digest, folder_lock
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import ProfileMismatchError
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._results import EachRow, Rows, Totals
-from nnslicer_tf.slicing._rows import RowsOnDisk, to_arrays, width
+from nnslicer_tf.slicing._rows import RowsOnDisk, from_file, to_arrays, width
 
 _SUMS = "sums"
 
@@ -126,11 +126,14 @@ class SumCollector(Collector):
         return self._totals
 
     def _load(self, store: Store) -> None:
-        header, arrays = store.load(_SUMS)
-        self.digests = {int(index): value for index, value in header["digests"].items()}
-        neurons = {name: arrays[f"n{i}"] for i, name in enumerate(header["neurons"])}
-        synapses = {name: arrays[f"s{i}"] for i, name in enumerate(header["synapses"])}
-        self._totals = Totals(neurons, synapses, header["samples"])
+        with store.open(_SUMS) as file:
+            digests = file.value("digests", dict)
+            self.digests = {int(index): value for index, value in digests.items()}
+            neurons, synapses = (
+                {n: file.array(f"{what[0]}{i}", np.number) for i, n in enumerate(file.names(what))}
+                for what in ("neurons", "synapses")
+            )
+            self._totals = Totals(neurons, synapses, file.value("samples", int, least=0))
 
 
 class RowCollector(Collector):
@@ -146,9 +149,10 @@ class RowCollector(Collector):
         self._layout = layout
         self._store = store
         self._rows: dict[int, Rows] = {}
-        if store is not None:
-            for header in map(store.header, store.keys()):
-                self.digests[header["index"]] = header["digest"]
+        keys = [] if store is None else store.keys()
+        for key in keys:
+            with store.open(key) as file:  # type: ignore[union-attr]  # there are keys
+                self.digests[file.value("index", int, least=0)] = file.value("digest", str)
 
     def add(self, index: int, batch_digest: str, result: Rows) -> None:
         """Keep the result of a batch."""
@@ -173,20 +177,23 @@ class RowCollector(Collector):
     def _join_files(self, store: Store, batches: int) -> Rows:
         """Join the files into memory-mapped matrices, with one file in memory at a time."""
         layout, folder = self._layout, store.folder
-        synapses = RowsOnDisk(folder, "synapses", width(layout.kernels), layout.dtype)
-        neurons = RowsOnDisk(folder, "neurons", width(layout.operations), layout.dtype)
+        widths = {"synapses": width(layout.kernels)}
+        if layout.operations:
+            widths["neurons"] = width(layout.operations)
+        matrices = {
+            name: RowsOnDisk(folder, name, size, layout.dtype) for name, size in widths.items()
+        }
         predicted = []
-        for index in range(batches):
-            _, arrays = store.load(_row_key(index))
-            predicted.append(arrays["predicted"])
-            synapses.append(arrays)
-            if self._layout.operations:
-                neurons.append(arrays)
-        return Rows(
-            synapses.finish(),
-            neurons.finish() if self._layout.operations else None,
-            np.concatenate(predicted),
-        )
+        with folder_lock(folder):
+            for index in range(batches):
+                with store.open(_row_key(index)) as file:
+                    predicted.append(file.array("predicted", np.integer, "samples"))
+                    for name, size in widths.items():
+                        matrices[name].append(
+                            from_file(name, file, len(predicted[-1]), size, layout.dtype)
+                        )
+            joined = {name: matrix.finish() for name, matrix in matrices.items()}
+        return Rows(joined["synapses"], joined.get("neurons"), np.concatenate(predicted))
 
 
 def _row_key(index: int) -> str:

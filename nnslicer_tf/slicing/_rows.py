@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import scipy.sparse as sp
 
+from nnslicer_tf._files import Archive, disk_errors, temporary_file
 from nnslicer_tf._kernels.rows import copy_nonzero
 
 Matrix: TypeAlias = sp.csr_array | np.ndarray
@@ -103,19 +104,33 @@ def to_arrays(name: str, matrix: Matrix) -> dict[str, np.ndarray]:
     }
 
 
-def from_arrays(name: str, arrays: Mapping[str, np.ndarray], columns: int) -> Matrix:
-    """Return the matrix that the arrays of a file represent."""
-    if f"{name}_dense" in arrays:
-        return arrays[f"{name}_dense"]
-    data, indices, indptr = (arrays[f"{name}_{part}"] for part in ("data", "indices", "indptr"))
-    return sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, columns))
+def from_file(name: str, file: Archive, rows: int, columns: int, dtype: type = np.number) -> Matrix:
+    """Return the matrix whose arrays, made by `to_arrays`, a file holds.
+
+    Raises:
+        CorruptFileError: if they are not those of a matrix `(rows, columns)`.
+    """
+    if f"{name}_dense" in file:
+        return file.array(f"{name}_dense", dtype, (rows, columns))
+    data = file.array(f"{name}_data", dtype, "*")
+    indices = file.array(f"{name}_indices", np.integer, data.shape)
+    indptr = file.array(f"{name}_indptr", np.integer, (rows + 1,))
+    file.check(
+        indptr[0] == 0 and indptr[-1] == len(data) and (np.diff(indptr) >= 0).all(),
+        f"'{name}_indptr' does not divide the values into rows",
+    )
+    file.check(
+        not len(data) or (indices.min() >= 0 and indices.max() < columns),
+        f"'{name}_indices' are not within {columns:,} columns",
+    )
+    return sp.csr_array((data, indices, indptr), shape=(rows, columns))
 
 
 class RowsOnDisk:
     """Rows that are written to files in parts, and finally memory-mapped.
 
     Existing files are replaced when everything is written; earlier results that map them keep
-    their rows.
+    their rows. Threads and processes may write the same rows at the same time.
 
     Args:
         folder: Folder of the files.
@@ -129,51 +144,45 @@ class RowsOnDisk:
         self._folder = folder
         self._name = name
         self._columns = columns
-        self._begun: set[str] = set()
+        self._unfinished: dict[str, Path] = {}
         self._indptr = [np.zeros(1, np.int64)]
         self._rows = 0
 
-    def append(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write the rows that `to_arrays` represents."""
-        dense = arrays.get(f"{self._name}_dense")
-        if dense is not None:
-            self._write("dense", dense)
-            self._rows += len(dense)
+    def append(self, rows: Matrix) -> None:
+        """Write rows."""
+        self._rows += rows.shape[0]
+        if isinstance(rows, np.ndarray):
+            self._write("dense", rows)
             return
-        for part in ("data", "indices"):
-            self._write(part, arrays[f"{self._name}_{part}"])
-        indptr = arrays[f"{self._name}_indptr"].astype(np.int64)
-        self._indptr.append(indptr[1:] + self._indptr[-1][-1])
-        self._rows += len(indptr) - 1
+        self._write("data", rows.data)
+        self._write("indices", rows.indices)
+        self._indptr.append(rows.indptr[1:].astype(np.int64) + self._indptr[-1][-1])
 
     def finish(self) -> Matrix:
         """Return all rows, memory-mapped."""
-        for part in self._begun:
-            os.replace(self._unfinished(part), self._path(part))
-        if "dense" in self._begun:
-            return self._read("dense").reshape(self._rows, self._columns)
+        # Mapped before they get their names: another thread may replace them right after.
+        values = {}
+        for part, path in self._unfinished.items():
+            empty, dtype = not path.stat().st_size, self._type_of(part)
+            values[part] = np.zeros(0, dtype) if empty else np.memmap(path, dtype, "r")
+        for part, path in self._unfinished.items():
+            os.replace(path, self._folder / f"{self._name}.{part}")
+        if "dense" in values:
+            return values["dense"].reshape(self._rows, self._columns)
         matrix = sp.csr_array((self._rows, self._columns), dtype=self._dtype)
         # Set directly: the constructor would copy the files into memory.
         matrix.indptr = np.concatenate(self._indptr)
-        matrix.data, matrix.indices = self._read("data"), self._read("indices")
+        matrix.data, matrix.indices = values["data"], values["indices"]
         return matrix
 
-    def _path(self, part: str) -> Path:
-        return self._folder / f"{self._name}.{part}"
-
-    def _unfinished(self, part: str) -> Path:
-        return self._folder / f".{self._name}-{os.getpid()}.{part}"
-
     def _write(self, part: str, values: np.ndarray) -> None:
-        mode = "ab" if part in self._begun else "wb"
-        self._begun.add(part)
-        with self._unfinished(part).open(mode) as file:
+        if part not in self._unfinished:
+            self._unfinished[part] = temporary_file(self._folder, f"{self._name}.{part}")
+        with (
+            disk_errors(self._folder / f"{self._name}.{part}"),
+            self._unfinished[part].open("ab") as file,
+        ):
             file.write(np.ascontiguousarray(values, self._type_of(part)).tobytes())
-
-    def _read(self, part: str) -> np.ndarray:
-        empty = not self._path(part).stat().st_size
-        dtype = self._type_of(part)
-        return np.zeros(0, dtype) if empty else np.memmap(self._path(part), dtype, "r")
 
     def _type_of(self, part: str) -> type:
         return np.int32 if part == "indices" else self._dtype

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable, arrays_frame
 from nnslicer_tf.errors import ProfileMismatchError
@@ -169,7 +169,8 @@ class Profile(ShownAsTable):
             "positions": self.positions,
             "input_means": self.input_means,
         }
-        arrays = {f"mean{i}": mean for i, mean in enumerate(self.means.values())}
+        means = [np.asarray(mean, np.float64) for mean in self.means.values()]
+        arrays = {f"mean{i}": mean for i, mean in enumerate(means)}
         write_archive(path, _FORMAT, header, arrays)
 
     @classmethod
@@ -180,20 +181,20 @@ class Profile(ShownAsTable):
             FileNotFoundError: if there is no such file.
             CorruptFileError: if the file is damaged, or not a profile.
         """
-        header, arrays = read_archive(path, _FORMAT, "profile")
-        means = {name: arrays[f"mean{i}"] for i, name in enumerate(header["operations"])}
-        # Files of older versions do not have all of these.
-        pairs = [header.get(name) for name in ("input_range", "input_means")]
-        input_range, input_means = (None if p is None else (p[0], p[1]) for p in pairs)
-        positions = header.get("positions", "each")
-        return cls(
-            means,
-            header["samples"],
-            header["fingerprint"],
-            input_range,
-            positions,
-            input_means,
-        )
+        with read_archive(path, _FORMAT, "profile") as file:
+            samples = file.value("samples", int, least=1)
+            fingerprint = file.value("fingerprint", str)
+            names = file.names("operations")
+            means = {name: file.array(f"mean{i}", np.float64) for i, name in enumerate(names)}
+            # Files of older versions do not have all of these.
+            positions = file.header.get("positions", "each")
+            file.check(positions in POSITIONS, f"its positions are {positions!r}")
+            pairs = [file.header.get(name) for name in ("input_range", "input_means")]
+            for pair in filter(None, pairs):
+                low, high = map(float, pair)
+                file.check(-np.inf < low <= high < np.inf, f"it has the range {pair}")
+            input_range, input_means = (None if p is None else (p[0], p[1]) for p in pairs)
+        return cls(means, samples, fingerprint, input_range, positions, input_means)
 
     def __repr__(self) -> str:
         return (

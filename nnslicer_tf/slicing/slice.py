@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import ProfileMismatchError
@@ -187,12 +187,15 @@ class Slice(ShownAsTable):
             FileNotFoundError: if there is no such file.
             CorruptFileError: if the file is damaged, or not a slice.
         """
-        header, arrays = read_archive(path, _FORMAT, "slice")
-        return cls(
-            {name: arrays[f"neurons{i}"] for i, name in enumerate(header["neurons"])},
-            {name: arrays[f"synapses{i}"] for i, name in enumerate(header["synapses"])},
-            header["info"],
-        )
+        with read_archive(path, _FORMAT, "slice") as file:
+            neurons, synapses = (
+                {
+                    name: file.array(f"{what}{i}", np.number)
+                    for i, name in enumerate(file.names(what))
+                }
+                for what in ("neurons", "synapses")
+            )
+            return cls(neurons, synapses, file.value("info", dict))
 
     def __repr__(self) -> str:
         neurons, all_neurons, _ = _totals(self.neurons)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
-from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.slicing._rows import (
     Matrix,
     counts,
-    from_arrays,
+    from_file,
     row,
     to_arrays,
     to_sparse,
@@ -179,18 +179,13 @@ class SliceSet(ShownAsTable):
             FileNotFoundError: if there is no such file.
             CorruptFileError: if the file is damaged, or not a set of slices.
         """
-        header, arrays = read_archive(path, _FORMAT, "slice set")
-        kernels = {name: tuple(shape) for name, shape in header["kernels"].items()}
-        operations = {name: tuple(shape) for name, shape in header["operations"].items()}
-        with_neurons = header["has_neurons"]
-        return cls(
-            from_arrays("synapses", arrays, width(kernels)),
-            from_arrays("neurons", arrays, width(operations)) if with_neurons else None,
-            kernels,
-            operations,
-            arrays["predicted"],
-            header["info"],
-        )
+        with read_archive(path, _FORMAT, "slice set") as file:
+            kernels, operations = file.shapes("kernels"), file.shapes("operations")
+            predicted = file.array("predicted", np.integer, "samples")
+            synapses, neurons = from_file("synapses", file, len(predicted), width(kernels)), None
+            if file.value("has_neurons", bool):
+                neurons = from_file("neurons", file, len(predicted), width(operations))
+            return cls(synapses, neurons, kernels, operations, predicted, file.value("info", dict))
 
     def __repr__(self) -> str:
         samples, synapses = self._synapses.shape

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import keras
 
+from nnslicer_tf._files import load_weights, save_weights
 from nnslicer_tf._metrics import accuracy
 from nnslicer_tf._names import check_name
-from nnslicer_tf._weights import load_weights, save_weights
 from nnslicer_tf.datasets.texts import LENGTH
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.zoo.alexnet import alexnet

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 import keras
 import numpy as np
 
-from nnslicer_tf._digests import digest
+from nnslicer_tf._files import digest
 from nnslicer_tf._metrics import accuracy
 from nnslicer_tf._names import check_name
 from nnslicer_tf._training import (

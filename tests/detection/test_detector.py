@@ -16,7 +16,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets
-from nnslicer_tf._archive import read_archive, write_archive
+from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf.baselines import EffectivePath, FeatureMap, FlagEverything, LogitMargin
 from nnslicer_tf.detection import (
     PRESETS,
@@ -230,7 +230,8 @@ def same_identity(tmp_path_factory):
     """Copy a committed file, as of a model and profile whose last bits are this machine's."""
 
     def copy(name: str, identity: str):
-        header, arrays = read_archive(SAVED / name, "nnslicer_tf detector 1", "detector")
+        with read_archive(SAVED / name, "nnslicer_tf detector 1", "detector") as file:
+            header, arrays = file.header, file.arrays()
         path = tmp_path_factory.mktemp("saved") / name
         kind = header.pop("format")
         write_archive(path, kind, header | {"identity": identity}, arrays)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nnslicer_tf import datasets
-from nnslicer_tf._archive import write_archive
+from nnslicer_tf._files import write_archive
 from nnslicer_tf.dflare import (
     DISTANCES,
     BoundedDomain,

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from nnslicer_tf import datasets
-from nnslicer_tf._archive import write_archive
+from nnslicer_tf._files import write_archive
 from nnslicer_tf.datasets.files import split_frame
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import Samples, read_labelled

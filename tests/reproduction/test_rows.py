@@ -1,5 +1,7 @@
 """Rows of tables that are kept on disk."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pandas as pd
 import pytest
 
@@ -71,3 +73,16 @@ def test_a_failure_loses_no_row_that_was_found(tmp_path):
 def test_nothing_is_written_without_rows(tmp_path):
     RowStore(tmp_path / "rows.csv", ["seed"]).extend([])
     assert not list(tmp_path.iterdir())
+
+
+def test_rows_that_others_add_stay(tmp_path):
+    def add(seed):
+        store = stores[seed % 4]
+        store.add([{"seed": seed, "x": seed / 3}])
+
+    stores = [RowStore(tmp_path / "rows.csv", ["seed"]) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(4)))
+        list(pool.map(add, range(4, 8)))
+    rows = RowStore(tmp_path / "rows.csv", ["seed"]).to_frame([{"seed": i} for i in range(8)])
+    assert rows["x"].tolist() == [i / 3 for i in range(8)]

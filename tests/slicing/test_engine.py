@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import nnslicer_tf as nns
-from nnslicer_tf.engine import InProcessEngine, ThreadEngine
+from nnslicer_tf.engine import InProcessEngine, RayEngine, ThreadEngine
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.slicing import slicer as slicer_module
 
 
@@ -83,3 +84,9 @@ def test_a_batch_is_split_into_parts_of_samples(im, profile, x, monkeypatch, thr
     monkeypatch.setattr(slicer_module, "make_engine", lambda *_: Engine(threads))
     nns.Slicer(im, profile, progress=False).slice(x[:7])
     assert sorted(jobs[0].sizes) == sizes
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:port"])
+def test_a_cluster_that_does_not_answer_is_named(address):
+    with pytest.raises(InvalidArgumentError, match=f"No Ray cluster answers at .*{address}"):
+        RayEngine(2, address)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._weights import halve, keep_weights, load_weights
+from nnslicer_tf._files import halve, keep_weights, load_weights
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 # Trainable parameters, counted by hand or as published. The papers give 42,784 for LeNet,

@@ -14,8 +14,8 @@ from keras import layers
 from matplotlib.figure import Figure
 
 from nnslicer_tf import deepbase
+from nnslicer_tf._files import load_weights, save_weights
 from nnslicer_tf._training import compile_classifier, train_epoch
-from nnslicer_tf._weights import load_weights, save_weights
 from nnslicer_tf.instrument import InstrumentedModel
 from reproduction.deepbase.settings import SqlSettings, SqlTrainingSettings
 from reproduction.deepbase.sql_grammar import ALPHABET, HYPOTHESES, Records, generate

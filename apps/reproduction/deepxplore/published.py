@@ -12,8 +12,8 @@ from pathlib import Path
 import keras
 from keras import layers
 
+from nnslicer_tf._files import load_weights
 from nnslicer_tf._names import check_name
-from nnslicer_tf._weights import load_weights
 from nnslicer_tf.errors import InvalidArgumentError
 
 PUBLISHED: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {

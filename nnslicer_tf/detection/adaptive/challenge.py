@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from nnslicer_tf._checks import check_count, check_labels, check_logits
-from nnslicer_tf._digests import digest
+from nnslicer_tf._files import digest
 from nnslicer_tf._names import check_name
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.detection.adaptive import checks

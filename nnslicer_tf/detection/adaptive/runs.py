@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._digests import digest
+from nnslicer_tf._files import digest
 from nnslicer_tf._progress import track
 from nnslicer_tf.detection.adaptive.black_box import nearer
 from nnslicer_tf.detection.adaptive.gradient import orthogonal
@@ -184,8 +184,9 @@ class Run:
         # With other budgets or attacks, a part of the same name may start from other inputs.
         key = f"{name}-{_digest(problem, *given)}"
         if key in self._store:
-            arrays = self._store.load(key)[1]
-            return Tried(arrays["x"], arrays["found"])
+            with self._store.open(key) as file:
+                x = file.array("x", np.floating, problem.x.shape)
+                return Tried(x, file.array("found", np.bool_, (len(x),)))
         tried = make()
         self._store.save(key, {}, {"x": tried.x, "found": tried.found})
         return tried

@@ -115,7 +115,8 @@ def generate(
         batch = slice(start, start + batch_size)
         key = f"batch{number:05d}"
         if store is not None and key in store:
-            parts.append(store.load(key)[1]["x"])
+            with store.open(key) as file:
+                parts.append(file.array("x", np.float32, x[batch].shape))
             continue
         parts.append(_attack(network, spec, x[batch], y[batch], _seed(rng, spec.name, number)))
         if store is not None:

@@ -1,0 +1,284 @@
+"""Every format of result files: intact files come back, damaged ones are refused by name."""
+
+import io
+import json
+import shutil
+import struct
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+import nnslicer_tf as nns
+from nnslicer_tf import deepxplore, detection, dflare, exactline, pruning, semantic
+
+# What older files lack is optional.
+OPTIONAL = {"input_range", "input_means", "positions", "max_distance", "features"}
+OPTIONAL |= {"seeds", "truth", "confidences"}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Name → (file, function that reads such a file)."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(5, activation="relu"), keras.layers.Dense(3)]
+    )
+    model.layers[1].set_weights([np.eye(5, 3), np.zeros(3)])  # all classes are predicted
+    im = nns.InstrumentedModel(model)
+    x = np.random.default_rng(0).normal(size=(400, 4)).astype(np.float32)
+    y = im.predict(x).argmax(axis=1)
+    profile = nns.Profile.from_data(im, x, progress=False)
+    slicer = nns.Slicer(im, profile, theta=0.3, progress=False)
+    ranges = deepxplore.NeuronRanges.from_data(im, x, progress=False)
+    coverage = deepxplore.NeuronCoverage(im)
+    coverage.update(x[:3])
+    found = dflare.Deviation(x[0], 7, 0.5, (0, 1), (dflare.Mutation("shift", {"by": [1, 2]}),))
+    outcomes = [dflare.Outcome("found", 7, 0.5, found), dflare.Outcome("timeout", 9, 1.5)]
+    square = np.eye(4, dtype=np.float32)[[0, 1, 2]] * 4
+    results = {
+        "profile": (profile, nns.Profile.load),
+        "slice": (slicer.slice(x[:20]), nns.Slice.load),
+        "slice set": (slicer.slice_each(x[:20]), nns.SliceSet.load),
+        "class scores": (
+            pruning.ClassScores({c: {"dense": np.full((4, 5), 1.0 + c)} for c in range(3)}),
+            pruning.ClassScores.load,
+        ),
+        "critical neurons": (
+            semantic.CriticalNeurons({"dense": np.arange(5) > 2}),
+            semantic.CriticalNeurons.load,
+        ),
+        "neuron ranges": (ranges, lambda path: deepxplore.NeuronRanges.load(path, im)),
+        "coverage": (coverage, lambda path: deepxplore.NeuronCoverage(im).restore(path)),
+        "differences": (
+            deepxplore.Differences(
+                x[:2],
+                np.arange(2),
+                np.array([[0, 1], [1, 2]]),
+                np.arange(2),
+                np.ones(2, int),
+                5,
+                1.5,
+            ),
+            deepxplore.Differences.load,
+        ),
+        "deviations": (
+            dflare.DeviationSet(outcomes, x[:2], y[:2], np.full((1, 2), 0.5), 0.1),
+            dflare.DeviationSet.load,
+        ),
+        "line": (exactline.exact_line(im, x[0], x[1]), exactline.LinearPartition.load),
+        "plane": (exactline.exact_plane(im, square), exactline.PlanarPartition.load),
+        "boundary": (exactline.exact_boundary(im, square), exactline.PlanarBoundary.load),
+        "detector": (
+            detection.LogitMargin(im).fit(x),
+            lambda path: detection.LogitMargin.load(path, im),
+        ),
+    }
+    folder = tmp_path_factory.mktemp("results")
+    files = {}
+    for name, (result, load) in results.items():
+        files[name] = folder / f"{name}.npz", load
+        result.save(files[name][0])
+    return files
+
+
+@pytest.fixture(
+    params=[
+        *("profile", "slice", "slice set", "class scores", "critical neurons", "neuron ranges"),
+        *("coverage", "differences", "deviations", "line", "plane", "boundary", "detector"),
+    ]
+)
+def result(request, results, tmp_path):
+    """(path of a copy, its header, its arrays, function that reads it)."""
+    path, load = results[request.param]
+    copy = shutil.copy(path, tmp_path / "damaged.npz")
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    return copy, json.loads(str(arrays.pop("header"))), arrays, load
+
+
+def write(path, header, arrays):
+    np.savez_compressed(path, header=np.array(json.dumps(header)), **arrays)
+
+
+def refused(load, path):
+    with pytest.raises(nns.CorruptFileError, match=r"damaged\.npz"):
+        load(path)
+
+
+def test_intact_files_are_read(result):
+    path, header, arrays, load = result
+    load(path)
+    write(path, header, {**arrays, "unknown": np.zeros(3)})
+    load(path)
+
+
+def test_missing_entries_are_named(result):
+    path, header, arrays, load = result
+    for key in set(header) - OPTIONAL:
+        write(path, {k: v for k, v in header.items() if k != key}, arrays)
+        refused(load, path)
+    for key in set(arrays) - OPTIONAL:
+        write(path, header, {k: v for k, v in arrays.items() if k != key})
+        with pytest.raises(nns.CorruptFileError, match=rf"damaged\.npz.* has no '{key}"):
+            load(path)
+
+
+def test_values_of_other_types_are_refused(result):
+    path, header, arrays, load = result
+    for key in set(header) - {"options", "parameters", "identity", "fingerprint", "kind", "class"}:
+        for other in ({"a": 1}, [[1, [2]]], "text", float("nan")):
+            if type(other) is not type(header[key]) or key != "info":
+                write(path, {**header, key: other}, arrays)
+                refused(load, path)
+
+
+def test_arrays_of_other_dtypes_and_shapes_are_refused(result):
+    path, header, arrays, load = result
+    for key, array in arrays.items():
+        others = [array.astype(str) if array.dtype.kind != "U" else np.zeros(array.shape)]
+        others += [array.astype(complex)] if array.dtype.kind in "fib" else []
+        for other in others:
+            write(path, header, {**arrays, key: other})
+            refused(load, path)
+
+
+def test_arrays_that_do_not_fit_each_other_are_refused(result):
+    path, header, arrays, load = result
+    free = {"mean", "neurons", "synapses", "layer"}  # of any shape: only a model fits them
+    for key, array in arrays.items():
+        if key.rstrip("0123456789") in free or key in {"corners", "normal_scores", "loop"}:
+            continue
+        write(path, header, {**arrays, key: np.stack([array] * 7)})
+        refused(load, path)
+        if array.ndim and key not in {"q", "origin"}:
+            write(path, header, {**arrays, key: np.concatenate([array, array[:1], array[:1]])})
+            refused(load, path)
+
+
+def test_values_that_are_not_finite_are_refused(result):
+    path, header, arrays, load = result
+    for key, array in arrays.items():
+        if array.dtype.kind == "f" and not key.startswith(("low", "high")):
+            for value in (np.nan, np.inf):
+                other = array.copy()
+                other.flat[-1] = value
+                write(path, header, {**arrays, key: other})
+                refused(load, path)
+
+
+def test_other_files_are_refused(result):
+    path, header, _, load = result
+    np.save(path.with_suffix(".npy"), np.zeros(3))
+    for content in (
+        path.with_suffix(".npy").read_bytes(),
+        b"",
+        b"PK\x03\x04",
+        b"\x89HDF\r\n\x1a\n",
+    ):
+        path.write_bytes(content)
+        refused(load, path)
+    deep = "[" * 100_000
+    for text in (deep, '{"format": "' + header["format"] + '", "x": ' + deep, "[1]", "3", "null"):
+        np.savez(path, header=np.array(text))
+        refused(load, path)
+    path.unlink()
+    path.mkdir()
+    refused(load, path)
+
+
+def test_flipped_bits_never_change_numbers(result):
+    path, _, arrays, load = result
+    whole = path.read_bytes()
+    generator = np.random.default_rng(0)
+    for place in generator.integers(0, 8 * len(whole), 40):
+        damaged = bytearray(whole)
+        damaged[place // 8] ^= 1 << (place % 8)
+        path.write_bytes(damaged)
+        try:
+            back = load(path)
+        except nns.CorruptFileError as error:
+            assert "damaged.npz" in str(error)
+            continue
+        if hasattr(back, "save"):  # the flip was in a date, say
+            back.save(path)
+            with np.load(path) as archive:
+                for name in arrays:
+                    np.testing.assert_array_equal(archive[name], arrays[name])
+
+
+def npy(shape, data, dtype="<f8"):
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}"
+    text += " " * (-(len(text) + 11) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode() + data
+
+
+@pytest.mark.parametrize("claim", ["array", "array and member", "zeros"])
+def test_huge_claims_are_refused_before_memory_is_taken(results, tmp_path, claim):
+    path, load = results["profile"]
+    with np.load(path) as archive:
+        header = archive["header"]
+    damaged = tmp_path / "damaged.npz"
+    with zipfile.ZipFile(damaged, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
+        text = io.BytesIO()
+        np.save(text, header)
+        file.writestr("header.npy", text.getvalue())
+        if claim == "zeros":
+            with file.open("mean0.npy", "w", force_zip64=True) as member:
+                member.write(npy((11 << 24,), b""))
+                for _ in range(11 << 7):
+                    member.write(bytes(1 << 20))
+        else:
+            file.writestr("mean0.npy", npy((10**12,), bytes(1000)))
+    if claim == "array and member":
+        content = damaged.read_bytes()  # the directory's sizes of mean0
+        place = content.rindex(b"PK\x01\x02")
+        size = struct.pack("<I", 0xFFFFFFFE)
+        damaged.write_bytes(content[: place + 24] + size + content[place + 28 :])
+    tracemalloc.start()
+    try:
+        refused(load, damaged)
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_very_sparse_large_results_come_back(tmp_path, monkeypatch):
+    from nnslicer_tf import _files
+
+    monkeypatch.setattr(_files, "MAX_UNPACKED", 1 << 20)
+    contributions = np.zeros((500, 500), np.int64)
+    contributions[3, 4] = 5
+    nns.Slice({}, {"dense": contributions}, {}).save(tmp_path / "s.npz")
+    back = nns.Slice.load(tmp_path / "s.npz")
+    assert np.array_equal(back.synapses["dense"], contributions)
+
+
+FULL = """
+import resource, signal, sys
+import numpy as np
+import nnslicer_tf as nns
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+values = np.random.default_rng(0).integers(0, 1 << 60, (100, 100))
+try:
+    nns.Slice({}, {"dense": values}, {}).save(sys.argv[1])
+except nns.InvalidArgumentError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit of file sizes")
+def test_a_full_disk_is_named_and_the_old_file_stays(tmp_path):
+    path = tmp_path / "slice.npz"
+    nns.Slice({}, {"dense": np.ones((2, 2), np.int64)}, {}).save(path)
+    command = [sys.executable, "-c", FULL, str(path)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert f"Cannot write to '{path}'" in answer
+    assert "too large" in answer
+    assert nns.Slice.load(path).synapses["dense"].sum() == 4
+    assert list(tmp_path.iterdir()) == [path]
