@@ -16,13 +16,28 @@ TrainingStep = Callable[[np.ndarray, np.random.Generator], float]
 """Takes the indices of a batch's samples and the random generator, and returns the batch's loss."""
 
 
+def classification_loss(from_logits: bool, binary: bool = False) -> keras.losses.Loss:
+    """Return the cross-entropy with integer labels.
+
+    Args:
+        from_logits: Whether the model's outputs are logits.
+        binary: Whether one sigmoid tells two classes apart.
+    """
+    if binary:
+        return keras.losses.BinaryCrossentropy(from_logits=from_logits)
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits)
+
+
 def compile_classifier(
-    model: keras.Model, optimizer: keras.optimizers.Optimizer, from_logits: bool = True
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer,
+    from_logits: bool = True,
+    binary: bool = False,
 ) -> None:
-    """Compile a model `(samples, classes)` for cross-entropy with integer labels."""
+    """Compile a model `(samples, classes)`, or of one sigmoid, for cross-entropy."""
     model.compile(
         optimizer=optimizer,
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits),
+        loss=classification_loss(from_logits, binary),
         jit_compile=compiles_steps(),
     )
     build_optimizer(model.optimizer, model.trainable_variables)

@@ -4,7 +4,7 @@ from .localisation import METHODS, Suspicion, suspicious
 from .mending import mend, suspicious_synapses
 from .places import Counterpart, Place
 from .recipe import Recipe, leaving, recipe
-from .repair import Repair, repair
+from .repair import ProvableRepair, repair
 from .runs import Runs
 from .static import static_slice
 
@@ -13,8 +13,8 @@ __all__ = [
     "Counterpart",
     "LayerComparison",
     "Place",
+    "ProvableRepair",
     "Recipe",
-    "Repair",
     "Runs",
     "Suspicion",
     "compare_layers",

@@ -1,4 +1,4 @@
-"""Evidence about neurons and synapses from runs: each function returns a `Scores`."""
+"""Evidence about neurons and synapses from runs: each function returns `SuspicionScores`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from nnslicer_tf.debugging.runs import Runs, Samples
+from nnslicer_tf._numerics import runner_up_margin
+from nnslicer_tf.debugging.runs import ClassifiedSamples, Runs
 from nnslicer_tf.debugging.spectra import Formula
+from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 from nnslicer_tf.slicing import Slicer
@@ -16,11 +18,11 @@ from nnslicer_tf.slicing import Slicer
 Arrays = dict[str, np.ndarray]
 
 _BATCH = 32
-_MOST_PATCHED = 64
+_MAX_PATCHED = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class SuspicionScores:
     """Signed scores of neurons and synapses: float64 arrays by operation and kernel.
 
     Attributes:
@@ -37,23 +39,21 @@ class Scores:
 # --- slices --------------------------------------------------------------------------------
 
 
-def membership(formula: Formula, slicer: Slicer, runs: Runs) -> Scores:
+def membership(formula: Formula, slicer: Slicer, runs: Runs) -> SuspicionScores:
     """Return a formula's scores from membership in the slices for the predicted class."""
-    failed, passed = (_members(slicer, part) for part in (runs.failing, runs.passing))
+    failed, passed = (
+        _weighted(slicer, part.x, "predicted", None, lambda values: values != 0)
+        for part in (runs.failing, runs.passing)
+    )
     sizes = len(runs.failing), len(runs.passing)
     neurons, synapses = (
         {name: formula(failed[i][name], passed[i][name], *sizes) for name in failed[i]}
         for i in (0, 1)
     )
-    return Scores(neurons, synapses, add_up=False)
+    return SuspicionScores(neurons, synapses, add_up=False)
 
 
-def _members(slicer: Slicer, samples: Samples) -> tuple[Arrays, Arrays]:
-    """Return the number of slices that contain each neuron, and each synapse."""
-    return _weighted(slicer, samples.x, "predicted", None, lambda values: values != 0)
-
-
-def contrast(slicer: Slicer, runs: Runs) -> Scores:
+def contrast(slicer: Slicer, runs: Runs) -> SuspicionScores:
     """Return how much contributions to the right class differ between failing and passing samples.
 
     It is the absolute difference of the means in each class, with the classes weighted by their
@@ -67,36 +67,39 @@ def contrast(slicer: Slicer, runs: Runs) -> Scores:
     neurons: Arrays = {}
     synapses: Arrays = {}
     for label, rows in shared:
+        neuron, _ = slicer.im.classes.neuron(label)  # of one sigmoid both classes share it
         means = [
-            _weighted(slicer, samples.x[chosen], [label], np.full(len(chosen), 1 / len(chosen)))
+            _weighted(slicer, samples.x[chosen], [neuron], np.full(len(chosen), 1 / len(chosen)))
             for samples, chosen in ((runs.failing, rows), (runs.passing, passing[label]))
         ]
         for sums, failed, passed in zip((neurons, synapses), *means, strict=True):
             for name in failed:
                 apart = np.abs(failed[name] - passed[name]) * (len(rows) / total)
                 sums[name] = sums.get(name, 0) + apart
-    return Scores(neurons, synapses, add_up=True)
+    return SuspicionScores(neurons, synapses, add_up=True)
 
 
-def wrong_minus_right(slicer: Slicer, runs: Runs) -> Scores:
+def wrong_minus_right(slicer: Slicer, runs: Runs) -> SuspicionScores:
     """Return contributions to the rise of the wrong class minus those to that of the right one.
 
     A contribution has the sign of its effect on the output's change from the profile, so that
     those to an output that fell are negative.
     """
     samples, im = runs.failing, slicer.im
-    changes = im.logits(samples.x) - slicer.profile.means[im.logit_operation]
+    mean = slicer.profile.means[im.logit_operation]
+    changes = im.classes.scores(im.logits(samples.x)) - im.classes.scores(mean[None])
     everyone = np.arange(len(samples))
     rose = np.sign(changes[everyone, samples.predicted]) / len(samples)
     neurons, synapses = _weighted(slicer, samples.x, "predicted", rose)
     for label, rows in samples.by_class():
         fell = -np.sign(changes[rows, label]) / len(samples)
+        neuron, _ = im.classes.neuron(label)
         for sums, more in zip(
-            (neurons, synapses), _weighted(slicer, samples.x[rows], [label], fell), strict=True
+            (neurons, synapses), _weighted(slicer, samples.x[rows], [neuron], fell), strict=True
         ):
             for name, values in more.items():
                 sums[name] = sums[name] + values
-    return Scores(neurons, synapses, add_up=True)
+    return SuspicionScores(neurons, synapses, add_up=True)
 
 
 def _weighted(
@@ -121,43 +124,40 @@ def _weighted(
     first = 0
     operations = [operation.name for operation in slicer.im.operations]
     for part in slicer.iterate(x, outputs, operations=operations):
-        own = weights[first : first + len(part.predicted)]
-        first += len(own)
+        these = weights[first : first + len(part.predicted)]
+        first += len(these)
         for sums, values in ((neurons, part.neurons), (synapses, part.synapses)):
             for name, array in values.items():
-                sums[name] = sums.get(name, 0) + np.tensordot(own, of(array), axes=1)
+                sums[name] = sums.get(name, 0) + np.tensordot(these, of(array), axes=1)
     return neurons, synapses
 
 
 # --- activations ---------------------------------------------------------------------------
 
 
-def activity(formula: Formula, im: InstrumentedModel, runs: Runs) -> Scores:
+def activity(formula: Formula, im: InstrumentedModel, runs: Runs) -> SuspicionScores:
     """Return a formula's scores from the samples for which a neuron is active (positive).
 
     DeepFault (Eniser et al., FASE 2019) defines them only for neurons; a synapse gets the score of
     the neuron that it feeds, which is all that the original says about synapses.
     """
-    failed, passed = (_active(im, samples) for samples in (runs.failing, runs.passing))
+    counts: tuple[Arrays, Arrays] = ({}, {})
+    for active, samples in zip(counts, (runs.failing, runs.passing), strict=True):
+        for batch in im.capture_batches(samples.x, _BATCH):
+            for name, values in batch.items():
+                active[name] = active.get(name, 0) + (values > 0).sum(axis=0)
+    failed, passed = counts
     sizes = len(runs.failing), len(runs.passing)
     neurons = {name: formula(failed[name], passed[name], *sizes) for name in failed}
-    return Scores(neurons, _of_fed_channels(im, neurons, add_up=False), add_up=False)
+    return SuspicionScores(neurons, _of_fed_channels(im, neurons, add_up=False), add_up=False)
 
 
-def _active(im: InstrumentedModel, samples: Samples) -> Arrays:
-    counts: Arrays = {}
-    for batch in im.capture_batches(samples.x, _BATCH):
-        for name, values in batch.items():
-            counts[name] = counts.get(name, 0) + (values > 0).sum(axis=0)
-    return counts
-
-
-def gradient(im: InstrumentedModel, runs: Runs) -> Scores:
+def gradient(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
     """Return gradient × activation for wrong minus right logit, averaged over failing samples."""
     return _attributed(im, runs.failing, lambda label: {})
 
 
-def gradient_contrast(im: InstrumentedModel, runs: Runs) -> Scores:
+def gradient_contrast(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
     """Return gradient × difference of the activation from passing samples of the same class.
 
     To first order it is how much of the wrong logit's lead over the right one is due to the
@@ -171,9 +171,9 @@ def gradient_contrast(im: InstrumentedModel, runs: Runs) -> Scores:
 
 def _attributed(
     im: InstrumentedModel,
-    samples: Samples,
+    samples: ClassifiedSamples,
     references: Callable[[int], Mapping[str, np.ndarray] | None],
-) -> Scores:
+) -> SuspicionScores:
     """Return the mean of gradient × (value − reference) over samples of classes with a reference.
 
     Args:
@@ -192,55 +192,51 @@ def _attributed(
             continue
         used += len(rows)
         for batch in np.array_split(rows, -(-len(rows) // _BATCH)):
-            changes, slopes = _changes(im, samples, batch, reference, names)
+            x = samples.x[batch]
+            values = im.capture(x, len(x))
+            changes = {name: values[name] - reference.get(name, np.float32(0)) for name in names}
+            wrong, right = (
+                _score_gradients(im, x, classes[batch], names)
+                for classes in (samples.predicted, samples.right)
+            )
+            slopes = {name: wrong[name] - right[name] for name in names}
             for name in names:
                 neurons[name] += (slopes[name] * changes[name]).sum(axis=0, dtype=np.float64)
-            for name, gradients in _kernel_gradients(im, changes, slopes).items():
-                synapses[name] += gradients
-    return Scores(
+            # The gradient by the weights, with the changes of the inputs as inputs.
+            for operation in im.operations:
+                kernel = operation.params
+                if isinstance(kernel, Synapses):
+                    inputs = ops.convert_to_tensor(changes[operation.inputs[0]])
+                    weights = ops.cast(kernel.variable(), "float32")
+                    (gradients,) = vector_jacobian_product(
+                        lambda w, kernel=kernel, inputs=inputs: kernel.apply(inputs, w),
+                        [weights],
+                        ops.convert_to_tensor(slopes[operation.name]),
+                    )
+                    part = ops.convert_to_numpy(gradients * weights)
+                    synapses[kernel.name] += part.astype(np.float64)
+    return SuspicionScores(
         {name: total / used for name, total in neurons.items()},
         {name: total / used for name, total in synapses.items()},
         add_up=True,
     )
 
 
-def _changes(
-    im: InstrumentedModel,
-    samples: Samples,
-    rows: np.ndarray,
-    reference: Mapping[str, np.ndarray],
-    names: list[str],
-) -> tuple[Arrays, Arrays]:
-    """Return differences from the reference, and the gradients of wrong − right logit."""
-    x = samples.x[rows]
-    values = im.capture(x, len(x))
-    wrong = im.gradients(x, samples.predicted[rows], names, batch_size=len(x))
-    right = im.gradients(x, samples.right[rows], names, batch_size=len(x))
-    changes = {name: values[name] - reference.get(name, np.float32(0)) for name in names}
-    return changes, {name: wrong[name] - right[name] for name in names}
-
-
-def _kernel_gradients(
-    im: InstrumentedModel, changes: Mapping[str, np.ndarray], slopes: Mapping[str, np.ndarray]
+def _score_gradients(
+    im: InstrumentedModel, x: np.ndarray, classes: np.ndarray, names: list[str]
 ) -> Arrays:
-    """Return weight × gradient with respect to it, computed with the input changes as inputs."""
-    found: Arrays = {}
-    for operation in im.operations:
-        kernel = operation.params
-        if isinstance(kernel, Synapses):
-            inputs = ops.convert_to_tensor(changes[operation.inputs[0]])
-            weights = ops.cast(kernel.variable(), "float32")
-            (gradient,) = vector_jacobian_product(
-                lambda w, kernel=kernel, inputs=inputs: kernel.apply(inputs, w),
-                [weights],
-                ops.convert_to_tensor(slopes[operation.name]),
-            )
-            own = ops.convert_to_numpy(gradient * weights).astype(np.float64)
-            found[kernel.name] = found.get(kernel.name, 0) + own
-    return found
+    """Return the gradients of the score of one class per sample; of one sigmoid, −z or z."""
+    neurons, signs = np.array([im.classes.neuron(int(label)) for label in classes]).T
+    gradients = im.gradients(x, neurons, names, batch_size=len(x))
+    if (signs > 0).all():
+        return dict(gradients)
+    return {
+        name: values * signs.reshape(-1, *[1] * (values.ndim - 1)).astype(np.float32)
+        for name, values in gradients.items()
+    }
 
 
-def _class_means(im: InstrumentedModel, samples: Samples) -> dict[int, Arrays]:
+def _class_means(im: InstrumentedModel, samples: ClassifiedSamples) -> dict[int, Arrays]:
     """Return the mean values of each class's samples."""
     means = {}
     for label, rows in samples.by_class():
@@ -257,7 +253,7 @@ def _class_means(im: InstrumentedModel, samples: Samples) -> dict[int, Arrays]:
 # --- interventions -------------------------------------------------------------------------
 
 
-def patching(im: InstrumentedModel, runs: Runs) -> Scores:
+def patching(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
     """Return the gain from patching each channel with its values on passing samples.
 
     The score is the rise of the right logit's lead over the largest other one, averaged over at
@@ -267,21 +263,25 @@ def patching(im: InstrumentedModel, runs: Runs) -> Scores:
     """
     means = _class_means(im, runs.passing)
     samples = runs.failing
-    rows = np.flatnonzero(np.isin(samples.right, list(means)))[:_MOST_PATCHED]
+    rows = np.flatnonzero(np.isin(samples.right, list(means)))[:_MAX_PATCHED]
     if not len(rows):
         raise _no_class()
     x, right = samples.x[rows], samples.right[rows]
-    before = _lead(im.logits(x), right)
+
+    def lead(logits: np.ndarray) -> np.ndarray:
+        return -runner_up_margin(im.classes.scores(logits), right)
+
+    before = lead(im.logits(x))
     neurons = {}
     for operation in im.operations:
         if isinstance(operation.params, Synapses):
             reference = np.stack([means[int(label)][operation.name] for label in right])
             gains = [
-                (_lead(logits, right) - before).mean()
+                (lead(logits) - before).mean()
                 for logits in _patched(im, operation.name, x, reference)
             ]
             neurons[operation.name] = np.broadcast_to(np.array(gains), operation.shape).copy()
-    return Scores(neurons, _of_fed_channels(im, neurons, add_up=False), add_up=False)
+    return SuspicionScores(neurons, _of_fed_channels(im, neurons, add_up=False), add_up=False)
 
 
 def _patched(
@@ -301,22 +301,14 @@ def _patched(
         yield ops.convert_to_numpy(compiled(x, reference, ops.convert_to_tensor(kept)))
 
 
-def _lead(logits: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the right logit minus the largest other one."""
-    rows = np.arange(len(right))
-    others = logits.copy()
-    others[rows, right] = -np.inf
-    return logits[rows, right] - others.max(axis=1)
-
-
 # --- chance --------------------------------------------------------------------------------
 
 
-def chance(im: InstrumentedModel, rng: np.random.Generator) -> Scores:
+def chance(im: InstrumentedModel, rng: np.random.Generator) -> SuspicionScores:
     """Return random scores."""
     neurons = {o.name: rng.random(o.shape) for o in im.operations}
     synapses = {name: rng.random(kernel.shape) for name, kernel in im.kernels.items()}
-    return Scores(neurons, synapses, add_up=False)
+    return SuspicionScores(neurons, synapses, add_up=False)
 
 
 def _of_fed_channels(im: InstrumentedModel, neurons: Arrays, add_up: bool) -> Arrays:
@@ -339,8 +331,6 @@ def channel_scores(values: np.ndarray, add_up: bool) -> np.ndarray:
 
 
 def _no_class() -> Exception:
-    from nnslicer_tf.errors import InvalidArgumentError
-
     return InvalidArgumentError(
         "No failing sample has the right class of a passing one: they cannot be compared class by "
         "class. Give passing samples of the failing samples' right classes."

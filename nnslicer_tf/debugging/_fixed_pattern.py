@@ -57,7 +57,8 @@ class FixedPattern:
         self._logits = im.logit_operation
         self._behind = im.graph.between([self._owner.name], [self._logits])
         self._bends = [_checked(o) for o in self._behind if _bends(o)]
-        self.others = im[self._logits].size - 1
+        self.others = im.classes.count - 1
+        self._classes = im.classes
         self.conditions = sum(map(_count, self._bends)) + self.others
 
     def conditions_of(
@@ -110,9 +111,11 @@ class FixedPattern:
                 else:
                     value = operation.compute(*inputs)
                 values[operation.name] = value
-            logits = values[self._logits]
+            scores = values[self._logits]
+            if self._classes.is_binary:
+                scores = ops.concatenate([-scores, scores], axis=1)
             others = np.flatnonzero(np.arange(self.others + 1) != label)
-            found.append(ops.take(logits, others, axis=1) - logits[:, label : label + 1])
+            found.append(ops.take(scores, others, axis=1) - scores[:, label : label + 1])
             return ops.concatenate(found, axis=1)
 
         return run

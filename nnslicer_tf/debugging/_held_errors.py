@@ -77,7 +77,7 @@ class HeldErrors:
     def attributions(self, x: np.ndarray, made: Arrays, labels: np.ndarray) -> Arrays:
         """Return how much each error contributes to the fall of the margin.
 
-        The margin is the logit of the original's label minus that of the compressed model's. Its
+        The margin is the score of the original's label minus that of the compressed model's. Its
         fall from the original to the compressed model is divided among the elements of all errors
         by the integral of gradient × error, while all errors grow from zero to their full size: the
         attributions of a sample add up to the fall.
@@ -90,9 +90,10 @@ class HeldErrors:
         Returns:
             Operation → `(batch, …)`, positive for errors that favour the compressed model's label.
         """
-        classes = self.im[self.im.logit_operation].size
-        direction = np.eye(classes, dtype=np.float32)[labels]
-        direction = ops.convert_to_tensor(direction[:, 0] - direction[:, 1])
+        # Scores are linear in the logits, also those of one sigmoid: −z and z.
+        units = self.im[self.im.logit_operation].size
+        by_class = self.im.classes.scores(np.eye(units, dtype=np.float32)).T
+        direction = ops.convert_to_tensor(by_class[labels[:, 0]] - by_class[labels[:, 1]])
         x, errors = ops.convert_to_tensor(x), self._tensors(made)
         sums = {name: np.zeros_like(made[name]) for name in self.names}
         for share in (np.arange(_PARTS, dtype=np.float32) + 0.5) / _PARTS:

@@ -16,6 +16,7 @@ from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging._held_errors import Arrays, HeldErrors
 from nnslicer_tf.debugging.counterparts import CompressedLike, counterpart_of, weights_twin
 from nnslicer_tf.debugging.places import Counterpart, Place
+from nnslicer_tf.debugging.runs import check_classifier
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike
@@ -39,6 +40,10 @@ class LayerComparison(ShownAsTable):
     Attributes:
         places: The places, in topological order.
         x: The deviating samples `(samples, *input_shape)`.
+        rows: Their indices among the samples that were given. Inside values exist only in LiteRT's
+            reference kernels, which round differently from those that run a file usually: a few
+            samples that deviate there do not deviate here, and are left out.
+        given: Number of samples that were given.
         labels: The original's and the compressed model's label on them, `(samples, 2)`.
         errors: Kind of error → operation of a place → its relative size. The kinds are "enters",
             the error of the place's inputs, relative to them; "passed", its effect on the output;
@@ -56,19 +61,27 @@ class LayerComparison(ShownAsTable):
     ) -> None:
         self._held, self._batch_size = held, batch_size
         self.places: tuple[Place, ...] = held.counterpart.places
-        self.x, self.labels = x, labels
+        deviating = labels[:, 0] != labels[:, 1]
+        self.rows, self.given = np.flatnonzero(deviating), len(x)
+        self.x, self.labels = x, labels = x[deviating], labels[deviating]
         squares: dict[str, dict[str, float]] = {kind: {} for kind in (*_KINDS, "in", "out")}
         shares: Arrays = {}
         mended = np.zeros(len(self.places))
-        for rows in track(list(self._rows()), "Comparing", progress=progress):
+        for rows in track(list(self._batches()), "Comparing", progress=progress):
             values, computed, made = held.made(x[rows])
             _add_squares(squares, held, x[rows], values, computed)
             for name, part in held.attributions(x[rows], made, labels[rows]).items():
-                own = part.reshape(-1, part.shape[-1]).sum(axis=0, dtype=np.float64)
-                shares[name] = shares.get(name, 0) + own
+                by_channel = part.reshape(-1, part.shape[-1]).sum(axis=0, dtype=np.float64)
+                shares[name] = shares.get(name, 0) + by_channel
             outputs = held.outputs(x[rows], made, [{p.operation} for p in self.places])
-            mended += [(o.argmax(axis=1) == labels[rows, 0]).sum() for o in outputs]
-        self.errors = _relative_errors(squares)
+            mended += [self._right(o, rows) for o in outputs]
+        self.errors = {
+            kind: {
+                name: float(np.sqrt(amount / whole)) if (whole := squares[beside][name]) else 0.0
+                for name, amount in squares[kind].items()
+            }
+            for kind, beside in zip(_KINDS, ("in", "out", "out", "out"), strict=True)
+        }
         fall = sum(float(values.sum()) for values in shares.values())
         self.channels = {name: values / fall for name, values in shares.items()}
         self.causes = {name: float(values.sum()) for name, values in self.channels.items()}
@@ -113,10 +126,10 @@ class LayerComparison(ShownAsTable):
         for name in {name for names in switched for name in names}:
             check_name("place", name, self._held.names)
         right = np.zeros(len(switched))
-        for rows in self._rows():
+        for rows in self._batches():
             made = self._held.made(self.x[rows])[2]
             outputs = self._held.outputs(self.x[rows], made, switched)
-            right += [(o.argmax(axis=1) == self.labels[rows, 0]).sum() for o in outputs]
+            right += [self._right(o, rows) for o in outputs]
         return right / len(self.x)
 
     def slices(
@@ -139,7 +152,10 @@ class LayerComparison(ShownAsTable):
             profile = Profile.from_data(im, data, progress=progress)
             slicer = Slicer(im, profile, theta, progress=progress)
             x, labels = self.x[:most], self.labels[:most, 0]
-            parts = [slicer.slice(x[labels == label], [label]) for label in np.unique(labels)]
+            parts = [
+                slicer.slice(x[labels == label], [im.classes.neuron(int(label))[0]])
+                for label in np.unique(labels)
+            ]
             found.append(functools.reduce(operator.add, parts))
         return found[0], found[1]
 
@@ -179,13 +195,18 @@ class LayerComparison(ShownAsTable):
     def __repr__(self) -> str:
         first = self.ranking[0].operation
         return (
-            f"LayerComparison({len(self.x)} deviating samples, {len(self.places)} places; "
+            f"LayerComparison({len(self.x)} of {self.given} samples deviate, "
+            f"{len(self.places)} places; "
             f"'{first}' causes {self.causes[first]:.0%})"
         )
 
-    def _rows(self) -> Iterator[slice]:
+    def _batches(self) -> Iterator[slice]:
         for start in range(0, len(self.x), self._batch_size):
             yield slice(start, start + self._batch_size)
+
+    def _right(self, outputs: np.ndarray, rows: slice) -> int:
+        """Return how many samples get the original's label."""
+        return int((self.im.classes.from_outputs(outputs) == self.labels[rows, 0]).sum())
 
     def _row(self, place: Place) -> dict[str, object]:
         total = sum(kernel.size for kernel in self.im.kernels.values())
@@ -218,7 +239,7 @@ def compare_layers(
             with the original's layers and other weights.
         x: Samples `(samples, *input_shape)` as the original takes them, such as those that
             `dflare.find_deviations` finds, preprocessed. Those on which the models agree are
-            skipped.
+            skipped; the result's `rows` are the others.
         batch_size: Samples at once. Several copies of their activations at all places are in
             memory.
         progress: Show a progress bar.
@@ -231,33 +252,23 @@ def compare_layers(
         InputShapeError, InputRangeError, NonFiniteActivationError: for bad data.
     """
     check_count("batch_size", batch_size)
-    shape = im[im.output_operations[0]].shape
-    if len(shape) != 1 or shape[0] < 2:
-        raise InvalidArgumentError(
-            f"Deviations are explained in classifiers with at least two outputs (samples, classes)."
-            f" '{im.model.name}' gives {shape} for a sample; give one of a single probability the "
-            "other class as a second output."
-        )
+    check_classifier(im)
     x = im.check(x)
     held = HeldErrors(im, counterpart_of(im, compressed, x))
-    labels = np.concatenate(
-        [_labels(held, x[start : start + batch_size]) for start in range(0, len(x), batch_size)]
-    )
-    deviating = labels[:, 0] != labels[:, 1]
-    if not deviating.any():
+    output, labels = im.output_operations[0], []
+    for start in range(0, len(x), batch_size):
+        batch = x[start : start + batch_size]
+        outputs = (im.predict(batch), held.counterpart.values(batch)[output])
+        labels.append(np.stack([im.classes.from_outputs(values) for values in outputs], axis=1))
+    both = np.concatenate(labels)
+    if (both[:, 0] == both[:, 1]).all():
         raise InvalidArgumentError(
             f"The two models give the same labels on all {len(x)} samples: there is no deviation "
             "to explain. dflare.find_deviations searches for some; give what it finds, "
-            "preprocessed."
+            "preprocessed. (Of a LiteRT file the reference kernels are compared, which round "
+            "differently from the usual ones.)"
         )
-    return LayerComparison(held, x[deviating], labels[deviating], batch_size, progress)
-
-
-def _labels(held: HeldErrors, x: np.ndarray) -> np.ndarray:
-    """Return both models' labels on one batch, `(batch, 2)`."""
-    output = held.im.output_operations[0]
-    outputs = (held.im.predict(x), held.counterpart.values(x)[output])
-    return np.stack([values.argmax(axis=1) for values in outputs], axis=1)
+    return LayerComparison(held, x, both, batch_size, progress)
 
 
 def _add_squares(
@@ -268,19 +279,19 @@ def _add_squares(
     computed: Arrays,
 ) -> None:
     """Add the sums of squares of one batch: kind of error → operation → sum."""
-    own = held.im.forward(x, held.names)
-    leaves = {name: values[name] - own[name] for name in held.names}
+    original = held.im.forward(x, held.names)
+    leaves = {name: values[name] - original[name] for name in held.names}
     for name in held.names:
         inputs = _inputs(held, name)
-        found = {
+        amounts = {
             "enters": sum(_square(leaves[i]) for i in inputs),
-            "in": sum(_square(own[i]) for i in inputs),
-            "passed": _square(computed[name] - own[name]),
+            "in": sum(_square(original[i]) for i in inputs),
+            "passed": _square(computed[name] - original[name]),
             "made": _square(values[name] - computed[name]),
             "leaves": _square(leaves[name]),
-            "out": _square(own[name]),
+            "out": _square(original[name]),
         }
-        for kind, amount in found.items():
+        for kind, amount in amounts.items():
             squares[kind][name] = squares[kind].get(name, 0.0) + amount
 
 
@@ -299,13 +310,3 @@ def _inputs(held: HeldErrors, name: str) -> list[str]:
 
 def _square(values: np.ndarray) -> float:
     return float(np.square(values, dtype=np.float64).sum())
-
-
-def _relative_errors(squares: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    return {
-        kind: {
-            name: float(np.sqrt(amount / whole)) if (whole := squares[beside][name]) else 0.0
-            for name, amount in squares[kind].items()
-        }
-        for kind, beside in zip(_KINDS, ("in", "out", "out", "out"), strict=True)
-    }

@@ -9,7 +9,7 @@ import numpy as np
 from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging import _evidence
-from nnslicer_tf.debugging._evidence import Scores, channel_scores
+from nnslicer_tf.debugging._evidence import SuspicionScores, channel_scores
 from nnslicer_tf.debugging.runs import Labelled, Runs
 from nnslicer_tf.debugging.spectra import FORMULAS
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 _LEVELS = ("channel", "neuron", "synapse", "layer")
 
-_OF_SLICES: dict[str, Callable[[Slicer, Runs], Scores]] = {
+_OF_SLICES: dict[str, Callable[[Slicer, Runs], SuspicionScores]] = {
     "contrast": _evidence.contrast,
     "wrong_minus_right": _evidence.wrong_minus_right,
     **{name: partial(_evidence.membership, formula) for name, formula in FORMULAS.items()},
 }
-_OF_VALUES: dict[str, Callable[[InstrumentedModel, Runs], Scores]] = {
+_OF_VALUES: dict[str, Callable[[InstrumentedModel, Runs], SuspicionScores]] = {
     "patching": _evidence.patching,
     "gradient_contrast": _evidence.gradient_contrast,
     "gradient": _evidence.gradient,
@@ -53,7 +53,7 @@ class Suspicion(ShownAsTable):
             scores do not add up.
     """
 
-    def __init__(self, im: InstrumentedModel, method: str, scores: Scores) -> None:
+    def __init__(self, im: InstrumentedModel, method: str, scores: SuspicionScores) -> None:
         self.method = method
         self.neurons = {name: np.abs(values) for name, values in scores.neurons.items()}
         self.synapses = {name: np.abs(values) for name, values in scores.synapses.items()}

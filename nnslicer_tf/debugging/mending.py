@@ -8,12 +8,14 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import (
     are_logits,
+    classification_loss,
     compile_classifier,
     draw_dropout_seeds,
     selective_optimizer,
     train_epochs,
 )
 from nnslicer_tf.debugging.localisation import Suspicion
+from nnslicer_tf.debugging.runs import check_classifier
 from nnslicer_tf.instrument import InstrumentedModel, Synapses, copy_model
 
 _FACTORS = (-1.0, -0.5, 0.0, 0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
@@ -56,17 +58,45 @@ def mend(
     check_count("channels", channels)
     check_count("epochs", epochs)
     x = im.check(x)
-    y = check_labels(y, len(x), im[im.logit_operation].shape[-1])
+    check_classifier(im)
+    y = check_labels(y, len(x), im.classes.count)
     masks = suspicious_synapses(im, suspicion, channels)
     model = copy_model(im.model)
     from_logits = are_logits(im[im.output_operations[0]].params)
+    kernels = InstrumentedModel(model).kernels
     if how == "train":
-        _compile(model, masks, learning_rate, from_logits)
-        return _trained(model, x, y, epochs, as_generator(rng))
+        for layer in model.layers:  # statistics stay fixed
+            if isinstance(layer, keras.layers.BatchNormalization):
+                layer.trainable = False
+        free = {id(kernels[name].variable()): mask for name, mask in masks.items()}
+        optimizer = selective_optimizer(keras.optimizers.Adam(learning_rate), free)
+        compile_classifier(model, optimizer, from_logits, binary=im.classes.is_binary)
+        generator = as_generator(rng)
+        draw_dropout_seeds(model, generator)
+        train_epochs(
+            lambda rows, _: model.train_on_batch(x[rows], y[rows]),
+            len(x),
+            epochs,
+            min(32, len(x)),
+            generator,
+            progress=False,
+        )
+        return model
+
+    def scale(factor: float) -> None:
+        for name, mask in masks.items():
+            weights = im.kernels[name].kernel()
+            kernels[name].variable().assign(np.where(mask, factor * weights, weights))
+
     factors = (0.0,) if how == "mask" else _FACTORS
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits)
-    losses = [_loss(_scaled(model, im, masks, factor), loss, x, y) for factor in factors]
-    return _scaled(model, im, masks, factors[int(np.argmin(losses))])
+    loss = classification_loss(from_logits, im.classes.is_binary)
+    losses = []
+    for factor in factors:
+        scale(factor)
+        outputs = keras.ops.convert_to_tensor(model.predict_on_batch(x))
+        losses.append(float(loss(y[:, None], outputs)))
+    scale(factors[int(np.argmin(losses))])
+    return model
 
 
 def suspicious_synapses(im: InstrumentedModel, suspicion: Suspicion, channels: int = 1) -> Masks:
@@ -84,42 +114,3 @@ def suspicious_synapses(im: InstrumentedModel, suspicion: Suspicion, channels: i
         matrix[..., channel] = True
         masks[kernel.name] = masks.get(kernel.name, False) | kernel.to_kernel(matrix)
     return masks
-
-
-def _scaled(model: keras.Model, im: InstrumentedModel, masks: Masks, factor: float) -> keras.Model:
-    """Set the masked weights of a copy to the original ones times a factor; return the copy."""
-    kernels = InstrumentedModel(model).kernels
-    for name, mask in masks.items():
-        weights = im.kernels[name].kernel()
-        kernels[name].variable().assign(np.where(mask, factor * weights, weights))
-    return model
-
-
-def _loss(model: keras.Model, loss: keras.losses.Loss, x: np.ndarray, y: np.ndarray) -> float:
-    return float(loss(y, keras.ops.convert_to_tensor(model.predict_on_batch(x))))
-
-
-def _compile(model: keras.Model, masks: Masks, learning_rate: float, from_logits: bool) -> None:
-    """Compile so that only the masked weights are trained, with normalisation statistics fixed."""
-    kernels = InstrumentedModel(model).kernels
-    free = {id(kernels[name].variable()): mask for name, mask in masks.items()}
-    for layer in model.layers:
-        if isinstance(layer, keras.layers.BatchNormalization):
-            layer.trainable = False
-    optimizer = selective_optimizer(keras.optimizers.Adam(learning_rate), free)
-    compile_classifier(model, optimizer, from_logits)
-
-
-def _trained(
-    model: keras.Model, x: np.ndarray, y: np.ndarray, epochs: int, rng: np.random.Generator
-) -> keras.Model:
-    draw_dropout_seeds(model, rng)
-    train_epochs(
-        lambda rows, _: model.train_on_batch(x[rows], y[rows]),
-        len(x),
-        epochs,
-        min(32, len(x)),
-        rng,
-        progress=False,
-    )
-    return model

@@ -22,6 +22,7 @@ from nnslicer_tf._checks import check_labels
 from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging._fixed_pattern import FixedPattern
+from nnslicer_tf.debugging.runs import check_classifier
 from nnslicer_tf.errors import InfeasibleRepairError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model
 
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SIZES = ("largest", "sum")
-_MOST_ENTRIES = 50_000_000  # entries of the linear program: 400 MB
+_MAX_ENTRIES = 50_000_000  # entries of the linear program: 400 MB
 
 
 @dataclass(frozen=True, eq=False)
-class Repair(ShownAsTable):
+class ProvableRepair(ShownAsTable):
     """A repaired model.
 
     Attributes:
@@ -68,7 +69,7 @@ class Repair(ShownAsTable):
 
     def __repr__(self) -> str:
         return (
-            f"Repair({np.count_nonzero(self.change):,} of {self.change.size:,} weights of "
+            f"ProvableRepair({np.count_nonzero(self.change):,} of {self.change.size:,} weights of "
             f"'{self.kernel}', right on {self.points} points)"
         )
 
@@ -84,7 +85,7 @@ def repair(
     margin: float = 1e-3,
     most: float | None = None,
     groups: Sequence[int] | None = None,
-) -> Repair:
+) -> ProvableRepair:
     """Change few weights of one layer so that inputs are provably right.
 
     Args:
@@ -116,7 +117,8 @@ def repair(
     if not margin > 0:
         raise InvalidArgumentError(f"margin must be above 0. Received: {margin!r}")
     x = im.check(x)
-    y = check_labels(y, len(x), im[im.logit_operation].shape[-1])
+    check_classifier(im)
+    y = check_labels(y, len(x), im.classes.count)
     patterns = np.arange(len(x)) if groups is None else _check_groups(groups, len(x))
     shape = im.kernels[kernel].shape
     chosen = np.ones(shape, bool) if among is None else np.asarray(among)
@@ -127,9 +129,9 @@ def repair(
         )
     network = FixedPattern(im, kernel)
     entries = len(x) * network.conditions * int(chosen.sum())
-    if entries > _MOST_ENTRIES:
+    if entries > _MAX_ENTRIES:
         raise InvalidArgumentError(
-            f"The linear program would have {entries:,} entries, more than {_MOST_ENTRIES:,}. "
+            f"The linear program would have {entries:,} entries, more than {_MAX_ENTRIES:,}. "
             "Choose a later layer, fewer inputs, or fewer weights (among=…)."
         )
     slopes, bounds = [], []
@@ -141,7 +143,7 @@ def repair(
         bounds.append(-values)
     change = np.zeros(shape, np.float32)
     change[chosen] = _least(np.concatenate(slopes), np.concatenate(bounds), size, most, kernel)
-    return Repair(_changed(im, kernel, change), kernel, change, len(x), margin)
+    return ProvableRepair(_changed(im, kernel, change), kernel, change, len(x), margin)
 
 
 def _check_groups(groups: Sequence[int], samples: int) -> np.ndarray:

@@ -16,7 +16,7 @@ Labelled: TypeAlias = tuple[DataLike, ArrayLike]
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class ClassifiedSamples:
     """Samples with their right classes, and the classes that the model predicts.
 
     Attributes:
@@ -31,6 +31,10 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def part(self, rows: np.ndarray) -> "ClassifiedSamples":
+        """Return some of the samples, by index or mask."""
+        return ClassifiedSamples(self.x[rows], self.right[rows], self.predicted[rows])
 
     def by_class(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield each right class with the indices of its samples."""
@@ -47,8 +51,8 @@ class Runs:
         passing: Those that it gets right.
     """
 
-    failing: Samples
-    passing: Samples
+    failing: ClassifiedSamples
+    passing: ClassifiedSamples
 
     @classmethod
     def of(cls, im: InstrumentedModel, failing: Labelled, passing: Labelled) -> "Runs":
@@ -72,8 +76,8 @@ class Runs:
             unfit = np.flatnonzero((part.predicted != part.right) != wrong)
             if len(unfit):
                 raise InvalidArgumentError(
-                    f"{len(unfit)} of {len(part)} {name} samples are none: the model gets them "
-                    f"{'right' if wrong else 'wrong'}, the first at index {unfit[0]}. "
+                    f"The model classifies {len(unfit)} of the {len(part)} {name} samples "
+                    f"{'correctly' if wrong else 'wrongly'}, the first at index {unfit[0]}. "
                     "Runs.split(im, x, y) divides samples."
                 )
         return runs
@@ -95,27 +99,23 @@ class Runs:
         wrong = whole.predicted != whole.right
         if wrong.all() or not wrong.any():
             raise InvalidArgumentError(
-                f"The model gets all {len(whole)} samples {'wrong' if wrong.all() else 'right'}. "
-                "Faults are found by comparing failing with passing samples: give more."
+                f"The model classifies all {len(whole)} samples "
+                f"{'wrongly' if wrong.all() else 'correctly'}. Faults are found by comparing "
+                "failing with passing samples: give more."
             )
-        return cls(
-            *(Samples(whole.x[w], whole.right[w], whole.predicted[w]) for w in (wrong, ~wrong))
-        )
+        return cls(whole.part(wrong), whole.part(~wrong))
 
     def sampled(self, most: int, rng: int | np.random.Generator = 0) -> "Runs":
         """Return at most `most` runs of either kind, drawn without replacement."""
         generator = np.random.default_rng(rng)
-        return Runs(
-            _sampled(self.failing, most, generator), _sampled(self.passing, most, generator)
+        failing, passing = (
+            part.part(np.sort(generator.permutation(len(part))[:most]))
+            for part in (self.failing, self.passing)
         )
+        return Runs(failing, passing)
 
 
-def _sampled(samples: Samples, most: int, generator: np.random.Generator) -> Samples:
-    chosen = np.sort(generator.permutation(len(samples))[:most])
-    return Samples(samples.x[chosen], samples.right[chosen], samples.predicted[chosen])
-
-
-def _classified(im: InstrumentedModel, data: Labelled, name: str) -> Samples:
+def _classified(im: InstrumentedModel, data: Labelled, name: str) -> ClassifiedSamples:
     try:
         x, y = data
     except (TypeError, ValueError) as error:
@@ -124,11 +124,22 @@ def _classified(im: InstrumentedModel, data: Labelled, name: str) -> Samples:
         ) from error
     if isinstance(x, Sized) and not len(x):
         raise InvalidArgumentError(f"There are no {name} samples.")
-    shape = im[im.logit_operation].shape
-    if len(shape) != 1 or shape[0] < 2:
-        raise InvalidArgumentError(
-            f"Faults are localised in classifiers with logits (samples, classes). "
-            f"'{im.model.name}' gives outputs of shape {shape}."
-        )
+    check_classifier(im)
     x, y = im.labelled(x, y)
-    return Samples(x, check_labels(y, len(x), shape[0]), im.logits(x).argmax(axis=1))
+    y = check_labels(y, len(x), im.classes.count)
+    return ClassifiedSamples(x, y, im.classes.from_logits(im.logits(x)))
+
+
+def check_classifier(im: InstrumentedModel) -> None:
+    """Check that a model gives each sample one of two or more classes.
+
+    Raises:
+        InvalidArgumentError: if it predicts a number, a map or several labels.
+    """
+    shape, classes = im[im.logit_operation].shape, im.classes
+    if len(shape) != 1 or classes.count < 2 or classes.is_multi_label:
+        raise InvalidArgumentError(
+            f"This needs a classifier with one class per sample: an output of (classes,), or one "
+            f"sigmoid. '{im.model.name}' gives outputs of shape {shape}"
+            f"{' with a sigmoid each' if classes.is_multi_label else ''}."
+        )

@@ -199,7 +199,7 @@ class NeuronCoverage(Coverage):
     """Neurons whose output was above a threshold (Pei et al., SOSP 2017, section 4.1).
 
     For every input, the outputs of a layer are first scaled to [0, 1] by the layer's smallest and
-    largest value; if these are equal, nothing is covered.
+    largest value; if these are equal, nothing is covered. A layer of a single neuron is not scaled.
 
     Args:
         im: The model.
@@ -225,6 +225,8 @@ class NeuronCoverage(Coverage):
         self.threshold = float(threshold)
 
     def _hits(self, name: str, values: np.ndarray) -> np.ndarray:
+        if values[0].size == 1:  # a single neuron has nothing to be scaled by
+            return np.any(self.neurons.reduce(values) > self.threshold, axis=0)
         axes = tuple(range(1, values.ndim))
         low = np.fmin.reduce(values, axis=axes, keepdims=True)
         span = np.fmax.reduce(values, axis=axes, keepdims=True) - low

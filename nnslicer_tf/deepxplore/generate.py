@@ -32,8 +32,8 @@ from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, check_array
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 
-_FEWEST = 8  # fewer seeds say nothing about the models
-_RIGHT, _AGREE = 0.5, 0.25
+_MIN_SEEDS = 8  # fewer seeds say nothing about the models
+_MIN_RIGHT, _MIN_AGREE = 0.5, 0.25
 
 
 def generate(
@@ -92,14 +92,20 @@ def generate(
     ims = [m if isinstance(m, InstrumentedModel) else InstrumentedModel(m) for m in models]
     _check_models(ims)
     step = constraint.step * (bounds[1] - bounds[0]) if step is None else step
-    _check_range(step, max_iterations, batch_size, lambda1, lambda2)
+    least = {"step": (step, 0), "lambda1": (lambda1, 0), "lambda2": (lambda2, 0)}
+    least |= {"max_iterations": (max_iterations, 1), "batch_size": (batch_size, 1)}
+    for name, (value, minimum) in least.items():
+        if not value >= minimum:
+            raise InvalidArgumentError(f"{name} must be at least {minimum}. Received: {value!r}")
     seeds = _check_seeds(seeds, ims[0].input_shape, bounds)
     coverage = [NeuronCoverage(im) for im in ims] if coverage is None else list(coverage)
     _check_coverage(coverage, ims)
     constraint.begin(seeds.shape[1:], 0, rng)  # rejects inputs that it cannot change
 
     started = time.perf_counter()
-    predicted = np.stack([im.predict(seeds, batch_size).argmax(axis=1) for im in ims], axis=1)
+    predicted = np.stack(
+        [im.classes.from_outputs(im.predict(seeds, batch_size)) for im in ims], axis=1
+    )
     agree = (predicted == predicted[:, :1]).all(axis=1)
     _check_answers(predicted, agree, labels)
     found = _Found(coverage, batch_size)
@@ -176,6 +182,7 @@ class _Ascent:
         self, im: InstrumentedModel, coverage: Coverage, lambda1: float, lambda2: float
     ) -> None:
         self._coverage = coverage
+        self._classes = im.classes
         self._weights = (1.0, -lambda1)
         self._lambda2 = np.float32(lambda2)
         neurons = coverage.neurons
@@ -200,7 +207,7 @@ class _Ascent:
         indices = (label.astype(np.int32), neuron.astype(np.int32))
         tensors = map(keras.ops.convert_to_tensor, (x, weight, *indices, self._lambda2))
         gradient, output = map(keras.ops.convert_to_numpy, self._compute(*tensors))
-        return gradient, output.argmax(axis=1)
+        return gradient, self._classes.from_outputs(output)
 
 
 def _gradient_and_output(
@@ -226,8 +233,10 @@ def _gradient_and_output(
 
     def objective(x: Any) -> Any:
         values = im.compute(x, (im.logit_operation, *neurons.names))
-        logit = _pick(values[im.logit_operation], label)
-        return weight * logit + lambda2 * _pick(neurons.vector(values), neuron)
+        scores = values[im.logit_operation]
+        if im.classes.is_binary:
+            scores = keras.ops.concatenate([-scores, scores], axis=1)
+        return weight * _pick(scores, label) + lambda2 * _pick(neurons.vector(values), neuron)
 
     (gradient,) = vector_jacobian_product(objective, [x], keras.ops.ones_like(weight))
     # The forward pass is shared: the compiler computes it only once.
@@ -294,27 +303,18 @@ def _check_models(ims: Sequence[InstrumentedModel]) -> None:
     shapes = {im.model.name: im.input_shape for im in ims}
     if len({im.input_shape for im in ims}) > 1:
         raise InputShapeError(f"All models must take inputs of the same shape. Received: {shapes}")
-    outputs = [im[im.output_operations[0]].shape for im in ims]
-    if len(set(outputs)) > 1 or len(outputs[0]) != 1:
+    outputs = {im.model.name: im[im.output_operations[0]].shape for im in ims}
+    counts = {im.classes.count for im in ims}
+    if len(counts) > 1 or any(len(shape) != 1 for shape in outputs.values()):
         raise InvalidArgumentError(
-            f"All models must classify into the same classes: one output of shape (classes,). "
-            f"Received: {outputs}"
+            f"All models must classify into the same classes: one output of shape (classes,), or "
+            f"one sigmoid. Received: {outputs}"
         )
-    if outputs[0][0] < 2:
+    if counts == {1}:
         raise InvalidArgumentError(
-            "Models must tell two classes or more apart, by an output for each. Received models "
-            "with one output: give the other class's probability, 1 - p, as a second one."
+            "Models must tell two classes or more apart. Received models with one output that is "
+            "no sigmoid, such as regression models."
         )
-
-
-def _check_range(
-    step: float, max_iterations: int, batch_size: int, lambda1: float, lambda2: float
-) -> None:
-    least = {"step": (step, 0), "lambda1": (lambda1, 0), "lambda2": (lambda2, 0)}
-    least |= {"max_iterations": (max_iterations, 1), "batch_size": (batch_size, 1)}
-    for name, (value, minimum) in least.items():
-        if not value >= minimum:
-            raise InvalidArgumentError(f"{name} must be at least {minimum}. Received: {value!r}")
 
 
 def _check_seeds(
@@ -347,12 +347,12 @@ def _check_answers(predicted: np.ndarray, agree: np.ndarray, labels: ArrayLike |
     )
     if labels is not None:
         right = (predicted == check_labels(labels, len(predicted))[:, None]).mean(axis=0)
-        if len(predicted) >= _FEWEST and right.min() < _RIGHT:
+        if len(predicted) >= _MIN_SEEDS and right.min() < _MIN_RIGHT:
             raise InvalidArgumentError(
                 f"models[{int(right.argmin())}] is right on {right.min():.0%} of the seeds. "
                 f"{remedy}"
             )
-    if len(predicted) >= _FEWEST and agree.mean() < _AGREE:
+    if len(predicted) >= _MIN_SEEDS and agree.mean() < _MIN_AGREE:
         raise InvalidArgumentError(
             f"The models agree on {agree.mean():.0%} of the seeds as they are. {remedy}"
         )

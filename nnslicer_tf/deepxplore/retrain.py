@@ -27,7 +27,8 @@ def retrain(
     """Return a copy of a classifier, trained further with Adam; the model is not changed.
 
     Args:
-        model: A classifier whose output is logits, probabilities or their logarithms.
+        model: A classifier whose output is logits, probabilities or their logarithms, or one
+            sigmoid.
         x: Training inputs together with those found, `(samples, *input_shape)`.
         y: Their classes, `(samples,)` integers.
         epochs: Passes over the inputs, in an order that `rng` determines.
@@ -43,7 +44,8 @@ def retrain(
     im = InstrumentedModel(model)
     copy = copy_model(model)
     from_logits = are_logits(im[im.output_operations[0]].params)
-    compile_classifier(copy, keras.optimizers.Adam(learning_rate), from_logits)
+    optimizer = keras.optimizers.Adam(learning_rate)
+    compile_classifier(copy, optimizer, from_logits, binary=im.classes.is_binary)
     generator = as_generator(rng)
     draw_dropout_seeds(copy, generator)
 

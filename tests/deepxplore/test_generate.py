@@ -44,6 +44,34 @@ def test_differences_lie_between_the_thresholds(constraint):
     np.testing.assert_array_equal(found.majority(), majority)
 
 
+def one_sigmoid(threshold, name):
+    """Class 1 for a mean above the threshold, as one sigmoid."""
+    inputs = keras.Input((4, 4, 1))
+    mean = keras.layers.GlobalAveragePooling2D()(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid", name="one")(mean), name=name)
+    model.set_weights([np.array([[1.0]]), np.array([-threshold])])
+    return model
+
+
+def test_one_sigmoid_is_two_classes():
+    models = [one_sigmoid(0.5, "a"), one_sigmoid(0.6, "b"), brightness_model(0.65, "c")]
+    seeds = np.random.default_rng(0).uniform(0, 0.2, (10, 4, 4, 1)).astype(np.float32)
+    seeds[5:] += 0.8
+    labels = np.repeat([0, 1], 5)
+    options = {"lambda1": 3, "lambda2": 0, "step": 0.04, "labels": labels, "progress": False}
+    found = generate(models, seeds, **options)
+    assert sorted(found.seed_index) == list(range(10)) and found.generated.all()
+    means = found.inputs.mean(axis=(1, 2, 3))
+    expected = np.stack([means > 0.5, means > 0.6, means > 0.65], axis=1)
+    np.testing.assert_array_equal(found.predictions, expected)
+    np.testing.assert_array_equal(found.labels, labels[found.seed_index])
+    trained = retrain(models[0], seeds, 1 - labels, epochs=200, learning_rate=0.3)
+    outputs = trained.predict(seeds, verbose=0)[:, 0]
+    np.testing.assert_array_equal(outputs > 0.5, 1 - labels)
+    coverage = NeuronCoverage(nns.InstrumentedModel(models[0]), 0.5, of=["one"])
+    assert coverage.update(seeds[:5]) == 0 and coverage.update(seeds[5:]) == 1
+
+
 def test_the_models_disagree_indeed(found, models, digits):
     _, found = found
     assert found.generated.sum() > 5 and len(set(found.seed_index)) == len(found)
@@ -356,7 +384,7 @@ def test_wrong_models_and_seeds(ims, digits):
         [
             keras.Input((8, 8, 1)),
             keras.layers.Flatten(),
-            keras.layers.Dense(1, activation="sigmoid"),
+            keras.layers.Dense(1),
         ]
     )
     with pytest.raises(InvalidArgumentError, match="two classes or more"):
