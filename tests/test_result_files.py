@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import tracemalloc
+import warnings
 import zipfile
 
 import keras
@@ -15,6 +16,8 @@ import pytest
 
 import nnslicer_tf as nns
 from nnslicer_tf import deepxplore, detection, dflare, exactline, pruning, semantic
+from nnslicer_tf._files import load_weights
+from nnslicer_tf.instrument.loading import load_model
 
 # What older files lack is optional.
 OPTIONAL = {"input_range", "input_means", "positions", "max_distance", "features"}
@@ -72,7 +75,10 @@ def results(tmp_path_factory):
         ),
         "line": (exactline.exact_line(im, x[0], x[1]), exactline.LinearPartition.load),
         "plane": (exactline.exact_plane(im, square), exactline.PlanarPartition.load),
-        "boundary": (exactline.exact_boundary(im, square), exactline.PlanarBoundary.load),
+        "boundary": (
+            exactline.exact_plane(im, square, boundary_only=True),
+            exactline.PlanarBoundary.load,
+        ),
         "detector": (
             detection.LogitMargin(im).fit(x),
             lambda path: detection.LogitMargin.load(path, im),
@@ -282,3 +288,28 @@ def test_a_full_disk_is_named_and_the_old_file_stays(tmp_path):
     assert "too large" in answer
     assert nns.Slice.load(path).synapses["dense"].sum() == 4
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_flipped_bits_of_models_and_weights_are_named(tmp_path):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(5), keras.layers.Dense(3)])
+    files = {
+        "damaged.h5": load_model,
+        "damaged.keras": load_model,
+        "damaged.weights.h5": lambda path: load_weights(model, path),
+    }
+    generator = np.random.default_rng(0)
+    for name, load in files.items():
+        path = tmp_path / name
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Keras advises against .h5
+            (model.save_weights if "weights" in name else model.save)(path)
+        whole = path.read_bytes()
+        for place in generator.integers(0, 8 * len(whole), 25):
+            damaged = bytearray(whole)
+            damaged[place // 8] ^= 1 << (place % 8)
+            path.write_bytes(damaged)
+            try:
+                load(path)
+            except (nns.CorruptFileError, nns.UnsupportedLayerError) as error:
+                assert name in str(error)

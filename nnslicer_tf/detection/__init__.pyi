@@ -13,18 +13,14 @@ from .presets import EVIDENCE, PRESETS
 from .scorers import (
     ClassDistance,
     Identity,
-    MembershipRatio,
-    RidgeFall,
     RidgeMargin,
-    ScaledRidgeMargin,
     Scorer,
     TreeDisagreement,
 )
 from .slice_detector import SliceDetector
-from .smooth_evidence import SmoothEvidence
 from .trivial import FlagEverything, LogitMargin
 from .vector_detector import VectorDetector
-from .votes import DrawnColumns, Features, Vote, VotingDetector
+from .votes import Features, Vote, VotingDetector
 
 __all__ = [
     "ADAPTIVE_ATTACKS",
@@ -34,7 +30,6 @@ __all__ = [
     "ChallengeResult",
     "ClassDistance",
     "Detector",
-    "DrawnColumns",
     "EffectivePath",
     "Effort",
     "Evidence",
@@ -43,15 +38,11 @@ __all__ = [
     "FlagEverything",
     "Identity",
     "LogitMargin",
-    "MembershipRatio",
     "OutlierDetector",
     "Problem",
-    "RidgeFall",
     "RidgeMargin",
-    "ScaledRidgeMargin",
     "Scorer",
     "SliceDetector",
-    "SmoothEvidence",
     "TreeDisagreement",
     "Tried",
     "VectorDetector",

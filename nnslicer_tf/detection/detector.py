@@ -20,7 +20,6 @@ from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._random import as_generator
 from nnslicer_tf.detection.calibration import check_rate, threshold_at
 from nnslicer_tf.detection.evidence import Evidence
-from nnslicer_tf.detection.smooth_evidence import SmoothEvidence
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Slicer
@@ -82,16 +81,12 @@ class Detector(BaseEstimator):
         """Whether `smooth_scores` is implemented, which gives attackers the score's gradient."""
         return False
 
-    def smooth_scores(self, evidence: SmoothEvidence) -> Any:
-        """Return the anomaly scores as a differentiable tensor (N,) float32.
+    def smooth_scores(self, evidence: Evidence) -> Any:
+        """Return the anomaly scores for evidence of a tensor, differentiable, (N,) float32.
 
         `challenge` uses them to attack the detector; the true scores always decide.
         """
         raise NotImplementedError(f"{type(self).__name__} has no gradient.")
-
-    def smooth_evidence(self, x: Any, steepness: Any) -> SmoothEvidence:
-        """Return the evidence on a tensor of inputs, for `smooth_scores`."""
-        return SmoothEvidence(self.im, x, steepness=steepness)
 
     def state(self) -> dict[str, np.ndarray]:
         """Return what `learn` learned, as arrays by name."""
@@ -103,9 +98,14 @@ class Detector(BaseEstimator):
     def check_parameters(self) -> None:
         """Reject parameters of the subclass that are out of range, before any work."""
 
-    def evidence(self, x: np.ndarray) -> Evidence:
-        """Return the evidence on inputs (N, *input_shape), for `learn` and `anomaly_scores`."""
-        return Evidence(self.im, x)
+    def evidence(self, x: Any, steepness: Any = 1.0) -> Evidence:
+        """Return the evidence on inputs (N, *input_shape), which all other methods take.
+
+        Args:
+            x: An array; or a tensor, for `smooth_scores`.
+            steepness: For a tensor: see `Evidence`.
+        """
+        return Evidence(self.im, x, steepness=steepness)
 
     def identity(self) -> str:
         """Return a hash of the model, which a saved detector checks when it is loaded."""
@@ -134,6 +134,12 @@ class Detector(BaseEstimator):
         if fixed is None:
             threshold_at(np.zeros(len(held)), rate)  # reject too few inputs before the work
         evidence = self.evidence(x)
+        if self.im.classes.is_multi_label:
+            raise InvalidArgumentError(
+                "A detector needs classes that exclude each other: "
+                f"'{self.im.model.name}' ends in {self.im.classes.count} sigmoids. Give a model "
+                "that ends in logits, in a softmax or in one sigmoid."
+            )
         check_logits(evidence.logits)
         _check_classes(evidence, learned)
         self.learn(evidence.rows(learned), rng)

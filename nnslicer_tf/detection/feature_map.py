@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnslicer_tf.detection._kernels import convolutions
+from nnslicer_tf.detection.evidence import convolutions
 from nnslicer_tf.detection.vector_detector import VectorDetector
 
 

@@ -68,6 +68,6 @@ class OutlierDetector(Detector):
 
     def _values(self, evidence: Evidence) -> np.ndarray:
         if self.of is None:
-            return evidence.logits
+            return evidence.logits[:, -1:] if self.im.classes.is_binary else evidence.logits
         values = self.im.capture(evidence.x, of=[self.of])[self.of]
         return values.reshape(len(values), -1)

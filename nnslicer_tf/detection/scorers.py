@@ -7,20 +7,20 @@ Adding one: subclass `Scorer`, implement `fit` and `score`, and list the fitted 
 A `Vote` combines it with its features; a preset of `SliceDetector` uses the vote.
 """
 
+import warnings
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy.linalg import LinAlgWarning
 
 from nnslicer_tf._lazy import LazyModule
-from nnslicer_tf._numerics import runner_up_margin
+from nnslicer_tf.detection.evidence import margin
 
 ops: Any = LazyModule("keras.ops")
 
 # Samples whose distances are computed at once.
 _ROWS = 1024
-# Limits the scaling of features that hardly vary among the normal inputs.
-_SMALLEST_SCALE = 1e-2
 
 
 class Scorer(ABC):
@@ -153,62 +153,23 @@ class RidgeMargin(Scorer):
         from sklearn.linear_model import Ridge
 
         targets = np.where(np.arange(classes) == predicted[:, None], 1.0, -1.0)
-        fitted = Ridge(alpha=self.alpha).fit(vectors, targets.astype(vectors.dtype))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", LinAlgWarning)
+                fitted = Ridge(alpha=self.alpha).fit(vectors, targets.astype(vectors.dtype))
+        except LinAlgWarning:  # the features' scales differ by more than float32 resolves
+            fitted = Ridge(alpha=self.alpha, solver="svd").fit(vectors.astype(np.float64), targets)
         self.weights, self.bias = fitted.coef_.T.astype(np.float64), fitted.intercept_
         return self
 
     def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
         """Return the margins; see `Scorer.score`."""
-        return runner_up_margin(vectors @ self.weights + self.bias, predicted)
+        return margin(vectors @ self.weights + self.bias, predicted)
 
     def smooth_score(self, vectors: Any, predicted: Any) -> Any:
         """Return the margins; see `Scorer.smooth_score`."""
         weights, bias = np.float32(self.weights), np.float32(self.bias)
-        return smooth_margin(ops.matmul(vectors, weights) + bias, predicted)
-
-
-class ScaledRidgeMargin(RidgeMargin):
-    """`RidgeMargin` on features standardised by their standard deviations among normal inputs.
-
-    For features of several layers: a synapse's contribution is at most the number of positions at
-    which its layer applies it, so layers with many positions would otherwise dominate.
-
-    Args:
-        alpha: The penalty of the regression, on the scaled features.
-    """
-
-    def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
-        """Learn the regression; see `Scorer.fit`."""
-        scale = np.maximum(vectors.std(axis=0, dtype=np.float64), _SMALLEST_SCALE)
-        super().fit(vectors / scale, predicted, classes)
-        self.weights /= scale[:, None]
-        return self
-
-
-class RidgeFall(RidgeMargin):
-    """The drop, from input to view, of a ridge regression's margin for the model's prediction.
-
-    Each vector concatenates those of the input and of its view; the regression learns from the
-    first. The score is its `RidgeMargin` on the view minus that on the input.
-
-    Args:
-        alpha: The penalty of the regression.
-    """
-
-    def fit(self, vectors: np.ndarray, predicted: np.ndarray, classes: int) -> Self:
-        """Learn the regression; see `Scorer.fit`."""
-        return super().fit(vectors[:, : vectors.shape[1] // 2], predicted, classes)
-
-    def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-        """Return the differences; see `Scorer.score`."""
-        plain, view = np.split(vectors, 2, axis=1)
-        return super().score(view, predicted) - super().score(plain, predicted)
-
-    def smooth_score(self, vectors: Any, predicted: Any) -> Any:
-        """Return the differences; see `Scorer.smooth_score`."""
-        half = vectors.shape[1] // 2
-        of_view = super().smooth_score(vectors[:, half:], predicted)
-        return of_view - super().smooth_score(vectors[:, :half], predicted)
+        return margin(ops.matmul(vectors, weights) + bias, predicted)
 
 
 class ClassDistance(Scorer):
@@ -250,39 +211,3 @@ class ClassDistance(Scorer):
         centred = vectors - ops.take(np.float32(self.means), predicted, axis=0)
         white = ops.matmul(centred, np.float32(self.whitening))
         return ops.sum(ops.square(white), axis=1)
-
-
-class MembershipRatio(ClassDistance):
-    """Log-likelihood ratio of the nearest other class and the predicted one.
-
-    It is the `ClassDistance` of the predicted class minus the smallest of the other classes: twice
-    the logarithm of a ratio of normal densities.
-    """
-
-    def score(self, vectors: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-        """Return the differences; see `Scorer.score`."""
-        centre, means = self._white_means()
-        parts = []
-        for first in range(0, len(vectors), _ROWS):
-            white = (vectors[first : first + _ROWS] - centre) @ self.whitening
-            parts.append([((white - mean) ** 2).sum(axis=1) for mean in means])
-        return runner_up_margin(-np.concatenate(parts, axis=1).T, predicted)
-
-    def smooth_score(self, vectors: Any, predicted: Any) -> Any:
-        """Return the differences; see `Scorer.smooth_score`."""
-        centre, means = (np.float32(one) for one in self._white_means())
-        white = ops.matmul(vectors - centre, np.float32(self.whitening))
-        distances = ops.sum(ops.square(white[:, None] - means), axis=2)
-        return smooth_margin(-distances, predicted)
-
-    def _white_means(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean of the class means, and their whitened differences from it."""
-        centre = self.means.mean(axis=0)
-        return centre, (self.means - centre) @ self.whitening
-
-
-def smooth_margin(scores: Any, predicted: Any) -> Any:
-    """Return `runner_up_margin` of tensors, (N,) float32."""
-    own = ops.one_hot(predicted, scores.shape[-1])
-    others = ops.where(own > 0, -np.float32(np.inf), scores)
-    return ops.max(others, axis=1) - ops.sum(own * scores, axis=1)

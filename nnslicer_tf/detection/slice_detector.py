@@ -34,18 +34,13 @@ synapse used by a vote and per input.
 """
 
 import hashlib
-import warnings
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
-
-import numpy as np
-from numpy.typing import ArrayLike
 
 from nnslicer_tf._checks import check_count
 from nnslicer_tf._names import check_name
 from nnslicer_tf.detection.evidence import Evidence
-from nnslicer_tf.detection.presets import PRESETS
-from nnslicer_tf.detection.smooth_evidence import SmoothEvidence
+from nnslicer_tf.detection.presets import PRESETS, Options
 from nnslicer_tf.detection.votes import Vote, VotingDetector
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Slicer
@@ -62,13 +57,9 @@ class SliceDetector(VotingDetector):
             presets were developed.
         preset: A name from `PRESETS`: `"paper"`, `"margin"`, `"fused"`, `"stable"`,
             `"slices"`, `"lean"` or `"photos"`, see this module.
-        theta: Deprecated; use a slicer with that θ. None: the slicer's.
         kernels: Names of the kernels whose synapses are used, for `"fused"` and
             `"stable"` those of convolutions; None: those of the preset.
         max_synapses: Number of synapses drawn at random from larger kernels.
-
-    Attributes:
-        slicer_: The slicer that the fitted detector uses.
     """
 
     source: ClassVar[str] = "slicer"
@@ -76,40 +67,26 @@ class SliceDetector(VotingDetector):
     slicer: Slicer
     preset: str = "margin"
     _: KW_ONLY
-    theta: float | None = None
     kernels: tuple[str, ...] | None = None
     max_synapses: int = 4096
-
-    slicer_: Slicer = field(init=False)
 
     @property  # type: ignore[misc]  # derived from the slicer, which `set_params` may replace
     def im(self) -> InstrumentedModel:  # type: ignore[override]  # is never set, see above
         """The watched model."""
         return self.slicer.im
 
-    def fit(self, X: np.ndarray, y: ArrayLike | None = None) -> Self:
-        """Learn what is normal; see `Detector.fit`."""
-        self.slicer_ = self.slicer
-        if self.theta is not None:
-            warnings.warn(
-                "theta of SliceDetector is deprecated: give a Slicer with that theta.",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-            self.slicer_ = self.slicer.at_theta(self.theta)
-        return super().fit(X, y)
+    @property
+    def options(self) -> Options:
+        """What presets make their votes from."""
+        return Options(self.im, self.kernels, self.max_synapses, self.alpha)
 
     def votes(self) -> list[Vote]:
         """Return the votes of the preset; see `VotingDetector.votes`."""
-        return PRESETS[self.preset](self.im, self.kernels, self.max_synapses, self.alpha)
+        return PRESETS[self.preset](self.options)
 
-    def evidence(self, x: np.ndarray) -> Evidence:
+    def evidence(self, x: Any, steepness: Any = 1.0) -> Evidence:
         """Return the evidence of inputs, slices included; see `Detector.evidence`."""
-        return Evidence(self.im, x, self.slicer_)
-
-    def smooth_evidence(self, x: Any, steepness: Any) -> SmoothEvidence:
-        """Return the evidence of tensors, slices included; see `Detector.smooth_evidence`."""
-        return SmoothEvidence(self.im, x, self.slicer_, steepness=steepness)
+        return Evidence(self.im, x, self.slicer, steepness=steepness)
 
     def identity(self) -> str:
         """Return a hash of model, profile and the slicer's options; see `Detector.identity`."""
@@ -122,12 +99,14 @@ class SliceDetector(VotingDetector):
         neurons = self.slicer.granularity, self.slicer.product
         if neurons != ("activation", "value"):  # absent from older files
             total.update(repr(neurons).encode())
+        if self.slicer.contribution != "count":
+            total.update(self.slicer.contribution.encode())
         return total.hexdigest()
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Restore what `state` returned; see `Detector.restore`."""
-        self.slicer_ = self.slicer
-        super().restore(state)
+    @property
+    def differentiable(self) -> bool:
+        """Whether all votes are, and slices are counts; see `Detector.differentiable`."""
+        return self.slicer.contribution == "count" and super().differentiable
 
     def check_parameters(self) -> None:
         """Reject unknown presets and kernels, and numbers out of range."""
@@ -138,7 +117,7 @@ class SliceDetector(VotingDetector):
             check_name("kernel", name, self.im.kernels)
 
     def _parameters(self) -> dict[str, Any]:
-        return super()._parameters() | {"theta": self.slicer_.theta}
+        return super()._parameters() | {"theta": self.slicer.theta}
 
     @classmethod
     def _with_parameters(cls, source: Slicer, parameters: dict[str, Any]) -> Self:

@@ -7,7 +7,6 @@ import numpy as np
 
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.detection.evidence import Evidence
-from nnslicer_tf.detection.smooth_evidence import SmoothEvidence
 from nnslicer_tf.instrument import InstrumentedModel
 
 
@@ -61,6 +60,6 @@ class LogitMargin(_Trivial):
         """Whether the score has a gradient: True; see `Detector.differentiable`."""
         return True
 
-    def smooth_scores(self, evidence: SmoothEvidence) -> Any:
+    def smooth_scores(self, evidence: Evidence) -> Any:
         """Return the margins as a tensor; see `Detector.smooth_scores`."""
         return evidence.margins

@@ -7,11 +7,26 @@ import numpy as np
 
 from nnslicer_tf._checks import check_count
 from nnslicer_tf._names import check_name
+from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.detection.scorers import RidgeMargin, TreeDisagreement
 from nnslicer_tf.detection.votes import DrawnColumns, Vote, VotingDetector
 from nnslicer_tf.instrument import InstrumentedModel
 
 _PRESETS = ("paper", "margin")
+
+
+class _Columns(DrawnColumns):
+    """The features of a `VectorDetector`."""
+
+    differentiable = False
+
+    def __init__(self, detector: "VectorDetector") -> None:
+        super().__init__([detector.width()], detector.max_features)
+        self._detector = detector
+
+    def read(self, evidence: Evidence, columns: np.ndarray) -> np.ndarray:
+        """Return the detector's vectors; see `DrawnColumns.read`."""
+        return self._detector.vectors(evidence.x, columns)
 
 
 @dataclass(eq=False, repr=False)
@@ -40,12 +55,7 @@ class VectorDetector(VotingDetector):
 
     def votes(self) -> list[Vote]:
         """Return the single vote; see `VotingDetector.votes`."""
-        features = DrawnColumns(
-            [self.width()],
-            self.max_features,
-            lambda evidence, columns: self.vectors(evidence.x, columns),
-            differentiable=False,
-        )
+        features = _Columns(self)
         scorer = TreeDisagreement() if self.preset == "paper" else RidgeMargin(self.alpha)
         return [Vote(self.preset, features, scorer)]
 

@@ -16,8 +16,8 @@ from nnslicer_tf.detection.calibration import fuse, p_values, smooth_surprise, t
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.detection.scorers import Scorer
-from nnslicer_tf.detection.smooth_evidence import SmoothEvidence
 from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.instrument import InstrumentedModel
 
 # Share of the normal training inputs that is reserved as the reference of the p-values.
 _REFERENCE = 0.25
@@ -28,16 +28,16 @@ class Features:
 
     Args:
         read: Evidence → (N, features), or (N,) for `Identity`.
-        differentiable: Whether `read` also accepts `SmoothEvidence`, and then returns tensors.
+        differentiable: Whether `read` also accepts evidence of tensors, and then returns tensors.
     """
 
-    def __init__(
-        self, read: Callable[[Evidence], np.ndarray], *, differentiable: bool = True
-    ) -> None:
+    differentiable = True
+
+    def __init__(self, read: Callable[[Evidence], Any], *, differentiable: bool = True) -> None:
         self._read = read
         self.differentiable = differentiable
 
-    def __call__(self, evidence: Any) -> Any:
+    def __call__(self, evidence: Evidence) -> Any:
         """Return the features of the inputs."""
         return self._read(evidence)
 
@@ -56,29 +56,25 @@ class Features:
 
 
 class DrawnColumns(Features):
-    """A bounded number of columns of long vectors, drawn at random.
+    """A bounded number of columns of long vectors, drawn at random; a subclass implements `read`.
 
     Args:
         sizes: Lengths of the blocks that make up the vectors.
         most: Number of columns drawn uniformly from longer blocks.
-        read: Evidence, indices of columns → (N, columns) float32.
-        differentiable: See `Features`.
     """
 
     columns: np.ndarray
 
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        most: int,
-        read: Callable[[Evidence, np.ndarray], np.ndarray],
-        *,
-        differentiable: bool = True,
-    ) -> None:
-        super().__init__(
-            lambda evidence: read(evidence, self.columns), differentiable=differentiable
-        )
+    def __init__(self, sizes: Sequence[int], most: int) -> None:
         self._sizes, self._most = sizes, most
+
+    def __call__(self, evidence: Evidence) -> Any:
+        """Return the drawn columns; see `Features`."""
+        return self.read(evidence, self.columns)
+
+    @abstractmethod
+    def read(self, evidence: Evidence, columns: np.ndarray) -> Any:
+        """Return the given columns of the vectors, (N, columns) float32."""
 
     def draw(self, rng: np.random.Generator) -> None:
         """Draw the columns, in ascending order."""
@@ -98,6 +94,37 @@ class DrawnColumns(Features):
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Restore the columns."""
         self.columns = state["columns"]
+
+
+class SliceFeatures(DrawnColumns):
+    """Slice vectors, of a bounded number of synapses per kernel.
+
+    Args:
+        im: The watched model.
+        kernels: Names of the kernels.
+        most: Number of synapses drawn from larger kernels.
+        local: Whether to use the kernels' local slices; see `Evidence.slices`.
+        view: A kind of view, over which the local slices are averaged; None: of the inputs.
+    """
+
+    def __init__(
+        self,
+        im: InstrumentedModel,
+        kernels: Sequence[str],
+        most: int,
+        *,
+        local: bool = False,
+        view: str | None = None,
+    ) -> None:
+        self.kernels = [name for name in im.kernels if name in kernels]
+        self._local, self._view = local, view
+        super().__init__([im.kernels[name].size for name in self.kernels], most)
+
+    def read(self, evidence: Evidence, columns: np.ndarray) -> Any:
+        """Return the slices' contributions; see `DrawnColumns.read`."""
+        if self._view is not None:
+            return evidence.view_slices(self.kernels, columns, self._view)
+        return evidence.slices(self.kernels, columns, self._local)
 
 
 @dataclass(frozen=True)
@@ -136,7 +163,7 @@ class Vote:
         """Whether there is a `smooth_score`."""
         return self.features.differentiable and self.scorer.differentiable
 
-    def smooth_score(self, evidence: SmoothEvidence) -> Any:
+    def smooth_score(self, evidence: Evidence) -> Any:
         """Return the anomaly scores as a tensor (N,) float32 with a gradient."""
         return self.scorer.smooth_score(self.features(evidence), evidence.predicted)
 
@@ -192,7 +219,9 @@ class VotingDetector(Detector):
             return
         order = rng.permutation(len(evidence))
         cut = round(len(evidence) * (1 - _REFERENCE))
-        self._fit_votes(evidence.rows(np.sort(order[:cut])), rng)
+        training = evidence.rows(np.sort(order[:cut]))
+        for vote in self.votes_:  # one after the other: only the latest slices are kept in memory
+            vote.fit(training, rng)
         reference = evidence.rows(np.sort(order[cut:]))
         self.reference_ = {vote.name: vote.score(reference) for vote in self.votes_}
 
@@ -212,7 +241,7 @@ class VotingDetector(Detector):
         """Whether all votes are differentiable; see `Detector.differentiable`."""
         return all(vote.differentiable for vote in self.votes_)
 
-    def smooth_scores(self, evidence: SmoothEvidence) -> Any:
+    def smooth_scores(self, evidence: Evidence) -> Any:
         """Return the joint score of the votes as a tensor; see `Detector.smooth_scores`."""
         if len(self.votes_) == 1:
             return self.votes_[0].smooth_score(evidence)
@@ -246,8 +275,3 @@ class VotingDetector(Detector):
             start = f"{vote.name}|"
             own = {k.removeprefix(start): a for k, a in state.items() if k.startswith(start)}
             vote.restore(own)
-
-    def _fit_votes(self, evidence: Evidence, rng: np.random.Generator) -> None:
-        """Fit the votes one after the other, as only the latest slices are kept in memory."""
-        for vote in self.votes_:
-            vote.fit(evidence, rng)

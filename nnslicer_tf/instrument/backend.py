@@ -1,11 +1,43 @@
 """Backend functions that Keras lacks: compilation, vector-Jacobian products, loops over time."""
 
+import os
+import sys
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf.errors import WorkerError
 
 keras: Any = LazyModule("keras")
+
+_lost: list[int] = []  # this process, if TensorFlow's threads stayed behind in its parent
+
+
+def _note_fork() -> None:
+    """Note in a forked process whether TensorFlow was already running in its parent."""
+    module = sys.modules.get("tensorflow.python.eager.context")
+    context = getattr(module, "context_safe", lambda: None)()  # TensorFlow has no public question
+    if getattr(context, "_initialized", False):
+        _lost.append(os.getpid())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def check_process() -> None:
+    """Refuse to compute in a process in which TensorFlow would wait forever.
+
+    Raises:
+        WorkerError: if the process was forked after TensorFlow had started its threads.
+    """
+    if os.getpid() in _lost and keras.backend.backend() == "tensorflow":
+        raise WorkerError(
+            "This process was forked from one in which TensorFlow was already running, and has "
+            "none of its threads. Start processes with multiprocessing.get_context('spawn'), "
+            "fork before TensorFlow computes anything, or pass `workers=`."
+        )
 
 
 def compiled_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -16,7 +48,14 @@ def compiled_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
         # Keras also runs models without AutoGraph; converting every called function takes
         # longer than tracing.
-        return tf.function(function, reduce_retracing=True, autograph=False)
+        compiled = tf.function(function, reduce_retracing=True, autograph=False)
+
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            check_process()
+            return compiled(*args, **kwargs)
+
+        return run
     if backend == "jax":
         import jax
 

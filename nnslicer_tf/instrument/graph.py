@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf.instrument._trace import Call, Trace
+from nnslicer_tf.instrument.backend import check_process
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
 from nnslicer_tf.instrument.layers import layer_steps
 from nnslicer_tf.instrument.layers.masks import mask_step
@@ -219,6 +220,7 @@ def forward_pass(capture: Callable, batch: np.ndarray | Inputs) -> list[np.ndarr
     A single sample would be computed by matrix-vector instead of matrix-matrix products, which
     round differently, so it is duplicated. Most processors then give bit-identical values.
     """
+    check_process()
     if len(batch) > 1:
         return [np.asarray(value) for value in capture(arrays_of(batch))]
     return [np.asarray(value)[:1] for value in capture(arrays_of(batch[[0, 0]]))]
@@ -230,6 +232,7 @@ def build_graph(trace: Trace) -> Graph:
     Raises:
         UnsupportedLayerError: if a layer has no rule.
     """
+    check_process()
     described = zip(trace.input_names, trace.input_shapes, strict=True)
     graph = Graph([_input_operation(name, shape) for name, shape in described])
     names = graph.names

@@ -1,7 +1,6 @@
 """Loading of models from files, with helpful error messages."""
 
 import os
-import zipfile
 from pathlib import Path
 
 import keras
@@ -30,6 +29,6 @@ def load_model(path: str | os.PathLike) -> keras.Model:
             f"'{path}' has a layer that Keras cannot rebuild: {first_line} Register the class "
             "with @keras.saving.register_keras_serializable() and load it from Python."
         ) from error
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # parsers of ZIP, HDF5 and JSON raise errors of many classes
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CorruptFileError(f"'{path}' is not a readable Keras model: {first_line}") from error

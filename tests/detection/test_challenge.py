@@ -24,7 +24,6 @@ from nnslicer_tf.detection import (
     LogitMargin,
     OutlierDetector,
     SliceDetector,
-    SmoothEvidence,
     Vote,
     VotingDetector,
     challenge,
@@ -225,7 +224,7 @@ def test_an_object_with_score_and_threshold(im, data, normal):
 
 def test_smooth_evidence_is_the_evidence(slicer, data):
     exact = Evidence(slicer.im, data.x, slicer)
-    smooth = SmoothEvidence(slicer.im, keras.ops.convert_to_tensor(data.x), slicer)
+    smooth = Evidence(slicer.im, keras.ops.convert_to_tensor(data.x), slicer)
     pairs = [(exact.logits, smooth.logits), (exact.margins, smooth.margins)]
     for view in ("mirror", "shift", "zoom"):
         pairs.append((exact.view_margins(view), smooth.view_margins(view)))
@@ -243,7 +242,7 @@ def test_smooth_scores_rank_like_the_true_ones(preset, slicer, normal):
     x = np.concatenate([x, np.clip(x + 0.3 * np.random.default_rng(0).normal(size=x.shape), 0, 1)])
     x = x.astype(np.float32)
     detector = SliceDetector(slicer, preset, max_synapses=256).fit(normal)
-    evidence = detector.smooth_evidence(keras.ops.convert_to_tensor(x), 1.0)
+    evidence = detector.evidence(keras.ops.convert_to_tensor(x), 1.0)
     smooth = np.asarray(detector.smooth_scores(evidence))
     # Noise is far beyond the residuals of all digits, where p-values are constant.
     least = 0.9 if preset == "photos" else 0.98
@@ -430,7 +429,7 @@ def test_bad_input_is_refused(im, data, normal):
     refused(InvalidArgumentError, "wrong on all", y=(im.logits(data.x).argmax(axis=1) + 1) % 10)
     refused(InvalidArgumentError, "in l2 must be", norms=["l2"], budgets={"linf": [0.2]})
     refused(InvalidArgumentError, "rng", rng=-1)
-    refused(InvalidArgumentError, "rng is an int", rng=np.random.default_rng(0))
+    refused(InvalidArgumentError, "rng must be an int", rng=np.random.default_rng(0))
     alike = data.y == data.y[0]
     refused(InvalidArgumentError, "another class", x=data.x[alike], y=data.y[alike])
     detector.threshold_ = -1e6

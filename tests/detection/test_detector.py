@@ -88,7 +88,7 @@ def test_a_detector_of_ones_own(slicer, normal, tmp_path):
 
 
 def test_a_preset_of_ones_own(slicer, normal, fgsm, monkeypatch):
-    def preset(im, kernels, max_synapses, alpha):
+    def preset(options):
         margin = Vote("margin", Features(lambda evidence: evidence.margins), Identity())
         spectrum = Vote("rings", Features(lambda evidence: evidence.spectrum("rings")),
                         ClassDistance(), two_sided=True)  # fmt: skip
@@ -249,7 +249,7 @@ def test_files_of_the_first_version_load(slicer, normal, same_identity, preset):
     fresh = SliceDetector(at[0.0], preset, **options).fit(normal[:700])
     path = same_identity(f"{preset}.npz", fresh.identity())
     loaded = SliceDetector.load(path, at[0.3])
-    assert loaded.slicer_.theta == 0
+    assert loaded.slicer.theta == 0
     assert loaded.get_params() | {"slicer": at[0.0]} == fresh.get_params()
     x = normal[700:900]
     same = np.isclose(loaded.decision_function(x), fresh.decision_function(x), atol=1e-4)
@@ -317,26 +317,71 @@ def test_inputs_that_attacks_share_are_scored_once(fitted, fgsm, monkeypatch):
 def test_theta_is_the_slicers(slicer, normal, tmp_path):
     third = nns.Slicer(slicer.im, slicer.profile, theta=0.3, workers=0, progress=False)
     detector = SliceDetector(third, kernels=("conv2",), max_synapses=64).fit(normal[:300])
-    assert detector.slicer_ is third
+    assert detector.slicer is third
     x, columns = normal[300:320], detector.state()["columns"]
     rows = third.slice_each(x, kernels=["conv2"], operations=()).matrix[:, columns]
     margin = RidgeMargin(alpha=1e3).restore(detector.state())
     expected = margin.score(rows.toarray(), slicer.im.logits(x).argmax(axis=1))
     np.testing.assert_allclose(detector.score_samples(x), expected, atol=1e-9)
 
-    old = SliceDetector(slicer, theta=0.3, kernels=("conv2",), max_synapses=64)
-    with pytest.warns(DeprecationWarning, match="give a Slicer with that theta"):
-        old.fit(normal[:300])
-    assert np.array_equal(old.score_samples(x), detector.score_samples(x))
-    old.save(tmp_path / "detector.npz")
+    detector.save(tmp_path / "detector.npz")
     loaded = SliceDetector.load(tmp_path / "detector.npz", slicer)
-    assert (loaded.theta, loaded.slicer_.theta) == (None, 0.3)
-    assert np.array_equal(loaded.score_samples(x), old.score_samples(x))
-    with (
-        pytest.warns(DeprecationWarning, match="theta of SliceDetector"),
-        pytest.raises(InvalidArgumentError, match="theta must be"),
-    ):
-        SliceDetector(slicer, theta=-1.0).fit(normal)
+    assert loaded.slicer.theta == 0.3
+    assert np.array_equal(loaded.score_samples(x), detector.score_samples(x))
+
+
+@pytest.mark.parametrize("contribution", ["count", "amount"])
+@pytest.mark.parametrize("preset", ["paper", "margin", "fused"])
+def test_one_sigmoid_is_two_classes(preset, contribution):
+    keras.utils.set_random_seed(0)
+    hidden = [layers.Dense(8, activation="relu"), layers.Dense(8, activation="relu")]
+    inputs = keras.Input((6,))
+    values = hidden[1](hidden[0](inputs))
+    one = keras.Model(inputs, layers.Dense(1, activation="sigmoid", name="out")(values))
+    two = keras.Model(inputs, layers.Dense(2, name="out")(values))
+    weights, bias = one.get_layer("out").get_weights()
+    two.get_layer("out").set_weights([np.hstack([-weights, weights]), np.hstack([-bias, bias])])
+    x = np.random.default_rng(0).normal(size=(600, 6)).astype(np.float32)
+    scores, smooth = [], []
+    for model in (one, two):
+        im = nns.InstrumentedModel(model)
+        profile = nns.Profile.from_data(im, x[:400], progress=False)
+        options = {"contribution": contribution, "progress": False}
+        detector = SliceDetector(nns.Slicer(im, profile, 0, **options), preset).fit(x[:400])
+        scores.append(detector.score_samples(x[400:]))
+        if detector.differentiable:
+            evidence = detector.evidence(keras.ops.convert_to_tensor(x[400:]))
+            smooth.append(keras.ops.convert_to_numpy(detector.smooth_scores(evidence)))
+        margins = LogitMargin(im).fit(x[:400]).score_samples(x[400:])
+        z = 2 * np.abs(im.logits(x[400:])[:, -1])
+        np.testing.assert_allclose(margins, -z, rtol=1e-4, atol=1e-5)
+    if preset == "paper":  # a tree breaks ties by the last bits
+        assert np.mean(scores[0] == scores[1]) > 0.9
+        return
+    np.testing.assert_allclose(*scores, rtol=1e-3, atol=1e-3)
+    if smooth:
+        np.testing.assert_allclose(*smooth, rtol=1e-3, atol=1e-3)
+
+
+def test_independent_labels_and_numbers_are_refused():
+    x = np.random.default_rng(0).normal(size=(100, 6)).astype(np.float32)
+    for activation, units, message in (("sigmoid", 3, "3 sigmoids"), (None, 1, "classifier")):
+        model = keras.Sequential([keras.Input((6,)), layers.Dense(units, activation=activation)])
+        with pytest.raises(InvalidArgumentError, match=message):
+            LogitMargin(nns.InstrumentedModel(model)).fit(x)
+
+
+def test_badly_scaled_features_warn_of_nothing(recwarn):
+    rng = np.random.default_rng(0)
+    x = np.hstack([rng.normal(size=(60, 4)) * 1e6, rng.normal(size=(60, 4))]).astype(np.float32)
+    y = (x[:, 0] > 0).astype(int)
+    scorer = RidgeMargin(1e-3).fit(x, y, 2)
+    assert not [w for w in recwarn if "ill-conditioned" in str(w.message)]
+    wide, targets = x - x.mean(axis=0, dtype=np.float64), 2.0 * np.eye(2)[y] - 1
+    exact = np.linalg.solve(
+        wide.T @ wide + 1e-3 * np.eye(8), wide.T @ (targets - targets.mean(axis=0))
+    )
+    np.testing.assert_allclose(scorer.weights, exact, rtol=1e-3, atol=1e-6)
 
 
 def test_a_clone_shares_the_slicer_and_is_not_fitted(fitted, slicer, normal):

@@ -10,7 +10,6 @@ from nnslicer_tf.detection import (
     Evidence,
     SliceDetector,
 )
-from nnslicer_tf.detection.presets import votes_of
 from nnslicer_tf.detection.residuals import residual_shares
 from nnslicer_tf.detection.spectra import SPECTRA
 from nnslicer_tf.detection.views import VIEWS
@@ -101,27 +100,6 @@ def test_slices_of_evidence_are_the_slicers(slicer, normal):
     np.testing.assert_allclose(seen[:, 2:], np.mean(views, axis=0))
     with pytest.raises(InvalidArgumentError, match=r"no view 'shfit'. Did you mean 'shift'"):
         evidence.view_margins("shfit")
-
-
-def test_slices_for_the_two_best_outputs_against_the_slicer(slicer, normal):
-    x = normal[:6]
-    logits = slicer.im.logits(x)
-    first, second = logits.argsort(axis=1)[:, ::-1][:, :2].T
-    (vote,) = votes_of(["slices for the two best outputs"], slicer.im, ["conv2"], 64, 1e3)
-    vote.features.draw(np.random.default_rng(0))
-    columns = vote.features.state()["columns"]
-    found = vote.features(Evidence(slicer.im, x, slicer))
-    assert found.shape == (6, 2)
-    for i in range(6):
-        a, b = (
-            slicer.slice_each(x[i : i + 1], [int(label)], kernels=["conv2"], operations=())
-            .matrix.toarray()[0, columns]
-            .astype(np.float64)
-            for label in (first[i], second[i])
-        )
-        cosine = a @ b / max(np.linalg.norm(a) * np.linalg.norm(b), 1e-9)
-        ratio = np.log((np.abs(a).sum() + 1) / (np.abs(b).sum() + 1))
-        np.testing.assert_allclose(found[i], [cosine, ratio], rtol=1e-4, atol=1e-5)
 
 
 def test_what_scorers_share_is_computed_once(slicer, normal, monkeypatch):

@@ -6,10 +6,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from nnslicer_tf.detection import (
     ClassDistance,
-    MembershipRatio,
-    RidgeFall,
     RidgeMargin,
-    ScaledRidgeMargin,
     TreeDisagreement,
 )
 from nnslicer_tf.detection.calibration import fuse, p_values, threshold_at, two_sided
@@ -75,23 +72,6 @@ def test_the_ridge_margin_against_the_normal_equations(clusters):
     np.testing.assert_allclose(scorer.score(x, label), expected, atol=1e-3)
 
 
-def test_the_scaled_margin_is_that_of_standardised_features(clusters):
-    from sklearn.preprocessing import StandardScaler
-
-    x, label = clusters
-    x = np.concatenate([x, np.ones((len(x), 1), x.dtype)], axis=1)  # one feature is constant
-    standardised = StandardScaler().fit_transform(x)
-    expected = RidgeMargin(10.0).fit(standardised, label, 3).score(standardised, label)
-    scorer = ScaledRidgeMargin(10.0).fit(x, label, 3)
-    np.testing.assert_allclose(scorer.score(x, label), expected, rtol=1e-4, atol=1e-4)
-    # The unit of a feature does not matter.
-    units = np.float32([1e3, *np.ones(x.shape[1] - 2), 1e-1])
-    other = ScaledRidgeMargin(10.0).fit(x * units, label, 3)
-    np.testing.assert_allclose(other.score(x * units, label), expected, rtol=1e-3, atol=1e-3)
-    smooth = np.asarray(scorer.smooth_score(x, label))
-    np.testing.assert_allclose(smooth, expected, rtol=1e-3, atol=1e-3)
-
-
 def test_the_class_distance_against_its_formula(clusters):
     from sklearn.covariance import LedoitWolf
 
@@ -101,30 +81,3 @@ def test_the_class_distance_against_its_formula(clusters):
     expected = [d @ precision @ d for d in x - means[label]]
     scorer = ClassDistance().fit(x, label, 3)
     np.testing.assert_allclose(scorer.score(x, label), expected, rtol=1e-3)
-
-
-def test_the_membership_ratio_is_that_of_normal_densities(clusters):
-    from scipy.stats import multivariate_normal
-    from sklearn.covariance import LedoitWolf
-
-    x, label = clusters
-    means = np.stack([x[label == c].mean(axis=0) for c in range(3)])
-    covariance = LedoitWolf(assume_centered=True).fit(x - means[label]).covariance_
-    logs = np.stack([multivariate_normal(mean, covariance).logpdf(x) for mean in means], axis=1)
-    expected = [2 * (max(np.delete(row, p)) - row[p]) for row, p in zip(logs, label, strict=True)]
-    scorer = MembershipRatio().fit(x, label, 3)
-    np.testing.assert_allclose(scorer.score(x, label), expected, rtol=1e-3, atol=1e-3)
-    smooth = np.asarray(scorer.smooth_score(x, label))
-    np.testing.assert_allclose(smooth, expected, rtol=1e-3, atol=1e-3)
-
-
-def test_the_fall_is_the_difference_of_two_margins(clusters):
-    vectors, label = clusters
-    views = vectors + np.random.default_rng(3).normal(size=vectors.shape)
-    ridge = RidgeMargin(1.0).fit(vectors, label, 3)
-    pairs = np.concatenate([vectors, views], axis=1)
-    fall = RidgeFall(1.0).fit(pairs, label, 3)
-    expected = ridge.score(views, label) - ridge.score(vectors, label)
-    np.testing.assert_allclose(fall.score(pairs, label), expected, atol=1e-5)
-    smooth = np.asarray(fall.smooth_score(np.float32(pairs), label))
-    np.testing.assert_allclose(smooth, expected, rtol=1e-3, atol=1e-3)

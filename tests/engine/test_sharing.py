@@ -1,5 +1,6 @@
 """Stores that threads and processes share, and what killed processes leave."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -128,3 +129,27 @@ def test_resumption_is_announced(tmp_path, caplog):
     store.save("a", {}, {})
     Store(tmp_path, {}, "checkpoint")
     assert caplog.messages == [f"Resuming from 1 finished parts in '{tmp_path}'."]
+
+
+FORK = """
+import os, signal, numpy as np, keras, nnslicer_tf as nns
+model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+im, x = nns.InstrumentedModel(model), np.ones((4, 6), np.float32)
+if os.fork() == 0:
+    signal.alarm(60)
+    try:
+        im.predict(x)
+    except nns.NNSlicerError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked")
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow")
+def test_a_forked_process_is_refused_in_words():
+    answer = subprocess.run(
+        [sys.executable, "-c", FORK], capture_output=True, text=True, check=True
+    )
+    assert "This process was forked" in answer.stdout

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from nnslicer_tf._names import check_name
-from nnslicer_tf.detection import EVIDENCE, SliceDetector, Vote
+from nnslicer_tf.detection import SliceDetector, Vote
 from nnslicer_tf.detection.calibration import fuse, p_values, two_sided
 from nnslicer_tf.detection.presets import votes_of
 from nnslicer_tf.engine import Store
 from nnslicer_tf.slicing import Slicer
+from reproduction.nnslicer.kinds import EVIDENCE
 from reproduction.nnslicer.settings import ChoiceSettings, EvidenceSettings
 
 SLICES = tuple(name for name in EVIDENCE if "slice" in name)
@@ -35,7 +36,7 @@ class _ByKinds(SliceDetector):
 
     def votes(self) -> list[Vote]:
         """Return the votes of its kinds."""
-        return votes_of(self.kinds, self.im, self.kernels, self.max_synapses, self.alpha)
+        return votes_of(self.kinds, self.options, EVIDENCE)
 
 
 class Judge:
@@ -59,8 +60,10 @@ class Judge:
     ) -> None:
         detector = _ByKinds(slicer, rng=seed, kinds=tuple(kinds))
         self._detector = _fitted(detector, normal, None if path is None else Path(path))
-        given = (slicer.im, None, self._detector.max_synapses, self._detector.alpha)
-        self._kinds = {kind: [v.name for v in votes_of([kind], *given)] for kind in kinds}
+        options = self._detector.options
+        self._kinds = {
+            kind: [vote.name for vote in votes_of([kind], options, EVIDENCE)] for kind in kinds
+        }
 
     def __call__(self, x: np.ndarray) -> dict[str, np.ndarray]:
         """Return kind → anomaly scores (N,)."""

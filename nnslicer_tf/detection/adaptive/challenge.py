@@ -103,11 +103,11 @@ def challenge(
         check_count(name, value)
     limits = None if budgets is None else _checked_budgets(budgets, norms)
     if isinstance(rng, np.random.Generator):
-        raise InvalidArgumentError("rng is an int here: parts that are kept must come out again.")
+        raise InvalidArgumentError("rng must be an int, so that resumed parts can be reproduced.")
     as_generator(rng)
     excess = excess_of(detector)
     x, y, bounds = _checked(im, x, y)
-    logits = im.logits(x)
+    logits = im.classes.scores(im.logits(x))
     check_logits(logits)
     y = check_labels(y, len(x), logits.shape[1])
     index = np.flatnonzero(logits.argmax(axis=1) == y)
@@ -217,7 +217,7 @@ def _substitute(
 
 def _guides(pair: Pair, x: np.ndarray, y: np.ndarray, pool: np.ndarray) -> np.ndarray:
     """Return each image's nearest normal input of another class that the detector passes."""
-    classes = pair.im.logits(pool).argmax(axis=1)
+    classes = pair.im.classes.from_logits(pair.im.logits(pool))
     silent = pair.excess(pool) <= 0
     flat = pool.reshape(len(pool), -1)
     guides = np.empty_like(x)

@@ -40,7 +40,7 @@ class Pair:
 
     def margins(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Return the true logit minus the largest other, (N,) float64: below 0 means wrong."""
-        return -runner_up_margin(self.im.logits(x), y)
+        return -runner_up_margin(self.im.classes.scores(self.im.logits(x)), y)
 
     def excess(self, x: np.ndarray) -> np.ndarray:
         """Return score minus threshold, (N,) float64: above 0 is flagged; -1 without a detector."""

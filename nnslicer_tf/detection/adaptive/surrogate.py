@@ -13,8 +13,8 @@ import numpy as np
 from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.detection.adaptive.pair import Pair
 from nnslicer_tf.detection.detector import Detector
-from nnslicer_tf.detection.scorers import smooth_margin
-from nnslicer_tf.detection.smooth_evidence import SmoothEvidence
+from nnslicer_tf.detection.evidence import Evidence
+from nnslicer_tf.detection.evidence import margin as margin_of
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product
 
@@ -92,12 +92,12 @@ class Surrogate:
 
     def _values(self, x: Any, y: Any, steepness: Any) -> tuple[Any, ...]:
         def margin(x: Any) -> Any:
-            return -smooth_margin(SmoothEvidence(self._im, x).logits, y)
+            return -margin_of(Evidence(self._im, x).logits, y)
 
         def excess(x: Any) -> Any:
             detector = self._detector
             assert detector is not None  # checked below
-            evidence = detector.smooth_evidence(x, steepness)
+            evidence = detector.evidence(x, steepness)
             return detector.smooth_scores(evidence) - detector.threshold_ + self._lowered
 
         margins = margin(x)

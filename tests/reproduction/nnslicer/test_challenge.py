@@ -6,13 +6,14 @@ from sklearn.metrics import roc_auc_score
 
 import nnslicer_tf as nns
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf.detection import EVIDENCE, SliceDetector
+from nnslicer_tf.detection import SliceDetector
 from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.detection.presets import FUSED
 from nnslicer_tf.errors import InvalidArgumentError
 from reproduction.nnslicer import choosing, evidence, judging
 from reproduction.nnslicer.challenge import challenge_detectors
 from reproduction.nnslicer.evidence import area, compare_evidence
+from reproduction.nnslicer.kinds import EVIDENCE
 from reproduction.nnslicer.settings import (
     ChallengeSettings,
     ChoiceSettings,
