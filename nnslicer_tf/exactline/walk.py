@@ -195,9 +195,10 @@ class LineWalker:
 
     def _partition(self, start: np.ndarray, end: np.ndarray, parts: list[Curve]) -> LinearPartition:
         """Join the chunks of a line; neighbouring chunks have one row in common."""
-        ratio = np.concatenate([parts[0].ratio[:1], *(part.ratio[1:] for part in parts)])
-        outputs = [part.regrouped((part.positions * part.channels,)).values for part in parts]
-        values = np.concatenate([outputs[0][:1], *(part[1:] for part in outputs)])
+        # A map's positions have bends of their own, so that all are joined to one first.
+        curves = [part.regrouped((part.positions * part.channels,)) for part in parts]
+        ratio = np.concatenate([curves[0].ratio[:1], *(curve.ratio[1:] for curve in curves)])
+        values = np.concatenate([curves[0].values[:1], *(curve.values[1:] for curve in curves)])
         if not np.isfinite(values).all():
             raise NonFiniteActivationError(
                 "The network's output on the line is NaN or infinite. Check the weights."
