@@ -106,8 +106,21 @@ def as_functional(model: keras.Model, input_shape: Shapes | None) -> keras.Model
     if shape is None:
         raise _unknown_shape(model)
     inputs = _symbolic(shape)
-    outputs = model.call(inputs, **_inference_arguments(model))
-    return keras.Model(inputs, outputs, name=model.name)
+    try:
+        outputs = model.call(inputs, **_inference_arguments(model))
+        return keras.Model(inputs, outputs, name=model.name)
+    except UnsupportedLayerError:
+        raise
+    except Exception as error:  # whatever a user's `call` raises
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        reason = lines[0] if lines else type(error).__name__
+        raise UnsupportedLayerError(
+            f"The call of model '{model.name}' ({type(model).__name__}) cannot be traced on "
+            f"symbolic inputs: {reason} Use layers and keras.ops instead of functions of "
+            "TensorFlow, no Python condition or loop on values of tensors, and a different name "
+            "for each layer; or put such steps into a layer and register its operations with "
+            "nnslicer_tf.register_layer."
+        ) from error
 
 
 def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
@@ -122,6 +135,8 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
         InputShapeError: if the model has axes of unknown size.
         UnsupportedLayerError: if a layer has an argument that cannot be traced.
     """
+    for tensor in model.inputs:
+        _check_input(model, tensor)
     shapes = tuple(tuple(tensor.shape[1:]) for tensor in model.inputs)
     if input_shape:
         shapes = tuple(_flat_shapes(input_shape))
@@ -143,6 +158,21 @@ def trace(model: keras.Model, input_shape: Shapes | None = None) -> Trace:
         input_shapes=shapes,
         calls=_needed(visitor.calls, visitor.ids(outputs)),
         outputs=tuple(visitor.ids(outputs)),
+    )
+
+
+def _check_input(model: keras.Model, tensor: keras.KerasTensor) -> None:
+    """Check that an input takes dense numbers."""
+    if tensor.dtype == "string":
+        what = "text. Make a model of the layers after the one that turns it into numbers"
+    elif getattr(tensor, "sparse", False):
+        what = "sparse tensors. Build it with keras.Input(…, sparse=False), and pass x.toarray()"
+    elif getattr(tensor, "ragged", False):
+        what = "ragged tensors. Build it for one length, and pad: x.to_tensor()"
+    else:
+        return
+    raise UnsupportedLayerError(
+        f"Input '{input_name(tensor)}' of model '{model.name}' takes {what}."
     )
 
 

@@ -89,6 +89,7 @@ def _examples(model: keras.Model, graph: Graph, bounds: Bounds | None) -> list[n
         shape = (samples, *graph.operations[name].shape)
         dtype = keras.backend.standardize_dtype(tensor.dtype)
         rows = vocabulary(graph, name)
+        x: np.ndarray
         if rows is not None:
             x = rng.integers(min(1, rows - 1), rows, shape)
         elif dtype == "bool":

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument._trace import Call, Trace
 from nnslicer_tf.instrument.backend import check_process
 from nnslicer_tf.instrument.inputs import Inputs, arrays_of
@@ -72,7 +73,19 @@ class Graph:
         self._functions: dict[str, Callable[..., Any]] = {}
 
     def add(self, operation: Operation, layer: keras.layers.Layer) -> None:
-        """Append an operation whose inputs are already in the graph."""
+        """Append an operation whose inputs are already in the graph.
+
+        Raises:
+            UnsupportedLayerError: if another operation has its name.
+        """
+        if operation.name in self.operations:
+            first = self.operations[operation.name]
+            raise UnsupportedLayerError(
+                f"Layers '{first.layer}' and '{operation.layer}' "
+                f"({type(operation.keras_layer).__name__}) both have an operation "
+                f"'{operation.name}'. Rename one of them; names with ':', '/' or '#' are for parts "
+                "of layers."
+            )
         self.operations[operation.name] = operation
         self.wrappers[operation.name] = InstrumentedOperation(layer, _function_of(operation))
         self._functions[operation.name] = self.wrappers[operation.name]

@@ -109,8 +109,8 @@ class InstrumentedModel(ShownAsTable):
             by_dtype = bounds_of_dtype(keras.backend.standardize_dtype(tensor.dtype))
             tokens = vocabulary(self.graph, name)
             limits = self.bounds or (by_dtype if tokens is None else (0.0, tokens - 1.0))
-            whole = limits is not None and by_dtype is not None
-            self._bounds[name] = WholeBounds(limits) if whole else limits
+            whole = by_dtype is not None
+            self._bounds[name] = WholeBounds(limits) if whole and limits else limits
         if len(self._bounds) == 1:
             (known,) = self._bounds.values()
             self.bounds = known if known is None or np.isfinite(known).all() else None

@@ -82,5 +82,6 @@ def check_kernels(layer: keras.Operation, path: str) -> None:
         if getattr(part, "lora_enabled", False):
             raise UnsupportedLayerError(
                 f"Layer '{path}' ({type(part).__name__}) has a LoRA adapter, so that its kernel is "
-                "a sum. Merge the adapter: save the model and load it again."
+                "a sum. Merge it: save_weights() writes the sum, and load_weights() reads it into "
+                "the same model built without an adapter."
             )

@@ -13,6 +13,7 @@ from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import with_activation
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.operations import Step, Synapses
+from nnslicer_tf.instrument.upstream import convolution_without_gaps
 
 
 def require_channels_last(layer: keras.Layer, call: LayerCall) -> None:
@@ -41,9 +42,19 @@ def _convolution(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
         x, padding = _padded(layer, x)
         return ops.conv(x, kernel, tuple(layer.strides), padding, dilation_rate=layer.dilation_rate)
 
+    safe: Callable[[Any, Any], Any] = apply
+    if any(k < s for k, s in zip(layer.kernel_size, layer.strides, strict=True)):
+        safe = convolution_without_gaps(
+            call.input_shapes[0][:-1],
+            call.output_shape[:-1],
+            layer.kernel_size,
+            layer.strides,
+            layer.padding,
+            lambda x, kernel, strides: ops.conv(x, kernel, strides, "valid"),
+        )
     taps = _sliding_taps(layer, call)
-    synapses = _synapses(layer, call.path, apply, taps, groups=layer.groups)
-    return with_activation(sum_step(synapses), layer.activation)
+    synapses = _synapses(layer, call.path, safe, taps, groups=layer.groups)
+    return with_activation(sum_step(synapses, apply=apply), layer.activation)
 
 
 def _depthwise(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
@@ -121,11 +132,24 @@ def _transposed(layer: keras.Layer, call: LayerCall) -> tuple[Step, ...]:
     return with_activation(sum_step(synapses), layer.activation)
 
 
-def sum_step(synapses: Synapses, suffix: str = "", shape: tuple[int, ...] | None = None) -> Step:
-    """Return the step that applies the current kernel and bias, in the dtype of its input."""
+def sum_step(
+    synapses: Synapses,
+    suffix: str = "",
+    shape: tuple[int, ...] | None = None,
+    apply: Callable[[Any, Any], Any] | None = None,
+) -> Step:
+    """Return the step that applies the current kernel and bias, in the dtype of its input.
+
+    Args:
+        synapses: The synapses.
+        suffix: The step's suffix.
+        shape: The step's shape.
+        apply: The weighted sum as the layer computes it, if it is not `synapses.apply`.
+    """
+    apply = apply or synapses.apply
 
     def compute(x: Any) -> Any:
-        outputs = synapses.apply(x, ops.cast(synapses.variable(), x.dtype))
+        outputs = apply(x, ops.cast(synapses.variable(), x.dtype))
         bias = synapses.bias()
         return outputs if bias is None else outputs + ops.cast(bias, x.dtype)
 

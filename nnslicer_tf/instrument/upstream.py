@@ -1,0 +1,54 @@
+"""Faults of Keras and TensorFlow that are worked around, each in one place.
+
+| fault | seen with | workaround |
+|---|---|---|
+| The weight gradient of a convolution whose stride exceeds its kernel corrupts memory where oneDNN computes it, if there are few channels; plain `fit` dies of it, too | TensorFlow 2.21 | `convolution_without_gaps`, used wherever weights are differentiated by |
+| `MultiHeadAttention` removes the masks of its inputs | Keras 3.15 | `_trace._attention_takes_masks` |
+| `keras.ops.scan` needs results of the carry's structure on TensorFlow | Keras 3 | `backend.over_time` |
+| eagerpy mixes dtypes with a function that NumPy 2 removed | eagerpy 0.30 | labels are int64 in `detection.attacks` |
+"""  # noqa: E501
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+
+def convolution_without_gaps(
+    space: Sequence[int],
+    output_space: Sequence[int],
+    kernel_size: Sequence[int],
+    strides: Sequence[int],
+    padding: str,
+    convolve: Callable[[Any, Any, tuple[int, ...]], Any],
+) -> Callable[[Any, Any], Any]:
+    """Return a convolution that leaves out the inputs between its windows first.
+
+    Its strides then do not exceed its kernel.
+
+    Args:
+        space: Spatial shape of the input.
+        output_space: Spatial shape of the output.
+        kernel_size: Spatial shape of the kernel.
+        strides: Strides, some of which exceed the kernel.
+        padding: "valid", "same" or "causal".
+        convolve: Convolves an input and a kernel with given strides, without padding.
+    """
+    paddings, steps, reads = [], [], []
+    for n, out, k, s in zip(space, output_space, kernel_size, strides, strict=True):
+        total = 0 if padding == "valid" else max((out - 1) * s + k - n, 0)
+        left = k - 1 if padding == "causal" else total // 2
+        paddings.append([left, max(total - left, 0)])
+        steps.append(min(s, k))
+        reads.append((np.arange(out)[:, None] * s + np.arange(k)).ravel() if s > k else None)
+
+    def apply(x: Any, kernel: Any) -> Any:
+        if any(map(any, paddings)):
+            x = ops.pad(x, [[0, 0], *paddings, [0, 0]])
+        for axis, read in enumerate(reads, 1):
+            if read is not None:
+                x = ops.take(x, read, axis=axis)
+        return convolve(x, kernel, tuple(steps))
+
+    return apply
