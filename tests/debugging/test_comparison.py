@@ -1,6 +1,7 @@
 """Layers compared with those of a compressed model: closed forms, and real files."""
 
 import re
+import warnings
 
 import keras
 import numpy as np
@@ -399,3 +400,24 @@ def test_recurrent_layers_have_no_counterpart(sentences):
     message = r"'rnn/kernel' .* with one: 'words'\. .*recurrent layers"
     with pytest.raises(InvalidArgumentError, match=message):
         counterpart_of(im, to_litert(model), sentences)
+
+
+def test_files_with_free_axes():
+    import tensorflow as tf
+
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((None, None, 3))
+    y = layers.GlobalAveragePooling2D()(layers.Conv2D(8, 5, activation="relu")(inputs))
+    output = layers.Dense(3, activation="softmax", kernel_initializer="random_normal")(y)
+    model = keras.Model(inputs, output)
+    x = np.random.default_rng(0).normal(size=(300, 12, 10, 3)).astype(np.float32)
+    im = nns.InstrumentedModel(model, (12, 10, 3))
+    converter = tf.lite.TFLiteConverter.from_keras_model(model)
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    converter.representative_dataset = lambda: ([sample[None]] for sample in x[:30])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        file = converter.convert()
+    found = compare_layers(im, file, x, progress=False)
+    assert 0 < len(found.rows) < found.given == 300
+    assert sum(found.causes.values()) == pytest.approx(1)
