@@ -33,11 +33,28 @@ def compile_classifier(
     optimizer: keras.optimizers.Optimizer,
     from_logits: bool = True,
     binary: bool = False,
+    multi_label: bool = False,
 ) -> None:
-    """Compile a model `(samples, classes)`, or of one sigmoid, for cross-entropy."""
+    """Compile a model `(samples, classes)`, or of one output for two classes, for cross-entropy.
+
+    Args:
+        model: The model.
+        optimizer: Its optimiser.
+        from_logits: Whether its outputs are logits.
+        binary: Whether it has one sigmoid.
+        multi_label: Whether its outputs are independent probabilities.
+    """
+    loss: Any = classification_loss(from_logits, binary or model.output_shape[-1] == 1)
+    if multi_label:
+
+        def loss(y: Any, outputs: Any) -> Any:
+            labels = keras.ops.cast(keras.ops.reshape(y, (-1,)), "int32")
+            labels = keras.ops.one_hot(labels, outputs.shape[-1])
+            return keras.losses.binary_crossentropy(labels, outputs)
+
     model.compile(
         optimizer=optimizer,
-        loss=classification_loss(from_logits, binary),
+        loss=loss,
         jit_compile=compiles_steps(),
     )
     build_optimizer(model.optimizer, model.trainable_variables)

@@ -110,16 +110,15 @@ def check_copy(
     x = examples(model, input_shape)
     if x is None:
         return
-    with _states_restored(model, copy):
-        expected, outputs = _outputs(model, x), _outputs(copy, x)
-        if all(map(agree, expected, outputs)):
-            return
-        if not all(map(agree, expected, _outputs(model, x))):
-            raise UnsupportedLayerError(
-                f"Model '{model.name}' gives different outputs for the same input: a layer is "
-                "random even in inference. Was one called with training=True? Call it without."
-            )
-        name, layer = _first_difference(model, copy, x)
+    expected, outputs = _outputs(model, x), _outputs(copy, x)
+    if all(map(agree, expected, outputs)):
+        return
+    if not all(map(agree, expected, _outputs(model, x))):
+        raise UnsupportedLayerError(
+            f"Model '{model.name}' gives different outputs for the same input: a layer is random "
+            "even in inference. Was one called with training=True? Call it without."
+        )
+    name, layer = _first_difference(model, copy, x)
     raise UnsupportedLayerError(
         f"The {what} of model '{model.name}' gives other outputs than the model; the first layer "
         f"that differs is '{name}' ({type(layer).__name__}). It keeps something that is neither a "
@@ -318,12 +317,22 @@ def transfer(
         for variable, new in zip(_own_variables(part), _own_variables(twin), strict=True):
             # A copy: JAX's compiled calls delete the arrays that they are given.
             new.assign(keras.ops.copy(values.get(id(variable), variable)))
+        for state, new in zip(_states(part), _states(twin), strict=True):
+            new.assign(keras.ops.copy(state))
         if hasattr(part, "save_assets"):  # vocabularies
             with tempfile.TemporaryDirectory() as folder:
                 part.save_assets(folder)
                 twin.load_assets(folder)
-        if hasattr(twin, "finalize_state"):
+        if hasattr(twin, "finalize_state") and _own_variables(twin):  # others have it in the config
             twin.finalize_state()
+
+
+def _states(layer: keras.layers.Layer) -> list[keras.Variable]:
+    """Return the states that a recurrent layer keeps from batch to batch."""
+    if not getattr(layer, "stateful", False):
+        return []
+    states = keras.tree.flatten(getattr(layer, "states", None))
+    return [state for state in states if isinstance(state, keras.Variable)]
 
 
 def _own_variables(layer: keras.layers.Layer) -> list[keras.Variable]:
@@ -407,28 +416,16 @@ def _token_count(layer: keras.layers.Layer) -> int | None:
     return layer.input_dim if is_table else count if isinstance(count, int) else None
 
 
-class _states_restored:
-    """Context in which running stateful models leaves their states as they are."""
-
-    def __init__(self, *models: keras.Model) -> None:
-        self._models = models
-
-    def __enter__(self) -> None:
-        self._states = [
-            (variable, keras.ops.copy(variable))
-            for model in self._models
-            for layer in sublayers(model)
-            if getattr(layer, "stateful", False)
-            for variable in layer.non_trainable_variables
-        ]
-
-    def __exit__(self, *exception: object) -> None:
-        for variable, value in self._states:
-            variable.assign(value)
-
-
 def _outputs(model: keras.Model, x: Any) -> list[np.ndarray]:
+    """Return a model's outputs; the states of stateful layers stay as they are."""
+    states = [
+        (variable, keras.ops.copy(variable))
+        for layer in sublayers(model)
+        for variable in _states(layer)
+    ]
     values = keras.tree.flatten(model(x, training=False))
+    for variable, state in states:
+        variable.assign(state)
     return [keras.ops.convert_to_numpy(value).astype(np.float64) for value in values]
 
 

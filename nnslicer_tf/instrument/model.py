@@ -7,6 +7,7 @@ memory of the requested activations: of one batch (streaming) or of all samples 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
 
 import keras
 import numpy as np
@@ -16,7 +17,7 @@ from nnslicer_tf._names import check_name, did_you_mean
 from nnslicer_tf._numerics import OutputClasses
 from nnslicer_tf._progress import track
 from nnslicer_tf._tables import ShownAsTable, text_table
-from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError
+from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError, UnsupportedLayerError
 from nnslicer_tf.instrument._trace import Shapes, as_functional, input_name, trace
 from nnslicer_tf.instrument.activations import Activations, check_finite
 from nnslicer_tf.instrument.comparison import compare_with_original, structure_of
@@ -119,6 +120,7 @@ class InstrumentedModel(ShownAsTable):
         self._logits: dict[str, str] = {}
         examples = compare_with_original(model, functional, self.graph, traced, self.bounds)
         self._classes = {n: classes_of(self.graph, n, value) for n, value in examples.items()}
+        _LATEST[id(model)] = self
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -493,6 +495,27 @@ class InstrumentedModel(ShownAsTable):
 
 ModelLike: TypeAlias = InstrumentedModel | keras.Model
 """An instrumented model, or a Keras model, which will be instrumented."""
+
+
+_LATEST: WeakValueDictionary[int, InstrumentedModel] = WeakValueDictionary()
+"""Id of a Keras model → the latest instrumented model that was made of it and is in use."""
+
+
+def instrumented_again(model: ModelLike) -> InstrumentedModel:
+    """Return the instrumented model that was made of a model, if it is in use; else a new one.
+
+    It has the `input_shape` that was given then. It is compared with the model again.
+    """
+    if isinstance(model, InstrumentedModel):
+        return model
+    known = _LATEST.get(id(model))
+    if known is not None and known.model is model:
+        try:
+            compare_with_original(model, known.functional, known.graph)
+            return known
+        except UnsupportedLayerError:  # the model was changed
+            pass
+    return InstrumentedModel(model)
 
 
 def instrumented(model: ModelLike) -> InstrumentedModel:

@@ -79,6 +79,7 @@ class Attacker:
             InvalidArgumentError: if there are no samples, or not one label for each.
         """
         held = []
+        from_logits = not instrumented(stolen).classes.final
         if self.trains != "all":
             held = _hold(instrumented(stolen), hidden, self.trains)
         try:
@@ -91,6 +92,7 @@ class Attacker:
                 batch_size=self.batch_size,
                 rng=rng,
                 progress=self.progress,
+                from_logits=from_logits,
             )
         finally:
             for variable, constraint in held:
@@ -206,7 +208,7 @@ def simulate_attacks(
     seeds, found = _seeds(rng), []
     for budget in budgets:
         stolen = _steal(im, hidden, samples, budget, attacker or Attacker(), seeds)
-        logits = im.like(stolen).logits(x)
+        logits = im.classes.scores(im.like(stolen).logits(x))
         found.append(subset_figures(logits, y, wanted))
     return AttackReport(wanted, tuple(budgets), tuple(found))
 

@@ -104,6 +104,22 @@ class ClassScores(ShownAsTable, Mapping[int, Scores]):
         return f"ClassScores({len(self)} classes, {synapses:,} synapses)"
 
 
+def check_classifier(im: InstrumentedModel) -> int:
+    """Return the number of a model's classes: two for one sigmoid.
+
+    Raises:
+        InvalidArgumentError: if the model is not a classifier with one vector of outputs.
+    """
+    shape = im[im.logit_operation].shape
+    if len(shape) != 1 or im.classes.is_number:
+        raise InvalidArgumentError(
+            f"Model '{im.model.name}' is not a classifier: its output has the shape {shape}, "
+            "expected one score for each class, or one sigmoid for two classes. If it tells two "
+            "classes apart, end it with a sigmoid."
+        )
+    return im.classes.count
+
+
 def check_classes(
     im: InstrumentedModel, y: np.ndarray, classes: Iterable[int] | None = None
 ) -> list[int]:
@@ -121,7 +137,7 @@ def check_classes(
     wanted = present.tolist() if classes is None else sorted(set(classes))
     if not wanted:
         raise InvalidArgumentError("The set of target classes is empty: name at least one.")
-    outputs = im[im.logit_operation].shape[-1]
+    outputs = check_classifier(im)
     for target in wanted:
         if not isinstance(target, (int, np.integer)) or not 0 <= target < outputs:
             raise InvalidArgumentError(

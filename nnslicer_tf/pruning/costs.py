@@ -19,6 +19,7 @@ from nnslicer_tf._files import atomic_path
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses, instrumented
 from nnslicer_tf.instrument.model import ModelLike
+from nnslicer_tf.pruning.recurrent_units import gate_of
 
 _WARM_UP = 5
 
@@ -49,11 +50,20 @@ def multiply_adds(model: ModelLike) -> int:
         model: Any model that `InstrumentedModel` accepts. Padding counts as if it were computed.
     """
     im = instrumented(model)
-    return sum(
-        o.params.taps.size * int(np.prod(o.params.matrix().shape[1:]))
-        for o in im.operations
-        if isinstance(o.params, Synapses)
-    )
+    total = 0
+    for operation in im.operations:
+        gate = gate_of(operation)
+        if isinstance(operation.params, Synapses):
+            _, inputs, outputs = operation.params.from_kernel(_nothing(operation.params)).shape
+            total += operation.params.taps.size * inputs * outputs
+        elif gate is not None:  # at each step
+            rows = sum(weights.kernel.shape[0] for weights in gate.weights)
+            total += int(np.prod(operation.shape)) * rows
+    return total
+
+
+def _nothing(kernel: Synapses) -> np.ndarray:
+    return np.empty(kernel.shape, np.int8)
 
 
 def measure_costs(model: keras.Model, sample: np.ndarray, runs: int = 50) -> Costs:

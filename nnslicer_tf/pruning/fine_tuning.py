@@ -41,7 +41,8 @@ def fine_tune(
     """Train a classifier in place with Adam; masks stay in effect.
 
     Args:
-        model: A model with logits `(samples, classes)`, or probabilities.
+        model: A model with logits `(samples, classes)`, or probabilities; one output stands for
+            two classes.
         x: Samples `(samples, *input_shape)`.
         y: Their classes, `(samples,)` integers, or one-hot.
         epochs: Number of passes over the samples.
@@ -156,9 +157,9 @@ def _opened(model: ModelLike) -> tuple[keras.Model, keras.Model]:
 
 
 def _classes(model: keras.Model) -> int | None:
-    """Return the number of a classifier's outputs, None if they are not a vector."""
+    """Return the number of a classifier's classes, None if its outputs are not a vector."""
     shape = model.output_shape
-    return shape[1] if isinstance(shape, tuple) and len(shape) == 2 else None
+    return max(2, shape[1]) if isinstance(shape, tuple) and len(shape) == 2 else None
 
 
 def _samples(model: keras.Model, x: DataLike) -> np.ndarray:

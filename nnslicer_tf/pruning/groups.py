@@ -105,8 +105,7 @@ def _fixed_of_attention(operation: Operation, numbers: dict[str, np.ndarray]) ->
 
 def _after_logits(im: InstrumentedModel) -> set[str]:
     """Return the operations that turn logits into probabilities, which accept any number."""
-    names = {im.logit_operation, im.output_operations[0]}
-    return names - {im.logit_operation}
+    return {o.name for o in im.graph.between([im.logit_operation], im.output_operations)}
 
 
 def _tie(

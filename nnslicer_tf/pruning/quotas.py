@@ -4,6 +4,7 @@ To add one, write a function that maps candidates, scores and ratio to the group
 add a line to `QUOTAS`.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Synapses
 from nnslicer_tf.pruning.groups import ChannelGroups
+from nnslicer_tf.pruning.recurrent_units import gate_reads, is_removable
 from nnslicer_tf.pruning.removal import size_without_groups
 
 _LEAST = 8  # at least an eighth of every layer stays, and at least two units
@@ -97,6 +99,10 @@ class Candidates:
                 inputs = stays[self.groups.of[operation.inputs[0]]].sum()
                 read = kernel.matrix().shape[1] if kernel.groups > 1 else inputs
                 total += kernel.taps.size * int(read) * int(outputs)
+            for source, _ in gate_reads(operation) if is_removable(operation) else ():
+                units = stays[self.groups.of[operation.name]].sum()
+                steps = math.prod(operation.shape[:-1])
+                total += steps * int(units) * int(stays[self.groups.of[source]].sum())
         return total
 
 
@@ -149,8 +155,8 @@ def _largest(
 
     if not fits(of(0.0)):
         raise InvalidArgumentError(
-            f"So much cannot be taken away: {candidates.parameters(of(0.0)):.1%} of the parameters "
-            f"are left when every layer keeps an eighth. Received: ratio={ratio!r}"
+            f"Cannot remove that many parameters: {candidates.parameters(of(0.0)):.1%} of them "
+            f"remain when every layer keeps an eighth. Received: ratio={ratio!r}"
         )
     low, high = 0.0, 1.0
     for _ in range(_STEPS):

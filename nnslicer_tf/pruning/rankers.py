@@ -12,7 +12,6 @@ there are: scores are kept by class, and those of a set are their sum. The other
 nothing.
 """
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -142,7 +141,7 @@ class ClassRanker(Ranker):
         y = check_labels(y, len(x))
         right = np.ones(len(x), bool)
         if self.correct_only:
-            right = np.argmax(im.logits(x), axis=-1) == y
+            right = im.classes.from_logits(im.logits(x)) == y
         found = {}
         for target in wanted:
             chosen = x[right & (y == target)]
@@ -186,7 +185,6 @@ class NNSlicerRanker(ClassRanker):
             number of samples whose slices include the synapse.
         relative_to: "output" or "sum", as in `Slicer`.
         rectify: "sign" or "pass", as in `Slicer`.
-        per_sample: Deprecated; `True` means `collect="magnitudes"`.
         workers: Number of workers, as in `Slicer`; by default, one thread.
         progress: Show progress bars.
 
@@ -197,7 +195,6 @@ class NNSlicerRanker(ClassRanker):
     profile: Profile | ClassProfiles | None = None
     theta: float = 0.3
     granularity: str = "activation"
-    per_sample: bool | None = None
     progress: bool = True
     collect: str = field(default="netted", kw_only=True)
     relative_to: str = field(default="output", kw_only=True)
@@ -205,14 +202,6 @@ class NNSlicerRanker(ClassRanker):
     workers: int | None = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.per_sample is not None:
-            warnings.warn(
-                "per_sample of NNSlicerRanker is deprecated: say collect='magnitudes'.",
-                DeprecationWarning,
-                stacklevel=3,
-            )
-            object.__setattr__(self, "collect", "magnitudes" if self.per_sample else "netted")
-            object.__setattr__(self, "per_sample", None)
         check_name("way to collect", self.collect, COLLECT)
         check_options(self.theta, self.granularity, self.workers, self.relative_to, self.rectify)
 
@@ -264,9 +253,11 @@ class _Slicing(ClassRanker):
 
     def class_scores(self, im: InstrumentedModel, x: np.ndarray, target: int) -> Scores:
         slicer = self.slicer_of(target)
-        outputs = {im.logit_operation: [target]}
+        neuron, sign = im.classes.neuron(target)
+        outputs = {im.logit_operation: [neuron]}
         if self.collect == "netted":
-            return slicer.slice(x, outputs=outputs).synapses
+            synapses = slicer.slice(x, outputs=outputs).synapses
+            return {name: sign * values for name, values in synapses.items()}
         totals = {name: np.zeros(kernel.shape, np.int64) for name, kernel in im.kernels.items()}
         what = f"Slices of class {target}"
         with tqdm(total=len(x), desc=what, disable=not slicer.progress, leave=False) as bar:

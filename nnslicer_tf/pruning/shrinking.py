@@ -21,14 +21,16 @@ import numpy as np
 
 from nnslicer_tf._files import check_writable
 from nnslicer_tf._names import check_name
+from nnslicer_tf._numerics import OutputClasses, accuracy
 from nnslicer_tf._random import as_generator
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
-from nnslicer_tf.instrument import InstrumentedModel, instrumented
+from nnslicer_tf.instrument import InstrumentedModel, check_copyable
 from nnslicer_tf.instrument.data import DataLike
+from nnslicer_tf.instrument.masked import maskable
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph
-from nnslicer_tf.pruning.class_scores import Scores, check_classes
+from nnslicer_tf.pruning.class_scores import Scores, check_classes, check_classifier
 from nnslicer_tf.pruning.costs import Costs, measure_costs, save_model
 from nnslicer_tf.pruning.fine_tuning import imitate
 from nnslicer_tf.pruning.groups import ChannelGroups, channel_groups
@@ -147,7 +149,7 @@ def shrink(
     """Return a smaller model for some classes.
 
     Args:
-        model: A classifier that ends in logits or a softmax of them.
+        model: A classifier; one sigmoid counts as two classes.
         x: Training samples, in any form of `DataLike`.
         y: Their classes; None if `x` has them.
         classes: The classes that are needed, at least two; at least one if `other`.
@@ -168,7 +170,8 @@ def shrink(
         UnsupportedLayerError: if no unit of the model can be removed.
         InputShapeError, NonFiniteActivationError: for bad samples.
     """
-    im = instrumented(model)
+    im = maskable(model)
+    check_copyable(im.functional)
     wanted = _check(im, classes, ratio, quota, other)
     x, y = im.labelled(x, y)
     check_classes(im, y, wanted)
@@ -176,17 +179,38 @@ def shrink(
     generator = as_generator(rng)
     used = np.arange(len(x)) if other else np.flatnonzero(np.isin(y, wanted))
     used = generator.permutation(used)
-    graph = ChannelGraph(im)
-    groups = channel_groups(graph, None if other else wanted)
-    stays = _chosen(im, graph, groups, x[used], y[used], wanted, (by, ratio, quota), progress)
+    # One sigmoid stays: it stands for both classes.
+    head = None if other or im.classes.is_binary else wanted
+    groups = channel_groups(ChannelGraph(im), head)
+    whole_groups = _with_head(im, groups, head)
+    candidates = Candidates(im, groups, families(im, groups), whole_groups)
+    if not candidates.any:
+        raise UnsupportedLayerError(
+            f"No unit of '{im.model.name}' can be removed: all channels are next to layers that "
+            "cannot be rebuilt for fewer of them."
+        )
+    synapses = _synapse_scores(im, by, x[used], y[used], wanted, progress)
+    stays = QUOTAS[quota](candidates, unit_scores(im, groups, synapses), ratio)
     small = without_groups(im, groups, stays)
     kept = {name: stays[numbers] for name, numbers in groups.of.items()}
     reconstruct(im, small, kept, x[used[:_FITTED]], generator, progress)
-    whole = without_groups(im, groups, _with_head(im, groups, None if other else wanted))
+    whole = without_groups(im, groups, whole_groups)
     if other:
-        small, whole = (_joined(one, _ends_in_logits(im), wanted) for one in (small, whole))
+        small, whole = (_joined(one, im.classes, wanted) for one in (small, whole))
     if epochs:
-        _train(small, whole, x[used], epochs, generator, progress)
+        # Adam, with a learning rate that falls to zero.
+        batch = min(128, len(used))
+        rate = keras.optimizers.schedules.CosineDecay(1e-3, epochs * (len(used) // batch))
+        imitate(
+            small,
+            whole,
+            x[used],
+            epochs,
+            learning_rate=rate,
+            batch_size=batch,
+            rng=generator,
+            progress=progress,
+        )
     return Shrunk(
         model=small,
         classes=tuple(wanted),
@@ -194,8 +218,8 @@ def shrink(
         before=measure_costs(im.model, x[0]),
         after=measure_costs(small, x[0]),
         accuracy=(
-            _accuracy(whole, test_x, test_y, wanted, other),
-            _accuracy(small, test_x, test_y, wanted, other),
+            _accuracy(whole, im.classes, test_x, test_y, wanted, other),
+            _accuracy(small, im.classes, test_x, test_y, wanted, other),
         ),
     )
 
@@ -209,40 +233,25 @@ def _check(
             f"Received: {ratio!r}"
         )
     check_name("quota", quota, QUOTAS)
-    shape = im[im.logit_operation].shape
+    count = check_classifier(im)
     wanted = sorted(set(classes))
-    if len(shape) != 1 or len(im.output_operations) > 1:
+    if len(im.output_operations) > 1:
         raise InvalidArgumentError(
-            f"shrink takes a classifier with one vector of outputs; this model gives {shape}."
+            "shrink takes a classifier with one output; this model has "
+            f"{len(im.output_operations)}: {', '.join(im.outputs)}."
+        )
+    if wanted and not 0 <= wanted[0] <= wanted[-1] < count:
+        raise InvalidArgumentError(f"The model has the classes 0 … {count - 1}. Received: {wanted}")
+    if other and im.classes.is_multi_label:
+        raise InvalidArgumentError(
+            "other=True needs classes that exclude each other; this model has a sigmoid for each. "
+            "Leave `other` out: the outputs of the other classes are then removed."
         )
     if len(wanted) + other < 2:
         raise InvalidArgumentError(
             f"A classifier needs two classes at least, or one and other=True. Received: {wanted}"
         )
     return wanted
-
-
-def _chosen(
-    im: InstrumentedModel,
-    graph: ChannelGraph,
-    groups: ChannelGroups,
-    x: np.ndarray,
-    y: np.ndarray,
-    classes: list[int],
-    choice: tuple[str | Ranker, float, str],
-    progress: bool,
-) -> np.ndarray:
-    """Return whether each group of channels stays."""
-    by, ratio, quota = choice
-    first = _with_head(im, groups, None if groups.fixed[_logits(im, groups)].all() else classes)
-    candidates = Candidates(im, groups, families(im, groups), first)
-    if not candidates.any:
-        raise UnsupportedLayerError(
-            f"No unit of '{im.model.name}' can be removed: all channels are next to layers that "
-            "cannot be rebuilt for fewer of them."
-        )
-    synapses = _synapse_scores(im, by, x, y, classes, progress)
-    return QUOTAS[quota](candidates, unit_scores(im, groups, synapses), ratio)
 
 
 def _synapse_scores(
@@ -261,36 +270,41 @@ def _synapse_scores(
     return times_weight(im, scores(im, ranker, x[rows], y[rows], classes))
 
 
-def _logits(im: InstrumentedModel, groups: ChannelGroups) -> np.ndarray:
-    return groups.of[im.logit_operation]
-
-
 def _with_head(
     im: InstrumentedModel, groups: ChannelGroups, classes: Iterable[int] | None
 ) -> np.ndarray:
     """Return all groups except the outputs of classes that are not given."""
     stays = np.ones(len(groups.fixed), bool)
     if classes is not None:
-        logits = _logits(im, groups)
+        logits = groups.of[im.logit_operation]
         stays[logits] = False
         stays[logits[sorted(classes)]] = True
     return stays
 
 
-def _ends_in_logits(im: InstrumentedModel) -> bool:
-    return im.logit_operation == im.output_operations[0]
+def _joined(model: keras.Model, kind: OutputClasses, classes: list[int]) -> keras.Model:
+    """Return a model that outputs probabilities of the classes, and of all others together.
 
-
-def _joined(model: keras.Model, logits: bool, classes: list[int]) -> keras.Model:
-    """Return a model that outputs probabilities of the classes, and of all others together."""
+    Args:
+        model: The model.
+        kind: What its outputs say about classes.
+        classes: The classes.
+    """
     outputs = model.outputs[0]
-    if logits:
+    if not kind.final:
         outputs = keras.layers.Softmax(name="probabilities")(outputs)
-    sums = np.zeros((outputs.shape[-1], len(classes) + 1), np.float32)
+    elif kind.final == "log_softmax":
+        outputs = keras.layers.Activation("exponential", name="probabilities")(outputs)
+    sums = np.zeros((kind.count, len(classes) + 1), np.float32)
     sums[np.arange(len(sums)), _positions(np.arange(len(sums)), classes)] = 1
-    add = keras.layers.Dense(sums.shape[1], use_bias=False, trainable=False, name="with_other")
+    bias = np.zeros(sums.shape[1:], np.float32)
+    if kind.is_binary:  # the sigmoid p stands for the probabilities 1 − p and p
+        bias, sums = sums[0], sums[1:] - sums[:1]
+    add = keras.layers.Dense(
+        sums.shape[1], use_bias=kind.is_binary, trainable=False, name="with_other"
+    )
     joined = keras.Model(model.inputs, add(outputs), name=model.name)
-    add.set_weights([sums])
+    add.set_weights([sums, bias] if kind.is_binary else [sums])
     return joined
 
 
@@ -302,35 +316,19 @@ def _positions(y: np.ndarray, classes: list[int]) -> np.ndarray:
     return found
 
 
-def _train(
-    model: keras.Model,
-    teacher: keras.Model,
-    x: np.ndarray,
-    epochs: int,
-    rng: np.random.Generator,
-    progress: bool,
-) -> None:
-    """Train with Adam to imitate the original, with a learning rate that falls to zero."""
-    batch = min(128, len(x))
-    rate = keras.optimizers.schedules.CosineDecay(1e-3, epochs * (len(x) // batch))
-    imitate(
-        model,
-        teacher,
-        x,
-        epochs,
-        learning_rate=rate,
-        batch_size=batch,
-        rng=rng,
-        progress=progress,
-    )
-
-
 def _accuracy(
-    model: keras.Model, x: np.ndarray, y: np.ndarray, classes: list[int], other: bool
+    model: keras.Model,
+    kind: OutputClasses,
+    x: np.ndarray,
+    y: np.ndarray,
+    classes: list[int],
+    other: bool,
 ) -> float:
     """Return the accuracy on samples of the classes, or on all samples if `other`."""
     used = np.arange(len(x)) if other else np.flatnonzero(np.isin(y, classes))
     if not len(used):
         raise InvalidArgumentError(f"The test samples have none of the classes {classes}.")
     outputs = model.predict(x[used], batch_size=256, verbose=0)
-    return float((outputs.argmax(axis=1) == _positions(y[used], classes)).mean())
+    if kind.is_binary and not other:
+        return accuracy(kind.from_outputs(outputs), y[used])
+    return accuracy(outputs.argmax(axis=1), _positions(y[used], classes))

@@ -11,6 +11,7 @@ import numpy as np
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning.channels import is_reader
 from nnslicer_tf.pruning.groups import ChannelGroups
+from nnslicer_tf.pruning.recurrent_units import gate_reads, is_removable
 
 
 def unit_scores(
@@ -26,6 +27,11 @@ def unit_scores(
     total = np.zeros(len(groups.fixed))
     seen = set()
     for operation in im.operations:
+        if is_removable(operation):  # a gate of a recurrent layer
+            for source, weights in gate_reads(operation):
+                matrix = np.abs(weights.columns(np.asarray(scores[weights.kernel.name], float)))
+                np.add.at(total, groups.of[operation.name], _over_mean(matrix.sum(axis=0)))
+                np.add.at(total, groups.of[source], _over_mean(matrix.sum(axis=1)))
         if operation.kind != "weighted_sum" or operation.params.name in seen:
             continue
         kernel = operation.params
@@ -52,7 +58,7 @@ def families(im: InstrumentedModel, groups: ChannelGroups) -> np.ndarray:
     family = np.full(len(groups.fixed), -1)
     count = 0
     for operation in im.operations:
-        if operation.kind == "weighted_sum" and is_reader(operation):
+        if is_reader(operation) or is_removable(operation):
             numbers = groups.of[operation.name]
             known = family[numbers]
             number = known.max() if (known >= 0).any() else count

@@ -141,10 +141,19 @@ def rescale_rule(operation: Operation, inputs: list, reference: list, cotangent:
 
 
 def label_logit(logits: Any, y: Any) -> Any:
-    """Return the cotangent that selects the logit of each sample's label."""
+    """Return the cotangent that selects the score of each sample's label: its logit, or −z, z."""
+    if logits.shape[-1] == 1:
+        return ops.cast(2 * y[:, None] - 1, logits.dtype)
     return ops.one_hot(y, logits.shape[-1], dtype=logits.dtype)
 
 
 def cross_entropy(logits: Any, y: Any) -> Any:
     """Return the gradient of each sample's cross-entropy with respect to the logits."""
     return keras.activations.softmax(logits) - label_logit(logits, y)
+
+
+def sigmoid_cross_entropy(logits: Any, y: Any) -> Any:
+    """Return the same for one sigmoid, or independent ones of which the label's should be 1."""
+    is_one = logits.shape[-1] == 1
+    labels = ops.cast(y[:, None], logits.dtype) if is_one else label_logit(logits, y)
+    return ops.sigmoid(logits) - labels

@@ -128,6 +128,11 @@ def developed_neurons(
     layers = neuron_layers(im)
     check_critical(critical, layers)
     last = output_layer(im)
+    if im.classes.is_binary:
+        raise InvalidArgumentError(
+            f"Model '{im.model.name}' tells two classes apart with one sigmoid and has no output "
+            "for new classes. Give a classifier with one output for each class, new ones included."
+        )
     old = np.array(sorted(set(learned)), int)
     if not len(old) or old.min() < 0 or old.max() >= last.units:
         raise InvalidArgumentError(

@@ -39,12 +39,14 @@ from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike, check_array, check_batch_size
 from nnslicer_tf.instrument.inputs import Inputs
+from nnslicer_tf.pruning.class_scores import check_classifier
 from nnslicer_tf.semantic._backward import (
     Backward,
     cross_entropy,
     gradient_rule,
     label_logit,
     rescale_rule,
+    sigmoid_cross_entropy,
 )
 from nnslicer_tf.semantic.neurons import NeuronLayer, RecurrentLayer, neuron_layers
 
@@ -204,18 +206,12 @@ def labelled(
     if not needs_labels:
         return x, np.zeros(len(x), np.int64)
     _classes(im)
-    return x, im.logits(x, batch_size).argmax(axis=-1)
+    return x, im.classes.from_logits(im.logits(x, batch_size))
 
 
 def _classes(im: InstrumentedModel) -> int:
     """Return the number of a classifier's classes."""
-    shape = im[im.logit_operation].shape
-    if len(shape) != 1 or shape[0] < 2:
-        raise InvalidArgumentError(
-            f"A classifier with logits (samples, 2 or more classes) is needed. The model's have "
-            f"the shape (samples, {', '.join(map(str, shape))})."
-        )
-    return shape[0]
+    return check_classifier(im)
 
 
 def reference_sample(im: InstrumentedModel, baseline: Baseline) -> np.ndarray | Inputs:
@@ -304,7 +300,7 @@ def _taylor(
     im: InstrumentedModel, layers: Mapping[str, NeuronLayer], reference: np.ndarray
 ) -> Callable[[np.ndarray, np.ndarray], Values]:
     names = {layer.name: layer.value for layer in layers.values()}
-    backward = Backward(im, list(names.values()), cross_entropy, gradient_rule)
+    backward = Backward(im, list(names.values()), _loss(im), gradient_rule)
 
     def values(x: np.ndarray, y: np.ndarray) -> Values:
         found = backward(x, y, reference)
@@ -321,7 +317,7 @@ def _taylor_weights(
     # Σ over a neuron's weights of w · ∂L/∂w is Σ over positions of (z - b) · ∂L/∂z.
     _refuse_recurrent("taylor_weights", layers)
     names = {layer.name: layer.sum for layer in layers.values()}
-    backward = Backward(im, list(names.values()), cross_entropy, gradient_rule)
+    backward = Backward(im, list(names.values()), _loss(im), gradient_rule)
     biases = {k: im[v].params.read_bias() for k, v in names.items()}
 
     def values(x: np.ndarray, y: np.ndarray) -> Values:
@@ -334,6 +330,11 @@ def _taylor_weights(
         return {k: _terms(layers[k], sums[k], found[v][2], masks) ** 2 for k, v in names.items()}
 
     return values
+
+
+def _loss(im: InstrumentedModel) -> Callable:
+    """Return the gradient of the cross-entropy that fits the model's outputs."""
+    return sigmoid_cross_entropy if im.classes.final == "sigmoid" else cross_entropy
 
 
 def mask_names(layers: Mapping[str, NeuronLayer]) -> list[str]:

@@ -91,7 +91,7 @@ def train_neurons(
     }
     logits = im.logit_operation in im.output_operations
     selective = selective_optimizer(optimizer or keras.optimizers.Adam(), by_variable)
-    compile_classifier(learner, selective, logits)
+    compile_classifier(learner, selective, logits, im.classes.is_multi_label)
     train_epochs(
         lambda rows, _: learner.train_on_batch(_as_keras(x[rows]), y[rows]),
         len(x),

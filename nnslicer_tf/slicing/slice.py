@@ -109,7 +109,7 @@ class Slice(ShownAsTable):
 
         Args:
             model: The sliced model, or one with the same kernels; an `InstrumentedModel` if the
-                size of the inputs is not fixed.
+                size of the inputs is not fixed, and the one that was sliced is gone.
             means: The model's profile. If given, synapses outside the slice still contribute
                 their mean, as in the paper's program: a layer computes W·(x − x̄) + ȳ with the
                 slice's W and the profile's x̄ and ȳ. The copy then has a constant after each layer.
@@ -120,9 +120,10 @@ class Slice(ShownAsTable):
             UnsupportedLayerError: if the model cannot be copied or masked; with means, also if a
                 kernel is of an attention or recurrent layer or an embedding.
         """
-        from nnslicer_tf.instrument import MaskedModel, instrumented, masked_copy
+        from nnslicer_tf.instrument import MaskedModel, masked_copy
+        from nnslicer_tf.instrument.model import instrumented_again
 
-        im = instrumented(model)
+        im = instrumented_again(model)
         self._check_kernels(im)
         if means is not None:
             means.check_model(im)

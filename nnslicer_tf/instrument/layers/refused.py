@@ -82,6 +82,6 @@ def check_kernels(layer: keras.Operation, path: str) -> None:
         if getattr(part, "lora_enabled", False):
             raise UnsupportedLayerError(
                 f"Layer '{path}' ({type(part).__name__}) has a LoRA adapter, so that its kernel is "
-                "a sum. Merge it: save_weights() writes the sum, and load_weights() reads it into "
-                "the same model built without an adapter."
+                "a sum. Merge the adapter: nnslicer_tf.instrument.copy_model(model) returns a copy "
+                "with merged kernels."
             )
