@@ -174,7 +174,7 @@ def _from_keras_1(kind: str, config: dict[str, Any]) -> dict[str, Any]:
     if kind == "Embedding":
         return {k: v for k, v in config.items() if k not in ("W_regularizer", "init", "dropout")}
     sizes = [config[k] for k in ("kernel_dim1", "nb_row", "nb_col") if k in config]
-    found = {"kernel_size": sizes} if sizes else {}
+    found: dict[str, Any] = {"kernel_size": sizes} if sizes else {}
     for key, value in config.items():
         if key in ("nb_row", "nb_col", "kernel_dim1") or _KERAS_1_UNUSED.fullmatch(key):
             continue

@@ -108,5 +108,3 @@ def test_unknown_classes_and_ways_to_collect_are_refused(digits, profiles):
         slicer.slice_each(train.x[:30])
     with pytest.raises(nns.InvalidArgumentError, match="way to collect 'sum'"):
         pruning.NNSlicerRanker(collect="sum")
-    with pytest.warns(DeprecationWarning, match="collect='magnitudes'"):
-        assert pruning.NNSlicerRanker(per_sample=True).collect == "magnitudes"

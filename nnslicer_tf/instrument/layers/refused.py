@@ -82,6 +82,6 @@ def check_kernels(layer: keras.Operation, path: str) -> None:
         if getattr(part, "lora_enabled", False):
             raise UnsupportedLayerError(
                 f"Layer '{path}' ({type(part).__name__}) has a LoRA adapter, so that its kernel is "
-                "a sum. Merge the adapter: nnslicer_tf.instrument.copy_model(model) returns a copy "
-                "with merged kernels."
+                "a sum. Merge it: nnslicer_tf.instrument.copy_model(model) returns a copy with the "
+                "sum, as do save_weights() and load_weights() into a model without an adapter."
             )
