@@ -92,6 +92,19 @@ def vector_jacobian_product(
         inputs: Floating-point tensors to differentiate with respect to.
         cotangent: Tensor of the shape of the function's result.
     """
+    return value_and_product(function, inputs, lambda result: cotangent)[1]
+
+
+def value_and_product(
+    function: Callable[..., Any], inputs: Sequence[Any], cotangent: Callable[[Any], Any]
+) -> tuple[Any, Sequence[Any]]:
+    """Return a function's result, and its vector-Jacobian product.
+
+    Args:
+        function: As for `vector_jacobian_product`.
+        inputs: As for `vector_jacobian_product`.
+        cotangent: Maps the result to the cotangent.
+    """
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf
@@ -99,19 +112,27 @@ def vector_jacobian_product(
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(inputs)
             result = function(*inputs)
-        return tape.gradient(result, list(inputs), cotangent, unconnected_gradients="zero")
+        vector = cotangent(result)
+        found = tape.gradient(result, list(inputs), vector, unconnected_gradients="zero")
+        return result, found
     if backend == "jax":
         import jax
 
-        return jax.vjp(function, *inputs)[1](cotangent)
+        result, pull = jax.vjp(function, *inputs)
+        return result, pull(cotangent(result))
     import torch
 
     with torch.enable_grad():
         inputs = [x.detach().requires_grad_() for x in inputs]
         result = function(*inputs)
-        return torch.autograd.grad(
-            result, inputs, cotangent, allow_unused=True, materialize_grads=True
+        found = torch.autograd.grad(
+            result,
+            inputs,
+            cotangent(result.detach()),
+            allow_unused=True,
+            materialize_grads=True,
         )
+        return result.detach(), found
 
 
 def over_time(

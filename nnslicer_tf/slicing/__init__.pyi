@@ -1,5 +1,6 @@
 from .class_profiles import ClassProfiles, ClassSlicer
 from .criterion import Criterion
+from .decisive import DecisiveSlices
 from .explanation import Comparison, Explanation
 from .profile import Profile
 from .rules import Neurons, Rule, register_rule
@@ -13,6 +14,7 @@ __all__ = [
     "ClassSlicer",
     "Comparison",
     "Criterion",
+    "DecisiveSlices",
     "Explanation",
     "Neurons",
     "Profile",

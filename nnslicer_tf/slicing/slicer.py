@@ -53,6 +53,7 @@ from nnslicer_tf.slicing._results import (
 )
 from nnslicer_tf.slicing._zero_walk import AmountWalk, CountWalk
 from nnslicer_tf.slicing.criterion import PREDICTED, Criterion, Outputs
+from nnslicer_tf.slicing.decisive import DecisiveSlices, Request, decisive_slices
 from nnslicer_tf.slicing.explanation import SAMPLED, Explanation, explain
 from nnslicer_tf.slicing.profile import Profile
 from nnslicer_tf.slicing.slice import Slice
@@ -204,6 +205,72 @@ class Slicer:
         }
         return Slice(neurons, synapses, {**self._info(outputs), "samples": totals.samples})
 
+    def decisive(
+        self,
+        x: DataLike,
+        outputs: Outputs = PREDICTED,
+        level: str = "synapse",
+        *,
+        ablation: str = "mean",
+        min_probability: float | None = None,
+        max_divergence: float | None = None,
+        max_share: float = 0.2,
+        tolerance: float = 0.1,
+        others: int | None = 3,
+        together: bool = False,
+        rng: int | np.random.Generator = 0,
+    ) -> DecisiveSlices:
+        """Return for each sample the smallest slice found that keeps the model's answer.
+
+        Units with the least effect on the answer are ablated in rounds, with effects estimated
+        again after each, until the answer is lost; a bisection follows. θ, granularity and
+        contribution of this slicer do not matter. The result's certificate was obtained by running
+        the model. A sample takes some 70 forward passes, and as many for each other class.
+
+        Args:
+            x: Samples, as for `slice`.
+            outputs: "predicted", or the class that the model assigns to all samples, or one for
+                each; for another output than the first, {its name: one of these}.
+            level: Kind of units: "synapse", "neuron" (an element of a weighted sum's output),
+                "channel" (also a unit of a recurrent layer) or "input" (a position of the input,
+                such as a pixel or a word).
+            ablation: What takes the place of the values of other units: "mean" (the profile's),
+                "zero" or "resample" (those of another sample in `x`).
+            min_probability: Least probability of the answer with the slice alone; by default, it
+                only has to be the most probable.
+            max_divergence: Largest Kullback-Leibler divergence of the output with the slice alone
+                from the model's, in nats; by default, none is required.
+            max_share: Largest share of the units with which a slice counts as found.
+            tolerance: For a model that predicts a number: how far it may change with the slice
+                alone, as a share of its change when all units are ablated.
+            others: For how many other classes, drawn by `rng`, the same procedure is asked at the
+                size found; None for all.
+            together: Return one slice for all samples, which must be of one class. It keeps the
+                answer for at least 95 % of them.
+            rng: Seed or generator, for `others` and for "resample".
+
+        Raises:
+            InvalidArgumentError: if an argument is out of range.
+            CriterionError: if the output is no vector, or `outputs` is not what the model answers.
+            UnsupportedLayerError: if the model has no units at this level, or, for synapses, a
+                recurrent layer.
+            InputShapeError, NonFiniteActivationError: for bad data.
+        """
+        request = Request(
+            level,
+            ablation,
+            min_probability,
+            max_divergence,
+            max_share,
+            tolerance,
+            others,
+            together,
+        )
+        request.check()
+        self._check_weights()
+        generator = np.random.default_rng(rng)
+        return decisive_slices(self.im, self.profile, x, outputs, request, generator, self.progress)
+
     def explain(
         self,
         x: DataLike,
@@ -332,12 +399,15 @@ class Slicer:
 
     def _checked_plan(self, outputs: Any) -> Plan:
         """Return the plan of a walk, after checking that the weights have not changed."""
+        self._check_weights()
+        return self._plan(outputs)
+
+    def _check_weights(self) -> None:
         if weights_checksum(self.im.model) != self._weights:
             raise ProfileMismatchError(
                 f"The weights of '{self.im.model.name}' have changed since this slicer was made. "
                 "Profile the model again with Profile.from_data, and make a new Slicer."
             )
-        return self._plan(outputs)
 
     def _plan(self, outputs: Any) -> Plan:
         criterion = outputs if isinstance(outputs, Criterion) else Criterion(outputs)

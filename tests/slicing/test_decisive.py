@@ -1,0 +1,216 @@
+"""Decisive slices: planted synapses are found, and certificates hold when computed otherwise."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import nnslicer_tf as nns
+from support.sequence_models import LENGTH, TOKENS, random_sequence_model
+
+
+def slicer_of(model, data):
+    im = nns.InstrumentedModel(model)
+    profile = nns.Profile.from_data(im, data, progress=False)
+    return nns.Slicer(im, profile, workers=0, progress=False)
+
+
+@pytest.fixture(scope="module")
+def network():
+    """A classifier of images with random weights, and samples."""
+    rng = np.random.default_rng(0)
+    model = keras.Sequential(
+        [
+            keras.Input((6, 6, 2)),
+            layers.Conv2D(4, 3, activation="relu", name="conv"),
+            layers.MaxPooling2D(2),
+            layers.Flatten(),
+            layers.Dense(8, activation="relu", name="hidden"),
+            layers.Dense(4, activation="softmax", name="classes"),
+        ]
+    )
+    for weight in model.weights:
+        weight.assign(rng.normal(size=weight.shape))
+    x = rng.normal(size=(64, 6, 6, 2)).astype(np.float32)
+    return slicer_of(model, x), np.clip(rng.normal(size=(5, 6, 6, 2)), -2, 2).astype(np.float32)
+
+
+def test_finds_planted_synapses():
+    """Only one input speaks for each class; the other weights are noise that cancels."""
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(3)])
+    rng = np.random.default_rng(0)
+    kernel = 0.01 * rng.normal(size=(6, 3))
+    kernel[:3] += 5 * np.eye(3)
+    model.layers[0].set_weights([kernel, np.zeros(3)])
+    slicer = slicer_of(model, rng.normal(size=(32, 6)))
+    x = np.array([[2.0, 0, 0, 0, 0, 0], [0, 2, 0, 0, 0, 0]], np.float32)
+    found = slicer.decisive(x, others=0)
+    for index in (0, 1):
+        (mask,) = found.masks(index).values()
+        assert mask.sum() == 1 and mask[index, index]
+
+
+@pytest.mark.parametrize("ablation", ["mean", "zero"])
+def test_certificate_is_what_the_masked_model_gives(network, ablation):
+    slicer, x = network
+    x = x[:2]
+    found = slicer.decisive(x, ablation=ablation, others=0)
+    table = found.to_frame()
+    assert (table["answer"] == slicer.im.predict(x).argmax(axis=1)).all()
+    for index, one in enumerate(x):
+        masks = found.masks(index)
+        sides = {"alone": masks, "removed": {name: ~mask for name, mask in masks.items()}}
+        for side, kept in sides.items():
+            synapses = {name: mask.astype(np.int64) for name, mask in kept.items()}
+            piece = nns.Slice({}, synapses, {})
+            means = slicer.profile if ablation == "mean" else None
+            (output,) = piece.apply(slicer.im.model, means).predict(one[None], verbose=0)
+            answer = int(table["answer"][index])
+            expected = table[f"probability with slice {side}"][index]
+            assert output[answer] == pytest.approx(expected, abs=1e-4)
+            assert output.argmax() == table[f"answer with slice {side}"][index]
+        full = slicer.im.predict(one[None])[0].astype(np.float64)
+        alone = nns.Slice({}, {n: m.astype(int) for n, m in masks.items()}, {})
+        means = slicer.profile if ablation == "mean" else None
+        (output,) = alone.apply(slicer.im.model, means).predict(one[None], verbose=0)
+        divergence = float((full * (np.log(full) - np.log(output))).sum())
+        assert divergence == pytest.approx(table["divergence"][index], abs=1e-3)
+        assert table["size"][index] == sum(mask.sum() for mask in masks.values())
+
+
+@pytest.mark.parametrize("level", ["synapse", "neuron", "channel", "input"])
+def test_levels_keep_the_answer(network, level):
+    slicer, x = network
+    table = slicer.decisive(x, level=level, max_share=1.0, others=1).to_frame()
+    assert (table["answer with slice alone"] == table["answer"]).all()
+    assert table["share"].median() < 0.7 and table["found"].all()
+    assert (table["other classes asked"][table["share"] < 1] == 1).all()
+
+
+def test_bounds_on_probability_and_divergence(network):
+    slicer, x = network
+    full = slicer.im.predict(x).max(axis=1)
+    x = x[full > 0.6]
+    sure = slicer.decisive(x, min_probability=0.5, others=0).to_frame()
+    assert (sure["probability with slice alone"] >= 0.5).all()
+    near = slicer.decisive(x, max_divergence=0.05, others=0).to_frame()
+    assert (near["divergence"] <= 0.05).all()
+    plain = slicer.decisive(x, others=0).to_frame()
+    assert (plain["size"] <= near["size"]).mean() > 0.5
+
+
+def test_one_slice_for_a_class(network):
+    slicer, x = network
+    answers = slicer.im.predict(x).argmax(axis=1)
+    label = np.bincount(answers).argmax()
+    samples = x[answers == label]
+    found = slicer.decisive(samples, together=True, others=0, max_share=1.0)
+    assert len(found.members) == 1 and len(found) == len(samples)
+    kept = found.to_frame()
+    assert (kept["answer with slice alone"] == label).mean() >= 0.95
+    with pytest.raises(nns.CriterionError, match="samples of one class"):
+        slicer.decisive(x, together=True)
+
+
+def test_files_and_words(network, tmp_path):
+    slicer, x = network
+    found = slicer.decisive(x[:2], max_share=1.0)
+    found.save(tmp_path / "slices.npz")
+    loaded = type(found).load(tmp_path / "slices.npz")
+    assert loaded.to_frame().equals(found.to_frame()) and loaded.info == found.info
+    for index in (0, 1):
+        for name, mask in found.masks(index).items():
+            np.testing.assert_array_equal(loaded.masks(index)[name], mask)
+    text = found.summary(0, ["cat", "dog", "bird", "fish"])
+    name = ["cat", "dog", "bird", "fish"][int(found.certificate["answer"][0])]
+    odds = 100 * found.certificate["probability with slice alone"][0]
+    assert f"the model answers {name} with {odds:.1f} %" in text
+    assert "DecisiveSlices(2 of 2 found" in repr(found)
+
+
+def test_says_when_none_is_found(network):
+    slicer, x = network
+    found = slicer.decisive(x[:1], max_share=1e-6, others=0)
+    assert not found.certificate["found"][0]
+    assert found.summary().startswith("No slice of at most 0.0 % of the synapses was found")
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_one_sigmoid(sign):
+    """Class 0 is the answer of a negative logit."""
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(1, activation="sigmoid")])
+    model.layers[0].set_weights([np.array([[4.0], [0.1], [0.1], [0.1]]), np.zeros(1)])
+    rng = np.random.default_rng(0)
+    slicer = slicer_of(model, rng.normal(size=(32, 4)))
+    found = slicer.decisive(np.array([[sign, 0.1, 0.1, 0.1]], np.float32), max_share=0.5)
+    row = {name: column[0] for name, column in found.certificate.items()}
+    assert row["answer"] == row["answer with slice alone"] == (sign > 0)
+    assert found.masks(0)["dense" if "dense" in found.shapes else next(iter(found.shapes))][0, 0]
+    assert row["other classes asked"] == 1 and row["other classes given"] == 0
+
+
+def test_a_number_is_kept_within_the_tolerance():
+    model = keras.Sequential(
+        [keras.Input((4,)), layers.Dense(6, activation="relu"), layers.Dense(1)]
+    )
+    rng = np.random.default_rng(1)
+    slicer = slicer_of(model, rng.normal(size=(32, 4)))
+    x = rng.normal(size=(3, 4)).clip(-1.5, 1.5)
+    found = slicer.decisive(x, tolerance=0.2, max_share=1.0)
+    table = found.to_frame()
+    mean = float(slicer.profile.means[slicer.im.logit_operation][0])
+    full = slicer.im.predict(x)[:, 0]
+    change = np.abs(table["answer with slice alone"] - full)
+    assert (change <= 0.2 * np.abs(full - mean) + 1e-5).all()
+    assert "the model gives" in found.summary()
+
+
+def test_several_outputs():
+    rng = np.random.default_rng(0)
+    inputs = keras.Input((5,))
+    h = layers.Dense(8, activation="relu")(inputs)
+    outputs = [layers.Dense(3, name=name)(h) for name in ("first", "second")]
+    slicer = slicer_of(keras.Model(inputs, outputs), rng.normal(size=(32, 5)))
+    x = rng.normal(size=(4, 5)).clip(-1.5, 1.5)
+    table = slicer.decisive(x, {"second": "predicted"}, others=0).to_frame()
+    expected = slicer.im.predict(x, output="second").argmax(axis=1)
+    assert (table["answer with slice alone"] == expected).all()
+
+
+@pytest.mark.parametrize("level", ["synapse", "channel", "input"])
+def test_transformers(level):
+    rng = np.random.default_rng(3)
+    slicer = slicer_of(random_sequence_model(rng), rng.integers(1, TOKENS, (32, LENGTH)))
+    x = rng.integers(1, TOKENS, (3, LENGTH))
+    table = slicer.decisive(x, level=level, max_share=1.0, others=0).to_frame()
+    assert (table["answer with slice alone"] == slicer.im.predict(x).argmax(axis=1)).all()
+
+
+def test_recurrent_layers_have_units_but_no_single_synapses():
+    rng = np.random.default_rng(0)
+    model = keras.Sequential([keras.Input((5, 3)), layers.LSTM(6, name="lstm"), layers.Dense(3)])
+    slicer = slicer_of(model, rng.normal(size=(32, 5, 3)))
+    x = rng.normal(size=(3, 5, 3)).clip(-1.5, 1.5)
+    table = slicer.decisive(x, level="channel", max_share=1.0, others=0).to_frame()
+    assert (table["answer with slice alone"] == table["answer"]).all()
+    with pytest.raises(nns.UnsupportedLayerError, match="'lstm' is recurrent"):
+        slicer.decisive(x)
+
+
+def test_bad_arguments(network):
+    slicer, x = network
+    with pytest.raises(nns.InvalidArgumentError, match="no level 'layer'"):
+        slicer.decisive(x, level="layer")
+    with pytest.raises(nns.InvalidArgumentError, match="max_share"):
+        slicer.decisive(x, max_share=0)
+    with pytest.raises(nns.InvalidArgumentError, match="at least 2 samples"):
+        slicer.decisive(x[:1], ablation="resample")
+    answers = slicer.im.predict(x).argmax(axis=1)
+    with pytest.raises(nns.CriterionError, match="Sample 0 is classified as"):
+        slicer.decisive(x[:1], outputs=int(answers[0] + 1) % 4)
+
+
+def test_resampling_uses_other_samples(network):
+    slicer, x = network
+    table = slicer.decisive(x, ablation="resample", max_share=1.0, others=0, rng=1).to_frame()
+    assert (table["answer with slice alone"] == table["answer"]).all()
