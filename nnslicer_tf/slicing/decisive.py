@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from nnslicer_tf._archive import read_archive, write_archive
 from nnslicer_tf._cores import available_cores
+from nnslicer_tf._files import read_archive, write_archive
 from nnslicer_tf._names import check_name
 from nnslicer_tf._numerics import OutputClasses, sigmoid, softmax
 from nnslicer_tf._tables import ShownAsTable
@@ -182,13 +182,16 @@ class DecisiveSlices(ShownAsTable):
             FileNotFoundError: if there is no such file.
             CorruptFileError: if the file is damaged, or holds something else.
         """
-        header, arrays = read_archive(path, _FORMAT, "decisive slices")
-        return cls(
-            {name: tuple(shape) for name, shape in header["shapes"].items()},
-            np.split(arrays["members"], arrays["ends"][:-1]),
-            {name: arrays[f"column{i}"] for i, name in enumerate(header["columns"])},
-            header["info"],
-        )
+        with read_archive(path, _FORMAT, "decisive slices") as file:
+            shapes = file.shapes("shapes")
+            ends = file.array("ends", np.int64)
+            members = np.split(file.array("members", np.int64), ends[:-1])
+            # The probabilities of a number are NaN.
+            certificate = {
+                name: file.array(f"column{i}", np.generic, "samples", finite=False)
+                for i, name in enumerate(file.names("columns"))
+            }
+            return cls(shapes, members, certificate, file.value("info", dict))
 
     def __repr__(self) -> str:
         found = int(self.certificate["found"].sum())
