@@ -188,9 +188,9 @@ def test_training_goes_on_after_the_fit(digits):
     ("options", "message"),
     [
         ({"ratio": 1.0}, "between 0 and 1"),
-        ({"ratio": 0.9999}, "cannot be taken away"),
+        ({"ratio": 0.9999}, "Cannot remove that many"),
         ({"classes": [3]}, "two classes at least"),
-        ({"classes": [3, 10]}, "no class 10"),
+        ({"classes": [3, 10]}, "classes 0 … 9"),
         ({"quota": "even"}, "no quota 'even'"),
         ({"by": "weights"}, "Did you mean 'weight'"),
     ],
