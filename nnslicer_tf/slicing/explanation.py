@@ -30,6 +30,7 @@ from nnslicer_tf.instrument import InstrumentedModel, MaskedModel
 from nnslicer_tf.instrument.data import DataLike
 from nnslicer_tf.instrument.inputs import Inputs
 from nnslicer_tf.slicing.criterion import Criterion
+from nnslicer_tf.slicing.decisive import DecisiveSlices
 from nnslicer_tf.slicing.slice import Slice
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ class Explanation(ShownAsTable):
         classes: Names of the classes; empty if they have none.
         columns: Names of a table's columns; empty if they have none.
         words: The words of a sentence of tokens; empty if they are not known.
+        decisive: The smallest slice found that keeps the model's answer, with its certificate; None
+            for a target that is not the model's answer, such as another class or a map's pixel.
         finding: A message about a slice that is empty or nearly complete, or about a dead
             network; "" for an ordinary slice.
         frequencies: Kernel name → share of the usual samples whose slices have each synapse; None
@@ -134,6 +137,7 @@ class Explanation(ShownAsTable):
     classes: tuple[str, ...]
     columns: tuple[str, ...]
     words: tuple[str, ...]
+    decisive: DecisiveSlices | None
     finding: str
     frequencies: Mapping[str, np.ndarray] | None
     comparison: Comparison | None
@@ -299,6 +303,8 @@ class Explanation(ShownAsTable):
             lines = [
                 f"The model answers {first}" + (f", {whole}." if label != self.predicted else ".")
             ]
+        if self.decisive is not None:
+            lines.append(self.decisive.summary(0, self.classes))
         lines += [
             f"The slice for {what} has {np.count_nonzero(synapses):,} of {len(synapses):,} "
             f"synapses ({(synapses != 0).mean():.1%}), at θ = {self.slice.info.get('theta')}.",
@@ -404,6 +410,10 @@ class Explanation(ShownAsTable):
         blocks: list[Block] = [Text(line) for line in self.summary().splitlines()]
         blocks.append(Picture(picture, "Contributions of the input's features"))
         blocks += [Heading("What is left"), Table(self.to_frame(), "Answers")]
+        if self.decisive is not None:
+            certificate = self.decisive.to_frame().drop(columns="sample").T.reset_index()
+            certificate.columns = ["certificate of the decisive slice", "value"]
+            blocks.append(Table(certificate, "", longest=40))
         if self.frequencies is not None:
             blocks += [
                 Heading("Difference from usual slices"),
@@ -441,6 +451,7 @@ def explain(
     words: Sequence[str] = (),
     usual: DataLike | None = None,
     compare: bool | Iterable[str] = (SAMPLED,),
+    decisive: bool = True,
 ) -> Explanation:
     """Explain why a model gave one sample its answer; see `Slicer.explain`."""
     im, means = slicer.im, slicer.profile.means
@@ -480,6 +491,7 @@ def explain(
         classes=names,
         columns=tuple(map(str, columns)),
         words=tuple(map(str, words)),
+        decisive=_decisive(slicer, batch, chosen, whole) if decisive else None,
         finding=_finding(slicer, one, values, whole, chosen),
         frequencies=None if usual is None else _frequencies(slicer, usual, criterion),
         comparison=comparison,
@@ -579,6 +591,24 @@ def _masked(
         outputs = [model.logits(m, batch, ablation=how, of=target.answer) for m in masks]
     kept, removed = (_answer(im, target, output[0]) for output in outputs)
     return kept, removed, how
+
+
+def _decisive(
+    slicer: "Slicer", batch: Any, target: Target, whole: np.ndarray
+) -> DecisiveSlices | None:
+    """Return the smallest slice that keeps the answer, if the target is the model's answer."""
+    im = slicer.im
+    outputs = {im.output_operation_of(name): name for name in im.outputs}
+    shape = im[target.operation].shape
+    is_answer = target.label == int(whole.argmax()) if target.label is not None else shape == (1,)
+    if target.answer not in outputs or len(shape) != 1 or not is_answer:
+        return None
+    for level in ("synapse", "channel"):  # synapses of recurrent layers cannot be ablated
+        try:
+            return slicer.decisive(batch, {outputs[target.answer]: "predicted"}, level)
+        except UnsupportedLayerError:
+            continue
+    return None
 
 
 def _frequencies(

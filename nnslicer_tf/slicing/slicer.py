@@ -281,6 +281,7 @@ class Slicer:
         words: Sequence[str] = (),
         usual: DataLike | None = None,
         compare: bool | Iterable[str] = (SAMPLED,),
+        decisive: bool = True,
     ) -> Explanation:
         """Explain why the model gave one sample its answer.
 
@@ -299,6 +300,8 @@ class Slicer:
                 showing features: some of `attributions.ATTRIBUTIONS` by name, True for all (exact
                 integrated gradients, which can take minutes, only by name), False for none.
                 Methods that do not apply to the model are left out, with the reason.
+            decisive: Whether to look for the smallest slice that keeps the answer; it takes some 70
+                forward passes, and as many for each of three other classes.
 
         Raises:
             InvalidArgumentError: if `x` is not one sample, there is no such target, or a name is
@@ -315,6 +318,7 @@ class Slicer:
             words=words,
             usual=usual,
             compare=compare,
+            decisive=decisive,
         )
 
     def slice_each(
