@@ -304,10 +304,12 @@ class Explanation(ShownAsTable):
                 f"The model answers {first}" + (f", {whole}." if label != self.predicted else ".")
             ]
         if self.decisive is not None:
-            lines.append(self.decisive.summary(0, self.classes))
+            names = self.classes or [str(i) for i in range(len(self.whole))]
+            lines.append(f"Decisive slice: {self.decisive.summary(0, names)}")
         lines += [
-            f"The slice for {what} has {np.count_nonzero(synapses):,} of {len(synapses):,} "
-            f"synapses ({(synapses != 0).mean():.1%}), at θ = {self.slice.info.get('theta')}.",
+            f"The slice by counts for {what} has {np.count_nonzero(synapses):,} of "
+            f"{len(synapses):,} synapses ({(synapses != 0).mean():.1%}), "
+            f"at θ = {self.slice.info.get('theta')}.",
             f"With only the slice active the model answers {kept}; with the slice removed, "
             f"{removed} (other synapses contribute {_STAND_IN[self.ablation]}).",
         ]

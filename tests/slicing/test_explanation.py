@@ -54,6 +54,21 @@ def test_what_is_left_is_what_the_masked_models_give(slicer, digits, explanation
     np.testing.assert_allclose(explanation.removed, expected, rtol=1e-4, atol=1e-6)
 
 
+def test_the_certificate_of_a_decisive_slice_is_shown(slicer, digits, explanation, tmp_path):
+    """Of the answer, checked by the masked copy; there is none for a class that lost."""
+    one = explanation.decisive
+    masks = one.masks()
+    zeros = {name: np.where(mask, 1, 0) for name, mask in masks.items()}
+    kept = nns.Slice({}, zeros, {}).apply(slicer.im.model, means=slicer.profile)
+    alone = softmax(kept(digits.x[5:6]).numpy()[0])
+    assert alone.argmax() == explanation.predicted
+    found = one.certificate["probability with slice alone"][0]
+    assert alone.max() == pytest.approx(found, rel=1e-2)
+    assert one.summary(0, digits.class_names) in explanation.summary()
+    other = slicer.explain(digits.x[5], target=(explanation.predicted + 1) % 10, compare=False)
+    assert other.decisive is None
+
+
 def test_frequencies_are_counts_of_single_slices(slicer, digits, explanation):
     usual = digits.x[digits.y == digits.y[5]][:20]
     each = slicer.slice_each(usual, outputs=[explanation.target.label])
@@ -125,7 +140,9 @@ def test_bad_questions_are_refused(slicer, digits):
 def of(model, x, sample, theta=0.3):
     im = nns.InstrumentedModel(model)
     profile = nns.Profile.from_data(im, x, progress=False)
-    return nns.Slicer(im, profile, theta, workers=0, progress=False).explain(sample)
+    return nns.Slicer(im, profile, theta, workers=0, progress=False).explain(
+        sample, compare=False, decisive=False
+    )
 
 
 def features(weights):
@@ -277,7 +294,7 @@ def sequence(layer):
 def test_any_target_of_any_model(made, target, question, tmp_path):
     model, x = made()
     slicer = slicer_of(model, x)
-    found = slicer.explain(x[0], target, compare=("occlusion",))
+    found = slicer.explain(x[0], target, compare=("occlusion",), decisive=False)
     assert found.question == (question or str(found.predicted))
     answers = slicer.im.capture(x[:1], of=[found.target.answer])[found.target.answer]
     shown = found.whole if found.predicted is None else found.whole[[found.target.label]]
