@@ -80,7 +80,7 @@ class Curve:
         positions, channels = int(np.prod(shape[:-1])), shape[-1]
         if (self.positions, self.channels) == (positions, channels):
             return self
-        whole = CommonRows([self], [np.arange(self.positions)[None]]).gathered()[0]
+        whole = CommonRows([self], [np.arange(self.positions, dtype=np.int32)[None]]).gathered()[0]
         if positions == 1:
             return whole
         rows = len(whole.ratio)

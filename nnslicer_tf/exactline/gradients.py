@@ -39,7 +39,12 @@ RULES = {"left": (1.0, 0.0), "right": (0.0, 1.0), "trapezoid": (0.5, 0.5)}
 
 
 def integrated_gradients(
-    im: ModelLike, x: np.ndarray, baseline: np.ndarray, target: int
+    im: ModelLike,
+    x: np.ndarray,
+    baseline: np.ndarray,
+    target: int,
+    *,
+    max_parts: int | None = None,
 ) -> np.ndarray:
     """Return the exact integrated gradients of a logit, `input shape` float64.
 
@@ -50,12 +55,14 @@ def integrated_gradients(
         x: The input, of the model's input shape.
         baseline: Start of the line, of the same shape.
         target: Index of the logit.
+        max_parts: Stop with an error if the line has more parts, as the time grows with them.
 
     Raises:
         UnsupportedLayerError, InputShapeError, NonFiniteActivationError: as `exact_line`.
         InvalidArgumentError: if there is no such logit.
+        TooManyRegionsError: if the line has more than `max_parts`.
     """
-    return Attributor(im).exact(x, baseline, target)
+    return Attributor(im).exact(x, baseline, target, max_parts)
 
 
 _BLOCK = 32  # consecutive numbers of samples whose sums are computed together
@@ -86,13 +93,15 @@ class Attributor:
         """The walker that partitions the lines, with the model's current weights."""
         return self._im.prepared(LineWalker, lambda: LineWalker(self._im))
 
-    def exact(self, x: np.ndarray, baseline: np.ndarray, target: int) -> np.ndarray:
+    def exact(
+        self, x: np.ndarray, baseline: np.ndarray, target: int, max_parts: int | None = None
+    ) -> np.ndarray:
         """Return the exact integrated gradients; see `integrated_gradients`."""
         x, baseline = self._checked(x, baseline, target)
         walker = self.walker
         if not walker.can_trace:
-            return self.path(x, baseline, target).exact()
-        partition, trace = walker.traced(baseline, x)
+            return self._part_by_part(walker.line(baseline, x, max_parts), target).exact()
+        partition, trace = walker.traced(baseline, x, max_parts)
         mean = trace.mean_gradient(target).reshape(self._im.input_shape)
         return (partition.end - partition.start) * mean
 

@@ -189,31 +189,25 @@ def cut(mesh: Mesh, search: Search, most: int) -> tuple[Cut | None, np.ndarray]:
     counts, groups = mesh_bends.bending_groups(sets, mesh.start, mesh.loop)
     if not len(groups):
         return None, groups
-    stop = mesh_bends.last_group(counts, groups, len(search.waiting), most)
+    order = np.argsort(groups, kind="stable")
+    stop = mesh_bends.last_group(counts, groups, order, len(search.waiting), most)
     waiting = search.waiting[np.unique(groups[groups >= stop])]
     edge_of, ends, face = mesh_edges.find_edges(mesh.start, mesh.loop, len(mesh.keys))
     own = np.empty(len(ends), np.uint64)
     own[edge_of] = mesh.edge_keys
-    shared = (
-        *(search.values.values, search.taps, search.waiting, search.groups, search.floors),
-        search.tolerance,
+    values = search.values.values
+    maxima = mesh_bends.Maxima(
+        values, search.taps, search.waiting, search.groups, search.floors, search.tolerance
     )
-    edge_cuts = mesh_edges.cut_edges(
-        *shared, sets, counts, groups, stop, ends, face, mesh.keys, own
-    )
+    bending = mesh_bends.Bending(counts, groups, stop)
+    edge_cuts = mesh_edges.cut_edges(maxima, bending, sets, ends, face, mesh.keys, own)
     sources, weights, keys, start, loop, edge_keys = mesh_faces.cut_faces(
-        *shared,
-        counts,
-        groups,
-        stop,
-        mesh.start,
-        mesh.loop,
+        maxima,
+        bending,
+        mesh_faces.Faces(mesh.start, mesh.loop, mesh.edge_keys),
         edge_of,
-        ends,
-        mesh.edge_keys,
-        mesh.keys,
-        mesh.places,
-        *edge_cuts,
+        mesh_faces.Known(mesh.keys, mesh.places, values),
+        mesh_faces.OnEdges(ends, *edge_cuts),
     )
     places = mesh_values.extended(mesh.places[None], sources, weights)[0]
     whole = Mesh(places, np.concatenate([mesh.keys, keys]), start, loop, edge_keys)

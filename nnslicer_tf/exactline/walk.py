@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from nnslicer_tf._blas import one_thread_a_product
-from nnslicer_tf._checks import check_points
-from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError
+from nnslicer_tf._checks import check_count, check_points
+from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError, TooManyRegionsError
 from nnslicer_tf.exactline._gradient_walk import LineTrace, TraceRecorder
 from nnslicer_tf.exactline._kernels import lines as _kernels
 from nnslicer_tf.exactline._program import LineStep, joined_program, line_program
@@ -34,7 +34,9 @@ FEWEST = 8  # smallest number of points in a chunk, as each cut adds one
 _NOISE = 1e-13  # smaller bends, relative to a line's largest output, count as rounding errors
 
 
-def exact_line(im: ModelLike, start: np.ndarray, end: np.ndarray) -> LinearPartition:
+def exact_line(
+    im: ModelLike, start: np.ndarray, end: np.ndarray, *, max_parts: int | None = None
+) -> LinearPartition:
     """Partition the segment from start to end so that the network is affine on every part.
 
     The model's walker is kept, and reused until the weights change.
@@ -43,6 +45,9 @@ def exact_line(im: ModelLike, start: np.ndarray, end: np.ndarray) -> LinearParti
         im: The model; a Keras model also works. A final softmax or sigmoid is ignored.
         start: A point of the input space, of the model's input shape (q in the paper).
         end: Another one, of the same shape (r in the paper).
+        max_parts: Stop with an error if the line has more parts, counting those, too, that are
+            joined at the end because the output does not bend between them. The time grows with
+            the number of parts.
 
     Returns:
         The partition, with all points where the network changes its affine piece, and both
@@ -52,9 +57,10 @@ def exact_line(im: ModelLike, start: np.ndarray, end: np.ndarray) -> LinearParti
         UnsupportedLayerError: if an operation is not piecewise linear; the message names it.
         InputShapeError: if start or end has another shape than the model's input.
         NonFiniteActivationError: if start, end or the network's outputs are NaN or infinite.
+        TooManyRegionsError: if the line has more than `max_parts`.
     """
     im = instrumented(im)
-    return im.prepared(LineWalker, lambda: LineWalker(im)).line(start, end)
+    return im.prepared(LineWalker, lambda: LineWalker(im)).line(start, end, max_parts)
 
 
 def exact_lines(im: ModelLike, start: np.ndarray, end: np.ndarray) -> list[LinearPartition]:
@@ -116,11 +122,13 @@ class LineWalker:
         walker._program = joined_program(models, options.get("fuse", True))
         return walker
 
-    def line(self, start: np.ndarray, end: np.ndarray) -> LinearPartition:
+    def line(
+        self, start: np.ndarray, end: np.ndarray, max_parts: int | None = None
+    ) -> LinearPartition:
         """Partition one segment; see `exact_line`."""
         start = check_points(start, "start", self.input_shape)
         end = check_points(end, "end", self.input_shape)
-        return self._walk_lines(start[None], end[None])[0]
+        return self._walk_lines(start[None], end[None], max_parts)[0]
 
     def lines(self, start: np.ndarray, end: np.ndarray) -> list[LinearPartition]:
         """Partition many segments in one walk; see `exact_lines`."""
@@ -138,35 +146,45 @@ class LineWalker:
         """Whether `traced` works: whether all transformers propagate gradients back."""
         return all(pulls_gradients(step.transformer) for step in self._program.steps)
 
-    def traced(self, start: np.ndarray, end: np.ndarray) -> tuple[LinearPartition, LineTrace]:
+    def traced(
+        self, start: np.ndarray, end: np.ndarray, max_parts: int | None = None
+    ) -> tuple[LinearPartition, LineTrace]:
         """Partition one segment, and keep what its gradients depend on.
 
         Args:
             start: As for `line`.
             end: As for `line`.
+            max_parts: As for `exact_line`.
         """
         start = check_points(start, "start", self.input_shape)
         end = check_points(end, "end", self.input_shape)
         recorder = TraceRecorder()
         ends = _ends(start[None], end[None])
-        parts = [outputs for _, outputs in self._walk(ends, recorder.apply)]
+        parts = [outputs for _, outputs in self._walk(ends, recorder.apply, max_parts)]
         return self._partition(start, end, parts), recorder.trace(
             self._program, ends, self._workers
         )
 
-    def _walk_lines(self, start: np.ndarray, end: np.ndarray) -> list[LinearPartition]:
+    def _walk_lines(
+        self, start: np.ndarray, end: np.ndarray, max_parts: int | None = None
+    ) -> list[LinearPartition]:
         if not len(start):
             return []
         pieces: list[list[Curve]] = [[] for _ in start]
-        for first, outputs in self._walk(_ends(start, end), _apply):
+        for first, outputs in self._walk(_ends(start, end), _apply, max_parts):
             for line in range(outputs.lines):
                 pieces[first + line].append(_one_line(outputs, line))
         return [self._partition(*line) for line in zip(start, end, pieces, strict=True)]
 
     def _walk(
-        self, ends: Curve, apply: Callable[[LineStep, list[Curve]], Curve]
+        self,
+        ends: Curve,
+        apply: Callable[[LineStep, list[Curve]], Curve],
+        max_parts: int | None,
     ) -> list[tuple[int, Curve]]:
         """Return (first line, outputs) of each chunk, in the order of lines and ratios."""
+        if max_parts is not None:
+            check_count("max_parts", max_parts)
         finished: list[tuple[int, float, Curve]] = []
 
         def finish(chunk: _Chunk, waiting: list[_Chunk]) -> None:
@@ -178,6 +196,14 @@ class LineWalker:
                     self._advance(chunk, apply)
             outputs = chunk.curves[self._program.output]
             finished.append((chunk.first_line, outputs.ratio[0], outputs))
+            parts = sum(len(part.ratio) // part.positions - 1 for _, _, part in list(finished))
+            if max_parts is not None and parts > max_parts:
+                share = sum(part.ratio[part.start[1] - 1] - part.ratio[0] for *_, part in finished)
+                raise TooManyRegionsError(
+                    f"The line has more than {max_parts:,} parts: {parts:,} were found on "
+                    f"{100 * share:.3g} % of its length. Choose a shorter line, or a larger "
+                    "max_parts; attributions.sampled_gradients approximates integrated gradients."
+                )
 
         first = _Chunk(0, 0, {self._program.input: ends})
         with one_thread_a_product():

@@ -8,6 +8,7 @@ from nnslicer_tf.exactline import (
     LineWalker,
     exact_line,
     exact_lines,
+    integrated_gradients,
     register_transformer,
     walk,
 )
@@ -495,3 +496,17 @@ def test_real_network(shared, file, step, least):
     )
     assert len(partition) > least and expected.dtype == np.float64
     np.testing.assert_allclose(partition.evaluate(ratios), expected, rtol=0, atol=1e-10)
+
+
+def test_a_line_of_too_many_parts_is_refused():
+    model = float64_model(MODELS["dense"])
+    im = nns.InstrumentedModel(model)
+    (start,), (end,) = ends(model)
+    parts = len(LineWalker(im, every_crossing=True).line(start, end))
+    assert len(exact_line(im, start, end, max_parts=parts)) <= parts
+    with pytest.raises(nns.TooManyRegionsError, match=f"more than {parts - 1} parts: {parts} "):
+        exact_line(im, start, end, max_parts=parts - 1)
+    with pytest.raises(nns.TooManyRegionsError, match="more than 1 parts"):
+        integrated_gradients(im, end, start, 0, max_parts=1)
+    with pytest.raises(nns.InvalidArgumentError, match="max_parts"):
+        exact_line(im, start, end, max_parts=0)

@@ -381,7 +381,9 @@ def window_sums(start, ratio, values, taps, lines, new_start, new_ratio, kernel,
                         _gather_channels(ratio, values, begin, end, chosen, places, into)
                 if count:
                     np.dot(gathered, matrix[:count], out[first:last])
-                    out[first:last] += bias
+                    for r in range(first, last):
+                        for o in range(len(bias)):
+                            out[r, o] += bias[o]
                 else:
                     out[first:last] = bias
     return out
@@ -458,7 +460,11 @@ def bends(start, ratio, values, noise):
     kept = np.ones(len(ratio), np.bool_)
     for s in range(len(start) - 1):
         last = start[s]
-        limit = noise * np.abs(values[last : start[s + 1]]).max()
+        largest = 0.0
+        for j in range(last, start[s + 1]):
+            for i in range(size):
+                largest = max(largest, abs(values[j, i]))
+        limit = noise * largest
         for j in range(last + 1, start[s + 1] - 1):
             weight = (ratio[j] - ratio[last]) / (ratio[j + 1] - ratio[last])
             farthest = 0.0

@@ -8,10 +8,19 @@ maximum of one value and 0. It bends where another tap becomes the largest. A ve
 convexity, a group does not bend in a face if one tap wins at all its corners.
 """
 
+from collections import namedtuple
+
 import numpy as np
 
 from nnslicer_tf._kernels.compiled import compiled
 from nnslicer_tf.exactline._kernels.mesh_keys import grown
+
+# The groups of a search: the taps of all groups `(vertices, taps · all groups)`; number of taps;
+# `(groups,)` those to consider; `(all groups,)` numbers from which keys are made, and constants,
+# -inf for none; values that differ by at most the tolerance are equal.
+Maxima = namedtuple("Maxima", ["values", "taps", "columns", "names", "floors", "tolerance"])
+# The groups that bend in each face: starts of the faces, groups, the group before which to stop.
+Bending = namedtuple("Bending", ["counts", "groups", "stop"])
 
 _ONE = np.uint64(1)
 _NONE = np.uint64(0)
@@ -68,7 +77,7 @@ def active_groups(values, taps, floors, tolerance):
                     bends = common[c] == _NONE
                 if bends:
                     if at == len(found):
-                        found = grown(found, 1)
+                        found = grown(found, at)
                     found[at] = (p * channels + c) * kinds + k
                     at += 1
     return found[:at].copy()
@@ -136,7 +145,7 @@ def bending_groups(sets, start, loop):
         for g in range(size):
             if common[g] == 0:
                 if at == len(found):
-                    found = grown(found, 1)
+                    found = grown(found, at)
                 found[at] = g
                 at += 1
         counts[f + 1] = at
@@ -144,16 +153,16 @@ def bending_groups(sets, start, loop):
 
 
 @compiled()
-def last_group(counts, groups, size, most):
+def last_group(counts, groups, order, size, most):
     """Return the group before which to stop, so that at most about `most` vertices are added.
 
     Args:
         counts: Starts of the faces in `groups`.
         groups: The groups that bend in each face.
+        order: Their stable order.
         size: Total number of groups.
         most: Number of vertices; at least one group is always cut.
     """
-    order = np.argsort(groups, kind="mergesort")
     face = np.empty(len(groups), np.int64)
     for f in range(len(counts) - 1):
         face[counts[f] : counts[f + 1]] = f

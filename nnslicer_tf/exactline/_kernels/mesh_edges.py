@@ -100,23 +100,13 @@ def tap_pair(a, b, taps):
 
 
 @compiled()
-def cut_edges(
-    values, taps, columns, names, floors, tolerance, sets, counts, groups, stop, ends, face, keys,
-    own,
-):  # fmt: skip
+def cut_edges(maxima, bending, sets, ends, face, keys, own):
     """Find the new vertices on all edges.
 
     Args:
-        values: `(vertices, taps · all groups)`.
-        taps: Number of taps.
-        columns: `(groups,)` the groups to consider.
-        names: `(all groups,)` numbers from which keys are made.
-        floors: `(all groups,)`; -inf for no floor.
-        tolerance: Values that differ by at most this are equal.
+        maxima: `Maxima`.
+        bending: `Bending`.
         sets: Winners `(vertices, groups)`.
-        counts: Starts of the faces in `groups`.
-        groups: Groups that bend in each face.
-        stop: Only groups before this one are cut.
         ends: `(edges, 2)` vertices.
         face: `(edges,)` one face of each edge.
         keys: `(vertices,)`.
@@ -126,6 +116,8 @@ def cut_edges(
         Starts of the edges among the new vertices; and for each new vertex, in the order from the
         edge's first vertex to its last, its position on the edge and its key.
     """
+    values, taps, columns, names, floors, tolerance = maxima
+    counts, groups, stop = bending
     size = values.shape[1] // taps
     new_start = np.zeros(len(ends) + 1, np.int64)
     new_place, new_key = np.empty(64), np.empty(64, np.uint64)
@@ -155,8 +147,8 @@ def cut_edges(
             many = take_overs(begin, end, floor, first, last, space, before, after)
             for k in range(many):
                 if found == len(places):
-                    places, from_gap = grown(places, 1), grown(from_gap, 1)
-                    to_gap, found_keys = grown(to_gap, 1), grown(found_keys, 1)
+                    places, from_gap = grown(places, found), grown(from_gap, found)
+                    to_gap, found_keys = grown(to_gap, found), grown(found_keys, found)
                 i0, i1 = before[k], after[k]
                 places[found] = space[k]
                 from_gap[found] = (begin[i1] if i1 < taps else floor) - (
@@ -177,7 +169,7 @@ def cut_edges(
                 if abs(gap) <= tolerance or places[i] <= previous:
                     continue
             if total == len(new_place):
-                new_place, new_key = grown(new_place, 1), grown(new_key, 1)
+                new_place, new_key = grown(new_place, total), grown(new_key, total)
             previous = places[i]
             new_place[total], new_key[total] = previous, found_keys[i]
             total += 1

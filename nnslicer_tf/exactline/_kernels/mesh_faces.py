@@ -32,72 +32,40 @@ _NONE = np.uint64(0)
 
 
 @compiled()
-def cut_faces(
-    values,
-    taps,
-    columns,
-    names,
-    floors,
-    tolerance,
-    counts,
-    groups,
-    stop,
-    start,
-    loop,
-    edge_of,
-    ends,
-    corner_keys,
-    keys,
-    places,
-    new_start,
-    new_place,
-    new_key,
-):
+def cut_faces(maxima, bending, mesh, edge_of, known, on_edges):
     """Cut all faces along the bends of their groups.
 
     Args:
-        values: `(vertices, taps · all groups)`.
-        taps: Number of taps.
-        columns: `(groups,)` the groups to consider.
-        names: `(all groups,)` numbers from which keys are made.
-        floors: `(all groups,)`; -inf for no floor.
-        tolerance: Values that differ by at most this are equal.
-        counts: Starts of the faces in `groups`.
-        groups: Groups that bend in each face.
-        stop: Only groups before this one are cut.
-        start: Faces.
-        loop: Corners.
+        maxima: `Maxima`.
+        bending: `Bending`.
+        mesh: `Faces`.
         edge_of: `(corners,)`, from `find_edges`.
-        ends: `(edges, 2)`, from `find_edges`.
-        corner_keys: `(corners,)` keys of the edges.
-        keys: `(vertices,)`.
-        places: `(vertices, 2)` plane coordinates.
-        new_start: Starts of the edges among the new vertices, from `cut_edges`.
-        new_place: Positions of the new vertices on the edges.
-        new_key: Keys of the new vertices.
+        known: `Known`.
+        on_edges: `OnEdges`.
 
     Returns:
         For all new vertices, with those on edges first: `(new, 2)` vertices between which they
         lie, `(new,)` position between these, keys. For the faces: starts, corners, keys of the
         corners' edges.
     """
-    known = Known(keys, places, values)
-    on_edges = OnEdges(ends, new_start, new_place, new_key)
-    new, total = _new_vertices(on_edges), len(new_place)
-    out, found = _no_faces(2 * len(start) + 64, 2 * len(loop) + 64), 0
+    counts, groups, stop = bending
+    start, loop, corner_keys = mesh
+    columns, names, floors = maxima.columns, maxima.names, maxima.floors
+    new, total = _new_vertices(on_edges), len(on_edges.place)
+    out, found = _no_faces(2 * len(start) + 64, 2 * len(loop) + 64), np.int64(0)
     for f in range(len(start) - 1):
         many = 0
         while counts[f] + many < counts[f + 1] and groups[counts[f] + many] < stop:
             many += 1
         own = columns[groups[counts[f] : counts[f] + many]]
-        bends = Groups(own, taps, floors[own], names[own], tolerance)
+        bends = Groups(own, maxima.taps, floors[own], names[own], maxima.tolerance)
         whole = slice(start[f], start[f + 1])
         face = (loop[whole], edge_of[whole], corner_keys[whole])
         vertices, faces = _opened(face, known, on_edges, bends)
         used = len(faces.loop)
         for j in range(many):
             faces, vertices, used, new, total = _cut_by(
-                j, bends, faces, vertices, used, new, total, len(keys)
+                j, bends, faces, vertices, used, new, total, len(known.keys)
             )
         out, found = _appended(out, found, faces, vertices.ids)
     corners = out.start[found]
@@ -224,9 +192,9 @@ def _cut_by(j, groups, faces, vertices, used, new, total, old):
     """
     taps, spare = groups.taps, most_added(groups.taps)
     out = _no_faces(2 * len(faces.start) + 16, len(faces.loop) + 64 + spare)
-    found = 0
+    found = np.int64(0)  # not a literal, for which Numba would compile the callees once more
     # Edges inside the face that were crossed: vertices, first new one, number of new ones
-    crossed, crossings = np.empty((16, 4), np.int64), 0
+    crossed, crossings = np.empty((16, 4), np.int64), np.int64(0)
     for s in range(len(faces.start) - 1):
         part = slice(faces.start[s], faces.start[s + 1])
         corners, edges = faces.loop[part], faces.edges[part]
@@ -294,7 +262,7 @@ def _emit_cells(cells, starts, ring, ring_edges, keys, out, found):
                 edges[i] = ring_edges[place_in[a]]
             else:
                 edges[i] = edge_key(keys[a], keys[b])
-        out = _with_room(out, found, 2, len(cell))
+        out = _with_room(out, found, np.int64(2), len(cell))
         found = _emit(cell, edges, out, found)
     return out, found
 

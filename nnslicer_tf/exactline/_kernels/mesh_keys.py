@@ -41,6 +41,7 @@ def edge_keys(start, loop, keys):
 
 @compiled()
 def grown(array, more):
+    """Return an array with room for more than twice as many rows; `more` is not a literal."""
     bigger = np.empty((2 * len(array) + more, *array.shape[1:]), array.dtype)
     bigger[: len(array)] = array
     return bigger

@@ -73,5 +73,7 @@ def window_sums(values, taps, kernel, bias, piece):
                 for i in range(count):
                     gathered[v - first, i] = values[position[i], v, channel[i]]
             np.dot(gathered, matrix[:count], out[w, first:last])
-            out[w, first:last] += bias
+            for v in range(first, last):
+                for o in range(len(bias)):
+                    out[w, v, o] += bias[o]
     return out

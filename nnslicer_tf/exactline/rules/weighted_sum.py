@@ -42,7 +42,7 @@ class WeightedSumLine:
         if self._pointwise and x.channels == self._input_shape[-1]:
             return x.with_values(self._sum(x.values))
         if self._pointwise and len(self._taps) == 1:  # a dense layer on a flattened map
-            return self._sum_windows(x, np.arange(x.positions)[None])
+            return self._sum_windows(x, np.arange(x.positions, dtype=np.int32)[None])
         return self._sum_windows(x.regrouped(self._input_shape), self._taps)
 
     def pull(self, g: Steps) -> list[Steps]:
