@@ -118,6 +118,7 @@ class InstrumentedModel(ShownAsTable):
         self._functions = GraphFunctions(self.graph)
         self._prepared: dict[Hashable, tuple[str, Any]] = {}
         self._logits: dict[str, str] = {}
+        self._traced = traced
         examples = compare_with_original(model, functional, self.graph, traced, self.bounds)
         self._classes = {n: classes_of(self.graph, n, value) for n, value in examples.items()}
         _LATEST[id(model)] = self
@@ -511,7 +512,7 @@ def instrumented_again(model: ModelLike) -> InstrumentedModel:
     known = _LATEST.get(id(model))
     if known is not None and known.model is model:
         try:
-            compare_with_original(model, known.functional, known.graph)
+            compare_with_original(model, known.functional, known.graph, known._traced, known.bounds)
             return known
         except UnsupportedLayerError:  # the model was changed
             pass
