@@ -6,21 +6,16 @@ python apps/analyse_planes.py compressed
 python apps/analyse_planes.py baselines
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.exactline.settings import (
-    AdviceSettings,
-    BaselineSettings,
-    CompressedSettings,
-    NeighbourhoodSettings,
+from reproduction.application import experiments, main
+
+app = experiments(
+    __doc__,
+    "exactline",
+    ("acas", "AdviceSettings", "advice_maps:advice_maps"),
+    ("adversarial", "NeighbourhoodSettings", "neighbourhoods:neighbourhoods"),
+    ("compressed", "CompressedSettings", "compressions:compressions"),
+    ("baselines", "BaselineSettings", "baselines:baselines"),
 )
-
-PLANES = "reproduction.exactline"
-
-app = application(__doc__)
-add_experiment(app, "acas", AdviceSettings, f"{PLANES}.advice_maps:advice_maps")
-add_experiment(app, "adversarial", NeighbourhoodSettings, f"{PLANES}.neighbourhoods:neighbourhoods")
-add_experiment(app, "compressed", CompressedSettings, f"{PLANES}.compressions:compressions")
-add_experiment(app, "baselines", BaselineSettings, f"{PLANES}.baselines:baselines")
 
 if __name__ == "__main__":
     main(app)

@@ -6,14 +6,15 @@
 An interrupted run continues from its working folder.
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.nnslicer.settings import SliceReadingSettings, SpecialCaseSettings
+from reproduction.application import experiments, main
 
-HERE = "reproduction.nnslicer"
-
-app = application(__doc__, first_by_default=True)
-add_experiment(app, "readings", SliceReadingSettings, f"{HERE}.slice_readings:slice_readings")
-add_experiment(app, "special-cases", SpecialCaseSettings, f"{HERE}.special_cases:special_cases")
+app = experiments(
+    __doc__,
+    "nnslicer",
+    ("readings", "SliceReadingSettings", "slice_readings:slice_readings"),
+    ("special-cases", "SpecialCaseSettings", "special_cases:special_cases"),
+    first_by_default=True,
+)
 
 if __name__ == "__main__":
     main(app)

@@ -3,11 +3,9 @@
 python apps/delete_parts.py
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.sentences.settings import PartSettings
+from reproduction.application import experiments, main
 
-app = application(__doc__)
-add_experiment(app, "parts", PartSettings, "reproduction.sentences.parts:parts")
+app = experiments(__doc__, "sentences", ("parts", "PartSettings", "parts:parts"))
 
 if __name__ == "__main__":
     main(app)

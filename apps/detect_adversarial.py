@@ -10,21 +10,17 @@ python apps/detect_adversarial.py choose      # which evidence to fuse, on train
 An interrupted command continues from its working folder when it is given again.
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.nnslicer.settings import (
-    ChallengeSettings,
-    ChoiceSettings,
-    DetectionSettings,
-    EvidenceSettings,
+from reproduction.application import experiments, main
+
+app = experiments(
+    __doc__,
+    "nnslicer",
+    ("detect", "DetectionSettings", "detection:detect"),
+    ("challenge", "ChallengeSettings", "challenge:challenge_detectors"),
+    ("evidence", "EvidenceSettings", "evidence:compare_evidence"),
+    ("choose", "ChoiceSettings", "choosing:choose_evidence"),
+    first_by_default=True,
 )
-
-HERE = "reproduction.nnslicer"
-
-app = application(__doc__, first_by_default=True)
-add_experiment(app, "detect", DetectionSettings, f"{HERE}.detection:detect")
-add_experiment(app, "challenge", ChallengeSettings, f"{HERE}.challenge:challenge_detectors")
-add_experiment(app, "evidence", EvidenceSettings, f"{HERE}.evidence:compare_evidence")
-add_experiment(app, "choose", ChoiceSettings, f"{HERE}.choosing:choose_evidence")
 
 if __name__ == "__main__":
     main(app)

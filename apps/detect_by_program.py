@@ -5,15 +5,12 @@
 Adversarial examples are kept in the working folder.
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.nnslicer.settings import ProgramDetectionSettings
+from reproduction.application import experiments, main
 
-app = application(__doc__)
-add_experiment(
-    app,
-    "detect",
-    ProgramDetectionSettings,
-    "reproduction.nnslicer.program_detection:detect_by_program",
+app = experiments(
+    __doc__,
+    "nnslicer",
+    ("detect", "ProgramDetectionSettings", "program_detection:detect_by_program"),
 )
 
 if __name__ == "__main__":

@@ -3,11 +3,9 @@
 python apps/draw_over_time.py
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.nnslicer.settings import OverTimeSettings
+from reproduction.application import experiments, main
 
-app = application(__doc__)
-add_experiment(app, "draw", OverTimeSettings, "reproduction.nnslicer.over_time:draw")
+app = experiments(__doc__, "nnslicer", ("draw", "OverTimeSettings", "over_time:draw"))
 
 if __name__ == "__main__":
     main(app)

@@ -3,11 +3,9 @@
 python apps/draw_patches.py
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.nnslicer.settings import PatchSettings
+from reproduction.application import experiments, main
 
-app = application(__doc__)
-add_experiment(app, "draw", PatchSettings, "reproduction.nnslicer.patches:draw")
+app = experiments(__doc__, "nnslicer", ("draw", "PatchSettings", "patches:draw"))
 
 if __name__ == "__main__":
     main(app)

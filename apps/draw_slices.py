@@ -4,11 +4,9 @@ python apps/draw_slices.py
 python apps/draw_slices.py --model resnet10 --dataset cifar10
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.nnslicer.settings import DrawingSettings
+from reproduction.application import experiments, main
 
-app = application(__doc__)
-add_experiment(app, "draw", DrawingSettings, "reproduction.nnslicer.drawing:draw")
+app = experiments(__doc__, "nnslicer", ("draw", "DrawingSettings", "drawing:draw"))
 
 if __name__ == "__main__":
     main(app)

@@ -9,19 +9,16 @@
 Differences found are kept in the working folder, from which an interrupted run continues.
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.deepxplore.settings import (
-    DifferenceSettings,
-    NumberSettings,
-    SweepSettings,
+from reproduction.application import experiments, main
+
+app = experiments(
+    __doc__,
+    "deepxplore",
+    ("explore", "DifferenceSettings", "differences:explore"),
+    ("sweep", "SweepSettings", "sweeps:sweep"),
+    ("numbers", "NumberSettings", "sweeps:numbers"),
+    first_by_default=True,
 )
-
-HERE = "reproduction.deepxplore"
-
-app = application(__doc__, first_by_default=True)
-add_experiment(app, "explore", DifferenceSettings, f"{HERE}.differences:explore")
-add_experiment(app, "sweep", SweepSettings, f"{HERE}.sweeps:sweep")
-add_experiment(app, "numbers", NumberSettings, f"{HERE}.sweeps:numbers")
 
 if __name__ == "__main__":
     main(app)

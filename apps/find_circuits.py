@@ -7,21 +7,15 @@
 Nothing is trained, and no data is needed.
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.circuits.settings import (
-    RecurrentCircuitSettings,
-    TracrSettings,
-    TransformerCircuitSettings,
-)
+from reproduction.application import experiments, main
 
-CIRCUITS = "reproduction.circuits"
-
-app = application(__doc__)
-add_experiment(app, "recurrent", RecurrentCircuitSettings, f"{CIRCUITS}.recurrent:recurrent")
-add_experiment(
-    app, "transformers", TransformerCircuitSettings, f"{CIRCUITS}.transformers:transformers"
+app = experiments(
+    __doc__,
+    "circuits",
+    ("recurrent", "RecurrentCircuitSettings", "finding:recurrent"),
+    ("transformers", "TransformerCircuitSettings", "finding:transformers"),
+    ("tracr", "TracrSettings", "tracr:tracr"),
 )
-add_experiment(app, "tracr", TracrSettings, f"{CIRCUITS}.tracr:tracr")
 
 if __name__ == "__main__":
     main(app)

@@ -11,27 +11,19 @@ layers take originals), and write tables with the paper's figures beside ours. A
 command continues from its working folder when it is given again.
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.dflare.settings import (
-    AblationSettings,
-    AgreementSettings,
-    DisseminationSettings,
-    LayerSettings,
-    RepairSettings,
-    SearchSettings,
-    SentenceSettings,
+from reproduction.application import experiments, main
+
+app = experiments(
+    __doc__,
+    "dflare",
+    ("search", "SearchSettings", "searches:search"),
+    ("agreement", "AgreementSettings", "agreement:agreement"),
+    ("ablation", "AblationSettings", "searches:ablation"),
+    ("dissemination", "DisseminationSettings", "searches:dissemination"),
+    ("layers", "LayerSettings", "layers:layers"),
+    ("repair", "RepairSettings", "searches:repair"),
+    ("sentences", "SentenceSettings", "sentences:sentences"),
 )
-
-DFLARE = "reproduction.dflare"
-
-app = application(__doc__)
-add_experiment(app, "search", SearchSettings, f"{DFLARE}.searches:search")
-add_experiment(app, "agreement", AgreementSettings, f"{DFLARE}.agreement:agreement")
-add_experiment(app, "ablation", AblationSettings, f"{DFLARE}.searches:ablation")
-add_experiment(app, "dissemination", DisseminationSettings, f"{DFLARE}.searches:dissemination")
-add_experiment(app, "layers", LayerSettings, f"{DFLARE}.layers:layers")
-add_experiment(app, "repair", RepairSettings, f"{DFLARE}.searches:repair")
-add_experiment(app, "sentences", SentenceSettings, f"{DFLARE}.sentences:sentences")
 
 if __name__ == "__main__":
     main(app)

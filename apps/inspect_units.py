@@ -9,23 +9,17 @@
 The networks use the weights included in the library.
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.deepbase.settings import (
-    ExplorationSettings,
-    PruningSettings,
-    SqlSettings,
-    SqlTrainingSettings,
-    UnitSettings,
+from reproduction.application import experiments, main
+
+app = experiments(
+    __doc__,
+    "deepbase",
+    ("units", "UnitSettings", "units:units"),
+    ("prune", "PruningSettings", "units:prune"),
+    ("explore", "ExplorationSettings", "exploration:explore"),
+    ("sql", "SqlSettings", "sql:inspect"),
+    ("sql-train", "SqlTrainingSettings", "sql:train"),
 )
-
-DEEPBASE = "reproduction.deepbase"
-
-app = application(__doc__)
-add_experiment(app, "units", UnitSettings, f"{DEEPBASE}.units:units")
-add_experiment(app, "prune", PruningSettings, f"{DEEPBASE}.units:prune")
-add_experiment(app, "explore", ExplorationSettings, f"{DEEPBASE}.exploration:explore")
-add_experiment(app, "sql", SqlSettings, f"{DEEPBASE}.sql:inspect")
-add_experiment(app, "sql-train", SqlTrainingSettings, f"{DEEPBASE}.sql:train")
 
 if __name__ == "__main__":
     main(app)

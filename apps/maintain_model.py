@@ -15,59 +15,60 @@ are kept under `--work`, from where an interrupted command continues. Repeats ca
 side, each with `--repeats 1 --first-seed N`: the command for all of them then reads their rows.
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.neusemslice.settings import (
-    CaseStudySettings,
-    MaintenanceSettings,
-    ScoringTimeSettings,
-)
+from reproduction.application import experiments, main
 
-COMMANDS = {
-    "slicing": (
-        MaintenanceSettings,
+app = experiments(
+    __doc__,
+    "neusemslice",
+    (
+        "slicing",
+        "MaintenanceSettings",
         "slicing:slicing",
         "Compare slicing methods (figure 5, tables 1 to 4).",
     ),
-    "restructure": (
-        MaintenanceSettings,
+    (
+        "restructure",
+        "MaintenanceSettings",
         "restructuring:restructure",
         "Compress whole and restructured models until the accuracy falls (table 5).",
     ),
-    "readapt": (
-        MaintenanceSettings,
+    (
+        "readapt",
+        "MaintenanceSettings",
         "readaptation:readapt",
         "Train critical neurons on adversarial samples (table 6).",
     ),
-    "develop": (
-        MaintenanceSettings,
+    (
+        "develop",
+        "MaintenanceSettings",
         "development:develop",
         "Learn new classes, task by task (tables 7 and 8).",
     ),
-    "intervals": (
-        MaintenanceSettings,
+    (
+        "intervals",
+        "MaintenanceSettings",
         "intervals:intervals",
         "Compare semantic slices by the interval i of Algorithm 1 (not in the paper).",
     ),
-    "layers": (
-        MaintenanceSettings,
+    (
+        "layers",
+        "MaintenanceSettings",
         "layers:layers",
         "Compare what slices of one size take from each layer (not in the paper).",
     ),
-    "times": (
-        ScoringTimeSettings,
+    (
+        "times",
+        "ScoringTimeSettings",
         "scoring_times:scoring_times",
         "Time the metrics (section 5.2).",
     ),
-    "case-study": (
-        CaseStudySettings,
+    (
+        "case-study",
+        "CaseStudySettings",
         "case_study:case_study",
         "Slice a trained model, and compress its slices (figure 6).",
     ),
-}
-
-app = application(__doc__)
-for name, (settings, run, text) in COMMANDS.items():
-    add_experiment(app, name, settings, f"reproduction.neusemslice.{run}", text)
+)
 
 if __name__ == "__main__":
     main(app)

@@ -6,16 +6,13 @@
 An interrupted run continues from its working folder when the command is given again.
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.nnslicer.settings import ProgramProtectionSettings, ProtectionSettings
+from reproduction.application import experiments, main
 
-app = application(__doc__)
-add_experiment(app, "protect", ProtectionSettings, "reproduction.nnslicer.protection:protect")
-add_experiment(
-    app,
-    "program",
-    ProgramProtectionSettings,
-    "reproduction.nnslicer.program_protection:protect_by_program",
+app = experiments(
+    __doc__,
+    "nnslicer",
+    ("protect", "ProtectionSettings", "protection:protect"),
+    ("program", "ProgramProtectionSettings", "program_protection:protect_by_program"),
 )
 
 if __name__ == "__main__":

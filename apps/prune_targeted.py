@@ -10,27 +10,18 @@
 An interrupted command continues from its working folder when it is given again.
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.nnslicer.settings import (
-    AblationSettings,
-    CurveSettings,
-    FineTuningSettings,
-    ProgramSettings,
-    ReadingSettings,
-    ShrinkSettings,
+from reproduction.application import experiments, main
+
+app = experiments(
+    __doc__,
+    "nnslicer",
+    ("curves", "CurveSettings", "pruning:curves"),
+    ("fine-tuned", "FineTuningSettings", "pruning:fine_tuned"),
+    ("ablation", "AblationSettings", "pruning:ablation"),
+    ("program", "ProgramSettings", "program:program"),
+    ("readings", "ReadingSettings", "program:readings"),
+    ("shrink", "ShrinkSettings", "shrinking:shrink"),
 )
-
-PRUNING = "reproduction.nnslicer.pruning"
-PROGRAM = "reproduction.nnslicer.program"
-SHRINKING = "reproduction.nnslicer.shrinking"
-
-app = application(__doc__)
-add_experiment(app, "curves", CurveSettings, f"{PRUNING}:curves")
-add_experiment(app, "fine-tuned", FineTuningSettings, f"{PRUNING}:fine_tuned")
-add_experiment(app, "ablation", AblationSettings, f"{PRUNING}:ablation")
-add_experiment(app, "program", ProgramSettings, f"{PROGRAM}:program")
-add_experiment(app, "readings", ReadingSettings, f"{PROGRAM}:readings")
-add_experiment(app, "shrink", ShrinkSettings, f"{SHRINKING}:shrink")
 
 if __name__ == "__main__":
     main(app)

@@ -3,11 +3,9 @@
 python apps/round_weights.py
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.sentences.settings import RoundingSettings
+from reproduction.application import experiments, main
 
-app = application(__doc__)
-add_experiment(app, "rounding", RoundingSettings, "reproduction.sentences.rounding:rounding")
+app = experiments(__doc__, "sentences", ("rounding", "RoundingSettings", "rounding:rounding"))
 
 if __name__ == "__main__":
     main(app)

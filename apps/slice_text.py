@@ -4,11 +4,9 @@ python apps/slice_text.py
 python apps/slice_text.py --model text_lstm
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.sentences.settings import WordSettings
+from reproduction.application import experiments, main
 
-app = application(__doc__)
-add_experiment(app, "words", WordSettings, "reproduction.sentences.words:words")
+app = experiments(__doc__, "sentences", ("words", "WordSettings", "words:words"))
 
 if __name__ == "__main__":
     main(app)

@@ -9,14 +9,10 @@ TensorFlow there, once it is installed (`pip install jax[cuda13]`):
     KERAS_BACKEND=jax python apps/train.py vgg16
 """
 
-from reproduction.application import add_experiment, application, main
-from reproduction.zoo.settings import TrainingSettings
+from reproduction.application import experiments, main
 
-TRAINING = "reproduction.zoo.training"
-
-app = application(__doc__)
-add_experiment(
-    app, "train", TrainingSettings, f"{TRAINING}:train", finish=f"{TRAINING}:write_summary"
+app = experiments(
+    __doc__, "zoo", ("train", "TrainingSettings", "training:train", "", "training:write_summary")
 )
 
 if __name__ == "__main__":

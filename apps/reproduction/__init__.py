@@ -17,6 +17,5 @@ import lazy_loader
 
 # Lazy: an app imports only its own experiment.
 __getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    ["deepbase", "deepxplore", "dflare", "exactline", "neusemslice", "nnslicer", "zoo"],
+    __name__, ["deepbase", "deepxplore", "dflare", "exactline", "neusemslice", "nnslicer", "zoo"]
 )

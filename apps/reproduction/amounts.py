@@ -51,12 +51,7 @@ class Amounts:
     def __call__(
         self, x: np.ndarray, classes: np.ndarray
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Return contributions of neurons `(samples, *shape)`, synapses `(samples, *kernel shape)`.
-
-        Args:
-            x: Samples `(samples, *input shape)`.
-            classes: The logit of each sample, `(samples,)`.
-        """
+        """Return contributions: neurons `(samples, *shape)`, synapses `(samples, *kernel)`."""
         found, by_tap = self._run(
             ops.convert_to_tensor(x.astype(np.float32)),
             ops.convert_to_tensor(np.asarray(classes, np.int32)),

@@ -1,7 +1,6 @@
 """Command lines of experiments: options from a settings dataclass, then run and write.
 
-    app = application(__doc__)
-    add_experiment(app, "curves", CurveSettings, "reproduction.nnslicer.pruning:curves")
+    app = experiments(__doc__, "nnslicer", ("curves", "CurveSettings", "pruning:curves"))
     main(app)
 
 Experiments are named, not imported, so that `--help` does not load TensorFlow.
@@ -22,7 +21,6 @@ import typer.core
 from nnslicer_tf._command_line import run
 from nnslicer_tf._files import check_writable
 from nnslicer_tf._quiet import import_keras_quietly
-from reproduction.result import ExperimentResult
 from reproduction.settings import Settings
 
 _LONGEST = 40
@@ -56,6 +54,28 @@ def application(text: str | None, *, first_by_default: bool = False) -> typer.Ty
     )
 
 
+def experiments(
+    text: str | None, package: str, *commands: tuple[str, ...], first_by_default: bool = False
+) -> typer.Typer:
+    """Return an application of a package's experiments.
+
+    Args:
+        text: Its help.
+        package: The package below `reproduction`; its module `settings` has the settings.
+        commands: The name, the settings' name, "module:function" in the package, and if needed the
+            help and a function to finish with, see `add_experiment`.
+        first_by_default: Run the first command if none is given.
+    """
+    app = application(text, first_by_default=first_by_default)
+    settings = importlib.import_module(f"reproduction.{package}.settings")
+    for name, options, function, *rest in commands:
+        help_text, finish = (*rest, "", "")[:2]
+        finish = finish and f"reproduction.{package}.{finish}"
+        function = f"reproduction.{package}.{function}"
+        add_experiment(app, name, getattr(settings, options), function, help_text, finish)
+    return app
+
+
 def add_experiment(
     app: typer.Typer,
     name: str,
@@ -85,12 +105,21 @@ def add_experiment(
         for path in (folder / "trial", getattr(chosen, "explore", None)):
             if path is not None:
                 check_writable(path)
-        _show(_load(run)(chosen), folder)
+        # Write results, print the short tables, and print where everything is.
+        result = _load(run)(chosen)
+        files = result.write(folder)
+        for table in result.tables:
+            if table.title and len(table.frame) <= _LONGEST:
+                print(table, end="\n\n")
+        print(f"written to {folder}: {', '.join(path.name for path in files)}", flush=True)
         if finish:
             _load(finish)(folder)
 
     parameters = [
-        *(_parameter(f.name, f.type, f.default) for f in _options(settings)),
+        *(
+            _parameter(f.name, f.type, f.default)
+            for f in [f for f in dataclasses.fields(settings) if get_origin(f.type) is Annotated]
+        ),
         _parameter("results", Results, None),
         _parameter("quick", Quick, False),
     ]
@@ -98,15 +127,6 @@ def add_experiment(
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     command.__doc__ = text or settings.__doc__
     app.command(name)(command)
-
-
-def _show(result: ExperimentResult, folder: Path) -> None:
-    """Write results, print the short tables, and print where everything is."""
-    files = result.write(folder)
-    for table in result.tables:
-        if table.title and len(table.frame) <= _LONGEST:
-            print(table, end="\n\n")
-    print(f"written to {folder}: {', '.join(path.name for path in files)}", flush=True)
 
 
 def main(app: Callable[[], object]) -> None:
@@ -119,10 +139,6 @@ def _load(name: str) -> Callable[..., Any]:
     """Import an experiment."""
     module, _, function = name.partition(":")
     return getattr(importlib.import_module(module), function)
-
-
-def _options(settings: type[Settings]) -> list[dataclasses.Field]:
-    return [f for f in dataclasses.fields(settings) if get_origin(f.type) is Annotated]
 
 
 def _parameter(name: str, annotation: object, default: object) -> inspect.Parameter:

@@ -89,12 +89,14 @@ class Catalogue:
         entries: The tables and figures, in the papers' order.
         headlines: Descriptions of the headline results, see `headlines`.
         chosen: The headlines of docs/results.md, see `report`.
+        redraw: Patterns of files from which figures are redrawn, see `redraw`.
     """
 
     papers: dict[str, str]
     entries: tuple[Entry, ...]
-    headlines: tuple[dict[str, Any], ...] = ()
-    chosen: tuple[dict[str, Any], ...] = ()
+    headlines: tuple[dict[str, Any], ...]
+    chosen: tuple[dict[str, Any], ...]
+    redraw: dict[str, list]
 
     def __getitem__(self, name: str) -> Entry:
         """Return the entry with an id.
@@ -113,8 +115,8 @@ def load_catalogue() -> Catalogue:
     """Return the catalogue, read from `catalogue.toml`."""
     text = Path(__file__).with_name("catalogue.toml").read_text(encoding="utf-8")
     data = tomllib.loads(text)
-    lists = (tuple(data.get(name, ())) for name in ("headlines", "chosen"))
-    return Catalogue(data["papers"], tuple(map(_entry, data["entries"])), *lists)
+    lists = (tuple(data[name]) for name in ("headlines", "chosen"))
+    return Catalogue(data["papers"], tuple(map(_entry, data["entries"])), *lists, data["redraw"])
 
 
 def _entry(fields: dict) -> Entry:

@@ -109,15 +109,14 @@ def _headlines_of(tables: Tables, this: Mapping[str, Any]) -> Iterator[Headline]
             text = of.get(str(row[of.get("from", column)]), of.get("*", ""))
             texts[column] = text.format_map(row)
         paper = this.get("paper", "")
-        if any(pd.isna(row.get(name, float("nan"))) for name in _columns(paper) - set(labels)):
+        if any(
+            pd.isna(row.get(name, float("nan")))
+            for name in set(re.findall(r"{([^:}]+)", paper)) - set(labels)
+        ):
             paper = this["unknown"]
         parts = [this[part].format_map(texts) for part in ("what", "case", "here")]
         reached = bool(row["is reached"]) if "reached" in this and row["is comparable"] else None
         yield Headline(*parts, paper.format_map(texts), reached, this["entry"])
-
-
-def _columns(text: str) -> set[str]:
-    return set(re.findall(r"{([^:}]+)", text))
 
 
 def _select(tables: Tables, this: Mapping[str, Any]) -> pd.DataFrame | None:

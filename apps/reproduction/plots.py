@@ -20,14 +20,7 @@ METHOD_COLOURS = METHODS
 
 
 def plot_methods(axis: "Axes", table: "pd.DataFrame", x: str, y: str) -> None:
-    """Draw a line for every method of a table, over a grid.
-
-    Args:
-        axis: Where to draw.
-        table: A row for each `method`, a key of `METHOD_COLOURS` and of `MARKERS`, and place.
-        x: Column of the places.
-        y: Column of the values.
-    """
+    """Draw a line for every method of a table, over a grid."""
     for name, rows in table.groupby("method", sort=False):
         (line,) = axis.plot(rows[x], rows[y], markersize=5, label=str(name))
         line.set(color=METHOD_COLOURS[str(name)], marker=MARKERS[str(name)])
@@ -35,13 +28,7 @@ def plot_methods(axis: "Axes", table: "pd.DataFrame", x: str, y: str) -> None:
 
 
 def plot_at_one_place(axis: "Axes", table: "pd.DataFrame", y: str) -> None:
-    """Draw a bar for every method of a table that contains each method once.
-
-    Args:
-        axis: Where to draw.
-        table: A row for each `method`, a key of `METHOD_COLOURS`.
-        y: Column of the values.
-    """
+    """Draw a bar for every method of a table that contains each method once."""
     colours = [METHOD_COLOURS[str(name)] for name in table["method"]]
     bars = axis.barh(np.arange(len(table)), table[y], color=colours)
     axis.bar_label(bars, [f"{100 * value:.1f} %" for value in table[y]], padding=3, fontsize=9)
@@ -51,13 +38,7 @@ def plot_at_one_place(axis: "Axes", table: "pd.DataFrame", y: str) -> None:
 
 
 def plot_numbers(table: "pd.DataFrame", title: str, least: float = 0.0) -> "Figure":
-    """Draw the numbers of a table as an annotated heat map.
-
-    Args:
-        table: Its index is the rows of the map, its columns the columns; values up to 1.
-        title: Title of the figure.
-        least: The value of the darkest colour.
-    """
+    """Draw the numbers of a table as an annotated heat map."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(2.5 + 0.6 * table.shape[1], 1.6 + 0.3 * len(table)))

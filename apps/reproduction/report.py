@@ -56,15 +56,6 @@ def status_lines(folder: Path) -> list[str]:
 def write_report(folder: Path, trials: Path, output: Path, readme: Path) -> list[str]:
     """Write report.html, report.md, and the headlines between their markers.
 
-    Args:
-        folder: Folder of full results.
-        trials: Folder of trials.
-        output: Folder for the pages.
-        readme: File with the markers, usually docs/results.md.
-
-    Returns:
-        The files written, in words.
-
     Raises:
         InvalidArgumentError: if that file has no markers, or a file cannot be written.
     """
@@ -94,11 +85,6 @@ def write_report(folder: Path, trials: Path, output: Path, readme: Path) -> list
 
 def command_of(entry: Entry, quick: bool, trials: Path) -> list[str]:
     """Return the arguments for Python that make an entry.
-
-    Args:
-        entry: A table or figure.
-        quick: Return those of a trial, which never replaces full results.
-        trials: Folder of trials.
 
     Raises:
         InvalidArgumentError: if no command makes the entry.
@@ -145,8 +131,25 @@ def build_page(folder: Path, trials: Path, rows: Sequence[Headline]) -> Page:
     """Return the page with all results."""
     page = Page("Tables and figures of the papers, measured")
     head = provenance()
+    # A summary of what was reproduced and what was not, with pictures.
+    chosen, every = chosen_table(rows), headline_table(rows)
+    good, short = ((every["as good"] == word).sum() for word in ("yes", "no"))
+    blocks: list[Block] = [
+        Heading("At a glance"),
+        Text(
+            f"Of {good + short} headline figures that can be compared, {good} are at least as good "
+            f"as the paper's, or as the goal, and {short} fall short. The models, data and "
+            "machines are not those of the papers."
+        ),
+    ]
+    if len(chosen):
+        blocks.append(Table(chosen, "The most important ones", longest=len(chosen)))
+    for name, caption in _PICTURES.items():
+        if (folder / name).exists():
+            blocks.append(Picture(folder / name, caption))
+    blocks += [Heading("All headlines"), Table(every, "All headlines", 0)] if rows else []
     page.add(
-        *_at_a_glance(folder, rows),
+        *blocks,
         Heading("How to read what follows"),
         Text(
             "All measurements of this project, beside the figures that the papers report. Tables "
@@ -169,30 +172,25 @@ def build_page(folder: Path, trials: Path, rows: Sequence[Headline]) -> Page:
         if part == "models":
             section.add(Table(fingerprints(), "Files of weights that come with the project"))
         page.add(Heading(title), Fold(f"{len(entries)} tables and figures", section.blocks))
-    _add_others(page, folder, drawn)
-    _add_trials(page, trials)
+    # Add the tables and pictures that no entry of the catalogue names.
+    patterns = {p for entry in load_catalogue().entries for p in (*entry.tables, *entry.more)}
+    named = set(_matching(folder, tuple(patterns)))
+    tables = [t for t in _found(folder, ("*/*.csv",)) if t.path not in named]
+    pictures = [path for path in _matching(folder, ("*/*.png",)) if path not in drawn]
+    if tables or pictures:
+        page.add(Heading("Other results"))
+    for table in tables:
+        _add_table(page, table, folder)
+    page.add(*(Picture(p, _name(p, folder)) for p in pictures))
+    # Add the results of `run --quick`.
+    tables = _found(trials, ("*/*/*.csv", "*/*/*.json"))
+    pictures = _matching(trials, ("*/*/*.png",))
+    if tables or pictures:
+        page.add(Heading("Fresh trials"), Text("Small runs that only show that a command works."))
+    for table in tables:
+        _add_table(page, table, trials)
+    page.add(*(Picture(p, _name(p, trials)) for p in pictures))
     return page
-
-
-def _at_a_glance(folder: Path, rows: Sequence[Headline]) -> list[Block]:
-    """Return a summary of what was reproduced and what was not, with pictures."""
-    chosen, every = chosen_table(rows), headline_table(rows)
-    good, short = ((every["as good"] == word).sum() for word in ("yes", "no"))
-    blocks: list[Block] = [
-        Heading("At a glance"),
-        Text(
-            f"Of {good + short} headline figures that can be compared, {good} are at least as good "
-            f"as the paper's, or as the goal, and {short} fall short. The models, data and "
-            "machines are not those of the papers."
-        ),
-    ]
-    if len(chosen):
-        blocks.append(Table(chosen, "The most important ones", longest=len(chosen)))
-    for name, caption in _PICTURES.items():
-        if (folder / name).exists():
-            blocks.append(Picture(folder / name, caption))
-    blocks += [Heading("All headlines"), Table(every, "All headlines", 0)] if rows else []
-    return blocks
 
 
 def chosen_table(rows: Sequence[Headline]) -> pd.DataFrame:
@@ -285,30 +283,6 @@ def short_form(table: ResultTable, view: tuple[str, ...], whose: str) -> list[Ta
     frame = table.frame.assign(**{value: pd.to_numeric(table.frame[value], errors="coerce")})
     short = frame.pivot_table(value, rows, columns, sort=False).reset_index()
     return [Table(short, f"{whose}, {value}: {table.path.stem}")]
-
-
-def _add_others(page: Page, folder: Path, drawn: set[Path]) -> None:
-    """Add the tables and pictures that no entry of the catalogue names."""
-    patterns = {p for entry in load_catalogue().entries for p in (*entry.tables, *entry.more)}
-    named = set(_matching(folder, tuple(patterns)))
-    tables = [t for t in _found(folder, ("*/*.csv",)) if t.path not in named]
-    pictures = [path for path in _matching(folder, ("*/*.png",)) if path not in drawn]
-    if tables or pictures:
-        page.add(Heading("Other results"))
-    for table in tables:
-        _add_table(page, table, folder)
-    page.add(*(Picture(p, _name(p, folder)) for p in pictures))
-
-
-def _add_trials(page: Page, trials: Path) -> None:
-    """Add the results of `run --quick`."""
-    tables = _found(trials, ("*/*/*.csv", "*/*/*.json"))
-    pictures = _matching(trials, ("*/*/*.png",))
-    if tables or pictures:
-        page.add(Heading("Fresh trials"), Text("Small runs that only show that a command works."))
-    for table in tables:
-        _add_table(page, table, trials)
-    page.add(*(Picture(p, _name(p, trials)) for p in pictures))
 
 
 def fingerprints() -> pd.DataFrame:

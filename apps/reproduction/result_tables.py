@@ -63,9 +63,6 @@ class ResultTable(ShownAsTable):
 def read_table(path: str | os.PathLike) -> ResultTable:
     """Read a result table.
 
-    Args:
-        path: A `.csv` or `.json` file.
-
     Raises:
         FileNotFoundError: if there is no such file.
         CorruptFileError: if it does not hold a table.

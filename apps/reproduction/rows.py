@@ -41,11 +41,7 @@ class RowStore:
 
     @classmethod
     def of(
-        cls,
-        folder: str | os.PathLike,
-        name: str,
-        keys: Iterable[str],
-        made_from: Mapping[str, Any],
+        cls, folder: str | os.PathLike, name: str, keys: Iterable[str], made_from: Mapping[str, Any]
     ) -> Self:
         """Return the store of rows that were made from given settings and weights.
 
@@ -91,12 +87,7 @@ class RowStore:
             self._write()
 
     def complete(self, name: Row, make: Callable[[], Iterable[Row]]) -> "pd.DataFrame":
-        """Return the rows with the key values of `name`; compute and add them if missing.
-
-        Args:
-            name: A value for each key column.
-            make: Computes the rows; the key columns are added to them.
-        """
+        """Return the rows with the key values of `name`; compute and add them if missing."""
         if name not in self:
             self.add([{**name, **row} for row in make()])
         return self.to_frame([name])

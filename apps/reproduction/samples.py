@@ -1,11 +1,15 @@
-"""Selections of samples from data sets."""
+"""Selections of samples, and classifiers by name or file."""
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
+import keras
 import numpy as np
 
+from nnslicer_tf import zoo
 from nnslicer_tf.datasets import Dataset
+from nnslicer_tf.instrument.loading import load_model
 
 
 def first(data: Dataset, count: int | None) -> Dataset:
@@ -17,3 +21,8 @@ def of_classes(data: Dataset, classes: Iterable[int], invert: bool = False) -> D
     """Return the samples of some classes, or with `invert` those of all others."""
     chosen = np.isin(data.y, list(classes), invert=invert)
     return replace(data, x=data.x[chosen], y=data.y[chosen])
+
+
+def load_classifier(model: str, dataset: str) -> keras.Model:
+    """Return the zoo's model of a name, trained on a data set, or the model in a file."""
+    return load_model(model) if Path(model).suffix else zoo.load(model, dataset)

@@ -18,7 +18,7 @@ from nnslicer_tf.errors import (
     InvalidArgumentError,
     ProfileMismatchError,
 )
-from reproduction.deepxplore.published import published_lenet
+from reproduction.deepxplore.networks import published_lenet
 from reproduction.settings import DATA
 from support.known_models import identity_model
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from reproduction import result
+from reproduction.catalogue import load_catalogue
 from reproduction.result import (
     ExperimentFigure,
     ExperimentResult,
@@ -74,10 +75,8 @@ def test_figures_are_drawn_again_from_their_arrays(tmp_path):
 
 
 def test_every_kept_picture_can_be_drawn_again():
-    from reproduction.redraw import DRAWERS, FILES, PICTURES
-
     results = Path(__file__).parents[2] / "data" / "results"  # arrays are not installed
-    kept = {path for pattern in (*DRAWERS, *PICTURES, *FILES) for path in results.glob(pattern)}
+    kept = {path for pattern in load_catalogue().redraw for path in results.glob(pattern)}
     folders = {path.parent for path in kept}
     stems = {path.with_suffix("") for path in kept if path.suffix == ".npz"}
     assert all(stem.with_suffix(".png").exists() for stem in stems)

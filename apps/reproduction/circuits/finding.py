@@ -19,8 +19,13 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.amounts import Amounts
+from reproduction.circuits import recurrent_networks, transformer_networks
 from reproduction.circuits.recurrent_networks import Planted
-from reproduction.circuits.settings import CircuitSettings, Reading
+from reproduction.circuits.settings import (
+    CircuitSettings,
+    RecurrentCircuitSettings,
+    TransformerCircuitSettings,
+)
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
 from reproduction.rows import RowStore
@@ -31,6 +36,18 @@ NET = "netted"
 Scores = dict[str, np.ndarray]
 
 
+def recurrent(s: RecurrentCircuitSettings) -> ExperimentResult:
+    """Find parity, a counter and a first of kind in recurrent networks."""
+    circuits = recurrent_networks.CIRCUITS
+    return compare("recurrent", circuits, recurrent_networks.plant, s, "dead units, 10 steps")
+
+
+def transformers(s: TransformerCircuitSettings) -> ExperimentResult:
+    """Find copies, induction and a first of kind in transformers."""
+    circuits, networks = transformer_networks.CIRCUITS, "dead channels and units, 10 tokens"
+    return compare("transformer", circuits, transformer_networks.plant, s, networks)
+
+
 def compare(
     what: str,
     circuits: Sequence[str],
@@ -38,15 +55,7 @@ def compare(
     s: CircuitSettings,
     networks: str,
 ) -> ExperimentResult:
-    """Compare slices at several θ with gradients, integrated gradients and magnitudes.
-
-    Args:
-        what: The kind of networks, which is also the name of the tables.
-        circuits: Names of the circuits.
-        plant: Maps a circuit's name, the number of dead units and a seed to a network.
-        s: Settings.
-        networks: Their description in the head of the tables.
-    """
+    """Compare slices at several θ with gradients, integrated gradients and magnitudes."""
     store = RowStore.of(
         s.work,
         what,
@@ -66,10 +75,28 @@ def compare(
     }
     title = f"Planted circuits in {what} networks: area under ROC of planted synapses"
     dead = f"Planted circuits in {what} networks: AUROC against each sort of dead weight"
+    # The means over all networks, against each sort of dead units.
+    sorts = [column for column in found if column.startswith("against")]
+    order = found["method"].drop_duplicates()
+    table = found.pivot_table("AUROC", "method", "circuit", sort=False).loc[order]
+    table["all"] = found.groupby("method")["AUROC"].mean()
+    table["least"] = found.groupby("method")["AUROC"].min()
+    table[NET] = found.groupby("method")[NET].mean()
+    accuracy = found.groupby("circuit")["accuracy"].mean().to_dict()
+    last = {**accuracy, "all": found["accuracy"].mean(), "least": found["accuracy"].min()}
+    last[NET] = last["all"]
+    table.loc["(accuracy of the networks)"] = last
     return ExperimentResult(
         [
-            ExperimentTable(what, _summary(found), title, head, _TEXT),
-            ExperimentTable(f"{what}-dead", _by_sort(found), dead, head),
+            ExperimentTable(
+                what, table.reset_index().rename_axis(columns=None), title, head, _TEXT
+            ),
+            ExperimentTable(
+                f"{what}-dead",
+                found.groupby("method", sort=False)[sorts].mean().reset_index(),
+                dead,
+                head,
+            ),
             ExperimentTable(f"{what}-networks", found),
         ],
         [ExperimentFigure(what, plot(found))],
@@ -83,7 +110,8 @@ def _rows(
     planted = plant(name, s.dead, seed)
     rng = np.random.default_rng(seed)
     usual, x = planted.draw(s.samples, rng), planted.draw(s.explained, rng)
-    accuracy = _accuracy(planted, x)
+    logits = planted.model.predict(x, verbose=0)
+    accuracy = float((logits.argmax(axis=1) == planted.answer(x)).mean())
     return [
         {"method": method, "accuracy": accuracy, **_areas(planted, scores)}
         for method, scores in _methods(planted, usual, x, s)
@@ -97,17 +125,6 @@ _TEXT = (
 )
 
 
-def _by_sort(found: pd.DataFrame) -> pd.DataFrame:
-    """Return the means over all networks, against each sort of dead units."""
-    sorts = [column for column in found if column.startswith("against")]
-    return found.groupby("method", sort=False)[sorts].mean().reset_index()
-
-
-def _accuracy(planted: Planted, x: np.ndarray) -> float:
-    logits = planted.model.predict(x, verbose=0)
-    return float((logits.argmax(axis=1) == planted.answer(x)).mean())
-
-
 def _methods(
     planted: Planted, usual: np.ndarray, x: np.ndarray, s: CircuitSettings
 ) -> Iterator[tuple[str, Scores]]:
@@ -118,7 +135,17 @@ def _methods(
     for reading in s.readings:
         means = of_channels if reading.of_channels else profile
         for theta in reading.thetas:
-            yield f"{reading.name}, θ = {theta:g}", _by_slices(im, means, reading, theta, x)
+            # The contributions of the synapses of each sample.
+            options = {"product": reading.product, "relative_to": reading.relative_to}
+            slicer = Slicer(im, means, theta, workers=0, progress=False, **options)
+            each = slicer.slice_each(x, operations=())
+            ends = np.cumsum([int(np.prod(shape)) for shape in each.kernels.values()])[:-1]
+            parts = np.split(each.to_array(), ends, axis=1)
+            by_slices = {
+                n: part.reshape(len(x), *each.kernels[n])
+                for n, part in zip(each.kernels, parts, strict=True)
+            }
+            yield f"{reading.name}, θ = {theta:g}", by_slices
     names, variables = list(im.kernels), [k.variable() for k in im.kernels.values()]
     predicted = planted.model.predict(x, verbose=0).argmax(axis=1)
     if not any(kind_of(operation).through_time for operation in im.operations):
@@ -137,21 +164,6 @@ def _methods(
         dict(zip(names, deletion_effects(planted.model, variables, x, predicted), strict=True)),
     )
     yield "magnitude", {n: np.asarray(v)[None] for n, v in zip(names, variables, strict=True)}
-
-
-def _by_slices(
-    im: InstrumentedModel, means: Profile, reading: Reading, theta: float, x: np.ndarray
-) -> Scores:
-    """Return the contributions of the synapses of each sample."""
-    options = {"product": reading.product, "relative_to": reading.relative_to}
-    slicer = Slicer(im, means, theta, workers=0, progress=False, **options)
-    each = slicer.slice_each(x, operations=())
-    ends = np.cumsum([int(np.prod(shape)) for shape in each.kernels.values()])[:-1]
-    parts = np.split(each.to_array(), ends, axis=1)
-    return {
-        n: part.reshape(len(x), *each.kernels[n])
-        for n, part in zip(each.kernels, parts, strict=True)
-    }
 
 
 def deletion_effects(
@@ -218,25 +230,8 @@ def _areas(planted: Planted, scores: Scores) -> dict[str, float]:
     return areas
 
 
-def _summary(found: pd.DataFrame) -> pd.DataFrame:
-    order = found["method"].drop_duplicates()
-    table = found.pivot_table("AUROC", "method", "circuit", sort=False).loc[order]
-    table["all"] = found.groupby("method")["AUROC"].mean()
-    table["least"] = found.groupby("method")["AUROC"].min()
-    table[NET] = found.groupby("method")[NET].mean()
-    accuracy = found.groupby("circuit")["accuracy"].mean().to_dict()
-    last = {**accuracy, "all": found["accuracy"].mean(), "least": found["accuracy"].min()}
-    last[NET] = last["all"]
-    table.loc["(accuracy of the networks)"] = last
-    return table.reset_index().rename_axis(columns=None)
-
-
 def plot(found: pd.DataFrame) -> Figure:
-    """Draw the AUROC of each method on each circuit.
-
-    Args:
-        found: A row for each network and method.
-    """
+    """Draw the AUROC of each method on each circuit."""
     methods = list(found["method"].drop_duplicates())[::-1]
     table = found.pivot_table("AUROC", "method", "circuit", sort=False).loc[methods]
     figure = Figure(figsize=(8, 1.2 + 0.24 * len(methods)), layout="constrained")

@@ -214,14 +214,7 @@ def _with_noise(draw: Callable) -> Callable[[int, np.random.Generator], np.ndarr
 def _with_dead_weight(
     circuit: tuple[np.ndarray, ...], dead: int, rng: np.random.Generator, stuck_at: float
 ) -> list[np.ndarray]:
-    """Return the weights of a layer and of the logits: kernel, recurrent, bias, out, out bias.
-
-    Args:
-        circuit: Those of the circuit.
-        dead: Number of dead units.
-        rng: Random generator.
-        stuck_at: Value of a unit with a large negative bias.
-    """
+    """Return the weights of a layer and of the logits: kernel, recurrent, bias, out, out bias."""
     kernel, recurrent, bias, out, out_bias = circuit
     inputs, live = kernel.shape
     a, b, shut = _roles(live, dead)

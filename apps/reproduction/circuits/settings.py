@@ -36,7 +36,6 @@ class CircuitSettings(Settings):
     """Find planted circuits: slices, gradients, magnitudes."""
 
     trial: ClassVar = {"networks": 1, "explained": 8, "samples": 50, "points": 4}
-
     kept = "circuits"
     networks: Annotated[int, Option(help="Networks of each circuit.", min=1)] = 3
     dead: Annotated[int, Option(help="Dead units, a multiple of 4.", min=4)] = 16

@@ -123,19 +123,24 @@ CIRCUITS = tuple(_CIRCUITS)
 
 
 def plant(name: str, dead: int, seed: int) -> Planted:
-    """Return a transformer with a planted circuit.
-
-    Args:
-        name: Name of the circuit, one of `CIRCUITS`.
-        dead: Number of dead channels, and of units of each MLP, a multiple of 4.
-        seed: Random seed of the dead weight.
-    """
+    """Return a transformer with a planted circuit."""
     build, draw, answer = _CIRCUITS[name]
     rng = np.random.default_rng(seed)
     channels = _LIVE + dead
     heads = build(channels)
     read = np.any([head.value[_TOKEN].any(1) | head.key[_TOKEN].any(1) for head in heads], axis=0)
-    weights, planted, sorts = _embedding(channels, read, rng)
+    # The weights of the embedding; `read` says which tokens a circuit reads.
+    weights = np.zeros((TOKENS, channels))
+    weights[_TOKEN, _TOKEN] = 1
+    planted = weights * read[:, None] != 0
+    spectators = (weights != 0) & ~planted
+    spectators[:, _LIVE:] = True
+    weights[:, _LIVE:] = rng.choice([-1, 1], (TOKENS, channels - _LIVE))
+    weights, planted, sorts = (
+        {"embed": weights},
+        {"embed": planted},
+        {("embed", "spectators"): spectators},
+    )
     for number, head in enumerate(heads):
         _add_block(f"block{number}", head, dead, rng, (weights, planted, sorts))
     logits = np.zeros((channels, TOKENS))
@@ -143,7 +148,17 @@ def plant(name: str, dead: int, seed: int) -> Planted:
     logits[_ANSWER[answers], answers] = 1
     weights["logits"], planted["logits"] = logits, logits != 0
     model = _model(len(heads), channels, dead)
-    _assign(model, weights)
+    # Set a model's weights; stuck units of an MLP get a bias that keeps them inactive.
+    places = np.zeros(model.get_layer("places").vectors.shape)
+    places[np.arange(STEPS), _PLACE] = 1
+    model.get_layer("places").vectors.assign(places)
+    for kernel, values in weights.items():
+        layer, _, part = kernel.partition("/")
+        owner = model.get_layer(layer)
+        (getattr(owner, f"{part}_dense") if part else owner).kernel.assign(values)
+        if layer.endswith("_mlp1"):
+            units = values.shape[1]
+            owner.bias.assign(np.where(np.arange(units) < units // 4 * 2, 0, _STUCK))
 
     def one_hot(samples: int, rng: np.random.Generator) -> np.ndarray:
         return np.eye(TOKENS, dtype=np.float32)[[draw(rng) for _ in range(samples)]]
@@ -161,17 +176,6 @@ def plant(name: str, dead: int, seed: int) -> Planted:
 
 
 _Parts = tuple[Weights, Weights, dict[tuple[str, str], np.ndarray]]
-
-
-def _embedding(channels: int, read: np.ndarray, rng: np.random.Generator) -> _Parts:
-    """Return the weights of the embedding; `read` says which tokens a circuit reads."""
-    weights = np.zeros((TOKENS, channels))
-    weights[_TOKEN, _TOKEN] = 1
-    planted = weights * read[:, None] != 0
-    spectators = (weights != 0) & ~planted
-    spectators[:, _LIVE:] = True
-    weights[:, _LIVE:] = rng.choice([-1, 1], (TOKENS, channels - _LIVE))
-    return {"embed": weights}, {"embed": planted}, {("embed", "spectators"): spectators}
 
 
 def _drawn(like: np.ndarray, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
@@ -243,17 +247,3 @@ def _model(blocks: int, channels: int, units: int) -> keras.Model:
         y = layers.Dense(channels, use_bias=False, name=f"{name}_mlp2")(y)
         x = layers.Add(name=f"{name}_mlp_sum")([x, y])
     return keras.Model(inputs, layers.Dense(TOKENS, use_bias=False, name="logits")(x[:, -1]))
-
-
-def _assign(model: keras.Model, weights: Weights) -> None:
-    """Set a model's weights; stuck units of an MLP get a bias that keeps them inactive."""
-    places = np.zeros(model.get_layer("places").vectors.shape)
-    places[np.arange(STEPS), _PLACE] = 1
-    model.get_layer("places").vectors.assign(places)
-    for kernel, values in weights.items():
-        layer, _, part = kernel.partition("/")
-        owner = model.get_layer(layer)
-        (getattr(owner, f"{part}_dense") if part else owner).kernel.assign(values)
-        if layer.endswith("_mlp1"):
-            units = values.shape[1]
-            owner.bias.assign(np.where(np.arange(units) < units // 4 * 2, 0, _STUCK))

@@ -1,3 +1,1 @@
 """Experiments on finding and mending causes of wrong outputs (NNSlicer, section 7)."""
-
-__all__: list[str] = []

@@ -27,12 +27,7 @@ from nnslicer_tf.report.compressed import errors_figure
 from reproduction.debugging.settings import CompressionSettings
 from reproduction.dflare.methods import METHODS
 from reproduction.dflare.pairs import NamedPair, load_pair, uint8_images
-from reproduction.result import (
-    ExperimentFigure,
-    ExperimentResult,
-    ExperimentTable,
-    versions,
-)
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, versions
 from reproduction.rows import RowStore
 
 _SEARCHES = ("DFlare", "Algorithm 1")
@@ -91,7 +86,9 @@ def compression(s: CompressionSettings) -> ExperimentResult:
         "max_queries": s.max_queries,
         "budget": s.budget,
         "seed": s.seed,
-        "libraries": versions("ai-edge-litert", *_quantizers()),
+        "libraries": versions(
+            "ai-edge-litert", *(["ai-edge-quantizer"] if find_spec("ai_edge_quantizer") else [])
+        ),
     }
     store = RowStore.of(
         s.work,
@@ -296,10 +293,6 @@ class _Study:
 
 def _names(chosen: Recipe) -> str:
     return ", ".join(chosen.layers) or "no layer fits"
-
-
-def _quantizers() -> list[str]:
-    return ["ai-edge-quantizer"] if find_spec("ai_edge_quantizer") else []
 
 
 def _queries(found: DeviationSet) -> dict[str, object]:

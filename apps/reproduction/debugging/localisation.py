@@ -16,12 +16,7 @@ from nnslicer_tf.errors import InvalidArgumentError
 from reproduction.debugging.faults import Fault, FaultyModel, rank
 from reproduction.debugging.settings import LocalisationSettings, MendingSettings
 from reproduction.plots import METHOD_COLOURS, put_finding
-from reproduction.result import (
-    ExperimentFigure,
-    ExperimentResult,
-    ExperimentTable,
-    ExperimentView,
-)
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, ExperimentView
 from reproduction.rows import RowStore
 from reproduction.views import view_of_marks
 
@@ -191,12 +186,7 @@ def _summary(rows: pd.DataFrame, channels: int) -> pd.DataFrame:
 
 
 def plot(name: str, rows: pd.DataFrame) -> Figure:
-    """Draw for each method the share of faults found among the first channels.
-
-    Args:
-        name: Name of the table, which has the model's.
-        rows: The ranks, with the number of hidden channels of each fault's model.
-    """
+    """Draw for each method the share of faults found among the first channels."""
     model = name.removeprefix("faults_").removesuffix("_ranks")
     figure = Figure(figsize=(8, 5.5), layout="constrained")
     axis = figure.subplots()

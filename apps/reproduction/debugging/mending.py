@@ -114,7 +114,8 @@ def provable_repair(s: RepairSettings) -> ExperimentResult:
     im = InstrumentedModel(zoo.load(s.model))
     test = datasets.load(dataset, "test")
     kept = first(datasets.load(dataset, "train"), 10 * s.train)
-    kept = first(_right(im, kept), s.train)
+    right = im.logits(kept.x).argmax(axis=1) == kept.y
+    kept = first(replace(kept, x=kept.x[right], y=kept.y[right]), s.train)
     wrong = np.random.default_rng(s.seed).permutation(
         np.flatnonzero(im.logits(test.x).argmax(axis=1) != test.y)
     )
@@ -149,11 +150,6 @@ def provable_repair(s: RepairSettings) -> ExperimentResult:
             )
         ]
     )
-
-
-def _right(im: InstrumentedModel, data: Dataset) -> Dataset:
-    right = im.logits(data.x).argmax(axis=1) == data.y
-    return replace(data, x=data.x[right], y=data.y[right])
 
 
 def _repaired(

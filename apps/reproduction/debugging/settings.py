@@ -20,9 +20,7 @@ class LocalisationSettings(Settings):
     """Plant faults in a model, and rank its channels by how suspicious they are."""
 
     trial: ClassVar = {"faults": 3, "images": 300}
-
     kept = "debugging"
-
     model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
     faults: Annotated[int, Option(help="Faults that cost enough accuracy.", min=1)] = 100
     images: Annotated[int, Option(help="Test samples that show the faults.", min=50)] = 2000
@@ -40,9 +38,7 @@ class MendingSettings(Settings):
     """Mend models with planted faults from few images, in several ways."""
 
     trial: ClassVar = {"faults": 1, "images": 300}
-
     kept = "debugging"
-
     model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
     faults: Annotated[int, Option(help="Faults that cost enough accuracy.", min=1)] = 20
     images: Annotated[int, Option(help="Test images; half are for mending.", min=50)] = 2000
@@ -58,9 +54,7 @@ class RepairSettings(Settings):
     """Repair images that a model gets wrong, provably, by changes of its dense layers."""
 
     trial: ClassVar = {"counts": (2, 4)}
-
     kept = "debugging"
-
     model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
     train: Annotated[int, Option(help="Training images to keep right.", min=1)] = 50
     among: Annotated[int, Option(help="Weights that may change: the most suspicious.")] = 1000
@@ -73,9 +67,7 @@ class CompressionSettings(Settings):
     """Say why a compressed model deviates, leave few layers in float, and search again."""
 
     trial: ClassVar = {"seeds": 10, "max_queries": 300}
-
     kept = "debugging"
-
     pair: Annotated[str, Option(help="Pair of models, see find_deviations.py.")] = "lenet5-integer"
     ways: Annotated[str, Option(help="Quantisers, separated by commas.")] = (
         "dynamic,weights,integer,static,static16"

@@ -1,3 +1,1 @@
 """Experiments with DeepBase (Sellam et al., SIGMOD 2019)."""
-
-__all__: list[str] = []

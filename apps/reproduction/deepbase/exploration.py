@@ -17,7 +17,13 @@ def explore(s: ExplorationSettings) -> ExperimentResult:
     inspected = datasets.load("mnist", f"train[:{s.records}]")
     test = datasets.load("mnist", "test")
     ims = [InstrumentedModel(zoo.load(name, "mnist")) for name in ("lenet", "lenet5", "mlp")]
-    affinity = _affinity(ims, inspected.x)
+    # Hypothesis → largest |correlation| with any unit of the last hidden layers.
+    best = []
+    for im in ims:
+        hidden = im[im.logit_operation].inputs[0]
+        frame = deepbase.inspect(im, inspected.x, HYPOTHESES, units=hidden)
+        best.append(deepbase.best_units(frame, 1).set_index("hypothesis")["score"].abs())
+    affinity = pd.concat(best, axis=1).max(axis=1)
     rng = np.random.default_rng(s.seed)
     chosen = {"drawn by chance": rng.choice(len(test), s.seeds, replace=False)}
     for name in affinity.sort_values().index:
@@ -41,16 +47,6 @@ def explore(s: ExplorationSettings) -> ExperimentResult:
     }
     title = "Differences from seeds on which a hypothesis is strong, the least followed first"
     return ExperimentResult([ExperimentTable("explore", pd.DataFrame(rows), title, head)])
-
-
-def _affinity(ims: list[InstrumentedModel], x: np.ndarray) -> pd.Series:
-    """Return hypothesis → largest |correlation| with any unit of the last hidden layers."""
-    best = []
-    for im in ims:
-        hidden = im[im.logit_operation].inputs[0]
-        frame = deepbase.inspect(im, x, HYPOTHESES, units=hidden)
-        best.append(deepbase.best_units(frame, 1).set_index("hypothesis")["score"].abs())
-    return pd.concat(best, axis=1).max(axis=1)
 
 
 def _centred(x: np.ndarray) -> tuple[np.ndarray, ...]:

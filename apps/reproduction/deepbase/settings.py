@@ -17,7 +17,6 @@ class UnitSettings(Settings):
     """Find the channels that follow brightness, hues, edge directions and classes."""
 
     trial: ClassVar = {"records": 300}
-
     kept = "deepbase"
     records: Records = 2000
     error: Annotated[float, Option(help="Error allowed in a score.")] = 0.05
@@ -28,7 +27,6 @@ class PruningSettings(Settings):
     """Remove channels without affinity to three classes; measure accuracy among the three."""
 
     trial: ClassVar = {"records": 300, "least": (0.1, 0.2)}
-
     kept = "deepbase"
     records: Records = 2000
     seed: Seed = 0
@@ -40,7 +38,6 @@ class ExplorationSettings(Settings):
     """Start DeepXplore from the images on which a hypothesis that no unit follows is strong."""
 
     trial: ClassVar = {"seeds": 30, "records": 500}
-
     kept = "deepbase"
     seeds: Annotated[int, Option(help="Number of seeds of each kind.", min=10)] = 100
     seed: Seed = 0
@@ -52,7 +49,6 @@ class SqlTrainingSettings(Settings):
     """Train a character LSTM on SQL from a grammar."""
 
     trial: ClassVar = {"records": 200, "epochs": 1, "weights": Path("runs/sql-quick.weights.h5")}
-
     kept = "deepbase"
     records: Annotated[int, Option(help="Records of 64 characters.", min=64)] = 8000
     epochs: Annotated[int, Option(min=1)] = 12
@@ -66,7 +62,6 @@ class SqlSettings(Settings):
     """Find the units of a character LSTM that follow the parse of SQL."""
 
     trial: ClassVar = {"records": 200}
-
     kept = "deepbase"
     records: Annotated[int, Option(help="Records of 64 characters.", min=100)] = 1000
     error: Annotated[float, Option(help="Error allowed in a score.")] = 0.02

@@ -53,7 +53,11 @@ def train(s: SqlTrainingSettings) -> ExperimentResult:
     for epoch in range(s.epochs):
         losses = train_epoch(step, s.records, 64, rng)
         row = {"epoch": epoch + 1, "loss": float(np.mean(losses))}
-        rows.append(row | {"accuracy, held out": _accuracy(model, held_out)})
+        logits = model.predict(held_out.tokens, verbose=0)
+        rows.append(
+            row
+            | {"accuracy, held out": float((logits.argmax(axis=-1) == held_out.following).mean())}
+        )
         print(rows[-1], flush=True)
     path = s.weights or _WEIGHTS
     uncompiled = character_lstm()
@@ -66,11 +70,6 @@ def train(s: SqlTrainingSettings) -> ExperimentResult:
     }
     title = "Training of the character LSTM on SQL: accuracy of the next character"
     return ExperimentResult([ExperimentTable("sql-training", pd.DataFrame(rows), title, head)])
-
-
-def _accuracy(model: keras.Model, records: Records) -> float:
-    logits = model.predict(records.tokens, verbose=0)
-    return float((logits.argmax(axis=-1) == records.following).mean())
 
 
 def inspect(s: SqlSettings) -> ExperimentResult:
@@ -107,10 +106,17 @@ def inspect(s: SqlSettings) -> ExperimentResult:
         "records": f"{s.records} records of {LENGTH} characters from the grammar",
         "seed": s.seed,
     }
+    keys = ["model", "group", "unit", "hypothesis", "measure"]
+    both = everything.merge(early, on=keys, suffixes=("", " early"))
+    both = both.dropna(subset=["score", "score early", "error early"])
+    table = pd.DataFrame(costs)
+    differences = (both["score"] - both["score early"]).abs()
+    table["largest difference of a score"] = [0.0, differences.max()]
+    table["share of scores within the error"] = [1.0, (differences <= both["error early"]).mean()]
     return ExperimentResult(
         [
             ExperimentTable("sql", _summary(everything), _TITLE, head, _TEXT),
-            ExperimentTable("sql-cost", _costs(costs, everything, early), _COST, head),
+            ExperimentTable("sql-cost", table, _COST, head),
         ],
         [ExperimentFigure("sql", plot(drawn := _drawn(records, ims, everything)), drawn=drawn)],
     )
@@ -149,17 +155,6 @@ def _summary(frame: pd.DataFrame) -> pd.DataFrame:
                 row["best unit"] = int(of.loc[of["score"].abs().idxmax(), "unit"])
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def _costs(costs: list[dict], everything: pd.DataFrame, early: pd.DataFrame) -> pd.DataFrame:
-    keys = ["model", "group", "unit", "hypothesis", "measure"]
-    both = everything.merge(early, on=keys, suffixes=("", " early"))
-    both = both.dropna(subset=["score", "score early", "error early"])  # not a probe's weights
-    table = pd.DataFrame(costs)
-    differences = (both["score"] - both["score early"]).abs()
-    table["largest difference of a score"] = [0.0, differences.max()]
-    table["share of scores within the error"] = [1.0, (differences <= both["error early"]).mean()]
-    return table
 
 
 def _drawn(

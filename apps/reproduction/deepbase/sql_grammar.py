@@ -131,13 +131,7 @@ class Records:
 
 
 def generate(records: int, length: int, rng: int) -> Records:
-    """Return windows of random queries, one after another without overlap.
-
-    Args:
-        records: Number of windows.
-        length: Characters in each.
-        rng: Seed.
-    """
+    """Return windows of random queries, one after another without overlap."""
     writer = _Writer(np.random.default_rng(rng))
     while len(writer.text) <= records * length:
         writer.query()

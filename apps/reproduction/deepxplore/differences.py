@@ -11,7 +11,6 @@ kept in the working folder.
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import keras
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -24,12 +23,7 @@ from nnslicer_tf.report import explorer
 from reproduction.deepxplore.networks import networks
 from reproduction.deepxplore.settings import DifferenceSettings
 from reproduction.plots import put_finding
-from reproduction.result import (
-    ExperimentFigure,
-    ExperimentResult,
-    ExperimentTable,
-    ExperimentView,
-)
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, ExperimentView
 
 SEARCHES = {
     "light": ("light", 0.1, 0.25),
@@ -107,9 +101,9 @@ def _drawn(found: Differences, seeds: np.ndarray, most: int = 10) -> dict[str, n
     }
 
 
-def plot_differences(constraint: str, drawn: Mapping[str, np.ndarray]) -> Figure:
+def plot_differences(name: str, drawn: Mapping[str, np.ndarray]) -> Figure:
     """Draw seeds, and below each the input made from it under a constraint."""
-    count = len(drawn["inputs"])
+    constraint, count = name.removeprefix("differences_"), len(drawn["inputs"])
     ones, nones = np.ones(count, int), np.full(count, -1)
     found = Differences(
         drawn["inputs"], np.arange(count), drawn["predictions"], nones, ones, count, 0.0
@@ -243,21 +237,15 @@ def _retraining(
                     "training": how,
                     "added": count,
                     "held-out found inputs": len(test_x),
-                    "accuracy on them": _accuracy(better, test_x, test_y),
+                    "accuracy on them": float(
+                        (np.argmax(better.predict(test_x, verbose=0), axis=1) == test_y).mean()
+                    ),
                     "accuracy on other test images": zoo.accuracy(better, others),
                 }
 
 
-def _accuracy(model: keras.Model, x: np.ndarray, y: np.ndarray) -> float:
-    return float((np.argmax(model.predict(x, verbose=0), axis=1) == y).mean())
-
-
 def plot_coverage(table: pd.DataFrame) -> Figure:
-    """Draw the coverage of LeNet-5 by each constraint's inputs, and by equally many others.
-
-    Args:
-        table: Rows of models, searches and kinds of inputs.
-    """
+    """Draw the coverage of LeNet-5 by each constraint's inputs, and by equally many others."""
     columns = [column for column in table.columns[4:] if column != "neurons > 0"]
     shown = table[(table["model"] == "lenet5") & table["search"].isin(CONSTRAINTS)]
     figure = Figure(figsize=(8, 1.2 + 1.9 * len(CONSTRAINTS)), layout="constrained")

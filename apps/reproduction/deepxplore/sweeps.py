@@ -141,7 +141,16 @@ def numbers(s: NumberSettings) -> ExperimentResult:
     ims = networks(s.dataset, s.models)
     data = datasets.load(s.dataset, f"test[:{s.seeds}]")
     found = deepxplore.generate(ims, data.x, CONSTRAINT, rng=s.seed)
-    sets = _sets(ims, data, found, s)
+    # The inputs by kind.
+    attacked = [fgsm(im, data.x, data.y, EPSILON[s.dataset]).astype(np.float32) for im in ims]
+    turn = np.arange(len(data)) % len(ims)
+    rng = np.random.default_rng(s.seed)
+    sets = {
+        "found": found.inputs[found.generated],
+        "adversarial": np.stack(attacked)[turn, np.arange(len(data))],
+        "test images": data.x,
+        "random images": rng.uniform(size=data.x.shape).astype(np.float32),
+    }
     rows = list(_covered(ims, sets, s))
     table = pd.DataFrame(rows).groupby(["inputs", "number", "threshold"], sort=False)
     table = table["coverage"].agg(["mean", "std"]).reset_index()
@@ -178,21 +187,6 @@ def numbers(s: NumberSettings) -> ExperimentResult:
     )
 
 
-def _sets(
-    ims: list[InstrumentedModel], data: Dataset, found: Differences, s: NumberSettings
-) -> dict[str, np.ndarray]:
-    """Return the inputs by kind."""
-    attacked = [fgsm(im, data.x, data.y, EPSILON[s.dataset]).astype(np.float32) for im in ims]
-    turn = np.arange(len(data)) % len(ims)
-    rng = np.random.default_rng(s.seed)
-    return {
-        "found": found.inputs[found.generated],
-        "adversarial": np.stack(attacked)[turn, np.arange(len(data))],
-        "test images": data.x,
-        "random images": rng.uniform(size=data.x.shape).astype(np.float32),
-    }
-
-
 def _covered(
     ims: list[InstrumentedModel], sets: dict[str, np.ndarray], s: NumberSettings
 ) -> Iterator[dict[str, object]]:
@@ -224,12 +218,7 @@ def _agreements(
 
 
 def _agreement(predictions: np.ndarray, y: np.ndarray | None) -> dict[str, float]:
-    """Return shares of inputs by the number of networks that agree.
-
-    Args:
-        predictions: `(inputs, networks)` classes.
-        y: The true classes; None if there are none.
-    """
+    """Return shares of inputs by the number of networks that agree."""
     if not len(predictions):
         return dict.fromkeys(("all agree", "all differ", "majority is right"), np.nan)
     kinds = np.array([len(np.unique(row)) for row in predictions])

@@ -1,3 +1,1 @@
 """The DFlare paper's experiments (Tian et al., TOSEM 2023)."""
-
-__all__: list[str] = []

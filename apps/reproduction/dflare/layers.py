@@ -68,11 +68,7 @@ def trend(means: pd.DataFrame) -> pd.DataFrame:
 
 
 def plot(means: pd.DataFrame) -> Figure:
-    """Draw accuracy and queries by the layer that is pruned.
-
-    Args:
-        means: A row for each layer and method.
-    """
+    """Draw accuracy and queries by the layer that is pruned."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     accuracy, queries = figure.subplots(1, 2)
     first = means.drop_duplicates("layer")

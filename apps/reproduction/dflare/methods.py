@@ -121,11 +121,7 @@ def figures(pair: NamedPair, seeds: np.ndarray, found: DeviationSet, domain: Dom
 
 
 def means_beside_the_paper(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the means over random seeds for each pair and method, with the paper's figures.
-
-    Args:
-        runs: Rows with `pair`, `method`, `rng` and figures.
-    """
+    """Return the means over random seeds for each pair and method, with the paper's figures."""
     means = runs.drop(columns="rng").groupby(["pair", "method"], sort=False).mean().reset_index()
     published = [
         paper_figures(*names) for names in zip(means["pair"], means["method"], strict=True)

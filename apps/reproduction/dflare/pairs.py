@@ -111,7 +111,9 @@ def load_pair(
         InvalidArgumentError: if the name is unknown or a file of the pair is missing.
     """
     if name in PUBLISHED:
-        return _published(name, published)
+        _, compressed, dataset, _ = PUBLISHED[name]
+        original, path = _original(name, published), _published_file(name, compressed, published)
+        return NamedPair(name, dataset, original.load, lambda: path, original.preprocess)
     model, _, kind = name.partition("-")
     layer = re.fullmatch(rf"{LAYER}(\d+)", kind)
     if model not in zoo.names() or not (layer or kind in COMPRESSORS):
@@ -150,12 +152,6 @@ def seed_images(pair: NamedPair, count: int, rng: int | np.random.Generator) -> 
     models = ModelPair(pair.load_original(), pair.load_compressed(), ImageDomain(), pair.preprocess)
     agreed = np.flatnonzero(~models.ask(images).deviates)
     return images[np.sort(as_generator(rng).permutation(agreed)[:count])]
-
-
-def _published(name: str, folder: str | os.PathLike | None) -> NamedPair:
-    _, compressed, dataset, _ = PUBLISHED[name]
-    original, path = _original(name, folder), _published_file(name, compressed, folder)
-    return NamedPair(name, dataset, original.load, lambda: path, original.preprocess)
 
 
 def _published_file(name: str, file: str, folder: str | os.PathLike | None) -> Path:
@@ -244,10 +240,7 @@ COMPRESSORS: dict[str, Compressor] = {
             original.load(), original.samples("train[:500]")
         ),
     ),
-    "pruned": (
-        "keras",
-        lambda original: compressors.prune_magnitude(original.load(), 0.5),
-    ),
+    "pruned": ("keras", lambda original: compressors.prune_magnitude(original.load(), 0.5)),
     "retrained": ("keras", _retrained),
     "distilled": ("keras", _distilled),
     **{f"mutated{percent}": ("keras", _mutated(percent / 100)) for percent in (10, 20, 30, 40, 50)},

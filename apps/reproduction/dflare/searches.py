@@ -29,11 +29,7 @@ from reproduction.dflare.settings import (
 )
 from reproduction.dflare.sweep import Sweep
 from reproduction.plots import METHOD_COLOURS, put_finding
-from reproduction.result import (
-    ExperimentFigure,
-    ExperimentResult,
-    ExperimentView,
-)
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentView
 from reproduction.views import MOST_SAMPLES
 
 _TIMEOUTS = (15, 10, 5, 1, 0.1)  # seconds; the first three are the paper's
@@ -201,11 +197,7 @@ def _repaired(pair: NamedPair, how: str, fitted: Repair) -> NamedPair:
 
 
 def plot_runs(runs: pd.DataFrame) -> Figure:
-    """Draw the queries of each pair by every method: median, 90th percentile, largest (Figure 4).
-
-    Args:
-        runs: A row for each random seed.
-    """
+    """Draw the queries of each pair by every method: median, 90th percentile, largest (fig. 4)."""
     columns = ["median_queries", "queries_90th_percentile", "max_queries"]
     pairs, methods = (list(runs[key].unique()) for key in ("pair", "method"))
     figure = Figure(figsize=(8, 1.2 + 0.25 * len(pairs) * (len(methods) + 1)), layout="constrained")

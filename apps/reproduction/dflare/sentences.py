@@ -29,9 +29,17 @@ def sentences(s: SentenceSettings) -> ExperimentResult:
         if pair.dataset not in texts.NAMES:
             raise InvalidArgumentError(f"'{name}' is no pair of text classifiers.")
         original, compressed = as_classifier(pair.load_original()), pair.load_compressed()
-        domain = TextDomain(_embedding(pair.load_original()))
+        # The vectors of the words that a model has learned.
+        model = pair.load_original()
+        layers = (layer for layer in model.layers if isinstance(layer, keras.layers.Embedding))
+        table = max(layers, key=lambda layer: layer.input_dim)
+        domain = TextDomain(keras.ops.convert_to_numpy(table.embeddings))
         models = ModelPair(original, compressed, domain)
-        seeds, agreed = _seeds(models, s.seeds)
+        # Sentences on which both models agree, and the share of all that these are.
+        encoded = texts.vocabulary().encode(texts.load("sst2", "test").text)
+        agreed = np.flatnonzero(~models.ask(encoded).deviates)
+        chosen = np.sort(np.random.default_rng(0).permutation(agreed)[: s.seeds])
+        seeds, agreed = encoded[chosen], len(agreed) / len(encoded)
         for method in _COMPARED:
             for repeat in range(s.repeats):
                 file = f"{name}-{method}-{repeat}-{len(seeds)}-{s.max_queries}"
@@ -76,27 +84,8 @@ def sentences(s: SentenceSettings) -> ExperimentResult:
     )
 
 
-def _embedding(model: keras.Model) -> np.ndarray:
-    """Return the vectors of the words that a model has learned."""
-    layers = (layer for layer in model.layers if isinstance(layer, keras.layers.Embedding))
-    table = max(layers, key=lambda layer: layer.input_dim)
-    return keras.ops.convert_to_numpy(table.embeddings)
-
-
-def _seeds(models: ModelPair, count: int) -> tuple[np.ndarray, float]:
-    """Return sentences on which both models agree, and the share of all that these are."""
-    encoded = texts.vocabulary().encode(texts.load("sst2", "test").text)
-    agreed = np.flatnonzero(~models.ask(encoded).deviates)
-    chosen = np.sort(np.random.default_rng(0).permutation(agreed)[:count])
-    return encoded[chosen], len(agreed) / len(encoded)
-
-
 def _figures(
-    pair: NamedPair,
-    seeds: np.ndarray,
-    found: DeviationSet,
-    least: DeviationSet,
-    domain: TextDomain,
+    pair: NamedPair, seeds: np.ndarray, found: DeviationSet, least: DeviationSet, domain: TextDomain
 ) -> dict[str, float]:
     held = verify(pair.load_original, pair.load_compressed, seeds, found, domain=domain)
     edits, fewest = (one.to_frame()["words"].dropna() for one in (found, least))

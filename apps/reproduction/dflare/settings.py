@@ -19,9 +19,7 @@ class SweepSettings(Settings):
     """Settings of all experiments: seeds, repeats, budget, working folder."""
 
     trial: ClassVar = {"seeds": 20, "repeats": 1}
-
     kept = "dflare"
-
     seeds: Annotated[int, Option(help="Number of seed images.", min=1)] = 500
     repeats: Annotated[int, Option(help="Number of random seeds.", min=1)] = 5
     max_queries: Annotated[int, Option(help="Queries after which a search gives up.", min=1)] = (
@@ -57,9 +55,7 @@ class AgreementSettings(Settings):
     """Ask both models of a pair about the data sets' own inputs (Tables 1 and 2)."""
 
     trial: ClassVar = {"images": 200}
-
     kept = "dflare"
-
     pairs: Annotated[list[str] | None, Argument(help="Pairs; default: the published two.")] = None
     models: Published = Path(".")
     images: Annotated[int, Option(help="Images of each split; 0: all.", min=0)] = 0

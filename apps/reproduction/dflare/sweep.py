@@ -11,12 +11,7 @@ import pandas as pd
 
 from nnslicer_tf.dflare import DeviationSet, find_deviations
 from nnslicer_tf.dflare.classifiers import Classifier, as_classifier
-from reproduction.dflare.methods import (
-    METHODS,
-    figures,
-    means_beside_the_paper,
-    paper_timeouts,
-)
+from reproduction.dflare.methods import METHODS, figures, means_beside_the_paper, paper_timeouts
 from reproduction.dflare.pairs import NamedPair, load_pair, seed_images
 from reproduction.dflare.settings import SweepSettings
 from reproduction.result import ExperimentTable, versions
@@ -48,9 +43,6 @@ class Sweep:
             method: A key of `METHODS`.
             seeds: From how many seed images; all by default.
             repeats: With how many random seeds; all by default.
-
-        Returns:
-            A row for each random seed.
         """
         pair, rows = self.pair(name), []
         for repeat, (images, found) in enumerate(self._all(pair, method, seeds, repeats)):

@@ -11,19 +11,14 @@ from matplotlib.figure import Figure
 
 from nnslicer_tf._progress import track
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.exactline import PlanarPartition, PlaneWalker, acas
+from nnslicer_tf.exactline import PlaneWalker, acas
 from nnslicer_tf.exactline.mesh import Mesh, cut_by_lines
 from nnslicer_tf.exactline.planar_partition import PlanarClasses
 from nnslicer_tf.instrument import InstrumentedModel
 from reproduction.exactline.boundaries import COLOURS, legend
 from reproduction.exactline.settings import AdviceSettings
 from reproduction.plots import put_finding
-from reproduction.result import (
-    ExperimentFigure,
-    ExperimentResult,
-    ExperimentTable,
-    compact,
-)
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, compact
 
 REACH = float(np.hypot(10_000, 6_000))
 """Largest distance of the intruder in ft: that of SyReNN's script `acas_planes.py`."""
@@ -66,7 +61,16 @@ def advice_maps(s: AdviceSettings) -> ExperimentResult:
         walker = _walker(acas.load_nnet(path))
         for name in ("head-on, slow", "head-on, fast"):
             partition = walker.plane(scenario(name))
-            rows.append({"network": path.stem, "scenario": name, **_row(partition, s.samples)})
+            classes = partition.classify(lowest=True)
+            areas = _physical(classes.mesh())
+            row: dict[str, object] = {"regions": len(partition), "pieces": len(classes)}
+            for label, advice in enumerate(acas.ADVISORIES):
+                row[f"{advice}_percent"] = 100 * areas[classes.labels == label].sum() / areas.sum()
+            for count in s.samples:
+                missed, shown = _missed(classes, count)
+                row[f"missed_percent_{count}"] = 100 * missed
+                row[f"classes_missed_{count}"] = len(set(classes.labels.tolist()) - shown)
+            rows.append({"network": path.stem, "scenario": name, **row})
     table = pd.DataFrame(rows)
     head = {"reach_ft": REACH, "samples_per_side": list(s.samples)}
     title = "ACAS Xu: exact decision maps, and what samples miss"
@@ -90,19 +94,6 @@ _TEXT = (
 
 def _walker(nnet: acas.NNet) -> PlaneWalker:
     return PlaneWalker(InstrumentedModel(acas.to_keras(nnet, "float64")))
-
-
-def _row(partition: PlanarPartition, samples: tuple[int, ...]) -> dict[str, object]:
-    classes = partition.classify(lowest=True)
-    areas = _physical(classes.mesh())
-    row: dict[str, object] = {"regions": len(partition), "pieces": len(classes)}
-    for label, advice in enumerate(acas.ADVISORIES):
-        row[f"{advice}_percent"] = 100 * areas[classes.labels == label].sum() / areas.sum()
-    for count in samples:
-        missed, shown = _missed(classes, count)
-        row[f"missed_percent_{count}"] = 100 * missed
-        row[f"classes_missed_{count}"] = len(set(classes.labels.tolist()) - shown)
-    return row
 
 
 def _physical(mesh: Mesh) -> np.ndarray:

@@ -23,12 +23,7 @@ from reproduction.exactline.measures import (
 from reproduction.exactline.networks import RELU_NETWORKS, relu_networks
 from reproduction.exactline.settings import AttributionSettings
 from reproduction.plots import plot_boxes, put_finding
-from reproduction.result import (
-    ExperimentFigure,
-    ExperimentResult,
-    ExperimentTable,
-    paper_text,
-)
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, paper_text
 from reproduction.rows import RowStore
 
 
@@ -46,10 +41,23 @@ def attributions(s: AttributionSettings) -> ExperimentResult:
     head = {"baseline": "black", "target": "the predicted class", "most_samples": s.most}
     title = "Integrated gradients: exact and by samples (tables 1 and 2)"
     text = paper_text("exactline/table1", "exactline/table2")
+    # Means over images for each network, excluding images that need too many samples.
+    rows = []
+    for network, group in table.groupby("network", sort=False):
+        row = {"network": network, "images": len(group), "exact": group.exact.mean()}
+        row["completeness_error_max"] = group.completeness_error.max()
+        row["m_tilde"] = group.m_tilde.mean()
+        row["error_percent_at_m_tilde"] = 100 * group.error_at_m_tilde.mean()
+        within = group.dropna(subset=list(RULES))
+        row |= {rule: within[rule].mean() for rule in RULES}
+        row["saving_of_trapezoid_percent"] = 100 * (1 - within.trapezoid / within.left).mean()
+        row["trapezoid_worse_than_left"] = int((within.trapezoid > within.left).sum())
+        row["beyond_most"] = len(group) - len(within)
+        rows.append(row)
     return ExperimentResult(
         [
             ExperimentTable("attributions_images", table),
-            ExperimentTable("attributions", _summary(table), title, head, text),
+            ExperimentTable("attributions", pd.DataFrame(rows), title, head, text),
         ],
         [ExperimentFigure("attributions", plot(table), dpi=120)],
     )
@@ -104,29 +112,8 @@ def _row(path: PathGradients, most: int) -> dict[str, object]:
     return row | {rule: samples_within(path, rule, most=most) for rule in RULES}
 
 
-def _summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Return means over images for each network, excluding images that need too many samples."""
-    rows = []
-    for network, group in table.groupby("network", sort=False):
-        row = {"network": network, "images": len(group), "exact": group.exact.mean()}
-        row["completeness_error_max"] = group.completeness_error.max()
-        row["m_tilde"] = group.m_tilde.mean()
-        row["error_percent_at_m_tilde"] = 100 * group.error_at_m_tilde.mean()
-        within = group.dropna(subset=list(RULES))
-        row |= {rule: within[rule].mean() for rule in RULES}
-        row["saving_of_trapezoid_percent"] = 100 * (1 - within.trapezoid / within.left).mean()
-        row["trapezoid_worse_than_left"] = int((within.trapezoid > within.left).sum())
-        row["beyond_most"] = len(group) - len(within)
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
 def plot(table: pd.DataFrame) -> Figure:
-    """Plot the errors of sampled sums, and the number of samples needed, for each network.
-
-    Args:
-        table: A row for each image.
-    """
+    """Plot the errors of sampled sums, and the number of samples needed, for each network."""
     groups = dict(list(table.groupby("network", sort=False)))
     figure = Figure(figsize=(10, 1.2 + 0.45 * len(groups) * len(RULES)), layout="constrained")
     axes = figure.subplots(1, 2)

@@ -36,7 +36,11 @@ def baselines(s: BaselineSettings) -> ExperimentResult:
     drawn: dict[str, np.ndarray] = {}
     for i in track(range(len(data)), "Images", len(data)):
         x = np.asarray(data.x[i], np.float64)
-        corners = _baselines(x, rng)
+        # The corners of the square of baselines of an image.
+        noise = rng.normal(size=x.shape)
+        noise -= (noise * x).sum() / (x * x).sum() * x
+        noise *= np.linalg.norm(x) / np.linalg.norm(noise)
+        corners = rectangle(x / 2, x / 2, noise / 2)
         target = int(im.logits(data.x[i : i + 1])[0].argmax())
         exact = mean_integrated_gradients(im, x, corners, target)
         mean = exact_plane(im, corners).integrate()[target]
@@ -71,14 +75,6 @@ _TEXT = (
     "exact mean against means over 1, 10 and 100 random baselines of the square, each with exact "
     "integrated gradients, and against black alone; errors as in table 1 of ExactLine."
 )
-
-
-def _baselines(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the corners of the square of baselines of an image."""
-    noise = rng.normal(size=x.shape)
-    noise -= (noise * x).sum() / (x * x).sum() * x
-    noise *= np.linalg.norm(x) / np.linalg.norm(noise)
-    return rectangle(x / 2, x / 2, noise / 2)
 
 
 def _sampled(

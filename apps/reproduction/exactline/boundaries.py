@@ -29,7 +29,11 @@ def boundaries(s: AcasSettings) -> ExperimentResult:
     paths = sorted(s.networks.glob("*.nnet"))
     if not paths:
         raise InvalidArgumentError(f"There are no .nnet files in '{s.networks}'.")
-    lines = _lines(s.reach, s.speed)
+    # Lines (ρ, θ, ψ, both speeds): an intruder ahead and head-on, and one around.
+    ahead = [[0, 0, -np.pi, s.speed, s.speed], [s.reach, 0, -np.pi, s.speed, s.speed]]
+    near = s.reach / 4
+    around = [[near, -np.pi, -np.pi, s.speed, s.speed], [near, np.pi, -np.pi, s.speed, s.speed]]
+    lines = {"ahead": tuple(np.array(ahead)), "around": tuple(np.array(around))}
     rows = []
     for path in track(paths[:: s.every], "Networks"):
         nnet = acas.load_nnet(path)
@@ -37,7 +41,14 @@ def boundaries(s: AcasSettings) -> ExperimentResult:
         rows += [_row(path.stem, name, nnet, walker, *ends) for name, ends in lines.items()]
     head = {"speed_ft_s": s.speed, "reach_ft": s.reach}
     title = "ACAS Xu: advisories along lines"
-    grid = _grid(s.grid, s.reach, s.speed)
+    # As many spokes as circles around the ownship.
+    angles = np.linspace(-np.pi, np.pi, s.grid, endpoint=False)
+    distances = np.linspace(0, s.reach, s.grid + 1)[1:]
+    rest = [-np.pi, s.speed, s.speed]
+    spokes = [([0, angle, *rest], [s.reach, angle, *rest]) for angle in angles]
+    circles = [([rho, -np.pi, *rest], [rho, np.pi, *rest]) for rho in distances]
+    q, r = zip(*spokes, *circles, strict=True)
+    grid = np.array(q), np.array(r)
     drawn = _drawn(acas.load_nnet(paths[0]), paths[0].stem, lines, grid)
     return ExperimentResult(
         [ExperimentTable("acas", pd.DataFrame(rows), title, head)],
@@ -47,25 +58,6 @@ def boundaries(s: AcasSettings) -> ExperimentResult:
 
 def _walker(nnet: acas.NNet) -> LineWalker:
     return LineWalker(InstrumentedModel(acas.to_keras(nnet, "float64")))
-
-
-def _lines(reach: float, speed: float) -> dict[str, Ends]:
-    """Return lines (ρ, θ, ψ, both speeds): an intruder ahead and head-on, and one around."""
-    ahead = [[0, 0, -np.pi, speed, speed], [reach, 0, -np.pi, speed, speed]]
-    near = reach / 4
-    around = [[near, -np.pi, -np.pi, speed, speed], [near, np.pi, -np.pi, speed, speed]]
-    return {"ahead": tuple(np.array(ahead)), "around": tuple(np.array(around))}
-
-
-def _grid(count: int, reach: float, speed: float) -> Ends:
-    """Return as many spokes as circles around the ownship."""
-    angles = np.linspace(-np.pi, np.pi, count, endpoint=False)
-    distances = np.linspace(0, reach, count + 1)[1:]
-    rest = [-np.pi, speed, speed]
-    spokes = [([0, angle, *rest], [reach, angle, *rest]) for angle in angles]
-    circles = [([rho, -np.pi, *rest], [rho, np.pi, *rest]) for rho in distances]
-    starts, ends = zip(*spokes, *circles, strict=True)
-    return np.array(starts), np.array(ends)
 
 
 def _row(

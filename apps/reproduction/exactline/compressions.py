@@ -25,7 +25,16 @@ def compressions(s: CompressedSettings) -> ExperimentResult:
         model = zoo.load(name) if dataset == "digits" else zoo.load(name, dataset)
         original = InstrumentedModel(model)
         data = datasets.load(dataset, "test")
-        groups = _groups(data.y, count, 3 if where == "plane" else 2, s.seed)
+        # Groups of `size` indices of images of different classes.
+        size = 3 if where == "plane" else 2
+        rng = as_generator(s.seed)
+        classes = np.unique(data.y)
+        groups = [
+            np.array(
+                [rng.choice(np.flatnonzero(data.y == c)) for c in rng.permutation(classes)[:size]]
+            )
+            for _ in range(count)
+        ]
         for bits in BITS:
             compressed = InstrumentedModel(quantised(model, bits))
             for i, chosen in enumerate(track(groups, f"{name}, {bits} bits", count)):
@@ -60,16 +69,6 @@ def quantised(model: keras.Model, bits: int) -> keras.Model:
             step = np.abs(weights).max() / (2 ** (bits - 1) - 1)
             variable.assign(np.round(weights / step) * step)
     return copy
-
-
-def _groups(labels: np.ndarray, count: int, size: int, seed: int) -> list[np.ndarray]:
-    """Return groups of `size` indices of images of different classes."""
-    rng = as_generator(seed)
-    classes = np.unique(labels)
-    return [
-        np.array([rng.choice(np.flatnonzero(labels == c)) for c in rng.permutation(classes)[:size]])
-        for _ in range(count)
-    ]
 
 
 def _row(

@@ -15,12 +15,7 @@ from reproduction.exactline.measures import fgsm, linearity, random_neighbours
 from reproduction.exactline.networks import EPSILON, networks_of
 from reproduction.exactline.settings import LinearitySettings
 from reproduction.plots import plot_boxes, put_finding
-from reproduction.result import (
-    ExperimentFigure,
-    ExperimentResult,
-    ExperimentTable,
-    paper_text,
-)
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, paper_text
 
 Networks = dict[tuple[str, str], InstrumentedModel]
 
@@ -106,11 +101,7 @@ def _quartiles(values: pd.Series) -> dict[str, float]:
 
 
 def plot(table: pd.DataFrame) -> Figure:
-    """Plot how much denser the affine parts are towards FGSM, and the gradient errors there.
-
-    Args:
-        table: A row for each image and network.
-    """
+    """Plot how much denser the affine parts are towards FGSM, and the gradient errors there."""
     groups = list(table.groupby(["dataset", "training"], sort=False))
     figure = Figure(figsize=(9, 1 + 0.6 * len(groups)), layout="constrained")
     axes = figure.subplots(1, 2)

@@ -17,12 +17,7 @@ from reproduction.exactline.measures import fgsm, random_neighbours
 from reproduction.exactline.networks import EPSILON, networks_of
 from reproduction.exactline.settings import NeighbourhoodSettings
 from reproduction.plots import put_finding
-from reproduction.result import (
-    ExperimentFigure,
-    ExperimentResult,
-    ExperimentTable,
-    compact,
-)
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, compact
 
 
 def neighbourhoods(s: NeighbourhoodSettings) -> ExperimentResult:
@@ -83,11 +78,7 @@ def _summary(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _drawn(networks: dict, table: pd.DataFrame, seed: int) -> dict[str, np.ndarray]:
-    """Return the triangle of the first image that all networks of a data set get right.
-
-    Returns:
-        "data set, training/attribute of `PlanarClasses`" → array; "…/regions" has their number.
-    """
+    """Return the triangle of the first image that all networks of a data set get right."""
     drawn: dict[str, np.ndarray] = {}
     for (dataset, method), im in networks.items():
         right = table[table.dataset == dataset].groupby("image").right.all()

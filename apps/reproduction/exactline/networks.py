@@ -13,12 +13,7 @@ from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import provenance
 from nnslicer_tf.zoo import weights_file
-from reproduction.exactline.robust_training import (
-    METHODS,
-    NETWORKS,
-    RobustRecipe,
-    train_robustly,
-)
+from reproduction.exactline.robust_training import METHODS, NETWORKS, RobustRecipe, train_robustly
 from reproduction.exactline.settings import TrainingSettings
 from reproduction.result import ExperimentResult
 
@@ -36,9 +31,6 @@ def trained_networks(
     kinds: Iterable[str] = tuple(NETWORKS),
 ) -> dict[tuple[str, str, str], keras.Model]:
     """Return the available trained networks: network, data set and training → model.
-
-    Args:
-        kinds: Names of networks in `NETWORKS`.
 
     Raises:
         InvalidArgumentError: for another name, or if there are no weights of any.
@@ -71,9 +63,6 @@ def networks_of(kind: str) -> dict[tuple[str, str], keras.Model]:
 
 def relu_networks(kinds: Iterable[str] = RELU_NETWORKS) -> dict[str, tuple[str, keras.Model]]:
     """Return the trained networks with ReLU activations: name → data set and model.
-
-    Args:
-        kinds: Names in `RELU_NETWORKS`.
 
     Raises:
         InvalidArgumentError: for another name.

@@ -30,10 +30,7 @@ from reproduction.exactline.measures import (
 )
 from reproduction.exactline.networks import networks_of, trained_networks
 from reproduction.exactline.robust_training import NETWORKS
-from reproduction.exactline.settings import (
-    ProgramAttributionSettings,
-    ProgramSettings,
-)
+from reproduction.exactline.settings import ProgramAttributionSettings, ProgramSettings
 from reproduction.result import ExperimentResult, ExperimentTable, paper_text
 from reproduction.rows import RowStore
 
@@ -105,11 +102,7 @@ def linearities_by_program(s: ProgramSettings) -> ExperimentResult:
         table = lines(InstrumentedModel(model), data.x, data.y, s.seed, f"{dataset} {method}")
         tables.append(table.assign(dataset=dataset, training=method))
     table = pd.concat(tables, ignore_index=True)
-    head = {
-        "network": s.network,
-        "images": f"the first {s.images:,} test images",
-        "seed": s.seed,
-    }
+    head = {"network": s.network, "images": f"the first {s.images:,} test images", "seed": s.seed}
     first = table.drop_duplicates(["dataset", "training", "image"])
     return ExperimentResult(
         [
@@ -175,12 +168,7 @@ def lines(
 
 
 def moved(image: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    """Return an image with pixels changed by 3 % of their values, in whole grey levels.
-
-    Args:
-        image: Values in [0, 1].
-        signs: -1 or 1 for each pixel.
-    """
+    """Return an image with pixels changed by 3 % of their values, in whole grey levels."""
     levels = np.round(255 * np.float64(image))
     return np.clip(levels + np.floor(_SHARE * levels) * signs, 0, 255) / 255
 

@@ -150,16 +150,7 @@ def normal_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, st
 
 
 def pgd_loss(model: keras.Model, x: Any, y: Any, noise: Any, epsilon: Any, steps: int) -> Any:
-    """Return the mean of the losses on images and on their PGD adversarial examples.
-
-    Args:
-        model: Any classifier with logits.
-        x: Images in [0, 1].
-        y: Their classes.
-        noise: Array of the images' shape, in [-1, 1]: the place in the box at which PGD starts.
-        epsilon: Half the width of the box.
-        steps: Gradient steps.
-    """
+    """Return the mean of the losses on images and on their PGD adversarial examples."""
     import tensorflow as tf
 
     changed = ops.clip(x + epsilon * noise, 0.0, 1.0)

@@ -12,7 +12,6 @@ from reproduction.settings import DATA, Settings
 @dataclass(frozen=True)
 class _LineSettings(Settings):
     kept = "exactline"
-
     trial_folder = Path("runs/exactline")
 
 
@@ -21,7 +20,6 @@ class AcasSettings(_LineSettings):
     """Compare decision boundaries of ACAS Xu networks on exact lines and on samples (figure 2)."""
 
     trial: ClassVar = {"every": 9, "grid": 12}
-
     networks: Annotated[Path, Option(help="Folder of .nnet files.")]
     speed: Annotated[float, Option(help="Speed of both aircraft, ft/s.")] = 800.0
     reach: Annotated[float, Option(help="Largest distance, ft.")] = 20_000.0
@@ -34,7 +32,6 @@ class AdviceSettings(_LineSettings):
     """Draw exact decision maps of ACAS Xu networks, and measure what samples miss."""
 
     trial: ClassVar = {"every": 20}
-
     networks: Annotated[Path, Option(help="Folder of .nnet files.")]
     every: Annotated[int, Option(min=1, help="Use only every n-th network.")] = 1
     samples: tuple[int, ...] = (25, 100)  # side of each grid of samples
@@ -45,7 +42,6 @@ class NeighbourhoodSettings(_LineSettings):
     """Measure the adversarial class on planes through images and their neighbours."""
 
     trial: ClassVar = {"images": 1}
-
     images: Annotated[int, Option(min=1, help="Test images of each data set.")] = 5
     seed: Annotated[int, Option(min=0)] = 0
 
@@ -55,7 +51,6 @@ class CompressedSettings(_LineSettings):
     """Measure exactly where networks with quantised weights disagree with the original."""
 
     trial: ClassVar = {"planes": 1, "lines": 3}
-
     planes: Annotated[int, Option(min=1, help="Planes through three images.")] = 10
     lines: Annotated[int, Option(min=1, help="Lines between two images.")] = 50
     seed: Annotated[int, Option(min=0)] = 0
@@ -66,7 +61,6 @@ class BaselineSettings(_LineSettings):
     """Average integrated gradients exactly over a polygon of baselines."""
 
     trial: ClassVar = {"images": 1}
-
     images: Annotated[int, Option(min=1, help="Test images.")] = 10
     seed: Annotated[int, Option(min=0)] = 0
 
@@ -76,7 +70,6 @@ class AttributionSettings(_LineSettings):
     """Compare exact integrated gradients with sums of samples (tables 1 and 2)."""
 
     trial: ClassVar = {"images": 3}
-
     images: Annotated[int, Option(min=1, help="Test images for each network.")] = 1_000
     network: Annotated[
         list[str] | None, Option(help="convsmall, convmedium, convbig, lenet5; default: all.")
@@ -90,7 +83,6 @@ class LinearitySettings(_LineSettings):
     """Compare linearity towards adversarial and random neighbours (tables 3 and 4)."""
 
     trial: ClassVar = {"images": 5}
-
     images: Annotated[int, Option(min=1, help="Test images of each data set.")] = 1_000
     network: Annotated[str, Option(help="convsmall, convmedium or convbig.")] = "convsmall"
     seed: Annotated[int, Option(min=0)] = 0
@@ -112,7 +104,6 @@ class TrainingSettings(_LineSettings):
 
     trial: ClassVar = {"reduced": True}
     trial_folder = Path("runs")
-
     dataset: Annotated[str, Argument(help="mnist or cifar10")]
     method: Annotated[str, Argument(help="normal, pgd or box")]
     network: Annotated[str, Option(help="convsmall, convmedium or convbig.")] = "convsmall"

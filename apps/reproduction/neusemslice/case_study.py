@@ -20,12 +20,7 @@ from reproduction.neusemslice.settings import WAYS, CaseStudySettings
 from reproduction.neusemslice.slices import SlicedModel
 from reproduction.neusemslice.slicing import curve_rows, plot_curves
 from reproduction.neusemslice.trial import Trial, zoo_trial
-from reproduction.result import (
-    ExperimentFigure,
-    ExperimentResult,
-    ExperimentTable,
-    paper_frame,
-)
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, paper_frame
 from reproduction.rows import RowStore
 
 _HALF = 0.5  # of the parameters that slices remove
@@ -66,15 +61,12 @@ def case_study(s: CaseStudySettings) -> ExperimentResult:
                 head,
             ),
         ],
-        [ExperimentFigure(f"figure6-{s.name}", plot_curves(curves, s.name))],
+        [ExperimentFigure(f"figure6-{s.name}", plot_curves(f"figure6-{s.name}", curves))],
     )
 
 
 def _stored(
-    s: CaseStudySettings,
-    trial: Trial,
-    what: str,
-    rows: Callable[[Trial, str], Iterable[dict]],
+    s: CaseStudySettings, trial: Trial, what: str, rows: Callable[[Trial, str], Iterable[dict]]
 ) -> pd.DataFrame:
     """Return the rows of all metrics; those on file, of the same weights, are not made again."""
     store = RowStore.of(
@@ -130,11 +122,7 @@ def compressed_rows(trial: Trial, metric: str) -> Iterator[dict]:
 
 
 def stated(keys: list[str]) -> pd.DataFrame:
-    """Return the accuracies of section 5.6 by method, metric and perhaps compressor.
-
-    Args:
-        keys: "method", "metric", and "compressor" for those of compressed models.
-    """
+    """Return the accuracies of section 5.6 by method, metric and perhaps compressor."""
     table = paper_frame("neusemslice/figure6")
     table = table[table.compressor.notna() == ("compressor" in keys)]
     table = table.assign(

@@ -112,7 +112,11 @@ def develop_rows(
             layers = redundant(base, _REDUNDANT)
             if not layers:
                 continue
-            critical: CriticalNeurons | None = _all_but(trial.model, layers)
+            # All neurons but those of some layers.
+            found = neuron_layers(InstrumentedModel(trial.model))
+            critical = CriticalNeurons(
+                {name: np.full(layer.units, name not in layers) for name, layer in found.items()}
+            )
         else:
             critical = slices.get(method.way)
         learner = _Learner(trial, tasks, metric, method, epochs)
@@ -179,41 +183,22 @@ class _Learner:
         return sliced.of_size(self._method.way, sliced.compression(like))
 
 
-def _all_but(model: keras.Model, layers: Sequence[str]) -> CriticalNeurons:
-    """Return all neurons but those of some layers."""
-    found = neuron_layers(InstrumentedModel(model))
-    return CriticalNeurons(
-        {name: np.full(layer.units, name not in layers) for name, layer in found.items()}
-    )
-
-
 def _accuracies(
     test: Dataset, model: keras.Model, tasks: Tasks, heads: Sequence[CriticalNeurons] = ()
 ) -> dict[str, float]:
-    """Return each task's accuracy and the mean: among all classes, and with the task known.
-
-    Args:
-        test: Test samples of all tasks.
-        model: The model that learned the tasks.
-        tasks: The classes of each task.
-        heads: The frozen neurons that predict the first tasks when the task is known.
-    """
+    """Return each task's accuracy and the mean: among all classes, and with the task known."""
     masker, every, known = Masker(model), {}, {}
     for i, task in enumerate(tasks):
         name, data = f"Task{'ABCDEFGH'[i]}", of_classes(test, task)
         every[name] = accuracy(model, data)
         network = masker.neurons(heads[i]) if i < len(heads) else model
-        known[f"{name} known"] = _accuracy_among(network, data, task)
+        # The accuracy where only some classes may win.
+        chosen = list(task)
+        parts = [
+            network.predict_on_batch(data.x[i : i + 512])[:, chosen].argmax(axis=1)
+            for i in range(0, len(data), 512)
+        ]
+        known[f"{name} known"] = float(np.mean(np.take(chosen, np.concatenate(parts)) == data.y))
     every["Avg"] = float(np.mean(list(every.values())))
     known["Avg known"] = float(np.mean(list(known.values())))
     return every | known
-
-
-def _accuracy_among(model: keras.Model, data: Dataset, classes: tuple[int, ...]) -> float:
-    """Return the accuracy where only some classes may win."""
-    chosen = list(classes)
-    parts = [
-        model.predict_on_batch(data.x[i : i + 512])[:, chosen].argmax(axis=1)
-        for i in range(0, len(data), 512)
-    ]
-    return float(np.mean(np.take(chosen, np.concatenate(parts)) == data.y))

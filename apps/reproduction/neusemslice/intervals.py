@@ -46,5 +46,5 @@ def intervals(s: MaintenanceSettings) -> ExperimentResult:
         repeats.table("intervals", "Accuracy over compression rate by the interval i", curve),
         repeats.table("intervals", title, area_tests(curve), "-tests"),
     ]
-    figure = ExperimentFigure(f"intervals-{s.name}", plot_curves(curve, s.name))
+    figure = ExperimentFigure(f"intervals-{s.name}", plot_curves(f"intervals-{s.name}", curve))
     return ExperimentResult(tables, [figure])

@@ -35,29 +35,25 @@ def layers(s: MaintenanceSettings) -> ExperimentResult:
     means = rows.drop(columns="seed").groupby(_KEYS, sort=False).mean().reset_index()
     title = "What slices of one size take from each layer, and what that costs alone"
     used = {"metric": s.metric}
-    return ExperimentResult(
-        [
-            repeats.table("layers", title, means, more=used),
-            repeats.table(
-                "layers",
-                "Semantic slices against others of their size: accuracy",
-                _tests(rows),
-                "-tests",
-                used,
-            ),
-        ]
-    )
-
-
-def _tests(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return paired tests over seeds of whole slices of each compression rate."""
+    # Paired tests over seeds of whole slices of each compression rate.
     whole = rows[rows["layer"] == "all"]
     tests = [
         paired_tests(part, ["accuracy"], _PAIRS).assign(wanted=wanted)
         for wanted, part in whole.groupby("wanted")
     ]
     found = pd.concat(tests, ignore_index=True)
-    return found[["wanted", *found.columns.drop("wanted")]]
+    return ExperimentResult(
+        [
+            repeats.table("layers", title, means, more=used),
+            repeats.table(
+                "layers",
+                "Semantic slices against others of their size: accuracy",
+                found[["wanted", *found.columns.drop("wanted")]],
+                "-tests",
+                used,
+            ),
+        ]
+    )
 
 
 def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
@@ -72,7 +68,20 @@ def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
         for way in WAYS:
             critical = sliced.of_size(way, wanted)
             compression = sliced.compression(critical)
-            for name, part in _parts(trial.model, critical).items():
+            # The layers of each part of a model that is masked alone, by the part's name.
+            dense = [
+                layer
+                for layer in critical
+                if isinstance(trial.model.get_layer(layer), keras.layers.Dense)
+            ]
+            groups = {
+                "all convolutions": [layer for layer in critical if layer not in dense],
+                "all dense layers": dense,
+                "all": list(critical),
+            }
+            singles = {layer: [layer] for layer in critical}
+            parts = singles | {name: part for name, part in groups.items() if part}
+            for name, part in parts.items():
                 kept = np.concatenate([critical[layer] for layer in part])
                 taken = CriticalNeurons({layer: critical[layer] for layer in part})
                 masked = sliced.masker.neurons(taken)
@@ -86,15 +95,3 @@ def layer_rows(trial: Trial, metric: str) -> Iterator[dict]:
                     "into": sliced.own_share(taken),
                     "accuracy": accuracy(masked, trial.test),
                 }
-
-
-def _parts(model: keras.Model, critical: CriticalNeurons) -> dict[str, list[str]]:
-    """Return the layers of each part of a model that is masked alone, by the part's name."""
-    dense = [layer for layer in critical if isinstance(model.get_layer(layer), keras.layers.Dense)]
-    groups = {
-        "all convolutions": [layer for layer in critical if layer not in dense],
-        "all dense layers": dense,
-        "all": list(critical),
-    }
-    singles = {layer: [layer] for layer in critical}
-    return singles | {name: part for name, part in groups.items() if part}

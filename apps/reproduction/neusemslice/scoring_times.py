@@ -35,13 +35,7 @@ def scoring_times(s: ScoringTimeSettings) -> ExperimentResult:
 
 
 def timed(im: InstrumentedModel, data: Dataset, runs: int) -> Iterator[dict]:
-    """Yield the median, least and most seconds of each metric.
-
-    Args:
-        im: A classifier.
-        data: The samples to score on.
-        runs: Runs that count, after one that compiles what is needed.
-    """
+    """Yield the median, least and most seconds of each metric."""
     for metric in METRICS:
         seconds = []
         for _ in range(runs + 1):

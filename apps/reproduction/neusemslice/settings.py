@@ -43,9 +43,7 @@ class MaintenanceSettings(Settings):
     """Settings of all experiments; the help says which settings only one of them reads."""
 
     trial: ClassVar = {"repeats": 1, "images": 2_000, "epochs": 2, "tests": 500, "samples": 500}
-
     kept = "semantic"
-
     model: Annotated[str, Argument(help="A model of the zoo.")] = "mlp"
     dataset: Annotated[str, Argument(help="A data set.")] = "mnist"
     metrics: Annotated[str, Option(help="Names, separated by commas; slicing takes several.")] = (
@@ -53,8 +51,7 @@ class MaintenanceSettings(Settings):
     )
     repeats: Annotated[int, Option(min=1, help="Number of models, each with its own seed.")] = 5
     first_seed: Annotated[
-        int,
-        Option(min=0, help="Seed of the first model; the others have the next ones."),
+        int, Option(min=0, help="Seed of the first model; the others have the next ones.")
     ] = 0
     images: Annotated[int, Option(min=100, help="Training images.")] = 50_000
     epochs: Annotated[int, Option(min=1, help="Epochs of training a model.")] = 4
@@ -118,9 +115,7 @@ class ScoringTimeSettings(Settings):
     """Times of the metrics of a trained model's neurons."""
 
     trial: ClassVar = {"images": 500, "runs": 1}
-
     kept = "semantic"
-
     model: Annotated[str, Argument(help="A model of the zoo.")] = "mlp"
     dataset: Annotated[str, Argument(help="A data set.")] = "mnist"
     images: Annotated[int, Option(min=0, help="Training images to score on; 0: all.")] = 0
@@ -132,9 +127,7 @@ class CaseStudySettings(Settings):
     """Slicing and restructuring of one model with the zoo's weights."""
 
     trial: ClassVar = {"tests": 200, "samples": 200, "metrics": "taylor"}
-
     kept = "semantic"
-
     model: Annotated[str, Argument(help="A model of the zoo.")] = "mobilenet_v3_small"
     dataset: Annotated[str, Argument(help="A data set.")] = "cifar10"
     metrics: Annotated[str, Option(help="Names, separated by commas.")] = "deeplift,taylor"

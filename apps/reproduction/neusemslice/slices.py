@@ -84,11 +84,6 @@ def slices_of_one_size(trial: Trial, metric: str, loss: float) -> dict[str, Crit
 
     It is the rate of the smallest centred semantic slice that keeps the held-out accuracy by
     itself; the other methods are adjusted to that rate, as in the paper (section 5.3).
-
-    Args:
-        trial: The model and its data.
-        metric: A name of `METRICS`.
-        loss: Accuracy on held-out samples that the slice may lose.
     """
     sliced = SlicedModel(trial, metric)
     lowest = accuracy(trial.model, trial.held_out) - loss

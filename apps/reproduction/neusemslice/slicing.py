@@ -15,12 +15,7 @@ from reproduction.neusemslice.slices import SlicedModel, redundant
 from reproduction.neusemslice.tables import area_tests, masked_range_tables
 from reproduction.neusemslice.trial import Repeats, Trial, repeats_of
 from reproduction.plots import put_finding
-from reproduction.result import (
-    ExperimentFigure,
-    ExperimentResult,
-    ExperimentTable,
-    ExperimentView,
-)
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentView
 from reproduction.samples import first, of_classes
 from reproduction.views import view_of_marks
 
@@ -42,9 +37,16 @@ def slicing(s: MaintenanceSettings) -> ExperimentResult:
         ),
     ]
     if s.interval == 1:  # the cost of masking does not depend on it
-        tables += _masking_tables(repeats, metrics)
+        # Tables 1, 2 and 3.
+        masked = pd.concat([_rows(repeats, "masking", masked_range_rows, m) for m in metrics])
+        title = "Accuracy after masking a tenth of the neurons by rank ({}; paper: VGG16-CIFAR10)"
+        masking_tables = [
+            repeats.table(name, title.format(name), part)
+            for name, part in masked_range_tables(masked).items()
+        ]
+        tables += masking_tables
     name = f"{s.name}{s.interval_name}"
-    figure = ExperimentFigure(f"figure5-{name}", plot_curves(curve, name))
+    figure = ExperimentFigure(f"figure5-{name}", plot_curves(f"figure5-{name}", curve))
     return ExperimentResult(tables, [figure], views=views_of_slices(s, repeats))
 
 
@@ -52,16 +54,6 @@ def _rows(
     repeats: Repeats, what: str, rows: Callable[[Trial, str], Iterable[dict]], metric: str
 ) -> pd.DataFrame:
     return repeats.rows(f"{what}-{metric}", lambda seed: rows(repeats.trial(seed), metric))
-
-
-def _masking_tables(repeats: Repeats, metrics: Iterable[str]) -> list[ExperimentTable]:
-    """Return tables 1, 2 and 3."""
-    masked = pd.concat([_rows(repeats, "masking", masked_range_rows, m) for m in metrics])
-    title = "Accuracy after masking a tenth of the neurons by rank ({}; paper: VGG16-CIFAR10)"
-    return [
-        repeats.table(name, title.format(name), part)
-        for name, part in masked_range_tables(masked).items()
-    ]
 
 
 def views_of_slices(s: MaintenanceSettings, repeats: Repeats) -> list[ExperimentView]:
@@ -141,12 +133,12 @@ def _outside(scores: dict[str, np.ndarray], low: float) -> dict[str, np.ndarray]
     return keep
 
 
-def plot_curves(curves: pd.DataFrame, title: str = "") -> Figure:
+def plot_curves(name: str, curves: pd.DataFrame) -> Figure:
     """Draw the mean curve of every slicing method, a panel for each metric, DeepArc as a star.
 
     Args:
         curves: Rows of `curve_rows`, and of `deeparc_row` if there is a star.
-        title: Above all panels.
+        name: The name of the file, whose part behind the figure's stands above all panels.
     """
     metrics = list(curves.metric.dropna().unique())
     columns = 2 if len(metrics) == 4 else min(len(metrics), 3)
@@ -172,7 +164,7 @@ def plot_curves(curves: pd.DataFrame, title: str = "") -> Figure:
     for axis in axes[::columns]:
         axis.set_ylabel("test accuracy")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    put_finding(figure, f"{title}{_finding(curves)}")
+    put_finding(figure, f"{name.partition('-')[2]}{_finding(curves)}")
     return figure
 
 

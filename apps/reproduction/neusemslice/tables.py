@@ -48,12 +48,6 @@ def means_beside_the_paper(
     """Return the means over seeds, with the paper's figures in columns `paper …`.
 
     Variants ("centred", "sealed") stand beside the paper's row of the method itself.
-
-    Args:
-        rows: A row a seed and method, of `restructure_rows` and the like, with `seed`.
-        number: The paper's table, 5 … 8.
-        model: The model's name in the zoo.
-        dataset: The data set's name.
     """
     keys = [name for name in ("attack", "method") if name in rows]
     means = rows.drop(columns="seed").groupby(keys, sort=False).mean().reset_index()
@@ -129,9 +123,6 @@ def area_tests(curves: pd.DataFrame) -> pd.DataFrame:
     "paper" settings are those of section 5.2 alone; methods whose compression rates do not
     overlap there have no figures. The paper does not say whether a compression rate counts the
     weights out of masked neurons; both counts are compared where the curves have both.
-
-    Args:
-        curves: Rows of `curve_rows` with `seed`.
     """
     tests = []
     for settings in ("paper", "all"):
@@ -162,9 +153,6 @@ def _areas(rows: pd.DataFrame, column: str) -> Iterator[dict]:
 
 def masked_range_tables(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return tables 1, 2 and 3, the paper's columns beside (VGG16 on CIFAR-10).
-
-    Args:
-        rows: Rows of `masked_range_rows` with `seed`.
 
     Returns:
         "table1": ranks on all samples; "table2": by category, the mean; "table3": single

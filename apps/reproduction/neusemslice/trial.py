@@ -53,12 +53,6 @@ class Trial:
 def zoo_trial(model: str, dataset: str, tests: int, samples: int) -> Trial:
     """Return the zoo's trained model of a name, and its data.
 
-    Args:
-        model: A model of the zoo that has weights.
-        dataset: The data set that it was trained on.
-        tests: Number of test samples.
-        samples: Number of training samples for scores and similarities.
-
     Raises:
         InvalidArgumentError: if there are no weights; the error names the command to train them.
     """

@@ -36,16 +36,7 @@ def examples(
     work: Path,
     **options: Any,
 ) -> Iterator[tuple[AttackSpec, AdversarialExamples]]:
-    """Yield each attack and its examples; print its number of successes.
-
-    Args:
-        model: The model to attack.
-        attacks: The attacks.
-        x: Images.
-        y: Their classes.
-        work: Working folder, in which examples are kept.
-        **options: Further arguments of `generate`.
-    """
+    """Yield each attack and its examples; print its number of successes."""
     for attack in attacks:
         made = generate(model, attack, x, y, cache=work / "examples", **options)
         print(f"{attack.name}: {made.success.sum()} of {len(x)} mislead the model", flush=True)

@@ -25,12 +25,7 @@ from nnslicer_tf.report.palette import METHODS
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.nnslicer.detection import DETECTORS
 from reproduction.nnslicer.settings import ChallengeSettings, ChoiceSettings
-from reproduction.result import (
-    ExperimentFigure,
-    ExperimentResult,
-    ExperimentTable,
-    versions,
-)
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, versions
 from reproduction.result_tables import read_table
 
 _NORMS = {"linf": "L∞", "l2": "L2"}
@@ -80,14 +75,28 @@ def challenge_detectors(s: ChallengeSettings) -> ExperimentResult:
     }
     name = f"{s.model}-{s.dataset}{s.ending}"
     title = "Detectors against attackers who know them"
+    parts = [result.success().assign(method=name) for name, result in results.items()]
+    curves = pd.concat(parts, ignore_index=True)[["method", "norm", "budget", MODEL, PAIR]]
+    rows = [
+        {"method": name, "check": c.name, "passed": c.passed, "figures": c.said}
+        for name, result in results.items()
+        for c in result.checks
+    ]
     return ExperimentResult(
         [
             ExperimentTable(name, _attacks(results), title, head, _TEXT),
-            ExperimentTable(f"{name}-curves", _curves(results), f"{title}: by budget", head),
-            ExperimentTable(f"{name}-checks", _checks(results), f"{title}: sanity checks", head),
+            ExperimentTable(f"{name}-curves", curves, f"{title}: by budget", head),
+            ExperimentTable(f"{name}-checks", pd.DataFrame(rows), f"{title}: sanity checks", head),
             ExperimentTable(f"{name}-images", _images(results), f"{title}: every image", head),
         ],
-        [ExperimentFigure(name, plot(_images(results), _credible(results)))],
+        [
+            ExperimentFigure(
+                name,
+                plot(
+                    _images(results), [name for name, result in results.items() if result.credible]
+                ),
+            )
+        ],
     )
 
 
@@ -172,36 +181,13 @@ def _attacks(results: dict[str, ChallengeResult]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _curves(results: dict[str, ChallengeResult]) -> pd.DataFrame:
-    parts = [result.success().assign(method=name) for name, result in results.items()]
-    return pd.concat(parts, ignore_index=True)[["method", "norm", "budget", MODEL, PAIR]]
-
-
-def _checks(results: dict[str, ChallengeResult]) -> pd.DataFrame:
-    rows = [
-        {"method": name, "check": c.name, "passed": c.passed, "figures": c.said}
-        for name, result in results.items()
-        for c in result.checks
-    ]
-    return pd.DataFrame(rows)
-
-
 def _images(results: dict[str, ChallengeResult]) -> pd.DataFrame:
     parts = [result.images().assign(method=name) for name, result in results.items()]
     return pd.concat(parts, ignore_index=True)
 
 
-def _credible(results: dict[str, ChallengeResult]) -> list[str]:
-    return [name for name, result in results.items() if result.credible]
-
-
 def plot(images: pd.DataFrame, credible: Collection[str]) -> Figure:
-    """Plot the success rate of the best attack by the size of the change.
-
-    Args:
-        images: Smallest changes, a row for each method, norm and image.
-        credible: Methods whose attacks passed the sanity checks.
-    """
+    """Plot the success rate of the best attack by the size of the change."""
     norms = list(images["norm"].unique())
     figure = Figure(figsize=(max(7, 4.2 * len(norms)), 4), layout="constrained")
     ratios: dict[str, float] = {}

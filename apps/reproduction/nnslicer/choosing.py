@@ -17,12 +17,7 @@ from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.detection.presets import FUSED
 from reproduction.nnslicer.adversarial import attacks_on, examples
 from reproduction.nnslicer.challenge import load_watched
-from reproduction.nnslicer.judging import (
-    SLICES,
-    KeptJudge,
-    Scores,
-    together,
-)
+from reproduction.nnslicer.judging import SLICES, KeptJudge, Scores, together
 from reproduction.nnslicer.settings import DEFAULT_RATE, ChoiceSettings
 from reproduction.result import ExperimentResult, ExperimentTable, versions
 
@@ -42,7 +37,26 @@ _FEW = 20  # fewer examples say little
 
 def choose_evidence(s: ChoiceSettings) -> ExperimentResult:
     """Compare all sets of evidence on training images."""
-    normal, attacked = _scores(s)
+    # The scores of the normal images, and of each attack's successes.
+    watched = load_watched(s)
+    im = watched.slicer.im
+    images = datasets.load(s.dataset, f"train[{s.skip}:{s.skip + s.images + s.normals}]")
+    right = im.logits(images.x).argmax(axis=1) == images.y
+    first = slice(0, s.images)
+    made = examples(
+        im.model,
+        attacks_on(s.dataset, s.attacks),
+        images.x[first],
+        images.y[first],
+        s.work,
+        rng=s.seed,
+    )
+    sets = {spec.name: one.x[one.success] for spec, one in made if one.success.sum() > 1}
+    judge = KeptJudge(s, watched.slicer, watched.normal)
+    normal, attacked = (
+        judge("normal", images.x[right]),
+        {name: judge(name, x) for name, x in sets.items()},
+    )
     table = Choice(normal, attacked, s.resamples, s.seed)
     head = {
         "model and data": f"{s.model} on {s.dataset}",
@@ -66,26 +80,6 @@ def choose_evidence(s: ChoiceSettings) -> ExperimentResult:
             ),
         ]
     )
-
-
-def _scores(s: ChoiceSettings) -> tuple[Scores, dict[str, Scores]]:
-    """Return the scores of the normal images, and of each attack's successes."""
-    watched = load_watched(s)
-    im = watched.slicer.im
-    images = datasets.load(s.dataset, f"train[{s.skip}:{s.skip + s.images + s.normals}]")
-    right = im.logits(images.x).argmax(axis=1) == images.y
-    first = slice(0, s.images)
-    made = examples(
-        im.model,
-        attacks_on(s.dataset, s.attacks),
-        images.x[first],
-        images.y[first],
-        s.work,
-        rng=s.seed,
-    )
-    sets = {spec.name: one.x[one.success] for spec, one in made if one.success.sum() > 1}
-    judge = KeptJudge(s, watched.slicer, watched.normal)
-    return judge("normal", images.x[right]), {name: judge(name, x) for name, x in sets.items()}
 
 
 class Choice:

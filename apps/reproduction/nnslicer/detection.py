@@ -9,7 +9,6 @@ which an interrupted run resumes. Remove its `rows` after changing a detector's 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-import keras
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -31,10 +30,8 @@ from nnslicer_tf.detection.evaluation import FIGURES, average
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.report.palette import MARKERS, METHODS
 from nnslicer_tf.slicing import Profile, Slicer
-from reproduction.classifiers import load_classifier
 from reproduction.nnslicer.adversarial import attacks_on, examples
 from reproduction.nnslicer.settings import DEFAULT_RATE, DetectionSettings
-from reproduction.nnslicer.views import MOST_PAIRS, view_of_pairs
 from reproduction.plots import plot_numbers
 from reproduction.result import (
     ExperimentFigure,
@@ -45,6 +42,8 @@ from reproduction.result import (
     versions,
 )
 from reproduction.rows import RowStore
+from reproduction.samples import load_classifier
+from reproduction.views import MOST_PAIRS, view_of_pairs
 
 
 def _slice_detector(preset: str) -> Callable[..., Detector]:
@@ -72,12 +71,24 @@ Pairs = dict[str, tuple[np.ndarray, np.ndarray]]
 def detect(s: DetectionSettings) -> ExperimentResult:
     """Measure detectors on attacks (Table 4)."""
     specs = attacks_on(s.dataset, s.attacks)
-    methods = _names(s.methods)
+    methods = [name.strip() for name in s.methods.split(",") if name.strip()]
     for name in methods:
         check_name("method", name, DETECTORS)
     network = load_classifier(s.model, s.dataset)
     normal = datasets.load(s.dataset, f"train[:{s.train}]", normalise=s.normalise).x
-    pairs = _pairs(s, network, specs)
+    # Attack → originals and successful adversarial examples, as model inputs.
+    scale = datasets.normalisation(s.dataset, s.normalise)
+    images = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.images}]")
+    pairs = {}
+    normalise = None if s.normalise == "unit" else scale
+    for spec, made in examples(
+        network, specs, images.x, images.y, s.work, rng=s.seed, normalise=normalise
+    ):
+        if made.success.any():
+            originals, adversarial = (
+                scale.apply(x[made.success] * scale.maximum) for x in (images.x, made.x)
+            )
+            pairs[spec.name] = originals, adversarial
     im = InstrumentedModel(network)
     slicer = Slicer(im, Profile.from_data(im, normal), s.theta)
     rows = _evaluate(s, slicer, normal, pairs, methods)
@@ -107,9 +118,25 @@ def detect(s: DetectionSettings) -> ExperimentResult:
 def figures(name: str, rows: pd.DataFrame) -> list[ExperimentFigure]:
     """Return the figures for a table of detectors and attacks, without averages."""
     rows = rows[rows["attack"] != "Average"]
+    # Plot precision against recall: a point for each attack, a colour for each method.
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axis = figure.subplots()
+    for method, part in rows.groupby("method", sort=False):
+        marker, colour = MARKERS[str(method)], METHODS[str(method)]
+        axis.scatter(part["recall"], part["precision"], 28, colour, marker=marker, label=method)
+    for f1 in (0.667, 0.91):
+        recall = np.linspace(f1 / (2 - f1), 1, 50)
+        axis.plot(recall, f1 * recall / (2 * recall - f1), color="grey", linewidth=0.8)
+        axis.annotate(f"F1 {f1}", (recall[0], 1.01), fontsize=8, ha="center")
+    axis.set(xlabel="recall", ylabel="precision", xlim=(-0.03, 1.03), ylim=(-0.03, 1.06))
+    axis.set_title(_finding(rows))
+    figure.legend(loc="outside right upper")
+    # Plot the F1 of every method on every attack as an annotated heat map.
+    table = rows.pivot(index="attack", columns="method", values="f1")
+    table = table.loc[rows["attack"].unique(), rows["method"].unique()]
     return [
-        ExperimentFigure(name, _plot(rows)),
-        ExperimentFigure(f"{name}-f1", _plot_f1(rows)),
+        ExperimentFigure(name, figure),
+        ExperimentFigure(f"{name}-f1", plot_numbers(table, _finding(rows))),
     ]
 
 
@@ -122,27 +149,6 @@ def _view(path: Path | None, slicer: Slicer, pairs: Pairs) -> Sequence[Experimen
         np.concatenate([pair[side][:each] for pair in pairs.values()]) for side in (0, 1)
     )
     return view_of_pairs(path, slicer, originals, examples)
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _pairs(s: DetectionSettings, network: keras.Model, specs: Iterable[AttackSpec]) -> Pairs:
-    """Return attack → originals and successful adversarial examples, as model inputs."""
-    scale = datasets.normalisation(s.dataset, s.normalise)
-    images = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.images}]")
-    pairs = {}
-    normalise = None if s.normalise == "unit" else scale
-    for spec, made in examples(
-        network, specs, images.x, images.y, s.work, rng=s.seed, normalise=normalise
-    ):
-        if made.success.any():
-            originals, adversarial = (
-                scale.apply(x[made.success] * scale.maximum) for x in (images.x, made.x)
-            )
-            pairs[spec.name] = originals, adversarial
-    return pairs
 
 
 def _evaluate(
@@ -204,30 +210,6 @@ def _with_averages(rows: pd.DataFrame) -> pd.DataFrame:
             table.loc[i, f"paper_{figure}"] = published.loc[(row["attack"], role), figure]
     columns = ["method", "attack", "examples", *FIGURES, *(f"paper_{f}" for f in figures)]
     return table.reindex(columns=columns)
-
-
-def _plot(rows: pd.DataFrame) -> Figure:
-    """Plot precision against recall: a point for each attack, a colour for each method."""
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    axis = figure.subplots()
-    for method, part in rows.groupby("method", sort=False):
-        marker, colour = MARKERS[str(method)], METHODS[str(method)]
-        axis.scatter(part["recall"], part["precision"], 28, colour, marker=marker, label=method)
-    for f1 in (0.667, 0.91):
-        recall = np.linspace(f1 / (2 - f1), 1, 50)
-        axis.plot(recall, f1 * recall / (2 * recall - f1), color="grey", linewidth=0.8)
-        axis.annotate(f"F1 {f1}", (recall[0], 1.01), fontsize=8, ha="center")
-    axis.set(xlabel="recall", ylabel="precision", xlim=(-0.03, 1.03), ylim=(-0.03, 1.06))
-    axis.set_title(_finding(rows))
-    figure.legend(loc="outside right upper")
-    return figure
-
-
-def _plot_f1(rows: pd.DataFrame) -> Figure:
-    """Plot the F1 of every method on every attack as an annotated heat map."""
-    table = rows.pivot(index="attack", columns="method", values="f1")
-    table = table.loc[rows["attack"].unique(), rows["method"].unique()]
-    return plot_numbers(table, _finding(rows))
 
 
 def _finding(rows: pd.DataFrame) -> str:

@@ -8,7 +8,6 @@ A table gives the neurons of each operation that are in only one of the two slic
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
-import keras
 import numpy as np
 import pandas as pd
 from matplotlib.container import BarContainer
@@ -28,9 +27,9 @@ from nnslicer_tf.report import (
 from nnslicer_tf.report.palette import FIRST_ONLY, SECOND_ONLY
 from nnslicer_tf.slicing import Profile, Slicer, SliceSet
 from reproduction.nnslicer.settings import DrawingSettings
-from reproduction.nnslicer.views import view_of_pairs
 from reproduction.plots import put_finding
 from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable
+from reproduction.views import view_of_pairs
 
 Images = tuple[np.ndarray, np.ndarray]
 
@@ -39,7 +38,13 @@ def draw(s: DrawingSettings) -> ExperimentResult:
     """Slice pairs of inputs, draw the first pair, and measure where all differ (Figure 2)."""
     network = zoo.load(s.model, s.dataset)
     im = InstrumentedModel(network)
-    inputs = _pairs(network, s)
+    # Normal inputs and their adversarial versions, for successful attacks.
+    data = datasets.load(s.dataset, f"test[:{s.images}]")
+    spec = find_attack(s.attack, ATTACKS if s.dataset == "cifar10" else MNIST_ATTACKS)
+    made = generate(network, spec, data.x, data.y, rng=s.seed)
+    if not made.success.any():
+        raise InvalidArgumentError(f"{s.attack} changes none of the first {s.images} images.")
+    inputs = data.x[made.success], made.x[made.success]
     profile = Profile.from_data(im, datasets.load(s.dataset, f"train[:{s.train}]").x)
     slicer = Slicer(im, profile, theta=s.theta, workers=0)
     sets = [slicer.slice_each(x, outputs="predicted") for x in inputs]
@@ -54,7 +59,12 @@ def draw(s: DrawingSettings) -> ExperimentResult:
     name, images = f"{s.model}-{s.dataset}", (inputs[0][0], inputs[1][0])
     spatial = [operation for operation in rectified if len(im[operation].shape) == 3][-1]
     names = datasets.load(s.dataset, "test[:1]").class_names
-    pair = _pair_drawn(sets, rectified, images, names)
+    # The first pair: `images`, `predicted` classes, and operation → contributions.
+    predicted = np.array([names[s.predicted[0]] for s in sets])
+    drawn = {"images": np.stack(images), "predicted": predicted}
+    pair = drawn | {
+        name: np.stack([of_inputs[0].neurons[name] for of_inputs in sets]) for name in rectified
+    }
     parts = _parts_drawn(sets, images, spatial, im)
     return ExperimentResult(
         [ExperimentTable(name, _differences(sets[0], sets[1], rectified), title, head)],
@@ -64,16 +74,6 @@ def draw(s: DrawingSettings) -> ExperimentResult:
         ],
         views=view_of_pairs(s.explore, slicer, *inputs),
     )
-
-
-def _pairs(network: keras.Model, s: DrawingSettings) -> Images:
-    """Return normal inputs and their adversarial versions, for successful attacks."""
-    data = datasets.load(s.dataset, f"test[:{s.images}]")
-    spec = find_attack(s.attack, ATTACKS if s.dataset == "cifar10" else MNIST_ATTACKS)
-    made = generate(network, spec, data.x, data.y, rng=s.seed)
-    if not made.success.any():
-        raise InvalidArgumentError(f"{s.attack} changes none of the first {s.images} images.")
-    return data.x[made.success], made.x[made.success]
 
 
 def _differences(
@@ -98,17 +98,6 @@ def _differences(
             }
         )
     return pd.DataFrame(rows)
-
-
-def _pair_drawn(
-    sets: list[SliceSet], operations: Sequence[str], images: Images, names: Sequence[str]
-) -> dict[str, np.ndarray]:
-    """Return the first pair: `images`, `predicted` classes, and operation → contributions."""
-    predicted = np.array([names[s.predicted[0]] for s in sets])
-    drawn = {"images": np.stack(images), "predicted": predicted}
-    return drawn | {
-        name: np.stack([of_inputs[0].neurons[name] for of_inputs in sets]) for name in operations
-    }
 
 
 def plot_pair(drawn: Mapping[str, np.ndarray]) -> Figure:

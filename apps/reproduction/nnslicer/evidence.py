@@ -23,21 +23,10 @@ from nnslicer_tf.detection.calibration import threshold_at
 from nnslicer_tf.detection.presets import FUSED
 from reproduction.nnslicer.adversarial import attacks_on, examples
 from reproduction.nnslicer.challenge import Watched, load_watched, run_challenges
-from reproduction.nnslicer.judging import (
-    SLICES,
-    KeptJudge,
-    Scores,
-    chosen_kinds,
-    together,
-)
+from reproduction.nnslicer.judging import SLICES, KeptJudge, Scores, chosen_kinds, together
 from reproduction.nnslicer.settings import DEFAULT_RATE, EvidenceSettings
 from reproduction.plots import plot_numbers
-from reproduction.result import (
-    ExperimentFigure,
-    ExperimentResult,
-    ExperimentTable,
-    versions,
-)
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, versions
 
 SOFTMAX = "softmax"
 
@@ -65,7 +54,23 @@ class Sets:
 def compare_evidence(s: EvidenceSettings) -> ExperimentResult:
     """Compare evidences: against attacks, inputs from elsewhere, and plain errors."""
     watched = load_watched(s)
-    sets = _sets(s, watched)
+    im = watched.slicer.im
+    images = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.errors}]")
+    right = im.logits(images.x).argmax(axis=1) == images.y
+    normal = images.x[: s.normals][right[: s.normals]]
+    near, far = _elsewhere(s, normal)
+    groups = {
+        "attacks that know nothing": _unknowing(s, im.model),
+        "attacks that know the detector": _knowing(s, watched),
+        "near": near,
+        "far": far,
+        "plain errors": {"errors": images.x[~right]},
+    }
+    filled = {
+        group: {name: x for name, x in members.items() if len(x) >= 2}
+        for group, members in groups.items()
+    }
+    sets = Sets({group: members for group, members in filled.items() if members}, normal)
     kinds = chosen_kinds(s)
     judge = KeptJudge(s, watched.slicer, watched.normal)
 
@@ -206,27 +211,6 @@ def area(normal: np.ndarray, others: np.ndarray) -> float:
     return float((below + upto).mean() / (2 * len(normal)))
 
 
-def _sets(s: EvidenceSettings, watched: Watched) -> Sets:
-    im = watched.slicer.im
-    images = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.errors}]")
-    right = im.logits(images.x).argmax(axis=1) == images.y
-    normal = images.x[: s.normals][right[: s.normals]]
-    near, far = _elsewhere(s, normal)
-    groups = {
-        "attacks that know nothing": _unknowing(s, im.model),
-        "attacks that know the detector": _knowing(s, watched),
-        "near": near,
-        "far": far,
-        "plain errors": {"errors": images.x[~right]},
-    }
-    filled = {group: _filled(members) for group, members in groups.items()}
-    return Sets({group: members for group, members in filled.items() if members}, normal)
-
-
-def _filled(members: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: x for name, x in members.items() if len(x) >= 2}
-
-
 def _unknowing(s: EvidenceSettings, model: keras.Model) -> dict[str, np.ndarray]:
     """Return attack → successful examples."""
     images = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.attacked}]")
@@ -251,7 +235,16 @@ def _elsewhere(
     """Return out-of-distribution inputs, near and far: of no class, or of unusual appearance."""
     rng, shape = np.random.default_rng(s.seed), normal.shape[1:]
     some = normal[: s.elsewhere]
-    near = {"rotated": _rotated(some, rng), "coloured": coloured(some, rng)}
+    # Images rotated by 60 to 120 degrees.
+    angles = rng.uniform(60, 120, len(some)) * rng.choice([-1, 1], len(some))
+    turned = [
+        ndimage.rotate(image, angle, reshape=False, order=1, mode="nearest")
+        for image, angle in zip(some, angles, strict=True)
+    ]
+    near = {
+        "rotated": np.clip(np.stack(turned), 0, 1).astype(np.float32),
+        "coloured": coloured(some, rng),
+    }
     far = {"noise": rng.random((s.elsewhere, *shape), np.float32)}
     for name in (n.strip() for n in s.outside.split(",") if n.strip()):
         if name == s.dataset:
@@ -265,16 +258,6 @@ def is_near(name: str, dataset: str) -> bool:
     """Return whether a data set is near another, following OpenOOD."""
     digits = {"mnist", "fashion_mnist", "digits"}
     return (name in digits) == (dataset in digits)
-
-
-def _rotated(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return images rotated by 60 to 120 degrees."""
-    angles = rng.uniform(60, 120, len(x)) * rng.choice([-1, 1], len(x))
-    turned = [
-        ndimage.rotate(image, angle, reshape=False, order=1, mode="nearest")
-        for image, angle in zip(x, angles, strict=True)
-    ]
-    return np.clip(np.stack(turned), 0, 1).astype(np.float32)
 
 
 def coloured(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -116,12 +116,7 @@ class KeptJudge:
         self._judge: Judge | None = None
 
     def __call__(self, name: str, x: np.ndarray) -> Scores:
-        """Return kind → anomaly scores (N,).
-
-        Args:
-            name: Name of the inputs, for the file and the message.
-            x: (N, *input_shape) the inputs.
-        """
+        """Return kind → anomaly scores (N,)."""
         key = f"{name} {hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()[:12]}"
         if key not in self._store:
             self._judge = self._judge or Judge(*self._given)

@@ -138,7 +138,19 @@ def program(s: ProgramSettings) -> ExperimentResult:
         check_name("treatment", name, TREATMENTS)
     task = load_task(s, PROGRAM, s.split, s.images)
     names = s.treatment or list(TREATMENTS)
-    methods = _methods(task, s.seed)
+    # The paper's methods by name.
+    slices, paths = task.ranked["slices"], task.ranked["paths"]
+    fixed = {
+        "Weight": pruning.scores(task.im, "weight"),
+        "Channel": pruning.scores(task.im, "channel"),
+        "Random": pruning.RandomRanker(s.seed).scores(task.im),
+    }
+    methods = {
+        TARGETED: _Method(slices.total, True),
+        "NNSlicer (all)": _untargeted(slices.total()),
+        "EffectivePath": _Method(paths.total, True),
+        **{name: _untargeted(scores) for name, scores in fixed.items()},
+    }
     cases = [(name, TREATMENTS[name], method) for name in names for method in methods]
     found, rows = _measure(task, s, cases, methods, "program")
     ending = "-held-out" * s.held_out + "-all-sets" * (s.subsets == 0)
@@ -192,22 +204,6 @@ _TEXT = (
     "target outputs alone (`among_targets`), and on the other images (`others`); `±`: standard "
     "deviation over the sets of target classes."
 )
-
-
-def _methods(task: TargetTask, seed: int) -> dict[str, _Method]:
-    """Return the paper's methods by name."""
-    slices, paths = task.ranked["slices"], task.ranked["paths"]
-    fixed = {
-        "Weight": pruning.scores(task.im, "weight"),
-        "Channel": pruning.scores(task.im, "channel"),
-        "Random": pruning.RandomRanker(seed).scores(task.im),
-    }
-    return {
-        TARGETED: _Method(slices.total, True),
-        "NNSlicer (all)": _untargeted(slices.total()),
-        "EffectivePath": _Method(paths.total, True),
-        **{name: _untargeted(scores) for name, scores in fixed.items()},
-    }
 
 
 def _untargeted(scores: Scores) -> _Method:

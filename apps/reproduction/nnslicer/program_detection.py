@@ -21,7 +21,6 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import ClassProfiles, ClassSlicer, Criterion, Profile, Slicer
 from reproduction.nnslicer.adversarial import attacks_on, examples
 from reproduction.nnslicer.settings import ProgramDetectionSettings
-from reproduction.nnslicer.views import view_of_pairs
 from reproduction.result import (
     ExperimentResult,
     ExperimentTable,
@@ -32,6 +31,7 @@ from reproduction.result import (
 from reproduction.result_tables import read_table
 from reproduction.rows import RowStore
 from reproduction.settings import DATA
+from reproduction.views import view_of_pairs
 
 Vectors = Callable[[np.ndarray], np.ndarray]
 
@@ -64,8 +64,17 @@ class _Normal:
 def detect_by_program(s: ProgramDetectionSettings) -> ExperimentResult:
     """Measure the program's rule, with its scoring and with an honest one (Table 4)."""
     im = InstrumentedModel(zoo.load(s.model, s.dataset))
-    normal = _normal(s, im)
-    adversarial = _adversarial(s, im, normal)
+    train = datasets.load(s.dataset, "train[:90%]")
+    chosen = [np.flatnonzero(train.y == c)[: s.train] for c in range(train.classes)]
+    rows = np.sort(np.concatenate(chosen))
+    rows = rows[im.logits(train.x[rows]).argmax(axis=1) == train.y[rows]]
+    test = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.images}]")
+    right = im.logits(test.x).argmax(axis=1) == test.y
+    normal = _Normal(train.x[rows], train.y[rows], test.x[right], test.y[right])
+    # Attack → the adversarial inputs, and which normal inputs they were made from.
+    specs = attacks_on(s.dataset, s.attacks)
+    made = examples(im.model, specs, normal.tested, normal.labels, s.work, rng=s.seed)
+    adversarial = {spec.name: (one.x[one.success], one.success) for spec, one in made}
     counts = _counts(s, len(normal.tested))
     store = RowStore.of(
         s.work,
@@ -122,25 +131,6 @@ def _views(
     made, rows = next(iter(adversarial.values()))
     slicer = Slicer(im, Profile.from_data(im, normal.x))
     return view_of_pairs(s.explore, slicer, normal.tested[rows], made)
-
-
-def _normal(s: ProgramDetectionSettings, im: InstrumentedModel) -> _Normal:
-    train = datasets.load(s.dataset, "train[:90%]")
-    chosen = [np.flatnonzero(train.y == c)[: s.train] for c in range(train.classes)]
-    rows = np.sort(np.concatenate(chosen))
-    rows = rows[im.logits(train.x[rows]).argmax(axis=1) == train.y[rows]]
-    test = datasets.load(s.dataset, f"test[{s.skip}:{s.skip + s.images}]")
-    right = im.logits(test.x).argmax(axis=1) == test.y
-    return _Normal(train.x[rows], train.y[rows], test.x[right], test.y[right])
-
-
-def _adversarial(
-    s: ProgramDetectionSettings, im: InstrumentedModel, normal: _Normal
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return attack → the adversarial inputs, and which normal inputs they were made from."""
-    specs = attacks_on(s.dataset, s.attacks)
-    made = examples(im.model, specs, normal.tested, normal.labels, s.work, rng=s.seed)
-    return {spec.name: (one.x[one.success], one.success) for spec, one in made}
 
 
 def _counts(s: ProgramDetectionSettings, normal: int) -> dict[str, float]:

@@ -64,37 +64,7 @@ def protect_by_program(s: ProgramProtectionSettings) -> ExperimentResult:
     task = load_task(s, PROGRAM)
     store = RowStore(task.folder / f"program-attacks-{s.share}-{task.sets}.csv", _KEYS)
     task = replace(task, subsets=task.subsets[: s.first or None])
-    rows = _attack(task, s, chosen, store)
-    rows["budget"] = pd.to_numeric(rows["budget"])  # stored rows are read as text
-    found = rows.groupby(["attacker", "method", "budget"], sort=False)
-    figures = [c for c in rows if c not in _KEYS]
-    table = found[figures].mean()
-    table["targets ±"] = found["targets"].std(ddof=0)
-    table["sets"] = found.size()
-    head = {
-        "model": f"{s.model_name} on {s.dataset}",
-        "samples": f"{s.samples} images of each class to rank by, {len(task.measured):,} test "
-        "images",
-        "attacks": f"{s.share:.0%} of each layer hidden",
-        "attackers": f"{ATTACKERS[s.attacker][1]}; {ATTACKERS[s.attacker][0]}",
-        "sets": ", ".join(map(set_name, task.subsets)),
-        "seed": s.seed,
-    }
-    ending = s.attacker.replace(" ", "-")
-    title = "Selective protection by the program's procedure (Figure 5)"
-    budgets = "".join(f"-{budget}" for budget in s.budget or [])
-    name = f"protection-{s.model_name}-{ending}-{task.sets}{budgets}"
-    table = table.reset_index()
-    return ExperimentResult(
-        [ExperimentTable(name, table, title, head, _TEXT)],
-        [ExperimentFigure(name, plot(table))],
-    )
-
-
-def _attack(
-    task: TargetTask, s: ProgramProtectionSettings, chosen: list[str], store: RowStore
-) -> pd.DataFrame:
-    """Return a row for every method, budget and set; rows are saved as they finish."""
+    # A row for every method, budget and set; rows are saved as they finish.
     names = []
     hidden = _hidden(task, s)
     victims = task.im.logits(task.train.x)
@@ -117,7 +87,30 @@ def _attack(
         stages = attacker.retrain(task.im.model, masks, x, y, s.seed)
         figures = _figures(task, sets, stages)
         store.add(name | found for name, found in zip(named, figures, strict=True))
-    return store.to_frame(names)
+    rows = store.to_frame(names)
+    rows["budget"] = pd.to_numeric(rows["budget"])  # stored rows are read as text
+    found = rows.groupby(["attacker", "method", "budget"], sort=False)
+    figures = [c for c in rows if c not in _KEYS]
+    table = found[figures].mean()
+    table["targets ±"] = found["targets"].std(ddof=0)
+    table["sets"] = found.size()
+    head = {
+        "model": f"{s.model_name} on {s.dataset}",
+        "samples": f"{s.samples} images of each class to rank by, {len(task.measured):,} test "
+        "images",
+        "attacks": f"{s.share:.0%} of each layer hidden",
+        "attackers": f"{ATTACKERS[s.attacker][1]}; {ATTACKERS[s.attacker][0]}",
+        "sets": ", ".join(map(set_name, task.subsets)),
+        "seed": s.seed,
+    }
+    ending = s.attacker.replace(" ", "-")
+    title = "Selective protection by the program's procedure (Figure 5)"
+    budgets = "".join(f"-{budget}" for budget in s.budget or [])
+    name = f"protection-{s.model_name}-{ending}-{task.sets}{budgets}"
+    table = table.reset_index()
+    return ExperimentResult(
+        [ExperimentTable(name, table, title, head, _TEXT)], [ExperimentFigure(name, plot(table))]
+    )
 
 
 def _measured_together(method: str, subsets: Sequence[Targets]) -> list[list[Targets]]:

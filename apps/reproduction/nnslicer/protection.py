@@ -35,12 +35,7 @@ from reproduction.nnslicer.targets import (
     summary,
 )
 from reproduction.plots import plot_at_one_place, plot_methods, put_finding
-from reproduction.result import (
-    ExperimentFigure,
-    ExperimentResult,
-    ExperimentTable,
-    ExperimentView,
-)
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, ExperimentView
 from reproduction.rows import RowStore
 from reproduction.samples import of_classes
 from reproduction.views import view_of_marks
@@ -94,7 +89,14 @@ def protect(s: ProtectionSettings) -> ExperimentResult:
         t: of_classes(task.train, t, invert=True) if s.without_targets else task.train
         for t in task.subsets
     }
-    budgets = _budgets(s.budget, min(map(len, known.values())))
+    # The requested budgets, or the default ones for which there are images.
+    largest = min(map(len, known.values()))
+    impossible = [budget for budget in s.budget or () if not 0 < budget <= largest]
+    if impossible:
+        raise InvalidArgumentError(
+            f"A budget is 1 to {largest:,} images here. Received: {impossible[0]}"
+        )
+    budgets = s.budget or [budget for budget in BUDGETS if budget <= largest]
     ending = _ENDINGS[s.trains] + "-others" * s.without_targets
     path = task.folder / f"attacks-{s.share}-{s.epochs}{ending}.csv"
     rows = _attack(task, known, budgets, s, path)
@@ -179,16 +181,6 @@ def _methods(task: TargetTask, share: float, seed: int) -> dict[str, _Method]:
         _Method(lambda *_: protection.select(weight, 1.0)),
     )
     return dict(zip(METHODS, found, strict=True))
-
-
-def _budgets(asked: list[int] | None, largest: int) -> list[int]:
-    """Return the requested budgets, or the default ones for which there are images."""
-    impossible = [budget for budget in asked or () if not 0 < budget <= largest]
-    if impossible:
-        raise InvalidArgumentError(
-            f"A budget is 1 to {largest:,} images here. Received: {impossible[0]}"
-        )
-    return asked or [budget for budget in BUDGETS if budget <= largest]
 
 
 def plot(found: pd.DataFrame) -> Figure:

@@ -35,12 +35,7 @@ from reproduction.nnslicer.targets import (
     summary,
 )
 from reproduction.plots import plot_methods, put_finding
-from reproduction.result import (
-    ExperimentFigure,
-    ExperimentResult,
-    ExperimentTable,
-    ExperimentView,
-)
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, ExperimentView
 from reproduction.rows import RowStore
 from reproduction.views import view_of_marks
 

@@ -34,7 +34,6 @@ class PatchSettings(Settings):
     """Slice images of a vision transformer; draw contributions of patches and heads."""
 
     trial: ClassVar = {"train": 50, "classes": (0, 8)}
-
     kept = "slices"
     train: Annotated[int, Option(help="Images of the profile.", min=1)] = 2000
     theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.1
@@ -47,7 +46,6 @@ class OverTimeSettings(Settings):
     """Slice images of an LSTM that reads them row by row; draw contributions over time."""
 
     trial: ClassVar = {"train": 300}
-
     kept = "slices"
     train: Annotated[int, Option(help="Images of the profile.", min=1)] = 5000
     theta: Annotated[float, Option(help="Threshold of the slices.", min=0)] = 0.3
@@ -61,9 +59,7 @@ class DrawingSettings(Settings):
 
     trial: ClassVar = {"images": 10, "train": 500}
     trial_folder = Path("runs/slices")
-
     kept = "slices"
-
     model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
     dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "mnist"
     attack: Annotated[str, Option(help="Name of the attack.")] = "FGSM_8"
@@ -79,7 +75,6 @@ class HeldOutSettings(Settings):
     """Settings of the experiments on slices of held-out images."""
 
     kept = "program"
-
     model: Annotated[str, Option(help="Model of the zoo.")] = "resnet10"
     dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "cifar10"
     split: Annotated[str, Option(help="Split of the images.")] = "train[90%:]"
@@ -93,7 +88,6 @@ class SliceReadingSettings(HeldOutSettings):
     """Compare the readings of the definitions on single slices."""
 
     trial: ClassVar = {"images": 5, "train": 500, "theta": [0.3]}
-
     theta: Annotated[
         list[float] | None, Option(help="Thresholds; default: 0.1 and 0.3.", min=0)
     ] = None
@@ -106,7 +100,6 @@ class SpecialCaseSettings(HeldOutSettings):
     """Count what the special cases of the program's exclusion change."""
 
     trial: ClassVar = {"images": 5, "train": 500, "neurons": 100}
-
     neurons: Annotated[int, Option(help="Neurons of each kernel, at most.", min=1)] = 2_000
     theta: Annotated[float, Option(help="Threshold.", min=0)] = 0.2
 
@@ -121,9 +114,7 @@ class DetectionSettings(Settings):
         "ending": "-quick",
         "attacks": ",".join(_QUICK_ATTACKS),
     }
-
     kept = "detection"
-
     model: Annotated[str, Option(help=_MODEL)] = "lenet5"
     dataset: Annotated[str, Option(help="digits, mnist, fashion_mnist, cifar10.")] = "mnist"
     normalise: Annotated[str, Option(help="The model's inputs: unit or standard.")] = "unit"
@@ -165,9 +156,7 @@ class ChallengeSettings(Settings):
         "queries": 40,
         "ending": "-quick",
     }
-
     kept = "detection/challenge"
-
     model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
     dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "mnist"
     train: Annotated[
@@ -207,9 +196,7 @@ class ChoiceSettings(Settings):
         "resamples": 20,
         "ending": "-quick",
     }
-
     kept = "detection/choice"
-
     model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
     dataset: Annotated[str, Option(help="Its data set, in 0 … 1.")] = "mnist"
     train: Annotated[int, Option(help="Normal training inputs.", min=200)] = 10_000
@@ -241,9 +228,7 @@ class EvidenceSettings(ChallengeSettings):
         "errors": 350,
         "resamples": 50,
     }
-
     kept = "detection/evidence"
-
     methods: Annotated[str, Option(help="Detectors to attack adaptively.")] = (
         "fused,stable,slices,lean"
     )
@@ -264,9 +249,7 @@ class ProgramDetectionSettings(Settings):
     """Detect by the rule of the paper's program, with its scoring and an honest one (Table 4)."""
 
     trial: ClassVar = {"train": 50, "images": 60, "attacks": "FGSM_8"}
-
     kept = "program"
-
     model: Annotated[str, Option(help=_MODEL)] = "resnet10_preactivation"
     dataset: Annotated[str, Option(help="Its data set.")] = "cifar10"
     train: Annotated[int, Option(help="Training images of each class.", min=5)] = 1_000
@@ -314,7 +297,6 @@ class RatioSettings(TargetSettings):
     """Settings common to all experiments on prune ratios."""
 
     trial: ClassVar = {"samples": 10, "profiled": 500, "subsets": 2, "ratio": (0.5,)}
-
     kept = "pruning"
     ratio: Annotated[
         list[float] | None, Option("--ratio", min=0.0, max=0.999, help="Prune ratios.")
@@ -333,7 +315,6 @@ class FineTuningSettings(RatioSettings):
     """Measure accuracy after one epoch of training by prune ratio (Figure 4)."""
 
     trial: ClassVar = {**RatioSettings.trial, "subsets": 1, "images": 300, "ratio": (0.9,)}
-
     subsets: Subsets = 2
     images: Annotated[int, Option(help="Images of the epoch.", min=1)] = 10_000
 
@@ -343,7 +324,6 @@ class AblationSettings(RatioSettings):
     """Compare choices that the paper leaves open, and our changes, on held-out training images."""
 
     trial: ClassVar = {**RatioSettings.trial, "subsets": 1, "images": 100}
-
     samples: Samples = 50
     profiled: Profiled = 5_000
     subsets: Subsets = 8
@@ -355,9 +335,7 @@ class ProgramSettings(RatioSettings):
     """Prune by the procedure of the paper's program, and treat all methods alike (Figure 3)."""
 
     trial: ClassVar = {**RatioSettings.trial, "subsets": 2, "images": 100}
-
     kept = "program"
-
     model: Annotated[str, Option(help=_MODEL)] = "resnet10_preactivation"
     samples: Samples = 1_000
     profiled: Profiled = 10_000
@@ -392,7 +370,6 @@ class ProtectionSettings(TargetSettings):
         "epochs": 1,
         "budget": [300],
     }
-
     kept = "protection"
     subsets: Subsets = 2
     work: Work = Path("runs/protection")
@@ -417,7 +394,6 @@ class ProgramProtectionSettings(TargetSettings):
     """Hide synapses as the paper's program does, and let its attackers retrain (Figure 5)."""
 
     trial: ClassVar = {"samples": 10, "profiled": 500, "subsets": 1, "budget": [300]}
-
     kept = "program"
     model: Annotated[str, Option(help=_MODEL)] = "resnet10_preactivation"
     samples: Samples = 1_000
@@ -441,9 +417,7 @@ class ShrinkSettings(Settings):
     """Shrink a model for pairs of classes; measure remaining parameters, latency and accuracy."""
 
     trial: ClassVar = {"train": "train[:1000]", "pairs": 1, "method": ["contributions", "Random"]}
-
     kept = "pruning"
-
     model: Annotated[str, Option(help="Model of the zoo.")] = "lenet5"
     dataset: Annotated[str, Option(help="Its data set.")] = "mnist"
     normalise: Annotated[str, Option(help="How the images are scaled.")] = "unit"

@@ -66,7 +66,18 @@ def shrink(s: ShrinkSettings) -> ExperimentResult:
                     rng=s.seed,
                     progress=False,
                 )
-                store.add([{**row, **_figures(found)}])
+                left = found.table.set_index("what")["left"]
+                before, after = found.accuracy
+                figures = {
+                    "parameters left": left["parameters"],
+                    "multiply-adds left": left["multiply-adds"],
+                    "Keras left": left["Keras, ms"],
+                    "LiteRT left": left["LiteRT, ms"],
+                    "file left": left["LiteRT file, bytes"],
+                    "before": before,
+                    "after": after,
+                }
+                store.add([{**row, **figures}])
     # Rows of an earlier run were read as text.
     table = store.to_frame(names).astype({"epochs": int})
     head = {
@@ -83,20 +94,6 @@ def shrink(s: ShrinkSettings) -> ExperimentResult:
         ExperimentTable(f"{stem}-pairs", table),
     ]
     return ExperimentResult(tables)
-
-
-def _figures(found: pruning.Shrunk) -> dict[str, float]:
-    left = found.table.set_index("what")["left"]
-    before, after = found.accuracy
-    return {
-        "parameters left": left["parameters"],
-        "multiply-adds left": left["multiply-adds"],
-        "Keras left": left["Keras, ms"],
-        "LiteRT left": left["LiteRT, ms"],
-        "file left": left["LiteRT file, bytes"],
-        "before": before,
-        "after": after,
-    }
 
 
 def _means(table: pd.DataFrame) -> pd.DataFrame:

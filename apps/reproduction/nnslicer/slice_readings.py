@@ -87,11 +87,7 @@ class _Tester:
     """
 
     def __init__(
-        self,
-        im: InstrumentedModel,
-        profile: Profile,
-        images: np.ndarray,
-        s: SliceReadingSettings,
+        self, im: InstrumentedModel, profile: Profile, images: np.ndarray, s: SliceReadingSettings
     ) -> None:
         self._predictor = MaskedModel(im, profile)
         self._images = images

@@ -14,7 +14,7 @@ import pandas as pd
 
 from nnslicer_tf import datasets, zoo
 from nnslicer_tf._progress import track
-from nnslicer_tf.instrument import Activations, InstrumentedModel, Operation
+from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile
 from reproduction.nnslicer.settings import SpecialCaseSettings
 from reproduction.result import ExperimentResult, ExperimentTable
@@ -75,7 +75,21 @@ def special_cases(s: SpecialCaseSettings) -> ExperimentResult:
     found: list[Kept] = []
     sums = [o for o in im.graph.operations.values() if o.kind == "weighted_sum"]
     for operation in track([o for o in sums if o.params.groups == 1], "Kernels"):
-        kept = exclude(_local_values(operation, captured, profile, s.neurons, rng), s.theta)
+        # The local values of random neurons `(neurons, taps · inputs)`, ungrouped kernels.
+        kernel, source = operation.params, operation.inputs[0]
+        delta = captured[source] - profile.means[source]
+        x = delta.reshape(len(delta), -1, delta.shape[-1])
+        inside = np.flatnonzero((kernel.taps >= 0).all(axis=1))
+        matrix = kernel.matrix()
+        weights = matrix.reshape(-1, matrix.shape[-1])
+        sample, position, output = (
+            rng.integers(len(x), size=s.neurons),
+            rng.choice(inside, s.neurons),
+            rng.integers(weights.shape[1], size=s.neurons),
+        )
+        windows = x[sample[:, None], kernel.taps[position]].reshape(s.neurons, -1)
+        v = (windows * weights.T[output]).astype(np.float64)
+        kept = exclude(v[v.sum(axis=1) != 0], s.theta)
         rows.append({"kernel": operation.params.name, **_figures([kept])})
         found.append(kept)
     rows.append({"kernel": "all", **_figures(found)})
@@ -89,30 +103,6 @@ def special_cases(s: SpecialCaseSettings) -> ExperimentResult:
     title = "Special cases of the program's exclusion"
     name = f"special-cases-{s.model}-{s.dataset}"
     return ExperimentResult([ExperimentTable(name, pd.DataFrame(rows), title, head, _TEXT)])
-
-
-def _local_values(
-    operation: Operation,
-    captured: Activations,
-    profile: Profile,
-    neurons: int,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """Return the local values of random neurons `(neurons, taps · inputs)`, ungrouped kernels."""
-    kernel, source = operation.params, operation.inputs[0]
-    delta = captured[source] - profile.means[source]
-    x = delta.reshape(len(delta), -1, delta.shape[-1])
-    inside = np.flatnonzero((kernel.taps >= 0).all(axis=1))  # padding has no local values
-    matrix = kernel.matrix()
-    weights = matrix.reshape(-1, matrix.shape[-1])
-    sample, position, output = (
-        rng.integers(len(x), size=neurons),
-        rng.choice(inside, neurons),
-        rng.integers(weights.shape[1], size=neurons),
-    )
-    windows = x[sample[:, None], kernel.taps[position]].reshape(neurons, -1)
-    v = (windows * weights.T[output]).astype(np.float64)
-    return v[v.sum(axis=1) != 0]
 
 
 def _figures(parts: Sequence[Kept]) -> dict[str, float]:

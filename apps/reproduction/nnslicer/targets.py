@@ -15,10 +15,9 @@ from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.pruning import ClassRanker, ClassScores, EffectivePathRanker, NNSlicerRanker
 from nnslicer_tf.pruning.subsets import draw_subsets, subset_figures
 from nnslicer_tf.slicing import ClassProfiles, Profile
-from reproduction.classifiers import load_classifier
 from reproduction.nnslicer.settings import TargetSettings
 from reproduction.rows import RowStore
-from reproduction.samples import first
+from reproduction.samples import first, load_classifier
 
 Targets = tuple[int, ...]
 
@@ -127,16 +126,7 @@ def kept_rankings(
     folder: str | os.PathLike,
     rankings: Rankings = RANKINGS,
 ) -> dict[str, ClassScores]:
-    """Return scores by class, cached in a folder.
-
-    Args:
-        im: The classifier.
-        train: Samples, of which the first ones are used.
-        samples: How many of each class to slice.
-        profiled: How many to profile.
-        folder: Where profile and scores are kept.
-        rankings: Name → ranker, given the profiles.
-    """
+    """Return scores by class, cached in a folder."""
     folder = Path(folder)
     chosen = np.concatenate([np.flatnonzero(train.y == c)[:samples] for c in range(train.classes)])
     x, y = train.x[chosen], train.y[chosen]
@@ -170,15 +160,7 @@ def missing_rows(
     logits_of: Callable[[Targets], np.ndarray],
     shared: bool,
 ) -> Iterator[dict[str, object]]:
-    """Yield the rows of a method that are not stored yet, one for each set of target classes.
-
-    Args:
-        task: Data and sets.
-        store: The stored rows.
-        row: The method's name and place.
-        logits_of: Maps target classes to the logits of the measured samples.
-        shared: Whether the logits are the same for all sets, and so are computed once.
-    """
+    """Yield the rows of a method that are not stored yet, one for each set of target classes."""
     logits = None
     for targets, name in zip(task.subsets, row_names(row, task.subsets), strict=True):
         if name in store:

@@ -1,3 +1,1 @@
 """Experiments on classifiers of sentences (NNSlicer, section 7: other architectures)."""
-
-__all__: list[str] = []

@@ -48,14 +48,39 @@ def parts(s: PartSettings) -> ExperimentResult:
         "seed": s.seed,
     }
     tables = []
+    logits = im.logits(x)
+    labels = logits.argmax(axis=1)
+    whole, rows = lead(logits, labels), []
+    for method, scores in head_scores(im, profile, x, labels, s.seed).items():
+        place = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
+        for count in range(1, scores.shape[1]):
+            left = lead(without_heads(im, profile, x, place < count), labels) / whole
+            rows += [
+                {"sentence": i, "method": method, "deleted": count, "lead": v}
+                for i, v in enumerate(left)
+            ]
     for name, found, what in (
-        ("heads", _heads(im, profile, x, s.seed), "By the number of heads deleted"),
+        ("heads", pd.DataFrame(rows), "By the number of heads deleted"),
         ("synapses", _synapses(im, profile, x, s), "By the share of synapses deleted"),
     ):
         title = f"{name.capitalize()} deleted, {MODEL} on SST-2"
+        table = found.pivot_table(index="method", columns="deleted", values="lead", sort=False)
+        each = found.pivot_table(index="sentence", columns="method", values="lead")
+        table["mean"] = each.mean()
+        best = table["mean"].idxmin()
+        table["p"] = [
+            np.nan if name == best else wilcoxon(each[name], each[best]).pvalue
+            for name in table.index
+        ]
         tables += [
             ExperimentTable(f"{name}_leads", found),
-            ExperimentTable(name, _summary(found), title, head, _TEXT.format(what)),
+            ExperimentTable(
+                name,
+                table.rename(columns=str).rename_axis(columns=None).reset_index(),
+                title,
+                head,
+                _TEXT.format(what),
+            ),
         ]
     return ExperimentResult(tables)
 
@@ -63,15 +88,7 @@ def parts(s: PartSettings) -> ExperimentResult:
 def head_scores(
     im: InstrumentedModel, profile: Profile, x: np.ndarray, labels: np.ndarray, seed: int
 ) -> dict[str, np.ndarray]:
-    """Return how much each head supports a class by each method, `(samples, heads)`.
-
-    Args:
-        im: A network with attention.
-        profile: Its profile.
-        x: Samples.
-        labels: A class for each.
-        seed: Seed of the random order.
-    """
+    """Return how much each head supports a class by each method, `(samples, heads)`."""
     names = contexts(im)
     found = {}
     for name, slicer in _slicers(im, profile).items():
@@ -125,21 +142,6 @@ def without_heads(
 
     found = im.graph.run(ops.convert_to_tensor(x.astype(np.float32)), [im.logit_operation], change)
     return ops.convert_to_numpy(found[im.logit_operation])
-
-
-def _heads(im: InstrumentedModel, profile: Profile, x: np.ndarray, seed: int) -> pd.DataFrame:
-    logits = im.logits(x)
-    labels = logits.argmax(axis=1)
-    whole, rows = lead(logits, labels), []
-    for method, scores in head_scores(im, profile, x, labels, seed).items():
-        place = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
-        for count in range(1, scores.shape[1]):
-            left = lead(without_heads(im, profile, x, place < count), labels) / whole
-            rows += [
-                {"sentence": i, "method": method, "deleted": count, "lead": v}
-                for i, v in enumerate(left)
-            ]
-    return pd.DataFrame(rows)
 
 
 def synapse_scores(
@@ -275,14 +277,3 @@ def _rose(im: InstrumentedModel, profile: Profile, x: np.ndarray, labels: np.nda
     """
     change = im.logits(x) - profile.means[im.logit_operation]
     return np.sign(change[np.arange(len(x)), labels])
-
-
-def _summary(found: pd.DataFrame) -> pd.DataFrame:
-    table = found.pivot_table(index="method", columns="deleted", values="lead", sort=False)
-    each = found.pivot_table(index="sentence", columns="method", values="lead")
-    table["mean"] = each.mean()
-    best = table["mean"].idxmin()
-    table["p"] = [
-        np.nan if name == best else wilcoxon(each[name], each[best]).pvalue for name in table.index
-    ]
-    return table.rename(columns=str).rename_axis(columns=None).reset_index()

@@ -71,13 +71,7 @@ def rounding(s: RoundingSettings) -> ExperimentResult:
 
 
 def perturbed(model: keras.Model, copy: int, seed: int) -> keras.Model:
-    """Change a model's weights in their last bits, in place, and return the model.
-
-    Args:
-        model: The model.
-        copy: Number of the copy; 0 leaves the weights unchanged.
-        seed: Random seed of all copies.
-    """
+    """Change a model's weights in their last bits, in place, and return the model."""
     if copy:
         rng = np.random.default_rng([seed, copy])
         for variable in model.weights:
@@ -127,12 +121,7 @@ def mean_scores(found: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def summary(found: pd.DataFrame, together: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each method.
-
-    Args:
-        found: A row for each copy, sentence and method.
-        together: The areas by the mean scores, a row for each sentence and method.
-    """
+    """Return a row for each method."""
     means = found.pivot_table("deletion", "method", "copy", sort=False)
     scores = found.pivot(index=["method", "sentence"], columns="copy", values="scores")
     correlations = scores.apply(_correlation, axis=1).groupby("method").mean()

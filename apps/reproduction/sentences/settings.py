@@ -17,7 +17,6 @@ class SentenceSettings(Settings):
     """Settings common to all experiments on sentences."""
 
     kept = "sentences"
-
     sentences: Annotated[int, Option(help="Test sentences, drawn at random.", min=2)] = 200
     profile: Annotated[int, Option(help="Training sentences of the profile.", min=1)] = 5000
     seed: Annotated[int, Option(help="Random seed.", min=0)] = 0
@@ -28,7 +27,6 @@ class WordSettings(SentenceSettings):
     """Slice sentences, draw their words, and delete words in the order of several methods."""
 
     trial: ClassVar = {"sentences": 10, "profile": 200}
-
     model: Model = "text_transformer"
     split: Annotated[str, Option(help="train[5000:]: to choose between readings.")] = "test"
     explore: View = None
@@ -39,7 +37,6 @@ class PartSettings(SentenceSettings):
     """Delete heads and synapses of the transformer in the order of several methods."""
 
     trial: ClassVar = {"sentences": 4, "profile": 200}
-
     sentences: int = 100
     split: Annotated[str, Option(help="train[5000:]: to choose between readings.")] = "test"
     work: Work = Path("runs/sentences")
@@ -50,7 +47,6 @@ class RoundingSettings(SentenceSettings):
     """Slice sentences with copies of a model whose weights differ in their last bits."""
 
     trial: ClassVar = {"sentences": 6, "profile": 200, "copies": 1}
-
     model: Model = "text_transformer"
     copies: Annotated[int, Option(help="Copies of the model.", min=1)] = 5
     work: Work = Path("runs/sentences")

@@ -26,12 +26,7 @@ from nnslicer_tf.report.words import plot_words
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.amounts import Amounts
 from reproduction.plots import put_finding
-from reproduction.result import (
-    ExperimentFigure,
-    ExperimentResult,
-    ExperimentTable,
-    ExperimentView,
-)
+from reproduction.result import ExperimentFigure, ExperimentResult, ExperimentTable, ExperimentView
 from reproduction.sentences.leads import lead
 from reproduction.sentences.settings import WordSettings
 from reproduction.sentences.sst2 import drawn_sentences, profiled_sentences
@@ -73,7 +68,14 @@ def words(s: WordSettings) -> ExperimentResult:
         "profile": f"{s.profile} training sentences",
         "seed": s.seed,
     }
-    table = _summary(areas)
+    means = areas.groupby("method", sort=False)[["deletion", "insertion"]].mean()
+    best = means["deletion"].idxmin()
+    by_method = areas.pivot(index="sentence", columns="method", values="deletion")
+    means["p"] = [
+        np.nan if name == best else wilcoxon(by_method[name], by_method[best]).pvalue
+        for name in means.index
+    ]
+    table = means.reset_index()
     title = f"Words of SST-2 deleted and kept, {s.model}"
     drawn = [texts.vocabulary().decode(row) for row in x[:_DRAWN]]
     return ExperimentResult(
@@ -261,17 +263,6 @@ def compact_words(x: np.ndarray, kept: np.ndarray) -> np.ndarray:
     empty = ~kept.any(axis=1)
     shorter[empty, 0] = texts.UNKNOWN
     return shorter
-
-
-def _summary(areas: pd.DataFrame) -> pd.DataFrame:
-    means = areas.groupby("method", sort=False)[["deletion", "insertion"]].mean()
-    best = means["deletion"].idxmin()
-    by_method = areas.pivot(index="sentence", columns="method", values="deletion")
-    means["p"] = [
-        np.nan if name == best else wilcoxon(by_method[name], by_method[best]).pvalue
-        for name in means.index
-    ]
-    return means.reset_index()
 
 
 def _drawn(

@@ -1,3 +1,1 @@
 """Training of the zoo's models, with a log."""
-
-__all__: list[str] = []

@@ -14,9 +14,7 @@ class TrainingSettings(Settings):
     """Train a model, and write its weights and a log."""
 
     trial: ClassVar = {"epochs": 2, "reduced": True}
-
     kept = "training"
-
     model: Annotated[str, Argument(help="A model of the zoo; an unknown name lists them.")]
     dataset: Annotated[str, Option(help="Default: the model's own.")] = ""
     epochs: Annotated[int | None, Option(help="Default: the recipe's.", min=1)] = None

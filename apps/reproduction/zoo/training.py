@@ -35,7 +35,11 @@ def train(s: TrainingSettings) -> ExperimentResult:
     """Train a model, write its weights, and return the log."""
     _set_threads(s.threads)  # before TensorFlow computes anything
     dataset = s.used_dataset
-    recipe = _recipe(s)
+    # The model's recipe, with the changes from the settings.
+    recipe = zoo.RECIPES.get(s.model, zoo.DEFAULT_RECIPE)
+    recipe = dataclasses.replace(
+        recipe, epochs=s.epochs or recipe.epochs, precision=s.precision or recipe.precision
+    )
     kept = s.trial_folder / "quick.weights.h5" if s.reduced else zoo.weights_path(s.model, dataset)
     weights = check_writable(s.weights or kept)
     data = datasets.load(dataset, "train[:5%]" if s.reduced else "train[:90%]")
@@ -43,13 +47,7 @@ def train(s: TrainingSettings) -> ExperimentResult:
     keras.utils.set_random_seed(s.seed)
     network = zoo.build(s.model, data.x.shape[1:], data.classes)
     history = zoo.train(
-        network,
-        data,
-        recipe,
-        rng=s.seed,
-        folder=s.trial_folder,
-        validation=held_out,
-        stop=s.stop,
+        network, data, recipe, rng=s.seed, folder=s.trial_folder, validation=held_out, stop=s.stop
     )
     kept_network = zoo.build(s.model, data.x.shape[1:], data.classes)  # no optimiser state
     kept_network.set_weights(network.get_weights())
@@ -95,16 +93,6 @@ def _set_threads(threads: int) -> None:
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
-
-
-def _recipe(s: TrainingSettings) -> zoo.Recipe:
-    """Return the model's recipe, with the changes from the settings."""
-    recipe = zoo.RECIPES.get(s.model, zoo.DEFAULT_RECIPE)
-    return dataclasses.replace(
-        recipe,
-        epochs=s.epochs or recipe.epochs,
-        precision=s.precision or recipe.precision,
-    )
 
 
 def write_summary(folder: Path) -> None:

@@ -6,10 +6,9 @@ import pytest
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile
 from reproduction.amounts import Amounts
-from reproduction.circuits.finding import NET, deletion_effects
+from reproduction.circuits.finding import NET, deletion_effects, transformers
 from reproduction.circuits.settings import Reading, TransformerCircuitSettings
 from reproduction.circuits.transformer_networks import CIRCUITS, plant
-from reproduction.circuits.transformers import transformers
 
 
 @pytest.mark.parametrize("name", CIRCUITS)

@@ -109,7 +109,7 @@ def test_curves_and_their_areas(trial, tmp_path, monkeypatch):
     assert (of_all.repeats == 1).all()
     one = of_all.set_index(["method", "against"]).gain
     assert one[("NeuSemSlice, centred", "Global")] > 0
-    figure = slicing.plot_curves(curves)
+    figure = slicing.plot_curves("figure5", curves)
     figure.savefig(tmp_path / "curves.png")
     assert [line.get_label() for line in figure.axes[0].lines] == [*ways.WAYS, "DeepArc"]
 
