@@ -1,0 +1,383 @@
+"""Keep only the largest synapses for a sample: which ranking keeps the model's answer?
+
+Everything else is ablated to its mean over the profile. *Specificity*: each method is also asked
+for another class, drawn at random; a ranking whose largest synapses then give that class can make
+the model say anything.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from scipy.stats import binomtest
+
+from nnslicer_tf import zoo
+from nnslicer_tf._cores import available_cores
+from nnslicer_tf._numerics import sigmoid
+from nnslicer_tf._progress import track
+from nnslicer_tf.datasets import load, texts
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.kinds.weighted_sum import sample_gradients
+from nnslicer_tf.slicing import Profile, Slicer
+from nnslicer_tf.slicing._masked import MaskedModel
+from nnslicer_tf.slicing.decisive import Answers
+from reproduction.decisive.settings import DecisiveSettings
+from reproduction.result import ExperimentResult, ExperimentTable
+from reproduction.rows import RowStore
+
+SHARES = (0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5)
+GOAL = 0.95
+_BLOCK = 10
+_ROUND = 3  # forward passes that a forward and a backward pass cost
+# Shares that are left after each round, by the package's own steps.
+_ROUNDS = (0.4, 0.2, *(0.2 * 0.8**k for k in range(1, 18)))
+_MARGIN, _PRICE, _RATE = 3.0, 30.0, 0.2
+
+Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+_TEXT = (
+    "Only the synapses that a method ranks highest for a sample are kept; what the others carry is "
+    "ablated to its mean. `kept 95 % at`: smallest of the shares "
+    f"{', '.join(f'{100 * share:g} %' for share in SHARES)} at which the model gives its own "
+    "answer for at least 95 % of the samples, and at all larger ones. `kept`: share of the samples "
+    "with the same answer. `KL`: mean divergence of the whole output from the model's, in nats. "
+    "`other`: the method was asked for another class, drawn at random; share of the samples that "
+    "then give it. `passes`: cost in forward passes (a gradient counts 3); walks have none to "
+    "count. `seconds`: per ranking, on a machine with other work. EAP: first-order effects on "
+    "the log-odds in one round; EAP-IG: the logit's gradients averaged over inputs between the "
+    "mean and the sample; decisive: effects estimated again in the network that is left. The "
+    "networks were trained on the training set, these samples included; nothing else was chosen "
+    "on them."
+)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A ranking of synapses.
+
+    Attributes:
+        name: Its name in tables.
+        score: Maps samples and a class for each to scores `(samples, synapses)`.
+        passes: Cost of a ranking in forward passes, if it can be counted.
+        few: Whether it is too slow for all samples.
+    """
+
+    name: str
+    score: Score
+    passes: float = np.nan
+    few: bool = False
+
+
+def compare(s: DecisiveSettings) -> ExperimentResult:
+    """Compare rankings of a network's synapses."""
+    # The network, its means, samples, their answers and other classes to ask for.
+    rng = np.random.default_rng(s.seed)
+    dataset = zoo.entry(s.model).dataset
+    im = InstrumentedModel(zoo.load(s.model))
+    profile = Profile.from_data(im, _inputs(dataset, f"train[:{s.profile}]"))
+    x = _inputs(dataset, s.split)
+    x = x[np.sort(rng.permutation(len(x))[: s.samples])]
+    network = Kept(im, profile)
+    answers = network.answers(x)
+    labels = answers.of(answers.full)
+    count = im.classes.count
+    others = (labels + rng.integers(1, count, len(labels))) % count
+    store = RowStore.of(
+        s.work,
+        s.model,
+        ["method", "block"],
+        {"model": profile.fingerprint, "shares": SHARES, "rounds": _ROUNDS}
+        | s.values("split", "samples", "profile", "points", "learned", "steps", "seed"),
+    )
+
+    # Each method for a block of samples at a time.
+    parts = []
+    blocks = np.split(np.arange(len(x)), np.arange(_BLOCK, len(x), _BLOCK))
+    work = [(m, rows) for m in methods(network, s) for rows in blocks]
+    for method, rows in track(work, "Blocks", progress=True):
+        chosen = rows[rows < s.learned] if method.few else rows
+        if len(chosen):
+            one = partial(_measured, network, method, x[chosen], labels[chosen], others[chosen])
+            parts.append(store.complete({"method": method.name, "block": rows[0]}, one))
+    for name, bound in (("no bound", None), ("divergence at most 0.2", 0.2)):
+        for rows in track(blocks, "Certificates", progress=True):
+            one = partial(_certificates, network, x[rows], bound, s.seed)
+            parts.append(store.complete({"method": f"decisive(): {name}", "block": rows[0]}, one))
+    found = pd.concat(parts, ignore_index=True)
+
+    # Tables: one row for each method; for each method and share; for each certificate.
+    is_certificate = found["method"].str.startswith("decisive():")
+    head = {
+        "model": f"{s.model} on {dataset}",
+        "synapses": f"{network.units:,}",
+        "samples": f"{len(x)} of {s.split}, masks learned for {min(s.learned, len(x))}",
+        "profile": f"{s.profile} training samples",
+        "ablation": "mean",
+        "seed": s.seed,
+    }
+    by_share = _by_share(found[~is_certificate])
+    what = f"{s.model}: "
+    title = what + "synapses that decide"
+    return ExperimentResult(
+        [
+            ExperimentTable(s.model, _summary(by_share), title, head, _TEXT),
+            ExperimentTable(
+                f"{s.model}_shares", by_share, what + "every share, with 95 % intervals", head
+            ),
+            ExperimentTable(
+                f"{s.model}_certificates",
+                _certified(found[is_certificate]),
+                what + "certificates of Slicer.decisive",
+                head,
+                "Sizes that were found, as shares of the synapses; `removed`: share of the samples "
+                "that keep the answer without the slice; `other`: share of the other classes asked "
+                "for (one for each sample) that the procedure gives at the slice's size.",
+            ),
+        ]
+    )
+
+
+def _inputs(dataset: str, split: str) -> np.ndarray:
+    """Return the samples of a split; sentences as tokens."""
+    if dataset == "sst2":
+        return texts.vocabulary().encode(texts.load(dataset, split).text)
+    return load(dataset, split).x
+
+
+class Kept:
+    """A network in which only some synapses are kept.
+
+    Args:
+        im: The network.
+        profile: Its means.
+    """
+
+    def __init__(self, im: InstrumentedModel, profile: Profile) -> None:
+        self.im = im
+        self.profile = profile
+        by_odds = im.classes.count > 1 and im.classes.final != "sigmoid"
+        self._model = MaskedModel(im, im.logit_operation_of(None), "synapse", by_odds)
+        self._base = {n: profile.means[n][None].astype(np.float32) for n in self._model.bases}
+        self.kernels = list(self._model.shapes)
+        self.units = sum(self._model.sizes)
+
+    def answers(self, x: np.ndarray) -> Answers:
+        """Return what the outputs of the whole network say."""
+        return Answers(self.im.classes, self.im.logits(x))
+
+    def logits(self, x: np.ndarray, members: np.ndarray) -> np.ndarray:
+        """Return the logits of one sample, `(1, classes)`, with some synapses, by index."""
+        mask = np.zeros(self.units, np.float32)
+        mask[members] = 1
+        return self._model.logits([x[None]], self._split(mask), self._base)
+
+    def effects(self, x: np.ndarray, mask: np.ndarray, label: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the logits of one sample, and the log-odds' derivative by each mask entry."""
+        neuron, sign = self.im.classes.neuron(int(label))
+        masks = self._split(mask.astype(np.float32))
+        logits, found = self._model.effects(
+            [x[None]], masks, self._base, np.int32(neuron), np.float32(sign)
+        )
+        return logits, np.concatenate([effects.ravel() for effects in found])
+
+    def _split(self, mask: np.ndarray) -> list[np.ndarray]:
+        parts = np.split(mask, np.cumsum(self._model.sizes)[:-1])
+        shapes = self._model.shapes.values()
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def methods(network: Kept, s: DecisiveSettings) -> Iterator[Method]:
+    """Yield the rankings to compare."""
+    weights = [network.im.kernels[name].kernel() for name in network.kernels]
+    sizes = np.abs(np.concatenate([kernel.ravel() for kernel in weights]))
+    rng = np.random.default_rng(s.seed)
+    yield Method("decisive", partial(_each, partial(_rounds, network)), _ROUND * len(_ROUNDS) + 3)
+    yield Method("EAP", partial(_each, partial(_effects, network)), _ROUND)
+    if zoo.entry(s.model).dataset != "sst2":  # no inputs between tokens
+        yield Method(
+            "EAP-IG", partial(_each, partial(_path_effects, network, s.points)), _ROUND * s.points
+        )
+    yield Method("amounts, θ = 0", partial(_contributions, network, 0.0, "amount"))
+    yield Method("|weight|", lambda x, labels: np.tile(sizes, (len(x), 1)), 0)
+    yield Method("random", lambda x, labels: rng.random((len(x), network.units)), 0)
+    for theta in (0.1, 0.3):
+        yield Method(f"slices, θ = {theta}", partial(_contributions, network, theta, "count"))
+    learn = partial(_learned, network, s.steps)
+    yield Method("masks learned", partial(_each, learn), _ROUND * s.steps, few=True)
+
+
+def _each(
+    one: Callable[[np.ndarray, int], np.ndarray], x: np.ndarray, labels: np.ndarray
+) -> np.ndarray:
+    """Return the scores of samples that are ranked side by side."""
+    with ThreadPoolExecutor(available_cores()) as pool:
+        return np.stack(list(pool.map(one, x, labels)))
+
+
+def _effects(network: Kept, x: np.ndarray, label: int) -> np.ndarray:
+    return np.abs(network.effects(x, np.ones(network.units), label)[1])
+
+
+def _path_effects(network: Kept, points: int, x: np.ndarray, label: int) -> np.ndarray:
+    """Return change × gradient, the mean over inputs between the mean and the sample."""
+    im, means = network.im, network.profile.means
+    sums = [im[o.name] for o in im.operations if getattr(o.params, "name", "") in network.kernels]
+    usual = means[next(iter(im.input_operations))].astype(np.float32)
+    steps = (np.arange(points, dtype=np.float32) + 0.5) / points
+    between = usual + steps.reshape(-1, *(1,) * x.ndim) * (x - usual)
+    slopes = im.gradients(between, of=[int(label)] * points, wrt=[o.name for o in sums])
+    values = im.capture(x[None], of=[o.inputs[0] for o in sums])
+    scores = {}
+    for o in sums:
+        change = (values[o.inputs[0]] - means[o.inputs[0]]).astype(np.float32)
+        found = sample_gradients(o, change, slopes[o.name].mean(axis=0, keepdims=True))
+        scores[o.params.name] = np.abs(np.ravel(found) * o.params.kernel().ravel())
+    return np.concatenate([scores[name] for name in network.kernels])
+
+
+def _rounds(network: Kept, x: np.ndarray, label: int) -> np.ndarray:
+    """Return scores by the order in which synapses are removed in rounds: the last the highest."""
+    left = np.arange(network.units)
+    scores = np.zeros(network.units)
+    for share in (*_ROUNDS, 0):
+        mask = np.zeros(network.units)
+        mask[left] = 1
+        sizes = np.abs(network.effects(x, mask, label)[1][left])
+        left = left[np.argsort(sizes, kind="stable")]
+        scores[left] = network.units - len(left) + np.arange(len(left))
+        left = left[len(left) - int(share * network.units) :]
+    return scores
+
+
+def _contributions(
+    network: Kept, theta: float, kind: str, x: np.ndarray, labels: np.ndarray
+) -> np.ndarray:
+    """Return the sizes of contributions to the classes' outputs."""
+    options = {"theta": theta, "contribution": kind, "workers": 0, "progress": False}
+    slicer = Slicer(network.im, network.profile, **options)
+    scores = np.zeros((len(x), network.units))
+    for label in np.unique(labels):
+        rows = labels == label
+        found = slicer.slice_each(x[rows], [int(label)], network.kernels, operations=())
+        if list(found.kernels) != network.kernels:
+            raise AssertionError("slices and masks have different kernels")
+        scores[rows] = np.abs(found.to_array())
+    return scores
+
+
+def _learned(network: Kept, steps: int, x: np.ndarray, label: int) -> np.ndarray:
+    """Return a mask learned with Adam: hinge of the log-odds plus a price for each synapse."""
+    place = np.zeros(network.units)
+    first, second = np.zeros(network.units), np.zeros(network.units)
+    for step in range(1, steps + 1):
+        mask = sigmoid(place)
+        logits, effects = network.effects(x, mask, label)
+        scores = logits.ravel().astype(np.float64)
+        odds = scores[label] - np.log(np.exp(np.delete(scores, label)).sum())
+        slope = _PRICE / network.units - effects * (odds < _MARGIN)
+        slope = slope * mask * (1 - mask)
+        first = 0.9 * first + 0.1 * slope
+        second = 0.999 * second + 0.001 * slope**2
+        change = first / (1 - 0.9**step) / (np.sqrt(second / (1 - 0.999**step)) + 1e-12)
+        place -= _RATE * change
+    return place
+
+
+def _measured(
+    network: Kept, method: Method, x: np.ndarray, labels: np.ndarray, others: np.ndarray
+) -> list[dict]:
+    """Return a row for each sample and share."""
+    start = time.perf_counter()
+    rankings = {"own": method.score(x, labels)}
+    seconds = (time.perf_counter() - start) / len(x)
+    rankings["other"] = method.score(x, others)
+    answers = network.answers(x)
+
+    def rows_of(index: int) -> list[dict]:
+        orders = {name: np.argsort(-scores[index]) for name, scores in rankings.items()}
+        rows = []
+        for share in SHARES:
+            count = int(share * network.units)
+            own = network.logits(x[index], orders["own"][:count])
+            other = network.logits(x[index], orders["other"][:count])
+            rows.append(
+                {
+                    "share": share,
+                    "kept": int(answers.of(own)[0] == labels[index]),
+                    "probability": answers.probabilities(own)[0, labels[index]],
+                    "KL": answers.divergence(own, slice(index, index + 1))[0],
+                    "other": int(answers.of(other)[0] == others[index]),
+                    "seconds": seconds,
+                    "passes": method.passes,
+                }
+            )
+        return rows
+
+    with ThreadPoolExecutor(available_cores()) as pool:
+        return [row for rows in pool.map(rows_of, range(len(x))) for row in rows]
+
+
+def _certificates(network: Kept, x: np.ndarray, bound: float | None, seed: int) -> list[dict]:
+    """Return a row for each sample: what `Slicer.decisive` found."""
+    slicer = Slicer(network.im, network.profile, workers=0, progress=False)
+    start = time.perf_counter()
+    table = slicer.decisive(x, max_divergence=bound, others=1, rng=seed).to_frame()
+    seconds = (time.perf_counter() - start) / len(x)
+    answer = table["answer"]
+    found = {
+        "share": table["share"],
+        "kept": (table["answer with slice alone"] == answer).astype(int),
+        "probability": table["probability with slice alone"],
+        "KL": table["divergence"],
+        "other": table["other classes given"] / table["other classes asked"].clip(lower=1),
+        "removed": (table["answer with slice removed"] == answer).astype(int),
+        "seconds": seconds,
+        "passes": table["passes"],
+    }
+    return pd.DataFrame(found).to_dict("records")
+
+
+def _by_share(found: pd.DataFrame) -> pd.DataFrame:
+    """Return means over samples for each method and share, with Wilson intervals."""
+    rows = []
+    for (method, share), group in found.groupby(["method", "share"], sort=False):
+        row = {"method": method, "share": share, "samples": len(group)}
+        for name in ("kept", "other"):
+            successes = int(group[name].sum())
+            low, high = binomtest(successes, len(group)).proportion_ci(method="wilson")
+            row |= {name: successes / len(group), f"{name}, from": low, f"{name}, to": high}
+        means = group[["probability", "KL", "seconds", "passes"]].mean()
+        rows.append(row | means.to_dict())
+    return pd.DataFrame(rows).round(4)
+
+
+def _summary(by_share: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each method."""
+    rows = []
+    for method, group in by_share.groupby("method", sort=False):
+        each = group.set_index("share")
+        # From which share on the goal is always reached.
+        enough = (each["kept"] >= GOAL)[::-1].cummin()[::-1]
+        share = enough.idxmax() if enough.any() else np.nan
+        row = {"method": method, "samples": each["samples"].iloc[0], "kept 95 % at": share}
+        row |= {f"kept, {100 * p:g} %": each["kept"][p] for p in (0.01, 0.02, 0.05, 0.1, 0.2)}
+        row |= {f"KL, {100 * p:g} %": each["KL"][p] for p in (0.02, 0.05, 0.1)}
+        row |= {f"other, {100 * p:g} %": each["other"][p] for p in (0.02, 0.05, 0.1)}
+        row["other at 95 %"] = each["other"].get(share, np.nan)
+        rows.append(row | each[["seconds", "passes"]].iloc[0].to_dict())
+    return pd.DataFrame(rows)
+
+
+def _certified(found: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each bound on the divergence."""
+    rows = []
+    for method, group in found.groupby("method", sort=False):
+        row = {"procedure": method, "samples": len(group), "median share": group["share"].median()}
+        row["95 % of the samples below"] = group["share"].quantile(GOAL)
+        means = group[["kept", "probability", "KL", "other", "removed", "seconds", "passes"]].mean()
+        rows.append(row | means.to_dict())
+    return pd.DataFrame(rows).round(4)

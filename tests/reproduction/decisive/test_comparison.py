@@ -1,0 +1,57 @@
+"""Rankings of synapses: where effects are known in closed form, and the experiment on digits."""
+
+import keras
+import numpy as np
+import pytest
+
+import nnslicer_tf as nns
+from reproduction.decisive.comparison import Kept, compare, methods
+from reproduction.decisive.settings import DecisiveSettings
+
+
+@pytest.fixture(scope="module")
+def linear():
+    """A linear classifier: the effect of a synapse on a logit is weight times change."""
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3, name="classes")])
+    rng = np.random.default_rng(0)
+    model.layers[0].set_weights([rng.normal(size=(5, 3)), rng.normal(size=3)])
+    x = rng.normal(size=(40, 5)).astype(np.float32)
+    im = nns.InstrumentedModel(model)
+    return Kept(im, nns.Profile.from_data(im, x, progress=False)), x
+
+
+def test_kept_synapses_carry_their_change(linear):
+    network, x = linear
+    kernel, bias = network.im.model.get_weights()
+    mask = np.random.default_rng(1).random(kernel.shape) < 0.5
+    found = network.logits(x[0], np.flatnonzero(mask))
+    expected = (x[0] - x.mean(axis=0)) @ (kernel * mask) + x.mean(axis=0) @ kernel + bias
+    np.testing.assert_allclose(found[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["EAP", "EAP-IG", "amounts, θ = 0", "decisive"])
+def test_rankings_of_a_linear_network(linear, name):
+    network, x = linear
+    kernel = network.im.model.get_weights()[0]
+    change = x[0] - x.mean(axis=0)
+    scores = next(m for m in methods(network, DecisiveSettings()) if m.name == name).score(
+        x[:1], np.array([2])
+    )
+    of_class = scores.reshape(kernel.shape)[:, 2]
+    expected = np.abs(change * kernel[:, 2])
+    np.testing.assert_array_equal(np.argsort(of_class), np.argsort(expected))
+    if name == "amounts, θ = 0" or name == "EAP-IG":  # of the logit itself
+        np.testing.assert_allclose(of_class, expected, atol=1e-5)
+
+
+def test_the_experiment_on_digits(tmp_path):
+    s = DecisiveSettings("digits_cnn", samples=3, profile=50, learned=1, steps=3, work=tmp_path)
+    result = compare(s)
+    table = result.table("digits_cnn").set_index("method")
+    assert table["samples"].drop("masks learned").eq(3).all()
+    assert table.filter(like="kept, ").stack().between(0, 1).all()
+    shares = result.table("digits_cnn_shares")
+    assert (shares["kept, from"] <= shares["kept"]).all() and len(shares) == 9 * len(table)
+    certificates = result.table("digits_cnn_certificates")
+    assert (certificates["kept"] == 1).all() and certificates["KL"][1] <= 0.2
+    assert compare(s).table("digits_cnn").equals(result.table("digits_cnn"))  # resumes
