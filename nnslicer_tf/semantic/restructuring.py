@@ -54,8 +54,9 @@ class Masker:
 
         Arguments and errors are those of `neurons`.
         """
+        channels = self._channels  # which takes the masks off the working copy, the first time
         self._measured.model(*self._masks(critical))
-        return compact_size(*self._channels)
+        return compact_size(*channels)
 
     def kernels(self, keep: Mapping[str, np.ndarray]) -> keras.Model:
         """Return the working copy with masked kernels.

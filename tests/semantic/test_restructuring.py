@@ -67,3 +67,10 @@ def test_bad_masks_are_refused():
         restructure(model, {"a": np.zeros(7, bool)})
     with pytest.raises(InvalidArgumentError, match="no layer with neurons 'logits'"):
         Masker(model).neurons({"logits": np.ones(3, bool)})
+
+
+def test_the_first_size_is_that_of_the_restructured_model():
+    model = zoo.load("digits_cnn")
+    masks = {"conv1": np.arange(16) < 5}
+    expected = restructure(model, masks).count_params()
+    assert Masker(model).size(masks) == expected < model.count_params()
