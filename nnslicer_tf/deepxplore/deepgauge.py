@@ -12,6 +12,7 @@ Memory of k-multisection coverage: `sections` bytes for every neuron.
 import hashlib
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +32,7 @@ _FORMAT = "nnslicer_tf neuron ranges 1"
 _ROUNDING = 2.0**-20  # relative difference, to an operation's largest output, of forward passes
 
 
+@dataclass(eq=False, repr=False)
 class NeuronRanges(ShownAsTable):
     """The least and the largest output of every neuron on a data set.
 
@@ -40,12 +42,9 @@ class NeuronRanges(ShownAsTable):
         high: Operation name → `(*neurons,)` float64, likewise.
     """
 
-    def __init__(
-        self, neurons: Neurons, low: dict[str, np.ndarray], high: dict[str, np.ndarray]
-    ) -> None:
-        self.neurons = neurons
-        self.low = low
-        self.high = high
+    neurons: Neurons
+    low: dict[str, np.ndarray]
+    high: dict[str, np.ndarray]
 
     @classmethod
     def from_data(
@@ -138,15 +137,10 @@ class NeuronRanges(ShownAsTable):
         import pandas as pd
 
         rows = [
-            {
-                "operation": name,
-                "neurons": low.size,
-                "least": float(np.fmin.reduce(low, axis=None)),
-                "largest": float(np.fmax.reduce(self.high[name], axis=None)),
-            }
+            (name, low.size, np.fmin.reduce(low, None), np.fmax.reduce(self.high[name], None))
             for name, low in self.low.items()
         ]
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows, columns=["operation", "neurons", "least", "largest"])
 
     def __repr__(self) -> str:
         name = self.neurons.im.model.name

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,10 +32,11 @@ def majority_of(predictions: np.ndarray) -> np.ndarray:
     return np.where(tie, -1, votes.argmax(axis=1))
 
 
+@dataclass(eq=False, repr=False)
 class Differences(ShownAsTable):
     """Difference-inducing inputs, one per row, in the order in which they were found.
 
-    Args:
+    Attributes:
         inputs: `(found, *input shape)` float32.
         seed_index: `(found,)` int64, which seed each was made from.
         predictions: `(found, models)` int64, each model's class.
@@ -47,25 +49,14 @@ class Differences(ShownAsTable):
         coverage: Each model's coverage by the inputs found; empty after `load`.
     """
 
-    def __init__(
-        self,
-        inputs: np.ndarray,
-        seed_index: np.ndarray,
-        predictions: np.ndarray,
-        labels: np.ndarray,
-        iterations: np.ndarray,
-        tried: int,
-        seconds: float,
-        coverage: Sequence[Coverage] = (),
-    ) -> None:
-        self.inputs = inputs
-        self.seed_index = seed_index
-        self.predictions = predictions
-        self.labels = labels
-        self.iterations = iterations
-        self.tried = tried
-        self.seconds = seconds
-        self.coverage = tuple(coverage)
+    inputs: np.ndarray
+    seed_index: np.ndarray
+    predictions: np.ndarray
+    labels: np.ndarray
+    iterations: np.ndarray
+    tried: int
+    seconds: float
+    coverage: Sequence[Coverage] = ()
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -90,13 +81,8 @@ class Differences(ShownAsTable):
 
     def save(self, path: str | os.PathLike) -> None:
         """Write all but the coverage to an `.npz` file, atomically."""
-        arrays = {
-            "inputs": self.inputs,
-            "seed_index": self.seed_index,
-            "predictions": self.predictions,
-            "labels": self.labels,
-            "iterations": self.iterations,
-        }
+        names = ("inputs", "seed_index", "predictions", "labels", "iterations")
+        arrays = {name: getattr(self, name) for name in names}
         write_archive(path, _FORMAT, {"tried": self.tried, "seconds": self.seconds}, arrays)
 
     @classmethod
@@ -139,9 +125,8 @@ class Differences(ShownAsTable):
         figure = pyplot.figure(figsize=(max(3, 0.8 * len(chosen)), 2.5), layout="constrained")
         axes = figure.subplots(2, max(1, len(chosen)), squeeze=False)
         for column, row in zip(axes.T, chosen, strict=False):
-            for axis, image in zip(
-                column, (seeds[self.seed_index[row]], self.inputs[row]), strict=True
-            ):
+            pair = seeds[self.seed_index[row]], self.inputs[row]
+            for axis, image in zip(column, pair, strict=True):
                 axis.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=1)
             column[1].set_title(", ".join(map(str, self.predictions[row])), fontsize=9)
         for axis in axes.flat:

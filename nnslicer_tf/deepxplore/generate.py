@@ -99,7 +99,18 @@ def generate(
             raise InvalidArgumentError(f"{name} must be at least {minimum}. Received: {value!r}")
     seeds = _check_seeds(seeds, ims[0].input_shape, bounds)
     coverage = [NeuronCoverage(im) for im in ims] if coverage is None else list(coverage)
-    _check_coverage(coverage, ims)
+    if len(coverage) != len(ims):
+        raise InvalidArgumentError(
+            f"One coverage is needed for each of {len(ims)} models. Received: {len(coverage)}"
+        )
+    for position, (cov, im) in enumerate(zip(coverage, ims, strict=True)):
+        if not isinstance(cov, NeuronCoverage):
+            raise InvalidArgumentError(
+                f"coverage[{position}] must be a NeuronCoverage, whose uncovered neurons are "
+                f"pursued. Received: {cov!r}"
+            )
+        if cov.im is not im and cov.im.fingerprint != im.fingerprint:
+            raise InvalidArgumentError(f"coverage[{position}] is not of models[{position}].")
     constraint.begin(seeds.shape[1:], 0, rng)  # rejects inputs that it cannot change
 
     started = time.perf_counter()
@@ -108,10 +119,16 @@ def generate(
     )
     agree = (predicted == predicted[:, :1]).all(axis=1)
     _check_answers(predicted, agree, labels)
-    found = _Found(coverage, batch_size)
+    found: list[tuple[np.ndarray, ...]] = []  # input, seed, predictions, label, iteration
+
+    def add(x: np.ndarray, *columns: np.ndarray) -> None:
+        found.append((x, *columns))
+        for cov in coverage if len(x) else ():
+            cov.update(x, batch_size)
+
     apart = np.flatnonzero(~agree)
     none = np.full(len(apart), -1)
-    found.add(seeds[apart], apart, predicted[apart], none, np.zeros_like(none))
+    add(seeds[apart], apart, predicted[apart], none, np.zeros_like(none))
     ascents = [_Ascent(im, cov, lambda1, lambda2) for im, cov in zip(ims, coverage, strict=True)]
 
     def start(index: np.ndarray) -> _Active:
@@ -130,25 +147,39 @@ def generate(
     active = start(waiting[:0])
     with tqdm(total=len(waiting), desc="Seeds", disable=not progress, leave=False) as bar:
         while True:
-            if desired_coverage is not None and found.covers(desired_coverage):
+            if desired_coverage is not None and all(
+                cov.total() >= desired_coverage for cov in coverage
+            ):
                 waiting = waiting[:0]
             room = batch_size - len(active)
             new, waiting = waiting[:room], waiting[room:]
             active, tried = active.join(start(new)), tried + len(new)
             if not len(active):
                 break
-            gradient, predictions = _evaluate(ascents, active)
+            parts = [
+                ascent(active.x, active.label, active.turned == i, active.neuron[:, i])
+                for i, ascent in enumerate(ascents)
+            ]
+            gradient = np.sum([one for one, _ in parts], axis=0)
+            predictions = np.stack([classes for _, classes in parts], axis=1)
             differ = (predictions != predictions[:, :1]).any(axis=1)
             done = active[differ]
-            found.add(done.x, done.seed, predictions[differ], done.label, done.iteration)
+            add(done.x, done.seed, predictions[differ], done.label, done.iteration)
             going = ~differ & (active.iteration < max_iterations)
             bar.update(int((~going).sum()))
             active, gradient = active[going], gradient[going]
-            change = step * _unit(constraint.direction(gradient, active.kept, rng))
-            x = constraint.project(active.x + change, seeds[active.seed])
+            # A step has a root mean square of `step` over the values that change.
+            direction = constraint.direction(gradient, active.kept, rng)
+            axes = tuple(range(1, direction.ndim))
+            changing = np.maximum((direction != 0).sum(axis=axes, keepdims=True), 1)
+            square = (direction.astype(np.float64) ** 2).sum(axis=axes, keepdims=True) / changing
+            unit = (direction / np.where(square > 0, np.sqrt(square), 1.0)).astype(np.float32)
+            x = constraint.project(active.x + step * unit, seeds[active.seed])
             active.x = np.clip(x, *bounds, dtype=np.float32)
             active.iteration = active.iteration + 1
-    return found.differences(tried, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    x, index, predictions, label, iteration = map(np.concatenate, zip(*found, strict=True))
+    return Differences(x, index, predictions, label, iteration, tried, seconds, tuple(coverage))
 
 
 @dataclass
@@ -221,14 +252,8 @@ def _gradient_and_output(
 ) -> tuple[Any, Any]:
     """Return the gradient of a model's part of the objective, and the model's output, as tensors.
 
-    Args:
-        im: The model.
-        neurons: Its neurons.
-        x: Inputs `(batch, …)`.
-        weight: Factors of the logits `(batch,)`.
-        label: Indices of the logits `(batch,)`.
-        neuron: Indices of the neurons to activate `(batch,)`.
-        lambda2: Factor of the neurons.
+    `x` are inputs `(batch, …)`, `weight` factors of the logits with the indices `label`, and
+    `neuron` the indices of the neurons to activate, with the factor `lambda2`; all `(batch,)`.
     """
 
     def objective(x: Any) -> Any:
@@ -244,55 +269,9 @@ def _gradient_and_output(
     return gradient, im.compute(x, (output,))[output]
 
 
-class _Found:
-    """The inputs found so far, and their coverage."""
-
-    def __init__(self, coverage: Sequence[Coverage], batch_size: int) -> None:
-        self._coverage = coverage
-        self._batch_size = batch_size
-        self._rows: list[tuple[np.ndarray, ...]] = []
-
-    def add(self, x: np.ndarray, *columns: np.ndarray) -> None:
-        """Keep inputs with seed, predictions, label, iteration; add to the coverage."""
-        self._rows.append((x, *columns))
-        if len(x):
-            for coverage in self._coverage:
-                coverage.update(x, self._batch_size)
-
-    def covers(self, share: float) -> bool:
-        """Whether every model's coverage is at least `share`."""
-        return all(coverage.total() >= share for coverage in self._coverage)
-
-    def differences(self, tried: int, seconds: float) -> Differences:
-        """Return the inputs found as `Differences`."""
-        columns = zip(*self._rows, strict=True)
-        x, seeds, predictions, labels, iterations = map(np.concatenate, columns)
-        return Differences(
-            x, seeds, predictions, labels, iterations, tried, seconds, self._coverage
-        )
-
-
-def _evaluate(ascents: Sequence[_Ascent], active: _Active) -> tuple[np.ndarray, np.ndarray]:
-    """Return the joint gradient `(rows, …)` and the predictions `(rows, models)`."""
-    parts = [
-        ascent(active.x, active.label, active.turned == i, active.neuron[:, i])
-        for i, ascent in enumerate(ascents)
-    ]
-    gradients, predictions = zip(*parts, strict=True)
-    return np.sum(gradients, axis=0), np.stack(predictions, axis=1)
-
-
 def _pick(values: Any, index: Any) -> Any:
     """Return the value at `index` of every row."""
     return keras.ops.take_along_axis(values, index[:, None], axis=1)[:, 0]
-
-
-def _unit(direction: np.ndarray) -> np.ndarray:
-    """Return directions with a root mean square of 1 over the values that change."""
-    axes = tuple(range(1, direction.ndim))
-    changing = np.maximum((direction != 0).sum(axis=axes, keepdims=True), 1)
-    square = (direction.astype(np.float64) ** 2).sum(axis=axes, keepdims=True) / changing
-    return (direction / np.where(square > 0, np.sqrt(square), 1.0)).astype(np.float32)
 
 
 def _check_models(ims: Sequence[InstrumentedModel]) -> None:
@@ -356,18 +335,3 @@ def _check_answers(predicted: np.ndarray, agree: np.ndarray, labels: ArrayLike |
         raise InvalidArgumentError(
             f"The models agree on {agree.mean():.0%} of the seeds as they are. {remedy}"
         )
-
-
-def _check_coverage(coverage: Sequence[Coverage], ims: Sequence[InstrumentedModel]) -> None:
-    if len(coverage) != len(ims):
-        raise InvalidArgumentError(
-            f"One coverage is needed for each of {len(ims)} models. Received: {len(coverage)}"
-        )
-    for position, (cov, im) in enumerate(zip(coverage, ims, strict=True)):
-        if not isinstance(cov, NeuronCoverage):
-            raise InvalidArgumentError(
-                f"coverage[{position}] must be a NeuronCoverage, whose uncovered neurons are "
-                f"pursued. Received: {cov!r}"
-            )
-        if cov.im is not im and cov.im.fingerprint != im.fingerprint:
-            raise InvalidArgumentError(f"coverage[{position}] is not of models[{position}].")

@@ -49,8 +49,14 @@ class Neurons:
         granularity: str = "channel",
         of: Iterable[str] | None = None,
     ) -> None:
+        def counts(operation: Operation) -> bool:
+            if operation.kind == RECURRENCE:
+                return operation.name.endswith(_STATE)
+            is_layer_output = operation.name.partition("#")[0] == operation.layer
+            return is_layer_output and operation.kind not in ("input", "mask", "routing")
+
         check_name("granularity", granularity, GRANULARITIES)
-        chosen = [o for o in im.operations if _counts(o)] if of is None else [im[n] for n in of]
+        chosen = [o for o in im.operations if counts(o)] if of is None else [im[n] for n in of]
         if not chosen:
             raise InvalidArgumentError("No operation is left whose neurons could be counted.")
         self.im = im
@@ -88,10 +94,12 @@ class Neurons:
         masks = {name: self.im[name].mask for name in self.names}
         wanted = [*self.names, *dict.fromkeys(mask for mask in masks.values() if mask)]
         for batch in self.im.capture_batches(x, batch_size, wanted, progress):
-            yield {
-                name: batch[name] if mask is None else _without_padding(batch[name], batch[mask])
-                for name, mask in masks.items()
-            }
+            values = {name: batch[name] for name in masks}
+            for name, mask in masks.items():
+                if mask is not None:
+                    present = aligned_mask(batch[mask] > 0, values[name].ndim)
+                    values[name] = np.where(present, values[name], np.float32(np.nan))
+            yield values
 
     def reduce(self, values: np.ndarray) -> np.ndarray:
         """Return the neurons' outputs `(batch, *neurons)` of an operation's values.
@@ -124,14 +132,3 @@ class Neurons:
     def _positions(self, values: np.ndarray) -> tuple[int, ...]:
         """Return the axes to average over: those between the samples and the channels."""
         return () if self.granularity == "activation" else tuple(range(1, values.ndim - 1))
-
-
-def _counts(operation: Operation) -> bool:
-    if operation.kind == RECURRENCE:
-        return operation.name.endswith(_STATE)
-    is_layer_output = operation.name.partition("#")[0] == operation.layer
-    return is_layer_output and operation.kind not in ("input", "mask", "routing")
-
-
-def _without_padding(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    return np.where(aligned_mask(mask > 0, values.ndim), values, np.float32(np.nan))
