@@ -6,7 +6,7 @@ from keras import ops
 
 from nnslicer_tf.debugging.places import Counterpart, input_places, place_of
 from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, copy_model
+from nnslicer_tf.instrument import Affine, InstrumentedModel, copy_model
 
 _ROUNDING = 0.05  # relative error of sums allowed for rounding inputs to 8 bits
 
@@ -26,13 +26,31 @@ class Copy(Counterpart):
                     f"compressed model '{other.model.name}', which has {there}. Compare a model "
                     "with a copy that has its layers."
                 )
-            _check_precision(operation, same)
+            # A copy that rounds differently from the original would go unnoticed.
+            own, other_dtype = (
+                getattr(o.keras_layer, "compute_dtype", None) for o in (operation, same)
+            )
+            if own != other_dtype:
+                raise InvalidArgumentError(
+                    f"Layer '{operation.layer}' computes in {own} in the original and in "
+                    f"{other_dtype} in the copy. Keras models are compared in float32, without the "
+                    "rounding of mixed precision, so that nothing of it would be seen. Compare a "
+                    "LiteRT file of 16 bits instead."
+                )
         self._other = other
         self._input = im.input_operation
-        chosen = [o for o in im.operations if _has_weights(o) or o.name == im.output_operations[0]]
+        chosen = [
+            o
+            for o in im.operations
+            if o.kernels or isinstance(o.params, Affine) or o.name == im.output_operations[0]
+        ]
+        kernels = [o.kernels[0].name if o.kernels else None for o in chosen]
         self.places = (
             *input_places(im, im.input_operation, "float32"),
-            *(place_of(o.name, _kernel_name(o), o.name, "float32", im) for o in chosen),
+            *(
+                place_of(o.name, kernel, o.name, "float32", im)
+                for o, kernel in zip(chosen, kernels, strict=True)
+            ),
         )
 
     def values(self, x: np.ndarray) -> dict[str, np.ndarray]:
@@ -45,25 +63,6 @@ class Copy(Counterpart):
     def twin(self, im: InstrumentedModel) -> keras.Model:
         """Return a copy with all of its weights."""
         return copy_model(self._other.model)
-
-
-def _check_precision(operation: Operation, same: Operation) -> None:
-    """Reject a copy that rounds differently from the original, which would go unnoticed."""
-    own, other = (getattr(o.keras_layer, "compute_dtype", None) for o in (operation, same))
-    if own != other:
-        raise InvalidArgumentError(
-            f"Layer '{operation.layer}' computes in {own} in the original and in {other} in the "
-            "copy. Keras models are compared in float32, without the rounding of mixed precision, "
-            "so that nothing of it would be seen. Compare a LiteRT file of 16 bits instead."
-        )
-
-
-def _has_weights(operation: Operation) -> bool:
-    return bool(operation.kernels) or isinstance(operation.params, Affine)
-
-
-def _kernel_name(operation: Operation) -> str | None:
-    return operation.kernels[0].name if operation.kernels else None
 
 
 class QuantisedLayers(Counterpart):
@@ -90,7 +89,13 @@ class QuantisedLayers(Counterpart):
         self.places = (
             *input_places(im, self._input, "float32"),
             *(
-                place_of(name, kernel, name, _stored(self._layers[name]), im)
+                place_of(
+                    name,
+                    kernel,
+                    name,
+                    getattr(self._layers[name], "quantization_mode", None) or "float32",
+                    im,
+                )
                 for name, kernel in kernels.items()
             ),
         )
@@ -139,14 +144,9 @@ def _dequantised(layer: keras.layers.Layer) -> list[np.ndarray]:
         group = ops.convert_to_numpy(layer.g_idx).astype(int)
         kernel = (stored - ops.convert_to_numpy(layer.kernel_zero)[group]) * scale[group]
     weights = [kernel] if layer.bias is None else [kernel, ops.convert_to_numpy(layer.bias)]
-    _check_close(layer, weights)
-    return weights
-
-
-def _check_close(layer: keras.layers.Dense, weights: list[np.ndarray]) -> None:
-    """Compare a layer's outputs with those of its dequantised weights, on random inputs."""
-    x = np.random.default_rng(0).normal(size=(16, len(weights[0]))).astype(np.float32)
-    sums = x @ weights[0] + sum(weights[1:])
+    # Compare the layer's outputs with those of its dequantised weights, on random inputs.
+    x = np.random.default_rng(0).normal(size=(16, len(kernel))).astype(np.float32)
+    sums = x @ kernel + sum(weights[1:])
     expected = ops.convert_to_numpy(layer.activation(ops.convert_to_tensor(sums)))
     apart = np.linalg.norm(ops.convert_to_numpy(layer(x)) - expected)
     if not apart <= _ROUNDING * np.linalg.norm(sums):
@@ -155,7 +155,4 @@ def _check_close(layer: keras.layers.Dense, weights: list[np.ndarray]) -> None:
             f"way that is not known here (mode {layer.quantization_mode!r}, Keras "
             f"{keras.__version__}). Its outputs can be compared nevertheless."
         )
-
-
-def _stored(layer: keras.layers.Layer) -> str:
-    return getattr(layer, "quantization_mode", None) or "float32"
+    return weights

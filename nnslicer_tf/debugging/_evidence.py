@@ -19,6 +19,10 @@ Arrays = dict[str, np.ndarray]
 
 _BATCH = 32
 _MAX_PATCHED = 64
+_NO_CLASS = (
+    "No failing sample has the right class of a passing one: they cannot be compared class by "
+    "class. Give passing samples of the failing samples' right classes."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +66,7 @@ def contrast(slicer: Slicer, runs: Runs) -> SuspicionScores:
     passing = dict(runs.passing.by_class())
     shared = [(label, rows) for label, rows in runs.failing.by_class() if label in passing]
     if not shared:
-        raise _no_class()
+        raise InvalidArgumentError(_NO_CLASS)
     total = sum(len(rows) for _, rows in shared)
     neurons: Arrays = {}
     synapses: Arrays = {}
@@ -111,12 +115,7 @@ def _weighted(
 ) -> tuple[Arrays, Arrays]:
     """Return sums over samples of a function of the contributions, for neurons and synapses.
 
-    Args:
-        slicer: Computes the contributions.
-        x: Samples.
-        outputs: The outputs from which slices start.
-        weights: The samples' weights; None for one each.
-        of: The function, element by element.
+    Each sample has a weight, one by default; `of` is applied element by element.
     """
     weights = np.ones(len(x)) if weights is None else weights
     neurons: Arrays = {}
@@ -165,7 +164,7 @@ def gradient_contrast(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
     """
     means = _class_means(im, runs.passing)
     if not any(label in means for label, _ in runs.failing.by_class()):
-        raise _no_class()
+        raise InvalidArgumentError(_NO_CLASS)
     return _attributed(im, runs.failing, lambda label: means.get(label))
 
 
@@ -265,7 +264,7 @@ def patching(im: InstrumentedModel, runs: Runs) -> SuspicionScores:
     samples = runs.failing
     rows = np.flatnonzero(np.isin(samples.right, list(means)))[:_MAX_PATCHED]
     if not len(rows):
-        raise _no_class()
+        raise InvalidArgumentError(_NO_CLASS)
     x, right = samples.x[rows], samples.right[rows]
 
     def lead(logits: np.ndarray) -> np.ndarray:
@@ -328,10 +327,3 @@ def channel_scores(values: np.ndarray, add_up: bool) -> np.ndarray:
     """Return the scores of channels, the last axis, from those of their positions."""
     flat = values.reshape(-1, values.shape[-1])
     return flat.sum(axis=0) if add_up else flat.mean(axis=0)
-
-
-def _no_class() -> Exception:
-    return InvalidArgumentError(
-        "No failing sample has the right class of a passing one: they cannot be compared class by "
-        "class. Give passing samples of the failing samples' right classes."
-    )

@@ -46,7 +46,9 @@ class FixedPattern:
     """
 
     def __init__(self, im: InstrumentedModel, kernel: str) -> None:
-        owners = [o for o in im.operations if _owns(o, kernel)]
+        owners = [
+            o for o in im.operations if isinstance(o.params, Synapses) and o.params.name == kernel
+        ]
         if len(owners) != 1:
             raise UnsupportedLayerError(
                 f"The kernel '{kernel}' is used {len(owners)} times; a repair needs one use."
@@ -56,10 +58,16 @@ class FixedPattern:
         self._owner = owners[0]
         self._logits = im.logit_operation
         self._behind = im.graph.between([self._owner.name], [self._logits])
-        self._bends = [_checked(o) for o in self._behind if _bends(o)]
+        self._bends = [
+            _checked(o)
+            for o in self._behind
+            if o.kind not in _AFFINE and not isinstance(o.params, Affine)
+        ]
         self.others = im.classes.count - 1
         self._classes = im.classes
-        self.conditions = sum(map(_count, self._bends)) + self.others
+        counts = [o.params.taps.shape[1] if o.kind == "maximum" else 1 for o in self._bends]
+        sizes = [o.size * count for o, count in zip(self._bends, counts, strict=True)]
+        self.conditions = sum(sizes) + self.others
 
     def conditions_of(
         self, x: np.ndarray, pattern_at: np.ndarray, label: int
@@ -103,7 +111,12 @@ class FixedPattern:
             values = {self._owner.name: z}
             found = []
             for operation in self._behind:
-                inputs = [_given(values, own, name, z) for name in operation.inputs]
+                inputs = [
+                    values[name]
+                    if name in values  # else it does not depend on z
+                    else ops.repeat(ops.convert_to_tensor(own[name]), ops.shape(z)[0], axis=0)
+                    for name in operation.inputs
+                ]
                 if operation in self._bends:
                     bend = _rectify if operation.kind == "rectify" else _maximum
                     value, conditions = bend(operation, inputs[0], pattern)
@@ -119,13 +132,6 @@ class FixedPattern:
             return ops.concatenate(found, axis=1)
 
         return run
-
-
-def _given(values: Mapping[str, Any], own: Values, name: str, z: Any) -> Any:
-    """Return a value that depends on z, or another one repeated to the batch size of z."""
-    if name in values:
-        return values[name]
-    return ops.repeat(ops.convert_to_tensor(own[name]), ops.shape(z)[0], axis=0)
 
 
 def _rectify(operation: Operation, x: Any, pattern: Values) -> tuple[Any, Any]:
@@ -151,15 +157,6 @@ def _maximum(operation: Operation, x: Any, pattern: Values) -> tuple[Any, Any]:
     return ops.reshape(value, shape), ops.reshape(conditions, (shape[0], -1))
 
 
-def _owns(operation: Operation, kernel: str) -> bool:
-    return isinstance(operation.params, Synapses) and operation.params.name == kernel
-
-
-def _bends(operation: Operation) -> bool:
-    is_affine = isinstance(operation.params, Affine)
-    return operation.kind not in _AFFINE and not is_affine
-
-
 def _checked(operation: Operation) -> Operation:
     """Reject anything but a ReLU or a max pooling."""
     relu = isinstance(operation.params, Elementwise) and operation.params.function == "relu"
@@ -170,10 +167,3 @@ def _checked(operation: Operation) -> Operation:
             "pooling: a repair needs these behind the layer. Choose a later layer."
         )
     return operation
-
-
-def _count(operation: Operation) -> int:
-    """Return the number of an operation's conditions."""
-    if operation.kind == "rectify":
-        return operation.size
-    return operation.size * operation.params.taps.shape[1]

@@ -180,7 +180,20 @@ class LayerComparison(ShownAsTable):
             ]
             frame = pd.concat(parts).sort_values("cause", ascending=False, kind="stable")
         else:
-            frame = pd.DataFrame([self._row(place) for place in self.ranking])
+            total = sum(kernel.size for kernel in self.im.kernels.values())
+            rows = [
+                {
+                    "operation": place.operation,
+                    "kernel": place.kernel or "",
+                    "stored": place.stored,
+                    "weights": place.weights / total,
+                    **{kind: self.errors[kind][place.operation] for kind in _KINDS},
+                    "cause": self.causes[place.operation],
+                    "mended alone": self.alone[place.operation],
+                }
+                for place in self.ranking
+            ]
+            frame = pd.DataFrame(rows)
         frame = frame.head(most or len(frame)).reset_index(drop=True)
         frame.insert(0, "rank", range(1, len(frame) + 1))
         return frame
@@ -207,19 +220,6 @@ class LayerComparison(ShownAsTable):
     def _right(self, outputs: np.ndarray, rows: slice) -> int:
         """Return how many samples get the original's label."""
         return int((self.im.classes.from_outputs(outputs) == self.labels[rows, 0]).sum())
-
-    def _row(self, place: Place) -> dict[str, object]:
-        total = sum(kernel.size for kernel in self.im.kernels.values())
-        name = place.operation
-        return {
-            "operation": name,
-            "kernel": place.kernel or "",
-            "stored": place.stored,
-            "weights": place.weights / total,
-            **{kind: self.errors[kind][name] for kind in _KINDS},
-            "cause": self.causes[name],
-            "mended alone": self.alone[name],
-        }
 
 
 def compare_layers(
@@ -281,8 +281,17 @@ def _add_squares(
     """Add the sums of squares of one batch: kind of error → operation → sum."""
     original = held.im.forward(x, held.names)
     leaves = {name: values[name] - original[name] for name in held.names}
+    places = set(held.names)
     for name in held.names:
-        inputs = _inputs(held, name)
+        # The places from whose values this one is computed.
+        seen: set[str] = set()
+        waiting = list(held.im.graph.operations[name].inputs)
+        while waiting:
+            one = waiting.pop()
+            if one not in seen and one not in places:
+                waiting.extend(held.im.graph.operations[one].inputs)
+            seen.add(one)
+        inputs = sorted(seen & places)
         amounts = {
             "enters": sum(_square(leaves[i]) for i in inputs),
             "in": sum(_square(original[i]) for i in inputs),
@@ -293,19 +302,6 @@ def _add_squares(
         }
         for kind, amount in amounts.items():
             squares[kind][name] = squares[kind].get(name, 0.0) + amount
-
-
-def _inputs(held: HeldErrors, name: str) -> list[str]:
-    """Return the places from whose values a place is computed."""
-    graph, places = held.im.graph, set(held.names)
-    seen: set[str] = set()
-    waiting = list(graph.operations[name].inputs)
-    while waiting:
-        one = waiting.pop()
-        if one not in seen and one not in places:
-            waiting.extend(graph.operations[one].inputs)
-        seen.add(one)
-    return sorted(seen & places)
 
 
 def _square(values: np.ndarray) -> float:

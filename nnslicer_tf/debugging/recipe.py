@@ -165,22 +165,12 @@ def leaving(comparison: LayerComparison, places: Sequence[Place], budget: float)
         places: The layers' places, by priority.
         budget: The largest share of the weights that may stay in floating point, 0 … 1.
     """
-    chosen = _affordable(comparison, places, budget)
-    (mended,) = comparison.mended([[place.operation for place in chosen]])
-    weights = sum(place.weights for place in chosen) / _weights(comparison)
-    return Recipe(comparison, tuple(chosen), budget, weights, float(mended))
-
-
-def _affordable(comparison: LayerComparison, places: Sequence[Place], budget: float) -> list[Place]:
-    """Return the layers, in their order, that fit into the remaining budget."""
-    left = budget * _weights(comparison)
-    chosen = []
+    total = sum(kernel.size for kernel in comparison.im.kernels.values())
+    left, chosen = budget * total, []
     for place in places:
         if place.kernel is not None and place.weights <= left:
             chosen.append(place)
             left -= place.weights
-    return chosen
-
-
-def _weights(comparison: LayerComparison) -> int:
-    return sum(kernel.size for kernel in comparison.im.kernels.values())
+    (mended,) = comparison.mended([[place.operation for place in chosen]])
+    weights = sum(place.weights for place in chosen) / total
+    return Recipe(comparison, tuple(chosen), budget, weights, float(mended))

@@ -119,7 +119,12 @@ def repair(
     x = im.check(x)
     check_classifier(im)
     y = check_labels(y, len(x), im.classes.count)
-    patterns = np.arange(len(x)) if groups is None else _check_groups(groups, len(x))
+    patterns = np.arange(len(x)) if groups is None else np.asarray(groups)
+    if patterns.shape != (len(x),) or patterns.dtype.kind not in "iu":
+        raise InvalidArgumentError(
+            f"groups must be one integer for each of {len(x)} inputs. Received: {patterns.dtype} "
+            f"of shape {patterns.shape}"
+        )
     shape = im.kernels[kernel].shape
     chosen = np.ones(shape, bool) if among is None else np.asarray(among)
     if chosen.shape != shape or chosen.dtype != bool or not chosen.any():
@@ -143,24 +148,10 @@ def repair(
         bounds.append(-values)
     change = np.zeros(shape, np.float32)
     change[chosen] = _least(np.concatenate(slopes), np.concatenate(bounds), size, most, kernel)
-    return ProvableRepair(_changed(im, kernel, change), kernel, change, len(x), margin)
-
-
-def _check_groups(groups: Sequence[int], samples: int) -> np.ndarray:
-    found = np.asarray(groups)
-    if found.shape != (samples,) or found.dtype.kind not in "iu":
-        raise InvalidArgumentError(
-            f"groups must be one integer for each of {samples} inputs. Received: {found.dtype} of "
-            f"shape {found.shape}"
-        )
-    return found
-
-
-def _changed(im: InstrumentedModel, kernel: str, change: np.ndarray) -> keras.Model:
     model = copy_model(im.model)
     twin = InstrumentedModel(model).kernels[kernel]
     twin.variable().assign(twin.kernel() + change)
-    return model
+    return ProvableRepair(model, kernel, change, len(x), margin)
 
 
 def _least(

@@ -50,7 +50,16 @@ def static_slice(
         raise InvalidArgumentError(
             f"outputs are indices in 0 … {logits.size - 1}, one or more. Received: {outputs!r}"
         )
-    live, reached = _live(im, bounds_of_box(im, box)), _seed(logits, chosen)
+    # Forward: which neurons are not constant.
+    bounds = {im.input_operation: bounds_of_box(im, box)}
+    for operation in im.operations:
+        if operation.name not in bounds:
+            inputs = [bounds[name] for name in operation.inputs]
+            bounds[operation.name] = output_interval(operation, inputs)
+    live = {name: _varies(low, high) for name, (low, high) in bounds.items()}
+    # Backward: which of them reach the outputs.
+    seed = np.isin(np.arange(logits.size), chosen)
+    reached = {logits.name: seed.reshape(logits.shape)}
     synapses = {name: np.zeros(k.shape, np.int64) for name, k in im.kernels.items()}
     for operation in reversed(im.graph.ancestors([logits.name])):
         if operation.name not in reached:
@@ -59,8 +68,13 @@ def static_slice(
         for name, part in zip(operation.inputs, _back(operation, reached), strict=True):
             reached[name] = reached.get(name, False) | (part & live[name])
         if isinstance(operation.params, Synapses):
-            members = _synapses(operation, live[operation.inputs[0]], reached[operation.name])
-            synapses[operation.params.name] |= members
+            # Weights that connect a live input to a reached output.
+            kernel: Synapses = operation.params
+            ends = live[operation.inputs[0]], reached[operation.name]
+            tensors = (ops.convert_to_tensor(end[None].astype(np.float32)) for end in ends)
+            counts = ops.convert_to_numpy(sample_gradients(operation, *tensors))
+            joined = (kernel.to_kernel(counts)[0] > 0) & (kernel.kernel() != 0)
+            synapses[kernel.name] |= joined.astype(np.int64)
     neurons = {
         o.name: np.asarray(reached.get(o.name, np.zeros(o.shape, bool)), np.int64)
         for o in im.operations
@@ -91,23 +105,7 @@ def bounds_of_box(im: InstrumentedModel, box: Box | None) -> tuple[np.ndarray, n
     return low, high
 
 
-def _seed(logits: Operation, chosen: np.ndarray) -> dict[str, np.ndarray]:
-    seed = np.zeros(logits.size, bool)
-    seed[chosen] = True
-    return {logits.name: seed.reshape(logits.shape)}
-
-
 # --- forward: which neurons are not constant -----------------------------------------------
-
-
-def _live(im: InstrumentedModel, box: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return which neurons may take more than one value: bool of each operation's shape."""
-    bounds = {im.input_operation: box}
-    for operation in im.operations:
-        if operation.name not in bounds:
-            inputs = [bounds[name] for name in operation.inputs]
-            bounds[operation.name] = output_interval(operation, inputs)
-    return {name: _varies(low, high) for name, (low, high) in bounds.items()}
 
 
 def _varies(low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -131,7 +129,8 @@ def output_interval(
         return np.minimum(*ends), np.maximum(*ends)
     if operation.kind == "subtract":
         low = lows[0] - sum(highs[1:])
-        return _shaped(operation, low), _shaped(operation, highs[0] - sum(lows[1:]))
+        high = highs[0] - sum(lows[1:])
+        return np.broadcast_to(low, operation.shape), np.broadcast_to(high, operation.shape)
     function = getattr(operation.params, "function", "")
     if function == "softsign":  # x / (1 + |x|) is NaN where x is infinite
         lows, highs = (tuple(np.clip(x, -_HUGE, _HUGE) for x in ends) for ends in (lows, highs))
@@ -173,10 +172,6 @@ def _computed(operation: Operation, inputs: Sequence[np.ndarray]) -> np.ndarray:
     return ops.convert_to_numpy(value)[0].astype(np.float64)
 
 
-def _shaped(operation: Operation, value: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(value, operation.shape)
-
-
 # --- backward: what reaches ----------------------------------------------------------------
 
 
@@ -198,7 +193,12 @@ def _back(operation: Operation, reached: Mapping[str, np.ndarray]) -> list[np.nd
 
         return [_depends(operation, read, g)]
     if kind.reach == "element":
-        return [_unbroadcast(own, shape) for shape in operation.input_shapes]
+        found = []
+        for shape in operation.input_shapes:  # any of the outputs to which it was broadcast
+            lead = own.ndim - len(shape)
+            axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1))
+            found.append(np.any(own, axis=axes, keepdims=True).reshape(shape))
+        return found
     if kind.move is not None:
         places = [ops.zeros((1, *shape), "float64") for shape in operation.input_shapes]
         moved = vector_jacobian_product(operation.compute, places, g)
@@ -211,22 +211,3 @@ def _depends(operation: Operation, function: Any, g: Any) -> np.ndarray:
     x = ops.zeros((1, *operation.input_shapes[0]), "float64")
     (received,) = vector_jacobian_product(function, [x], g)
     return ops.convert_to_numpy(received)[0] > 0
-
-
-def _unbroadcast(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return whether any of the outputs to which an input was broadcast is non-zero."""
-    lead = values.ndim - len(shape)
-    axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1))
-    return np.any(values, axis=axes, keepdims=True).reshape(shape) if axes else values
-
-
-def _synapses(operation: Operation, live: np.ndarray, reached: np.ndarray) -> np.ndarray:
-    """Return which weights connect a live input to a reached output: int64, like the kernel."""
-    kernel: Synapses = operation.params
-    counts = sample_gradients(
-        operation,
-        ops.convert_to_tensor(live[None].astype(np.float32)),
-        ops.convert_to_tensor(reached[None].astype(np.float32)),
-    )
-    joined = kernel.to_kernel(ops.convert_to_numpy(counts))[0] > 0
-    return (joined & (kernel.kernel() != 0)).astype(np.int64)
