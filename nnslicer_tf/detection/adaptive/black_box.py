@@ -11,10 +11,9 @@ The first two minimise max(margin, excess), each divided by its spread over the 
 the model is wrong and the detector silent. Cost: `queries` inputs scored for each image.
 """
 
-from functools import partial
-
 import numpy as np
 
+from nnslicer_tf.detection.adaptive.norms import column
 from nnslicer_tf.detection.adaptive.problem import Problem, Tried
 from nnslicer_tf.detection.adaptive.surrogate import difference_slopes
 
@@ -31,13 +30,13 @@ def objective(problem: Problem, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.maximum(margins, problem.pair.excess(x) / of_excess)
 
 
-def _of_inputs(problem: Problem, y: np.ndarray, x: np.ndarray) -> np.ndarray:
-    return objective(problem, np.clip(x, *problem.bounds), y)
-
-
 def square(problem: Problem) -> Tried:
     """Run the square attack: random search with square windows."""
-    x = _stripes(problem)
+    # Start from vertical stripes of random sign, as strong as the budget allows.
+    images = _as_images(problem.x)
+    signs = problem.rng.choice([-1.0, 1.0], (len(images), 1, *images.shape[2:])).astype(np.float32)
+    striped = images + _amplitude(problem) * signs
+    x = problem.within(striped.reshape(problem.x.shape))
     loss = objective(problem, x, problem.y)
     for query in range(problem.effort.queries):
         active = np.flatnonzero(loss >= 0)
@@ -60,7 +59,11 @@ def nes(problem: Problem) -> Tried:
     active = np.arange(len(x))
     for step in range(steps):
         directions = problem.rng.normal(size=(_PAIRS, *x[active].shape)).astype(np.float32)
-        lowered = partial(_of_inputs, problem, problem.y[active])
+        labels = problem.y[active]
+
+        def lowered(moved: np.ndarray, labels: np.ndarray = labels) -> np.ndarray:
+            return objective(problem, np.clip(moved, *problem.bounds), labels)
+
         slopes = difference_slopes(lowered, x[active], directions, radius)
         shape = (*slopes.shape, *[1] * (x.ndim - 1))
         gradient = (slopes.reshape(shape) * directions).sum(axis=0).astype(np.float32)
@@ -83,7 +86,7 @@ def decision(problem: Problem) -> Tried:
         delta = x - problem.x
         size = problem.norm.distance(delta)
         noise = problem.rng.normal(size=x.shape).astype(np.float32)
-        noise *= _column(step * size / np.sqrt(np.prod(x.shape[1:])), x)
+        noise *= column(step * size / np.sqrt(np.prod(x.shape[1:])), x)
         shrunk = problem.norm.project(delta + noise, size * (1 - step / 5))
         moved = np.clip(problem.x + shrunk, *problem.bounds)
         closer = problem.norm.distance(moved - problem.x) < size
@@ -109,14 +112,6 @@ def nearer(problem: Problem, x: np.ndarray, found: np.ndarray, times: int) -> np
         x[rows[good]] = moved[good]
         low, high = np.where(good, low, middle), np.where(good, middle, high)
     return x
-
-
-def _stripes(problem: Problem) -> np.ndarray:
-    """Return the images plus vertical stripes of random sign, as strong as the budget allows."""
-    images = _as_images(problem.x)
-    signs = problem.rng.choice([-1.0, 1.0], (len(images), 1, *images.shape[2:])).astype(np.float32)
-    moved = images + _amplitude(problem) * signs
-    return problem.within(moved.reshape(problem.x.shape))
 
 
 def _windows(problem: Problem, x: np.ndarray, share: float) -> np.ndarray:
@@ -145,7 +140,3 @@ def _amplitude(problem: Problem) -> float:
 def _as_images(x: np.ndarray) -> np.ndarray:
     """Return inputs as (N, height, width, channels)."""
     return x if x.ndim == 4 else x.reshape(len(x), -1, 1, 1)
-
-
-def _column(values: np.ndarray, like: np.ndarray) -> np.ndarray:
-    return values.reshape(-1, *[1] * (like.ndim - 1)).astype(like.dtype)

@@ -116,11 +116,19 @@ def challenge(
     x, y = x[index], y[index]
     pair = Pair(im, excess)
     clean = pair.excess(x)
-    _check_rate(clean)
+    false_positives = float(np.mean(clean > 0))
+    if false_positives > 0.5:
+        raise InvalidArgumentError(
+            f"The detector flags {false_positives:.0%} of the unchanged inputs: no attack could "
+            "tell anything. Set its threshold by a false-positive rate."
+        )
+    surrogate: Surrogate = DifferenceSurrogate(pair, bounds, as_generator(rng))
+    if isinstance(detector, Detector) and detector.differentiable:
+        surrogate = Surrogate(im, detector)
     pool = x if normal is None else im.check(normal)
     setting = Setting(
         pair=pair,
-        surrogate=_surrogate(im, detector, pair, bounds, rng),
+        surrogate=surrogate,
         substitute=_substitute(im, substitute, clean),
         x=x,
         y=y,
@@ -141,7 +149,7 @@ def challenge(
         checks.strongest(outcomes),
         *_checks_of_gradients(setting, outcomes),
     )
-    return ChallengeResult(outcomes, index, float(np.mean(clean > 0)), found)
+    return ChallengeResult(outcomes, index, false_positives, found)
 
 
 def _chosen(names: Sequence[str] | None, substitute: Detector | None) -> list[AdaptiveAttack]:
@@ -184,23 +192,6 @@ def _checked_budgets(
             )
         checked[norm] = limits
     return checked
-
-
-def _check_rate(clean: np.ndarray) -> None:
-    rate = float(np.mean(clean > 0))
-    if rate > 0.5:
-        raise InvalidArgumentError(
-            f"The detector flags {rate:.0%} of the unchanged inputs: no attack could tell "
-            "anything. Set its threshold by a false-positive rate."
-        )
-
-
-def _surrogate(
-    im: InstrumentedModel, detector: Any, pair: Pair, bounds: tuple[float, float], rng: int
-) -> Surrogate:
-    if isinstance(detector, Detector) and detector.differentiable:
-        return Surrogate(im, detector)
-    return DifferenceSurrogate(pair, bounds, as_generator(rng))
 
 
 def _substitute(

@@ -7,7 +7,6 @@ adaptive attacks to adversarial example defenses" (NeurIPS 2020).
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 
 from nnslicer_tf.detection.adaptive.result import Check, Outcome
 from nnslicer_tf.detection.adaptive.table import ADAPTIVE_ATTACKS, WHITE
@@ -34,7 +33,8 @@ def monotone(norms: Mapping[str, Outcome]) -> Check:
     """Check that success does not drop as the budget grows: each budget is attacked separately."""
     falls = []
     for norm, outcome in norms.items():
-        shares = _by_budget(outcome.runs)
+        finite = outcome.runs[np.isfinite(outcome.runs["budget"])]
+        shares = finite.groupby("budget")["together"].max().sort_index()
         falls += [
             f"from {one:.0%} to {other:.0%} at {budget:.3g} in {norm}"
             for one, other, budget in zip(shares, shares[1:], shares.index[1:], strict=False)
@@ -78,9 +78,3 @@ def sloping(gradients: np.ndarray) -> Check:
     share = float(np.mean(np.abs(gradients.reshape(len(gradients), -1)).max(axis=1) == 0))
     said = f"gradient of the score is 0 on {share:.0%} of the images"
     return Check("the score has a gradient", share <= _WITHOUT_GRADIENT, said)
-
-
-def _by_budget(runs: pd.DataFrame) -> pd.Series:
-    """Return, by budget, the share of images on which any white-box run succeeded."""
-    finite = runs[np.isfinite(runs["budget"])]
-    return finite.groupby("budget")["together"].max().sort_index()

@@ -16,9 +16,11 @@ Cost: one gradient of the model and of the detector for each step.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from nnslicer_tf.detection.adaptive.norms import column
 from nnslicer_tf.detection.adaptive.problem import Problem, Tried
 from nnslicer_tf.detection.adaptive.surrogate import Values
 
@@ -58,7 +60,15 @@ def weighted(problem: Problem) -> Tried:
             break
         weight = (low + high)[rows] / 2
         part = problem.rows(rows)
-        tried = descend(part, part.x, _sum_with(weight))
+
+        def direction(
+            values: Values, x: np.ndarray, index: np.ndarray, done: float, weights: Any = weight
+        ) -> np.ndarray:
+            share = column(weights[index], x)
+            gradients = values.margin_gradient, values.excess_gradient
+            return share * normed(gradients[0]) + (1 - share) * normed(gradients[1])
+
+        tried = descend(part, part.x, direction)
         x[rows], found[rows] = tried.x, tried.found
         wrong = part.pair.margins(tried.x, part.y) < 0
         # Where the model is still right, its margin needs more weight.
@@ -76,7 +86,8 @@ def matching(problem: Problem) -> Tried:
             return problem.surrogate.toward(x, goals[index])
         return orthogonal_way(values, x, index, done)
 
-    return descend(problem, problem.toward_guides(), direction)
+    nearest = problem.within(problem.guides)  # that the budget allows
+    return descend(problem, nearest, direction)
 
 
 def transfer(problem: Problem) -> Tried:
@@ -143,25 +154,7 @@ def orthogonal_way(values: Values, x: np.ndarray, index: np.ndarray, done: float
     return way - column(share, x) * kept
 
 
-def _sum_with(weights: np.ndarray) -> Direction:
-    """Return the direction of a weighted sum of both gradients, each normalised."""
-
-    def direction(values: Values, x: np.ndarray, index: np.ndarray, done: float) -> np.ndarray:
-        weight = column(weights[index], x)
-        margin, excess = map(normed, (values.margin_gradient, values.excess_gradient))
-        return weight * margin + (1 - weight) * excess
-
-    return direction
-
-
 def normed(gradient: np.ndarray) -> np.ndarray:
     """Return the gradients scaled to length 1; zero gradients stay zero."""
     size = np.sqrt((gradient**2).sum(axis=tuple(range(1, gradient.ndim))))
     return gradient / column(np.maximum(size, _TINY), gradient)
-
-
-def column(values: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """Return one value for each sample, shaped to multiply `like`."""
-    return values.reshape(-1, *[1] * (like.ndim - 1)).astype(
-        bool if values.dtype == bool else like.dtype
-    )

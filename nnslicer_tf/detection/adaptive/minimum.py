@@ -21,7 +21,8 @@ import numpy as np
 from scipy.special import expit
 
 from nnslicer_tf.detection.adaptive.black_box import nearer
-from nnslicer_tf.detection.adaptive.gradient import GENTLE, STEEP, column, hits, normed
+from nnslicer_tf.detection.adaptive.gradient import GENTLE, STEEP, hits, normed
+from nnslicer_tf.detection.adaptive.norms import column
 from nnslicer_tf.detection.adaptive.problem import Problem, Tried
 from nnslicer_tf.detection.adaptive.surrogate import Values
 

@@ -36,7 +36,7 @@ class _Linf(Norm):
         return np.abs(_flat(delta)).max(axis=1).astype(np.float64)
 
     def project(self, delta: np.ndarray, budget: float | np.ndarray) -> np.ndarray:
-        bound = _column(budget, delta)
+        bound = column(budget, delta)
         return np.clip(delta, -bound, bound)
 
     def unit(self, gradient: np.ndarray) -> np.ndarray:
@@ -53,13 +53,13 @@ class _L2(Norm):
         return np.linalg.norm(_flat(delta).astype(np.float64), axis=1)
 
     def project(self, delta: np.ndarray, budget: float | np.ndarray) -> np.ndarray:
-        size = _column(np.maximum(self.distance(delta), _TINY), delta)
-        return delta * np.minimum(1.0, _column(budget, delta) / size)
+        size = column(np.maximum(self.distance(delta), _TINY), delta)
+        return delta * np.minimum(1.0, column(budget, delta) / size)
 
     def unit(self, gradient: np.ndarray) -> np.ndarray:
         size = self.distance(gradient)
         factor = np.where(size > _TINY, 1 / np.maximum(size, _TINY), 0.0)
-        return gradient * _column(factor, gradient)
+        return gradient * column(factor, gradient)
 
     def largest(self, shape: tuple[int, ...], span: float) -> float:
         return float(span * np.sqrt(np.prod(shape)))
@@ -73,7 +73,8 @@ def _flat(delta: np.ndarray) -> np.ndarray:
     return delta.reshape(len(delta), -1)
 
 
-def _column(values: float | np.ndarray, like: np.ndarray) -> np.ndarray:
-    """Return one number per sample, or one for all, shaped to broadcast against `like`."""
-    column = np.asarray(values, like.dtype).reshape(-1, *[1] * (like.ndim - 1))
-    return column
+def column(values: float | np.ndarray, like: np.ndarray) -> np.ndarray:
+    """Return one value per sample, or one for all, shaped to broadcast against `like`."""
+    values = np.asarray(values)
+    shaped = values.reshape(-1, *[1] * (like.ndim - 1))
+    return shaped if values.dtype == bool else shaped.astype(like.dtype)

@@ -92,7 +92,3 @@ class Problem(Setting):
         """Project `moved` onto the inputs that the budget and the bounds allow."""
         x = self.x[index]
         return np.clip(x + self.norm.project(moved - x, self.budget), *self.bounds)
-
-    def toward_guides(self) -> np.ndarray:
-        """Return the inputs nearest to the guides that the budget allows."""
-        return self.within(self.guides)

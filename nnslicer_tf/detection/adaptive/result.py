@@ -205,17 +205,7 @@ def _draw(axis: "Axes", outcome: Outcome) -> None:
     for name, distances in ((MODEL, outcome.undefended), (PAIR, outcome.pair)):
         axis.plot(places, [_share(distances, b) for b in places], color=colours[name], label=name)
     styles = {WHITE: "-", "black-box": ":", "transfer": "--"}
-    palette = (
-        "#0072b2",
-        "#e69f00",
-        "#009e73",
-        "#cc79a7",
-        "#d55e00",
-        "#56b4e9",
-        "#8f6300",
-        "#222222",
-    )
-    for colour, (name, distances) in zip(palette, outcome.attacks.items(), strict=False):
+    for colour, (name, distances) in zip(_COLOURS, outcome.attacks.items(), strict=False):
         shares = [_share(distances, b) for b in places]
         style = styles[ADAPTIVE_ATTACKS[name].kind]
         axis.plot(places, shares, style, color=colour, linewidth=0.9, label=name)

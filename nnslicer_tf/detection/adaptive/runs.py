@@ -48,7 +48,10 @@ class Run:
     def outcome(self, attacks: Sequence[AdaptiveAttack], budgets: np.ndarray | None) -> Outcome:
         """Run the attacks; by default, budgets are derived from the undefended model."""
         alone = self._undefended(self._largest * _UNDEFENDED)
-        limits = self._budgets(alone) if budgets is None else budgets
+        limits = budgets
+        if limits is None:
+            limits = np.array([float(f"{m * np.median(alone):.3g}") for m in _MULTIPLES])
+            limits = limits[limits < self._largest]
         parts: list[tuple[str, Tried]] = []
         rows: list[tuple[str, float, float, float]] = []
         runs = list(_runs(attacks, limits))
@@ -58,10 +61,18 @@ class Run:
             key = f"{self._norm.name}-{attack.name}-{limit:.6g}"
             problem = self._problem(self._setting, limit, limits.max(), key)
             if attack.refines:
-                problem = replace(problem, guides=self._nearest(parts))
+                best, x = np.full(len(alone), np.inf), self._setting.guides.copy()
+                for _, tried in parts:
+                    self._take_nearer(best, x, tried)
+                problem = replace(problem, guides=x)
             partial_run = np.isinf(limit) and not attack.smallest and reached[limit].any()
             if partial_run:
-                tried = self._rest(key, attack, problem, reached[limit])
+                missing = np.flatnonzero(~reached[limit])
+                tried = Tried(problem.x.copy(), np.zeros(len(problem.x), bool))
+                if len(missing):
+                    some = problem.rows(missing)
+                    part = self._kept(key, some, partial(attack.run, some))
+                    tried.x[missing], tried.found[missing] = part.x, part.found
             else:
                 tried = self._kept(key, problem, partial(attack.run, problem))
             parts.append((attack.name, tried))
@@ -85,7 +96,9 @@ class Run:
             for tried in (tried for of, tried in parts if of == name):
                 self._take_nearer(best, x, tried)
             found = np.isfinite(best)
-            moved = self._kept_nearer(name, problem, x, found)
+            key = f"{self._norm.name}-{name}-nearest"
+            make = partial(_nearer, problem, x, found)
+            moved = self._kept(key, problem, make, x, found).x
             best = np.where(found, self._norm.distance(moved - setting.x), np.inf)
             distances[name] = best
             closer = best < nearest
@@ -94,21 +107,16 @@ class Run:
         frame = pd.DataFrame(rows, columns=["attack", "budget", "success", "together"])
         return Outcome(limits, undefended, distances, frame, examples)
 
-    def _kept_nearer(
-        self, name: str, problem: Problem, x: np.ndarray, found: np.ndarray
-    ) -> np.ndarray:
-        def make() -> Tried:
-            return Tried(nearer(problem, x, found, _BISECTIONS), found)
-
-        return self._kept(f"{self._norm.name}-{name}-nearest", problem, make, x, found).x
-
     def _undefended(self, budgets: np.ndarray) -> np.ndarray:
         """Return the smallest changes that mislead the model alone, (N,).
 
         Args:
             budgets: The budgets to try, ascending; an image is attacked until one succeeds.
         """
-        setting = _alone(self._setting)
+        im = self._setting.pair.im
+        setting = replace(
+            self._setting, pair=Pair(im, None), surrogate=Surrogate(im, None), substitute=None
+        )
         best, x = np.full(len(setting.x), np.inf), setting.x.copy()
         for budget in budgets:
             key = f"{self._norm.name}-{_UNDEFENDED_ATTACK}-{budget:.6g}"
@@ -126,10 +134,6 @@ class Run:
         moved = nearer(problem, x, np.isfinite(best), _BISECTIONS)
         return np.where(np.isfinite(best), self._norm.distance(moved - setting.x), np.inf)
 
-    def _budgets(self, alone: np.ndarray) -> np.ndarray:
-        chosen = np.array([float(f"{m * np.median(alone):.3g}") for m in _MULTIPLES])
-        return chosen[chosen < self._largest]
-
     def _problem(self, setting: Setting, budget: float, step: float, key: str) -> Problem:
         text = f"{setting.seed} {key}".encode()
         seed = int.from_bytes(hashlib.sha256(text).digest()[:4], "big")
@@ -141,13 +145,6 @@ class Run:
             rng=np.random.default_rng(seed),
         )
 
-    def _nearest(self, parts: Sequence[tuple[str, Tried]]) -> np.ndarray:
-        """Return the nearest success so far for each image, or its guide if there is none."""
-        best, x = np.full(len(self._setting.x), np.inf), self._setting.guides.copy()
-        for _, tried in parts:
-            self._take_nearer(best, x, tried)
-        return x
-
     def _reach(
         self, reached: dict[float, np.ndarray], budgets: Sequence[float], tried: Tried
     ) -> None:
@@ -155,18 +152,6 @@ class Run:
         sizes = self._norm.distance(tried.x - self._setting.x)
         for budget in budgets:
             reached[budget] |= tried.found & (sizes <= budget * (1 + 1e-5))
-
-    def _rest(
-        self, key: str, attack: AdaptiveAttack, problem: Problem, reached: np.ndarray
-    ) -> Tried:
-        """Attack the images on which no earlier unbounded attack succeeded."""
-        rows = np.flatnonzero(~reached)
-        x, found = problem.x.copy(), np.zeros(len(problem.x), bool)
-        if len(rows):
-            some = problem.rows(rows)
-            part = self._kept(key, some, partial(attack.run, some))
-            x[rows], found[rows] = part.x, part.found
-        return Tried(x, found)
 
     def _kept(
         self, name: str, problem: Problem, make: Callable[[], Tried], *given: np.ndarray
@@ -205,10 +190,8 @@ def _digest(problem: Problem, *given: np.ndarray) -> str:
     return digest([repr(numbers).encode(), *arrays])[:12]
 
 
-def _alone(setting: Setting) -> Setting:
-    """Return a setting without the detector."""
-    im = setting.pair.im
-    return replace(setting, pair=Pair(im, None), surrogate=Surrogate(im, None), substitute=None)
+def _nearer(problem: Problem, x: np.ndarray, found: np.ndarray) -> Tried:
+    return Tried(nearer(problem, x, found, _BISECTIONS), found)
 
 
 def _attack_some(problem: Problem, rows: np.ndarray) -> Tried:

@@ -9,6 +9,8 @@ of least norm that brings f to zero is applied repeatedly.
 Cost: one gradient per candidate class and step, for all images not yet misclassified.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from foolbox.distances import linf
 from scipy.ndimage import gaussian_filter
@@ -17,6 +19,7 @@ from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
 
 
+@dataclass(eq=False)
 class ADefAttack(ArrayAttack):
     """ADef.
 
@@ -30,26 +33,20 @@ class ADefAttack(ArrayAttack):
         overshoot: The field is multiplied by 1 + overshoot, to pass the boundary.
     """
 
+    steps: int = 50
+    candidates: int = 10
+    smoothness: float = 1.0
+    max_shift: float = 3.0
+    overshoot: float = 0.1
     distance = linf
 
-    def __init__(
-        self,
-        steps: int = 50,
-        candidates: int = 10,
-        smoothness: float = 1.0,
-        max_shift: float = 3.0,
-        overshoot: float = 0.1,
-    ):
-        if steps < 1 or candidates < 2 or smoothness < 0 or max_shift <= 0:
+    def __post_init__(self) -> None:
+        numbers = self.steps, self.candidates, self.smoothness, self.max_shift
+        if self.steps < 1 or self.candidates < 2 or self.smoothness < 0 or self.max_shift <= 0:
             raise InvalidArgumentError(
                 "ADef needs steps ≥ 1, candidates ≥ 2, smoothness ≥ 0 and max_shift > 0. "
-                f"Received: {steps}, {candidates}, {smoothness}, {max_shift}"
+                f"Received: {', '.join(map(str, numbers))}"
             )
-        self.steps = steps
-        self.candidates = candidates
-        self.smoothness = smoothness
-        self.max_shift = max_shift
-        self.overshoot = overshoot
 
     def perturb(self, query: Query, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the attacked images; see the base class."""

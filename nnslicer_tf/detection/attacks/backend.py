@@ -40,7 +40,14 @@ def foolbox_model(logits: Callable[[Any], Any]) -> Any:
         return foolbox.TensorFlowModel(logits, bounds=(0, 1), device=device)
     if backend == "jax":
         return foolbox.JAXModel(logits, bounds=(0, 1))
-    model = foolbox.PyTorchModel(_module(logits), bounds=(0, 1), device=_torch_device())
+    import torch
+
+    class Module(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return logits(x)
+
+    device = keras.ops.zeros(()).device
+    model = foolbox.PyTorchModel(Module().eval(), bounds=(0, 1), device=device)
     model.data_format = "channels_last"  # Foolbox takes it for granted that it is the other one
     return model
 
@@ -61,18 +68,3 @@ def seed_foolbox(seed: int) -> None:
         import torch
 
         torch.manual_seed(seed)
-
-
-def _module(function: Callable[[Any], Any]) -> Any:
-    """Return a function as a module of PyTorch."""
-    import torch
-
-    class Module(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            return function(x)
-
-    return Module().eval()
-
-
-def _torch_device() -> Any:
-    return keras.ops.zeros(()).device

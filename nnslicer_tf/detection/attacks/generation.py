@@ -105,7 +105,13 @@ def generate(
     check_backend(spec)
     x, y = _checked(model, x, y)
     network = _Network(logits_model(model, x.shape[1:]), normalise)
-    _check_network(network, x[:batch_size], y)
+    logits = network.logits(x[:batch_size])
+    check_logits(logits)
+    if y.min() < 0 or y.max() >= logits.shape[1]:
+        raise InvalidArgumentError(
+            f"y has classes from {y.min()} to {y.max()}, the model has {logits.shape[1]} "
+            "classes from 0."
+        )
     store = None
     if cache is not None:
         store = _open_cache(Path(cache), model, spec, x, y, normalise, rng, batch_size)
@@ -118,7 +124,9 @@ def generate(
             with store.open(key) as file:
                 parts.append(file.array("x", np.float32, x[batch].shape))
             continue
-        parts.append(_attack(network, spec, x[batch], y[batch], _seed(rng, spec.name, number)))
+        digest = hashlib.sha256(f"{rng} {spec.name} {number}".encode()).digest()
+        seed = int.from_bytes(digest[:4], "big")
+        parts.append(_attack(network, spec, x[batch], y[batch], seed))
         if store is not None:
             store.save(key, {}, {"x": parts[-1]})
     attacked = np.concatenate(parts)
@@ -196,17 +204,6 @@ class _Network:
         return np.concatenate(parts)
 
 
-def _check_network(network: _Network, x: np.ndarray, y: np.ndarray) -> None:
-    """Reject outputs that are not logits, and classes that the model does not have."""
-    logits = network.logits(x)
-    check_logits(logits)
-    if y.min() < 0 or y.max() >= logits.shape[1]:
-        raise InvalidArgumentError(
-            f"y has classes from {y.min()} to {y.max()}, the model has {logits.shape[1]} "
-            "classes from 0."
-        )
-
-
 def _attack(
     network: _Network, spec: AttackSpec, x: np.ndarray, y: np.ndarray, seed: int
 ) -> np.ndarray:
@@ -260,11 +257,6 @@ def _foolbox_randomness(seed: int) -> Iterator[None]:
         yield
     finally:
         np.random.set_state(state)  # noqa: NPY002
-
-
-def _seed(rng: int, attack: str, batch: int) -> int:
-    text = f"{rng} {attack} {batch}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
 def _open_cache(

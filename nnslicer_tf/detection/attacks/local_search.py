@@ -10,6 +10,8 @@ it back to its original value.
 Cost: `candidates` images per round, for every image not yet misclassified.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from foolbox.distances import l0
 from scipy.special import log_softmax
@@ -19,6 +21,7 @@ from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
 
 
+@dataclass(eq=False)
 class LocalSearchAttack(ArrayAttack):
     """LocSearchAdv, with the paper's names in brackets.
 
@@ -32,36 +35,28 @@ class LocalSearchAttack(ArrayAttack):
         rng: Draws the candidates.
     """
 
+    rounds: int = 30
+    candidates: int = 64
+    pixels_a_round: int = 5
+    strength: float = 10.0
+    factor: float = 1.5
+    radius: int = 5
+    rng: int | np.random.Generator = 0
     distance = l0
 
-    def __init__(
-        self,
-        rounds: int = 30,
-        candidates: int = 64,
-        pixels_a_round: int = 5,
-        strength: float = 10.0,
-        factor: float = 1.5,
-        radius: int = 5,
-        rng: int | np.random.Generator = 0,
-    ):
-        if min(rounds, candidates, pixels_a_round, radius) < 1 or not 1 <= factor <= 2:
+    def __post_init__(self) -> None:
+        counts = self.rounds, self.candidates, self.pixels_a_round, self.radius
+        if min(counts) < 1 or not 1 <= self.factor <= 2:
             raise InvalidArgumentError(
                 "LocalSearch needs rounds, candidates, pixels_a_round and radius ≥ 1 and "
-                f"1 ≤ factor ≤ 2. Received: {rounds}, {candidates}, {pixels_a_round}, "
-                f"{radius}, {factor}"
+                f"1 ≤ factor ≤ 2. Received: {', '.join(map(str, (*counts, self.factor)))}"
             )
-        self.rounds = rounds
-        self.candidates = candidates
-        self.pixels_a_round = pixels_a_round
-        self.strength = strength
-        self.factor = factor
-        self.radius = radius
-        self.rng = rng
 
     def perturb(self, query: Query, x: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the attacked images; see the base class."""
         generator = as_generator(self.rng)
         _, height, width, _ = x.shape
+        middle, scale = (query.low + query.high) / 2, query.high - query.low
         untouched = np.ones((len(x), height, width), bool)
         near = np.ones((len(x), height, width), bool)
         active = np.flatnonzero(query.predict(x) == labels)
@@ -76,9 +71,17 @@ class LocalSearchAttack(ArrayAttack):
                 scores = self._scores(query, x[i], labels[i], pixels)
                 chosen = pixels[np.argsort(scores)[: self.pixels_a_round]]
                 rows, columns = np.divmod(chosen, width)
-                x[i, rows, columns] = self._cyclic(query, x[i, rows, columns])
+                # The values, centred on the middle, times the factor, wrapped at the bounds.
+                stretched = self.factor * (x[i, rows, columns] - middle)
+                wrapped = (stretched + scale / 2) % scale - scale / 2
+                inside = np.abs(stretched) <= scale / 2
+                x[i, rows, columns] = np.where(inside, stretched, wrapped) + middle
                 untouched[i, rows, columns] = False
-                near[i] = self._around(rows, columns, height, width)
+                # The next candidates: the squares around these pixels.
+                near[i] = False
+                for row, column in zip(rows, columns, strict=True):
+                    top, left = max(row - self.radius, 0), max(column - self.radius, 0)
+                    near[i, top : row + self.radius + 1, left : column + self.radius + 1] = True
             active = active[query.predict(x[active]) == labels[active]]
             active = active[untouched[active].any(axis=(1, 2))]
         return x
@@ -94,21 +97,3 @@ class LocalSearchAttack(ArrayAttack):
         # May leave the bounds, as in the paper: it is only a probe, never an output.
         tried[np.arange(len(pixels)), rows, columns] = middle + self.strength * scale * sign
         return log_softmax(query.logits(tried), axis=1)[:, label]
-
-    def _cyclic(self, query: Query, values: np.ndarray) -> np.ndarray:
-        """Return values, centred on the middle, times the factor, wrapped at the bounds."""
-        middle, scale = (query.low + query.high) / 2, query.high - query.low
-        stretched = self.factor * (values - middle)
-        wrapped = (stretched + scale / 2) % scale - scale / 2
-        inside = np.abs(stretched) <= scale / 2
-        return np.where(inside, stretched, wrapped) + middle
-
-    def _around(self, rows: np.ndarray, columns: np.ndarray, height: int, width: int) -> np.ndarray:
-        """Return a mask (height, width) of the squares around the given pixels."""
-        near = np.zeros((height, width), bool)
-        for row, column in zip(rows, columns, strict=True):
-            near[
-                max(row - self.radius, 0) : row + self.radius + 1,
-                max(column - self.radius, 0) : column + self.radius + 1,
-            ] = True
-        return near

@@ -58,70 +58,61 @@ class AttackSpec:
         return factory(**self.parameters)
 
 
-_FOOLBOX = "foolbox.attacks"
 _HERE = "nnslicer_tf.detection.attacks"
 
 
-def _bounded(name: str, factory: str, epsilon: float, **parameters: Any) -> AttackSpec:
-    return AttackSpec(name, "gradient", f"{_FOOLBOX}:{factory}", parameters, "linf", epsilon)
+def _foolbox(
+    name: str,
+    family: str,
+    factory: str,
+    norm: str,
+    epsilon: float | None = None,
+    start: AttackSpec | None = None,
+    **parameters: Any,
+) -> AttackSpec:
+    """Return an attack of Foolbox; only those of the family "gradient" need gradients."""
+    framework = "tensorflow" if family == "gradient" or factory == "SpatialAttack" else "numpy"
+    factory = f"foolbox.attacks:{factory}"
+    return AttackSpec(name, family, factory, parameters, norm, epsilon, framework, start)
 
 
 def _fgsm(name: str, epsilon: float) -> AttackSpec:
-    return _bounded(name, "LinfFastGradientAttack", epsilon)
+    return _foolbox(name, "gradient", "LinfFastGradientAttack", "linf", epsilon)
 
 
 def _rpgd(name: str, epsilon: float) -> AttackSpec:
-    return _bounded(
-        name, "LinfProjectedGradientDescentAttack", epsilon, steps=40, random_start=True
-    )
+    factory = "LinfProjectedGradientDescentAttack"
+    options: dict[str, Any] = {"steps": 40, "random_start": True}
+    return _foolbox(name, "gradient", factory, "linf", epsilon, **options)
 
 
-_NOISE = AttackSpec(
-    "LinearSearchBlendedUniformNoise",
-    "decision",
-    f"{_FOOLBOX}:LinearSearchBlendedUniformNoiseAttack",
-    {"directions": 200, "steps": 50},
-    "l2",
-    framework="numpy",
-)
-_SALT_AND_PEPPER = AttackSpec(
-    "SaltAndPepperNoise",
-    "decision",
-    f"{_FOOLBOX}:SaltAndPepperNoiseAttack",
-    {"steps": 100, "across_channels": True},
-    "l0",
-    framework="numpy",
-)
+_DEEPFOOL: dict[str, Any] = {"steps": 50, "candidates": 10, "overshoot": 0.02}
+_CARLINI: dict[str, Any] = {
+    "binary_search_steps": 5,
+    "steps": 100,
+    "stepsize": 0.01,
+    "initial_const": 0.1,
+}
+_NOISE = "LinearSearchBlendedUniformNoise"
+_SALT = "SaltAndPepperNoise"
+_SHIFTS: dict[str, Any] = {
+    "max_translation": 3,
+    "max_rotation": 30,
+    "num_translations": 5,
+    "num_rotations": 5,
+}
 
 _SPECS = (
     _fgsm("FGSM_2", 2 / 256),
     _fgsm("FGSM_4", 4 / 256),
     _fgsm("FGSM_8", 8 / 256),
-    AttackSpec(
-        "DeepFoolLinf",
-        "gradient",
-        f"{_FOOLBOX}:LinfDeepFoolAttack",
-        {"steps": 50, "candidates": 10, "overshoot": 0.02},
-        "linf",
-    ),
-    AttackSpec(
-        "DeepFoolL2",
-        "gradient",
-        f"{_FOOLBOX}:L2DeepFoolAttack",
-        {"steps": 50, "candidates": 10, "overshoot": 0.02},
-        "l2",
-    ),
+    _foolbox("DeepFoolLinf", "gradient", "LinfDeepFoolAttack", "linf", **_DEEPFOOL),
+    _foolbox("DeepFoolL2", "gradient", "L2DeepFoolAttack", "l2", **_DEEPFOOL),
     AttackSpec("JSMA", "gradient", f"{_HERE}.jsma:JSMAAttack", {"share": 0.145}, "l0"),
     _rpgd("RPGD_2", 2 / 256),
     _rpgd("RPGD_4", 4 / 256),
     _rpgd("RPGD_8", 8 / 256),
-    AttackSpec(
-        "CWL2",
-        "gradient",
-        f"{_FOOLBOX}:L2CarliniWagnerAttack",
-        {"binary_search_steps": 5, "steps": 100, "stepsize": 0.01, "initial_const": 0.1},
-        "l2",
-    ),
+    _foolbox("CWL2", "gradient", "L2CarliniWagnerAttack", "l2", **_CARLINI),
     AttackSpec(
         "ADef",
         "score",
@@ -145,38 +136,32 @@ _SPECS = (
         "l0",
         framework="numpy",
     ),
-    AttackSpec(
+    _foolbox(
         "Boundary",
         "decision",
-        f"{_FOOLBOX}:BoundaryAttack",
-        {"steps": 5000},
+        "BoundaryAttack",
         "l2",
-        framework="numpy",
-        start=_NOISE,
+        start=_foolbox(_NOISE, "decision", f"{_NOISE}Attack", "l2", directions=200, steps=50),
+        steps=5000,
     ),
-    AttackSpec(
-        "Spatial",
-        "decision",
-        f"{_FOOLBOX}:SpatialAttack",
-        {"max_translation": 3, "max_rotation": 30, "num_translations": 5, "num_rotations": 5},
-    ),
-    AttackSpec(
+    _foolbox("Spatial", "decision", "SpatialAttack", "", **_SHIFTS),
+    # With TensorFlow tensors, eagerpy rejects the indices that this attack uses.
+    _foolbox(
         "Pointwise",
         "decision",
-        f"{_FOOLBOX}:PointwiseAttack",
-        {"l2_binary_search": False},
+        "PointwiseAttack",
         "l0",
-        # With TensorFlow tensors, eagerpy rejects the indices that this attack uses.
-        framework="numpy",
-        start=_SALT_AND_PEPPER,
+        start=_foolbox(_SALT, "decision", f"{_SALT}Attack", "l0", steps=100, across_channels=True),
+        l2_binary_search=False,
     ),
-    AttackSpec(
+    _foolbox(
         "GaussianBlur",
         "decision",
-        f"{_FOOLBOX}:GaussianBlurAttack",
-        {"steps": 100, "max_sigma": 8.0, "channel_axis": -1},
+        "GaussianBlurAttack",
         "l2",
-        framework="numpy",
+        steps=100,
+        max_sigma=8.0,
+        channel_axis=-1,
     ),
 )
 
