@@ -44,7 +44,8 @@ def compile_classifier(
         binary: Whether it has one sigmoid.
         multi_label: Whether its outputs are independent probabilities.
     """
-    loss: Any = classification_loss(from_logits, binary or model.output_shape[-1] == 1)
+    shape = getattr(model, "output_shape", (None,))  # subclassed models do not know it
+    loss: Any = classification_loss(from_logits, binary or shape[-1] == 1)
     if multi_label:
 
         def loss(y: Any, outputs: Any) -> Any:

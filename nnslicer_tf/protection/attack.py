@@ -239,7 +239,7 @@ def _steal(
     x, y = samples
     chosen = np.random.default_rng(of_samples).permutation(len(x))[:budget]
     stolen = hide(im, hidden, rng=of_weights)
-    return attacker.retrain(stolen, hidden, x[chosen], y[chosen], of_training)
+    return attacker.retrain(im.like(stolen), hidden, x[chosen], y[chosen], of_training)
 
 
 def _hold(

@@ -37,7 +37,7 @@ NEEDED = {
 """Arguments that a command needs."""
 
 WITHOUT_DATA = {
-    *(("find_circuits", command) for command in ("recurrent", "transformers")),
+    *(("find_circuits", command) for command in ("recurrent", "transformers", "tracr")),
     *(("inspect_units", command) for command in ("sql", "sql-train")),
     *(("analyse_planes", command) for command in ("compressed", "baselines")),
     *(("detect_adversarial", command) for command in ("challenge", "evidence", "choose")),

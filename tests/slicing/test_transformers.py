@@ -67,7 +67,7 @@ def test_a_slice_is_a_model(made):
     for name, mask in one.synapse_mask().items():
         original = im.kernels[name].kernel()
         np.testing.assert_array_equal(kernels[name].kernel(), np.where(mask, original, 0))
-    with pytest.raises(nns.UnsupportedLayerError, match="means cannot be handed on"):
+    with pytest.raises(nns.UnsupportedLayerError, match="no constant can be added"):
         one.apply(model, means=profile)
 
 

@@ -22,7 +22,12 @@ from nnslicer_tf._progress import track
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile, Slicer
 from reproduction.circuits.settings import TracrSettings
-from reproduction.circuits.tracr_networks import CompiledProgram, compile_program, layer_of
+from reproduction.circuits.tracr_networks import (
+    CompiledProgram,
+    check_tracr,
+    compile_program,
+    layer_of,
+)
 from reproduction.circuits.tracr_programs import PROGRAMS
 from reproduction.result import ExperimentResult, ExperimentTable
 from reproduction.rows import RowStore
@@ -33,6 +38,7 @@ BOUNDS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0)
 
 def tracr(s: TracrSettings) -> ExperimentResult:
     """Compare methods on all programs."""
+    check_tracr()
     made_from = s.values("references", "explained", "points", "rounds")
     store = RowStore.of(s.work, "tracr", ["program", "seed"], made_from)
     parts = []

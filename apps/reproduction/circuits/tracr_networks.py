@@ -12,6 +12,7 @@ Needs Tracr, which is not a dependency: `pip install tracr-pypi`.
 """
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import keras
@@ -191,18 +192,22 @@ def _embedding(table: np.ndarray, name: str) -> keras.Layer:
     return layer
 
 
+def check_tracr() -> None:
+    """Raise `MissingPackageError` unless Tracr is installed."""
+    if find_spec("tracr") is None:
+        raise MissingPackageError(
+            "Compiling RASP programs needs Tracr, which is not installed: pip install tracr-pypi"
+        )
+
+
 def compile_program(name: str) -> CompiledProgram:
     """Compile a program of `PROGRAMS`.
 
     Raises:
         MissingPackageError: if Tracr is not installed.
     """
-    try:
-        from tracr.compiler import compiling, rasp_to_graph
-    except ImportError as error:
-        raise MissingPackageError(
-            "Compiling RASP programs needs Tracr, which is not installed: pip install tracr-pypi"
-        ) from error
+    check_tracr()
+    from tracr.compiler import compiling, rasp_to_graph
 
     program = PROGRAMS[name]
     expression = program.build()
