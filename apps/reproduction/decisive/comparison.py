@@ -43,8 +43,10 @@ _TEXT = (
     "Only the synapses that a method ranks highest for a sample are kept; what the others carry is "
     "ablated to its mean. `kept 95 % at`: smallest of the shares "
     f"{', '.join(f'{100 * share:g} %' for share in SHARES)} at which the model gives its own "
-    "answer for at least 95 % of the samples, and at all larger ones. `kept`: share of the samples "
-    "with the same answer. `KL`: mean divergence of the whole output from the model's, in nats. "
+    "answer for at least 95 % of the samples, and at all larger ones; `first at`: the smallest, "
+    "where larger ones need not (a learned mask is worth nothing beyond its own size). "
+    "`kept`: share of the samples with the same answer. `KL`: mean divergence of the "
+    "whole output from the model's, in nats. "
     "`other`: the method was asked for another class, drawn at random; share of the samples that "
     "then give it. `passes`: cost in forward passes (a gradient counts 3); walks have none to "
     "count. `seconds`: per ranking, on a machine with other work. EAP: first-order effects on "
@@ -63,13 +65,13 @@ class Method:
         name: Its name in tables.
         score: Maps samples and a class for each to scores `(samples, synapses)`.
         passes: Cost of a ranking in forward passes, if it can be counted.
-        few: Whether it is too slow for all samples.
+        samples: Number of samples to rank, if it is too slow for all.
     """
 
     name: str
     score: Score
     passes: float = np.nan
-    few: bool = False
+    samples: int | None = None
 
 
 def compare(s: DecisiveSettings) -> ExperimentResult:
@@ -99,7 +101,7 @@ def compare(s: DecisiveSettings) -> ExperimentResult:
     blocks = np.split(np.arange(len(x)), np.arange(_BLOCK, len(x), _BLOCK))
     work = [(m, rows) for m in methods(network, s) for rows in blocks]
     for method, rows in track(work, "Blocks", progress=True):
-        chosen = rows[rows < s.learned] if method.few else rows
+        chosen = rows[rows < (method.samples or len(x))]
         if len(chosen):
             one = partial(_measured, network, method, x[chosen], labels[chosen], others[chosen])
             parts.append(store.complete({"method": method.name, "block": rows[0]}, one))
@@ -173,14 +175,14 @@ class Kept:
         """Return the logits of one sample, `(1, classes)`, with some synapses, by index."""
         mask = np.zeros(self.units, np.float32)
         mask[members] = 1
-        return self._model.logits([x[None]], self._split(mask), self._base)
+        return self._model.logits([_batch_of(x)], self._split(mask), self._base)
 
     def effects(self, x: np.ndarray, mask: np.ndarray, label: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the logits of one sample, and the log-odds' derivative by each mask entry."""
         neuron, sign = self.im.classes.neuron(int(label))
         masks = self._split(mask.astype(np.float32))
         logits, found = self._model.effects(
-            [x[None]], masks, self._base, np.int32(neuron), np.float32(sign)
+            [_batch_of(x)], masks, self._base, np.int32(neuron), np.float32(sign)
         )
         return logits, np.concatenate([effects.ravel() for effects in found])
 
@@ -188,6 +190,10 @@ class Kept:
         parts = np.split(mask, np.cumsum(self._model.sizes)[:-1])
         shapes = self._model.shapes.values()
         return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _batch_of(x: np.ndarray) -> np.ndarray:
+    return x[None].astype(np.float32)  # tokens, too, as everywhere in the package
 
 
 def methods(network: Kept, s: DecisiveSettings) -> Iterator[Method]:
@@ -201,13 +207,17 @@ def methods(network: Kept, s: DecisiveSettings) -> Iterator[Method]:
         yield Method(
             "EAP-IG", partial(_each, partial(_path_effects, network, s.points)), _ROUND * s.points
         )
-    yield Method("amounts, θ = 0", partial(_contributions, network, 0.0, "amount"))
+    for name, theta, kind in (
+        ("amounts, θ = 0", 0.0, "amount"),
+        ("slices, θ = 0.1", 0.1, "count"),
+        ("slices, θ = 0.3", 0.3, "count"),
+    ):
+        walk = partial(_contributions, network, theta, kind)
+        yield Method(name, walk)
     yield Method("|weight|", lambda x, labels: np.tile(sizes, (len(x), 1)), 0)
     yield Method("random", lambda x, labels: rng.random((len(x), network.units)), 0)
-    for theta in (0.1, 0.3):
-        yield Method(f"slices, θ = {theta}", partial(_contributions, network, theta, "count"))
     learn = partial(_learned, network, s.steps)
-    yield Method("masks learned", partial(_each, learn), _ROUND * s.steps, few=True)
+    yield Method("masks learned", partial(_each, learn), _ROUND * s.steps, s.learned)
 
 
 def _each(
@@ -363,7 +373,9 @@ def _summary(by_share: pd.DataFrame) -> pd.DataFrame:
         # From which share on the goal is always reached.
         enough = (each["kept"] >= GOAL)[::-1].cummin()[::-1]
         share = enough.idxmax() if enough.any() else np.nan
+        reached = each.index[each["kept"] >= GOAL]
         row = {"method": method, "samples": each["samples"].iloc[0], "kept 95 % at": share}
+        row["first at"] = reached.min() if len(reached) else np.nan
         row |= {f"kept, {100 * p:g} %": each["kept"][p] for p in (0.01, 0.02, 0.05, 0.1, 0.2)}
         row |= {f"KL, {100 * p:g} %": each["KL"][p] for p in (0.02, 0.05, 0.1)}
         row |= {f"other, {100 * p:g} %": each["other"][p] for p in (0.02, 0.05, 0.1)}

@@ -29,6 +29,15 @@ def test_kept_synapses_carry_their_change(linear):
     np.testing.assert_allclose(found[0], expected, atol=1e-5)
 
 
+def test_all_synapses_are_the_network_also_on_tokens():
+    im = nns.InstrumentedModel(nns.zoo.load("text_transformer"))
+    x = np.random.default_rng(0).integers(0, 200, (6, *im.model.input_shape[1:]))
+    x[:, 20:] = 0  # padding
+    network = Kept(im, nns.Profile.from_data(im, x, progress=False))
+    found = [network.logits(one, np.arange(network.units))[0] for one in x]
+    np.testing.assert_allclose(found, im.logits(x), atol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["EAP", "EAP-IG", "amounts, θ = 0", "decisive"])
 def test_rankings_of_a_linear_network(linear, name):
     network, x = linear
