@@ -135,7 +135,7 @@ def _expand(
     def results(dtype: type, wanted: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return zeros for the inputs, with room for a whole vector, synapses and windows."""
         samples = len(dx) if each else 1
-        inputs = np.zeros(dx.size + LANES if wanted else LANES, dtype)
+        inputs: np.ndarray = np.zeros(dx.size + LANES if wanted else LANES, dtype)
         synapses = np.zeros((samples, *weights.shape) if wanted else (1, 1, 1, 1), dtype)
         # May be read beyond the last window.
         return inputs, synapses, aligned((block + 1, stride) if wanted else (1, LANES), dtype)

@@ -63,7 +63,7 @@ def data_of(operation: Operation) -> Any:
     if kind == "scale" and isinstance(operation.params, Statistics):
         # Without Keras; γ is converted here.
         gamma = np.asarray(operation.params.gamma(), np.float32)
-        return replace(operation.params, gamma=None), gamma
+        return replace(operation.params, gamma=None), gamma  # type: ignore[arg-type]
     if kind not in RULES:
         raise UnsupportedLayerError(
             f"Operation '{operation.name}' is of kind '{kind}', for which amounts have no rule "
@@ -97,8 +97,8 @@ def _weighted_sum(at: Expansion) -> Found:
         changes=flat(x.change),
     )
     samples, groups, outputs, width = synapses.shape
-    by_tap = synapses.reshape(samples, groups * outputs, width).transpose(0, 2, 1)
-    by_tap = by_tap.reshape(samples, table.taps.shape[1], -1, groups * outputs)
+    columns = synapses.reshape(samples, groups * outputs, width).transpose(0, 2, 1)
+    by_tap = columns.reshape(samples, table.taps.shape[1], -1, groups * outputs)
     return [received.reshape(x.captured.shape)], {table.kernel.name: table.kernel.to_kernel(by_tap)}
 
 
@@ -209,12 +209,12 @@ def _merge(factors: Callable[[Sequence[Any], Sequence[Any]], list[Any]]) -> Call
         else:
             weights = factors(inputs, inputs)
             local = [x.delta * weight for x, weight in zip(inputs, weights, strict=True)]
-        local = np.stack([np.broadcast_to(v, output.value.shape) for v in local])
-        values = local.astype(np.float64).reshape(len(local), -1)
+        stacked = np.stack([np.broadcast_to(v, output.value.shape) for v in local])
+        values = stacked.astype(np.float64).reshape(len(stacked), -1)
         relative = output.relative_to == "output"
         total = output.value.ravel() if relative else values.sum(axis=0)
         kept = pointwise.merge(np.ones(values.shape[1], np.int8), total, values, at.theta) != 0
-        kept = kept.reshape(local.shape)
+        kept = kept.reshape(stacked.shape)
         if at.by_channel is not None:
             middle = (1,) * (at.given.ndim - 2)
             kept = kept.reshape(len(kept), len(at.given), *middle, -1)
@@ -263,10 +263,12 @@ def _product_sum(at: Expansion) -> Found:
 
     sides = list(zip(at.inputs, ((table.a, m, s), (table.b, n, s)), strict=True))
     middles = [arranged((x.captured + x.usual) / 2, *order) for x, order in sides]
+    factors_of = [(arranged(x.factor, *order), arranged(x.delta, *order)) for x, order in sides]
     received = products.product_sum(
         arranged(at.given.reshape(of_y), table.y, m, n),
         arranged(at.output.value.reshape(of_y), table.y, m, n),
-        *((arranged(x.factor, *order), arranged(x.delta, *order)) for x, order in sides),
+        factors_of[0],
+        factors_of[1],
         at.theta,
         at.output.is_relative_to_sum,
         (middles[0], middles[1]),

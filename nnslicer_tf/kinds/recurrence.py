@@ -438,8 +438,10 @@ def unwind_multipliers(
 
     def rule_at(at: Mapping[tuple[str, str], Any], gates: dict[str, Any]) -> Callable[..., Any]:
         def of(operation: Operation, multipliers: Any) -> Sequence[Any]:
-            ends = [[at[end, name] for name in operation.inputs] for end in ("value", "reference")]
-            return (kind_of(operation).rescale or midpoint)(operation, *ends, multipliers)
+            ends, usual = (
+                [at[end, name] for name in operation.inputs] for end in ("value", "reference")
+            )
+            return (kind_of(operation).rescale or midpoint)(operation, ends, usual, multipliers)
 
         def rule(node: Any, multipliers: Any) -> Any:
             if not isinstance(node, GatesAtZero):

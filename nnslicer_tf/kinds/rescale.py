@@ -65,6 +65,8 @@ def largest(
     """
     y, y0 = operation.compute(*inputs), operation.compute(*reference)
     most = (further or ops.maximum)(y, y0)
+    gained: Sequence[Any]
+    lost: Sequence[Any]
     if isinstance(operation.params, Pooling) and len(operation.params.taps) == 1:
         gained = [_to_first(inputs[0], multipliers * (most - y0))]
         lost = [_to_first(reference[0], multipliers * (y - most))]

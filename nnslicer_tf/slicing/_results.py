@@ -128,11 +128,11 @@ class Sum:
 
     def collect(self, result: Contributions, logits: np.ndarray) -> Totals:
         """Return the totals of a batch, given its logits `(batch, …)`."""
-        sums = (
+        neurons, synapses = (
             {name: _sum(values, self.dtype) for name, values in arrays.items()}
             for arrays in (result.neurons, result.synapses)
         )
-        return Totals(*sums, len(logits))
+        return Totals(neurons, synapses, len(logits))
 
     def join(self, results: Sequence[Totals]) -> Totals:
         """Return the totals of all parts of a batch."""
@@ -212,8 +212,8 @@ class EachPart(_Each):
             reduced: Result of a reduction of the synapses, which replaces them.
         """
         samples = len(logits)
-        synapses = {} if reduced is not None else self.kernels
-        parts = (
+        shapes_of_synapses = {} if reduced is not None else self.kernels
+        parts: list[dict[str, np.ndarray]] = [
             {
                 name: np.asarray(arrays[name]).astype(self.dtype, copy=False)
                 if name in arrays
@@ -221,11 +221,11 @@ class EachPart(_Each):
                 for name, shape in shapes.items()
             }
             for arrays, shapes in (
-                (result.synapses, synapses),
+                (result.synapses, shapes_of_synapses),
                 (result.neurons, self.operations),
             )
-        )
-        return Part(*parts, _predicted(logits), reduced)
+        ]
+        return Part(parts[0], parts[1], _predicted(logits), reduced)
 
     def join(self, results: Sequence[Part]) -> Part:
         """Return the contributions of all parts of a batch, in order."""

@@ -46,7 +46,7 @@ def dense_rows(
     arrays: Mapping[str, np.ndarray], shapes: Shapes, samples: int, dtype: type
 ) -> np.ndarray:
     """Concatenate flattened arrays into dense rows; missing arrays are zero."""
-    rows = np.zeros((samples, width(shapes)), dtype)
+    rows: np.ndarray = np.zeros((samples, width(shapes)), dtype)
     for first, block in _blocks(arrays, shapes, samples).items():
         rows[:, first : first + block.shape[1]] = block
     return rows

@@ -362,11 +362,11 @@ class AmountWalk(_BackendWalk):
             if operation.name in self._tokens:  # amounts: they only move
                 if kind.move is None:
                     return [None] * len(operation.inputs)
-                return kind.at_zero(operation, multipliers, (), values)
+                return kind.at_zero(operation, multipliers, (), values)  # type: ignore[misc]
             if operation.kind == "lookup":
                 amounts = multipliers * change(operation.name)
                 on_sum(operation, amounts, (), values)
-                return kind.at_zero(operation, amounts, (), values)
+                return kind.at_zero(operation, amounts, (), values)  # type: ignore[misc]
             inputs = [values[name] for name in operation.inputs]
             usual = [reference[name] for name in operation.inputs]
             if kind.kernels_at_zero is not None:

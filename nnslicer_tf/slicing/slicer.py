@@ -348,10 +348,11 @@ class Slicer:
         plan = self._checked_plan(outputs)
         shapes = chosen_shapes(plan, kernels, operations)
         batches = Batches(self.im, self.profile, self.im.samples(x))
-        work = self._work_for(plan, EachRow(*shapes, np.float32 if plan.is_amount else np.int32))
+        layout = EachRow(*shapes, np.float32 if plan.is_amount else np.int32)
+        work = self._work_for(plan, layout)
         kept = [list(names) for names in shapes]
         store = self._checkpoint(folder, plan, kept, work)
-        collector = RowCollector(work.job.collector, store)
+        collector = RowCollector(layout, store)
         rows = collector.result(batches.collect(work, collector, self.progress))
         return SliceSet(
             rows.synapses,
