@@ -18,6 +18,7 @@ hypothesis.settings.load_profile("untimed")
 # Tests that run something whole: they take a third of the time, and `pytest` alone leaves them out.
 WHOLE = (
     "reproduction/*/*.py",
+    "gauntlet/test_gauntlet.py",
     "report/explorer/test_browser_*.py",
     "slicing/test_ray.py",
     "instrument/test_applications.py",

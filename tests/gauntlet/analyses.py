@@ -1,0 +1,303 @@
+"""The analyses of the gauntlet: each computes something and compares it with an independent value.
+
+An analysis that does not apply to a model raises an error of the library; any other exception, and
+any difference, fails the test.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+
+import keras
+import numpy as np
+from gauntlet.models import CASES, Case
+
+import nnslicer_tf as nns
+from nnslicer_tf import deepxplore, dflare, exactline, pruning, semantic
+from nnslicer_tf.report.explorer import unpack
+
+CLOSE = {"rtol": 1e-3, "atol": 1e-4}
+
+
+class Subject:
+    """A model of the gauntlet with its samples, wrapped and profiled on first use."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        keras.utils.set_random_seed(0)
+        self.case: Case = CASES[name]
+        self.folder = folder
+        self.model = self.case.build()
+
+    @cached_property
+    def x(self) -> np.ndarray | list[np.ndarray]:
+        if not getattr(self.model, "inputs", None):  # a subclassed model of five columns
+            return np.random.default_rng(0).normal(size=(8, 5)).astype("f4")
+        return self.case.samples(self.model, 8, 0)
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape of an input, where the model leaves it open."""
+        inputs = getattr(self.model, "inputs", None)
+        known = inputs and all(None not in tensor.shape[1:] for tensor in inputs)
+        return None if known else self.x.shape[1:]
+
+    @cached_property
+    def im(self) -> nns.InstrumentedModel:
+        shape = self.shape
+        return nns.InstrumentedModel(self.model, **({"input_shape": shape} if shape else {}))
+
+    @cached_property
+    def profile(self) -> nns.Profile:
+        x = self.x
+        if getattr(self.model, "inputs", None):
+            x = self.case.samples(self.model, 24, 1)
+        return nns.Profile.from_data(self.im, x, progress=False)
+
+    def slicer(self, **options: object) -> nns.Slicer:
+        return nns.Slicer(self.im, self.profile, workers=0, progress=False, **options)
+
+    @property
+    def target(self) -> object:
+        """What slices start from: the predicted class, or the first value of the last operation."""
+        vector = len(self.im.operations[-1].shape) == 1 and len(self.outputs()) == 1
+        return "predicted" if vector else {self.im.operations[-1].name: [0]}
+
+    def outputs(self, model: Callable | None = None, x: object = None) -> list[np.ndarray]:
+        """The outputs that Keras computes."""
+        y = (model or self.model)(self.x if x is None else x, training=False)
+        return [np.asarray(v, np.float32) for v in (y if isinstance(y, (list, tuple)) else [y])]
+
+    @contextmanager
+    def zeroed(self, masks: dict[str, np.ndarray]) -> Iterator[None]:
+        """The model itself with the kernels' weights outside the masks set to 0 for a while."""
+        variables = {name: self.im.kernels[name].variable() for name in masks}
+        values = {name: np.array(v) for name, v in variables.items()}
+        for name, variable in variables.items():
+            variable.assign(values[name] * masks[name].reshape(values[name].shape))
+        try:
+            yield
+        finally:
+            for name, variable in variables.items():
+                variable.assign(values[name])
+
+
+def same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, **CLOSE)
+
+
+def wrap(s: Subject) -> None:
+    """Predictions are Keras's, also for large inputs and zeros."""
+    parts = s.x if isinstance(s.x, list) else [s.x]
+    for scale in (1, 30, 0) if parts[0].dtype.kind == "f" else (1,):
+        scaled = [scale * part for part in parts] if scale != 1 else parts
+        x = scaled if isinstance(s.x, list) else scaled[0]
+        predicted = s.im.predict(x)
+        if isinstance(predicted, dict):
+            predicted = list(predicted.values())
+        predicted = predicted if isinstance(predicted, list) else [predicted]
+        same(predicted, s.outputs(x=x)[: len(predicted)])
+
+
+def slice_at_zero(s: Subject) -> None:
+    """The walk on the backend and the compiled kernels, which share no code, give one result."""
+    by_backend, by_kernels = (s.slicer(theta=theta).slice(s.x, s.target) for theta in (0.0, 1e-30))
+    for name, values in by_backend.synapses.items():
+        np.testing.assert_array_equal(values, by_kernels.synapses[name], err_msg=name)
+
+
+def slice_with_exclusion(s: Subject) -> None:
+    """The slice of all samples is the sum of the samples' slices."""
+    adds_up(s.slicer(theta=0.3), s)
+
+
+def slice_channels(s: Subject) -> None:
+    """The same at the granularity of channels."""
+    adds_up(s.slicer(theta=0.3, granularity="channel"), s)
+
+
+def adds_up(slicer: nns.Slicer, s: Subject) -> None:
+    whole, each = slicer.slice(s.x, s.target), slicer.slice_each(s.x, s.target)
+    for name, values in whole.synapses.items():
+        total = sum(one.synapses[name] for one in each)
+        np.testing.assert_array_equal(values, total, err_msg=name)
+
+
+def amounts(s: Subject) -> None:
+    """The contributions at the input add up to the change of the target."""
+    slicer = s.slicer(theta=0.0, contribution="amount")
+    starts = [operation.name for operation in s.im.operations if not operation.inputs]
+    target = s.im.logit_operation
+    for one in slicer.slice_each(s.x, s.target):
+        if s.im.operations[1].kind != "lookup":  # tokens have no values to change
+            received = sum(one.neurons[start].sum() for start in starts)
+            given = one.neurons[target].sum()
+            np.testing.assert_allclose(received, given, rtol=2e-2, atol=2e-3)
+
+
+def apply_slice(s: Subject) -> None:
+    """A sliced copy answers as the model does whose other weights are 0."""
+    one = s.slicer(theta=0.3).slice(s.x, s.target)
+    sliced = s.outputs(one.apply(s.im))
+    with s.zeroed({name: values != 0 for name, values in one.synapses.items()}):
+        same(sliced, s.outputs())
+
+
+def save_and_load(s: Subject) -> None:
+    """A slice and a profile come back from their files."""
+    one = s.slicer(theta=0.3).slice(s.x, s.target)
+    one.save(s.folder / "slice.npz")
+    assert nns.Slice.load(s.folder / "slice.npz") == one
+    s.profile.save(s.folder / "profile.npz")
+    again = nns.Profile.load(s.folder / "profile.npz")
+    for name, mean in s.profile.means.items():
+        np.testing.assert_array_equal(again.means[name], mean)
+
+
+def prune(s: Subject) -> None:
+    """Nothing pruned changes nothing; half pruned, the smallest weights are 0."""
+    scores = {name: np.abs(kernel.kernel()) for name, kernel in s.im.kernels.items()}
+    same(s.outputs(pruning.prune(s.im, scores, 0.0)), s.outputs())
+    masks = {}
+    for name, values in scores.items():
+        order = np.argsort(values, axis=None, kind="stable")
+        masks[name] = np.ones(values.size, bool)
+        masks[name][order[: values.size // 4]] = False
+    quarter = pruning.prune(s.im, scores, 0.25)
+    with s.zeroed(masks):
+        same(s.outputs(quarter), s.outputs())
+
+
+def compact(s: Subject) -> None:
+    """A model without its dead neurons gives the same outputs."""
+    scores = {name: np.abs(kernel.kernel()) for name, kernel in s.im.kernels.items()}
+    pruned = pruning.prune(s.im, scores, 0.6)
+    same(s.outputs(pruning.compact(s.im.like(pruned))), s.outputs(pruned))
+
+
+def lines(s: Subject) -> None:
+    """Between the bends of an exact line, the model's logits are linear."""
+    line = exactline.exact_line(s.im, s.x[0], s.x[1])
+    ratios = np.asarray(line.ratios)
+    middles = (ratios[1:] + ratios[:-1]) / 2
+    places = np.concatenate([ratios, middles])[:, None]
+    flat = s.x[0].ravel() + places * (s.x[1] - s.x[0]).ravel()
+    logits = s.im.logits(flat.reshape(-1, *s.x.shape[1:]).astype("f4"))
+    ends = logits[: len(ratios)].reshape(len(ratios), -1)
+    between = logits[len(ratios) :].reshape(len(middles), -1)
+    np.testing.assert_allclose(between, (ends[1:] + ends[:-1]) / 2, rtol=1e-2, atol=1e-3)
+
+
+def cover(s: Subject) -> None:
+    """Covered neurons are those whose scaled value was above the threshold."""
+    coverage = deepxplore.NeuronCoverage(s.im, threshold=0.5, granularity="activation")
+    coverage.update(s.x)
+    captured = s.im.capture(s.x)
+    for name, covered in coverage.covered.items():
+        values = np.asarray(captured[name], np.float64).reshape(len(captured[name]), -1)
+        if values.shape[1] == 1:  # a single neuron has nothing to be compared with
+            continue
+        low, high = values.min(axis=1, keepdims=True), values.max(axis=1, keepdims=True)
+        scaled = np.divide(values - low, high - low, out=0 * values, where=high > low)
+        expected = (scaled > 0.5).any(axis=0)
+        assert np.mean(expected.reshape(covered.shape) == covered) > 0.99, name
+
+
+def deviations(s: Subject) -> None:
+    """Every deviation found is one: Keras's answers of the two models differ."""
+    keras.utils.set_random_seed(0)
+    models, rng = [s.model, s.case.build()], np.random.default_rng(0)
+    for variable in models[1].trainable_variables:
+        variable.assign(np.array(variable) + 0.3 * rng.normal(size=variable.shape))
+    plain = not isinstance(s.x, list) and s.x.dtype.kind in "iuf"
+    if plain and s.case.classes and s.outputs()[0].shape[-1] > 1:
+        models = [with_softmax(model, s.x) for model in models]
+    first, second = models
+    seeds, preprocess = s.x, None
+    if (
+        plain and seeds.ndim == 4 and seeds.dtype != np.uint8
+    ):  # images of bytes, which the models do not take
+        seeds = np.rint((seeds.clip(-3, 3) + 3) * 42).astype(np.uint8)
+        preprocess = lambda x: np.asarray(x, "f4") / 42 - 3  # noqa: E731
+    found = dflare.find_deviations(
+        first, second, seeds, preprocess, rng=0, max_queries=30, timeout=10, progress=False
+    )
+    for outcome in found:
+        if outcome.deviation is not None:
+            x = np.asarray(outcome.deviation.image)[None]
+            x = preprocess(x) if preprocess else x
+            answers = [classes_of(s.outputs(model, x)[0])[0] for model in (first, second)]
+            assert answers[0] != answers[1]
+
+
+def with_softmax(model: keras.Model, x: np.ndarray) -> Callable:
+    """Return a model with probabilities; a function of a subclassed one."""
+    if not getattr(model, "inputs", None):
+        return lambda x, training=False: keras.ops.softmax(model(x, training=training))
+    inputs = keras.Input(x.shape[1:], dtype=x.dtype.name)
+    return keras.Model(inputs, keras.layers.Softmax()(model(inputs)))
+
+
+def classes_of(outputs: np.ndarray) -> np.ndarray:
+    return (outputs[:, 0] > 0.5) if outputs.shape[1] == 1 else outputs.argmax(axis=1)
+
+
+def semantic_slicing(s: Subject) -> None:
+    """Without neurons that are not critical, a model is smaller; all of them change nothing."""
+    y = np.arange(8) % s.case.classes if s.case.classes else None
+    critical = semantic.semantic_slice(s.im, s.x, y, step=2)
+    assert semantic.restructure(s.im, critical).count_params() <= s.model.count_params()
+    whole = {name: np.ones_like(mask) for name, mask in critical.items()}
+    same(s.outputs(semantic.restructure(s.im, whole)), s.outputs())
+
+
+def explain(s: Subject) -> None:
+    """Without the features that speak for the target, its score is lower."""
+    several = isinstance(s.x, list)
+    sample = [part[0] for part in s.x] if several else s.x[0]
+    target = None
+    if len(s.outputs()) > 1:
+        target = {"class": 0}
+    elif len(s.outputs()[0].shape) > 2:
+        target = np.s_[0, 0, 0]
+    why = s.slicer().explain(sample, target)
+    assert why.summary()
+    if several or s.x.dtype.kind != "f" or why.contributions.shape != sample.shape:
+        return
+    means = s.profile.means[s.im.operations[0].name]
+    without = np.where(why.contributions > 0, means, sample).astype("f4")
+    scores = s.im.logits(np.stack([sample, without])).reshape(2, -1)
+    chosen = scores[0].argmax() if target is None and scores.shape[1] > 1 else 0
+    sign = -1 if s.case.classes == 2 and scores.shape[1] == 1 and scores[0, 0] < 0 else 1
+    assert sign * scores[1, chosen] <= sign * scores[0, chosen] + 1e-3
+
+
+def explore(s: Subject) -> None:
+    """The page holds the operations and the slice's contributions."""
+    one = s.slicer(theta=0.3).slice(s.x, s.target)
+    header, arrays = unpack(nns.explore(one, s.im, progress=False).data)
+    names = [operation["name"] for operation in header["operations"]]
+    assert names == [operation.name for operation in s.im.operations]
+    (part,) = header["exhibits"][0]["parts"]
+    for place, reference in part["neurons"].items():
+        np.testing.assert_array_equal(arrays[reference], one.neurons[names[int(place)]])
+
+
+ANALYSES: dict[str, Callable[[Subject], None]] = {
+    "wrap": wrap,
+    "slice, θ = 0": slice_at_zero,
+    "slice, θ = 0.3": slice_with_exclusion,
+    "slice, channels": slice_channels,
+    "amounts": amounts,
+    "apply": apply_slice,
+    "save, load": save_and_load,
+    "explain": explain,
+    "explore": explore,
+    "prune": prune,
+    "compact": compact,
+    "semantic": semantic_slicing,
+    "lines": lines,
+    "cover": cover,
+    "deviations": deviations,
+}
