@@ -301,10 +301,10 @@ def transfer(
     """
     own, other = list(sublayers(layer)), list(sublayers(copy))
     merged = [part for part in own if getattr(part, "lora_enabled", False)]
-    if len(own) != len(other) or (not merged and len(layer.variables) != len(copy.variables)):
+    if len(own) != len(other) or (not merged and len(layer.weights) != len(copy.weights)):
         raise UnsupportedLayerError(
             f"Layer '{layer.name}' ({type(layer).__name__}) cannot be copied: created from its "
-            f"config, it has {len(copy.variables)} variables instead of {len(layer.variables)}. "
+            f"config, it has {len(copy.weights)} variables instead of {len(layer.weights)}. "
             "Return everything that it is made from in get_config(), and create variables in "
             "__init__ or build()."
         )
@@ -314,7 +314,8 @@ def transfer(
             part.save_own_variables(store)  # merges the LoRA weights
             twin.load_own_variables({k: keras.ops.copy(v) for k, v in store.items()})
             continue
-        for variable, new in zip(_own_variables(part), _own_variables(twin), strict=True):
+        # Seeds come last: a dropout whose rate was set to 0 has one, and its copy has none.
+        for variable, new in zip(_own_variables(part), _own_variables(twin), strict=False):
             # A copy: JAX's compiled calls delete the arrays that they are given.
             new.assign(keras.ops.copy(values.get(id(variable), variable)))
         for state, new in zip(_states(part), _states(twin), strict=True):
