@@ -9,6 +9,7 @@ The annotations are Typer's. An experiment takes only settings, so that a notebo
 `run(CurveSettings(model="digits_cnn"))` instead of passing `--model digits_cnn`.
 """
 
+import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
@@ -17,6 +18,9 @@ from typer import Option
 
 DATA = Path(__file__).parents[2] / "data"
 """Folder of the papers' tables, measured results and large weights."""
+
+# A package that is installed elsewhere finds this checkout's weights, and so do its workers.
+os.environ.setdefault("NNSLICER_WEIGHTS", str(DATA / "weights"))
 
 View = Annotated[Path | None, Option(help="HTML file for an interactive view of the results.")]
 """The option `--explore` of experiments with an interactive view."""

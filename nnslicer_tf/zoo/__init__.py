@@ -8,6 +8,7 @@ Adding a model: write its builder in the file of its family (arguments `input_sh
 `classes`), and add a line to `MODELS`.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
@@ -198,16 +199,20 @@ def weights_path(name: str, dataset: str) -> Path:
 def weights_file(name: str) -> Path:
     """Return the path of a file of weights, whether or not it exists.
 
-    A few small files are installed with the package. The others are in `data/weights` of a
-    checkout: the package's own, or that of the working directory.
+    A few small files are installed with the package. The others are in the folder that the
+    environment variable `NNSLICER_WEIGHTS` names (every script of `apps/` sets it to its
+    checkout's), else in `data/weights` of the package's checkout or of the working directory.
 
     Args:
         name: The file's path below the folder of weights.
     """
     installed = Path(__file__).parent / "weights" / name
-    folders = Path(__file__).parents[2] / "data/weights", Path("data/weights").resolve()
-    checkout = next((folder for folder in folders if folder.is_dir()), folders[1])
-    return installed if installed.is_file() else checkout / name
+    if installed.is_file():
+        return installed
+    checkouts = Path(__file__).parents[2] / "data/weights", Path("data/weights").resolve()
+    named = os.environ.get("NNSLICER_WEIGHTS")
+    folders = (Path(named), *checkouts) if named else checkouts
+    return next((folder for folder in folders if folder.is_dir()), folders[-1]) / name
 
 
 def entry(name: str) -> Entry:
