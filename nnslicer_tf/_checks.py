@@ -1,11 +1,54 @@
-"""Checks of arguments and model outputs, shared by several packages."""
+"""Checks of arguments and model outputs, shared by all packages."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError, NonFiniteActivationError
+
+
+def check_name(what: str, name: object, known: Iterable[str]) -> None:
+    """Check that a name is known.
+
+    Args:
+        what: What the name denotes, such as "metric", for the error message.
+        name: The name asked for.
+        known: All known names.
+
+    Raises:
+        InvalidArgumentError: if it is not; the message lists the nearest names, and all names.
+    """
+    known = list(known)
+    if name not in known:
+        raise InvalidArgumentError(
+            f"There is no {what} {name!r}.{did_you_mean(name, known)} "
+            f"It is one of {', '.join(known)}."
+        )
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return a suggestion of the nearest names, ignoring case; "" if none is near."""
+    by_lower = {one.lower(): one for one in known}
+    near = get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.5)
+    asked = " or ".join(repr(by_lower[one]) for one in near)
+    return f" Did you mean {asked}?" if near else ""
+
+
+def as_generator(rng: int | np.random.Generator) -> np.random.Generator:
+    """Return `rng` as a NumPy Generator; a Generator is passed through.
+
+    Raises:
+        InvalidArgumentError: if `rng` is neither a non-negative int nor a Generator.
+    """
+    if isinstance(rng, np.random.Generator):
+        return rng
+    if isinstance(rng, (int, np.integer)) and not isinstance(rng, bool) and rng >= 0:
+        return np.random.default_rng(int(rng))
+    raise InvalidArgumentError(
+        f"rng must be a non-negative int or a numpy.random.Generator. Received: {rng!r}"
+    )
 
 
 def check_count(name: str, value: object) -> None:

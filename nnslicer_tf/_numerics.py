@@ -1,4 +1,4 @@
-"""Numbers that many analyses compute from the outputs of a model: classes, probabilities, margins.
+"""Numbers that many analyses compute: classes, probabilities, margins, the largest values.
 
 `InstrumentedModel.classes` is the `OutputClasses` of a model. Nothing here imports Keras.
 """
@@ -45,6 +45,29 @@ def runner_up_margin(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def accuracy(predicted: np.ndarray, labels: np.ndarray) -> float:
     """Return the share of predicted classes that equal their labels."""
     return float(np.mean(np.asarray(predicted) == np.asarray(labels)))
+
+
+def smallest(values: np.ndarray, count: int) -> np.ndarray:
+    """Return a boolean array of the values' shape, True for the `count` smallest.
+
+    Ties are broken by C order: the first ones are taken. Takes linear time; nothing is sorted.
+
+    Args:
+        values: Numbers that are not NaN.
+        count: Number of values to choose, at most as many as there are.
+    """
+    flat = values.ravel()
+    if count <= 0:
+        return np.zeros(values.shape, bool)
+    bound = np.partition(flat, count - 1)[count - 1]
+    chosen = flat < bound
+    chosen[np.flatnonzero(flat == bound)[: count - chosen.sum()]] = True
+    return chosen.reshape(values.shape)
+
+
+def largest(values: np.ndarray, count: int) -> np.ndarray:
+    """Return a boolean array, True for the `count` largest; ties as in `smallest`."""
+    return smallest(-values, count)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 
 TrainingStep = Callable[[np.ndarray, np.random.Generator], float]
 """Takes the indices of a batch's samples and the random generator, and returns the batch's loss."""

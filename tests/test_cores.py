@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from nnslicer_tf._cores import available_cores
+from nnslicer_tf._environment import available_cores
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(6, 6), (None, 1)])

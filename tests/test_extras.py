@@ -12,7 +12,7 @@ from nnslicer_tf.errors import DatasetUnavailableError, MissingPackageError
 @pytest.fixture
 def plain(monkeypatch):
     """An installation without extras."""
-    monkeypatch.setattr("nnslicer_tf._extras.find_spec", lambda package: None)
+    monkeypatch.setattr("nnslicer_tf._environment.find_spec", lambda package: None)
 
 
 @pytest.fixture(scope="module")

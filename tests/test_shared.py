@@ -6,7 +6,7 @@ import pytest
 
 from nnslicer_tf._checks import check_labels
 from nnslicer_tf._deprecated import renamed_argument
-from nnslicer_tf._magnitude import largest, smallest
+from nnslicer_tf._numerics import largest, smallest
 from nnslicer_tf._training import compile_classifier, train_epoch, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
 

@@ -18,9 +18,8 @@ from typing import Annotated, Any, get_origin
 import typer
 import typer.core
 
-from nnslicer_tf._command_line import run
+from nnslicer_tf._environment import import_keras_quietly, run_application
 from nnslicer_tf._files import check_writable
-from nnslicer_tf._quiet import import_keras_quietly
 from reproduction.settings import Settings
 
 _LONGEST = 40
@@ -132,7 +131,7 @@ def add_experiment(
 def main(app: Callable[[], object]) -> None:
     """Run an application; on bad input, print one line to standard error and exit with code 2."""
     os.environ["MPLBACKEND"] = "Agg"
-    run(app, Path(sys.argv[0]).stem)
+    run_application(app, Path(sys.argv[0]).stem)
 
 
 def _load(name: str) -> Callable[..., Any]:

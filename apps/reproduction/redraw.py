@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 from reproduction.catalogue import load_catalogue
 from reproduction.result import ExperimentFigure
 from reproduction.result_tables import read_table

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._checks import as_generator
 from nnslicer_tf.attributions._problem import Features, Problem
 from nnslicer_tf.attributions._target import TargetLike
 from nnslicer_tf.errors import UnsupportedLayerError

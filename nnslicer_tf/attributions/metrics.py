@@ -14,8 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_count
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._checks import as_generator, check_count
 from nnslicer_tf.attributions._problem import Problem
 from nnslicer_tf.attributions._target import TargetLike
 from nnslicer_tf.instrument import InstrumentedModel

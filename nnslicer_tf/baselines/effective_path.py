@@ -20,8 +20,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import scipy.sparse as sp
 
-from nnslicer_tf._names import check_name
-from nnslicer_tf._progress import track
+from nnslicer_tf._checks import check_name
+from nnslicer_tf._environment import track
 from nnslicer_tf.baselines.path_rules import path_rule, path_through
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation

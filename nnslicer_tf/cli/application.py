@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 
 from nnslicer_tf import __version__
-from nnslicer_tf._command_line import run
-from nnslicer_tf._quiet import import_keras_quietly
+from nnslicer_tf._environment import import_keras_quietly, run_application
 from nnslicer_tf.cli import compressed, models, slices, testing
 
 app = typer.Typer(
@@ -76,4 +75,4 @@ def _nnslicer(
 
 def main() -> None:
     """Run the command line; bad input gives one line and exit code 2."""
-    run(app, "nnslicer")
+    run_application(app, "nnslicer")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from nnslicer_tf._quiet import import_keras_quietly
+from nnslicer_tf._environment import import_keras_quietly
 from nnslicer_tf.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

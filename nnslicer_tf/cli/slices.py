@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nnslicer_tf._quiet import import_keras_quietly
+from nnslicer_tf._environment import import_keras_quietly
 from nnslicer_tf.cli import inputs
 from nnslicer_tf.cli.inputs import (
     BatchOption,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 NAMES = ("sst2",)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_count
-from nnslicer_tf._names import check_name
-from nnslicer_tf._progress import track
+from nnslicer_tf._checks import check_count, check_name
+from nnslicer_tf._environment import track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging._held_errors import Arrays, HeldErrors
 from nnslicer_tf.debugging.counterparts import CompressedLike, counterpart_of, weights_twin

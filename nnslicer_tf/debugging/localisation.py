@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging import _evidence
 from nnslicer_tf.debugging._evidence import SuspicionScores, channel_scores

@@ -3,9 +3,7 @@
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_count, check_labels
-from nnslicer_tf._names import check_name
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._checks import as_generator, check_count, check_labels, check_name
 from nnslicer_tf._training import (
     are_logits,
     classification_loss,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging.comparison import LayerComparison
 from nnslicer_tf.debugging.counterparts import counterpart_of

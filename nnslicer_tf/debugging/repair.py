@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_labels
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_labels, check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.debugging._fixed_pattern import FixedPattern
 from nnslicer_tf.debugging.runs import check_classifier

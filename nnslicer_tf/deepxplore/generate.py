@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from tqdm.auto import tqdm
 
-from nnslicer_tf._checks import check_labels
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._checks import as_generator, check_labels
 from nnslicer_tf.deepxplore.constraints import Constraint, find_constraint
 from nnslicer_tf.deepxplore.coverage import Coverage, NeuronCoverage
 from nnslicer_tf.deepxplore.differences import Differences

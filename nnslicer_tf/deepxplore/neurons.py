@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Operation
 from nnslicer_tf.instrument.data import DataLike

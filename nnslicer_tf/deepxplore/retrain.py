@@ -3,8 +3,7 @@
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_labels
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._checks import as_generator, check_labels
 from nnslicer_tf._training import (
     are_logits,
     compile_classifier,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.errors import InvalidArgumentError
 
 ops: Any = LazyModule("keras.ops")

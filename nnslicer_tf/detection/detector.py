@@ -15,9 +15,8 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
 
-from nnslicer_tf._checks import check_logits
+from nnslicer_tf._checks import as_generator, check_logits
 from nnslicer_tf._files import read_archive, write_archive
-from nnslicer_tf._random import as_generator
 from nnslicer_tf.detection.calibration import check_rate, threshold_at
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 from nnslicer_tf.baselines.effective_path import check_share, effective_paths
 from nnslicer_tf.detection.vector_detector import VectorDetector
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._lazy import LazyModule
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
+from nnslicer_tf._environment import LazyModule
 from nnslicer_tf._numerics import runner_up_margin
 from nnslicer_tf.detection.residuals import residual_shares
 from nnslicer_tf.detection.spectra import SMOOTH_SPECTRA, SPECTRA

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.detection.evidence import Evidence, convolutions
 from nnslicer_tf.detection.scorers import ClassDistance, Identity, RidgeMargin, TreeDisagreement
 from nnslicer_tf.detection.spectra import SPECTRA

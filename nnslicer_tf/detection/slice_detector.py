@@ -37,8 +37,7 @@ import hashlib
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
-from nnslicer_tf._checks import check_count
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_count, check_name
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.detection.presets import PRESETS, Options
 from nnslicer_tf.detection.votes import Vote, VotingDetector

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import fft
 
-from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf._environment import LazyModule
 
 ops: Any = LazyModule("keras.ops")
 

@@ -5,8 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 
-from nnslicer_tf._checks import check_count
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_count, check_name
 from nnslicer_tf.detection.evidence import Evidence
 from nnslicer_tf.detection.scorers import RidgeMargin, TreeDisagreement
 from nnslicer_tf.detection.votes import DrawnColumns, Vote, VotingDetector

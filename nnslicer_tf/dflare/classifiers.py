@@ -25,7 +25,7 @@ import keras
 import numpy as np
 
 from nnslicer_tf._checks import as_array, shape_fits
-from nnslicer_tf._cores import available_cores
+from nnslicer_tf._environment import available_cores
 from nnslicer_tf._files import digest
 from nnslicer_tf._litert import (
     dequantised,

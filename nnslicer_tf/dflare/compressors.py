@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
+from nnslicer_tf._checks import as_generator, check_name
 from nnslicer_tf._litert import interpreter_of
-from nnslicer_tf._magnitude import smallest
-from nnslicer_tf._names import check_name
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._numerics import smallest
 from nnslicer_tf._training import build_optimizer, draw_dropout_seeds, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model

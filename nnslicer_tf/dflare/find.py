@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from tqdm.auto import tqdm
 
-from nnslicer_tf._checks import as_array, check_labels
+from nnslicer_tf._checks import as_array, as_generator, check_labels
+from nnslicer_tf._environment import announce
 from nnslicer_tf._files import digest
-from nnslicer_tf._progress import announce
-from nnslicer_tf._random import as_generator
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.dflare._checkpoint import Checkpoint, identity
 from nnslicer_tf.dflare._seed_checks import check_seeds_suit

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.default_domain import default_domain
 from nnslicer_tf.dflare.deviations import DeviationSet

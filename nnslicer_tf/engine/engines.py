@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from nnslicer_tf._cores import available_cores
-from nnslicer_tf._extras import is_installed
+from nnslicer_tf._environment import available_cores, is_installed
 
 Item = tuple[int, Any]
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from nnslicer_tf._extras import require
+from nnslicer_tf._environment import require
 from nnslicer_tf.errors import InvalidArgumentError, WorkerError
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from typing import cast
 
 import numpy as np
 
-from nnslicer_tf._blas import one_thread_a_product
+from nnslicer_tf._environment import one_thread_a_product
 from nnslicer_tf.exactline._program import LineProgram, LineStep
 from nnslicer_tf.exactline._workers import run_splitting
 from nnslicer_tf.exactline.bends import GradientTransformer, PullsGradients

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Condition
 from typing import TypeVar
 
-from nnslicer_tf._cores import available_cores
+from nnslicer_tf._environment import available_cores
 
 Work = TypeVar("Work")
 

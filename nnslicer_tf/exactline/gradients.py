@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_points, check_target
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name, check_points, check_target
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline.partition import LinearPartition, check_ratios

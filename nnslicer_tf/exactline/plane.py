@@ -21,9 +21,8 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from nnslicer_tf._blas import one_thread_a_product
 from nnslicer_tf._checks import check_count
-from nnslicer_tf._cores import available_cores
+from nnslicer_tf._environment import available_cores, one_thread_a_product
 from nnslicer_tf._files import digest
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import InvalidArgumentError

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._blas import one_thread_a_product
 from nnslicer_tf._checks import check_count, check_points
+from nnslicer_tf._environment import one_thread_a_product
 from nnslicer_tf.errors import InputShapeError, NonFiniteActivationError, TooManyRegionsError
 from nnslicer_tf.exactline._gradient_walk import LineTrace, TraceRecorder
 from nnslicer_tf.exactline._kernels import lines as _kernels

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.operations import Operation
 

@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument.backend import compiled_function
 from nnslicer_tf.instrument.copies import agree, examples, rebuild, transfer

@@ -13,9 +13,9 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nnslicer_tf._names import check_name, did_you_mean
+from nnslicer_tf._checks import check_name, did_you_mean
+from nnslicer_tf._environment import track
 from nnslicer_tf._numerics import OutputClasses
-from nnslicer_tf._progress import track
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import InvalidArgumentError, SeveralInputsError, UnsupportedLayerError
 from nnslicer_tf.instrument._trace import Shapes, as_functional, input_name, trace

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._layout import KernelLayout
-from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf._environment import LazyModule
+from nnslicer_tf.instrument.layout import KernelLayout
 
 keras: Any = LazyModule("keras")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.instrument.backend import over_time
 from nnslicer_tf.instrument.operations import NO_MASK, Operation, Source, Step, Synapses
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf._environment import LazyModule
 
 ops: Any = LazyModule("keras.ops")
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from nnslicer_tf._environment import LazyModule
 from nnslicer_tf._kernels import pointwise
-from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.operations import Operation
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._environment import LazyModule
 from nnslicer_tf._kernels import pointwise
-from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.operations import Operation
 from nnslicer_tf.kinds.kind import Kind, Neurons, Node, Rule, register_kind
 from nnslicer_tf.kinds.rescale import largest, midpoint, product

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._environment import LazyModule
 from nnslicer_tf._kernels import products
-from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation, ProductSum

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.instrument.backend import over_time
 from nnslicer_tf.instrument.backward import propagate
 from nnslicer_tf.instrument.operations import Operation

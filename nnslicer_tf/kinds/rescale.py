@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.instrument.backend import vector_jacobian_product
 from nnslicer_tf.instrument.operations import Operation, Pooling, Statistics
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._environment import LazyModule
 from nnslicer_tf._kernels import products
-from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.operations import Operation, Softmax
 from nnslicer_tf.kinds import rescale
 from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, Rule, register_kind

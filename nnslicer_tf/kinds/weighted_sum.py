@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from nnslicer_tf._environment import LazyModule
 from nnslicer_tf._kernels import pools, sums
-from nnslicer_tf._layout import KernelLayout
-from nnslicer_tf._lazy import LazyModule
 from nnslicer_tf.instrument.backend import vector_jacobian_product
+from nnslicer_tf.instrument.layout import KernelLayout
 from nnslicer_tf.instrument.operations import Operation, Synapses
 from nnslicer_tf.kinds._windows import flat, windows
 from nnslicer_tf.kinds.kind import Kind, Layout, Neurons, Node, register_kind

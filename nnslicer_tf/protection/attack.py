@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._checks import as_generator
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented

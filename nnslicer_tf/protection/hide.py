@@ -6,7 +6,7 @@ from numbers import Real
 import keras
 import numpy as np
 
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._checks import as_generator
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import check_masks, instrumented
 from nnslicer_tf.instrument.copies import copy_model

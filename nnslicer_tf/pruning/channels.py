@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
-from nnslicer_tf._layout import DEPTHWISE
 from nnslicer_tf.instrument import Affine, Elementwise, InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.index_maps import INSERTED, routing_map
+from nnslicer_tf.instrument.layout import DEPTHWISE
 from nnslicer_tf.instrument.operations import Lookup
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.pruning.recurrent_units import is_removable, zero_units

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from keras import layers
 
-from nnslicer_tf._layout import DEPTHWISE
 from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf.instrument.layout import DEPTHWISE
 from nnslicer_tf.pruning.channels import ChannelGraph, is_last_axis, is_reader, mixes_channels
 from nnslicer_tf.pruning.heads import first_projection, has_heads, head_of_channels
 from nnslicer_tf.pruning.recurrent_units import LAYERS, first_member, is_removable

@@ -6,7 +6,7 @@ from numbers import Real
 import keras
 import numpy as np
 
-from nnslicer_tf._magnitude import smallest
+from nnslicer_tf._numerics import smallest
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import instrumented
 from nnslicer_tf.instrument.model import ModelLike

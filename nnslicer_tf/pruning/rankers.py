@@ -21,9 +21,7 @@ import keras
 import numpy as np
 from tqdm.auto import tqdm
 
-from nnslicer_tf._checks import check_labels
-from nnslicer_tf._names import check_name
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._checks import as_generator, check_labels, check_name
 from nnslicer_tf.baselines import effective_paths
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, instrumented

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import keras
 import numpy as np
 
-from nnslicer_tf._progress import track
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._checks import as_generator
+from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import Affine, InstrumentedModel, Operation, Synapses
 from nnslicer_tf.instrument.operations import Lookup
 

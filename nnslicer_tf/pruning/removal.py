@@ -21,10 +21,10 @@ import keras
 import numpy as np
 from keras import layers
 
-from nnslicer_tf._layout import DEPTHWISE, OUTPUTS_INPUTS
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Operation, check_copy, rebuild
+from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS
 from nnslicer_tf.instrument.masked import maskable
 from nnslicer_tf.instrument.model import ModelLike
 from nnslicer_tf.pruning.channels import ChannelGraph, is_reader

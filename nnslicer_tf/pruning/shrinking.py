@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
+from nnslicer_tf._checks import as_generator, check_name
 from nnslicer_tf._files import check_writable
-from nnslicer_tf._names import check_name
 from nnslicer_tf._numerics import OutputClasses, accuracy
-from nnslicer_tf._random import as_generator
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, MissingPackageError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, check_copyable

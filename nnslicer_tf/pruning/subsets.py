@@ -5,8 +5,7 @@ from itertools import combinations
 
 import numpy as np
 
-from nnslicer_tf._checks import check_labels
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._checks import as_generator, check_labels
 from nnslicer_tf.errors import InvalidArgumentError
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report.figures import new_axes
 

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Operation, instrumented, rebuild
 from nnslicer_tf.instrument.data import DataLike

@@ -31,9 +31,8 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nnslicer_tf._checks import check_labels
-from nnslicer_tf._names import check_name
-from nnslicer_tf._progress import track
+from nnslicer_tf._checks import check_labels, check_name
+from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
+from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import read_archive, write_archive
-from nnslicer_tf._layout import DEPTHWISE, OUTPUTS_INPUTS
-from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError, UnsupportedLayerError
 from nnslicer_tf.instrument import InstrumentedModel, Operation, Synapses
+from nnslicer_tf.instrument.layout import DEPTHWISE, OUTPUTS_INPUTS
 from nnslicer_tf.instrument.recurrence import RECURRENCE
 from nnslicer_tf.kinds import aligned_mask
 from nnslicer_tf.pruning.heads import has_heads

@@ -14,8 +14,8 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
+from nnslicer_tf._checks import as_generator
 from nnslicer_tf._deprecated import renamed_argument
-from nnslicer_tf._random import as_generator
 from nnslicer_tf._training import compile_classifier, selective_optimizer, train_epochs
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, copy_model, instrumented, rebuild

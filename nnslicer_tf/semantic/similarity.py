@@ -13,7 +13,7 @@ matrix of the values, ⟨F_i·F_iᵀ, F_j·F_jᵀ⟩ = ‖F_iᵀ·F_j‖², with
 
 import numpy as np
 
-from nnslicer_tf._blas import one_thread_a_product
+from nnslicer_tf._environment import one_thread_a_product
 from nnslicer_tf.errors import InvalidArgumentError
 
 

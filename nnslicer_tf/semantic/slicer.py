@@ -19,8 +19,8 @@ from typing import TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nnslicer_tf._magnitude import largest
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
+from nnslicer_tf._numerics import largest
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.data import DataLike

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import check_count
-from nnslicer_tf._magnitude import largest
-from nnslicer_tf._names import check_name
-from nnslicer_tf._progress import track
+from nnslicer_tf._checks import check_count, check_name
+from nnslicer_tf._environment import track
+from nnslicer_tf._numerics import largest
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import instrumented

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._layout import KernelLayout
+from nnslicer_tf.instrument.layout import KernelLayout
 from nnslicer_tf.kinds import Kind, Node
 
 REFERENCE, SLOPES = "reference of ", "slopes of "

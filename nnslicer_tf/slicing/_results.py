@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.slicing._plan import Plan
 from nnslicer_tf.slicing._rows import Matrix, dense_rows, joined, sparse_rows, width
 

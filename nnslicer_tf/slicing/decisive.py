@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from nnslicer_tf._cores import available_cores
+from nnslicer_tf._checks import check_name
+from nnslicer_tf._environment import available_cores
 from nnslicer_tf._files import read_archive, write_archive
-from nnslicer_tf._names import check_name
 from nnslicer_tf._numerics import OutputClasses, sigmoid, softmax
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.errors import CriterionError, InvalidArgumentError

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from nnslicer_tf._checks import as_array
+from nnslicer_tf._checks import as_array, check_name
 from nnslicer_tf._files import atomic_path
-from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.attributions import ATTRIBUTIONS, Target, TargetLike, deeplift, metrics
 from nnslicer_tf.attributions._problem import feature_operations

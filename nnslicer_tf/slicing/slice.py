@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import read_archive, write_archive
-from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable, text_table
 from nnslicer_tf.errors import ProfileMismatchError
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
+from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import read_archive, write_archive
-from nnslicer_tf._names import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.slicing._rows import (
     Matrix,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.attributions import TargetLike
 from nnslicer_tf.engine import InProcessEngine, Store, make_engine
 from nnslicer_tf.errors import InvalidArgumentError, ProfileMismatchError

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import keras
 
+from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import load_weights, save_weights
-from nnslicer_tf._metrics import accuracy
-from nnslicer_tf._names import check_name
 from nnslicer_tf.datasets.texts import LENGTH
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.zoo.alexnet import alexnet
@@ -39,6 +38,7 @@ from nnslicer_tf.zoo.training import (
     DEFAULT_RECIPE,
     RECIPES,
     Recipe,
+    accuracy,
     in_precision,
     train,
 )

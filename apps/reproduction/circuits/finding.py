@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from sklearn.metrics import roc_auc_score
 
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.kinds import kind_of
 from nnslicer_tf.slicing import Profile, Slicer

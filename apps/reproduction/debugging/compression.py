@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.debugging import LayerComparison, Recipe, compare_layers, leaving, recipe
 from nnslicer_tf.dflare import (
     DeviationSet,

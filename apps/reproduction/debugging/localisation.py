@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from scipy.stats import wilcoxon
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._names import check_name
-from nnslicer_tf._progress import track
+from nnslicer_tf._checks import check_name
+from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.debugging import METHODS, Runs, suspicious
 from nnslicer_tf.errors import InvalidArgumentError

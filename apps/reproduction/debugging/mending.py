@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._magnitude import largest
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
+from nnslicer_tf._numerics import largest
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.debugging import Runs, Suspicion, mend, repair, suspicious
 from nnslicer_tf.errors import InfeasibleRepairError

@@ -16,9 +16,8 @@ import pandas as pd
 from scipy.stats import binomtest
 
 from nnslicer_tf import zoo
-from nnslicer_tf._cores import available_cores
+from nnslicer_tf._environment import available_cores, track
 from nnslicer_tf._numerics import sigmoid
-from nnslicer_tf._progress import track
 from nnslicer_tf.datasets import load, texts
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.kinds.weighted_sum import sample_gradients

@@ -7,8 +7,8 @@ import keras
 from keras import layers
 
 from nnslicer_tf import zoo
+from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import load_weights
-from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 

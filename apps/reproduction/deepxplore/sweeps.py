@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets, deepxplore, zoo
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.deepxplore import Differences, NeuronCoverage
 from nnslicer_tf.deepxplore.constraints import find_constraint

@@ -16,9 +16,8 @@ import keras
 import numpy as np
 
 from nnslicer_tf import datasets, pruning, zoo
+from nnslicer_tf._checks import as_generator, check_name
 from nnslicer_tf._files import atomic_path
-from nnslicer_tf._names import check_name
-from nnslicer_tf._random import as_generator
 from nnslicer_tf.dflare import compressors
 from nnslicer_tf.dflare.classifiers import ModelLike
 from nnslicer_tf.dflare.images import ImageDomain

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline import PlaneWalker, acas
 from nnslicer_tf.exactline.mesh import Mesh, cut_by_lines

@@ -9,8 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets
-from nnslicer_tf._cores import available_cores
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import available_cores, track
 from nnslicer_tf.exactline import Attributor, PathGradients
 from nnslicer_tf.exactline.gradients import RULES
 from nnslicer_tf.instrument import InstrumentedModel

@@ -7,8 +7,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._progress import track
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._checks import as_generator
+from nnslicer_tf._environment import track
 from nnslicer_tf.exactline import (
     Attributor,
     exact_plane,

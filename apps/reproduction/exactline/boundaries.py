@@ -10,7 +10,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline import LinearPartition, LineWalker, acas
 from nnslicer_tf.instrument import InstrumentedModel

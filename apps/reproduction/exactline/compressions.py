@@ -5,8 +5,8 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._progress import track
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._checks import as_generator
+from nnslicer_tf._environment import track
 from nnslicer_tf.exactline import disagreement
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model

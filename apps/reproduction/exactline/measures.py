@@ -14,9 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from nnslicer_tf._names import check_name
-from nnslicer_tf._progress import track
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._checks import as_generator, check_name
+from nnslicer_tf._environment import track
 from nnslicer_tf.exactline import Attributor, LinearPartition, PathGradients
 from nnslicer_tf.instrument import InstrumentedModel, instrumented
 from nnslicer_tf.instrument.data import DataLike

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 from nnslicer_tf.exactline import PlaneWalker
 from nnslicer_tf.exactline.planar_partition import PlanarClasses
 from nnslicer_tf.instrument import InstrumentedModel

@@ -8,8 +8,8 @@ from itertools import product
 import keras
 
 from nnslicer_tf import datasets, zoo
+from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import check_writable, keep_weights
-from nnslicer_tf._names import check_name
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.report import provenance
 from nnslicer_tf.zoo import weights_file

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf import datasets
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 from nnslicer_tf.exactline import Attributor, PathGradients
 from nnslicer_tf.exactline.gradients import RULES
 from nnslicer_tf.instrument import InstrumentedModel

@@ -14,8 +14,7 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from nnslicer_tf._names import check_name
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._checks import as_generator, check_name
 from nnslicer_tf._training import build_optimizer, train_epochs
 from nnslicer_tf.datasets import Dataset
 

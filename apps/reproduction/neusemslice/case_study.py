@@ -12,7 +12,7 @@ from dataclasses import replace
 import pandas as pd
 
 from nnslicer_tf import zoo
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 from nnslicer_tf.instrument.fingerprint import model_fingerprint
 from nnslicer_tf.semantic import compress, restructure
 from reproduction.neusemslice.restructuring import COMPRESSORS

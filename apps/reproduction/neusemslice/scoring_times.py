@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.semantic import METRICS, contributions

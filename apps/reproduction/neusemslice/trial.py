@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.fingerprint import model_fingerprint

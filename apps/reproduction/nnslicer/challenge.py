@@ -17,7 +17,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.detection import ChallengeResult, Detector, Effort, challenge
 from nnslicer_tf.detection.adaptive.result import MODEL, PAIR
 from nnslicer_tf.instrument import InstrumentedModel

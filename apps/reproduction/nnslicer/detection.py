@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf import datasets
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.detection import (
     PRESETS,
     Detector,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.detection import SliceDetector, Vote
 from nnslicer_tf.detection.calibration import fuse, p_values, two_sided
 from nnslicer_tf.detection.presets import votes_of

@@ -15,8 +15,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf import pruning, zoo
-from nnslicer_tf._names import check_name
-from nnslicer_tf._progress import track
+from nnslicer_tf._checks import check_name
+from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import MaskedModel
 from nnslicer_tf.pruning import EffectivePathRanker, NNSlicerRanker
 from nnslicer_tf.slicing import ClassProfiles, Profile

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
 from nnslicer_tf.baselines import effective_paths
 from nnslicer_tf.detection.scorers import TreeDisagreement
 from nnslicer_tf.instrument import InstrumentedModel

@@ -17,8 +17,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf import protection, pruning
-from nnslicer_tf._names import check_name
-from nnslicer_tf._progress import track
+from nnslicer_tf._checks import check_name
+from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import Dataset
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel

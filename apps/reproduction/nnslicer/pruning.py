@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from nnslicer_tf import pruning, zoo
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 from reproduction.nnslicer.pruning_methods import (
     ENDINGS,
     PruningMethod,

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf import datasets, pruning, zoo
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.loading import load_model
 from nnslicer_tf.pruning.shrinking import CONTRIBUTIONS

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile
 from reproduction.nnslicer.settings import SpecialCaseSettings

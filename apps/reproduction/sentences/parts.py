@@ -13,7 +13,7 @@ from keras import ops
 from scipy.stats import wilcoxon
 
 from nnslicer_tf import zoo
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import texts
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.kinds.weighted_sum import sample_gradients

@@ -12,8 +12,8 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 from nnslicer_tf import zoo
-from nnslicer_tf._names import check_name
-from nnslicer_tf._progress import track
+from nnslicer_tf._checks import check_name
+from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.slicing import Profile
 from reproduction.result import ExperimentResult, ExperimentTable

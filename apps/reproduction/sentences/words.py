@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from scipy.stats import wilcoxon
 
 from nnslicer_tf import zoo
-from nnslicer_tf._names import check_name
-from nnslicer_tf._progress import track
+from nnslicer_tf._checks import check_name
+from nnslicer_tf._environment import track
 from nnslicer_tf.datasets import texts
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.backend import compiled_function, vector_jacobian_product

@@ -19,10 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from nnslicer_tf._checks import check_count, check_labels, check_logits
+from nnslicer_tf._checks import as_generator, check_count, check_labels, check_logits, check_name
 from nnslicer_tf._files import digest
-from nnslicer_tf._names import check_name
-from nnslicer_tf._random import as_generator
 from nnslicer_tf.detection.adaptive import checks
 from nnslicer_tf.detection.adaptive.norms import NORMS
 from nnslicer_tf.detection.adaptive.pair import Pair, excess_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.detection.adaptive.table import ADAPTIVE_ATTACKS, WHITE
 

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from nnslicer_tf._environment import track
 from nnslicer_tf._files import digest
-from nnslicer_tf._progress import track
 from nnslicer_tf.detection.adaptive.black_box import nearer
 from nnslicer_tf.detection.adaptive.gradient import orthogonal
 from nnslicer_tf.detection.adaptive.minimum import minimum

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.detection.adaptive.pair import Pair
 from nnslicer_tf.detection.detector import Detector
 from nnslicer_tf.detection.evidence import Evidence

@@ -14,7 +14,7 @@ from typing import Any
 
 import lazy_loader
 
-from nnslicer_tf._extras import require
+from nnslicer_tf._environment import require
 
 # Lazy, since the base class of attacks is Foolbox's. `__init__.pyi` has the names.
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

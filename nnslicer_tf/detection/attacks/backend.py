@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from nnslicer_tf._extras import require
+from nnslicer_tf._environment import require
 from nnslicer_tf.detection.attacks.table import AttackSpec
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.instrument.backend import device_name

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from nnslicer_tf._checks import check_logits
-from nnslicer_tf._extras import require
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import require, track
 from nnslicer_tf._tables import ShownAsTable
 from nnslicer_tf.datasets import Normalisation
 from nnslicer_tf.detection.attacks.backend import check_backend, foolbox_model, seed_foolbox

@@ -16,7 +16,7 @@ import numpy as np
 from foolbox.distances import l0
 from scipy.special import log_softmax
 
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._checks import as_generator
 from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
 

@@ -9,7 +9,7 @@ Cost: at most two images for each pixel tried, for all images not yet misclassif
 import numpy as np
 from foolbox.distances import l0
 
-from nnslicer_tf._random import as_generator
+from nnslicer_tf._checks import as_generator
 from nnslicer_tf.detection.attacks.array_attack import ArrayAttack, Query
 from nnslicer_tf.errors import InvalidArgumentError
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnslicer_tf._extras import require
-from nnslicer_tf._names import check_name
+from nnslicer_tf._checks import check_name
+from nnslicer_tf._environment import require
 
 if TYPE_CHECKING:
     import foolbox

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._lazy import LazyModule
+from nnslicer_tf._environment import LazyModule
 from nnslicer_tf.errors import InvalidArgumentError
 from nnslicer_tf.exactline.bends import Bends, GradientTransformer
 from nnslicer_tf.exactline.curve import Curve

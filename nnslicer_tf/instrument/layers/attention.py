@@ -15,7 +15,6 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from nnslicer_tf._layout import INPUTS_OUTPUTS
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import activation_step, softmax_step
@@ -25,6 +24,7 @@ from nnslicer_tf.instrument.layers.products import product_step
 from nnslicer_tf.instrument.layers.projections import Projection
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.layers.weighted_sums import sum_step
+from nnslicer_tf.instrument.layout import INPUTS_OUTPUTS
 from nnslicer_tf.instrument.operations import (
     NO_MASK,
     MaskOf,

@@ -10,12 +10,12 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from nnslicer_tf._layout import INPUTS_OUTPUTS, OUTPUTS_INPUTS
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.registry import LayerCall
 from nnslicer_tf.instrument.layers.weighted_sums import sum_step
+from nnslicer_tf.instrument.layout import INPUTS_OUTPUTS, OUTPUTS_INPUTS
 from nnslicer_tf.instrument.operations import Elementwise, Lookup, Step, Synapses
 
 _EXACT = 1 << 24

@@ -25,7 +25,6 @@ import keras
 import numpy as np
 from keras import activations, layers, ops
 
-from nnslicer_tf._layout import INPUTS_OUTPUTS
 from nnslicer_tf.errors import UnsupportedLayerError
 from nnslicer_tf.instrument import windows
 from nnslicer_tf.instrument.layers.activations import activation_step
@@ -33,6 +32,7 @@ from nnslicer_tf.instrument.layers.masks import is_set, mask_step
 from nnslicer_tf.instrument.layers.normalisation import affine_step
 from nnslicer_tf.instrument.layers.probing import recognised
 from nnslicer_tf.instrument.layers.registry import LayerCall
+from nnslicer_tf.instrument.layout import INPUTS_OUTPUTS
 from nnslicer_tf.instrument.operations import NO_MASK, MaskOf, Operation, Source, Step, Synapses
 from nnslicer_tf.instrument.recurrence import (
     GATE,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nnslicer_tf._progress import track
+from nnslicer_tf._environment import track
 from nnslicer_tf.instrument import InstrumentedModel, MaskedModel, Operation, Synapses
 from nnslicer_tf.instrument.index_maps import routing_map
 from nnslicer_tf.instrument.operations import Lookup, Pooling

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._metrics import accuracy
 from nnslicer_tf.dflare import find_deviations, verify
 from nnslicer_tf.errors import InvalidArgumentError
+from nnslicer_tf.zoo import accuracy
 from reproduction.dflare.pairs import load_pair, pair_names, seed_images, uint8_images
 
 

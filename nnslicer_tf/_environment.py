@@ -1,0 +1,184 @@
+"""What surrounds an analysis: cores, optional packages, lazy imports, progress, command lines.
+
+Nothing here imports Keras, so that workers and `nnslicer --help` start fast.
+"""
+
+import importlib
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nnslicer_tf.errors import MissingPackageError, NNSlicerError
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
+
+T = TypeVar("T")
+
+# Optional package → the extra that installs it, and its name in messages.
+_EXTRAS = {
+    "ray": ("ray", "Ray"),
+    "foolbox": ("foolbox", "Foolbox"),
+    "tensorflow_datasets": ("tfds", "TensorFlow Datasets"),
+}
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use, at least 1.
+
+    On systems that do not report this (macOS, Windows), it is the machine's number of cores.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def one_thread_a_product() -> AbstractContextManager:
+    """Limit matrix products to the calling thread until the context ends.
+
+    For products so small that sharing one among threads costs more than it gains.
+    """
+    return _blas().limit(limits=1)
+
+
+@cache
+def _blas() -> "ThreadpoolController":
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
+
+
+# --- imports ---
+
+
+class LazyModule:
+    """A stand-in for a module that is imported when one of its attributes is first used.
+
+    Args:
+        name: Full name of the module.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package can be imported, without importing it."""
+    spec = find_spec(package)
+    # A folder of the same name on the path is also found, but has no code of its own.
+    return spec is not None and spec.origin is not None
+
+
+def require(package: str, what: str, instead: str = "") -> ModuleType:
+    """Import and return a package that belongs to an extra.
+
+    Args:
+        package: "ray", "foolbox" or "tensorflow_datasets".
+        what: What needs it; the error message begins with this.
+        instead: What works without it; the error message ends with this.
+
+    Raises:
+        MissingPackageError: if it is not installed.
+    """
+    extra, name = _EXTRAS[package]
+    if not is_installed(package):
+        raise MissingPackageError(
+            f'{what} {name}, which is not installed: pip install "nnslicer_tf[{extra}]". '
+            f"{instead}".strip()
+        )
+    return importlib.import_module(package)
+
+
+def import_keras_quietly() -> None:
+    """Import Keras and hide its backend's messages, which would bury a command's output.
+
+    The messages come from C++ before its log level takes effect, so standard error itself is
+    redirected to a file, which is shown if the import fails.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    standard_error = os.dup(2)
+    with tempfile.TemporaryFile() as hidden:
+        os.dup2(hidden.fileno(), 2)
+        try:
+            import keras
+
+            if keras.backend.backend() == "tensorflow":
+                import tensorflow as tf
+
+                tf.config.list_physical_devices()  # looks for a GPU and prints messages
+                tf.get_logger().setLevel("ERROR")  # it warns of compiling different functions
+        except BaseException:
+            hidden.seek(0)
+            os.write(standard_error, hidden.read())
+            raise
+        finally:
+            os.dup2(standard_error, 2)
+            os.close(standard_error)
+
+
+# --- progress and command lines ---
+
+
+def track(
+    items: Iterable[T], what: str, total: int | None = None, progress: bool = True
+) -> Iterator[T]:
+    """Yield `items` and show a progress bar named `what`, unless `progress` is false."""
+    from tqdm.auto import tqdm
+
+    with tqdm(items, desc=what, total=total, disable=not progress, leave=False) as bar:
+        yield from bar
+
+
+def announce(text: str, progress: bool = True) -> None:
+    """Write a line to standard error, above a progress bar, unless `progress` is false."""
+    if progress:
+        from tqdm.auto import tqdm
+
+        tqdm.write(text, file=sys.stderr)
+
+
+def run_application(app: Callable[..., object], name: str) -> None:
+    """Run a Typer application; bad input gives one line on standard error and exit code 2.
+
+    Args:
+        app: The application.
+        name: Its name in error messages.
+    """
+
+    def warn(message: Warning | str, *_: object, **__: object) -> None:
+        print(f"{name}: {' '.join(str(message).split())}", file=sys.stderr)
+
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = warn
+            code = app(prog_name=name, standalone_mode=False)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (NNSlicerError, OSError) as error:
+        message = f"{name}: {error}"
+    except Exception as error:
+        # Typer raises the errors of Click, or of the part of Click that it bundles.
+        if type(error).__name__ == "Abort":  # Ctrl-C
+            sys.exit(130)
+        if not hasattr(error, "format_message"):
+            raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()  # type: ignore[attr-defined]
+            sys.exit(2)
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else name
+        message = f"{command}: {error.format_message().rstrip('.')}. See '{command} --help'."
+    else:
+        sys.exit(code if isinstance(code, int) else 0)
+    print(" ".join(message.split()), file=sys.stderr)
+    sys.exit(2)
