@@ -82,7 +82,7 @@ def test_sentences_as_a_data_set(glue):
     assert data.x.shape == (2, texts.LENGTH)
     assert data.classes == 2
     assert texts.vocabulary().decode(data.x[0]) == ["a", "funny", "film", "."]
-    batches = list(datasets.stream("sst2", "test", batch_size=1).as_numpy_iterator())
+    batches = list(data.to_tf(batch_size=1).as_numpy_iterator())
     np.testing.assert_array_equal(np.concatenate([x for x, _ in batches]), data.x)
 
 
@@ -101,13 +101,13 @@ def test_tensorflow_datasets_features(monkeypatch):
 
     asked = []
 
-    def rows(name, split):
+    def rows(name, split, supervised):
         asked.append((name, split))
         features = {"sentence": ["a film ", "b"], "label": [1, 0], "idx": [0, 1]}
         return tf.data.Dataset.from_tensor_slices(features)
 
     monkeypatch.delenv("GLUE_DIR", raising=False)
-    monkeypatch.setattr(datasets, "tfds_rows", rows)
+    monkeypatch.setattr(texts, "tfds_split", rows)
     sentences = texts.load("sst2", "test[:2]")
     assert asked == [("glue/sst2", "validation[:2]")]
     assert (sentences.text, sentences.y.tolist()) == (("a film", "b"), [1, 0])

@@ -296,7 +296,7 @@ def fingerprints() -> pd.DataFrame:
     for path in sorted(paths, key=lambda path: path.name):
         model, _, dataset = path.name.removesuffix(".weights.h5").partition("-")
         folder = installed if installed in path.parents else weights
-        known = path.parent == folder and model in zoo.names()
+        known = path.parent == folder and model in zoo.MODELS
         rows.append(
             {
                 "weights": path.relative_to(folder).as_posix(),

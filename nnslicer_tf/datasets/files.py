@@ -14,17 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnslicer_tf._checks import as_class_indices
-from nnslicer_tf.datasets.named import Dataset, load_spec
+from nnslicer_tf.datasets.named import Dataset, load
 from nnslicer_tf.errors import CorruptFileError, InputShapeError, InvalidArgumentError
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
-_LABELS = ("label", "labels", "class", "target")
-# Pillow's modes for 16-bit grey images ("I" in older versions). No file type that is read here
-# has more bits.
-_DEEP_GREY = ("I", "I;16", "I;16L", "I;16B", "I;16N")
+_NO_LABELS = np.zeros(0, np.int64)
 
 
 def load_data(
@@ -63,59 +60,56 @@ def load_data(
         DatasetUnavailableError: as in `load`.
     """
     path = Path(spec)
-    if path.is_dir() or path.suffix.lower() in _IMAGES:
-        found = _load_images(path, normalise, shape)
-    elif path.suffix == ".npz":
-        found = load_npz(path, labels=labels)
-    elif path.suffix == ".npy":
-        found = Dataset(_load_npy(path), _NO_LABELS, str(path), "", "none", 0)
-    elif path.suffix == ".csv":
-        found = _load_csv(path, shape)
-    elif path.suffix or os.sep in str(spec):
-        what = "is not of a kind that is read here" if path.exists() else "does not exist"
+    is_image = path.is_dir() or path.suffix.lower() in _IMAGES
+    is_file = is_image or path.suffix in (".npz", ".npy", ".csv")
+    if not is_file and (path.suffix or os.sep in str(spec)):
+        problem = "is not of a kind that can be read" if path.exists() else "does not exist"
         raise InvalidArgumentError(
-            f"'{spec}' {what}. Data is a folder of images, an image, an .npz, .npy or .csv file, "
-            "or a data set such as 'cifar10:test[:100]'."
+            f"'{spec}' {problem}. Data is a folder of images, an image, an .npz, .npy or .csv "
+            "file, or a data set such as 'cifar10:test[:100]'."
         )
+    if is_file and not path.exists():
+        raise InvalidArgumentError(f"There is no file '{path}'.")
+    if is_image:
+        data = _load_images(path, normalise, shape)
+    elif path.suffix == ".csv":
+        data = _load_csv(path, shape)
+    elif is_file:
+        data = _load_arrays(path, labels)
     else:
-        found = load_spec(str(spec), normalise=normalise, split=split)
-    if labels and not len(found.y):
+        name, _, named_split = str(spec).partition(":")
+        data = load(name, named_split or split, normalise=normalise)
+    if labels and not len(data.y):
         raise InvalidArgumentError(
             f"'{spec}' has no labels, which are needed here. Give a folder with one folder of "
             "images for each class, an .npz file with arrays x and y, or a .csv file with a "
             "column 'label'."
         )
-    return found
+    return data
 
 
-_NO_LABELS = np.zeros(0, np.int64)
-
-
-def load_npz(path: str | os.PathLike, *, labels: bool = True) -> Dataset:
-    """Load a file written by `np.savez(path, x=x, y=y)`: x (N, …), y (N,) integers or one-hot.
-
-    Args:
-        path: The file.
-        labels: Whether it must have labels. If not, they are not read, and y is (0,).
-
-    Raises:
-        InvalidArgumentError: if there is no such file.
-        CorruptFileError: if it is not an `.npz` file, is damaged, needs pickle, or its arrays
-            are missing, not numeric, or inconsistent.
-    """
-    path = _existing(path)
+def _load_arrays(path: Path, labels: bool) -> Dataset:
+    """Load an `.npz` file with x (N, …) and y (N,) integers or one-hot, or an `.npy` file."""
     try:
-        with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
+        with path.open("rb") as stored:
+            content = np.load(stored, allow_pickle=False)
+            if path.suffix == ".npy":
+                arrays = {"x": content}
+            else:
+                arrays = {key: content[key] for key in content.files}
     except (OSError, ValueError, EOFError, AttributeError, zlib.error, zipfile.BadZipFile) as error:
-        raise CorruptFileError(f"'{path}' is not a readable .npz file: {error}") from error
-    if missing := ({"x", "y"} if labels else {"x"}) - arrays.keys():
+        raise CorruptFileError(f"'{path}' is not a readable {path.suffix} file: {error}") from error
+    needs_y = labels and path.suffix == ".npz"
+    if missing := ({"x", "y"} if needs_y else {"x"}) - arrays.keys():
         raise CorruptFileError(
             f"'{path}' has no array {' and '.join(sorted(missing))}, it has "
             f"{sorted(arrays)}. Write it with np.savez(path, x=inputs, y=labels)."
         )
-    x = _samples(path, arrays["x"])
-    if not labels:
+    x: Any = arrays["x"]
+    if not isinstance(x, np.ndarray) or x.ndim < 2 or not np.issubdtype(x.dtype, np.number):
+        received = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
+        raise CorruptFileError(f"'{path}': x must be (N, …) numbers, it is {received}.")
+    if not needs_y:
         return Dataset(x, _NO_LABELS, str(path), "", "none", 0)
     y = as_class_indices(arrays["y"])
     if y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.integer) or not len(y):
@@ -127,25 +121,11 @@ def load_npz(path: str | os.PathLike, *, labels: bool = True) -> Dataset:
     return Dataset(x, y.astype(np.int64), str(path), "", "none", int(y.max()) + 1)
 
 
-def _load_npy(path: Path) -> np.ndarray:
-    try:
-        return _samples(path, np.load(_existing(path), allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
-        raise CorruptFileError(f"'{path}' is not a readable .npy file: {error}") from error
-
-
-def _samples(path: Path, x: Any) -> np.ndarray:
-    if not isinstance(x, np.ndarray) or x.ndim < 2 or not np.issubdtype(x.dtype, np.number):
-        what = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
-        raise CorruptFileError(f"'{path}': x must be (N, …) numbers, it is {what}.")
-    return x
-
-
 def _load_csv(path: Path, shape: Sequence[int] | None) -> Dataset:
     import pandas as pd
 
     try:
-        frame = pd.read_csv(_existing(path), comment="#")
+        frame = pd.read_csv(path, comment="#")
     except (ValueError, OSError, pd.errors.ParserError) as error:
         raise CorruptFileError(f"'{path}' is not a readable .csv file: {error}") from error
     x, y, names = split_frame(frame, f"'{path}'")
@@ -188,7 +168,28 @@ def split_frame(frame: "pd.DataFrame", what: str) -> tuple[np.ndarray, np.ndarra
     x = values.to_numpy(np.float32)
     if label is None:
         return x, _NO_LABELS, ()
-    return x, *_classes(frame[label], what)
+
+    column = frame[label]
+    missing = column.isna().to_numpy()
+    if missing.any():
+        raise CorruptFileError(
+            f"{what}: there is no label in row {missing.argmax() + 1} of {len(column)} (column "
+            f"{label!r}). Fill it in, or leave the row out. In files 'NA', 'None' and 'null' "
+            "count as missing."
+        )
+    column = column.astype(object).infer_objects()  # replaces categories by their values
+    if column.dtype.kind not in "iuf":
+        names, y = np.unique(column.astype(str).to_numpy(object), return_inverse=True)
+        return x, y.astype(np.int64), tuple(names.tolist())
+    numbers = column.to_numpy()
+    wrong = (numbers < 0) | (numbers != np.floor(numbers)) | ~np.isfinite(numbers)
+    if wrong.any():
+        row = wrong.argmax()
+        raise CorruptFileError(
+            f"{what}: labels are class indices from 0, or names; row {row + 1} of column "
+            f"{label!r} has {numbers[row]:g}. Call a column of other values otherwise."
+        )
+    return x, numbers.astype(np.int64), ()
 
 
 def _label_column(frame: "pd.DataFrame", what: str) -> Any:
@@ -196,7 +197,8 @@ def _label_column(frame: "pd.DataFrame", what: str) -> Any:
 
     If another column has a clearer name, a column y is treated as a coordinate.
     """
-    columns = [name for name in frame if str(name).lower() in _LABELS]
+    clear = ("label", "labels", "class", "target")
+    columns = [name for name in frame if str(name).lower() in clear]
     columns = columns or [name for name in frame if str(name).lower() == "y"]
     if len(columns) > 1:
         raise CorruptFileError(
@@ -204,30 +206,6 @@ def _label_column(frame: "pd.DataFrame", what: str) -> Any:
             "Leave all but one out, or call them otherwise."
         )
     return columns[0] if columns else None
-
-
-def _classes(column: "pd.Series", what: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return class indices (rows,) int64, and the classes' names if the labels are names."""
-    missing = column.isna().to_numpy()
-    if missing.any():
-        raise CorruptFileError(
-            f"{what}: there is no label in row {missing.argmax() + 1} of {len(column)} (column "
-            f"{column.name!r}). Fill it in, or leave the row out. In files 'NA', 'None' and 'null' "
-            "count as missing."
-        )
-    labels = column.astype(object).infer_objects()  # replaces categories by their values
-    if labels.dtype.kind not in "iuf":
-        names, y = np.unique(labels.astype(str).to_numpy(object), return_inverse=True)
-        return y.astype(np.int64), tuple(names.tolist())
-    values = labels.to_numpy()
-    wrong = (values < 0) | (values != np.floor(values)) | ~np.isfinite(values)
-    if wrong.any():
-        row = wrong.argmax()
-        raise CorruptFileError(
-            f"{what}: labels are class indices from 0, or names; row {row + 1} of column "
-            f"{column.name!r} has {values[row]:g}. Call a column of other values otherwise."
-        )
-    return values.astype(np.int64), ()
 
 
 def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dataset:
@@ -238,11 +216,24 @@ def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dat
         )
     if shape is not None and (len(shape) != 3 or shape[2] not in (1, 3)):
         raise InputShapeError(
-            f"'{path}' has images, and the model takes samples of shape {tuple(shape)}, no grey or "
-            "colour images."
+            f"'{path}' has images, but the model takes samples of shape {tuple(shape)}, which are "
+            "not grey or colour images."
         )
-    folders = _class_folders(path)
-    parts = [_images_in(folder) for folder in folders] or [_images_in(path)]
+
+    # List the images of each class, in Keras's order.
+    folders = []
+    if path.is_dir():
+        folders = sorted(f for f in path.iterdir() if f.is_dir() and not f.name.startswith("."))
+    parts = []
+    for top in folders or [path]:
+        if not top.is_dir():
+            parts.append([top])
+            continue
+        part = []
+        for folder, _, names in sorted(os.walk(top)):
+            if not any(name.startswith(".") for name in Path(folder).relative_to(top).parts):
+                part += [Path(folder, name) for name in sorted(names) if not name.startswith(".")]
+        parts.append([file for file in part if file.suffix.lower() in _IMAGES])
     files = [file for part in parts for file in part]
     if not files:
         raise InvalidArgumentError(f"There are no images ({', '.join(_IMAGES)}) in '{path}'.")
@@ -252,6 +243,7 @@ def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dat
             f"There are no images ({', '.join(_IMAGES)}) in the folder '{empty[0]}' of '{path}', "
             "where every folder is a class. Remove it, or move it elsewhere."
         )
+
     images = [_image(file, shape) for file in files]
     sizes = {image.shape for image in images}
     if len(sizes) > 1:
@@ -260,26 +252,8 @@ def _load_images(path: Path, normalise: str, shape: Sequence[int] | None) -> Dat
     if normalise == "unit":
         x /= np.float32(255)
     y = np.repeat(np.arange(len(folders)), [len(part) for part in parts][: len(folders)])
-    names = tuple(folder.name for folder in folders)
-    return Dataset(x, y.astype(np.int64), str(path), "", normalise, len(names), names)
-
-
-def _class_folders(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return []
-    return sorted(f for f in path.iterdir() if f.is_dir() and not f.name.startswith("."))
-
-
-def _images_in(path: Path) -> list[Path]:
-    """Return the images in a folder and its subfolders, in Keras's order; or a single image."""
-    if not path.is_dir():
-        return [_existing(path)]
-    found = []
-    for folder, _, names in sorted(os.walk(path)):
-        inside = Path(folder).relative_to(path).parts
-        if not any(name.startswith(".") for name in inside):
-            found += [Path(folder, name) for name in sorted(names) if not name.startswith(".")]
-    return [file for file in found if file.suffix.lower() in _IMAGES]
+    class_names = tuple(folder.name for folder in folders)
+    return Dataset(x, y.astype(np.int64), str(path), "", normalise, len(class_names), class_names)
 
 
 def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:
@@ -288,7 +262,9 @@ def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:
 
     try:
         with Image.open(path) as opened:
-            deep = opened.mode in _DEEP_GREY
+            # Pillow's modes for 16-bit grey images ("I" in older versions). No file type that is
+            # read here has more bits.
+            deep = opened.mode in ("I", "I;16", "I;16L", "I;16B", "I;16N")
             grey = (deep or opened.mode in ("L", "1")) if shape is None else shape[2] == 1
             if deep:  # Pillow would clip all values above 255
                 image = Image.fromarray(np.asarray(opened, np.float32) * (255 / 65535))
@@ -300,9 +276,3 @@ def _image(path: Path, shape: Sequence[int] | None) -> np.ndarray:
         image = image.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
     values = np.atleast_3d(np.asarray(image, np.float32))
     return np.repeat(values, 3, axis=2) if deep and not grey else values
-
-
-def _existing(path: str | os.PathLike) -> Path:
-    if not Path(path).is_file():
-        raise InvalidArgumentError(f"There is no file '{path}'.")
-    return Path(path)

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from nnslicer_tf._checks import check_name
+from nnslicer_tf.datasets.sources import split_indices, tfds_split
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 NAMES = ("sst2",)
-_GLUE_NAMES = {"sst2": "SST-2"}
 LENGTH = 52
 """Number of words in SST-2's longest sentence."""
 
@@ -148,21 +148,18 @@ def load(name: str = "sst2", split: str = "train") -> Sentences:
         CorruptFileError: if a file of GLUE does not have the expected format.
     """
     check_name("set of sentences", name, NAMES)
-    folder = os.environ.get("GLUE_DIR")
-    if not folder:
-        return _from_tfds(f"glue/{name}", split)
-    own = Path(folder) / _GLUE_NAMES[name]
-    return _from_files(own if own.is_dir() else Path(folder) / name, split)
-
-
-def _from_files(folder: Path, split: str) -> Sentences:
-    from nnslicer_tf.datasets import split_indices
-
-    train, test = _read(folder / "train.tsv"), _read(folder / "dev.tsv")
-    rows = train + test
-    indices = {"train": np.arange(len(train)), "test": np.arange(len(train), len(rows))}
-    chosen = [rows[i] for i in split_indices(split, indices)]
-    return Sentences(tuple(text for text, _ in chosen), np.array([y for _, y in chosen], np.int64))
+    if not os.environ.get("GLUE_DIR"):
+        rows = tfds_split(f"glue/{name}", split.replace("test", "validation"), supervised=False)
+        pairs = [(row["sentence"].decode(), row["label"]) for row in rows.as_numpy_iterator()]
+    else:
+        folder = Path(os.environ["GLUE_DIR"])
+        folder = folder / "SST-2" if (folder / "SST-2").is_dir() else folder / name
+        train, test = _read(folder / "train.tsv"), _read(folder / "dev.tsv")
+        pairs = train + test
+        indices = {"train": np.arange(len(train)), "test": np.arange(len(train), len(pairs))}
+        pairs = [pairs[i] for i in split_indices(split, indices)]
+    text = tuple(sentence.strip() for sentence, _ in pairs)
+    return Sentences(text, np.array([label for _, label in pairs], np.int64))
 
 
 def _read(path: Path) -> list[tuple[str, int]]:
@@ -176,12 +173,4 @@ def _read(path: Path) -> list[tuple[str, int]]:
     parts = [line.rsplit("\t", 1) for line in lines]
     if not all(len(part) == 2 and part[1] in ("0", "1") for part in parts):
         raise CorruptFileError(f"'{path}' has lines that are not: sentence, tabulator, 0 or 1.")
-    return [(text.strip(), int(label)) for text, label in parts]
-
-
-def _from_tfds(name: str, split: str) -> Sentences:
-    from nnslicer_tf.datasets import tfds_rows
-
-    pairs = list(tfds_rows(name, split.replace("test", "validation")).as_numpy_iterator())
-    text = tuple(row["sentence"].decode().strip() for row in pairs)
-    return Sentences(text, np.array([row["label"] for row in pairs], np.int64))
+    return [(sentence, int(label)) for sentence, label in parts]

@@ -19,22 +19,16 @@ import numpy as np
 from nnslicer_tf import _numerics
 from nnslicer_tf._checks import check_name
 from nnslicer_tf._files import digest
-from nnslicer_tf._training import (
-    TrainingStep,
-    compile_classifier,
-    set_dropout_seeds,
-    train_epoch,
-)
+from nnslicer_tf._training import compile_classifier, set_dropout_seeds, train_epoch
 from nnslicer_tf.datasets import Dataset, texts
 from nnslicer_tf.engine import Store
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel
 from nnslicer_tf.instrument.copies import copy_model, inputs_like
 
-_OPTIMIZERS = ("adam", "sgd")
-_AUGMENTATIONS = ("none", "shift", "flip_crop", "unknown_words")
-_UNKNOWN_SHARE = 0.15  # of the words in a sentence
-_PRECISIONS = ("float32", "mixed_bfloat16")
+PRECISIONS = ("float32", "mixed_bfloat16")
+UNKNOWN_SHARE = 0.15
+"""Share of a sentence's words that the augmentation "unknown_words" hides."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +67,10 @@ class Recipe:
     sizes: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
-        check_name("optimizer", self.optimizer, _OPTIMIZERS)
-        check_name("augmentation", self.augment, _AUGMENTATIONS)
-        check_name("precision", self.precision, _PRECISIONS)
+        check_name("optimizer", self.optimizer, ("adam", "sgd"))
+        augmentations = ("none", "shift", "flip_crop", "unknown_words")
+        check_name("augmentation", self.augment, augmentations)
+        check_name("precision", self.precision, PRECISIONS)
 
     def side(self, epoch: int) -> int | None:
         """Return the side of images in an epoch, counted from 0; None for the data's own."""
@@ -89,16 +84,12 @@ class Recipe:
 DEFAULT_RECIPE = Recipe("sgd", 0.1, 160, 128, 5e-3, "flip_crop")
 """The recipe of all models that `RECIPES` does not name."""
 
-_SHIFT = Recipe(epochs=12, augment="shift")
-
 RECIPES: dict[str, Recipe] = {
     "digits_cnn": Recipe(learning_rate=5e-3, epochs=40, batch_size=32),
     "mlp": Recipe(epochs=20, augment="shift"),
-    "lenet": _SHIFT,
-    "lenet1": _SHIFT,
-    "lenet4": _SHIFT,
-    "lenet5": _SHIFT,
-    "simplenet": _SHIFT,
+    **dict.fromkeys(
+        ("lenet", "lenet1", "lenet4", "lenet5", "simplenet"), Recipe(epochs=12, augment="shift")
+    ),
     "lstm_rows": Recipe(learning_rate=2e-3, epochs=12, augment="shift"),
     "resnet10": Recipe("sgd", 0.1, 40, 128, 5e-3, "flip_crop"),
     "resnet10_preactivation": Recipe("sgd", 0.1, 30, 128, 5e-3, "flip_crop"),
@@ -157,12 +148,49 @@ def train(
     if not model.built:
         model(data.x[:1])  # creates the weights
     trained = in_precision(of_any_size(model) if recipe.sizes else model, recipe.precision)
-    compile_classifier(trained, _optimizer(recipe, learning_rates(recipe, steps)))
-    checkpoint = _Checkpoint(folder, model.name, data, recipe, rng)
-    history = checkpoint.restore(trained)
+    schedule = learning_rates(recipe, steps)
+    if recipe.optimizer == "sgd":
+        decay = recipe.weight_decay or None
+        optimizer = keras.optimizers.SGD(schedule, momentum=0.9, nesterov=True, weight_decay=decay)
+    else:
+        optimizer = keras.optimizers.AdamW(schedule, weight_decay=recipe.weight_decay)
+    optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+    compile_classifier(trained, optimizer)
+    variables = {
+        **{f"weight{i}": variable for i, variable in enumerate(trained.weights)},
+        **{f"optimizer{i}": variable for i, variable in enumerate(trained.optimizer.variables)},
+    }
+    # The store holds the last finished epoch. Fields of the recipe with default values are left
+    # out of its identity, so that checkpoints survive the addition of one.
+    changed = {
+        field.name: getattr(recipe, field.name)
+        for field in fields(recipe)
+        if getattr(recipe, field.name) != field.default
+    }
+    run = {"model": model.name, "rng": rng, "recipe": changed, "data": digest([data.x, data.y])}
+    store = Store(folder, run, "checkpoint of a training", compress=False)
+    history: list[dict[str, float]] = []
+    if keys := store.keys():
+        header, arrays = store.load(keys[-1])
+        shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
+        if shapes != {name: array.shape for name, array in arrays.items()}:
+            raise CorruptFileError(
+                f"'{store.path(keys[-1])}' does not have the variables of '{model.name}'."
+            )
+        for name, variable in variables.items():
+            variable.assign(arrays[name])
+        history = header["history"]
+
     last = recipe.epochs if stop is None else min(stop, recipe.epochs)
     for epoch in range(len(history), last):
-        step = _step(trained, data, recipe, epoch)
+        side = recipe.side(epoch)
+
+        def step(
+            rows: np.ndarray, generator: np.random.Generator, side: int | None = side
+        ) -> float:
+            x = augment(data.x[rows], recipe.augment, generator)
+            return trained.train_on_batch(x if side is None else resized(x, side), data.y[rows])
+
         set_dropout_seeds(trained, [rng, epoch])
         start = time.monotonic()
         losses = train_epoch(
@@ -181,21 +209,12 @@ def train(
         if validation is not None:
             row["validation_accuracy"] = accuracy(trained, validation)
         history.append(row)
-        checkpoint.save(trained, history)
+        arrays = {name: keras.ops.convert_to_numpy(v) for name, v in variables.items()}
+        store.save(f"epoch{len(history):04d}", {"history": history}, arrays)
+        store.remove(f"epoch{len(history) - 1:04d}")
     if trained is not model:
         model.set_weights(trained.get_weights())
     return history
-
-
-def _step(trained: keras.Model, data: Dataset, recipe: Recipe, epoch: int) -> TrainingStep:
-    """Return the function that trains a compiled model on a batch of an epoch."""
-    side = recipe.side(epoch)
-
-    def step(rows: np.ndarray, generator: np.random.Generator) -> float:
-        x = augment(data.x[rows], recipe.augment, generator)
-        return trained.train_on_batch(x if side is None else resized(x, side), data.y[rows])
-
-    return step
 
 
 def resized(x: np.ndarray, side: int) -> np.ndarray:
@@ -272,7 +291,7 @@ def in_precision(model: keras.Model, precision: str) -> keras.Model:
     Raises:
         InvalidArgumentError: for another precision.
     """
-    check_name("precision", precision, _PRECISIONS)
+    check_name("precision", precision, PRECISIONS)
     if precision == "float32":
         return model
     copy = copy_model(model)
@@ -296,19 +315,6 @@ def learning_rates(recipe: Recipe, steps: int) -> keras.optimizers.schedules.Lea
     )
 
 
-def _optimizer(
-    recipe: Recipe, schedule: keras.optimizers.schedules.LearningRateSchedule
-) -> keras.optimizers.Optimizer:
-    if recipe.optimizer == "sgd":
-        optimizer = keras.optimizers.SGD(
-            schedule, momentum=0.9, nesterov=True, weight_decay=recipe.weight_decay or None
-        )
-    else:
-        optimizer = keras.optimizers.AdamW(schedule, weight_decay=recipe.weight_decay)
-    optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
-    return optimizer
-
-
 def augment(x: np.ndarray, how: str, generator: np.random.Generator) -> np.ndarray:
     """Return randomly augmented images or sentences.
 
@@ -320,70 +326,16 @@ def augment(x: np.ndarray, how: str, generator: np.random.Generator) -> np.ndarr
     if how == "none":
         return x
     if how == "unknown_words":
-        hidden = (generator.random(x.shape) < _UNKNOWN_SHARE) & (x != texts.PADDING)
+        hidden = (generator.random(x.shape) < UNKNOWN_SHARE) & (x != texts.PADDING)
         return np.where(hidden, np.int32(texts.UNKNOWN), x)
-    if how == "shift":
-        return _shift(x, 2, generator)
-    flip = generator.random(len(x)) < 0.5
-    x = np.where(flip[:, None, None, None], x[:, :, ::-1], x)
-    return _shift(x, 4, generator)
-
-
-def _shift(x: np.ndarray, most: int, generator: np.random.Generator) -> np.ndarray:
-    """Return every image shifted by up to `most` pixels, filling with zeros at the border."""
+    if how == "flip_crop":
+        flip = generator.random(len(x)) < 0.5
+        x = np.where(flip[:, None, None, None], x[:, :, ::-1], x)
+    # Shift each image by up to `most` pixels, filling with zeros at the border.
+    most = 2 if how == "shift" else 4
     count, height, width, _ = x.shape
     padded = np.pad(x, ((0, 0), (most, most), (most, most), (0, 0)))
     top, left = generator.integers(0, 2 * most + 1, (2, count))
     rows = top[:, None] + np.arange(height)
     columns = left[:, None] + np.arange(width)
     return padded[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
-
-
-class _Checkpoint:
-    """The last finished epoch of one run: weights, optimiser state and the history so far."""
-
-    def __init__(
-        self, folder: str | os.PathLike, model: str, data: Dataset, recipe: Recipe, rng: int
-    ) -> None:
-        # Fields with default values are omitted, so that checkpoints survive the addition of one.
-        changed = {
-            field.name: getattr(recipe, field.name)
-            for field in fields(recipe)
-            if getattr(recipe, field.name) != field.default
-        }
-        identity = {"model": model, "rng": rng, "recipe": changed, "data": digest([data.x, data.y])}
-        self._store = Store(folder, identity, "checkpoint of a training", compress=False)
-
-    def restore(self, model: keras.Model) -> list[dict[str, float]]:
-        """Restore the compiled `model` to the checkpoint's state; return its history."""
-        keys = self._store.keys()
-        if not keys:
-            return []
-        header, arrays = self._store.load(keys[-1])
-        variables = _state(model)
-        shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
-        if shapes != {name: array.shape for name, array in arrays.items()}:
-            raise CorruptFileError(
-                f"'{self._store.path(keys[-1])}' does not have the variables of '{model.name}'."
-            )
-        for name, variable in variables.items():
-            variable.assign(arrays[name])
-        return header["history"]
-
-    def save(self, model: keras.Model, history: list[dict[str, float]]) -> None:
-        """Write the state, then remove that of the previous epoch."""
-        arrays = {name: keras.ops.convert_to_numpy(v) for name, v in _state(model).items()}
-        self._store.save(_key(len(history)), {"history": history}, arrays)
-        self._store.remove(_key(len(history) - 1))
-
-
-def _key(epochs: int) -> str:
-    return f"epoch{epochs:04d}"
-
-
-def _state(model: keras.Model) -> dict[str, keras.Variable]:
-    """Return the variables of a compiled model and of its optimiser by position."""
-    return {
-        **{f"weight{i}": variable for i, variable in enumerate(model.weights)},
-        **{f"optimizer{i}": variable for i, variable in enumerate(model.optimizer.variables)},
-    }

@@ -1,4 +1,4 @@
-"""Transformers: the encoder block, learned positions, and a small vision transformer."""
+"""Parts of transformers: learned positions and the encoder block."""
 
 from typing import Any
 
@@ -6,8 +6,6 @@ import keras
 from keras import layers, ops
 
 from nnslicer_tf.instrument.layers import adds_table, register_layer
-
-Shape = tuple[int, int, int]
 
 
 @keras.saving.register_keras_serializable("nnslicer_tf")
@@ -54,25 +52,3 @@ def encoder_block(x: Any, size: int, *, heads: int, width: int, dropout: float, 
     y = layers.Dense(size, name=f"{name}_mlp2")(y)
     y = layers.Dropout(dropout, name=f"{name}_dropout2")(y)
     return layers.Add(name=f"{name}_add2")([x, y])
-
-
-def vit(input_shape: Shape = (32, 32, 3), classes: int = 10) -> keras.Model:
-    """Build a vision transformer, four blocks of 96 channels on 8×8 positions: logits.
-
-    Based on Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021, with two changes for
-    small data. Three small convolutions create the positions, instead of one on 4×4 patches (Xiao
-    et al., "Early convolutions help transformers see better", NeurIPS 2021). The mean of the
-    positions is classified, not a class token (Zhai et al., "Scaling vision transformers", CVPR
-    2022).
-    """
-    inputs = keras.Input(input_shape, name="input")
-    x = layers.Conv2D(24, 3, padding="same", activation="relu", name="stem1")(inputs)
-    x = layers.Conv2D(48, 3, 2, padding="same", activation="relu", name="stem2")(x)
-    x = layers.Conv2D(96, 3, 2, padding="same", name="patches")(x)
-    x = layers.Reshape((-1, 96), name="sequence")(x)
-    x = AddPositions(name="positions")(x)
-    for block in range(1, 5):
-        x = encoder_block(x, 96, heads=4, width=192, dropout=0.0, name=f"block{block}")
-    x = layers.LayerNormalization(name="norm")(x)
-    x = layers.GlobalAveragePooling1D(name="average")(x)
-    return keras.Model(inputs, layers.Dense(classes, name="logits")(x), name="vit")

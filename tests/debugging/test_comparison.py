@@ -344,7 +344,7 @@ def sentences():
 @pytest.fixture(scope="module")
 def transformer(sentences):
     """A transformer of words, whose biases and means are not 0, between its two classes."""
-    model = zoo.text_transformer((9,))
+    model = zoo.build("text_transformer", (9,))
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(0, w.size**-0.25, w.shape) for w in model.get_weights()])
     bias = model.get_layer("logits").bias

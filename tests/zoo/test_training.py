@@ -167,12 +167,12 @@ def test_training_in_bfloat16_leaves_a_float32_model_near_that_of_float32(data, 
 
 def test_a_model_in_another_precision_keeps_its_weights(data):
     model = _model()
-    mixed = zoo.in_precision(model, "mixed_bfloat16")
+    mixed = training.in_precision(model, "mixed_bfloat16")
     assert [layer.compute_dtype for layer in mixed.layers[-2:]] == ["bfloat16", "float32"]
     assert all(map(np.array_equal, model.get_weights(), mixed.get_weights()))
     expected, found = model.predict_on_batch(data.x), mixed.predict_on_batch(data.x)
     assert 0 < np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
-    assert zoo.in_precision(model, "float32") is model
+    assert training.in_precision(model, "float32") is model
 
 
 @pytest.mark.parametrize(

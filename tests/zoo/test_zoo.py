@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nnslicer_tf import datasets, zoo
-from nnslicer_tf._files import halve, keep_weights, load_weights
+from nnslicer_tf._files import halve, keep_weights, load_weights, save_weights
 from nnslicer_tf.errors import CorruptFileError, InvalidArgumentError
 
 # Trainable parameters, counted by hand or as published. The papers give 42,784 for LeNet,
@@ -57,7 +57,7 @@ def test_parameters_and_outputs(name):
 
 def test_every_model_is_in_the_table():
     # VGG-19 for ImageNet is left out above: it takes 600 MB.
-    assert set(zoo.names()) == {*PARAMETERS, "vgg19"}
+    assert set(zoo.MODELS) == {*PARAMETERS, "vgg19"}
 
 
 def test_alexnets_dense_layer_holds_the_papers_share():
@@ -147,7 +147,7 @@ def test_the_cifar10_models_read_cifar10(shared_data, name, images, least):
 def test_weights_in_half_precision(tmp_path):
     model = zoo.build("lenet5")
     path = tmp_path / "half.weights.h5"
-    zoo.save_weights(model, path)
+    save_weights(model, path)
     size = path.stat().st_size
     halve(path)
     assert path.stat().st_size < 0.6 * size

@@ -115,7 +115,7 @@ def load_pair(
         return NamedPair(name, dataset, original.load, lambda: path, original.preprocess)
     model, _, kind = name.partition("-")
     layer = re.fullmatch(rf"{LAYER}(\d+)", kind)
-    if model not in zoo.names() or not (layer or kind in COMPRESSORS):
+    if model not in zoo.MODELS or not (layer or kind in COMPRESSORS):
         check_name("pair", name, pair_names())
     compressor = ("keras", _layer_pruned(int(layer[1]))) if layer else COMPRESSORS[kind]
     return _compressed(name, _original(model, published), compressor, Path(work))

@@ -136,7 +136,7 @@ class Repeats:
         model = zoo.build(s.model, data.x.shape[1:], data.classes)
         folder = s.work / "trained" / name
         zoo.train(model, data, self._recipe, rng=seed, folder=folder)
-        model = zoo.in_precision(model, s.precision)
+        model = zoo.training.in_precision(model, s.precision)
         _warn_of_failure(model, data, seed)
         return Trial(model, **self.data, seed=seed, samples=s.samples, interval=s.interval)
 
