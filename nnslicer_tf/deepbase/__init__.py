@@ -7,8 +7,7 @@
     )
 
 `hypotheses` has functions for images; any function or array can be a hypothesis. To add a measure,
-subclass `AdditiveMeasure`, see `measures.base`. `findings` draws conclusions from the result:
-units to prune, and hypotheses that no unit follows.
+subclass `AdditiveMeasure`, see `measures.base`. `findings` draws conclusions from the result.
 """
 
 import lazy_loader

@@ -44,16 +44,22 @@ class BehaviourCache:
         return values
 
     def put(self, key: str, array: np.ndarray) -> None:
-        """Store an array atomically."""
-        path, sizes = self._store.path(key), [0, 0]
-        with suppress(FileNotFoundError):
-            sizes[0] = path.stat().st_size
+        """Store an array atomically, and if the folder is full, remove what was not used longest.
+
+        A tenth of the space is then free.
+        """
         self._store.save(key, {}, {"values": array})
         with suppress(FileNotFoundError):
-            sizes[1] = path.stat().st_size
-        self._bytes += sizes[1] - sizes[0]
-        if self._bytes > self._max_bytes:
-            self._shrink()
+            self._bytes += self._store.path(key).stat().st_size
+        if self._bytes <= self._max_bytes:
+            return
+        files = self._files()
+        self._bytes = sum(size for _, size, _ in files)  # other processes use the folder, too
+        for _, size, path in files:
+            if self._bytes <= 0.9 * self._max_bytes:
+                return
+            self._bytes -= size
+            path.unlink(missing_ok=True)
 
     def __repr__(self) -> str:
         return f"BehaviourCache('{self._store.folder}', {self._bytes / 2**20:,.1f} MB)"
@@ -65,13 +71,3 @@ class BehaviourCache:
             with suppress(FileNotFoundError):  # removed by another process
                 files.append((path.stat().st_mtime_ns, path.stat().st_size, path))
         return sorted(files)
-
-    def _shrink(self) -> None:
-        """Remove files, the least recently used first, until a tenth of the space is free."""
-        files = self._files()
-        self._bytes = sum(size for _, size, _ in files)  # other processes use the folder, too
-        for _, size, path in files:
-            if self._bytes <= 0.9 * self._max_bytes:
-                return
-            self._bytes -= size
-            path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Conclusions from an inspection: units to keep, and hypotheses that no unit follows."""
+"""Conclusions from an inspection: the best units for each hypothesis, and units to keep."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -31,22 +31,6 @@ def best_units(
     return best.sort_values(["model", "hypothesis"], kind="stable").reset_index(drop=True)
 
 
-def unlearned(frame: "pd.DataFrame", at_most: float, measure: str = "correlation") -> list[str]:
-    """Return the hypotheses that no unit of any model follows: all |scores| are small.
-
-    Args:
-        frame: What `inspect` gave.
-        at_most: The largest |score| that still counts as no affinity.
-        measure: A measure with a score for every unit.
-
-    Raises:
-        InvalidArgumentError: if the frame has no such scores.
-    """
-    scores = _unit_scores(frame, measure)
-    largest = scores["score"].abs().groupby(scores["hypothesis"], sort=False).max()
-    return list(largest.index[~(largest > at_most)])
-
-
 def keep_masks(
     frame: "pd.DataFrame",
     im: InstrumentedModel,
@@ -74,13 +58,13 @@ def keep_masks(
         InvalidArgumentError: if the frame has no such scores, covers several models, or a
             group is not an operation of the model.
     """
-    wanted = list(hypotheses)
+    names = list(hypotheses)
     scores = _unit_scores(frame, measure)
-    scores = scores[scores["hypothesis"].isin(wanted)]
-    missing = set(wanted) - set(scores["hypothesis"])
+    scores = scores[scores["hypothesis"].isin(names)]
+    missing = set(names) - set(scores["hypothesis"])
     if missing or scores["model"].nunique() != 1:
         raise InvalidArgumentError(
-            f"The frame must have scores of one model for the hypotheses {wanted}. It has models "
+            f"The frame must have scores of one model for the hypotheses {names}. It has models "
             f"{list(frame['model'].unique())}, and lacks {sorted(missing)}."
         )
     masks: dict[str, np.ndarray] = {}
@@ -91,7 +75,6 @@ def keep_masks(
         mask = np.ones(operation.shape[-1], bool)
         mask[indices] = values >= at_least
         mask[indices[values.argmax()]] |= not mask.any()
-        # A layer may have several operations; its unit is kept if it is kept in any of them.
         masks[operation.layer] = masks.get(operation.layer, False) | mask
     return masks
 

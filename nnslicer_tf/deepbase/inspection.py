@@ -25,13 +25,11 @@ import keras
 import numpy as np
 from tqdm.auto import tqdm
 
-from nnslicer_tf.deepbase._evaluate import HypothesisSet, fit_positions
-from nnslicer_tf.deepbase._extract import Extractor, Need
-from nnslicer_tf.deepbase._tasks import Item, ScoreJob, Task
 from nnslicer_tf.deepbase.cache import BehaviourCache
-from nnslicer_tf.deepbase.hypotheses import Behaviour
+from nnslicer_tf.deepbase.hypotheses import Behaviour, HypothesisSet, fit_positions
 from nnslicer_tf.deepbase.measures import Measure, find_measures
-from nnslicer_tf.deepbase.units import UnitGroup, Units, find_groups
+from nnslicer_tf.deepbase.scoring import Item, ScoreJob, Task
+from nnslicer_tf.deepbase.units import Extractor, Units, find_groups
 from nnslicer_tf.engine import in_order, make_engine
 from nnslicer_tf.errors import InputShapeError, InvalidArgumentError
 from nnslicer_tf.instrument import InstrumentedModel, Samples, SeveralSamples
@@ -98,133 +96,123 @@ def inspect(
         NonFiniteActivationError: if records or behaviours are NaN or infinite.
         WorkerError: if a worker fails repeatedly.
     """
-    ims = _name_models(models)
+    if error is not None and not error > 0:
+        raise InvalidArgumentError(f"error must be above 0, or None. Received: {error!r}")
+    if not 0 < confidence < 1:
+        raise InvalidArgumentError(f"confidence must be between 0 and 1. Received: {confidence!r}")
+    if not isinstance(workers, int) or workers < 0:
+        raise InvalidArgumentError(f"workers must be 0 or more. Received: {workers!r}")
+    check_batch_size(block_size)
+    ims = _instrumented(models)
     measures = find_measures(measures)
     behaviours = HypothesisSet(hypotheses, any(measure.binary for measure in measures))
     groups = {name: find_groups(im, units) for name, im in ims.items()}
-    _check_range(error, confidence, workers)
-    im = next(iter(ims.values()))
-    samples = im.samples(dataset)
-    check_batch_size(block_size)
+    samples = next(iter(ims.values())).samples(dataset)
     if samples.count is not None:
         behaviours.check_length(samples.count)
     if not isinstance(dataset, Iterator):  # which can be read only once
         behaviours.check_varies(samples.batches(block_size))
-    shuffled = error is not None and samples.count is not None
     if cache is not None and not isinstance(cache, BehaviourCache):
         cache = BehaviourCache(cache)
 
-    stream = _Stream(ims, groups, behaviours, measures, cache)
-    items = stream.items(_blocks(samples, block_size, shuffled))
-    first = next(items)  # calibrates the measures
-    for task in stream.tasks:
-        task.calibrate(first)
+    # A task for each measure of each group; the first record tells which hypotheses have
+    # behaviours at positions.
+    shuffled = error is not None and samples.count is not None
+    blocks = _blocks(samples, block_size, shuffled)
+    rows, x = next(blocks)
+    kinds: dict[bool, tuple[str, ...]] = {False: (), True: ()}
+    for name, values in behaviours.evaluate(x[:1], rows[:1]).items():
+        kinds[values.ndim > 1] += (name,)
+    tasks = [
+        Task(
+            *(model, group.name, (group.operation, by_position), group.indices),
+            *(group.positions if by_position else None, names, measure),
+        )
+        for model, members in groups.items()
+        for by_position, names in kinds.items()
+        if names
+        for group in members
+        for measure in measures
+    ]
+    extractors = {
+        model: Extractor(im, [task.need for task in tasks if task.model == model], cache)
+        for model, im in ims.items()
+    }
+
+    # Read the data while a task needs more; the first block calibrates the measures.
+    sizes: list[int] = []
+    items = _items(itertools.chain([(rows, x)], blocks), tasks, behaviours, extractors, sizes)
+    first = next(items)
+    for task in tasks:
+        task.calibration = task.measure.calibrate(task.block(first))
     engine = make_engine(workers, None)
-    results = engine.map(ScoreJob(stream.tasks), enumerate(itertools.chain([first], items)))
+    results = engine.map(ScoreJob(tasks), enumerate(itertools.chain([first], items)))
     records, look = 0, _FIRST_LOOK
     with tqdm(total=samples.count, desc="Inspecting", disable=not progress, leave=False) as bar:
         for index, summaries in in_order(results):
-            records += stream.sizes[index]
-            bar.update(stream.sizes[index])
-            running = [number for number in summaries if not stream.tasks[number].finished]
+            records += sizes[index]
+            bar.update(sizes[index])
+            running = [number for number in summaries if not tasks[number].finished]
             for number in running:
-                stream.tasks[number].add(summaries[number])
+                tasks[number].add(summaries[number])
             if error is not None and records >= look:
                 look = max(records + 1, int(records * _NEXT_LOOK))
                 for number in running:
-                    stream.tasks[number].look(records, confidence, error, shuffled)
-    for task in stream.tasks:
+                    tasks[number].look(records, confidence, error, shuffled)
+    for task in tasks:
         if not task.finished:
             task.look(records, confidence, None)
-    return _frame(stream)
+
+    import pandas as pd
+
+    frame = pd.concat([part for task in tasks for part in task.frames()], ignore_index=True)
+    frame.attrs["records"] = sum(sizes)
+    frame.attrs["passes"] = {model: e.passes for model, e in extractors.items()}
+    return frame
 
 
-class _Stream:
-    """Reads records, runs models and hypotheses, and makes the blocks to score.
+def _items(
+    blocks: Iterable[tuple[np.ndarray, Any]],
+    tasks: Sequence[Task],
+    behaviours: HypothesisSet,
+    extractors: Mapping[str, Extractor],
+    sizes: list[int],
+) -> Iterator[Item]:
+    """Yield blocks of behaviours until no task needs more; add their lengths to `sizes`.
 
-    Attributes:
-        tasks: All measures of all groups; known after the first item.
-        sizes: Records of each block made so far.
+    Each hypothesis is evaluated once and each model run once for all tasks.
     """
-
-    def __init__(
-        self,
-        ims: Mapping[str, InstrumentedModel],
-        groups: Mapping[str, list[UnitGroup]],
-        behaviours: HypothesisSet,
-        measures: Sequence[Measure],
-        cache: BehaviourCache | None,
-    ) -> None:
-        self.tasks: list[Task] = []
-        self.sizes: list[int] = []
-        self.extractors: dict[str, Extractor] = {}
-        self._ims = ims
-        self._groups = groups
-        self._behaviours = behaviours
-        self._measures = measures
-        self._cache = cache
-
-    def items(self, blocks: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[Item]:
-        """Yield blocks until no task needs more.
-
-        Args:
-            blocks: Indices of records in the data set, and the records.
-
-        Raises:
-            InvalidArgumentError: at the end, if a hypothesis has more behaviours than records.
-        """
-        first = 0
-        for rows, x in blocks:
-            if not self.tasks:
-                self._plan(self._behaviours.evaluate(x[:1], rows[:1]))
-            wanted = [n for n, task in enumerate(self.tasks) if not task.finished]
-            if not wanted:
-                return
-            kinds = {self.tasks[n].positions: self.tasks[n] for n in wanted}
-            names = dict.fromkeys(name for task in kinds.values() for name in task.hypotheses)
-            values = self._behaviours.evaluate(x, rows, tuple(names))
-            hypotheses = {positions: _columns(values, task) for positions, task in kinds.items()}
-            units = self._units(x, rows, wanted)
-            self.sizes.append(len(x))
-            yield Item(first, len(x), wanted, units, hypotheses)
-            first += len(x)
-        self._behaviours.check_length(first)  # not known earlier for an iterable
-
-    def _plan(self, sample: Mapping[str, np.ndarray]) -> None:
-        """Make the tasks and extractors, from the behaviours of one record."""
-        per_record = tuple(name for name, values in sample.items() if values.ndim == 1)
-        by_position = tuple(name for name, values in sample.items() if values.ndim > 1)
-        for model, groups in self._groups.items():
-            for names, spread in ((per_record, False), (by_position, True)):
-                for group in groups if names else ():
-                    positions = (spread, *group.positions) if spread else (spread,)
-                    for name in by_position if spread else ():
-                        fit_positions(name, sample[name], group.positions)
-                    key = (model, Need(group.operation, spread))
-                    self.tasks += [
-                        Task(model, group.name, key, group.indices, positions, names, measure)
-                        for measure in self._measures
-                    ]
-            needs = {task.key[1]: None for task in self.tasks if task.model == model}
-            self.extractors[model] = Extractor(self._ims[model], tuple(needs), self._cache)
-
-    def _units(
-        self, x: np.ndarray, rows: np.ndarray, wanted: Sequence[int]
-    ) -> dict[tuple[str, Need], np.ndarray]:
-        """Return the behaviours that the tasks need, from one pass of each model."""
-        keys = dict.fromkeys(self.tasks[n].key for n in wanted)
-        found: dict[tuple[str, Need], np.ndarray] = {}
-        for model, extractor in self.extractors.items():
-            needs = [need for name, need in keys if name == model]
-            if needs:
-                values = extractor(x, needs, rows)
-                found |= {(model, need): values[need] for need in needs}
-        return found
+    for rows, x in blocks:
+        running = {number: task for number, task in enumerate(tasks) if not task.finished}
+        if not running:
+            return
+        kinds = {task.positions: task.hypotheses for task in running.values()}
+        names = dict.fromkeys(name for kind in kinds.values() for name in kind)
+        values = behaviours.evaluate(x, rows, names)
+        hypotheses = {}
+        for positions, kind in kinds.items():
+            if positions is None:
+                columns = [values[name][:, None] for name in kind]
+            else:
+                columns = [fit_positions(name, values[name], positions) for name in kind]
+            hypotheses[positions] = np.stack(columns, axis=-1)
+        needs: dict[str, dict] = {}
+        for task in running.values():
+            needs.setdefault(task.model, {})[task.need] = None
+        units = {
+            (model, need): channels
+            for model, keys in needs.items()
+            for need, channels in extractors[model](x, list(keys), rows).items()
+        }
+        indices = sum(sizes) + np.arange(len(x))
+        sizes.append(len(x))
+        yield Item(indices, tuple(running), units, hypotheses)
+    behaviours.check_length(sum(sizes))  # not known earlier for an iterable
 
 
 def _blocks(
     samples: Samples | SeveralSamples, size: int, shuffled: bool
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+) -> Iterator[tuple[np.ndarray, Any]]:
     """Yield the indices of records and the records, in the order of the data or a random one."""
     if shuffled:
         x: Any = samples.inputs if isinstance(samples, SeveralSamples) else samples.array()
@@ -239,84 +227,25 @@ def _blocks(
         first += len(block)
 
 
-def _columns(values: Mapping[str, np.ndarray], task: Task) -> np.ndarray:
-    """Return the behaviours of a task's hypotheses, `(records, positions, hypotheses)`."""
-    spread, *positions = task.positions
-    if not spread:
-        return np.stack([values[name] for name in task.hypotheses], axis=-1)[:, None]
-    columns = [fit_positions(name, values[name], tuple(positions)) for name in task.hypotheses]
-    return np.stack(columns, axis=-1)
-
-
-def _frame(stream: _Stream) -> "pd.DataFrame":
-    """Return all scores as one table."""
-    import pandas as pd
-
-    frame = pd.concat([rows for task in stream.tasks for rows in _rows(task)], ignore_index=True)
-    frame.attrs["records"] = sum(stream.sizes)
-    frame.attrs["passes"] = {name: e.passes for name, e in stream.extractors.items()}
-    return frame
-
-
-def _rows(task: Task) -> Iterator["pd.DataFrame"]:
-    scores = task.scores
-    many = len(task.indices) > 1 or scores.weights is not None
-    whole_group = len(scores.score) == 1 and many
-    units = None if whole_group else task.indices
-    yield _table(task, units, task.measure.name, scores.score, scores.error)
-    if scores.weights is not None:
-        nothing = np.full(scores.weights.shape, np.nan)
-        name = f"{task.measure.name}.weight"
-        yield _table(task, task.indices, name, scores.weights, nothing)
-
-
-def _table(
-    task: Task, units: np.ndarray | None, measure: str, score: np.ndarray, error: np.ndarray
-) -> "pd.DataFrame":
-    import pandas as pd
-
-    count = len(task.hypotheses)
-    unit = pd.array([pd.NA] if units is None else units, dtype="Int64").repeat(count)
-    columns = {
-        "model": task.model,
-        "group": task.group,
-        "unit": unit,
-        "hypothesis": np.tile(np.array(task.hypotheses, object), len(score)),
-        "measure": measure,
-        "score": score.ravel(),
-        "error": error.ravel(),
-        "records": np.broadcast_to(task.records, score.shape).ravel(),
-    }
-    return pd.DataFrame(columns)
-
-
-def _name_models(models: Model | Sequence[Model] | Mapping[str, Model]) -> dict:
-    if isinstance(models, (keras.Model, InstrumentedModel)):
-        models = [models]
+def _instrumented(
+    models: Model | Sequence[Model] | Mapping[str, Model],
+) -> dict[str, InstrumentedModel]:
+    """Return the models by name, which must take the same inputs."""
     if not isinstance(models, Mapping):
-        listed = list(models)
-        names = [m.model.name if isinstance(m, InstrumentedModel) else m.name for m in listed]
+        members = [models] if isinstance(models, (keras.Model, InstrumentedModel)) else list(models)
+        names = [m.model.name if isinstance(m, InstrumentedModel) else m.name for m in members]
         if len(set(names)) < len(names):
             raise InvalidArgumentError(
                 f"Models must have different names: pass a mapping. Received: {names}"
             )
-        models = dict(zip(names, listed, strict=True))
+        models = dict(zip(names, members, strict=True))
     if not models:
         raise InvalidArgumentError("There are no models to inspect.")
     ims = {
-        str(name): m if isinstance(m, InstrumentedModel) else InstrumentedModel(m)
-        for name, m in models.items()
+        str(name): model if isinstance(model, InstrumentedModel) else InstrumentedModel(model)
+        for name, model in models.items()
     }
     shapes = {name: tuple(im.input_shapes.values()) for name, im in ims.items()}
     if len(set(shapes.values())) > 1:
         raise InputShapeError(f"All models must take inputs of the same shape. Received: {shapes}")
     return ims
-
-
-def _check_range(error: float | None, confidence: float, workers: int) -> None:
-    if error is not None and not error > 0:
-        raise InvalidArgumentError(f"error must be above 0, or None. Received: {error!r}")
-    if not 0 < confidence < 1:
-        raise InvalidArgumentError(f"confidence must be between 0 and 1. Received: {confidence!r}")
-    if not isinstance(workers, int) or workers < 0:
-        raise InvalidArgumentError(f"workers must be 0 or more. Received: {workers!r}")

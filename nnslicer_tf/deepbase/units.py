@@ -1,14 +1,29 @@
-"""Selection of the units to inspect: which channels of which operations."""
+"""The units to inspect, and their behaviours: the values of channels of operations.
 
-from collections.abc import Iterable, Sequence
+Means over positions are computed where the model runs, so that whole activations are transferred
+only if behaviours per position are requested. Padding is excluded from the means.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
+import keras
 import numpy as np
 
 from nnslicer_tf._checks import did_you_mean
-from nnslicer_tf.errors import InvalidArgumentError
-from nnslicer_tf.instrument import InstrumentedModel, Operation
+from nnslicer_tf._files import digest
+from nnslicer_tf.deepbase.cache import BehaviourCache
+from nnslicer_tf.errors import InvalidArgumentError, NonFiniteActivationError
+from nnslicer_tf.instrument import InstrumentedModel
+from nnslicer_tf.instrument.backend import compiled_function
+from nnslicer_tf.instrument.inputs import Inputs, arrays_of
+from nnslicer_tf.kinds import aligned_mask
+
+Need = tuple[str, bool]
+"""Name of an operation, and whether its behaviours are needed at every position or as means."""
 
 
 @dataclass(frozen=True)
@@ -53,48 +68,150 @@ def find_groups(
         InvalidArgumentError: if a pattern matches nothing (the message lists similar names), a
             channel does not exist, or two groups have the same name.
     """
-    given = [units] if isinstance(units, (str, Units)) else units
-    chosen = [Units(unit) if isinstance(unit, str) else unit for unit in given]
-    groups = [_group(unit, operation) for unit in chosen for operation in _matching(im, unit)]
+    groups: list[UnitGroup] = []
+    for choice in [units] if isinstance(units, (str, Units)) else units:
+        chosen = Units(choice) if isinstance(choice, str) else choice
+        is_pattern = "*" in chosen.pattern or "?" in chosen.pattern
+        operations = [
+            operation
+            for operation in im.operations
+            if fnmatchcase(operation.name, chosen.pattern)
+            and not (is_pattern and operation.kind in ("input", "routing", "mask"))
+        ]
+        if not operations:
+            names = (operation.name for operation in im.operations)
+            hint = did_you_mean(chosen.pattern.replace("*", ""), names)
+            raise InvalidArgumentError(
+                f"No operation of model '{im.model.name}' matches {chosen.pattern!r}.{hint}"
+            )
+        for operation in operations:
+            channels = operation.shape[-1]
+            indices = np.arange(channels) if chosen.indices is None else np.asarray(chosen.indices)
+            if indices.ndim != 1 or not len(indices) or indices.dtype.kind not in "iu":
+                raise InvalidArgumentError(
+                    f"indices must be a list of channels. Received: {chosen!r}"
+                )
+            if indices.min() < 0 or indices.max() >= channels:
+                raise InvalidArgumentError(
+                    f"Operation '{operation.name}' has channels 0 … {channels - 1}. Received: "
+                    f"{chosen.indices!r}"
+                )
+            name = chosen.name or operation.name
+            groups.append(UnitGroup(name, operation.name, operation.shape[:-1], indices))
+    if not groups:
+        raise InvalidArgumentError("There are no units to inspect.")
     names = [group.name for group in groups]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice or not groups:
+    if len(set(names)) < len(names):
+        repeated = sorted({name for name in names if names.count(name) > 1})
         raise InvalidArgumentError(
-            f"Groups of units must have different names. Received: {sorted(twice)} more than "
-            "once. Give names of your own: Units(pattern, indices, name)."
-            if twice
-            else "There are no units to inspect."
+            f"Groups of units must have different names. Received: {repeated} more than once. "
+            "Name them: Units(pattern, indices, name)."
         )
     return groups
 
 
-def _matching(im: InstrumentedModel, units: Units) -> list[Operation]:
-    """Return the operations that match; a pattern with `*` skips input, routing and masks."""
-    is_pattern = "*" in units.pattern or "?" in units.pattern
-    found = [
-        operation
-        for operation in im.operations
-        if fnmatchcase(operation.name, units.pattern)
-        and not (is_pattern and operation.kind in ("input", "routing", "mask"))
-    ]
-    if not found:
-        names = (operation.name for operation in im.operations)
-        hint = did_you_mean(units.pattern.replace("*", ""), names)
-        raise InvalidArgumentError(
-            f"No operation of model '{im.model.name}' matches {units.pattern!r}.{hint}"
-        )
-    return found
+class Extractor:
+    """Computes behaviours of one model, block by block, with one forward pass for all needs.
 
+    Args:
+        im: The model.
+        needs: All behaviours that calls may need.
+        cache: Where behaviours are kept, or None.
 
-def _group(units: Units, operation: Operation) -> UnitGroup:
-    channels = operation.shape[-1]
-    indices = np.arange(channels) if units.indices is None else np.asarray(units.indices)
-    if indices.ndim != 1 or not len(indices) or indices.dtype.kind not in "iu":
-        raise InvalidArgumentError(f"indices must be a list of channels. Received: {units!r}")
-    if indices.min() < 0 or indices.max() >= channels:
-        raise InvalidArgumentError(
-            f"Operation '{operation.name}' has channels 0 … {channels - 1}. Received: "
-            f"{units.indices!r}"
-        )
-    name = units.name or operation.name
-    return UnitGroup(name, operation.name, operation.shape[:-1], indices)
+    Attributes:
+        passes: Number of forward passes so far.
+    """
+
+    def __init__(
+        self, im: InstrumentedModel, needs: Iterable[Need], cache: BehaviourCache | None
+    ) -> None:
+        self.passes = 0
+        self._im = im
+        self._cache = cache
+        self._fingerprint = im.fingerprint if cache is not None else ""
+        # The operation that marks padding, where it is excluded: from means.
+        self._masks = {
+            (operation, by_position): None if by_position else im[operation].mask
+            for operation, by_position in needs
+        }
+        self._compile(self._masks)
+
+    def __call__(
+        self, x: np.ndarray | Inputs, needs: Sequence[Need], rows: np.ndarray
+    ) -> dict[Need, np.ndarray]:
+        """Return behaviours `(records, positions, channels)` float32 of a block.
+
+        Args:
+            x: The records `(records, *input_shape)` float32; `Inputs` for several inputs.
+            needs: What to compute, among the needs that the extractor was made for.
+            rows: Indices of the records in the data set, for messages.
+
+        Raises:
+            NonFiniteActivationError: if a behaviour is NaN or infinite.
+        """
+        if self._cache is None:
+            return self._run(x, needs, rows)
+        block = f"{self._fingerprint} {{}} {{}} {digest(arrays_of(x))}"
+        behaviours, keys = {}, {}
+        for need in needs:
+            # Means in older caches include the padding.
+            text = block.format(*need) + (" without padding" if self._masks[need] else "")
+            keys[need] = hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+            values = self._cache.get(keys[need])
+            if values is not None:
+                behaviours[need] = values
+        missing = [need for need in needs if need not in behaviours]
+        if missing:
+            for need, values in self._run(x, missing, rows).items():
+                behaviours[need] = values
+                self._cache.put(keys[need], values)
+        return behaviours
+
+    def _run(
+        self, x: np.ndarray | Inputs, needs: Sequence[Need], rows: np.ndarray
+    ) -> dict[Need, np.ndarray]:
+        # Recompiling takes seconds, so it is done only when much of the pass is no longer needed.
+        much_less = self.passes and len(needs) <= len(self._compiled) // 2
+        if much_less or not set(needs) <= set(self._compiled):
+            self._compile(needs)
+        self.passes += 1
+        tensors = self._compute([keras.ops.convert_to_tensor(array) for array in arrays_of(x)])
+        values = dict(zip(self._compiled, map(keras.ops.convert_to_numpy, tensors), strict=True))
+        for need in needs:
+            finite = np.isfinite(values[need]).all(axis=(1, 2))
+            if not finite.all():
+                raise NonFiniteActivationError(
+                    f"Operation '{need[0]}' of '{self._im.model.name}' gives NaN or "
+                    f"infinite values for record {rows[finite.argmin()]}."
+                )
+        return {need: values[need] for need in needs}
+
+    def _compile(self, needs: Iterable[Need]) -> None:
+        """Compile the forward pass that gives the behaviours of `needs`."""
+        im, masks = self._im, {need: self._masks[need] for need in needs}
+        operations = {name for name, _ in masks} | {mask for mask in masks.values() if mask}
+
+        def compute(x: Any) -> list[Any]:
+            values = im.compute(x, operations)
+            behaviours = []
+            for (name, by_position), mask in masks.items():
+                of = values[name]
+                # As (records, positions, channels).
+                shape = (-1, int(np.prod(of.shape[1:-1])), of.shape[-1])
+                rows = keras.ops.reshape(of, shape)
+                if mask:
+                    present = aligned_mask(values[mask], len(of.shape)) > 0
+                    present = keras.ops.where(present, keras.ops.ones_like(of), 0.0)
+                    present = keras.ops.reshape(present, shape)
+                    rows = keras.ops.where(present > 0, rows, 0.0)
+                    sums, counts = (
+                        keras.ops.sum(part, axis=1, keepdims=True) for part in (rows, present)
+                    )
+                    rows = sums / keras.ops.maximum(counts, 1.0)  # an empty mean is 0
+                elif not by_position:
+                    rows = keras.ops.mean(rows, axis=1, keepdims=True)
+                behaviours.append(rows)
+            return behaviours
+
+        self._compiled = tuple(masks)
+        self._compute: Callable = compiled_function(compute)

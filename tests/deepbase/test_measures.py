@@ -7,8 +7,14 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import f1_score, mutual_info_score
 from sklearn.preprocessing import StandardScaler
 
-from nnslicer_tf.deepbase import MEASURES, Block, LogisticProbe, MutualInformation
-from nnslicer_tf.deepbase.measures import find_measures, jackknife
+from nnslicer_tf.deepbase.measures import (
+    MEASURES,
+    Block,
+    LogisticProbe,
+    MutualInformation,
+    find_measures,
+    jackknife,
+)
 from nnslicer_tf.deepbase.measures.base import lots
 from nnslicer_tf.deepbase.measures.mutual_information import bin_edges, bin_numbers
 from nnslicer_tf.errors import InvalidArgumentError
@@ -26,10 +32,8 @@ def data():
 
 def run(measure, units, hypotheses, size=37, confidence=0.95):
     """Score behaviours that come in blocks."""
-    blocks = [
-        Block(units[i : i + size, None], hypotheses[i : i + size, None], i)
-        for i in range(0, len(units), size)
-    ]
+    whole = Block(units[:, None], hypotheses[:, None], np.arange(len(units)))
+    blocks = [whole[i : i + size] for i in range(0, len(units), size)]
     calibration = measure.calibrate(blocks[0])
     total = measure.summarise(blocks[0], calibration)
     for block in blocks[1:]:
@@ -122,7 +126,7 @@ def test_a_bounded_sample_does_not_depend_on_the_blocks(data):
     np.testing.assert_array_equal(first.weights, second.weights)
     everything, _ = run(LogisticProbe(), units, h)
     assert not np.array_equal(first.weights, everything.weights)
-    part = Block(units[:300, None], h[:300, None], 0)
+    part = Block(units[:300, None], h[:300, None], np.arange(300))
     kept = probe.summarise(part, None).indices
     assert len(kept) == 100 and len(set(kept)) == 100 and kept.max() < 300
     # Uniform: thirds of the records are kept alike.
@@ -134,7 +138,7 @@ def test_blocks_do_not_matter(data, name):
     units, h = data
     whole, _ = run(MEASURES[name], units, h, size=400)
     if name == "mutual_information":
-        return_to = MEASURES[name].calibrate(Block(units[:, None], h[:, None], 0))
+        return_to = MEASURES[name].calibrate(Block(units[:, None], h[:, None], np.arange(len(h))))
         assert return_to[0].shape == (7, 6)
         return
     parts, _ = run(MEASURES[name], units, h, size=23)
@@ -170,7 +174,7 @@ def test_positions_of_a_record_stay_together():
     measure = MEASURES["correlation"]
     errors = []
     for copies in (1, 16):
-        block = Block(u.repeat(copies, axis=1), h.repeat(copies, axis=1), 0)
+        block = Block(u.repeat(copies, axis=1), h.repeat(copies, axis=1), np.arange(200))
         calibration = measure.calibrate(block)
         errors.append(measure.result(measure.summarise(block, calibration), calibration, 0.95))
     np.testing.assert_allclose(errors[0].error, errors[1].error, rtol=1e-9)

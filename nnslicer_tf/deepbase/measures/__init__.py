@@ -56,15 +56,15 @@ def find_measures(measures: str | Measure | Iterable[str | Measure]) -> list[Mea
     Raises:
         InvalidArgumentError: for an unknown name, none at all, or two of the same name.
     """
-    found = []
-    for given in [measures] if isinstance(measures, (str, Measure)) else measures:
-        measure = MEASURES.get(given, given) if isinstance(given, str) else given
+    chosen = []
+    for choice in [measures] if isinstance(measures, (str, Measure)) else measures:
+        measure = MEASURES.get(choice, choice) if isinstance(choice, str) else choice
         if not isinstance(measure, Measure):
             raise InvalidArgumentError(
                 f"A measure is one of {', '.join(MEASURES)}, or a Measure. Received: {measure!r}"
             )
-        found.append(measure)
-    names = [measure.name for measure in found]
+        chosen.append(measure)
+    names = [measure.name for measure in chosen]
     if not names or len(set(names)) < len(names):
         raise InvalidArgumentError(f"Measures must have different names. Received: {names}")
-    return found
+    return chosen

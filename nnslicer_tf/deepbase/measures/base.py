@@ -47,26 +47,25 @@ def lots(indices: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Block:
-    """The behaviours of consecutive records.
+    """The behaviours of some records.
 
     Attributes:
         units: `(records, positions, units)` float32; one position for behaviours per record.
         hypotheses: `(records, positions, hypotheses)`.
-        first: Number of records read before.
+        indices: Number of every record in reading order, `(records,)`.
     """
 
     units: np.ndarray
     hypotheses: np.ndarray
-    first: int
+    indices: np.ndarray
 
-    @property
-    def indices(self) -> np.ndarray:
-        """Index of every record in reading order, `(records,)`."""
-        return self.first + np.arange(len(self.units))
+    def __getitem__(self, records: np.ndarray | slice) -> "Block":
+        """Return the block of some of the records."""
+        return Block(self.units[records], self.hypotheses[records], self.indices[records])
 
-    def rows(self, chosen: np.ndarray | slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
-        """Return units and hypotheses of chosen records, `(rows, …)` float64, by position."""
-        parts = (self.units[chosen], self.hypotheses[chosen])
+    def rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return units and hypotheses, `(rows, …)` float64, one row for each position."""
+        parts = (self.units, self.hypotheses)
         units, hypotheses = (p.reshape(-1, p.shape[-1]).astype(np.float64) for p in parts)
         return units, hypotheses
 
@@ -154,7 +153,7 @@ class AdditiveMeasure(Measure):
         """Return the sums of every replicate, `(REPLICATES, …)`, and its number of records."""
         part = (lots(block.indices) % REPLICATES).astype(int)
         sums = [
-            self.statistics(*block.rows(part == replicate), calibration)
+            self.statistics(*block[part == replicate].rows(), calibration)
             for replicate in range(REPLICATES)
         ]
         stacked = {name: np.stack([s[name] for s in sums]) for name in sums[0]}

@@ -19,7 +19,7 @@ class Correlation(AdditiveMeasure):
 
         This way sums of squares lose no digits, and those of a constant are exactly zero.
         """
-        units, hypotheses = block.rows(slice(1))
+        units, hypotheses = block[:1].rows()
         return units[0], hypotheses[0]
 
     def statistics(

@@ -19,7 +19,7 @@ class DifferenceOfMeans(AdditiveMeasure):
 
     def calibrate(self, block: Block) -> np.ndarray:
         """Return the first row of the units: values are summed as differences from it."""
-        return block.rows(slice(1))[0][0]
+        return block[:1].rows()[0][0]
 
     def statistics(
         self, units: np.ndarray, hypotheses: np.ndarray, calibration: np.ndarray

@@ -23,24 +23,6 @@ from nnslicer_tf.errors import InvalidArgumentError
 _HELD_OUT = 5  # a fifth of the records, drawn at random, is held out for scoring
 
 
-@dataclass
-class Sample:
-    """Records that are kept: their indices `(records,)`, and behaviours as in `Block`."""
-
-    indices: np.ndarray
-    units: np.ndarray
-    hypotheses: np.ndarray
-
-    def __getitem__(self, records: np.ndarray) -> "Sample":
-        return Sample(self.indices[records], self.units[records], self.hypotheses[records])
-
-    def rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return units and hypotheses, `(rows, …)` float64."""
-        parts = (self.units, self.hypotheses)
-        units, hypotheses = (p.reshape(-1, p.shape[-1]).astype(np.float64) for p in parts)
-        return units, hypotheses
-
-
 @dataclass(frozen=True)
 class LogisticProbe(Measure):
     """F1 of a logistic regression on held-out records, with the units' weights.
@@ -66,16 +48,21 @@ class LogisticProbe(Measure):
         if self.max_rows < 100:
             raise InvalidArgumentError(f"max_rows must be at least 100. Received: {self.max_rows}")
 
-    def summarise(self, block: Block, calibration: None) -> Sample:
+    def summarise(self, block: Block, calibration: None) -> Block:
         """Keep the block's records, up to the bound."""
-        return self._bounded(Sample(block.indices, block.units, block.hypotheses))
+        limit = max(1, self.max_rows // block.units.shape[1])
+        if len(block.indices) <= limit:
+            return block
+        # A record's lot depends only on its index, so samples of samples are uniform and
+        # do not depend on how the data was divided into blocks.
+        return block[np.sort(np.argpartition(lots(block.indices), limit)[:limit])]
 
-    def merge(self, total: Sample, part: Sample) -> Sample:
+    def merge(self, total: Block, part: Block) -> Block:
         """Keep both, or a uniform sample of both."""
-        pairs = ((getattr(s, name) for s in (total, part)) for name in vars(total))
-        return self._bounded(Sample(*(np.concatenate(list(pair)) for pair in pairs)))
+        arrays = zip(vars(total).values(), vars(part).values(), strict=True)
+        return self.summarise(Block(*map(np.concatenate, arrays)), None)
 
-    def result(self, total: Sample, calibration: None, confidence: float) -> Scores:
+    def result(self, total: Block, calibration: None, confidence: float) -> Scores:
         """Fit four fifths of the records, and score the others."""
         drawn = lots(total.indices)
         held = drawn % _HELD_OUT == 0
@@ -87,22 +74,18 @@ class LogisticProbe(Measure):
         mean, scale = x.mean(axis=0), x.std(axis=0)
         scale[scale == 0] = 1
         weights, bias = fit_logistic((x - mean) / scale, y)
-        predicted = (test_x - mean) / scale @ weights + bias > 0
+
+        # True positives and errors of each replicate, (REPLICATES, 2, hypotheses).
+        predicted, truth = (test_x - mean) / scale @ weights + bias > 0, test_y > 0.5
         part = (drawn[held] // _HELD_OUT % REPLICATES).astype(int)
         part = np.repeat(part, total.units.shape[1])
-        counts = _count(predicted, test_y > 0.5, part)
+        counts = np.zeros((REPLICATES, 2, hypotheses))
+        np.add.at(counts[:, 0], part, predicted & truth)
+        np.add.at(counts[:, 1], part, predicted != truth)
         used = np.flatnonzero(np.bincount(part, minlength=REPLICATES))
         score = _f1(counts.sum(axis=0))
         parts = np.stack([_f1(counts.sum(axis=0) - counts[i]) for i in used])
         return Scores(score, jackknife(score, parts, confidence), weights)
-
-    def _bounded(self, sample: Sample) -> Sample:
-        most = max(1, self.max_rows // sample.units.shape[1])
-        if len(sample.indices) <= most:
-            return sample
-        # A record's lot depends only on its index, so samples of samples are uniform and
-        # do not depend on how the data was divided into blocks.
-        return sample[np.sort(np.argpartition(lots(sample.indices), most)[:most])]
 
 
 def fit_logistic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -129,14 +112,6 @@ def fit_logistic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     options = {"maxiter": 500, "ftol": 1e-12, "gtol": 1e-6}
     best = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x
     return best[:-hypotheses].reshape(units, hypotheses), best[-hypotheses:]
-
-
-def _count(predicted: np.ndarray, truth: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """Return true positives, and all errors, `(REPLICATES, 2, hypotheses)`."""
-    counts = np.zeros((REPLICATES, 2, truth.shape[1]))
-    np.add.at(counts[:, 0], part, predicted & truth)
-    np.add.at(counts[:, 1], part, predicted != truth)
-    return counts
 
 
 def _f1(counts: np.ndarray) -> np.ndarray:
